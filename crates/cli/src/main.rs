@@ -1,0 +1,2 @@
+//! The `buttress` command.
+fn main() {}
