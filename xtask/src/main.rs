@@ -1,2 +1,42 @@
-//! The project's own chores.
-fn main() {}
+//! The project's own chores: `cargo xtask CHORE`.
+
+mod licences;
+mod run;
+mod soak;
+mod test;
+mod tools;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask CHORE
+
+  test [FILTER]        all tests; installs or names the tools that the kernel comparisons need
+  licences             checks every dependency's licence and source against deny.toml
+  bench NAME [WORDS]   benchmarks, both sides in one run: read, sweep, tiny
+  soak [--seed N] [--seconds N]
+                       deep random runs against the kernel
+";
+
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    let chore = words.next().unwrap_or_default();
+    let rest: Vec<String> = words.collect();
+    let done = match chore.as_str() {
+        "test" => test::run(&rest),
+        "licences" => licences::run(),
+        "bench" => run::bench(&rest),
+        "soak" => soak::run(&rest),
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! A small test harness whose cases can be skipped with a reason.
+//!
+//! `cargo test`'s own harness cannot say at run time that a test did not apply. Comparisons with the
+//! kernel depend on the machine (root, loop devices, a version of btrfs-progs), and a test that returns
+//! early there would count as passed. Here a case returns [`Outcome`].
+//!
+//! The words that `cargo test` takes are understood as far as they make sense here: a filter, `--exact`,
+//! `--list`, `--test-threads N`, `--nocapture`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// How a case ended when it did not fail.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It held.
+    Passed,
+    /// It could not be run here, and why.
+    Skipped(String),
+}
+
+type Body = Box<dyn Fn() -> anyhow::Result<Outcome> + Send + Sync>;
+
+/// One named case.
+pub struct Case {
+    name: String,
+    body: Body,
+}
+
+impl Case {
+    /// A case that runs `body`.
+    pub fn new<F>(name: impl Into<String>, body: F) -> Self
+    where
+        F: Fn() -> anyhow::Result<Outcome> + Send + Sync + 'static,
+    {
+        Self {
+            name: name.into(),
+            body: Box::new(body),
+        }
+    }
+}
+
+struct Arguments {
+    filters: Vec<String>,
+    exact: bool,
+    list: bool,
+    threads: usize,
+}
+
+fn arguments() -> Arguments {
+    let mut parsed = Arguments {
+        filters: Vec::new(),
+        exact: false,
+        list: false,
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--exact" => parsed.exact = true,
+            "--list" => parsed.list = true,
+            "--test-threads" => {
+                parsed.threads = words
+                    .next()
+                    .and_then(|n| n.parse().ok())
+                    .unwrap_or(parsed.threads);
+            }
+            "--format" | "--color" | "--logfile" | "--skip" => drop(words.next()),
+            option if option.starts_with('-') => {}
+            filter => parsed.filters.push(filter.to_owned()),
+        }
+    }
+    parsed
+}
+
+/// Runs the cases that the command line asks for and returns the process's exit status: 0 only if none failed.
+#[must_use]
+pub fn run(cases: Vec<Case>) -> std::process::ExitCode {
+    let arguments = arguments();
+    let wanted = |case: &Case| {
+        arguments.filters.is_empty()
+            || arguments.filters.iter().any(|filter| {
+                if arguments.exact {
+                    case.name == *filter
+                } else {
+                    case.name.contains(filter.as_str())
+                }
+            })
+    };
+    let selected: Vec<Case> = cases.into_iter().filter(wanted).collect();
+    if arguments.list {
+        for case in &selected {
+            println!("{}: test", case.name);
+        }
+        return std::process::ExitCode::SUCCESS;
+    }
+    println!("\nrunning {} tests", selected.len());
+    let next = AtomicUsize::new(0);
+    let counts = Mutex::new((0usize, 0usize, 0usize));
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.threads.clamp(1, selected.len().max(1)) {
+            scope.spawn(|| {
+                while let Some(case) = selected.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (passed, failed, skipped) = run_one(case);
+                    let mut counts = counts.lock().unwrap_or_else(|poison| poison.into_inner());
+                    counts.0 += passed;
+                    counts.1 += failed;
+                    counts.2 += skipped;
+                }
+            });
+        }
+    });
+    let (passed, failed, skipped) = *counts.lock().unwrap_or_else(|poison| poison.into_inner());
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {verdict}. {passed} passed; {failed} failed; {skipped} ignored; 0 measured; 0 filtered out"
+    );
+    if failed == 0 {
+        std::process::ExitCode::SUCCESS
+    } else {
+        std::process::ExitCode::FAILURE
+    }
+}
+
+fn run_one(case: &Case) -> (usize, usize, usize) {
+    let start = Instant::now();
+    let outcome = catch_unwind(AssertUnwindSafe(|| (case.body)()));
+    let seconds = start.elapsed().as_secs_f64();
+    match outcome {
+        Ok(Ok(Outcome::Passed)) => {
+            println!("test {} ... ok ({seconds:.1} s)", case.name);
+            (1, 0, 0)
+        }
+        Ok(Ok(Outcome::Skipped(reason))) => {
+            println!("test {} ... ignored, {reason}", case.name);
+            (0, 0, 1)
+        }
+        Ok(Err(error)) => {
+            println!("test {} ... FAILED ({seconds:.1} s)\n    {error:?}", case.name);
+            (0, 1, 0)
+        }
+        Err(_) => {
+            println!(
+                "test {} ... FAILED ({seconds:.1} s)\n    it panicked; see above",
+                case.name
+            );
+            (0, 1, 0)
+        }
+    }
+}

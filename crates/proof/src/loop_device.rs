@@ -1,0 +1,115 @@
+//! Loop devices and mounts that are undone when they go out of scope.
+
+use crate::tools::run;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// An image file attached as a block device until it is dropped.
+#[derive(Debug)]
+pub struct LoopDevice {
+    path: PathBuf,
+}
+
+impl LoopDevice {
+    /// Attaches `image`.
+    pub fn attach(image: &Path) -> Result<Self> {
+        let output = run(Command::new("losetup").args(["--find", "--show"]).arg(image))?;
+        let path = String::from_utf8(output.stdout).context("losetup's answer")?;
+        Ok(Self {
+            path: PathBuf::from(path.trim_end()),
+        })
+    }
+
+    /// The block device.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if let Err(error) = run(Command::new("losetup").arg("--detach").arg(&self.path)) {
+            eprintln!("could not detach {}: {error:#}", self.path.display());
+        }
+    }
+}
+
+/// A mounted volume: its loop devices and the directory, until it is dropped.
+#[derive(Debug)]
+pub struct Mount {
+    directory: Option<tempfile::TempDir>,
+    // Fields drop in order: the devices go after `drop` has unmounted.
+    devices: Vec<LoopDevice>,
+}
+
+impl Mount {
+    /// Mounts the volume that lies on `images`, with further `options` for `mount -o`.
+    pub fn new(images: &[PathBuf], options: &str) -> Result<Self> {
+        let devices = images
+            .iter()
+            .map(|image| LoopDevice::attach(image))
+            .collect::<Result<Vec<_>>>()?;
+        let directory = tempfile::Builder::new().prefix("buttress-mount-").tempdir()?;
+        // The kernel must know all devices before the first is mounted; `device=` says them to it.
+        let mut all = options.to_owned();
+        for device in devices.iter().skip(1) {
+            if !all.is_empty() {
+                all.push(',');
+            }
+            all.push_str("device=");
+            all.push_str(&device.path().to_string_lossy());
+        }
+        let first = devices.first().context("a volume has a device")?;
+        let mut command = Command::new("mount");
+        command.args(["-t", "btrfs"]);
+        if !all.is_empty() {
+            command.arg("-o").arg(all);
+        }
+        run(command.arg(first.path()).arg(directory.path()))?;
+        Ok(Self {
+            directory: Some(directory),
+            devices,
+        })
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.directory
+            .as_ref()
+            .map_or(Path::new(""), tempfile::TempDir::path)
+    }
+
+    /// The block devices below.
+    #[must_use]
+    pub fn devices(&self) -> &[LoopDevice] {
+        &self.devices
+    }
+
+    /// Unmounts and detaches, and says what went wrong.
+    pub fn close(mut self) -> Result<()> {
+        self.unmount()
+    }
+
+    fn unmount(&mut self) -> Result<()> {
+        if let Some(directory) = self.directory.take() {
+            let unmounted = run(Command::new("umount").arg(directory.path()));
+            if let Err(error) = unmounted {
+                // A directory that is still mounted must not be removed.
+                let kept = directory.keep();
+                return Err(error.context(format!("{} stays mounted", kept.display())));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount() {
+            eprintln!("{error:#}");
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! What a directory tree holds, in a form that two sources can be compared in.
+//!
+//! A [`Manifest`] maps each path (bytes, relative, without a leading `./`, the top is empty) to an
+//! [`Entry`]. Content is kept as the ranges that hold data, each with a CRC-32C: holes are part of what is
+//! compared, and a file of a terabyte without data costs nothing. Hard links are compared as groups: each
+//! entry names the smallest path of its group.
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{AtFlags, CWD, SeekFrom, StatxFlags, lgetxattr, llistxattr, seek, statx};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Seconds since the epoch, and nanoseconds.
+pub type Time = (i64, u32);
+
+/// A half-open range of data in a file, and the CRC-32C of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataRange {
+    /// First byte.
+    pub start: u64,
+    /// Byte past the last.
+    pub end: u64,
+    /// CRC-32C of the bytes.
+    pub crc32c: u32,
+}
+
+/// One file, directory or other inode under one path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// File type and permissions, as in `st_mode`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size in bytes; for directories what the source says.
+    pub size: u64,
+    /// Device number of device nodes as (major, minor).
+    pub device: (u32, u32),
+    /// Time of the last change of content.
+    pub modified: Time,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Target of a symbolic link.
+    pub target: Vec<u8>,
+    /// Where data lies in a regular file.
+    pub data: Vec<DataRange>,
+    /// The smallest path of the hard link group, where there is more than one path.
+    pub linked: Option<Vec<u8>>,
+    /// What not every source knows.
+    pub extra: Option<Extra>,
+}
+
+/// What stat(2) and statx(2) say beyond what a tar stream holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extra {
+    /// Inode number.
+    pub inode: u64,
+    /// Number of links.
+    pub links: u32,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Time of the last read.
+    pub accessed: Time,
+    /// Time of the last change of the inode.
+    pub changed: Time,
+    /// Time of creation.
+    pub born: Time,
+}
+
+/// Paths and what they hold.
+pub type Manifest = BTreeMap<Vec<u8>, Entry>;
+
+/// Bytes as a reader wants them in a message.
+#[must_use]
+pub fn shown(path: &[u8]) -> String {
+    if path.is_empty() {
+        ".".to_owned()
+    } else {
+        path.escape_ascii().to_string()
+    }
+}
+
+/// Reads the tree at `top`, descending into nested subvolumes.
+pub fn of_directory(top: &Path) -> Result<Manifest> {
+    let mut manifest = Manifest::new();
+    let mut groups: HashMap<(u32, u32, u64), Vec<Vec<u8>>> = HashMap::new();
+    let mut waiting: Vec<Vec<u8>> = vec![Vec::new()];
+    while let Some(path) = waiting.pop() {
+        let place = if path.is_empty() {
+            top.to_path_buf()
+        } else {
+            top.join(OsStr::from_bytes(&path))
+        };
+        let stat = statx(CWD, &place, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::ALL)
+            .with_context(|| format!("stat of {}", shown(&path)))?;
+        let entry = entry_of(&place, &stat).with_context(|| shown(&path))?;
+        if entry.mode & 0o170_000 == 0o040_000 {
+            for child in std::fs::read_dir(&place)? {
+                let mut name = path.clone();
+                if !name.is_empty() {
+                    name.push(b'/');
+                }
+                name.extend_from_slice(child?.file_name().as_bytes());
+                waiting.push(name);
+            }
+        } else if stat.stx_nlink > 1 {
+            groups
+                .entry((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino))
+                .or_default()
+                .push(path.clone());
+        }
+        manifest.insert(path, entry);
+    }
+    link_groups(&mut manifest, groups.into_values());
+    Ok(manifest)
+}
+
+/// Marks each entry of a group of two or more with the smallest path of its group.
+pub fn link_groups(manifest: &mut Manifest, groups: impl Iterator<Item = Vec<Vec<u8>>>) {
+    for group in groups {
+        let Some(smallest) = group.iter().min().cloned() else {
+            continue;
+        };
+        if group.len() > 1 {
+            for path in group {
+                if let Some(entry) = manifest.get_mut(&path) {
+                    entry.linked = Some(smallest.clone());
+                }
+            }
+        }
+    }
+}
+
+fn entry_of(place: &Path, stat: &rustix::fs::Statx) -> Result<Entry> {
+    let time = |time: rustix::fs::StatxTimestamp| (time.tv_sec, time.tv_nsec);
+    let mode = u32::from(stat.stx_mode);
+    let mut entry = Entry {
+        mode,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        size: stat.stx_size,
+        device: (stat.stx_rdev_major, stat.stx_rdev_minor),
+        modified: time(stat.stx_mtime),
+        xattrs: xattrs_of(place)?,
+        extra: Some(Extra {
+            inode: stat.stx_ino,
+            links: stat.stx_nlink,
+            blocks: stat.stx_blocks,
+            accessed: time(stat.stx_atime),
+            changed: time(stat.stx_ctime),
+            born: time(stat.stx_btime),
+        }),
+        ..Entry::default()
+    };
+    match mode & 0o170_000 {
+        0o100_000 => entry.data = data_of(place, stat.stx_size)?,
+        0o120_000 => entry.target = std::fs::read_link(place)?.as_os_str().as_bytes().to_vec(),
+        _ => {}
+    }
+    Ok(entry)
+}
+
+fn xattrs_of(place: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let mut names = vec![0u8; 65_536];
+    let length = llistxattr(place, &mut names[..])?;
+    let mut xattrs = BTreeMap::new();
+    for name in names[..length]
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty())
+    {
+        let mut value = vec![0u8; 65_536];
+        let length = lgetxattr(place, OsStr::from_bytes(name), &mut value[..])?;
+        value.truncate(length);
+        xattrs.insert(name.to_vec(), value);
+    }
+    Ok(xattrs)
+}
+
+fn data_of(place: &Path, size: u64) -> Result<Vec<DataRange>> {
+    let file = File::open(place)?;
+    let mut ranges = Vec::new();
+    let mut position = 0;
+    while position < size {
+        let start = match seek(&file, SeekFrom::Data(position)) {
+            Ok(start) => start,
+            Err(rustix::io::Errno::NXIO) => break,
+            Err(error) => return Err(error).context("seek to data"),
+        };
+        let end = seek(&file, SeekFrom::Hole(start))?.min(size);
+        if end <= start {
+            bail!("a hole at {end} where data starts at {start}");
+        }
+        ranges.push(DataRange {
+            start,
+            end,
+            crc32c: crc_of(&file, start, end)?,
+        });
+        position = end;
+    }
+    Ok(ranges)
+}
+
+fn crc_of(file: &File, start: u64, end: u64) -> Result<u32> {
+    let mut buffer = vec![0u8; 1 << 20];
+    let (mut position, mut crc) = (start, 0);
+    while position < end {
+        let length = (end - position).min(buffer.len() as u64) as usize;
+        file.read_exact_at(&mut buffer[..length], position)?;
+        crc = crc32c::crc32c_append(crc, &buffer[..length]);
+        position += length as u64;
+    }
+    Ok(crc)
+}
+
+/// The differences between two manifests, as lines; at most 20, then how many more. What only one source
+/// knows ([`Entry::extra`]) is compared where both have it, and sizes of directories only then.
+#[must_use]
+pub fn differences(expected: &Manifest, found: &Manifest) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (path, entry) in expected {
+        match found.get(path) {
+            None => lines.push(format!("{}: missing", shown(path))),
+            Some(other) => compare(path, entry, other, &mut lines),
+        }
+    }
+    for path in found.keys().filter(|path| !expected.contains_key(*path)) {
+        lines.push(format!("{}: not expected", shown(path)));
+    }
+    if lines.len() > 20 {
+        let more = lines.len() - 20;
+        lines.truncate(20);
+        lines.push(format!("and {more} more"));
+    }
+    lines
+}
+
+fn compare(path: &[u8], expected: &Entry, found: &Entry, lines: &mut Vec<String>) {
+    let both_extra = expected.extra.is_some() && found.extra.is_some();
+    let mut differ = |what: &str, expected: String, found: String| {
+        if expected != found {
+            lines.push(format!("{}: {what} is {found}, expected {expected}", shown(path)));
+        }
+    };
+    macro_rules! field {
+        ($field:ident) => {
+            differ(
+                stringify!($field),
+                format!("{:?}", expected.$field),
+                format!("{:?}", found.$field),
+            )
+        };
+    }
+    differ(
+        "mode",
+        format!("{:o}", expected.mode),
+        format!("{:o}", found.mode),
+    );
+    field!(uid);
+    field!(gid);
+    field!(device);
+    field!(modified);
+    field!(target);
+    field!(data);
+    field!(linked);
+    if both_extra {
+        field!(extra);
+    }
+    if both_extra || expected.mode & 0o170_000 == 0o100_000 {
+        field!(size);
+    }
+    for (name, value) in &expected.xattrs {
+        if found.xattrs.get(name) != Some(value) {
+            differ(
+                &format!("xattr {}", shown(name)),
+                format!("{value:?}"),
+                format!("{:?}", found.xattrs.get(name)),
+            );
+        }
+    }
+    for name in found
+        .xattrs
+        .keys()
+        .filter(|name| !expected.xattrs.contains_key(*name))
+    {
+        differ(
+            &format!("xattr {}", shown(name)),
+            "absent".to_owned(),
+            "there".to_owned(),
+        );
+    }
+}
+
+/// Fails with the differences, if there are any.
+pub fn expect_equal(what: &str, expected: &Manifest, found: &Manifest) -> Result<()> {
+    let lines = differences(expected, found);
+    if lines.is_empty() {
+        Ok(())
+    } else {
+        bail!("{what} differs:\n    {}", lines.join("\n    "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_in_any_field_is_a_difference() {
+        let entry = Entry {
+            mode: 0o100_644,
+            size: 3,
+            ..Entry::default()
+        };
+        let expected = Manifest::from([(b"a".to_vec(), entry.clone())]);
+        assert!(differences(&expected, &expected).is_empty());
+        let changes: [fn(&mut Entry); 6] = [
+            |entry| entry.mode = 0o100_600,
+            |entry| entry.size = 4,
+            |entry| entry.modified = (1, 0),
+            |entry| {
+                entry.data.push(DataRange {
+                    start: 0,
+                    end: 3,
+                    crc32c: 7,
+                })
+            },
+            |entry| drop(entry.xattrs.insert(b"user.a".to_vec(), Vec::new())),
+            |entry| entry.linked = Some(b"b".to_vec()),
+        ];
+        for change in changes {
+            let mut other = entry.clone();
+            change(&mut other);
+            let found = Manifest::from([(b"a".to_vec(), other)]);
+            assert_eq!(differences(&expected, &found).len(), 1);
+            assert_eq!(differences(&found, &expected).len(), 1);
+        }
+        assert_eq!(differences(&expected, &Manifest::new()), ["a: missing"]);
+        assert_eq!(differences(&Manifest::new(), &expected), ["a: not expected"]);
+    }
+}

@@ -1,0 +1,80 @@
+//! Runs `buttress` on a volume and compares with what the kernel showed.
+
+use anyhow::{Context, Result, bail, ensure};
+use buttress_proof::manifest::{Manifest, expect_equal};
+use buttress_proof::{pax, tools};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Needs of a case, checked before it runs.
+pub fn missing(progs: (u32, u32)) -> Option<String> {
+    if let Some(reason) = tools::kernel_missing() {
+        return Some(reason);
+    }
+    let have = tools::newest_version();
+    (have < progs).then(|| {
+        format!(
+            "needs btrfs-progs {}.{} or later, here is {}.{}",
+            progs.0, progs.1, have.0, have.1
+        )
+    })
+}
+
+/// A `buttress` command on the volume that lies on `images`, without the arguments after the target.
+pub fn command(words: &[&str], images: &[PathBuf]) -> Result<Command> {
+    let mut command = Command::new(tools::buttress()?);
+    command.args(words);
+    for device in images.iter().skip(1) {
+        command.arg("--device").arg(device);
+    }
+    Ok(command)
+}
+
+/// What `buttress tar` says that the volume holds, and what it wrote to standard error.
+pub fn tar(words: &[&str], images: &[PathBuf]) -> Result<(Manifest, String)> {
+    let mut command = command(words, images)?;
+    let mut target = images.first().context("an image")?.clone().into_os_string();
+    target.push(":/");
+    let mut child = command
+        .arg(target)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let errors = child.stderr.take().context("standard error")?;
+    let errors = std::thread::spawn(move || std::io::read_to_string(errors));
+    let read = pax::manifest(std::io::BufReader::with_capacity(
+        1 << 20,
+        child.stdout.take().context("output")?,
+    ));
+    let status = child.wait()?;
+    let errors = errors
+        .join()
+        .map_err(|_| anyhow::anyhow!("reading standard error"))??;
+    let manifest = read.with_context(|| format!("buttress tar ended with {status} and said:\n{errors}"))?;
+    ensure!(
+        status.success(),
+        "buttress tar ended with {status} and said:\n{errors}"
+    );
+    Ok((manifest, errors))
+}
+
+/// The kernel's manifest as a tar stream holds it: without sockets, and with names of linked files as they
+/// are without them.
+pub fn without_sockets(manifest: &Manifest) -> Manifest {
+    manifest
+        .iter()
+        .filter(|(_, entry)| entry.mode & 0o170_000 != 0o140_000)
+        .map(|(p, e)| (p.clone(), e.clone()))
+        .collect()
+}
+
+/// Compares `buttress tar` with the kernel's manifest, and returns what it wrote to standard error.
+pub fn tar_equals(words: &[&str], images: &[PathBuf], expected: &Manifest) -> Result<String> {
+    let (found, errors) = tar(words, images)?;
+    expect_equal("buttress tar", &without_sockets(expected), &found)?;
+    if found.len() < 50 && expected.len() >= 50 {
+        bail!("only {} members", found.len());
+    }
+    Ok(errors)
+}

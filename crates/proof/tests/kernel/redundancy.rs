@@ -1,0 +1,107 @@
+//! Redundant profiles with devices missing and with copies spoilt: everything is still read.
+
+use crate::compare::{missing, tar_equals};
+use anyhow::{Result, ensure};
+use buttress_proof::harness::{Case, Outcome};
+use buttress_proof::noise::spoil;
+use buttress_proof::volumes::{Specification, Volume, make};
+use std::path::PathBuf;
+
+/// Profile, devices, and how many of them it can lose.
+const REDUNDANT: [(&str, u32, usize); 6] = [
+    ("raid1", 3, 1),
+    ("raid1c3", 4, 2),
+    ("raid1c4", 4, 3),
+    ("raid10", 4, 1),
+    ("raid5", 3, 1),
+    ("raid6", 4, 2),
+];
+
+fn volume(profile: &'static str, devices: u32) -> Result<Volume> {
+    make(&Specification {
+        data: profile,
+        metadata: profile,
+        devices,
+        device_mib: 768,
+        seed: 77,
+        ..Specification::default()
+    })
+}
+
+/// All ways to choose `count` of `0..total`, as lists of those chosen.
+fn choices(total: usize, count: usize) -> Vec<Vec<usize>> {
+    (0u32..1 << total)
+        .filter(|mask| mask.count_ones() as usize == count)
+        .map(|mask| (0..total).filter(|bit| mask & (1 << bit) != 0).collect())
+        .collect()
+}
+
+fn devices_missing(profile: &'static str, devices: u32, lost: usize) -> Result<Outcome> {
+    let volume = volume(profile, devices)?;
+    for gone in choices(volume.images.len(), lost) {
+        let left: Vec<PathBuf> = volume
+            .images
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| !gone.contains(number))
+            .map(|(_, image)| image.clone())
+            .collect();
+        let refused = crate::compare::command(&["ls"], &left)?.arg(&left[0]).output()?;
+        ensure!(
+            !refused.status.success(),
+            "without --degraded, missing {gone:?}, it was opened"
+        );
+        tar_equals(&["tar", "--degraded"], &left, &volume.manifest)
+            .map_err(|error| error.context(format!("without devices {gone:?}")))?;
+    }
+    Ok(Outcome::Passed)
+}
+
+fn copies_spoilt(profile: &'static str, devices: u32, lost: usize) -> Result<Outcome> {
+    let volume = volume(profile, devices)?;
+    for (number, gone) in choices(volume.images.len(), lost).into_iter().enumerate().take(4) {
+        // Spoiling is not undone, so each round works on copies of the images.
+        let mut images = Vec::new();
+        for (place, image) in volume.images.iter().enumerate() {
+            let copy = volume.folder().join(format!("round-{place}"));
+            let status = std::process::Command::new("cp")
+                .args(["--sparse=always"])
+                .arg(image)
+                .arg(&copy)
+                .status()?;
+            ensure!(status.success(), "copying an image");
+            if gone.contains(&place) {
+                spoil(&copy, 1 << 20, u64::MAX, number as u64)?;
+            }
+            images.push(copy);
+        }
+        let errors = tar_equals(&["tar"], &images, &volume.manifest)
+            .map_err(|error| error.context(format!("with devices {gone:?} full of noise")))?;
+        ensure!(
+            errors.contains("checksum"),
+            "noise on devices {gone:?} was not reported:\n{errors}"
+        );
+    }
+    Ok(Outcome::Passed)
+}
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (profile, devices, lost) in REDUNDANT {
+        cases.push(Case::new(
+            format!("redundancy::{profile}_without_{lost}_of_{devices}_devices"),
+            move || match missing((6, 2)) {
+                Some(reason) => Ok(Outcome::Skipped(reason)),
+                None => devices_missing(profile, devices, lost),
+            },
+        ));
+        cases.push(Case::new(
+            format!("redundancy::{profile}_with_{lost}_of_{devices}_copies_spoilt"),
+            move || match missing((6, 2)) {
+                Some(reason) => Ok(Outcome::Skipped(reason)),
+                None => copies_spoilt(profile, devices, lost),
+            },
+        ));
+    }
+    cases
+}

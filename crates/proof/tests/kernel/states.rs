@@ -1,0 +1,89 @@
+//! What a running kernel can leave behind: pending logs, orphans, half-deleted snapshots.
+
+use crate::compare::{missing, tar, without_sockets};
+use anyhow::{Result, ensure};
+use buttress_proof::harness::{Case, Outcome};
+use buttress_proof::loop_device::Mount;
+use buttress_proof::manifest::{expect_equal, of_directory};
+use buttress_proof::volumes::{Fill, Specification, format};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+/// An image copied after an fsync while it is mounted has a log tree. It is read as of the last commit,
+/// with a warning that names the log; `rescue=nologreplay` silences the warning.
+fn pending_log() -> Result<Outcome> {
+    let specification = Specification {
+        fill: Fill::Empty,
+        ..Specification::default()
+    };
+    let (folder, images) = format(&specification)?;
+    let mount = Mount::new(&images, "commit=300")?;
+    std::fs::write(mount.path().join("committed"), vec![7u8; 100_000])?;
+    rustix::fs::syncfs(File::open(mount.path())?)?;
+    let expected = of_directory(mount.path())?;
+    let file = File::create(mount.path().join("logged"))?;
+    file.write_all_at(&[8; 50_000], 0)?;
+    file.sync_all()?;
+    let copy = folder.path().join("copy");
+    let status = Command::new("cp")
+        .args(["--sparse=always"])
+        .arg(&images[0])
+        .arg(&copy)
+        .status()?;
+    ensure!(status.success(), "copying the image");
+    drop(file);
+    mount.close()?;
+    let (found, errors) = tar(&["tar"], std::slice::from_ref(&copy))?;
+    expect_equal("the last commit", &without_sockets(&expected), &found)?;
+    ensure!(errors.contains("log"), "no warning names the log:\n{errors}");
+    let (_, errors) = tar(&["tar", "--rescue", "nologreplay"], &[copy])?;
+    ensure!(
+        !errors.contains("log"),
+        "rescue=nologreplay does not silence the warning:\n{errors}"
+    );
+    Ok(Outcome::Passed)
+}
+
+/// A file that is unlinked while open is an orphan: it has no name, and reading goes on without it.
+fn orphans() -> Result<Outcome> {
+    let specification = Specification {
+        fill: Fill::Kinds,
+        ..Specification::default()
+    };
+    let (folder, images) = format(&specification)?;
+    let mount = Mount::new(&images, "commit=300")?;
+    std::fs::write(mount.path().join("stays"), b"stays")?;
+    let path = mount.path().join("orphan");
+    let file = File::create(&path)?;
+    file.write_all_at(&[9; 300_000], 0)?;
+    std::fs::remove_file(&path)?;
+    rustix::fs::syncfs(File::open(mount.path())?)?;
+    let expected = of_directory(mount.path())?;
+    let copy = folder.path().join("copy");
+    let status = Command::new("cp")
+        .args(["--sparse=always"])
+        .arg(&images[0])
+        .arg(&copy)
+        .status()?;
+    ensure!(status.success(), "copying the image");
+    drop(file);
+    mount.close()?;
+    let (found, _) = tar(&["tar"], std::slice::from_ref(&copy))?;
+    expect_equal("a volume with an orphan", &without_sockets(&expected), &found)?;
+    Ok(Outcome::Passed)
+}
+
+fn case(name: &str, body: fn() -> Result<Outcome>) -> Case {
+    Case::new(name, move || match missing((6, 2)) {
+        Some(reason) => Ok(Outcome::Skipped(reason)),
+        None => body(),
+    })
+}
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        case("states::pending_log", pending_log),
+        case("states::orphans", orphans),
+    ]
+}

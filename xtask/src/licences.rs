@@ -1,0 +1,103 @@
+//! `cargo xtask licences`: every dependency against the lists in `deny.toml`.
+//!
+//! The file is cargo-deny's, which checks more (advisories among it) where it is installed; this chore
+//! needs nothing but cargo, so that it runs everywhere.
+
+use crate::run::{cargo, root};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// Fails, with all findings, if any dependency has a licence that is not allowed, is banned by name, or
+/// comes from elsewhere than the registry.
+pub(crate) fn run() -> Result<()> {
+    let rules: toml::Table = toml::from_str(&std::fs::read_to_string(root()?.join("deny.toml"))?)?;
+    let list = |table: &str, key: &str| -> Vec<toml::Value> {
+        let found = rules
+            .get(table)
+            .and_then(|table| table.get(key))
+            .and_then(toml::Value::as_array);
+        found.cloned().unwrap_or_default()
+    };
+    let allowed: BTreeSet<String> = list("licenses", "allow")
+        .iter()
+        .filter_map(|value| value.as_str().map(str::to_owned))
+        .collect();
+    let banned: BTreeSet<String> = list("bans", "deny")
+        .iter()
+        .filter_map(|value| {
+            value
+                .get("crate")
+                .and_then(toml::Value::as_str)
+                .map(str::to_owned)
+        })
+        .collect();
+    let output = cargo()?
+        .args(["metadata", "--format-version", "1", "--locked"])
+        .output()?;
+    if !output.status.success() {
+        bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+    let packages = metadata["packages"]
+        .as_array()
+        .context("cargo metadata lists packages")?;
+    let mut findings = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let what = format!("{name} {}", package["version"].as_str().unwrap_or_default());
+        if banned.contains(name) {
+            findings.push(format!("{what} is banned"));
+        }
+        match package["source"].as_str() {
+            Some(source) if !source.starts_with("registry+") && !source.starts_with("sparse+") => {
+                findings.push(format!("{what} comes from {source}"));
+            }
+            _ => {}
+        }
+        match package["license"].as_str() {
+            Some(licence) => check(&what, licence, &allowed, &mut findings),
+            None => findings.push(format!("{what} names no licence")),
+        }
+    }
+    if !findings.is_empty() {
+        bail!("{} findings:\n  {}", findings.len(), findings.join("\n  "));
+    }
+    println!("{} packages, every licence is allowed", packages.len());
+    Ok(())
+}
+
+fn check(what: &str, licence: &str, allowed: &BTreeSet<String>, findings: &mut Vec<String>) {
+    // "MIT/Apache-2.0" is the old way to write OR.
+    match spdx::Expression::parse(&licence.replace('/', " OR ")) {
+        Ok(expression) => {
+            if !expression.evaluate(|requirement| allowed.contains(&requirement.to_string())) {
+                findings.push(format!("{what}: {licence} is not allowed"));
+            }
+        }
+        Err(error) => findings.push(format!("{what}: {licence}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expression_needs_an_allowed_way_out() {
+        let allowed = BTreeSet::from(["MIT".to_owned(), "Apache-2.0 WITH LLVM-exception".to_owned()]);
+        for (licence, findings) in [
+            ("MIT", 0),
+            ("MIT/Apache-2.0", 0),
+            ("GPL-2.0-only OR MIT", 0),
+            ("GPL-2.0-only", 1),
+            ("MIT AND GPL-3.0-or-later", 1),
+            ("Apache-2.0 WITH LLVM-exception", 0),
+            ("no such licence", 1),
+        ] {
+            let mut found = Vec::new();
+            check("x", licence, &allowed, &mut found);
+            assert_eq!(found.len(), findings, "{licence}: {found:?}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The tools that comparisons with the kernel need: what is missing is installed where that is possible,
+//! and named where it is not.
+//!
+//! Debian's packages are installed with apt-get when run as root. A newer btrfs-progs than the
+//! distribution's is unpacked below the target folder, beside the installed one, which stays as it is: from
+//! the backports suite of the mirror that the machine itself uses.
+
+use crate::run::{run, target};
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Programs, and the Debian packages that bring them.
+const PROGRAMS: [(&str, &str); 6] = [
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("losetup", "mount"),
+    ("tar", "tar"),
+    ("setfattr", "attr"),
+    ("sgdisk", "gdisk"),
+    ("cpio", "cpio"),
+];
+
+/// The version that the comparisons name as their reference.
+const NEWER: &str = "6.14";
+
+fn in_path(program: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Installs what is missing, or says what to install.
+pub(crate) fn install_missing() {
+    let missing: Vec<_> = PROGRAMS.iter().filter(|(program, _)| !in_path(program)).collect();
+    if missing.is_empty() {
+        return;
+    }
+    let packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    if is_root() && in_path("apt-get") {
+        println!("installing {}", packages.join(" "));
+        let quiet = |command: &mut Command| {
+            run(command
+                .env("DEBIAN_FRONTEND", "noninteractive")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null()))
+        };
+        let installed = quiet(Command::new("apt-get").args(["-q", "update"])).and_then(|()| {
+            quiet(
+                Command::new("apt-get")
+                    .args(["-q", "install", "-y"])
+                    .args(&packages),
+            )
+        });
+        if let Err(error) = installed {
+            println!("could not install them ({error:#}); what needs them is skipped");
+        }
+    } else {
+        for (program, package) in missing {
+            println!("{program} is missing (package {package}); what needs it is skipped");
+        }
+    }
+}
+
+/// A folder with a newer btrfs-progs: the one that `BUTTRESS_PROGS` names, one that was unpacked before, or
+/// a freshly unpacked one. `None`, said aloud, where there is none to be had.
+pub(crate) fn newer_progs() -> Result<Option<PathBuf>> {
+    if let Some(folder) = std::env::var_os("BUTTRESS_PROGS") {
+        return Ok(Some(PathBuf::from(folder)));
+    }
+    let folder = target()?.join("tools").join(format!("btrfs-progs-{NEWER}"));
+    let programs = folder.join("programs");
+    if programs.join("mkfs.btrfs").is_file() {
+        return Ok(Some(programs));
+    }
+    match unpack(&folder, &programs) {
+        Ok(()) => Ok(Some(programs)),
+        Err(error) => {
+            println!(
+                "no btrfs-progs {NEWER} could be laid beside the installed one ({error:#}); \
+                 what needs it is skipped"
+            );
+            Ok(None)
+        }
+    }
+}
+
+fn unpack(folder: &Path, programs: &Path) -> Result<()> {
+    let (mirror, suite) = debian().context("this is not Debian with a known mirror")?;
+    std::fs::create_dir_all(folder.join("lists/partial"))?;
+    std::fs::create_dir_all(folder.join("archives/partial"))?;
+    let sources = folder.join("sources.list");
+    std::fs::write(&sources, format!("deb {mirror} {suite}-backports main\n"))?;
+    let apt = || {
+        let mut command = Command::new("apt-get");
+        command.args([
+            "-q",
+            "-o",
+            "Dir::Etc::sourceparts=-",
+            "-o",
+            "APT::Sandbox::User=root",
+        ]);
+        for (key, place) in [
+            ("Dir::Etc::sourcelist", sources.clone()),
+            ("Dir::State::lists", folder.join("lists")),
+            ("Dir::Cache::archives", folder.join("archives")),
+        ] {
+            command.arg("-o").arg(format!("{key}={}", place.display()));
+        }
+        command
+            .current_dir(folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    };
+    run(apt().arg("update"))?;
+    run(apt().args(["download", "btrfs-progs"]))?;
+    let package = std::fs::read_dir(folder)?
+        .filter_map(std::result::Result::ok)
+        .map(|entry| entry.path())
+        .find(|path| {
+            path.file_name().is_some_and(|name| {
+                let name = name.to_string_lossy();
+                name.starts_with(&format!("btrfs-progs_{NEWER}")) && name.ends_with(".deb")
+            })
+        })
+        .with_context(|| format!("the backports suite has no version {NEWER}"))?;
+    let unpacked = folder.join("unpacked");
+    run(Command::new("dpkg").arg("-x").arg(package).arg(&unpacked))?;
+    std::fs::create_dir_all(programs)?;
+    for part in ["bin", "sbin", "usr/bin", "usr/sbin"] {
+        let Ok(entries) = std::fs::read_dir(unpacked.join(part)) else {
+            continue;
+        };
+        for entry in entries {
+            let entry = entry?;
+            std::fs::copy(entry.path(), programs.join(entry.file_name()))?;
+        }
+    }
+    run(Command::new(programs.join("mkfs.btrfs"))
+        .arg("--version")
+        .stdout(Stdio::null()))
+}
+
+/// The mirror that this machine installs from, and its suite.
+fn debian() -> Option<(String, String)> {
+    let release = std::fs::read_to_string("/etc/os-release").ok()?;
+    let suite = release
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))?
+        .to_owned();
+    let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
+    if let Ok(entries) = std::fs::read_dir("/etc/apt/sources.list.d") {
+        files.extend(
+            entries
+                .filter_map(std::result::Result::ok)
+                .map(|entry| entry.path()),
+        );
+    }
+    for file in files {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        // Both forms of a source: one line with the suite in it, and the key-value form, whose address and
+        // suites stand on lines of their own.
+        for paragraph in text.split("\n\n") {
+            let words: Vec<&str> = paragraph
+                .lines()
+                .filter(|line| !line.starts_with('#'))
+                .flat_map(str::split_whitespace)
+                .collect();
+            if !words.contains(&suite.as_str()) {
+                continue;
+            }
+            if let Some(address) = words
+                .iter()
+                .find(|word| word.contains("://") && word.ends_with("debian"))
+            {
+                return Some(((*address).to_owned(), suite));
+            }
+        }
+    }
+    None
+}
