@@ -1,2 +1,78 @@
-//! Benchmarks side by side with the kernel and other tools.
-fn main() {}
+//! Benchmarks side by side with the kernel and other tools, both sides in one run.
+//!
+//! `cargo xtask bench NAME`:
+//!
+//! - `read`: taking files out of volumes, cold and warm, against the kernel's mount ([`read`]);
+//! - `sweep`: a whole tree under each read-ahead mode on the simulated spinning disk ([`sweep`]);
+//! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
+//!
+//! Volumes are made once and kept below `target/bench` (or `BUTTRESS_BENCH`). Ratios are those of pairs of
+//! runs that follow each other: machines drift, pairs less.
+
+mod cache;
+mod images;
+mod measure;
+mod read;
+mod report;
+mod sweep;
+
+use anyhow::{Result, bail};
+use std::process::ExitCode;
+
+/// How large the benchmarks' volumes are.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    /// A short name that tells the volumes of one scale from another's.
+    name: &'static str,
+    /// Files in the source tree.
+    source_files: usize,
+    /// Bytes of each large file.
+    large_bytes: u64,
+    /// Files of the first step of the seeds' script.
+    inline_files: u64,
+    /// Pairs of runs.
+    rounds: usize,
+}
+
+const FULL: Scale = Scale {
+    name: "full",
+    source_files: 80_000,
+    large_bytes: 8 << 30,
+    inline_files: 500_000,
+    rounds: 3,
+};
+const TINY: Scale = Scale {
+    name: "tiny",
+    source_files: 300,
+    large_bytes: 16 << 20,
+    inline_files: 1000,
+    rounds: 1,
+};
+
+fn run() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["read", jobs @ ..] => read::run_all(FULL, jobs),
+        ["sweep"] => sweep::run(FULL),
+        ["tiny"] => {
+            if let Some(reason) = buttress_oracle::tools::kernel_missing() {
+                println!("benchmarks skipped: {reason}");
+                return Ok(());
+            }
+            read::run_all(TINY, &[])?;
+            sweep::run(TINY)
+        }
+        _ => bail!("usage: cargo xtask bench read [JOB]… | sweep | tiny"),
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

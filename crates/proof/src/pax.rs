@@ -3,8 +3,8 @@
 //! Written from the formats' documents (POSIX pax, the GNU tar manual's "Sparse Formats") and apart from the
 //! writer that it judges. It is strict: an unknown type, a bad checksum or a missing end is an error.
 
-use crate::manifest::{DataRange, Entry, Manifest, Time, link_groups, shown};
 use anyhow::{Context, Result, bail, ensure};
+use buttress_oracle::manifest::{DataRange, Entry, Manifest, Time, link_groups, shown};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 
@@ -341,11 +341,12 @@ mod tests {
             .arg(".")
             .output()
             .unwrap();
-        let mut expected = crate::manifest::of_directory(&top).unwrap();
+        let mut expected = buttress_oracle::manifest::of_directory(&top).unwrap();
         for entry in expected.values_mut() {
             entry.extra = None;
             entry.xattrs.clear();
         }
-        crate::manifest::expect_equal("tar", &expected, &manifest(&tar.stdout[..]).unwrap()).unwrap();
+        buttress_oracle::manifest::expect_equal("tar", &expected, &manifest(&tar.stdout[..]).unwrap())
+            .unwrap();
     }
 }

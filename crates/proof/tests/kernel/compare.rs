@@ -1,8 +1,9 @@
 //! Runs `buttress` on a volume and compares with what the kernel showed.
 
 use anyhow::{Context, Result, bail, ensure};
-use buttress_proof::manifest::{Manifest, expect_equal};
-use buttress_proof::{pax, tools};
+use buttress_oracle::manifest::{Manifest, expect_equal};
+use buttress_oracle::tools;
+use buttress_proof::pax;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 

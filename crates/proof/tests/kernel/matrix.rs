@@ -1,8 +1,8 @@
 //! What mkfs.btrfs and mount can vary: checksums, sizes of tree blocks, profiles, features, compression.
 
 use crate::compare::{missing, tar_equals};
+use buttress_oracle::volumes::{Fill, Specification, make};
 use buttress_proof::harness::{Case, Outcome};
-use buttress_proof::volumes::{Fill, Specification, make};
 
 fn case(name: String, progs: (u32, u32), specification: Specification) -> Case {
     Case::new(name, move || {

@@ -2,9 +2,9 @@
 
 use crate::compare::{missing, tar_equals};
 use anyhow::{Result, ensure};
+use buttress_oracle::noise::spoil;
+use buttress_oracle::volumes::{Specification, Volume, make};
 use buttress_proof::harness::{Case, Outcome};
-use buttress_proof::noise::spoil;
-use buttress_proof::volumes::{Specification, Volume, make};
 use std::path::PathBuf;
 
 /// Profile, devices, and how many of them it can lose.

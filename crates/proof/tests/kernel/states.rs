@@ -2,10 +2,10 @@
 
 use crate::compare::{missing, tar, without_sockets};
 use anyhow::{Result, ensure};
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::manifest::{expect_equal, of_directory};
+use buttress_oracle::volumes::{Fill, Specification, format};
 use buttress_proof::harness::{Case, Outcome};
-use buttress_proof::loop_device::Mount;
-use buttress_proof::manifest::{expect_equal, of_directory};
-use buttress_proof::volumes::{Fill, Specification, format};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::process::Command;

@@ -3,7 +3,7 @@
 //! Keys are `csum`, `node` (KiB), `profile`, `devices`, `mount`, `fill` (`empty`, `kinds`, `full`), `seed`.
 
 use anyhow::{Context, Result, bail};
-use buttress_proof::volumes::{Fill, Specification, make};
+use buttress_oracle::volumes::{Fill, Specification, make};
 
 fn main() -> Result<()> {
     let mut words = std::env::args().skip(1);

@@ -1,0 +1,154 @@
+//! The benchmarks' volumes, made once with the kernel and kept.
+
+use crate::Scale;
+use anyhow::{Context, Result};
+use buttress_oracle::content::Random;
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::tools::{newest, run};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The folder that the volumes are kept in.
+fn folder() -> Result<PathBuf> {
+    let folder = match std::env::var_os("BUTTRESS_BENCH") {
+        Some(folder) => PathBuf::from(folder),
+        None => PathBuf::from("target/bench"),
+    };
+    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    Ok(std::fs::canonicalize(folder)?)
+}
+
+/// The image `name` of this scale; made by `fill` on a mount with `options` where it is not there yet.
+fn kept(
+    name: &str,
+    scale: Scale,
+    gib: u64,
+    options: &str,
+    fill: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
+    let path = folder()?.join(format!("{name}-{}.img", scale.name));
+    if path.exists() {
+        return Ok(path);
+    }
+    eprintln!("making {}", path.display());
+    let unfinished = path.with_extension("unfinished");
+    File::create(&unfinished)?.set_len(gib << 30)?;
+    run(Command::new(newest("mkfs.btrfs"))
+        .args(["-q", "-f"])
+        .arg(&unfinished))?;
+    let mount = Mount::new(std::slice::from_ref(&unfinished), options)?;
+    fill(mount.path())?;
+    mount.close()?;
+    std::fs::rename(&unfinished, &path)?;
+    Ok(path)
+}
+
+/// A source tree of `scale.source_files` files: sizes as in real source trees (median about 4 KiB), text
+/// that compresses as source does, 12 files to a directory on average, one symbolic link in 40.
+pub(crate) fn source_tree(scale: Scale) -> Result<PathBuf> {
+    kept("source", scale, 8, "", |top| {
+        let mut random = Random::new(1);
+        let mut directories = vec![top.join("source")];
+        std::fs::create_dir(&directories[0])?;
+        for number in 0..scale.source_files {
+            if number % 12 == 11 {
+                let parent = random.below(directories.len() as u64) as usize;
+                let path = directories[parent].join(format!("module_{number}"));
+                if path.components().count() < 16 {
+                    std::fs::create_dir(&path)?;
+                    directories.push(path);
+                }
+            }
+            let nearby = random.below((directories.len() as u64).min(4));
+            let recent = directories.len() as u64 - 1 - nearby;
+            let path = directories[recent as usize].join(format!("file_{number}.rs"));
+            if number % 40 == 39 {
+                std::os::unix::fs::symlink(format!("file_{}.rs", number - 1), &path)?;
+                continue;
+            }
+            // A geometric mix: most files are a few KiB, a few are hundreds.
+            let half = 1u64 << (8 + random.below(5) + random.below(4) + random.below(3));
+            let length = half + random.below(half);
+            std::fs::write(&path, random.bytes(length as usize, true))?;
+        }
+        Ok(())
+    })
+}
+
+/// One file of `scale.large_bytes` in a volume that is mounted with `options` to write it.
+pub(crate) fn large_file(scale: Scale, name: &str, options: &str) -> Result<PathBuf> {
+    kept(name, scale, 12, options, |top| {
+        let mut random = Random::new(2);
+        // Noise with text in it: the plain file is incompressible enough, the compressed one shrinks by half.
+        let mut file = File::create(top.join("large"))?;
+        let mut written = 0;
+        let noise = random.bytes(64 << 20, false);
+        while written < scale.large_bytes {
+            let mut block = random.bytes(512 << 10, true);
+            let start = random.below((noise.len() - (512 << 10)) as u64) as usize;
+            for (page, part) in block.chunks_mut(8192).enumerate() {
+                if page % 2 == 0 {
+                    let length = part.len();
+                    part.copy_from_slice(&noise[start + page * 4096..][..length]);
+                }
+            }
+            let length = (scale.large_bytes - written).min(block.len() as u64);
+            file.write_all(&block[..length as usize])?;
+            written += length;
+        }
+        Ok(file.sync_all()?)
+    })
+}
+
+/// The volume of the seeds' script: inline files of 2,000 bytes by four interleaved jobs, a snapshot, a
+/// quarter more files, every 50th of the first overwritten, a second snapshot. The script starts a process
+/// for each file; this makes the same calls in four threads.
+pub(crate) fn inline_files(scale: Scale) -> Result<PathBuf> {
+    kept("inline", scale, 8, "max_inline=2048", |top| {
+        let first = scale.inline_files;
+        add_files(top, 0, first)?;
+        let snapshot = |name: &str| {
+            run(Command::new(newest("btrfs"))
+                .args(["subvolume", "snapshot", "-r"])
+                .arg(top)
+                .arg(top.join(name)))
+        };
+        snapshot("snap1")?;
+        add_files(top, first, first / 4)?;
+        for number in (1..first).step_by(50) {
+            let file = File::options()
+                .write(true)
+                .open(top.join(format!("file_{number}")))?;
+            file.write_all_at(&[0xcd; 20], 0)?;
+        }
+        snapshot("snap2")?;
+        Ok(())
+    })
+}
+
+fn add_files(top: &Path, start: u64, total: u64) -> Result<()> {
+    let jobs = 4;
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs)
+            .map(|job| {
+                scope.spawn(move || -> Result<()> {
+                    let base = start + job * (total / jobs);
+                    for number in base + 1..=base + total / jobs {
+                        let file = File::create(top.join(format!("file_{number}")))?;
+                        file.write_all_at(&[0xab; 2000], 0)?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        for worker in workers {
+            worker
+                .join()
+                .map_err(|_| anyhow::anyhow!("a job of add_files panicked"))??;
+        }
+        Ok(rustix::fs::syncfs(File::open(top)?)?)
+    })
+}

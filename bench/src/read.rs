@@ -1,0 +1,227 @@
+//! Taking files out of volumes, against the kernel's mount of the same image.
+//!
+//! Like against like: both sides write the same bytes into a pipe that is drained, or the same files into
+//! a directory in memory. Cold: caches dropped before each run (on the kernel's side after mounting). Warm:
+//! the image in the page cache and a fresh mount. Our side's time includes opening the volume; the
+//! kernel's does not include mounting it.
+
+use crate::Scale;
+use crate::cache::Cache;
+use crate::images;
+use crate::measure::{Run, run};
+use crate::report::Pairs;
+use anyhow::{Result, bail};
+use buttress_oracle::loop_device::{LoopDevice, Mount};
+use buttress_oracle::tools::{buttress, newest};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Runs the jobs whose names are given, or all.
+pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
+    let all: [(&str, fn(Scale) -> Result<()>); 5] = [
+        ("tar", tar),
+        ("cp", copy),
+        ("large", large),
+        ("ls", list),
+        ("tree-stats", tree_stats),
+    ];
+    if let Some(unknown) = wanted
+        .iter()
+        .find(|word| !all.iter().any(|(name, _)| name == *word))
+    {
+        bail!("no job {unknown}; there are tar, cp, large, ls, tree-stats");
+    }
+    println!("{}", Pairs::head());
+    for (name, job) in all {
+        if wanted.is_empty() || wanted.contains(&name) {
+            job(scale)?;
+        }
+    }
+    Ok(())
+}
+
+/// One side of a pair: a command, given the mount's directory on the kernel's side.
+type Ours<'a> = &'a dyn Fn() -> Result<Command>;
+type Theirs<'a> = &'a dyn Fn(&Path) -> Command;
+
+fn pairs(
+    scale: Scale,
+    job: &str,
+    image: &Path,
+    goals: [f64; 2],
+    ours: Ours<'_>,
+    theirs: Theirs<'_>,
+) -> Result<()> {
+    for (cache, goal) in Cache::BOTH.into_iter().zip(goals) {
+        let mut pairs = Pairs {
+            job: job.to_owned(),
+            cache: cache.name(),
+            ours: Vec::new(),
+            theirs: Vec::new(),
+            goal,
+        };
+        for _ in 0..scale.rounds {
+            cache.prepare(image)?;
+            pairs.ours.push(run(&mut ours()?)?);
+            pairs.theirs.push(mounted(image, cache, theirs)?);
+        }
+        println!("{}", pairs.row());
+    }
+    Ok(())
+}
+
+fn mounted(image: &Path, cache: Cache, theirs: Theirs<'_>) -> Result<Run> {
+    if cache == Cache::Warm {
+        cache.prepare(image)?;
+    }
+    let mount = Mount::new(&[image.to_path_buf()], "ro")?;
+    if cache == Cache::Cold {
+        cache.prepare(image)?;
+    }
+    let done = run(&mut theirs(mount.path()))?;
+    mount.close()?;
+    Ok(done)
+}
+
+fn target(image: &Path, path: &str) -> std::ffi::OsString {
+    let mut target = image.as_os_str().to_owned();
+    target.push(":");
+    target.push(path);
+    target
+}
+
+fn command(words: &[&str]) -> Result<Command> {
+    let mut command = Command::new(buttress()?);
+    command.args(words);
+    Ok(command)
+}
+
+fn tar(scale: Scale) -> Result<()> {
+    let image = images::source_tree(scale)?;
+    let ours = || {
+        let mut command = command(&["tar"])?;
+        command.arg(target(&image, "/source"));
+        Ok(command)
+    };
+    let theirs = |top: &Path| {
+        let mut command = Command::new("tar");
+        command
+            .args(["--format=posix", "--xattrs", "--sparse", "-cf", "-", "-C"])
+            .arg(top.join("source"))
+            .arg(".");
+        command
+    };
+    pairs(scale, "tar of a source tree", &image, [0.5, 0.5], &ours, &theirs)
+}
+
+fn copy(scale: Scale) -> Result<()> {
+    let image = images::source_tree(scale)?;
+    let folder = buttress_oracle::volumes::scratch()?;
+    let out: PathBuf = folder.path().join("out");
+    let clear = || match std::fs::remove_dir_all(&out) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    let ours = || {
+        clear()?;
+        let mut command = command(&["cp", "-r"])?;
+        command.arg(target(&image, "/source")).arg(&out);
+        Ok(command)
+    };
+    let theirs = |top: &Path| {
+        // Clearing is part of neither side's time: the command has not started yet.
+        if let Err(error) = clear() {
+            eprintln!("clearing {}: {error}", out.display());
+        }
+        let mut command = Command::new("cp");
+        command.arg("-r").arg(top.join("source")).arg(&out);
+        command
+    };
+    pairs(
+        scale,
+        "cp -r of a source tree",
+        &image,
+        [0.6, 0.6],
+        &ours,
+        &theirs,
+    )
+}
+
+fn large(scale: Scale) -> Result<()> {
+    for (name, options, goal) in [("plain", "", 1.1), ("zstd", "compress-force=zstd", 0.7)] {
+        let image = images::large_file(scale, name, options)?;
+        let ours = || {
+            let mut command = command(&["cat"])?;
+            command.arg(target(&image, "/large"));
+            Ok(command)
+        };
+        let theirs = |top: &Path| {
+            let mut command = Command::new("cat");
+            command.arg(top.join("large"));
+            command
+        };
+        pairs(
+            scale,
+            &format!("cat of a large file, {name}"),
+            &image,
+            [goal, goal],
+            &ours,
+            &theirs,
+        )?;
+    }
+    Ok(())
+}
+
+fn list(scale: Scale) -> Result<()> {
+    let image = images::source_tree(scale)?;
+    let ours = || {
+        let mut command = command(&["ls", "-l", "-R"])?;
+        command.arg(target(&image, "/source"));
+        Ok(command)
+    };
+    let theirs = |top: &Path| {
+        let mut command = Command::new("ls");
+        command.args(["-l", "-n", "-R"]).arg(top.join("source"));
+        command
+    };
+    pairs(
+        scale,
+        "ls -lR of a source tree",
+        &image,
+        [0.5, 0.5],
+        &ours,
+        &theirs,
+    )
+}
+
+/// Against btrfs-progs, which reads the block device that the image is attached to.
+fn tree_stats(scale: Scale) -> Result<()> {
+    let image = images::inline_files(scale)?;
+    for cache in Cache::BOTH {
+        let mut pairs = Pairs {
+            job: "tree-stats -t 5".to_owned(),
+            cache: cache.name(),
+            ours: Vec::new(),
+            theirs: Vec::new(),
+            goal: 0.3,
+        };
+        for _ in 0..scale.rounds {
+            cache.prepare(&image)?;
+            pairs.ours.push(run(
+                command(&["inspect-internal", "tree-stats", "-t", "5"])?.arg(&image)
+            )?);
+            let device = LoopDevice::attach(&image)?;
+            cache.prepare(&image)?;
+            let mut theirs = Command::new(newest("btrfs"));
+            pairs.theirs.push(run(theirs
+                .args(["inspect-internal", "tree-stats", "-t", "5"])
+                .arg(device.path()))?);
+        }
+        println!("{}", pairs.row());
+    }
+    let shown = command(&["inspect-internal", "tree-stats", "-t", "5"])?
+        .arg(&image)
+        .output()?;
+    println!("\n{}", String::from_utf8_lossy(&shown.stdout));
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! Tables of pairs of runs.
+
+use crate::measure::Run;
+
+/// Pairs of runs of one job, ours and theirs, and the ratio that is aimed at.
+pub(crate) struct Pairs {
+    /// What is done.
+    pub(crate) job: String,
+    /// Cold or warm.
+    pub(crate) cache: &'static str,
+    /// Our runs.
+    pub(crate) ours: Vec<Run>,
+    /// Theirs.
+    pub(crate) theirs: Vec<Run>,
+    /// The largest ratio of our time to theirs that meets the goal.
+    pub(crate) goal: f64,
+}
+
+fn sorted(mut numbers: Vec<f64>) -> Vec<f64> {
+    numbers.sort_by(f64::total_cmp);
+    numbers
+}
+
+fn median(numbers: &[f64]) -> f64 {
+    let middle = numbers.len() / 2;
+    match numbers.len() {
+        0 => f64::NAN,
+        length if length % 2 == 1 => numbers[middle],
+        _ => f64::midpoint(numbers[middle - 1], numbers[middle]),
+    }
+}
+
+impl Pairs {
+    /// The head of the table that [`Pairs::row`] fills.
+    pub(crate) fn head() -> &'static str {
+        "| job | cache | buttress s | other s | ratio min | median | max | goal | met | peak MiB |\n\
+         |---|---|---|---|---|---|---|---|---|---|"
+    }
+
+    /// One row of the table, times as medians.
+    pub(crate) fn row(&self) -> String {
+        let ours = sorted(self.ours.iter().map(|run| run.seconds).collect());
+        let theirs = sorted(self.theirs.iter().map(|run| run.seconds).collect());
+        let ratios = sorted(
+            self.ours
+                .iter()
+                .zip(&self.theirs)
+                .map(|(a, b)| a.seconds / b.seconds)
+                .collect(),
+        );
+        let ratio = median(&ratios);
+        let peak = self.ours.iter().map(|run| run.peak_kib).max().unwrap_or(0) / 1024;
+        format!(
+            "| {} | {} | {:.3} | {:.3} | {:.2} | {ratio:.2} | {:.2} | {:.2} | {} | {peak} |",
+            self.job,
+            self.cache,
+            median(&ours),
+            median(&theirs),
+            ratios.first().copied().unwrap_or(f64::NAN),
+            ratios.last().copied().unwrap_or(f64::NAN),
+            self.goal,
+            if ratio <= self.goal { "yes" } else { "no" },
+        )
+    }
+}

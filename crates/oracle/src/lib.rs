@@ -1,0 +1,17 @@
+//! The kernel as the oracle: what tests and benchmarks need to compare with it.
+//!
+//! Only the project's own tests and benchmarks use this crate. Its rooms:
+//!
+//! - [`tools`]: what the machine offers: root, loop devices, the kernel's btrfs, versions of btrfs-progs;
+//! - [`loop_device`]: attaches images, mounts volumes, and undoes both;
+//! - [`volumes`]: makes volumes with mkfs.btrfs and the kernel from a specification;
+//! - [`content`]: fills a mounted volume with every kind of file and metadata, from a seed;
+//! - [`manifest`]: what a directory tree holds: the common form in which two sides are compared;
+//! - [`noise`]: spoils copies of a volume's devices.
+
+pub mod content;
+pub mod loop_device;
+pub mod manifest;
+pub mod noise;
+pub mod tools;
+pub mod volumes;
