@@ -1,0 +1,31 @@
+//! `buttress completions SHELL`: a completion script, made from the command table.
+
+use std::io::Write;
+
+use anyhow::Result;
+use clap::Args;
+use clap_complete::Shell;
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::table::{self, Subcommand};
+
+/// Print a completion script for a shell
+#[derive(Args, Debug)]
+pub struct Completions {
+    /// The shell to make it for
+    shell: Shell,
+}
+
+impl Subcommand for Completions {
+    const NAME: &'static str = "completions";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut table::command(), "buttress", &mut script);
+        let mut out = context.stdout();
+        out.write_all(&script)?;
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,31 @@
+//! `buttress man DIR`: man pages, one for each command, made from the command table.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::table::{self, Subcommand};
+
+/// Write man pages, one for each command, into a directory
+#[derive(Args, Debug)]
+pub struct Man {
+    /// Where to write them; made if it is missing
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+impl Subcommand for Man {
+    const NAME: &'static str = "man";
+
+    fn run(self, _context: &Context) -> Result<Outcome> {
+        fs::create_dir_all(&self.directory)
+            .with_context(|| format!("making the directory {}", self.directory.display()))?;
+        clap_mangen::generate_to(table::command(), &self.directory)
+            .with_context(|| format!("writing man pages into {}", self.directory.display()))?;
+        Ok(Outcome::Done)
+    }
+}

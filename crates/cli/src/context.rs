@@ -1,0 +1,137 @@
+//! What a running command is given: its global flags, standard output, a place for warnings, and a count of
+//! what was lost.
+//!
+//! Standard output carries nothing but results. Warnings, notices and errors go to stderr. A command that
+//! goes on after an error reports it with [`Context::lost`]; the exit code is then not 0, whatever follows.
+
+use std::fmt::Display;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anstyle::{AnsiColor, Style};
+use anyhow::Result;
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::exit;
+use crate::globals::{Format, Globals};
+use crate::output::{self, json};
+
+/// Bytes that are gathered before they go to standard output.
+const OUTPUT_BUFFER_BYTES: usize = 256 << 10;
+
+/// The surroundings of one running command.
+#[derive(Debug)]
+pub struct Context {
+    globals: Globals,
+    losses: AtomicU64,
+    stdout_is_terminal: bool,
+    reports: Mutex<Vec<Report>>,
+}
+
+/// Something that is asked for late faults when the command ends.
+type ReportFunction = Box<dyn Fn() -> Vec<String> + Send>;
+
+struct Report(ReportFunction);
+
+impl std::fmt::Debug for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Report")
+    }
+}
+
+impl Context {
+    /// The context of a command with these flags.
+    pub fn new(globals: Globals) -> Self {
+        Self {
+            globals,
+            losses: AtomicU64::new(0),
+            stdout_is_terminal: io::stdout().is_terminal(),
+            reports: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The global flags.
+    pub fn globals(&self) -> &Globals {
+        &self.globals
+    }
+
+    /// Whether results are to be JSON.
+    pub fn json(&self) -> bool {
+        self.globals.format == Some(Format::Json)
+    }
+
+    /// Whether standard output is a terminal.
+    pub fn stdout_is_terminal(&self) -> bool {
+        self.stdout_is_terminal
+    }
+
+    /// Standard output, buffered. Flush it before returning: an error in a dropped buffer would be lost.
+    pub fn stdout(&self) -> BufWriter<StdoutLock<'static>> {
+        BufWriter::with_capacity(OUTPUT_BUFFER_BYTES, io::stdout().lock())
+    }
+
+    /// Prints `value` as the JSON document of the command `name` (`subvolume-list`).
+    pub fn print_json(&self, name: &str, value: Value) -> Result<()> {
+        let mut out = self.stdout();
+        json::write_document(&mut out, name, value)?;
+        out.flush()?;
+        Ok(())
+    }
+
+    /// A name as it is to be printed: control characters are escaped on a terminal, and only there.
+    pub fn printable<'a>(&self, name: &'a [u8]) -> std::borrow::Cow<'a, [u8]> {
+        if self.stdout_is_terminal {
+            output::escape_controls_bytes(name)
+        } else {
+            name.into()
+        }
+    }
+
+    /// Prints a notice on stderr, unless `--quiet`: something the user may want to know.
+    pub fn notice(&self, message: impl Display) {
+        if !self.globals.quiet {
+            self.message("note:", AnsiColor::Cyan, &message);
+        }
+    }
+
+    /// Prints a warning on stderr, unless `--quiet`: nothing was lost, but something is not as it should be.
+    pub fn warn(&self, message: impl Display) {
+        if !self.globals.quiet {
+            self.message("warning:", AnsiColor::Yellow, &message);
+        }
+    }
+
+    /// Prints an error on stderr and goes on: something that was asked for is missing from the result, so the
+    /// command will not exit with 0.
+    pub fn lost(&self, error: &anyhow::Error) {
+        self.losses.fetch_add(1, Ordering::Relaxed);
+        exit::print_error(error);
+    }
+
+    /// How often [`Context::lost`] was called.
+    pub fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed)
+    }
+
+    /// Registers a source of warnings that is asked once, when the command has ended.
+    pub fn report_at_end(&self, report: impl Fn() -> Vec<String> + Send + 'static) {
+        self.reports.lock().push(Report(Box::new(report)));
+    }
+
+    /// Prints what the registered sources have to say.
+    pub fn finish(&self) {
+        let reports = std::mem::take(&mut *self.reports.lock());
+        for Report(report) in reports {
+            for line in report() {
+                self.warn(line);
+            }
+        }
+    }
+
+    fn message(&self, label: &str, colour: AnsiColor, message: &dyn Display) {
+        let style = Style::new().bold().fg_color(Some(colour.into()));
+        let text = output::escape_controls(message.to_string().as_bytes());
+        anstream::eprintln!("{style}{label}{style:#} {text}");
+    }
+}

@@ -1,0 +1,157 @@
+//! Exit codes, in one place, and how errors are printed.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | all of it was done (also: the reader of our output closed the pipe) |
+//! | 1 | it failed, or something was lost on the way; `diff`: there are differences |
+//! | 2 | the command line is wrong; `diff`: it could not compare |
+//!
+//! An error prints as one chain, outermost first, and where there is something the user can do, a last line
+//! `help: …` says it.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+
+/// All of it was done.
+pub const SUCCESS: u8 = 0;
+/// It failed, or something was lost, or `diff` found differences.
+pub const FAILURE: u8 = 1;
+/// The command line is wrong.
+pub const USAGE: u8 = 2;
+
+/// How a command that did not fail outright ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything that was asked for. What was reported through
+    /// [`Context::lost`](crate::context::Context::lost) still makes the exit code [`FAILURE`].
+    Done,
+    /// The answer is "no": `diff` found differences. Exit code 1.
+    Negative,
+}
+
+/// What the table hands to [`status`].
+#[derive(Debug)]
+pub enum End {
+    /// The command ran; the code it asks for.
+    Code(u8),
+    /// The command failed; the code that its failures have, and the error.
+    Failed(u8, anyhow::Error),
+    /// The command line was not understood, or help was asked for.
+    CommandLine(clap::Error),
+}
+
+/// A piece of advice, attached to an error with `.context(Advice("…"))`: printed as `help: …` after the chain.
+#[derive(Debug)]
+pub struct Advice(pub String);
+
+impl Advice {
+    /// Advice from anything that turns into text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Prints what is to be printed on stderr and gives the exit code.
+pub fn status(end: End) -> ExitCode {
+    match end {
+        End::Code(code) => ExitCode::from(code),
+        End::Failed(_, error) if is_broken_pipe(&error) => ExitCode::from(SUCCESS),
+        End::Failed(code, error) => {
+            print_error(&error);
+            ExitCode::from(code)
+        }
+        End::CommandLine(error) => {
+            // A closed pipe while printing help is no failure.
+            let _ = error.print();
+            ExitCode::from(if error.use_stderr() { USAGE } else { SUCCESS })
+        }
+    }
+}
+
+/// Whether the error, at any depth, is that the reader of our standard output went away.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// The chain of an error on one line: outermost first, `: ` between.
+///
+/// Causes whose text the cause above already ends with are not repeated.
+pub fn chain_text(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        if error
+            .downcast_ref::<Advice>()
+            .is_some_and(|advice| same(cause, advice))
+        {
+            continue;
+        }
+        let line = cause.to_string();
+        if line.is_empty() || text.ends_with(&line) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&line);
+    }
+    text
+}
+
+fn same(cause: &(dyn StdError + 'static), advice: &Advice) -> bool {
+    cause.to_string() == advice.0
+}
+
+/// Prints an error on stderr, with its advice.
+pub fn print_error(error: &anyhow::Error) {
+    let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+    let text = crate::output::escape_controls(chain_text(error).as_bytes());
+    anstream::eprintln!("{style}error:{style:#} {text}");
+    if let Some(advice) = error.downcast_ref::<Advice>() {
+        anstream::eprintln!("help: {advice}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+
+    #[test]
+    fn a_broken_pipe_is_found_below_other_contexts() {
+        let pipe = io::Error::from(io::ErrorKind::BrokenPipe);
+        let error = Err::<(), _>(pipe)
+            .context("writing the archive")
+            .context("tar")
+            .unwrap_err();
+        assert!(is_broken_pipe(&error));
+        let other = Err::<(), _>(io::Error::from(io::ErrorKind::NotFound))
+            .context("opening")
+            .unwrap_err();
+        assert!(!is_broken_pipe(&other));
+    }
+
+    #[test]
+    fn a_chain_is_one_line_without_repeats_and_without_the_advice() {
+        let inner = io::Error::other("no such device");
+        let error = Err::<(), _>(inner)
+            .context("opening a.img: no such device")
+            .context(Advice::new("give the image first"))
+            .unwrap_err();
+        assert_eq!(chain_text(&error), "opening a.img: no such device");
+        assert_eq!(error.downcast_ref::<Advice>().unwrap().0, "give the image first");
+    }
+}

@@ -1,0 +1,272 @@
+//! The flags that stand before the command or after it, as btrfs-progs has them.
+//!
+//! They are added to the program, to every group and to every command, and merged: a switch counts wherever it
+//! stands, of a value the last one counts, lists are joined. Where a command has a short flag of its own with
+//! the same letter (`subvolume list -q`), the command's meaning wins after the command's name; the long form
+//! always works. [`attach`] does that, [`Globals::collect`] merges.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people, and for scripts that read what btrfs-progs prints.
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+/// When progress is shown on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Progress {
+    /// When stderr is a terminal.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The engine that carries out reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// Worker threads with positioned reads.
+    Threads,
+    /// The kernel's io_uring.
+    IoUring,
+}
+
+/// What of a damaged volume to do without, as mount's `rescue=`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum Rescue {
+    /// Take an older root from the superblock's backups when the newest cannot be read.
+    UseBackupRoot,
+    /// Go on without trees whose root cannot be read.
+    #[value(alias = "ibadroots")]
+    IgnoreBadRoots,
+    /// Do not verify data checksums.
+    #[value(alias = "idatacsums")]
+    IgnoreDataCsums,
+    /// Do not mention a pending log tree.
+    NoLogReplay,
+    /// All of them.
+    All,
+}
+
+/// Where the volume begins in its image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offset {
+    /// At this byte.
+    Bytes(u64),
+    /// At the start of this partition (GPT or MBR), counted from 1.
+    Partition(u32),
+}
+
+impl FromStr for Offset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(number) = text.strip_prefix("part=") {
+            return match number.parse() {
+                Ok(number) if number > 0 => Ok(Self::Partition(number)),
+                _ => Err(format!("{number:?} is not a partition number; they count from 1")),
+            };
+        }
+        parse_size(text).map(Self::Bytes)
+    }
+}
+
+/// A size in bytes: a number with an optional suffix K, M, G, T, P or E (powers of 1024, `iB` may follow), or
+/// the same with `B` (powers of 1000, `KB` is 1000).
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, suffix) = text.split_at_checked(digits).unwrap_or((text, ""));
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("{text:?} is not a size such as 65536, 64K or 1GiB"))?;
+    let suffix = suffix.to_ascii_lowercase();
+    let (letter, base) = match suffix.strip_suffix("ib") {
+        Some(letter) if !letter.is_empty() => (letter, 1024u64),
+        _ => match suffix.strip_suffix('b') {
+            Some(letter) => (letter, 1000),
+            None => (suffix.as_str(), 1024),
+        },
+    };
+    let power = match letter {
+        "" => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        "p" => 5,
+        "e" => 6,
+        _ => {
+            return Err(format!(
+                "unknown size suffix in {text:?}; K, M, G, T, P and E are known"
+            ));
+        }
+    };
+    base.checked_pow(power)
+        .and_then(|unit| number.checked_mul(unit))
+        .ok_or_else(|| format!("{text:?} is more than 16 EiB"))
+}
+
+/// The global flags as they stand at one place of the command line.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Global options")]
+pub struct Globals {
+    /// Print errors only
+    #[arg(id = "global-quiet", short = 'q', long = "quiet")]
+    pub quiet: bool,
+    /// Print more; repeat for still more
+    #[arg(id = "global-verbose", short = 'v', long = "verbose", action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// How results are printed [default: text]
+    #[arg(id = "global-format", long = "format", value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// When progress is shown on stderr [default: auto]
+    #[arg(id = "global-progress", long = "progress", value_name = "WHEN")]
+    pub progress: Option<Progress>,
+    /// Another device or image of the same volume; may be repeated
+    #[arg(id = "global-device", long = "device", value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+    /// Where the volume begins in the image: a byte offset, or part=N for a GPT or MBR partition
+    #[arg(id = "global-offset", long = "offset", value_name = "BYTES|part=N")]
+    pub offset: Option<Offset>,
+    /// Bytes of memory for the cache [default: 256M]
+    #[arg(id = "global-cache", long = "cache", value_name = "SIZE", value_parser = parse_size)]
+    pub cache_bytes: Option<u64>,
+    /// Take this subvolume as the root of paths, not the top level
+    #[arg(id = "global-subvol", long = "subvol", value_name = "PATH")]
+    pub subvolume: Option<OsString>,
+    /// Take the subvolume with this id as the root of paths
+    #[arg(id = "global-subvolid", long = "subvolid", value_name = "ID")]
+    pub subvolume_id: Option<u64>,
+    /// Go on with devices missing, where the profile allows it
+    #[arg(id = "global-degraded", long = "degraded")]
+    pub degraded: bool,
+    /// What of a damaged volume to do without; several are joined by ':' or ','
+    #[arg(
+        id = "global-rescue",
+        long = "rescue",
+        value_name = "OPTION",
+        value_delimiter = ','
+    )]
+    pub rescue: Vec<Rescue>,
+    /// Open with O_DIRECT, past the page cache
+    #[arg(id = "global-direct", long = "direct")]
+    pub direct: bool,
+    /// What carries out reads [default: threads]
+    #[arg(id = "global-engine", long = "engine", value_name = "ENGINE")]
+    pub engine: Option<Engine>,
+}
+
+/// The cache budget where none is given: 256 MiB.
+pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
+
+impl Globals {
+    /// Merges the flags given at each level of the command line, the program's first.
+    pub fn collect(levels: &[&ArgMatches]) -> Result<Self, clap::Error> {
+        let mut merged = Self::default();
+        for matches in levels {
+            merged.merge(Self::from_arg_matches(matches)?);
+        }
+        Ok(merged)
+    }
+
+    fn merge(&mut self, later: Self) {
+        self.quiet |= later.quiet;
+        self.verbose = self.verbose.saturating_add(later.verbose);
+        self.format = later.format.or(self.format);
+        self.progress = later.progress.or(self.progress);
+        self.devices.extend(later.devices);
+        self.offset = later.offset.or(self.offset);
+        self.cache_bytes = later.cache_bytes.or(self.cache_bytes);
+        if later.subvolume.is_some() || later.subvolume_id.is_some() {
+            self.subvolume = later.subvolume;
+            self.subvolume_id = later.subvolume_id;
+        }
+        self.degraded |= later.degraded;
+        self.rescue.extend(later.rescue);
+        self.direct |= later.direct;
+        self.engine = later.engine.or(self.engine);
+    }
+
+    /// Whether this part of `rescue=` is asked for.
+    pub fn rescues(&self, option: Rescue) -> bool {
+        self.rescue
+            .iter()
+            .any(|given| *given == option || *given == Rescue::All)
+    }
+}
+
+/// Adds the global flags to a command. Short flags that the command has itself stay the command's; `--help`
+/// loses its `-h` where the command uses that letter.
+pub fn attach(command: Command) -> Command {
+    let taken: Vec<char> = command.get_arguments().filter_map(clap::Arg::get_short).collect();
+    // Adding a derived group of arguments also sets the text about the command: put it back.
+    let about = command.get_about().cloned();
+    let long_about = command.get_long_about().cloned();
+    let mut command = Globals::augment_args(command)
+        .about(clap::builder::Resettable::from(about))
+        .long_about(clap::builder::Resettable::from(long_about));
+    for (letter, id) in [('q', "global-quiet"), ('v', "global-verbose")] {
+        if taken.contains(&letter) {
+            command = command.mut_arg(id, |argument| argument.short(None));
+        }
+    }
+    if taken.contains(&'h') {
+        command = command.disable_help_flag(true).arg(
+            clap::Arg::new("help")
+                .long("help")
+                .action(clap::ArgAction::Help)
+                .help("Print help"),
+        );
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        let cases = [
+            ("0", Ok(0)),
+            ("4096", Ok(4096)),
+            ("64K", Ok(65536)),
+            ("64k", Ok(65536)),
+            ("64KiB", Ok(65536)),
+            ("64KB", Ok(64000)),
+            ("1G", Ok(1 << 30)),
+            ("12b", Ok(12)),
+            ("15E", Ok(15 << 60)),
+            ("16E", Err(())),
+            ("", Err(())),
+            ("K", Err(())),
+            ("-1", Err(())),
+            ("1X", Err(())),
+            ("1ib", Err(())),
+            ("é", Err(())),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(parse_size(text).map_err(|_| ()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn offsets() {
+        assert_eq!("1M".parse(), Ok(Offset::Bytes(1 << 20)));
+        assert_eq!("part=2".parse(), Ok(Offset::Partition(2)));
+        assert!("part=0".parse::<Offset>().is_err());
+        assert!("part=x".parse::<Offset>().is_err());
+    }
+}

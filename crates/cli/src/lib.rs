@@ -1,0 +1,37 @@
+//! The `buttress` command: btrfs images and devices without a mount, without root.
+//!
+//! - [`table`]: the one table of commands. Parser, help, man pages and completions are made from it.
+//! - [`globals`]: the flags that stand before the command or after it.
+//! - [`context`]: what a running command is given: flags, output, warnings, losses.
+//! - [`target`]: `IMAGE:/path` arguments; opening devices and volumes.
+//! - [`output`]: JSON documents, names on terminals, sizes, times and modes as text.
+//! - [`exit`]: exit codes, and how an error is printed.
+//! - [`commands`]: one thin module for each command. No file-system logic lives here.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        reason = "tests state what must hold"
+    )
+)]
+
+pub mod commands;
+pub mod context;
+pub mod exit;
+pub mod globals;
+pub mod output;
+pub mod table;
+pub mod target;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Runs the command line `arguments` (the program's name first) and says how it ended.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    exit::status(table::run(arguments))
+}

@@ -1,0 +1,151 @@
+//! JSON as btrfs-progs writes it: `{"__header": {"version": "1"}, "<command-name>": …}`.
+//!
+//! Sizes are numbers in bytes. Names are bytes on disk: a name that is not UTF-8 is written with replacement
+//! characters, and exactly, as base64, in a second member with `_b64` added to its key.
+//! Source: btrfs-progs developer documentation, "JSON output".
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+/// Version of the header that btrfs-progs writes.
+const HEADER_VERSION: &str = "1";
+
+/// Writes the whole document of the command `name`, with a line feed at its end.
+pub fn write_document(out: &mut dyn Write, name: &str, value: Value) -> io::Result<()> {
+    let mut document = Map::new();
+    document.insert("__header".to_owned(), json!({ "version": HEADER_VERSION }));
+    document.insert(name.to_owned(), value);
+    serde_json::to_writer_pretty(&mut *out, &Value::Object(document))?;
+    out.write_all(b"\n")
+}
+
+/// Writes a document whose value is an array that is never held in memory as a whole.
+#[derive(Debug)]
+pub struct ArrayWriter<W: Write> {
+    out: W,
+    empty: bool,
+}
+
+impl<W: Write> ArrayWriter<W> {
+    /// Writes the header and opens the array of the command `name`.
+    pub fn begin(mut out: W, name: &str) -> io::Result<Self> {
+        write!(
+            out,
+            "{{\n  \"__header\": {{\n    \"version\": \"{HEADER_VERSION}\"\n  }},\n  "
+        )?;
+        serde_json::to_writer(&mut out, name)?;
+        out.write_all(b": [")?;
+        Ok(Self { out, empty: true })
+    }
+
+    /// Adds an element, on one line.
+    pub fn element(&mut self, value: &Value) -> io::Result<()> {
+        self.out
+            .write_all(if self.empty { b"\n    " } else { b",\n    " })?;
+        self.empty = false;
+        serde_json::to_writer(&mut self.out, value)?;
+        Ok(())
+    }
+
+    /// Closes array and document and flushes.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.out
+            .write_all(if self.empty { b"]\n}\n" } else { b"\n  ]\n}\n" })?;
+        self.out.flush()
+    }
+}
+
+/// Puts a name into an object: `key`, and `key_b64` where the name is not UTF-8.
+pub fn insert_name(object: &mut Map<String, Value>, key: &str, name: &[u8]) {
+    object.insert(key.to_owned(), String::from_utf8_lossy(name).into_owned().into());
+    if std::str::from_utf8(name).is_err() {
+        object.insert(format!("{key}_b64"), base64(name).into());
+    }
+}
+
+/// A uuid, or `null` when it is all zero.
+pub fn uuid(uuid: &uuid::Uuid) -> Value {
+    if uuid.is_nil() {
+        Value::Null
+    } else {
+        uuid.hyphenated().to_string().into()
+    }
+}
+
+/// Base64 with padding (RFC 4648, section 4).
+pub fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3).saturating_mul(4));
+    for group in bytes.chunks(3) {
+        let mut bits = 0u32;
+        for index in 0..3 {
+            bits = (bits << 8) | u32::from(group.get(index).copied().unwrap_or(0));
+        }
+        for index in 0..4u32 {
+            let shift = 18u32.saturating_sub(index.saturating_mul(6));
+            let digit = ALPHABET
+                .get((bits >> shift) as usize & 63)
+                .copied()
+                .unwrap_or(b'=');
+            let padded = index as usize > group.len();
+            text.push(if padded { '=' } else { char::from(digit) });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_of_the_rfc() {
+        let cases = [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ];
+        for (plain, expected) in cases {
+            assert_eq!(base64(plain.as_bytes()), expected);
+        }
+        assert_eq!(base64(&[0xff, 0xfe]), "//4=");
+    }
+
+    #[test]
+    fn names_that_are_not_utf8_are_kept_exactly() {
+        let mut object = Map::new();
+        insert_name(&mut object, "name", b"a\xffb");
+        insert_name(&mut object, "path", b"fine");
+        assert_eq!(
+            Value::Object(object),
+            json!({"name": "a\u{fffd}b", "name_b64": "Yf9i", "path": "fine"})
+        );
+    }
+
+    #[test]
+    fn streamed_and_whole_documents_say_the_same() {
+        for elements in [
+            vec![],
+            vec![json!({"a": 1})],
+            vec![json!(1), json!("x\"y"), json!(null)],
+        ] {
+            let mut streamed = Vec::new();
+            let mut array = ArrayWriter::begin(&mut streamed, "some-name").unwrap();
+            for element in &elements {
+                array.element(element).unwrap();
+            }
+            array.finish().unwrap();
+            let mut whole = Vec::new();
+            write_document(&mut whole, "some-name", Value::Array(elements)).unwrap();
+            let streamed: Value = serde_json::from_slice(&streamed).unwrap();
+            let whole: Value = serde_json::from_slice(&whole).unwrap();
+            assert_eq!(streamed, whole);
+            assert_eq!(streamed["__header"]["version"], "1");
+        }
+    }
+}

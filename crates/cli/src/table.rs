@@ -1,0 +1,181 @@
+//! The one table of commands. Parser, help, man pages and shell completions are made from it, so they cannot
+//! disagree.
+//!
+//! A command is a type that derives [`clap::Args`] (its doc comment is the help text) and implements
+//! [`Subcommand`]; [`leaf`] makes a table row of it. Groups are rows with rows of their own. As in
+//! btrfs-progs every unambiguous prefix of a group's or command's name will do: `buttress sub li`.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use clap::{ArgMatches, Command};
+
+use crate::commands;
+use crate::context::Context;
+use crate::exit::{self, End, Outcome};
+use crate::globals::{self, Globals};
+
+/// A command: its arguments are the type's fields.
+pub trait Subcommand: clap::Args {
+    /// The command's name in its group.
+    const NAME: &'static str;
+    /// Whether help leaves it out.
+    const HIDDEN: bool = false;
+    /// The exit code when it fails or loses something.
+    const TROUBLE: u8 = exit::FAILURE;
+
+    /// Runs it.
+    fn run(self, context: &Context) -> Result<Outcome>;
+}
+
+/// A row of the table.
+#[derive(Debug)]
+pub struct Row {
+    name: &'static str,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Group {
+        about: &'static str,
+        rows: &'static [Row],
+    },
+    Leaf {
+        hidden: bool,
+        trouble: u8,
+        arguments: fn(Command) -> Command,
+        run: RunFunction,
+    },
+}
+
+type RunFunction = fn(&ArgMatches, &Context) -> Result<Outcome>;
+
+/// The row of a command.
+pub const fn leaf<C: Subcommand>() -> Row {
+    Row {
+        name: C::NAME,
+        kind: Kind::Leaf {
+            hidden: C::HIDDEN,
+            trouble: C::TROUBLE,
+            arguments: C::augment_args,
+            run: run_parsed::<C>,
+        },
+    }
+}
+
+/// The row of a group of commands.
+pub const fn group(name: &'static str, about: &'static str, rows: &'static [Row]) -> Row {
+    Row {
+        name,
+        kind: Kind::Group { about, rows },
+    }
+}
+
+fn run_parsed<C: Subcommand>(matches: &ArgMatches, context: &Context) -> Result<Outcome> {
+    C::from_arg_matches(matches)?.run(context)
+}
+
+/// The table.
+pub const ROWS: &[Row] = &[
+    leaf::<commands::completions::Completions>(),
+    leaf::<commands::man::Man>(),
+    group(
+        "inspect-internal",
+        "Look at the structures of a volume as they lie on disk",
+        commands::inspect_internal::ROWS,
+    ),
+];
+
+const ABOUT: &str = "btrfs images and devices, without a mount and without root";
+
+const AFTER_HELP: &str = "\
+Paths inside a volume are written IMAGE:/path, where IMAGE is an image file or a block device; the devices
+of a volume beyond the first are given with --device. Groups and commands can be shortened as long as they
+stay unambiguous: `buttress sub list IMAGE`.
+
+Exit codes: 0 all of it was done, 1 it failed or something was lost, 2 the command line is wrong;
+`diff`: 0 the same, 1 different, 2 trouble.";
+
+/// The whole command line as clap knows it.
+pub fn command() -> Command {
+    let root = Command::new("buttress")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(ABOUT)
+        .after_help(AFTER_HELP)
+        .max_term_width(110)
+        .disable_help_subcommand(true);
+    add_rows(globals::attach(root), ROWS)
+}
+
+fn add_rows(parent: Command, rows: &'static [Row]) -> Command {
+    let parent = parent
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .infer_subcommands(true);
+    rows.iter().fold(parent, |parent, row| {
+        let command = Command::new(row.name);
+        parent.subcommand(match &row.kind {
+            Kind::Group { about, rows } => {
+                let command = globals::attach(command.about(*about)).disable_help_subcommand(true);
+                add_rows(command, rows)
+            }
+            Kind::Leaf {
+                hidden, arguments, ..
+            } => globals::attach(arguments(command)).hide(*hidden),
+        })
+    })
+}
+
+/// Parses and runs a command line, the program's name first.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
+    let matches = match command().try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) => return End::CommandLine(error),
+    };
+    let mut levels = vec![&matches];
+    let mut rows = ROWS;
+    let mut current = &matches;
+    while let Some((name, below)) = current.subcommand() {
+        levels.push(below);
+        current = below;
+        let Some(row) = rows.iter().find(|row| row.name == name) else {
+            break;
+        };
+        match &row.kind {
+            Kind::Group { rows: inner, .. } => rows = inner,
+            Kind::Leaf { trouble, run, .. } => {
+                return match Globals::collect(&levels) {
+                    Ok(globals) => run_leaf(*run, *trouble, current, globals),
+                    Err(error) => End::CommandLine(error),
+                };
+            }
+        }
+    }
+    End::CommandLine(command().error(clap::error::ErrorKind::MissingSubcommand, "a command is missing"))
+}
+
+fn run_leaf(run: RunFunction, trouble: u8, matches: &ArgMatches, globals: Globals) -> End {
+    let context = Context::new(globals);
+    let result = run(matches, &context);
+    context.finish();
+    match result {
+        Err(error) => match error.downcast::<clap::Error>() {
+            Ok(error) => End::CommandLine(error),
+            Err(error) => End::Failed(trouble, error),
+        },
+        Ok(_) if context.losses() > 0 => End::Code(trouble),
+        Ok(Outcome::Done) => End::Code(exit::SUCCESS),
+        Ok(Outcome::Negative) => End::Code(exit::FAILURE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sound() {
+        command().debug_assert();
+    }
+}

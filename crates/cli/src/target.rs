@@ -1,0 +1,136 @@
+//! Arguments that name something in a volume, `IMAGE:/path`.
+//!
+//! Names are bytes. An image's own name may contain colons: what exists decides. [`Target::parse`] takes, in
+//! this order: the whole argument, if such a file exists; the shortest part before a `:/` that exists; the
+//! part before the first `:/`; the whole argument. Without a path the root directory is meant.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// An image or device, and a path inside its volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The image file or block device.
+    pub image: PathBuf,
+    /// The path inside; `/` when none was given. It always begins with `/`.
+    pub path: Vec<u8>,
+    /// Whether the argument had a path.
+    pub has_path: bool,
+}
+
+impl Target {
+    /// Takes an argument apart, asking the file system which files exist.
+    pub fn parse(argument: &OsStr) -> Self {
+        Self::parse_with(argument, |path| path.symlink_metadata().is_ok())
+    }
+
+    fn parse_with(argument: &OsStr, exists: impl Fn(&Path) -> bool) -> Self {
+        let bytes = argument.as_bytes();
+        let whole = || Self {
+            image: argument.into(),
+            path: b"/".to_vec(),
+            has_path: false,
+        };
+        if exists(Path::new(argument)) {
+            return whole();
+        }
+        let mut first = None;
+        for (position, pair) in bytes.windows(2).enumerate() {
+            if pair != b":/" || position == 0 {
+                continue;
+            }
+            let Some((image, rest)) = bytes.split_at_checked(position) else {
+                continue;
+            };
+            let path = rest.get(1..).unwrap_or(b"/").to_vec();
+            let target = Self {
+                image: OsString::from_vec(image.to_vec()).into(),
+                path,
+                has_path: true,
+            };
+            if exists(&target.image) {
+                return target;
+            }
+            first.get_or_insert(target);
+        }
+        if first.is_none()
+            && let Some(image) = bytes.strip_suffix(b":")
+            && exists(Path::new(OsStr::from_bytes(image)))
+        {
+            return Self {
+                image: OsStr::from_bytes(image).into(),
+                path: b"/".to_vec(),
+                has_path: true,
+            };
+        }
+        first.unwrap_or_else(whole)
+    }
+
+    /// The argument as the user wrote it, for messages.
+    pub fn display(&self) -> String {
+        let image = self.image.display();
+        if self.has_path {
+            format!("{image}:{}", String::from_utf8_lossy(&self.path))
+        } else {
+            image.to_string()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(argument: &[u8], existing: &[&str]) -> (String, Vec<u8>, bool) {
+        let target = Target::parse_with(OsStr::from_bytes(argument), |path| {
+            existing.iter().any(|name| Path::new(name) == path)
+        });
+        (
+            target.image.to_str().unwrap().to_owned(),
+            target.path,
+            target.has_path,
+        )
+    }
+
+    type Case = (
+        &'static [u8],
+        &'static [&'static str],
+        &'static str,
+        &'static [u8],
+        bool,
+    );
+
+    #[test]
+    fn what_exists_decides_where_the_image_ends() {
+        let cases: [Case; 9] = [
+            (b"a.img", &["a.img"], "a.img", b"/", false),
+            (b"a.img:/etc", &["a.img"], "a.img", b"/etc", true),
+            (b"a.img:/", &["a.img"], "a.img", b"/", true),
+            (b"a:b.img:/etc", &["a:b.img"], "a:b.img", b"/etc", true),
+            (b"a:/b:/c", &["a:/b"], "a:/b", b"/c", true),
+            (b"a:/b:/c", &["a"], "a", b"/b:/c", true),
+            (b"a:/b:/c", &["a:/b:/c"], "a:/b:/c", b"/", false),
+            (b"missing:/x:/y", &[], "missing", b"/x:/y", true),
+            (b"missing", &[], "missing", b"/", false),
+        ];
+        for (argument, existing, image, path, has_path) in cases {
+            assert_eq!(
+                parse(argument, existing),
+                (image.to_owned(), path.to_vec(), has_path),
+                "{}",
+                argument.escape_ascii()
+            );
+        }
+    }
+
+    #[test]
+    fn paths_inside_are_bytes() {
+        let (_, path, _) = parse(b"a.img:/\xff\xfe", &["a.img"]);
+        assert_eq!(path, b"/\xff\xfe");
+        assert_eq!(
+            parse(b"a.img:", &["a.img"]),
+            ("a.img".to_owned(), b"/".to_vec(), true)
+        );
+    }
+}
