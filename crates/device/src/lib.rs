@@ -1,1 +1,50 @@
-//! device
+//! Where bytes live: files, block devices, memory and simulated disks, behind one request queue.
+//!
+//! A map of the crate:
+//!
+//! - [`Device`] (`device.rs`): what the layers above hold. Reads singly or in batches, writes, flushes;
+//! - `queue/`: plug, merging, completion, and the statistics that iostat prints;
+//! - `engine/`: worker threads, io_uring, inline: chosen at run time;
+//! - [`Backend`] (`backend.rs`): the one small trait below, and its kinds: `file.rs`, `memory.rs`,
+//!   `partition.rs` (GPT and MBR inside a device), `fault.rs` (injected faults over any other);
+//! - `simulation/`: disks in virtual time: a spinning disk, a SATA SSD, an NVMe SSD;
+//! - [`Buffer`] (`buffer.rs`): aligned, pooled memory.
+//!
+//! This crate knows nothing of btrfs. Offsets are bytes on one device; layers above give them their own types.
+//! `unsafe` occurs in `buffer.rs`, `engine/io_uring.rs` and `file/` system calls only, each with its reason.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::arithmetic_side_effects,
+        reason = "tests work on numbers of their own"
+    )
+)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        reason = "tests work on numbers of their own"
+    )
+)]
+
+mod backend;
+mod buffer;
+mod device;
+mod engine;
+mod error;
+mod file;
+mod memory;
+mod partition;
+mod queue;
+mod simulation;
+
+pub use backend::{Backend, RingTarget};
+pub use buffer::{ALIGNMENT_BYTES, Buffer};
+pub use device::{DEFAULT_DEPTH, Device, MAX_REQUEST_BYTES, OpenOptions, PendingRead};
+pub use engine::Engine;
+pub use error::{IoError, Operation};
+pub use memory::MemoryBackend;
+pub use partition::Offset;
+pub use queue::request::ReadRequest;
+pub use queue::statistics::{Counters, QueueStatistics};
+pub use simulation::VirtualClock;

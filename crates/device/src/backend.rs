@@ -1,0 +1,90 @@
+//! The one small trait behind every device: positioned reads and writes of bytes.
+//!
+//! A backend does one thing at a time, on the thread that calls it, and says how it went. Everything else (order,
+//! merging, parallelism, statistics, virtual time) is the request queue's, above it: see [`crate::Device`]. So
+//! a backend is easy to write, and easy to wrap: a partition, injected faults and a simulated disk are
+//! wrappers around another one.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// Where bytes live. Offsets and lengths are in bytes and may be unaligned.
+///
+/// All methods take `&self` and may be called from many threads at once. Writes that overlap, and reads that
+/// overlap a write in progress, see any mixture of old and new bytes.
+pub trait Backend: Send + Sync + fmt::Debug {
+    /// What messages call it: a path, or a name that was given to it.
+    fn name(&self) -> &str;
+
+    /// Its size in bytes, fixed for as long as it is open.
+    fn size_bytes(&self) -> u64;
+
+    /// The smallest unit that the medium reads and writes at once, in bytes. Unaligned requests are still
+    /// allowed; they cost more.
+    fn sector_bytes(&self) -> u32 {
+        512
+    }
+
+    /// Whether writes are allowed.
+    fn is_writable(&self) -> bool;
+
+    /// Fills all of `buffers`, one after another, with the bytes from `offset_bytes` on.
+    ///
+    /// # Errors
+    /// When even one byte could not be read; the buffers' content is then unspecified. A range that ends past
+    /// the end of the device is an error of kind [`io::ErrorKind::UnexpectedEof`].
+    fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()>;
+
+    /// As [`read_vectored_at`](Self::read_vectored_at), but only if that needs no waiting for a medium, because
+    /// the bytes are in memory. `Ok(false)` when they are not, or when that cannot be known.
+    ///
+    /// # Errors
+    /// As `read_vectored_at`.
+    fn read_cached_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<bool> {
+        let _ = (offset_bytes, buffers);
+        Ok(false)
+    }
+
+    /// Writes all of `bytes` from `offset_bytes` on. They are durable only after a [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// When not all was written; how much was is unspecified.
+    fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Returns once all writes that returned before it began are durable.
+    ///
+    /// # Errors
+    /// When that cannot be promised. A later flush that succeeds says nothing about writes before a failed one.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Says that the bytes are no longer needed; reading them afterwards gives anything. A backend that has no
+    /// use for this does nothing.
+    ///
+    /// # Errors
+    /// When the range is not on the device, the device is read-only, or the medium failed.
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
+
+    /// Makes the bytes zero, by the cheapest means there are.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
+
+    /// The file below, if reads of this backend are nothing but reads of a file: lets the io_uring engine
+    /// submit them itself.
+    fn ring_target(&self) -> Option<RingTarget<'_>> {
+        None
+    }
+}
+
+/// What the io_uring engine needs to know of a file to read from it.
+#[derive(Clone, Copy, Debug)]
+pub struct RingTarget<'a> {
+    /// The open file.
+    pub file: BorrowedFd<'a>,
+    /// Where in the file the backend's byte 0 lies.
+    pub start_bytes: u64,
+    /// Offsets, lengths and addresses must be multiples of this (1 when the page cache takes care of it).
+    pub alignment_bytes: u64,
+}

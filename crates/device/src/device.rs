@@ -1,0 +1,435 @@
+//! A device as the layers above see it: bytes with a size, read singly or in batches.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::backend::Backend;
+use crate::buffer::Buffer;
+use crate::engine::inline::InlineEngine;
+use crate::engine::io_uring::IoUringEngine;
+use crate::engine::threads::ThreadEngine;
+use crate::engine::{Engine, RunReads};
+use crate::error::{IoError, Operation, byte_length};
+use crate::memory::MemoryBackend;
+use crate::partition::Offset;
+use crate::queue::plug::Plug;
+use crate::queue::request::{Dispatch, ReadRequest};
+use crate::queue::statistics::{Direction, QueueStatistics, Recorder};
+use crate::queue::{Clock, Core};
+use crate::simulation::VirtualClock;
+
+/// How to open a file or block device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Open for writing too. Block devices are then opened exclusively, so that nothing else uses them.
+    pub write: bool,
+    /// Go around the page cache (`O_DIRECT`). Unaligned requests still work; they are widened and copied.
+    pub direct: bool,
+    /// How reads reach the device.
+    pub engine: Engine,
+    /// The most requests in service at once (1 to 256).
+    pub depth: u32,
+    /// Neighbours are merged into requests of at most this many bytes.
+    pub max_request_bytes: u64,
+    /// Where the volume lies.
+    pub partition: Offset,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            write: false,
+            direct: false,
+            engine: Engine::Threads,
+            depth: DEFAULT_DEPTH,
+            max_request_bytes: MAX_REQUEST_BYTES,
+            partition: Offset::Whole,
+        }
+    }
+}
+
+/// Requests in service at once, unless told otherwise. On the SSD that this was measured with, 16 KiB random
+/// reads gain little beyond it (docs/performance.md, "Device").
+pub const DEFAULT_DEPTH: u32 = 16;
+
+/// The most bytes that neighbours are merged into, unless told otherwise.
+pub const MAX_REQUEST_BYTES: u64 = 1 << 20;
+
+/// An open device: a backend, a request queue and its statistics. Cheap to clone; all clones are one device.
+///
+/// Offsets are in bytes from the start of the device, or of the partition that was chosen when it was opened.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    core: Arc<Core>,
+    engine: Box<dyn RunReads>,
+    max_request_bytes: u64,
+    notices: Vec<String>,
+}
+
+impl Device {
+    /// Opens the image file or block device at `path`.
+    ///
+    /// # Errors
+    /// When it cannot be opened, is in use by something that this would disturb, or has no such partition.
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, IoError> {
+        let opened = crate::file::open(path.as_ref(), options)?;
+        let mut device = Self::build(opened.backend, options.engine, options);
+        if let Some(inner) = Arc::get_mut(&mut device.inner) {
+            inner.notices.extend(opened.notices);
+        }
+        Ok(device)
+    }
+
+    /// A device in memory that holds `bytes`.
+    #[must_use]
+    pub fn memory(bytes: Vec<u8>) -> Self {
+        Self::with_backend(Arc::new(MemoryBackend::new("memory", bytes)), Engine::Inline)
+    }
+
+    /// A device over any backend, with the default depth and request size.
+    #[must_use]
+    pub fn with_backend(backend: Arc<dyn Backend>, engine: Engine) -> Self {
+        Self::build(backend, engine, &OpenOptions::default())
+    }
+
+    fn build(backend: Arc<dyn Backend>, engine: Engine, options: &OpenOptions) -> Self {
+        let core = Arc::new(Core {
+            name: backend.name().into(),
+            backend,
+            recorder: Recorder::default(),
+            clock: Clock::Real(Instant::now()),
+        });
+        let mut notices = Vec::new();
+        let engine: Box<dyn RunReads> = match engine {
+            Engine::Inline | Engine::Simulated => Box::new(InlineEngine::new(Arc::clone(&core))),
+            Engine::Threads => Box::new(ThreadEngine::new(Arc::clone(&core), options.depth)),
+            Engine::IoUring => match IoUringEngine::new(Arc::clone(&core), options.depth) {
+                Ok(ring) => Box::new(ring),
+                Err(cause) => {
+                    notices.push(format!(
+                        "io_uring is not available here ({cause}): reading with threads"
+                    ));
+                    Box::new(ThreadEngine::new(Arc::clone(&core), options.depth))
+                }
+            },
+        };
+        let max_request_bytes = options.max_request_bytes;
+        Self {
+            inner: Arc::new(Inner {
+                core,
+                engine,
+                max_request_bytes,
+                notices,
+            }),
+        }
+    }
+
+    fn core(&self) -> &Core {
+        &self.inner.core
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.core().backend.size_bytes()
+    }
+
+    /// What messages call it: its path, or the name that its backend was given.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.core().name
+    }
+
+    /// Whether it can be written to.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.core().backend.is_writable()
+    }
+
+    /// The unit in which its medium reads and writes, in bytes.
+    #[must_use]
+    pub fn sector_bytes(&self) -> u32 {
+        self.core().backend.sector_bytes()
+    }
+
+    /// The engine in use; not the one that was asked for, where that was refused.
+    #[must_use]
+    pub fn engine(&self) -> Engine {
+        self.inner.engine.kind()
+    }
+
+    /// What the user should know of how it was opened (an engine that was refused, a mounted loop device), as
+    /// sentences without a full stop.
+    #[must_use]
+    pub fn notices(&self) -> &[String] {
+        &self.inner.notices
+    }
+
+    /// Reads the `length` bytes from `offset_bytes` on, and waits for them.
+    ///
+    /// # Errors
+    /// When the range is not on the device, or cannot be read in full.
+    pub fn read(&self, offset_bytes: u64, length: usize) -> Result<Buffer, IoError> {
+        let core = self.core();
+        if self.inner.engine.kind() == Engine::Simulated {
+            return self.start_read(ReadRequest { offset_bytes, length }).wait();
+        }
+        let length_bytes = byte_length(length);
+        core.check_range(Operation::Read, offset_bytes, length_bytes)?;
+        let mut buffer = Buffer::uncleared(length);
+        let queued = core.clock.now();
+        core.recorder.queued(1, queued);
+        let result = core
+            .backend
+            .read_vectored_at(offset_bytes, &mut [&mut buffer[..]]);
+        core.recorder
+            .completed(Direction::Read, length_bytes, 0, queued, core.clock.now());
+        result.map_err(|cause| core.error(Operation::Read, offset_bytes, length_bytes, &cause))?;
+        Ok(buffer)
+    }
+
+    /// Starts one read; as [`start_reads`](Self::start_reads) with one request.
+    #[must_use]
+    pub fn start_read(&self, request: ReadRequest) -> PendingRead {
+        match self.start_reads([request]).pop() {
+            Some(pending) => pending,
+            None => PendingRead::failed(self.core().error(
+                Operation::Read,
+                request.offset_bytes,
+                byte_length(request.length),
+                &std::io::Error::other("the request was lost"),
+            )),
+        }
+    }
+
+    /// Starts a batch of reads: one plug. They are sorted by offset, neighbours are merged, and all are queued
+    /// before this returns, without waiting for any. The answers come in the order asked.
+    ///
+    /// Requests for ranges that are not on the device fail by themselves.
+    #[must_use]
+    pub fn start_reads(&self, requests: impl AsRef<[ReadRequest]>) -> Vec<PendingRead> {
+        let requests = requests.as_ref();
+        let core = self.core();
+        let refusals: Vec<Option<IoError>> = requests
+            .iter()
+            .map(|request| {
+                core.check_range(Operation::Read, request.offset_bytes, byte_length(request.length))
+                    .err()
+            })
+            .collect();
+        let valid: Vec<ReadRequest> = requests
+            .iter()
+            .zip(&refusals)
+            .filter(|(_, no)| no.is_none())
+            .map(|(yes, _)| *yes)
+            .collect();
+        let plug = Plug::new(&valid, self.inner.max_request_bytes, core.clock.now());
+        core.recorder.queued(plug.dispatches.len(), core.clock.now());
+        self.inner.engine.submit(&plug.dispatches);
+        let mut places = plug.places.into_iter();
+        let pending = refusals.into_iter().filter_map(|refusal| match refusal {
+            Some(error) => Some(PendingRead::failed(error)),
+            None => {
+                let (dispatch, segment) = places.next()?;
+                let dispatch = Arc::clone(plug.dispatches.get(dispatch)?);
+                Some(PendingRead {
+                    state: Pending::Queued(Queued {
+                        device: self.clone(),
+                        dispatch,
+                        segment,
+                        taken: false,
+                    }),
+                })
+            }
+        });
+        pending.collect()
+    }
+
+    /// Writes all of `bytes` from `offset_bytes` on. Durable only after a [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// When the device is read-only, the range is not on it, or not all could be written.
+    pub fn write(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), IoError> {
+        let core = self.core();
+        let length_bytes = byte_length(bytes.len());
+        core.check_range(Operation::Write, offset_bytes, length_bytes)?;
+        let queued = core.clock.now();
+        core.recorder.queued(1, queued);
+        let result = core.backend.write_at(offset_bytes, bytes);
+        core.recorder
+            .completed(Direction::Write, length_bytes, 0, queued, core.clock.now());
+        result.map_err(|cause| core.error(Operation::Write, offset_bytes, length_bytes, &cause))
+    }
+
+    /// Returns once everything written before is durable.
+    ///
+    /// # Errors
+    /// When that cannot be promised. What was written since the last good flush may be lost, even if a later
+    /// flush succeeds.
+    pub fn flush(&self) -> Result<(), IoError> {
+        let core = self.core();
+        core.backend
+            .flush()
+            .map_err(|cause| core.error(Operation::Flush, 0, 0, &cause))
+    }
+
+    /// Says that the bytes are no longer needed. Reading them afterwards gives anything.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn discard(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), IoError> {
+        let core = self.core();
+        core.check_range(Operation::Discard, offset_bytes, length_bytes)?;
+        let result = core.backend.discard(offset_bytes, length_bytes);
+        result.map_err(|cause| core.error(Operation::Discard, offset_bytes, length_bytes, &cause))
+    }
+
+    /// Makes the bytes zero, by the cheapest means the device has.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn zero(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), IoError> {
+        let core = self.core();
+        core.check_range(Operation::Zero, offset_bytes, length_bytes)?;
+        let result = core.backend.zero(offset_bytes, length_bytes);
+        result.map_err(|cause| core.error(Operation::Zero, offset_bytes, length_bytes, &cause))
+    }
+
+    /// What the queue has counted since the device was opened. For a span, take two readings and
+    /// [`QueueStatistics::since`].
+    #[must_use]
+    pub fn statistics(&self) -> QueueStatistics {
+        self.core().recorder.read(self.name(), self.core().clock.now())
+    }
+
+    /// The virtual clock, if this is a simulated device.
+    #[must_use]
+    pub fn virtual_clock(&self) -> Option<VirtualClock> {
+        match &self.core().clock {
+            Clock::Virtual(clock) => Some(clock.clone()),
+            Clock::Real(_) => None,
+        }
+    }
+
+    /// Tells a simulated device that the caller computed for `span`: its clock moves on, and what is queued is
+    /// served meanwhile. Does nothing on real devices, where time passes by itself.
+    pub fn charge_cpu(&self, span: Duration) {
+        if let Some(clock) = self.virtual_clock() {
+            clock.charge_cpu(span);
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.name())
+            .field("size_bytes", &self.size_bytes())
+            .field("engine", &self.engine())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A read that was started. Dropping it cancels it: if no request that it was merged with is wanted either and
+/// the device has not begun, nothing is read; otherwise the bytes arrive unseen.
+#[must_use = "dropping a pending read cancels it"]
+pub struct PendingRead {
+    state: Pending,
+}
+
+enum Pending {
+    Queued(Queued),
+    Failed(IoError),
+}
+
+struct Queued {
+    device: Device,
+    dispatch: Arc<Dispatch>,
+    segment: usize,
+    taken: bool,
+}
+
+impl PendingRead {
+    fn failed(error: IoError) -> Self {
+        Self {
+            state: Pending::Failed(error),
+        }
+    }
+
+    /// Waits for the bytes.
+    ///
+    /// # Errors
+    /// When the range is not on the device or could not be read in full.
+    pub fn wait(self) -> Result<Buffer, IoError> {
+        match self.state {
+            Pending::Failed(error) => Err(error),
+            Pending::Queued(queued) => queued.wait(),
+        }
+    }
+
+    /// Whether [`wait`](Self::wait) would return at once.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        match &self.state {
+            Pending::Failed(_) => true,
+            Pending::Queued(queued) => queued
+                .dispatch
+                .segments
+                .get(queued.segment)
+                .is_none_or(|s| s.completion.is_complete()),
+        }
+    }
+}
+
+impl fmt::Debug for PendingRead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingRead")
+            .field("ready", &self.is_ready())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Queued {
+    fn wait(mut self) -> Result<Buffer, IoError> {
+        let dispatch = Arc::clone(&self.dispatch);
+        let Some(segment) = dispatch.segments.get(self.segment) else {
+            return Err(self.lost());
+        };
+        let mut result = segment.completion.take();
+        if result.is_none() {
+            self.device.inner.engine.help(&dispatch);
+            result = segment.completion.wait();
+        }
+        self.taken = true;
+        result.unwrap_or_else(|| Err(self.lost()))
+    }
+
+    /// For states that cannot occur: an error, because nothing in this crate may panic.
+    fn lost(&self) -> IoError {
+        let Dispatch {
+            offset_bytes,
+            length_bytes,
+            ..
+        } = *self.dispatch;
+        let cause = std::io::Error::other("the answer was already taken");
+        self.device
+            .core()
+            .error(Operation::Read, offset_bytes, length_bytes, &cause)
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        if !self.taken && self.dispatch.unwant() {
+            self.device.inner.engine.forget(&self.dispatch);
+            let core = self.device.core();
+            core.recorder.cancelled(core.clock.now());
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Engines: the ways in which queued reads reach a backend.
+//!
+//! - [`inline`]: at once, on the thread that asks. For memory, and where nothing may run beside the caller;
+//! - [`threads`]: positioned reads on worker threads. Works everywhere; the default for files and block devices;
+//! - [`io_uring`]: the kernel's submission ring. Less CPU at great depths; refused by many containers;
+//! - [`crate::simulation`]: a simulated disk in virtual time.
+//!
+//! They are chosen at run time and give equal bytes.
+
+pub(crate) mod inline;
+pub(crate) mod io_uring;
+pub(crate) mod threads;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::queue::request::Dispatch;
+
+/// Which engine a device is opened with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Engine {
+    /// Positioned reads on worker threads, which start when they are first needed.
+    #[default]
+    Threads,
+    /// The kernel's submission ring. Where it is refused, [`Engine::Threads`] takes its place, and the device's
+    /// notices say so.
+    IoUring,
+    /// Everything on the calling thread, at once.
+    Inline,
+    /// A simulated disk, in virtual time (not chosen in options: see [`crate::Device::simulated`]).
+    Simulated,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Threads => "threads",
+            Self::IoUring => "io_uring",
+            Self::Inline => "inline",
+            Self::Simulated => "simulated",
+        })
+    }
+}
+
+/// What a device asks of its engine. Dropping an engine ends what it runs; nothing it was given stays undone
+/// while somebody can still wait for it, because whoever waits holds the device.
+pub(crate) trait RunReads: Send + Sync + fmt::Debug {
+    fn kind(&self) -> Engine;
+
+    /// Takes a plugged batch, in ascending order of offset. Returns without waiting for the medium (the inline
+    /// engine excepted).
+    fn submit(&self, dispatches: &[Arc<Dispatch>]);
+
+    /// Somebody is about to block until this dispatch completes: an engine may do the work on this thread.
+    fn help(&self, dispatch: &Arc<Dispatch>);
+
+    /// A queued dispatch was cancelled; it will not be started.
+    fn forget(&self, dispatch: &Arc<Dispatch>);
+}

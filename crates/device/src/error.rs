@@ -1,0 +1,154 @@
+//! The one error of this crate: an operation on a device that did not happen, with where and why.
+//!
+//! It is cheap to clone, because one failed request may be reported to several readers, and it keeps the
+//! operating system's error number, so that a mount can hand the same number to its callers.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// What was being done to a device when it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Opening it, finding its size, or taking its lock.
+    Open,
+    /// Reading its partition table.
+    Partition,
+    /// Reading bytes.
+    Read,
+    /// Writing bytes.
+    Write,
+    /// Making written bytes durable.
+    Flush,
+    /// Telling it that bytes are no longer needed.
+    Discard,
+    /// Filling a range with zeros.
+    Zero,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Partition => "read partition table of",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Discard => "discard",
+            Self::Zero => "zero",
+        })
+    }
+}
+
+/// A failed operation: device, operation, byte range `[offset_bytes, offset_bytes + length_bytes)` and cause.
+///
+/// Operations without a range (open, flush) have a length of zero.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.describe())]
+pub struct IoError {
+    /// The device's name: its path, or what it was called when it was made.
+    pub device: Arc<str>,
+    /// What was being done.
+    pub operation: Operation,
+    /// First byte of the range, counted from the start of the device (of the partition, if one was chosen).
+    pub offset_bytes: u64,
+    /// Length of the range in bytes.
+    pub length_bytes: u64,
+    /// The kind of failure.
+    pub kind: io::ErrorKind,
+    /// The operating system's error number, when it gave one.
+    pub errno: Option<i32>,
+    /// The cause in words, and what can be done about it where that is known.
+    pub message: Arc<str>,
+}
+
+impl IoError {
+    /// An error on the range `[offset_bytes, offset_bytes + length_bytes)` caused by `cause`.
+    #[must_use]
+    pub fn new(
+        device: &Arc<str>,
+        operation: Operation,
+        offset_bytes: u64,
+        length_bytes: u64,
+        cause: &io::Error,
+    ) -> Self {
+        Self {
+            device: Arc::clone(device),
+            operation,
+            offset_bytes,
+            length_bytes,
+            kind: cause.kind(),
+            errno: cause.raw_os_error(),
+            message: cause.to_string().into(),
+        }
+    }
+
+    fn describe(&self) -> String {
+        let Self {
+            device,
+            operation,
+            offset_bytes,
+            length_bytes,
+            message,
+            ..
+        } = self;
+        if *length_bytes == 0 {
+            format!("cannot {operation} {device}: {message}")
+        } else {
+            let end = offset_bytes.saturating_add(*length_bytes);
+            format!("cannot {operation} {device} at bytes [{offset_bytes}, {end}): {message}")
+        }
+    }
+}
+
+/// The cause given when `[offset_bytes, offset_bytes + length_bytes)` does not lie on a device of `size_bytes`.
+pub(crate) fn out_of_range(size_bytes: u64) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        format!("the range ends past the end of the device, which has {size_bytes} bytes"),
+    )
+}
+
+/// Refuses a range that does not lie within `[0, size_bytes)`.
+pub(crate) fn check_range(size_bytes: u64, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+    match offset_bytes.checked_add(length_bytes) {
+        Some(end) if end <= size_bytes => Ok(()),
+        _ => Err(out_of_range(size_bytes)),
+    }
+}
+
+/// The cause given when something wants to write to a backend that was opened for reading.
+pub(crate) fn read_only() -> io::Error {
+    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "it was opened read-only")
+}
+
+/// The length of a slice as a count of bytes. No slice is longer than `isize::MAX`, so nothing is lost.
+pub(crate) fn byte_length(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_device_range_and_cause() {
+        let cause = io::Error::from_raw_os_error(5);
+        let error = IoError::new(&"/dev/sdx".into(), Operation::Read, 4096, 512, &cause);
+        let text = error.to_string();
+        assert!(
+            text.starts_with("cannot read /dev/sdx at bytes [4096, 4608): "),
+            "{text}"
+        );
+        assert_eq!(error.errno, Some(5));
+    }
+
+    #[test]
+    fn ranges_are_checked_without_overflow() {
+        assert!(check_range(100, 0, 100).is_ok());
+        assert!(check_range(100, 100, 0).is_ok());
+        assert!(check_range(100, 1, 100).is_err());
+        assert!(check_range(100, u64::MAX, 2).is_err());
+    }
+}

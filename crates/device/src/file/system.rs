@@ -1,0 +1,156 @@
+//! System calls on files and block devices that the standard library does not have.
+//!
+//! Block devices answer three requests by `ioctl` that rustix has no function for: their size (BLKGETSIZE64),
+//! discard (BLKDISCARD) and zero (BLKZEROOUT). Source: the kernel's user-space header `linux/fs.h`.
+//! Each is one `unsafe` call on memory of this frame.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::error::byte_length;
+
+const BLKDISCARD: libc::Ioctl = 0x1277;
+const BLKZEROOUT: libc::Ioctl = 0x127f;
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+
+/// Size of a block device in bytes. (Its metadata says 0.)
+pub(super) fn block_device_bytes(file: &File) -> io::Result<u64> {
+    let mut bytes = 0_u64;
+    // SAFETY: BLKGETSIZE64 writes one u64 to the address it is given, which is a live local variable's; the
+    // file descriptor is open for as long as `file` is borrowed.
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };
+    if answer == 0 {
+        return Ok(bytes);
+    }
+    // A device whose driver does not answer: its end is where seeking stops.
+    rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(io::Error::from)
+}
+
+/// The logical sector of a block device, in bytes.
+pub(super) fn block_device_sector_bytes(file: &File) -> io::Result<u32> {
+    let bytes = rustix::fs::ioctl_blksszget(file)?;
+    Ok(if bytes.is_power_of_two() { bytes } else { 512 })
+}
+
+/// What O_DIRECT on a file must be aligned to, in bytes: what the kernel says (statx, since 6.1), else 4096,
+/// which suits every disk.
+pub(super) fn direct_alignment_bytes(file: &File) -> u32 {
+    const DIOALIGN: u32 = 0x2000;
+    let flags = rustix::fs::StatxFlags::from_bits_retain(DIOALIGN);
+    match rustix::fs::statx(file, c"", rustix::fs::AtFlags::EMPTY_PATH, flags) {
+        Ok(answer) if answer.stx_mask & DIOALIGN != 0 => {
+            let alignment = answer.stx_dio_offset_align.max(answer.stx_dio_mem_align);
+            if alignment.is_power_of_two() && alignment <= 4096 {
+                alignment
+            } else {
+                4096
+            }
+        }
+        _ => 4096,
+    }
+}
+
+/// Fills all buffers from `offset` on; goes on after short reads.
+pub(super) fn read_all_vectored(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    buffers: &mut [&mut [u8]],
+) -> io::Result<()> {
+    let mut offset = offset;
+    let mut slices: Vec<IoSliceMut<'_>> = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+    let mut rest = slices.as_mut_slice();
+    // Empty buffers at the front would make "0 bytes read" ambiguous.
+    IoSliceMut::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match rustix::io::preadv(file, rest, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                offset = offset.saturating_add(byte_length(count));
+                IoSliceMut::advance_slices(&mut rest, count);
+            }
+            Err(Errno::INTR) => {}
+            Err(cause) => return Err(cause.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Fills all buffers, if that needs no waiting for the medium. Whatever else comes out (bytes that are not
+/// cached, a file system that cannot tell, an error) is `false`: the ordinary way then finds out.
+pub(super) fn read_cached_vectored(file: BorrowedFd<'_>, offset: u64, buffers: &mut [&mut [u8]]) -> bool {
+    let wanted: usize = buffers
+        .iter()
+        .fold(0, |sum, buffer| sum.saturating_add(buffer.len()));
+    let answer = match buffers {
+        [buffer] => rustix::io::preadv2(
+            file,
+            &mut [IoSliceMut::new(buffer)],
+            offset,
+            ReadWriteFlags::NOWAIT,
+        ),
+        _ => {
+            let mut slices: Vec<IoSliceMut<'_>> =
+                buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+            rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT)
+        }
+    };
+    answer == Ok(wanted)
+}
+
+/// Frees a range of a file, which then reads as zeros. `false` where its file system cannot.
+pub(super) fn punch_hole(file: &File, offset: u64, length: u64) -> io::Result<bool> {
+    if length == 0 {
+        return Ok(true);
+    }
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(file, flags, offset, length) {
+        Ok(()) => Ok(true),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+        Err(cause) => Err(cause.into()),
+    }
+}
+
+/// Discards the whole sectors of a range; does nothing where the device has no discard.
+pub(super) fn discard_blocks(file: &File, offset: u64, length: u64, sector_bytes: u32) -> io::Result<()> {
+    let unit = u64::from(sector_bytes).max(1);
+    let end = offset.saturating_add(length);
+    let end = end.saturating_sub(end.checked_rem(unit).unwrap_or(0));
+    match offset.checked_next_multiple_of(unit) {
+        Some(start) if start < end => {
+            range_request(file, BLKDISCARD, start, end.saturating_sub(start)).map(|_done| ())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Zeroes a range of whole sectors. `false` where that needs writing after all.
+pub(super) fn zero_blocks(file: &File, offset: u64, length: u64, sector_bytes: u32) -> io::Result<bool> {
+    let unit = u64::from(sector_bytes);
+    if offset.checked_rem(unit) != Some(0) || length.checked_rem(unit) != Some(0) {
+        return Ok(false);
+    }
+    if length == 0 {
+        return Ok(true);
+    }
+    range_request(file, BLKZEROOUT, offset, length)
+}
+
+/// `false` when the device does not know the request.
+fn range_request(file: &File, request: libc::Ioctl, offset: u64, length: u64) -> io::Result<bool> {
+    let range: [u64; 2] = [offset, length];
+    // SAFETY: both requests read two u64 (start and length in bytes) from the address they are given, which is
+    // a live local array's; the file descriptor is open for as long as `file` is borrowed.
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), request, range.as_ptr()) };
+    if answer == 0 {
+        return Ok(true);
+    }
+    let cause = io::Error::last_os_error();
+    match cause.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS) => Ok(false),
+        _ => Err(cause),
+    }
+}

@@ -1,0 +1,144 @@
+//! The request queue: what lies between a caller's batch of reads and the device.
+//!
+//! A batch is plugged (sorted, neighbours merged: [`plug`]), handed to an engine ([`crate::engine`]), and
+//! completed request by request ([`request`]); [`statistics`] counts what iostat counts. The queue is the same
+//! for real and for simulated devices; only the engine and the clock differ.
+
+pub(crate) mod plug;
+pub(crate) mod request;
+pub(crate) mod statistics;
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::backend::Backend;
+use crate::buffer::Buffer;
+use crate::error::{IoError, Operation, byte_length, check_range};
+use crate::queue::request::Dispatch;
+use crate::queue::statistics::{Direction, Recorder};
+use crate::simulation::VirtualClock;
+
+/// What engines share with their device: the backend, the counters, and the clock that times them.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) name: Arc<str>,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) recorder: Recorder,
+    pub(crate) clock: Clock,
+}
+
+/// The clock that a device's statistics run on.
+#[derive(Debug)]
+pub(crate) enum Clock {
+    /// Real time since the device was opened.
+    Real(Instant),
+    /// A simulated disk's.
+    Virtual(VirtualClock),
+}
+
+impl Clock {
+    pub(crate) fn now(&self) -> Duration {
+        match self {
+            Self::Real(opened) => opened.elapsed(),
+            Self::Virtual(clock) => clock.now(),
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn error(&self, operation: Operation, offset: u64, length: u64, cause: &io::Error) -> IoError {
+        IoError::new(&self.name, operation, offset, length, cause)
+    }
+
+    pub(crate) fn check_range(&self, operation: Operation, offset: u64, length: u64) -> Result<(), IoError> {
+        check_range(self.backend.size_bytes(), offset, length)
+            .map_err(|cause| self.error(operation, offset, length, &cause))
+    }
+
+    /// Reads all of a started dispatch on this thread and completes it.
+    pub(crate) fn execute(&self, dispatch: &Dispatch) {
+        let mut buffers = uncleared_buffers(dispatch);
+        let result = self.read_into(dispatch.offset_bytes, &mut buffers);
+        self.finish(dispatch, buffers, result, self.clock.now());
+    }
+
+    /// As [`execute`](Self::execute), but only if the bytes are in memory; `false` if they are not, and nothing
+    /// has happened. The dispatch must be one that nobody else can start.
+    pub(crate) fn execute_if_cached(&self, dispatch: &Dispatch) -> bool {
+        let mut buffers = uncleared_buffers(dispatch);
+        let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[..]).collect();
+        match self
+            .backend
+            .read_cached_vectored_at(dispatch.offset_bytes, &mut slices)
+        {
+            Ok(true) if dispatch.start() => {
+                self.finish(dispatch, buffers, Ok(()), self.clock.now());
+                true
+            }
+            // A failure is left to the ordinary way, which tells the good segments from the bad ones.
+            _ => false,
+        }
+    }
+
+    fn read_into(&self, offset: u64, buffers: &mut [Buffer]) -> io::Result<()> {
+        if let [buffer] = buffers {
+            return self.backend.read_vectored_at(offset, &mut [&mut buffer[..]]);
+        }
+        let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[..]).collect();
+        self.backend.read_vectored_at(offset, &mut slices)
+    }
+
+    /// Completes a started dispatch whose read ended with `result`, at the time `now` on the device's clock.
+    ///
+    /// When a merged read failed, each request is read again by itself: one bad sector must not fail its
+    /// neighbours' requests.
+    pub(crate) fn finish(
+        &self,
+        dispatch: &Dispatch,
+        buffers: Vec<Buffer>,
+        result: io::Result<()>,
+        now: Duration,
+    ) {
+        // Counted first: who has seen a result also sees it counted.
+        self.recorder.completed(
+            Direction::Read,
+            dispatch.length_bytes,
+            dispatch.merged(),
+            dispatch.queued,
+            now,
+        );
+        let mut offset = dispatch.offset_bytes;
+        for (segment, mut buffer) in dispatch.segments.iter().zip(buffers) {
+            let outcome = match &result {
+                Ok(()) => Ok(()),
+                Err(_) if dispatch.segments.len() > 1 => {
+                    self.backend.read_vectored_at(offset, &mut [&mut buffer[..]])
+                }
+                Err(cause) => Err(copy_of(cause)),
+            };
+            let length = byte_length(segment.length);
+            segment.completion.complete(match outcome {
+                Ok(()) => Ok(buffer),
+                Err(cause) => Err(self.error(Operation::Read, offset, length, &cause)),
+            });
+            offset = offset.saturating_add(length);
+        }
+    }
+}
+
+/// Buffers for all requests of a dispatch, to be filled by its read.
+pub(crate) fn uncleared_buffers(dispatch: &Dispatch) -> Vec<Buffer> {
+    dispatch
+        .segments
+        .iter()
+        .map(|segment| Buffer::uncleared(segment.length))
+        .collect()
+}
+
+fn copy_of(cause: &io::Error) -> io::Error {
+    match cause.raw_os_error() {
+        Some(errno) => io::Error::from_raw_os_error(errno),
+        None => io::Error::new(cause.kind(), cause.to_string()),
+    }
+}

@@ -1,0 +1,3 @@
+//! Simulated disks.
+pub(crate) mod clock;
+pub use clock::VirtualClock;
