@@ -16,9 +16,11 @@ use buttress_oracle::tools::{buttress, newest};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+type Job = fn(Scale) -> Result<()>;
+
 /// Runs the jobs whose names are given, or all.
 pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
-    let all: [(&str, fn(Scale) -> Result<()>); 5] = [
+    let all: [(&str, Job); 5] = [
         ("tar", tar),
         ("cp", copy),
         ("large", large),
