@@ -1,0 +1,460 @@
+//! Block groups: what kind of data a stretch of logical addresses holds, how it is replicated, and how much
+//! of it is used.
+//!
+//! [`BlockGroupFlags`] serve chunks and block groups alike: one type bit (or data and metadata together in
+//! mixed groups) and at most one profile bit. [`Profile`] is the same profile as a value, with the numbers
+//! that follow from it.
+//!
+//! Source: on-disk format documentation, section "Block group item"; profiles in mkfs.btrfs(8), section
+//! "Profiles".
+
+use crate::item_error::ItemError;
+use crate::key::Key;
+use crate::raw;
+use crate::units::{ByteCount, Logical, ObjectId};
+use core::fmt;
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+bitflags::bitflags! {
+    /// Type and profile of a chunk or block group. Bits without a name are kept.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct BlockGroupFlags: u64 {
+        /// File content.
+        const DATA = 1 << 0;
+        /// The chunk tree.
+        const SYSTEM = 1 << 1;
+        /// All other trees.
+        const METADATA = 1 << 2;
+        /// Striped over devices without redundancy.
+        const RAID0 = 1 << 3;
+        /// Two copies on two devices.
+        const RAID1 = 1 << 4;
+        /// Two copies, on one device or more.
+        const DUP = 1 << 5;
+        /// Striped over pairs of copies.
+        const RAID10 = 1 << 6;
+        /// Striped with one parity.
+        const RAID5 = 1 << 7;
+        /// Striped with two parities.
+        const RAID6 = 1 << 8;
+        /// Three copies on three devices.
+        const RAID1C3 = 1 << 9;
+        /// Four copies on four devices.
+        const RAID1C4 = 1 << 10;
+        /// In balance items only: the profile single, which has no bit in chunks.
+        const AVAIL_ALLOC_BIT_SINGLE = 1 << 48;
+        const _ = !0;
+    }
+}
+
+impl BlockGroupFlags {
+    /// The bits that say what is stored.
+    pub const TYPES: Self = Self::DATA.union(Self::SYSTEM).union(Self::METADATA);
+    /// The bits that say how it is replicated.
+    pub const PROFILES: Self = Self::RAID0
+        .union(Self::RAID1)
+        .union(Self::DUP)
+        .union(Self::RAID10)
+        .union(Self::RAID5)
+        .union(Self::RAID6)
+        .union(Self::RAID1C3)
+        .union(Self::RAID1C4);
+
+    /// The profile, or `None` when several profile bits are set.
+    #[must_use]
+    pub const fn profile(self) -> Option<Profile> {
+        let bits = self.intersection(Self::PROFILES).bits();
+        let mut rest: &[Profile] = &Profile::ALL;
+        while let [profile, others @ ..] = rest {
+            if profile.flag().bits() == bits {
+                return Some(*profile);
+            }
+            rest = others;
+        }
+        None
+    }
+
+    /// What is stored, as btrfs-progs names it: `Data`, `Metadata`, `System`, `Data+Metadata`; `unknown`
+    /// otherwise.
+    #[must_use]
+    pub const fn type_name(self) -> &'static str {
+        match self.intersection(Self::TYPES).bits() {
+            1 => "Data",
+            2 => "System",
+            4 => "Metadata",
+            5 => "Data+Metadata",
+            _ => "unknown",
+        }
+    }
+}
+
+/// The names of the set bits joined by `|`, as btrfs-progs prints them in trees: `METADATA|DUP`. A profile
+/// without a bit reads `single`.
+impl fmt::Display for BlockGroupFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (name, flag) in Self::all().iter_names() {
+            if self.contains(flag) {
+                write!(f, "{separator}{name}")?;
+                separator = "|";
+            }
+        }
+        let known = Self::TYPES | Self::PROFILES | Self::AVAIL_ALLOC_BIT_SINGLE;
+        let unknown = self.difference(known).bits();
+        if unknown != 0 {
+            write!(f, "{separator}UNKNOWN_0x{unknown:x}")?;
+            separator = "|";
+        }
+        if !self.intersects(Self::PROFILES | Self::AVAIL_ALLOC_BIT_SINGLE) {
+            write!(f, "{separator}single")?;
+        }
+        Ok(())
+    }
+}
+
+/// How a chunk is replicated over devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Profile {
+    /// One copy on one device.
+    Single,
+    /// Two copies, on one device or more.
+    Dup,
+    /// Striped over devices without redundancy.
+    Raid0,
+    /// Two copies on two devices.
+    Raid1,
+    /// Three copies on three devices.
+    Raid1C3,
+    /// Four copies on four devices.
+    Raid1C4,
+    /// Striped over pairs of copies.
+    Raid10,
+    /// Striped with one parity.
+    Raid5,
+    /// Striped with two parities.
+    Raid6,
+}
+
+impl Profile {
+    /// Every profile.
+    pub const ALL: [Self; 9] = [
+        Self::Single,
+        Self::Dup,
+        Self::Raid0,
+        Self::Raid1,
+        Self::Raid1C3,
+        Self::Raid1C4,
+        Self::Raid10,
+        Self::Raid5,
+        Self::Raid6,
+    ];
+
+    /// How many whole copies of each byte there are. Parity is not a copy.
+    #[must_use]
+    pub const fn copies(self) -> u16 {
+        match self {
+            Self::Single | Self::Raid0 | Self::Raid5 | Self::Raid6 => 1,
+            Self::Dup | Self::Raid1 | Self::Raid10 => 2,
+            Self::Raid1C3 => 3,
+            Self::Raid1C4 => 4,
+        }
+    }
+
+    /// How many stripes of each row hold parity.
+    #[must_use]
+    pub const fn parity_stripes(self) -> u16 {
+        match self {
+            Self::Raid5 => 1,
+            Self::Raid6 => 2,
+            _ => 0,
+        }
+    }
+
+    /// The fewest stripes a chunk can have: as many devices as a volume needs at least, except for DUP, whose
+    /// two stripes may share a device.
+    #[must_use]
+    pub const fn min_stripes(self) -> u16 {
+        match self {
+            Self::Single | Self::Raid0 => 1,
+            Self::Dup | Self::Raid1 | Self::Raid10 | Self::Raid5 => 2,
+            Self::Raid1C3 | Self::Raid6 => 3,
+            Self::Raid1C4 => 4,
+        }
+    }
+
+    /// The most stripes a chunk can have, where the profile fixes them.
+    #[must_use]
+    pub const fn max_stripes(self) -> Option<u16> {
+        match self {
+            Self::Single => Some(1),
+            Self::Dup | Self::Raid1 => Some(2),
+            Self::Raid1C3 => Some(3),
+            Self::Raid1C4 => Some(4),
+            Self::Raid0 | Self::Raid10 | Self::Raid5 | Self::Raid6 => None,
+        }
+    }
+
+    /// The fewest devices that a chunk of this profile lies on.
+    #[must_use]
+    pub const fn min_devices(self) -> u16 {
+        match self {
+            Self::Dup => 1,
+            _ => self.min_stripes(),
+        }
+    }
+
+    /// How many devices may be missing while everything can still be read.
+    #[must_use]
+    pub const fn tolerated_failures(self) -> u16 {
+        match self {
+            Self::Single | Self::Dup | Self::Raid0 => 0,
+            Self::Raid1 | Self::Raid10 | Self::Raid5 => 1,
+            Self::Raid1C3 | Self::Raid6 => 2,
+            Self::Raid1C4 => 3,
+        }
+    }
+
+    /// The profile's bit in chunks; none for single.
+    #[must_use]
+    pub const fn flag(self) -> BlockGroupFlags {
+        match self {
+            Self::Single => BlockGroupFlags::empty(),
+            Self::Dup => BlockGroupFlags::DUP,
+            Self::Raid0 => BlockGroupFlags::RAID0,
+            Self::Raid1 => BlockGroupFlags::RAID1,
+            Self::Raid1C3 => BlockGroupFlags::RAID1C3,
+            Self::Raid1C4 => BlockGroupFlags::RAID1C4,
+            Self::Raid10 => BlockGroupFlags::RAID10,
+            Self::Raid5 => BlockGroupFlags::RAID5,
+            Self::Raid6 => BlockGroupFlags::RAID6,
+        }
+    }
+
+    /// The name that btrfs-progs prints.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Dup => "DUP",
+            Self::Raid0 => "RAID0",
+            Self::Raid1 => "RAID1",
+            Self::Raid1C3 => "RAID1C3",
+            Self::Raid1C4 => "RAID1C4",
+            Self::Raid10 => "RAID10",
+            Self::Raid5 => "RAID5",
+            Self::Raid6 => "RAID6",
+        }
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A block group item as it lies on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RawBlockGroupItem {
+    /// Bytes in use.
+    pub used: U64,
+    /// First field of the key of the chunk.
+    pub chunk_objectid: U64,
+    /// [`BlockGroupFlags`].
+    pub flags: U64,
+}
+
+const _: () = assert!(size_of::<RawBlockGroupItem>() == 24);
+
+/// A block group: the logical range `[start, start + length)`, which is also the range of its chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockGroupItem {
+    /// The first byte, from the key.
+    pub start: Logical,
+    /// How long it is, from the key.
+    pub length: ByteCount,
+    /// How much of it extents cover.
+    pub used: ByteCount,
+    /// First field of the key of the chunk; with extent-tree-v2, the number of the global root.
+    pub chunk_objectid: ObjectId,
+    /// Type and profile.
+    pub flags: BlockGroupFlags,
+}
+
+impl BlockGroupItem {
+    /// The block group of a `BLOCK_GROUP_ITEM`.
+    ///
+    /// # Errors
+    /// Wrong size, or the first [`BlockGroupProblem`] found.
+    pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
+        let raw = raw::exactly::<RawBlockGroupItem>(key, data)?;
+        let item = Self {
+            start: Logical::new(key.objectid.get()),
+            length: ByteCount::new(key.offset),
+            used: ByteCount::new(raw.used.get()),
+            chunk_objectid: ObjectId::new(raw.chunk_objectid.get()),
+            flags: BlockGroupFlags::from_bits_retain(raw.flags.get()),
+        };
+        item.check(key)?;
+        Ok(item)
+    }
+
+    fn check(&self, key: &Key) -> Result<(), ItemError> {
+        let fail = |problem: BlockGroupProblem| Err(ItemError::new(key, problem));
+        if self.length == ByteCount::ZERO {
+            return fail(BlockGroupProblem::Empty);
+        }
+        raw::range_end(key, self.start.get(), self.length.get())?;
+        if self.chunk_objectid != ObjectId::FIRST_CHUNK_TREE {
+            return fail(BlockGroupProblem::ChunkObjectId {
+                objectid: self.chunk_objectid.get(),
+            });
+        }
+        if self.used > self.length {
+            return fail(BlockGroupProblem::UsedExceedsLength {
+                used_bytes: self.used.get(),
+                length_bytes: self.length.get(),
+            });
+        }
+        if self.flags.profile().is_none() {
+            return fail(BlockGroupProblem::SeveralProfiles {
+                flags: self.flags.bits(),
+            });
+        }
+        let types = self.flags & BlockGroupFlags::TYPES;
+        let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+        if types != mixed && types.bits().count_ones() != 1 {
+            return fail(BlockGroupProblem::TypeInvalid {
+                flags: self.flags.bits(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The check that a block group item fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BlockGroupProblem {
+    /// The key's offset, the length, is zero.
+    #[error("block group has no length")]
+    Empty,
+    /// The chunk's object id is not the one that all chunks have.
+    #[error(
+        "block group chunk objectid is {objectid}, expected {}",
+        ObjectId::FIRST_CHUNK_TREE
+    )]
+    ChunkObjectId {
+        /// What is stored.
+        objectid: u64,
+    },
+    /// More is used than there is.
+    #[error("block group uses {used_bytes} bytes of {length_bytes}")]
+    UsedExceedsLength {
+        /// Bytes in use.
+        used_bytes: u64,
+        /// Bytes there are.
+        length_bytes: u64,
+    },
+    /// More than one profile bit is set.
+    #[error("block group flags 0x{flags:x} name more than one profile")]
+    SeveralProfiles {
+        /// The flags.
+        flags: u64,
+    },
+    /// The type bits are not one of data, metadata, system, data with metadata.
+    #[error("block group flags 0x{flags:x} name no type, or types that cannot be mixed")]
+    TypeInvalid {
+        /// The flags.
+        flags: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::item_error::ItemProblem;
+    use crate::key::ItemType;
+
+    fn parse(length: u64, used: u64, chunk_objectid: u64, flags: u64) -> Result<BlockGroupItem, ItemProblem> {
+        let key = Key::new(ObjectId::new(1 << 20), ItemType::BLOCK_GROUP_ITEM, length);
+        let raw = RawBlockGroupItem {
+            used: U64::new(used),
+            chunk_objectid: U64::new(chunk_objectid),
+            flags: U64::new(flags),
+        };
+        BlockGroupItem::parse(&key, raw.as_bytes()).map_err(|error| error.problem)
+    }
+
+    #[test]
+    fn each_check_finds_its_fault() {
+        let metadata_dup = 0x24;
+        assert!(parse(8 << 20, 4096, 256, metadata_dup).is_ok());
+        assert!(parse(8 << 20, 8 << 20, 256, 5).is_ok());
+        let cases = [
+            (parse(0, 0, 256, 1), BlockGroupProblem::Empty.into()),
+            (
+                parse(4096, 0, 255, 1),
+                BlockGroupProblem::ChunkObjectId { objectid: 255 }.into(),
+            ),
+            (
+                parse(4096, 4097, 256, 1),
+                BlockGroupProblem::UsedExceedsLength {
+                    used_bytes: 4097,
+                    length_bytes: 4096,
+                }
+                .into(),
+            ),
+            (
+                parse(4096, 0, 256, 0x19),
+                BlockGroupProblem::SeveralProfiles { flags: 0x19 }.into(),
+            ),
+            (
+                parse(4096, 0, 256, 0),
+                BlockGroupProblem::TypeInvalid { flags: 0 }.into(),
+            ),
+            (
+                parse(4096, 0, 256, 3),
+                BlockGroupProblem::TypeInvalid { flags: 3 }.into(),
+            ),
+            (
+                parse(u64::MAX, 0, 256, 1),
+                ItemProblem::RangeOverflow {
+                    start: 1 << 20,
+                    length_bytes: u64::MAX,
+                },
+            ),
+        ];
+        for (found, expected) in cases {
+            assert_eq!(found, Err(expected));
+        }
+        let key = Key::new(ObjectId::new(0), ItemType::BLOCK_GROUP_ITEM, 1);
+        assert_eq!(
+            BlockGroupItem::parse(&key, &[0; 23]).map_err(|error| error.problem),
+            Err(ItemProblem::SizeWrong {
+                size_bytes: 23,
+                expected_bytes: 24
+            })
+        );
+    }
+
+    #[test]
+    fn profiles_and_flags_agree() {
+        for profile in Profile::ALL {
+            assert_eq!((BlockGroupFlags::DATA | profile.flag()).profile(), Some(profile));
+            assert!(profile.min_stripes() > profile.parity_stripes());
+            assert!(
+                profile
+                    .max_stripes()
+                    .is_none_or(|most| most >= profile.min_stripes())
+            );
+        }
+        assert_eq!((BlockGroupFlags::RAID0 | BlockGroupFlags::RAID1).profile(), None);
+        assert_eq!(
+            (BlockGroupFlags::METADATA | BlockGroupFlags::DUP).to_string(),
+            "METADATA|DUP"
+        );
+        assert_eq!(BlockGroupFlags::DATA.to_string(), "DATA|single");
+    }
+}

@@ -1,0 +1,552 @@
+//! Chunks: where a stretch of logical addresses lies on devices.
+//!
+//! A chunk maps `[logical, logical + length)`, from its key's offset on, to stripes on devices; its profile
+//! says how. Chunks lie in the chunk tree under `(256 CHUNK_ITEM logical)`; those that hold the chunk tree
+//! itself are also in the superblock.
+//!
+//! A [`Chunk`] has at least one stripe, as many as its profile asks for, a length of whole sectors, and ends
+//! below 2^64. Whether its stripes fit their devices is the volume's question.
+//!
+//! Source: on-disk format documentation, section "Chunk item".
+
+use crate::block_group::{BlockGroupFlags, Profile};
+use crate::item_error::{ItemError, ItemProblem};
+use crate::key::Key;
+use crate::raw;
+use crate::superblock::Incompat;
+use crate::units::{ByteCount, DeviceId, Logical, ObjectId, Physical, TreeId};
+use uuid::Uuid;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The length of one stripe on one device, in bytes: the same for every chunk.
+pub const STRIPE_BYTES: u64 = 64 * 1024;
+
+/// A chunk as it lies on disk, without its stripes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the fields are those of Chunk, which documents them")]
+pub struct RawChunk {
+    pub length: U64,
+    pub owner: U64,
+    pub stripe_len: U64,
+    pub chunk_type: U64,
+    pub io_align: U32,
+    pub io_width: U32,
+    pub sector_size: U32,
+    pub num_stripes: U16,
+    pub sub_stripes: U16,
+}
+
+/// One stripe of a chunk as it lies on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the fields are those of Stripe, which documents them")]
+pub struct RawStripe {
+    pub devid: U64,
+    pub offset: U64,
+    pub dev_uuid: [u8; 16],
+}
+
+const _: () = assert!(size_of::<RawChunk>() == 48);
+const _: () = assert!(size_of::<RawStripe>() == 32);
+
+/// The part of a chunk that lies on one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stripe {
+    /// The device.
+    pub device: DeviceId,
+    /// Where the part begins on it.
+    pub physical: Physical,
+    /// The device's uuid.
+    pub device_uuid: Uuid,
+}
+
+/// A chunk. Its logical address is the offset of its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// How many logical bytes it maps.
+    pub length: ByteCount,
+    /// The tree that its block group item belongs to: the extent tree.
+    pub owner: TreeId,
+    /// The length of one stripe before the next device takes over, in bytes: [`STRIPE_BYTES`].
+    pub stripe_bytes: u64,
+    /// Type and profile: one type at least, one profile at most.
+    pub profile: BlockGroupFlags,
+    /// Optimal alignment of requests, in bytes.
+    pub io_align: u32,
+    /// Optimal size of requests, in bytes.
+    pub io_width: u32,
+    /// The volume's sector size.
+    pub sector_bytes: u32,
+    /// RAID10: copies of each stripe.
+    pub sub_stripes: u16,
+    /// The stripes, in the order in which the profile uses them.
+    pub stripes: Vec<Stripe>,
+}
+
+impl Chunk {
+    /// The chunk of a `CHUNK_ITEM`; all of `data` belongs to it.
+    ///
+    /// # Errors
+    /// A wrong size or key, or the first [`ChunkProblem`] found.
+    pub fn parse(key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self, ItemError> {
+        let (chunk, rest) = Self::parse_prefix(key, data, sector_bytes)?;
+        if !rest.is_empty() {
+            let expected_bytes = data.len().saturating_sub(rest.len());
+            return Err(ItemError::new(
+                key,
+                ItemProblem::SizeWrong {
+                    size_bytes: data.len(),
+                    expected_bytes,
+                },
+            ));
+        }
+        Ok(chunk)
+    }
+
+    /// The chunk at the start of `data`, and what follows it: for the superblock's array.
+    ///
+    /// # Errors
+    /// As [`Chunk::parse`], except that data may follow.
+    pub fn parse_prefix<'a>(
+        key: &Key,
+        data: &'a [u8],
+        sector_bytes: u32,
+    ) -> Result<(Self, &'a [u8]), ItemError> {
+        let (head, rest) = raw::prefix::<RawChunk>(key, data)?;
+        let count = usize::from(head.num_stripes.get());
+        let Ok((raw_stripes, rest)) = <[RawStripe]>::ref_from_prefix_with_elems(rest, count) else {
+            let needed_bytes =
+                size_of::<RawChunk>().saturating_add(count.saturating_mul(size_of::<RawStripe>()));
+            return Err(ItemError::new(
+                key,
+                ItemProblem::SizeTooSmall {
+                    size_bytes: data.len(),
+                    needed_bytes,
+                },
+            ));
+        };
+        let stripes = raw_stripes
+            .iter()
+            .map(|raw| Stripe {
+                device: DeviceId::new(raw.devid.get()),
+                physical: Physical::new(raw.offset.get()),
+                device_uuid: Uuid::from_bytes(raw.dev_uuid),
+            })
+            .collect();
+        let chunk = Self {
+            length: ByteCount::new(head.length.get()),
+            owner: TreeId::new(head.owner.get()),
+            stripe_bytes: head.stripe_len.get(),
+            profile: BlockGroupFlags::from_bits_retain(head.chunk_type.get()),
+            io_align: head.io_align.get(),
+            io_width: head.io_width.get(),
+            sector_bytes: head.sector_size.get(),
+            sub_stripes: head.sub_stripes.get(),
+            stripes,
+        };
+        if key.objectid != ObjectId::FIRST_CHUNK_TREE {
+            let objectid = key.objectid.get();
+            return Err(ItemError::new(key, ItemProblem::ObjectIdInvalid { objectid }));
+        }
+        raw::require_aligned_offset(key, sector_bytes)?;
+        raw::range_end(key, key.offset, chunk.length.get())?;
+        chunk
+            .check(sector_bytes)
+            .map_err(|problem| ItemError::new(key, problem))?;
+        Ok((chunk, rest))
+    }
+
+    /// The replication as a value.
+    #[must_use]
+    pub const fn replication(&self) -> Profile {
+        match self.profile.profile() {
+            Some(profile) => profile,
+            // Never for a parsed chunk: several profile bits are refused.
+            None => Profile::Single,
+        }
+    }
+
+    /// The logical range's end, exclusive, when the chunk begins at `logical`.
+    #[must_use]
+    pub const fn end(&self, logical: Logical) -> Logical {
+        logical.saturating_add(self.length)
+    }
+
+    fn check(&self, sector_bytes: u32) -> Result<(), ChunkProblem> {
+        let length_bytes = self.length.get();
+        if self.sector_bytes != sector_bytes {
+            return Err(ChunkProblem::SectorSize {
+                chunk_bytes: self.sector_bytes,
+                volume_bytes: sector_bytes,
+            });
+        }
+        if length_bytes == 0 || !raw::is_aligned(length_bytes, sector_bytes) {
+            return Err(ChunkProblem::Length {
+                length_bytes,
+                sector_bytes,
+            });
+        }
+        // The number of a stripe in its chunk is kept in 32 bits.
+        let limit_bytes = u64::from(u32::MAX).saturating_mul(STRIPE_BYTES);
+        if length_bytes >= limit_bytes {
+            return Err(ChunkProblem::TooLong {
+                length_bytes,
+                limit_bytes,
+            });
+        }
+        if self.stripe_bytes != STRIPE_BYTES {
+            return Err(ChunkProblem::StripeLength {
+                stripe_bytes: self.stripe_bytes,
+            });
+        }
+        self.check_flags()?;
+        self.check_stripes()
+    }
+
+    fn check_flags(&self) -> Result<(), ChunkProblem> {
+        let flags = self.profile.bits();
+        let known = BlockGroupFlags::TYPES | BlockGroupFlags::PROFILES;
+        if !self.profile.difference(known).is_empty() {
+            return Err(ChunkProblem::FlagsUnknown { flags });
+        }
+        if self.profile.profile().is_none() {
+            return Err(ChunkProblem::SeveralProfiles { flags });
+        }
+        if !self.profile.intersects(BlockGroupFlags::TYPES) {
+            return Err(ChunkProblem::TypeMissing { flags });
+        }
+        let other_types = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+        if self.profile.contains(BlockGroupFlags::SYSTEM) && self.profile.intersects(other_types) {
+            return Err(ChunkProblem::SystemMixed { flags });
+        }
+        Ok(())
+    }
+
+    fn check_stripes(&self) -> Result<(), ChunkProblem> {
+        let profile = self.replication();
+        let stripes = u16::try_from(self.stripes.len()).unwrap_or(u16::MAX);
+        let least = profile.min_stripes();
+        if stripes < least || profile.max_stripes().is_some_and(|most| stripes > most) {
+            return Err(ChunkProblem::StripeCount {
+                profile,
+                stripes,
+                least,
+            });
+        }
+        if profile == Profile::Raid10 {
+            let copies = profile.copies();
+            if self.sub_stripes != copies || stripes.checked_rem(copies) != Some(0) {
+                return Err(ChunkProblem::SubStripes {
+                    sub_stripes: self.sub_stripes,
+                    stripes,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses data and metadata in one chunk unless the volume is one of mixed block groups.
+    ///
+    /// # Errors
+    /// [`ChunkProblem::MixedWithoutFeature`].
+    pub fn check_mixed(&self, incompat: Incompat) -> Result<(), ChunkProblem> {
+        let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+        if self.profile.contains(mixed) && !incompat.contains(Incompat::MIXED_GROUPS) {
+            return Err(ChunkProblem::MixedWithoutFeature {
+                flags: self.profile.bits(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The check that a chunk fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChunkProblem {
+    /// The chunk's sector size is not the volume's.
+    #[error("chunk has a sector size of {chunk_bytes} bytes, the volume {volume_bytes}")]
+    SectorSize {
+        /// In the chunk.
+        chunk_bytes: u32,
+        /// In the superblock.
+        volume_bytes: u32,
+    },
+    /// The length is zero or not whole sectors.
+    #[error("chunk is {length_bytes} bytes long, expected a multiple of {sector_bytes} above zero")]
+    Length {
+        /// The length.
+        length_bytes: u64,
+        /// The volume's sector size.
+        sector_bytes: u32,
+    },
+    /// The length has more stripes than can be numbered.
+    #[error("chunk is {length_bytes} bytes long, the limit is {limit_bytes}")]
+    TooLong {
+        /// The length.
+        length_bytes: u64,
+        /// The first length that is too long.
+        limit_bytes: u64,
+    },
+    /// The stripe length is not the one that btrfs uses.
+    #[error("chunk has a stripe length of {stripe_bytes} bytes, expected {STRIPE_BYTES}")]
+    StripeLength {
+        /// The stripe length.
+        stripe_bytes: u64,
+    },
+    /// The type has bits without a meaning.
+    #[error("chunk type 0x{flags:x} has unknown bits")]
+    FlagsUnknown {
+        /// The type and profile bits.
+        flags: u64,
+    },
+    /// More than one profile bit is set.
+    #[error("chunk type 0x{flags:x} names more than one profile")]
+    SeveralProfiles {
+        /// The type and profile bits.
+        flags: u64,
+    },
+    /// No type bit is set.
+    #[error("chunk type 0x{flags:x} names none of data, metadata, system")]
+    TypeMissing {
+        /// The type and profile bits.
+        flags: u64,
+    },
+    /// System is mixed with another type.
+    #[error("chunk type 0x{flags:x} mixes system with data or metadata")]
+    SystemMixed {
+        /// The type and profile bits.
+        flags: u64,
+    },
+    /// Data and metadata share a chunk on a volume without mixed block groups.
+    #[error("chunk type 0x{flags:x} mixes data and metadata, but the volume has no MIXED_GROUPS feature")]
+    MixedWithoutFeature {
+        /// The type and profile bits.
+        flags: u64,
+    },
+    /// The profile needs another number of stripes.
+    #[error("chunk of profile {profile} has {stripes} stripes, expected {least}{}", or_more(*profile))]
+    StripeCount {
+        /// The profile.
+        profile: Profile,
+        /// Its stripes.
+        stripes: u16,
+        /// The fewest that the profile can have.
+        least: u16,
+    },
+    /// RAID10 whose pairs do not come out even.
+    #[error("chunk of profile RAID10 has {sub_stripes} sub-stripes and {stripes} stripes, expected pairs")]
+    SubStripes {
+        /// Copies of each stripe.
+        sub_stripes: u16,
+        /// Its stripes.
+        stripes: u16,
+    },
+}
+
+fn or_more(profile: Profile) -> &'static str {
+    if profile.max_stripes().is_none() {
+        " or more"
+    } else {
+        ""
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::ItemType;
+    use proptest::prelude::*;
+
+    const KEY: Key = Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, 1 << 20);
+
+    /// A chunk of `stripes` stripes, changed by `change`, as bytes.
+    fn bytes(flags: u64, stripes: u16, change: impl Fn(&mut RawChunk)) -> Vec<u8> {
+        let mut head = RawChunk {
+            length: U64::new(8 << 20),
+            owner: U64::new(2),
+            stripe_len: U64::new(STRIPE_BYTES),
+            chunk_type: U64::new(flags),
+            io_align: U32::new(65536),
+            io_width: U32::new(65536),
+            sector_size: U32::new(4096),
+            num_stripes: U16::new(stripes),
+            sub_stripes: U16::new(1),
+        };
+        change(&mut head);
+        let mut data = head.as_bytes().to_vec();
+        for device in 1..=u64::from(stripes) {
+            let stripe = RawStripe {
+                devid: U64::new(device),
+                offset: U64::new(1 << 20),
+                dev_uuid: [9; 16],
+            };
+            data.extend_from_slice(stripe.as_bytes());
+        }
+        data
+    }
+
+    fn problem(data: &[u8]) -> ItemProblem {
+        Chunk::parse(&KEY, data, 4096).unwrap_err().problem
+    }
+
+    #[test]
+    fn every_profile_parses_with_its_stripes() {
+        for profile in Profile::ALL {
+            let sub_stripes = if profile == Profile::Raid10 { 2 } else { 1 };
+            let data = bytes(1 | profile.flag().bits(), profile.min_stripes(), |raw| {
+                raw.sub_stripes = U16::new(sub_stripes);
+            });
+            let chunk = Chunk::parse(&KEY, &data, 4096).unwrap();
+            assert_eq!(chunk.replication(), profile);
+            assert_eq!(chunk.stripes.len(), usize::from(profile.min_stripes()));
+            assert_eq!(chunk.end(Logical::new(1 << 20)), Logical::new(9 << 20));
+            let few = profile.min_stripes() - 1;
+            assert_eq!(
+                problem(&bytes(1 | profile.flag().bits(), few, |_| {})),
+                ChunkProblem::StripeCount {
+                    profile,
+                    stripes: few,
+                    least: profile.min_stripes()
+                }
+                .into()
+            );
+        }
+    }
+
+    #[test]
+    fn each_check_finds_its_fault() {
+        type Change = fn(&mut RawChunk);
+        let sector_bytes = 4096;
+        let cases: [(Change, ChunkProblem); 10] = [
+            (
+                |raw| raw.sector_size = U32::new(512),
+                ChunkProblem::SectorSize {
+                    chunk_bytes: 512,
+                    volume_bytes: 4096,
+                },
+            ),
+            (
+                |raw| raw.length = U64::new(0),
+                ChunkProblem::Length {
+                    length_bytes: 0,
+                    sector_bytes,
+                },
+            ),
+            (
+                |raw| raw.length = U64::new(4097),
+                ChunkProblem::Length {
+                    length_bytes: 4097,
+                    sector_bytes,
+                },
+            ),
+            (
+                |raw| raw.length = U64::new(1 << 48),
+                ChunkProblem::TooLong {
+                    length_bytes: 1 << 48,
+                    limit_bytes: 0xffff_ffff << 16,
+                },
+            ),
+            (
+                |raw| raw.stripe_len = U64::new(4096),
+                ChunkProblem::StripeLength { stripe_bytes: 4096 },
+            ),
+            (
+                |raw| raw.chunk_type = U64::new(1 | (1 << 40)),
+                ChunkProblem::FlagsUnknown { flags: 1 | (1 << 40) },
+            ),
+            (
+                |raw| raw.chunk_type = U64::new(0x19),
+                ChunkProblem::SeveralProfiles { flags: 0x19 },
+            ),
+            (
+                |raw| raw.chunk_type = U64::new(0),
+                ChunkProblem::TypeMissing { flags: 0 },
+            ),
+            (
+                |raw| raw.chunk_type = U64::new(6),
+                ChunkProblem::SystemMixed { flags: 6 },
+            ),
+            (
+                |raw| raw.chunk_type = U64::new(0x41),
+                ChunkProblem::StripeCount {
+                    profile: Profile::Raid10,
+                    stripes: 1,
+                    least: 2,
+                },
+            ),
+        ];
+        for (change, expected) in cases {
+            assert_eq!(problem(&bytes(1, 1, change)), expected.into());
+        }
+        assert_eq!(
+            problem(&bytes(0x41, 3, |raw| raw.sub_stripes = U16::new(2))),
+            ChunkProblem::SubStripes {
+                sub_stripes: 2,
+                stripes: 3
+            }
+            .into()
+        );
+        let mixed = Chunk::parse(&KEY, &bytes(5, 1, |_| {}), 4096).unwrap();
+        assert_eq!(
+            mixed.check_mixed(Incompat::empty()),
+            Err(ChunkProblem::MixedWithoutFeature { flags: 5 })
+        );
+        assert_eq!(mixed.check_mixed(Incompat::MIXED_GROUPS), Ok(()));
+    }
+
+    #[test]
+    fn keys_and_sizes_are_checked() {
+        let data = bytes(1, 1, |_| {});
+        assert_eq!(
+            problem(&[data.as_slice(), &[0]].concat()),
+            ItemProblem::SizeWrong {
+                size_bytes: 81,
+                expected_bytes: 80
+            }
+        );
+        assert_eq!(
+            problem(&data[..79]),
+            ItemProblem::SizeTooSmall {
+                size_bytes: 79,
+                needed_bytes: 80
+            }
+        );
+        assert_eq!(
+            problem(&data[..47]),
+            ItemProblem::SizeTooSmall {
+                size_bytes: 47,
+                needed_bytes: 48
+            }
+        );
+        let at = |objectid: u64, offset: u64| {
+            let key = Key::new(ObjectId::new(objectid), ItemType::CHUNK_ITEM, offset);
+            Chunk::parse(&key, &data, 4096).unwrap_err().problem
+        };
+        assert_eq!(at(257, 0), ItemProblem::ObjectIdInvalid { objectid: 257 });
+        assert_eq!(
+            at(256, 1),
+            ItemProblem::OffsetUnaligned {
+                offset: 1,
+                sector_bytes: 4096
+            }
+        );
+        let last_sector = 0u64.wrapping_sub(4096);
+        assert_eq!(
+            at(256, last_sector),
+            ItemProblem::RangeOverflow {
+                start: last_sector,
+                length_bytes: 8 << 20
+            }
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_an_answer(data in proptest::collection::vec(any::<u8>(), 0..300), offset: u64) {
+            let key = Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, offset);
+            let _ = Chunk::parse(&key, &data, 4096);
+        }
+    }
+}

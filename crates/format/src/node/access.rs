@@ -1,0 +1,264 @@
+//! Reading a checked tree block: items, pointers, search.
+
+use super::header::{HEADER_BYTES, Header, RawItem, RawKeyPointer};
+use super::{DamagedBlock, TreeBlock};
+use crate::key::Key;
+use crate::units::{Generation, Logical};
+use bytes::Bytes;
+use core::cmp::Ordering;
+use core::ops::Range;
+use zerocopy::FromBytes;
+
+/// An item of a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item<'a> {
+    /// Its key.
+    pub key: Key,
+    /// Where its data begins, in bytes from the end of the block's header.
+    pub offset: u32,
+    /// Its data.
+    pub data: &'a [u8],
+}
+
+/// A pointer of a node to the block below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPointer {
+    /// The first key below.
+    pub key: Key,
+    /// The address of the block.
+    pub logical: Logical,
+    /// Its generation.
+    pub generation: Generation,
+}
+
+impl TreeBlock {
+    pub(super) fn new(bytes: Bytes, header: Header) -> Self {
+        Self { bytes, header }
+    }
+
+    /// The block with no more items than fit into it: only a damaged one says more.
+    pub(super) fn within_bounds(mut self) -> Self {
+        let count = if self.is_leaf() {
+            self.raw_items().len()
+        } else {
+            self.raw_pointers().len()
+        };
+        self.header.item_count = u32::try_from(count).unwrap_or(self.header.item_count);
+        self
+    }
+
+    /// The header.
+    #[must_use]
+    pub const fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The block's address.
+    #[must_use]
+    pub const fn logical(&self) -> Logical {
+        self.header.logical
+    }
+
+    /// Height above the leaves: 0 for a leaf.
+    #[must_use]
+    pub const fn level(&self) -> u8 {
+        self.header.level
+    }
+
+    /// Whether the block holds items (else pointers).
+    #[must_use]
+    pub const fn is_leaf(&self) -> bool {
+        self.header.level == 0
+    }
+
+    /// How many items or pointers the block holds.
+    #[must_use]
+    pub fn item_count(&self) -> usize {
+        usize::try_from(self.header.item_count).unwrap_or(usize::MAX)
+    }
+
+    /// The whole block.
+    #[must_use]
+    pub const fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The heads of a leaf's items; empty for a node.
+    pub(crate) fn raw_items(&self) -> &[RawItem] {
+        if self.is_leaf() {
+            row(&self.bytes, self.item_count())
+        } else {
+            &[]
+        }
+    }
+
+    /// The pointers of a node; empty for a leaf.
+    pub(crate) fn raw_pointers(&self) -> &[RawKeyPointer] {
+        if self.is_leaf() {
+            &[]
+        } else {
+            row(&self.bytes, self.item_count())
+        }
+    }
+
+    /// The key in `slot`, of an item or a pointer.
+    #[must_use]
+    pub fn key(&self, slot: usize) -> Option<Key> {
+        if self.is_leaf() {
+            self.raw_items().get(slot).map(|raw| Key::from(raw.key))
+        } else {
+            self.raw_pointers().get(slot).map(|raw| Key::from(raw.key))
+        }
+    }
+
+    /// The first slot whose key is `key`, as `Ok`; else, as `Err`, the slot where it would be.
+    ///
+    /// # Errors
+    /// The slot of the first key greater than `key`, which is the item count when there is none.
+    pub fn search(&self, key: &Key) -> Result<usize, usize> {
+        if self.is_leaf() {
+            self.raw_items()
+                .binary_search_by(|raw| compare(Key::from(raw.key), key))
+        } else {
+            self.raw_pointers()
+                .binary_search_by(|raw| compare(Key::from(raw.key), key))
+        }
+    }
+
+    /// The item in `slot` of a leaf. `None` for a node, past the end, or, in a damaged block only, when its
+    /// data lies outside the block.
+    #[must_use]
+    pub fn item(&self, slot: usize) -> Option<Item<'_>> {
+        item_of(&self.bytes, self.raw_items().get(slot)?)
+    }
+
+    /// Where the data of the item in `slot` lies in [`TreeBlock::bytes`].
+    #[must_use]
+    pub fn item_range(&self, slot: usize) -> Option<Range<usize>> {
+        let range = data_range(self.raw_items().get(slot)?)?;
+        (range.end <= self.bytes.len()).then_some(range)
+    }
+
+    /// The pointer in `slot` of a node. `None` for a leaf or past the end.
+    #[must_use]
+    pub fn pointer(&self, slot: usize) -> Option<KeyPointer> {
+        self.raw_pointers().get(slot).map(pointer_of)
+    }
+
+    /// All items of a leaf, in order; none for a node.
+    #[must_use]
+    pub fn items(&self) -> Items<'_> {
+        Items {
+            bytes: &self.bytes,
+            heads: self.raw_items().iter(),
+        }
+    }
+
+    /// All pointers of a node, in order; none for a leaf.
+    #[must_use]
+    pub fn pointers(&self) -> Pointers<'_> {
+        Pointers {
+            heads: self.raw_pointers().iter(),
+        }
+    }
+
+    /// What btrfs-progs prints: for a leaf, "free space" in bytes between item heads and item data; for a
+    /// node, "free spc" in pointers that still fit. Zero for a damaged block whose numbers make no sense.
+    #[must_use]
+    pub fn free_space(&self) -> usize {
+        let room = self.bytes.len().saturating_sub(HEADER_BYTES);
+        if self.is_leaf() {
+            let heads = self.item_count().saturating_mul(size_of::<RawItem>());
+            let data_start = match self.raw_items().last() {
+                Some(last) => usize::try_from(last.offset.get()).unwrap_or(0),
+                None => room,
+            };
+            data_start.saturating_sub(heads)
+        } else {
+            let most = room.checked_div(size_of::<RawKeyPointer>()).unwrap_or(0);
+            most.saturating_sub(self.item_count())
+        }
+    }
+}
+
+impl DamagedBlock {
+    /// Whether every check was passed after all.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.failures.is_empty()
+    }
+}
+
+/// Iterator over the items of a leaf, from [`TreeBlock::items`]. In a damaged block it passes over items
+/// whose data lies outside the block.
+#[derive(Clone, Debug)]
+pub struct Items<'a> {
+    bytes: &'a [u8],
+    heads: core::slice::Iter<'a, RawItem>,
+}
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Item<'a>;
+
+    fn next(&mut self) -> Option<Item<'a>> {
+        self.heads.by_ref().find_map(|raw| item_of(self.bytes, raw))
+    }
+}
+
+/// Iterator over the pointers of a node, from [`TreeBlock::pointers`].
+#[derive(Clone, Debug)]
+pub struct Pointers<'a> {
+    heads: core::slice::Iter<'a, RawKeyPointer>,
+}
+
+impl Iterator for Pointers<'_> {
+    type Item = KeyPointer;
+
+    fn next(&mut self) -> Option<KeyPointer> {
+        self.heads.next().map(pointer_of)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.heads.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Pointers<'_> {}
+
+fn compare(left: Key, right: &Key) -> Ordering {
+    left.cmp(right)
+}
+
+/// The row of `count` raw structs after the header of `block`; shorter where the block ends.
+pub(super) fn row<Raw>(block: &[u8], count: usize) -> &[Raw]
+where
+    Raw: FromBytes + zerocopy::Immutable + zerocopy::Unaligned,
+{
+    let body = block.get(HEADER_BYTES..).unwrap_or_default();
+    let most = body.len().checked_div(size_of::<Raw>()).unwrap_or(0);
+    <[Raw]>::ref_from_prefix_with_elems(body, count.min(most)).map_or(&[], |(row, _)| row)
+}
+
+/// Where an item's data lies in the block, wherever that is.
+pub(crate) fn data_range(raw: &RawItem) -> Option<Range<usize>> {
+    let start = HEADER_BYTES.checked_add(usize::try_from(raw.offset.get()).ok()?)?;
+    let end = start.checked_add(usize::try_from(raw.size.get()).ok()?)?;
+    Some(start..end)
+}
+
+fn item_of<'a>(block: &'a [u8], raw: &RawItem) -> Option<Item<'a>> {
+    let data = block.get(data_range(raw)?)?;
+    Some(Item {
+        key: Key::from(raw.key),
+        offset: raw.offset.get(),
+        data,
+    })
+}
+
+fn pointer_of(raw: &RawKeyPointer) -> KeyPointer {
+    KeyPointer {
+        key: Key::from(raw.key),
+        logical: Logical::new(raw.blockptr.get()),
+        generation: Generation::new(raw.generation.get()),
+    }
+}

@@ -1,0 +1,113 @@
+//! What can be wrong with a superblock: one variant for each check.
+
+use crate::checksum::Checksum;
+use crate::error::ErrorKind;
+use crate::item_error::ItemError;
+use uuid::Uuid;
+
+/// The check that a superblock fails.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the fields are the numbers of the message beside them"
+)]
+pub enum SuperblockError {
+    /// Fewer bytes than a superblock has.
+    #[error("{size_bytes} bytes are no superblock, expected {}", super::SUPERBLOCK_BYTES)]
+    Size { size_bytes: usize },
+    /// The bytes that mark a btrfs superblock are not there.
+    #[error("magic is 0x{:016x}, expected 0x{:016x}: no btrfs superblock", u64::from_le_bytes(*found), u64::from_le_bytes(super::SUPERBLOCK_MAGIC))]
+    Magic { found: [u8; 8] },
+    /// A number that stands for no checksum type.
+    #[error("checksum type {number} is unknown")]
+    ChecksumType { number: u16 },
+    /// The stored checksum is not that of the bytes.
+    #[error("checksum is {stored}, computed {computed}")]
+    Checksum { stored: Checksum, computed: Checksum },
+    /// The superblock says that it lies elsewhere.
+    #[error("superblock at {physical} says that it lies at {stored}")]
+    Address { stored: u64, physical: u64 },
+    /// A change of the metadata uuid was cut short.
+    #[error("a change of the metadata uuid has begun and not ended; complete it with btrfstune")]
+    ChangingFsid,
+    /// The sector size is not a power of two in range.
+    #[error("sector size is {bytes} bytes, expected a power of two from 4096 to 65536")]
+    SectorSize { bytes: u32 },
+    /// The node size is not a power of two in range.
+    #[error(
+        "node size is {bytes} bytes, expected a power of two from the sector size {sector_bytes} to 65536"
+    )]
+    NodeSize { bytes: u32, sector_bytes: u32 },
+    /// The old leaf size field differs from the node size.
+    #[error("leaf size is {leaf_bytes} bytes, expected the node size {node_bytes}")]
+    LeafSize { leaf_bytes: u32, node_bytes: u32 },
+    /// The stripe size is not a power of two.
+    #[error("stripe size is {bytes} bytes, expected a power of two")]
+    StripeSize { bytes: u32 },
+    /// A root's address is not a multiple of the sector size.
+    #[error("{tree} root is at {logical}, not a multiple of the sector size {sector_bytes}")]
+    RootUnaligned {
+        tree: &'static str,
+        logical: u64,
+        sector_bytes: u32,
+    },
+    /// A volume without a root tree or chunk tree.
+    #[error("{tree} root is at address 0")]
+    RootMissing { tree: &'static str },
+    /// A root's level is above the highest.
+    #[error("{tree} root has level {level}, the highest is {}", super::HIGHEST_LEVEL)]
+    Level { tree: &'static str, level: u8 },
+    /// Less is used than an empty volume uses.
+    #[error("{used_bytes} bytes are used, expected at least {least_bytes}")]
+    UsedTooSmall { used_bytes: u64, least_bytes: u64 },
+    /// More is used than the devices hold.
+    #[error("{used_bytes} bytes are used of {total_bytes}")]
+    UsedExceedsTotal { used_bytes: u64, total_bytes: u64 },
+    /// No devices, or more than 2^31.
+    #[error("number of devices is {count}, expected 1 to 2147483648")]
+    DeviceCount { count: u64 },
+    /// The superblock's own device belongs to another volume.
+    #[error("device belongs to volume {device_fsid}, the superblock to {metadata_uuid}")]
+    DeviceFsid { device_fsid: Uuid, metadata_uuid: Uuid },
+    /// A feature is set without another one that it builds on.
+    #[error("feature {feature} needs {needed}, which is not set")]
+    FeatureDependency {
+        feature: &'static str,
+        needed: &'static str,
+    },
+    /// Mixed block groups with nodes larger than sectors.
+    #[error(
+        "mixed block groups with a node size of {node_bytes} and a sector size of {sector_bytes}: they must be equal"
+    )]
+    MixedNodeSize { node_bytes: u32, sector_bytes: u32 },
+    /// The system chunk array is larger than its room or smaller than one chunk.
+    #[error("system chunk array is {size_bytes} bytes, expected {least_bytes} to {room_bytes}")]
+    SystemArraySize {
+        size_bytes: u32,
+        least_bytes: usize,
+        room_bytes: usize,
+    },
+    /// The system chunk array ends inside a key.
+    #[error("system chunk array ends {rest_bytes} bytes after a chunk, inside a key")]
+    SystemArrayCut { rest_bytes: usize },
+    /// The system chunk array holds something else than a chunk.
+    #[error("system chunk array has an item of type {item_type} at byte {offset_bytes}, expected a chunk")]
+    SystemArrayType { item_type: u8, offset_bytes: usize },
+    /// The system chunk array holds a chunk that is not of type system.
+    #[error("system chunk array has a chunk at {logical} of type 0x{flags:x}, expected system")]
+    SystemChunkType { logical: u64, flags: u64 },
+    /// A chunk of the array is wrong in itself.
+    #[error("system chunk array: {0}")]
+    SystemChunk(#[from] ItemError),
+}
+
+impl SuperblockError {
+    /// Always [`ErrorKind::Corrupt`], except for a checksum type that only a later version knows.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::ChecksumType { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Corrupt,
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Feature bits of a volume, under the names that btrfs-progs prints.
+//!
+//! A reader must know every incompat bit; a writer every compat_ro bit as well. Bits without a name are
+//! kept, so that they can be refused by number.
+//!
+//! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Filesystem features".
+
+use crate::error::{FeatureSet, Unsupported};
+
+bitflags::bitflags! {
+    /// Features that a writer must know; without knowing them a volume can only be read.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct CompatRo: u64 {
+        /// Free space is kept in a tree.
+        const FREE_SPACE_TREE = 1 << 0;
+        /// That tree is up to date.
+        const FREE_SPACE_TREE_VALID = 1 << 1;
+        /// Files with fs-verity.
+        const VERITY = 1 << 2;
+        /// Block group items lie in a tree of their own.
+        const BLOCK_GROUP_TREE = 1 << 3;
+        const _ = !0;
+    }
+}
+
+bitflags::bitflags! {
+    /// Features that a reader must know.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Incompat: u64 {
+        /// Back references as all current volumes have them.
+        const MIXED_BACKREF = 1 << 0;
+        /// The default subvolume is not the top level.
+        const DEFAULT_SUBVOL = 1 << 1;
+        /// Data and metadata share block groups.
+        const MIXED_GROUPS = 1 << 2;
+        /// LZO has been used.
+        const COMPRESS_LZO = 1 << 3;
+        /// zstd has been used.
+        const COMPRESS_ZSTD = 1 << 4;
+        /// Tree blocks larger than a page.
+        const BIG_METADATA = 1 << 5;
+        /// Hard links beyond what one item holds.
+        const EXTENDED_IREF = 1 << 6;
+        /// RAID5 or RAID6.
+        const RAID56 = 1 << 7;
+        /// Tree blocks are recorded as metadata items.
+        const SKINNY_METADATA = 1 << 8;
+        /// Holes in files have no items.
+        const NO_HOLES = 1 << 9;
+        /// Tree blocks carry another uuid than the one that users see.
+        const METADATA_UUID = 1 << 10;
+        /// RAID1C3 or RAID1C4.
+        const RAID1C34 = 1 << 11;
+        /// Zoned devices.
+        const ZONED = 1 << 12;
+        /// Several extent trees. Never finished.
+        const EXTENT_TREE_V2 = 1 << 13;
+        /// A tree says where the stripes of extents lie.
+        const RAID_STRIPE_TREE = 1 << 14;
+        /// Quotas count by the subvolume that created an extent.
+        const SIMPLE_QUOTA = 1 << 16;
+        /// A tree maps relocated addresses.
+        const REMAP_TREE = 1 << 17;
+        const _ = !0;
+    }
+}
+
+impl Incompat {
+    /// What this version reads.
+    pub const READABLE: Self = Self::MIXED_BACKREF
+        .union(Self::DEFAULT_SUBVOL)
+        .union(Self::MIXED_GROUPS)
+        .union(Self::COMPRESS_LZO)
+        .union(Self::COMPRESS_ZSTD)
+        .union(Self::BIG_METADATA)
+        .union(Self::EXTENDED_IREF)
+        .union(Self::RAID56)
+        .union(Self::SKINNY_METADATA)
+        .union(Self::NO_HOLES)
+        .union(Self::METADATA_UUID)
+        .union(Self::RAID1C34)
+        .union(Self::ZONED)
+        .union(Self::RAID_STRIPE_TREE)
+        .union(Self::SIMPLE_QUOTA);
+
+    /// Refuses features that this version cannot read.
+    ///
+    /// # Errors
+    /// Their names.
+    pub fn require_readable(self) -> Result<(), Unsupported> {
+        match self.difference(Self::READABLE) {
+            rest if rest.is_empty() => Ok(()),
+            rest => Err(Unsupported {
+                set: FeatureSet::Incompat,
+                names: rest.names(),
+            }),
+        }
+    }
+
+    /// The names of the set bits, in order of their numbers; all bits without a name together as one
+    /// `UNKNOWN_FLAG_0x…`.
+    #[must_use]
+    pub fn names(self) -> Vec<String> {
+        names(
+            self.iter_names().map(|(name, flag)| (name, flag.bits())),
+            self.bits(),
+        )
+    }
+}
+
+impl CompatRo {
+    /// The bits that this version knows; with any other a volume is read-only.
+    pub const KNOWN: Self = Self::FREE_SPACE_TREE
+        .union(Self::FREE_SPACE_TREE_VALID)
+        .union(Self::VERITY)
+        .union(Self::BLOCK_GROUP_TREE);
+
+    /// The features for which a volume may only be read.
+    ///
+    /// # Errors
+    /// Their names.
+    pub fn require_writable(self) -> Result<(), Unsupported> {
+        match self.difference(Self::KNOWN) {
+            rest if rest.is_empty() => Ok(()),
+            rest => Err(Unsupported {
+                set: FeatureSet::CompatRo,
+                names: rest.names(),
+            }),
+        }
+    }
+
+    /// The names of the set bits, in order of their numbers; all bits without a name together as one
+    /// `UNKNOWN_FLAG_0x…`.
+    #[must_use]
+    pub fn names(self) -> Vec<String> {
+        names(
+            self.iter_names().map(|(name, flag)| (name, flag.bits())),
+            self.bits(),
+        )
+    }
+}
+
+bitflags::bitflags! {
+    /// State of the volume in its superblock.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct SuperblockFlags: u64 {
+        /// Written by a kernel or a tool; set in all but half-made volumes.
+        const WRITTEN = 1 << 0;
+        /// A bit of tree blocks, without a meaning here.
+        const RELOC = 1 << 1;
+        /// The kernel stopped on an error.
+        const ERROR = 1 << 2;
+        /// A seed: read-only, to be grown by other devices.
+        const SEEDING = 1 << 32;
+        /// Not a volume but an image of its metadata.
+        const METADUMP = 1 << 33;
+        /// The same, second format.
+        const METADUMP_V2 = 1 << 34;
+        /// A change of the fsid has begun and not ended.
+        const CHANGING_FSID = 1 << 35;
+        /// The same, second format.
+        const CHANGING_FSID_V2 = 1 << 36;
+        /// A conversion to or from block-group-tree has begun and not ended.
+        const CHANGING_BG_TREE = 1 << 38;
+        /// A change of the data checksums has begun and not ended.
+        const CHANGING_DATA_CSUM = 1 << 39;
+        /// A change of the metadata checksums has begun and not ended.
+        const CHANGING_META_CSUM = 1 << 40;
+        const _ = !0;
+    }
+}
+
+impl SuperblockFlags {
+    /// The names of the set bits, in order of their numbers; all bits without a name together as one
+    /// `UNKNOWN_FLAG_0x…`.
+    #[must_use]
+    pub fn names(self) -> Vec<String> {
+        names(
+            self.iter_names().map(|(name, flag)| (name, flag.bits())),
+            self.bits(),
+        )
+    }
+}
+
+fn names(named: impl Iterator<Item = (&'static str, u64)>, bits: u64) -> Vec<String> {
+    let mut unknown = bits;
+    let mut names = Vec::new();
+    for (name, flag) in named {
+        unknown &= !flag;
+        names.push(name.to_owned());
+    }
+    if unknown != 0 {
+        names.push(format!("UNKNOWN_FLAG_0x{unknown:x}"));
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_refused_by_name() {
+        assert_eq!(Incompat::READABLE.require_readable(), Ok(()));
+        let found = Incompat::from_bits_retain((1 << 13) | (1 << 8) | (1 << 60)).require_readable();
+        assert_eq!(
+            found.unwrap_err().to_string(),
+            "the volume uses incompat features that this version does not support: \
+             EXTENT_TREE_V2, UNKNOWN_FLAG_0x1000000000000000"
+        );
+        assert_eq!(CompatRo::KNOWN.require_writable(), Ok(()));
+        let names = CompatRo::from_bits_retain(0x11)
+            .require_writable()
+            .unwrap_err()
+            .names;
+        assert_eq!(names, ["UNKNOWN_FLAG_0x10"]);
+    }
+}

@@ -1,0 +1,143 @@
+//! The tree checker: everything that must hold inside one tree block, checked once when it is read.
+//!
+//! It is at least as strict as that of Linux 6.18: what it lets through the kernel would mount, and what the
+//! kernel writes it lets through. It sees one block: what two blocks must agree on is the tree's and the
+//! check job's question.
+//!
+//! Nodes: at least one pointer and no more than fit, keys that rise, pointers to aligned addresses, of no
+//! generation beyond the node's own. Leaves: keys that rise, item data packed from the end of the block
+//! towards the item heads without gaps and overlaps, and each item by itself and against the one before it.
+//! The leaf is walked once, without allocation except where an item's type holds a list.
+
+use crate::key::Key;
+use crate::node::check::Report;
+use crate::node::{BlockFormat, BlockProblem, HEADER_BYTES, HeaderFlags, RawItem, RawKeyPointer, TreeBlock};
+use crate::raw;
+use crate::superblock::{HIGHEST_LEVEL, Incompat};
+use crate::units::{Generation, Logical, ObjectId, TreeId};
+use core::ops::ControlFlow;
+
+/// Whether a tree holds files: the top level, and every id from 256 on that is not negative as a signed number
+/// and has no quota group level in its upper 16 bits.
+pub(crate) const fn is_file_tree(tree: TreeId) -> bool {
+    let id = tree.get();
+    id == TreeId::FS.get() || (id >= ObjectId::FIRST_FREE.get() && id >> QGROUP_LEVEL_SHIFT == 0)
+}
+
+/// Quota group ids hold their level above this bit; subvolumes are level 0.
+const QGROUP_LEVEL_SHIFT: u32 = 48;
+
+/// Checks all of a block but its checksum and what its parent promised. Failures go to `report`.
+pub(crate) fn check_block(block: &TreeBlock, format: &BlockFormat, report: Report<'_>) -> ControlFlow<()> {
+    let flags = block.header().flags;
+    if !flags.contains(HeaderFlags::WRITTEN) {
+        report(BlockProblem::NotWritten { flags: flags.bits() })?;
+    }
+    let limit = format.generation_limit();
+    let _ = limit;
+    match block.level() {
+        0 => check_leaf(block, format, report),
+        1..=HIGHEST_LEVEL => check_node(block, format, report),
+        _ => ControlFlow::Continue(()),
+    }
+}
+
+fn check_node(block: &TreeBlock, format: &BlockFormat, report: Report<'_>) -> ControlFlow<()> {
+    let count = block.header().item_count;
+    if count == 0 {
+        return report(BlockProblem::NodeEmpty);
+    }
+    check_count::<RawKeyPointer>(block, report)?;
+    let own = block.header().generation;
+    let sector_bytes = format.sector_bytes;
+    let mut previous: Option<Key> = None;
+    for (slot, raw) in block.raw_pointers().iter().enumerate() {
+        let key = Key::from(raw.key);
+        check_order(slot, previous, key, report)?;
+        previous = Some(key);
+        let pointer = Logical::new(raw.blockptr.get());
+        if pointer == Logical::MIN {
+            report(BlockProblem::PointerZero { slot })?;
+        } else if !raw::is_aligned(pointer.get(), sector_bytes) {
+            report(BlockProblem::PointerUnaligned {
+                slot,
+                pointer,
+                sector_bytes,
+            })?;
+        }
+        let generation = Generation::new(raw.generation.get());
+        if generation > own {
+            report(BlockProblem::PointerGeneration {
+                slot,
+                generation,
+                own,
+            })?;
+        }
+    }
+    ControlFlow::Continue(())
+}
+
+fn check_leaf(block: &TreeBlock, format: &BlockFormat, report: Report<'_>) -> ControlFlow<()> {
+    if block.header().item_count == 0 {
+        return check_empty_leaf(block.header().owner, format, report);
+    }
+    check_count::<RawItem>(block, report)?;
+    let mut expected_bytes = block.bytes().len().saturating_sub(HEADER_BYTES) as u64;
+    let heads_end_bytes = (block.raw_items().len() as u64).saturating_mul(size_of::<RawItem>() as u64);
+    let mut previous: Option<Key> = None;
+    for (slot, raw) in block.raw_items().iter().enumerate() {
+        let key = Key::from(raw.key);
+        check_order(slot, previous, key, report)?;
+        previous = Some(key);
+        let start_bytes = u64::from(raw.offset.get());
+        let end_bytes = start_bytes.saturating_add(u64::from(raw.size.get()));
+        if end_bytes != expected_bytes {
+            report(BlockProblem::DataEnd {
+                slot,
+                end_bytes,
+                expected_bytes,
+            })?;
+        }
+        if start_bytes < heads_end_bytes {
+            report(BlockProblem::DataOverlapsHeads {
+                slot,
+                start_bytes,
+                heads_end_bytes,
+            })?;
+        }
+        expected_bytes = start_bytes;
+    }
+    ControlFlow::Continue(())
+}
+
+fn check_count<Raw>(block: &TreeBlock, report: Report<'_>) -> ControlFlow<()> {
+    let room = block.bytes().len().saturating_sub(HEADER_BYTES);
+    let most = room.checked_div(size_of::<Raw>()).unwrap_or(0);
+    let count = block.header().item_count;
+    if u32::try_from(most).is_ok_and(|most| count > most) {
+        report(BlockProblem::TooManyItems { count, most })?;
+    }
+    ControlFlow::Continue(())
+}
+
+fn check_order(slot: usize, previous: Option<Key>, key: Key, report: Report<'_>) -> ControlFlow<()> {
+    match previous {
+        Some(previous) if previous >= key => report(BlockProblem::KeyOrder { slot, previous, key }),
+        _ => ControlFlow::Continue(()),
+    }
+}
+
+/// Trees that every volume has something in are never empty; others are, when what they held is gone.
+fn check_empty_leaf(owner: TreeId, format: &BlockFormat, report: Report<'_>) -> ControlFlow<()> {
+    match owner {
+        TreeId::MIN => report(BlockProblem::OwnerZero),
+        TreeId::EXTENT if format.incompat.contains(Incompat::EXTENT_TREE_V2) => ControlFlow::Continue(()),
+        TreeId::ROOT
+        | TreeId::CHUNK
+        | TreeId::EXTENT
+        | TreeId::DEVICE
+        | TreeId::FS
+        | TreeId::DATA_RELOCATION => report(BlockProblem::LeafEmpty { owner }),
+        _ => ControlFlow::Continue(()),
+    }
+}
