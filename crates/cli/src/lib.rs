@@ -5,6 +5,7 @@
 //! - [`context`]: what a running command is given: flags, output, warnings, losses.
 //! - [`target`]: `IMAGE:/path` arguments; opening devices and volumes.
 //! - [`output`]: JSON documents, names on terminals, sizes, times and modes as text.
+//! - [`pax`]: tar archives.
 //! - [`exit`]: exit codes, and how an error is printed.
 //! - [`commands`]: one thin module for each command. No file-system logic lives here.
 #![forbid(unsafe_code)]
@@ -25,6 +26,7 @@ pub mod context;
 pub mod exit;
 pub mod globals;
 pub mod output;
+pub mod pax;
 pub mod table;
 pub mod target;
 
