@@ -3,7 +3,8 @@
 //! - [`table`]: the one table of commands. Parser, help, man pages and completions are made from it.
 //! - [`globals`]: the flags that stand before the command or after it.
 //! - [`context`]: what a running command is given: flags, output, warnings, losses.
-//! - [`target`]: `IMAGE:/path` arguments; opening devices and volumes.
+//! - [`target`]: `IMAGE:/path` arguments.
+//! - [`opening`]: from arguments to devices and volumes.
 //! - [`output`]: JSON documents, names on terminals, sizes, times and modes as text.
 //! - [`pax`]: tar archives.
 //! - [`exit`]: exit codes, and how an error is printed.
@@ -25,6 +26,7 @@ pub mod commands;
 pub mod context;
 pub mod exit;
 pub mod globals;
+pub mod opening;
 pub mod output;
 pub mod pax;
 pub mod table;
