@@ -7,7 +7,13 @@
 use crate::block_group::BlockGroupProblem;
 use crate::chunk::ChunkProblem;
 use crate::device_item::DeviceProblem;
+use crate::directory::DirectoryProblem;
+use crate::file_extent::FileExtentProblem;
+use crate::inode::InodeProblem;
 use crate::key::Key;
+use crate::log::LogProblem;
+use crate::names::NameProblem;
+use crate::root::RootProblem;
 
 mod file;
 
@@ -132,6 +138,24 @@ pub enum ItemProblem {
     /// See [`BlockGroupProblem`].
     #[error(transparent)]
     BlockGroup(#[from] BlockGroupProblem),
+    /// See [`InodeProblem`].
+    #[error(transparent)]
+    Inode(#[from] InodeProblem),
+    /// See [`NameProblem`].
+    #[error(transparent)]
+    Name(#[from] NameProblem),
+    /// See [`DirectoryProblem`].
+    #[error(transparent)]
+    Directory(#[from] DirectoryProblem),
+    /// See [`FileExtentProblem`].
+    #[error(transparent)]
+    FileExtent(#[from] FileExtentProblem),
+    /// See [`RootProblem`].
+    #[error(transparent)]
+    Root(#[from] RootProblem),
+    /// See [`LogProblem`].
+    #[error(transparent)]
+    Log(#[from] LogProblem),
     /// See [`FileItemProblem`].
     #[error(transparent)]
     File(#[from] FileItemProblem),

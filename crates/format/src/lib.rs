@@ -7,28 +7,48 @@
 
 pub mod block_group;
 pub mod checksum;
+pub mod checksum_item;
 pub mod chunk;
 pub mod device_item;
+pub mod directory;
 pub mod error;
+pub mod file_extent;
+pub mod inode;
 pub mod item_error;
 pub mod key;
+pub mod log;
+pub mod names;
 pub mod node;
+pub mod orphan;
 mod raw;
+pub mod root;
 pub mod superblock;
 mod tree_checker;
 pub mod units;
+pub mod uuid_item;
+pub mod verity;
 
 pub use block_group::{BlockGroupFlags, BlockGroupItem, Profile};
 pub use checksum::{Checksum, ChecksumType, crc32c, extent_data_reference_hash, extref_hash, name_hash};
+pub use checksum_item::ChecksumItem;
 pub use chunk::{Chunk, STRIPE_BYTES, Stripe};
 pub use device_item::{DeviceExtent, DeviceItem};
+pub use directory::{DirItem, DirItems, DirectoryProblem, FileKind};
 pub use error::{ErrorKind, FeatureSet, Unsupported};
+pub use file_extent::{
+    COMPRESSED_EXTENT_BYTES_MAX, Compression, ExtentSlice, FileExtent, FileExtentBody, FileExtentProblem,
+};
+pub use inode::{InodeFlags, InodeItem, InodeProblem, Timestamp};
 pub use item_error::{FileItemProblem, ItemError, ItemProblem};
 pub use key::{ItemType, Key};
+pub use log::{DirLogRange, LogProblem};
+pub use names::{InodeExtrefs, InodeName, InodeRefs, NAME_BYTES_MAX, NameProblem};
 pub use node::{
     BlockError, BlockFormat, BlockProblem, DamagedBlock, Expectation, Header, HeaderFlags, Item, KeyPointer,
     TreeBlock,
 };
+pub use orphan::OrphanItem;
+pub use root::{RootFlags, RootItem, RootProblem, RootRef};
 pub use superblock::{
     BackupRoot, BackupTree, CompatRo, Incompat, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
     Superblock, SuperblockError, SuperblockFlags,
@@ -38,3 +58,5 @@ pub use units::{
     TreeId,
 };
 pub use uuid::Uuid;
+pub use uuid_item::{UuidItem, uuid_key, uuid_of};
+pub use verity::{VerityDescriptor, VerityMerkle};
