@@ -18,7 +18,8 @@ use crate::queue::plug::Plug;
 use crate::queue::request::{Dispatch, ReadRequest};
 use crate::queue::statistics::{Direction, QueueStatistics, Recorder};
 use crate::queue::{Clock, Core};
-use crate::simulation::VirtualClock;
+use crate::simulation::disk::SimulatedEngine;
+use crate::simulation::{Model, VirtualClock};
 
 /// How to open a file or block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,6 +131,28 @@ impl Device {
         }
     }
 
+    /// A simulated device: its bytes are the backend's, its time the model's, on the given clock. Devices of one
+    /// pool share a clock. The model's queue depth applies; everything runs on the calling thread.
+    #[must_use]
+    pub fn simulated(backend: Arc<dyn Backend>, model: &Model, clock: &VirtualClock) -> Self {
+        let core = Arc::new(Core {
+            name: backend.name().into(),
+            backend,
+            recorder: Recorder::default(),
+            clock: Clock::Virtual(clock.clone()),
+        });
+        let engine = Box::new(SimulatedEngine::new(Arc::clone(&core), clock.clone(), model));
+        let inner = Inner {
+            core,
+            engine,
+            max_request_bytes: MAX_REQUEST_BYTES,
+            notices: Vec::new(),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
     fn core(&self) -> &Core {
         &self.inner.core
     }
@@ -195,7 +218,6 @@ impl Device {
     }
 
     /// Starts one read; as [`start_reads`](Self::start_reads) with one request.
-    #[must_use]
     pub fn start_read(&self, request: ReadRequest) -> PendingRead {
         match self.start_reads([request]).pop() {
             Some(pending) => pending,
@@ -261,7 +283,7 @@ impl Device {
         core.check_range(Operation::Write, offset_bytes, length_bytes)?;
         let queued = core.clock.now();
         core.recorder.queued(1, queued);
-        let result = core.backend.write_at(offset_bytes, bytes);
+        let result = self.inner.engine.write(core, offset_bytes, bytes);
         core.recorder
             .completed(Direction::Write, length_bytes, 0, queued, core.clock.now());
         result.map_err(|cause| core.error(Operation::Write, offset_bytes, length_bytes, &cause))
@@ -273,6 +295,7 @@ impl Device {
     /// When that cannot be promised. What was written since the last good flush may be lost, even if a later
     /// flush succeeds.
     pub fn flush(&self) -> Result<(), IoError> {
+        self.inner.engine.flush();
         let core = self.core();
         core.backend
             .flush()
@@ -305,6 +328,7 @@ impl Device {
     /// [`QueueStatistics::since`].
     #[must_use]
     pub fn statistics(&self) -> QueueStatistics {
+        self.inner.engine.catch_up();
         self.core().recorder.read(self.name(), self.core().clock.now())
     }
 
@@ -378,11 +402,11 @@ impl PendingRead {
     pub fn is_ready(&self) -> bool {
         match &self.state {
             Pending::Failed(_) => true,
-            Pending::Queued(queued) => queued
-                .dispatch
-                .segments
-                .get(queued.segment)
-                .is_none_or(|s| s.completion.is_complete()),
+            Pending::Queued(queued) => {
+                queued.device.inner.engine.catch_up();
+                let segment = queued.dispatch.segments.get(queued.segment);
+                segment.is_none_or(|segment| segment.completion.is_complete())
+            }
         }
     }
 }
@@ -401,6 +425,7 @@ impl Queued {
         let Some(segment) = dispatch.segments.get(self.segment) else {
             return Err(self.lost());
         };
+        self.device.inner.engine.catch_up();
         let mut result = segment.completion.take();
         if result.is_none() {
             self.device.inner.engine.help(&dispatch);
@@ -426,7 +451,11 @@ impl Queued {
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        if !self.taken && self.dispatch.unwant() {
+        if self.taken {
+            return;
+        }
+        self.device.inner.engine.catch_up();
+        if self.dispatch.unwant() {
             self.device.inner.engine.forget(&self.dispatch);
             let core = self.device.core();
             core.recorder.cancelled(core.clock.now());

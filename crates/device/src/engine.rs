@@ -12,8 +12,10 @@ pub(crate) mod io_uring;
 pub(crate) mod threads;
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
+use crate::queue::Core;
 use crate::queue::request::Dispatch;
 
 /// Which engine a device is opened with.
@@ -57,4 +59,33 @@ pub(crate) trait RunReads: Send + Sync + fmt::Debug {
 
     /// A queued dispatch was cancelled; it will not be started.
     fn forget(&self, dispatch: &Arc<Dispatch>);
+
+    /// Brings the state up to the clock's time. Only simulated devices have something to do.
+    fn catch_up(&self) {}
+
+    /// Lets a simulated device finish what is queued. (On others, reads have nothing to make durable.)
+    fn flush(&self) {}
+
+    /// Writes, on this thread. A simulated device lets its clock move on as far as that takes.
+    fn write(&self, core: &Core, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        core.backend.write_at(offset_bytes, bytes)
+    }
+}
+
+/// Dispatches up to this size are first tried from the page cache. Copying more than this takes longer than
+/// waking a worker, and a second core can do it.
+const CACHED_BYTES: u64 = 64 << 10;
+
+/// Completes the small dispatches at the front of a batch whose bytes are in memory; gives the others back.
+///
+/// The first one that is not cached ends the attempts: a cold medium costs one failed system call for a batch.
+fn serve_from_cache<'a>(core: &Core, dispatches: &'a [Arc<Dispatch>]) -> &'a [Arc<Dispatch>] {
+    let mut rest = dispatches;
+    while let Some((first, others)) = rest.split_first() {
+        if first.length_bytes > CACHED_BYTES || !core.execute_if_cached(first) {
+            break;
+        }
+        rest = others;
+    }
+    rest
 }

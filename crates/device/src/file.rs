@@ -24,7 +24,7 @@ use crate::backend::{Backend, RingTarget};
 use crate::buffer::Buffer;
 use crate::device::OpenOptions;
 use crate::error::{IoError, Operation, byte_length, check_range, out_of_range, read_only};
-use crate::partition::{self, Offset};
+use crate::partition;
 
 /// What [`open`] found: the backend (of the partition, if one was asked for), and what the user should know.
 pub(crate) struct Opened {
@@ -42,12 +42,9 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError
     let (file, is_block_device) = open_file(path, options).map_err(fail)?;
     let notices = guard::claim(&file, path, is_block_device, options.write).map_err(fail)?;
     let backend = FileBackend::new(&name, file, is_block_device, options).map_err(fail)?;
-    let backend: Arc<dyn Backend> = Arc::new(backend);
-    let backend = match options.partition {
-        Offset::Whole => backend,
-        offset => partition::window(backend, offset)
-            .map_err(|cause| IoError::new(&name, Operation::Partition, 0, 0, &cause))?,
-    };
+    let table_sector_bytes = is_block_device.then_some(backend.sector_bytes);
+    let backend = partition::window(Arc::new(backend), options.partition, table_sector_bytes)
+        .map_err(|cause| IoError::new(&name, Operation::Partition, 0, 0, &cause))?;
     Ok(Opened { backend, notices })
 }
 

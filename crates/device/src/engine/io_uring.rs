@@ -1,14 +1,324 @@
-//! The io_uring engine (its place).
+//! The io_uring engine: reads go to the kernel through a submission ring, without a thread for each.
+//!
+//! Callers put reads into the ring themselves, as far as the queue's depth allows; one reaper thread (started by
+//! the first read) takes completions out and puts waiting reads in. Where the kernel or a container's filter
+//! refuses to set up a ring, [`IoUringEngine::new`] fails and the device falls back to threads.
+//!
+//! The ring only reads from the backend's file. A read that ended short or with an error is done again through
+//! the backend, which gives the right answer or the right error; so is one that is not aligned for O_DIRECT
+//! (at once, on the caller's thread).
+//!
+//! Invariants, on which the `unsafe` here rests:
+//! - from the moment a read is in the ring until its completion is taken out, its buffers and its vector lie in
+//!   [`Submissions::in_flight`], untouched;
+//! - the ring's submission side is only used under the lock of [`Submissions`], its completion side only by the
+//!   reaper;
+//! - at most `depth` reads are in the ring, which has at least that many entries and one more for the stop signal.
+
+use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
-use crate::engine::threads::ThreadEngine;
-use crate::queue::Core;
+use io_uring::{IoUring, opcode, types};
+use parking_lot::Mutex;
 
-pub(crate) struct IoUringEngine;
+use crate::buffer::Buffer;
+use crate::engine::{Engine, RunReads, serve_from_cache};
+use crate::error::byte_length;
+use crate::queue::request::Dispatch;
+use crate::queue::{Core, uncleared_buffers};
+
+/// The identity of the completion that tells the reaper to look whether the device was closed.
+const STOP: u64 = u64::MAX;
+
+pub(crate) struct IoUringEngine {
+    shared: Arc<Shared>,
+    reaper: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    core: Arc<Core>,
+    ring: IoUring,
+    depth: usize,
+    submissions: Mutex<Submissions>,
+}
+
+#[derive(Default)]
+struct Submissions {
+    waiting: VecDeque<Arc<Dispatch>>,
+    in_flight: HashMap<u64, InFlight>,
+    next_identity: u64,
+    closed: bool,
+}
+
+/// A read that the kernel works on.
+struct InFlight {
+    dispatch: Arc<Dispatch>,
+    buffers: Vec<Buffer>,
+    vector: Vector,
+}
+
+/// The addresses and lengths of a read's buffers, as the kernel wants them.
+struct Vector(Box<[libc::iovec]>);
+
+// SAFETY: the pointers lead into the buffers that lie beside the vector in `InFlight` and move together with it;
+// they are only followed by the kernel.
+unsafe impl Send for Vector {}
+
+impl Vector {
+    fn new(buffers: &mut [Buffer]) -> Self {
+        let part = |buffer: &mut Buffer| libc::iovec {
+            iov_base: buffer.as_mut_ptr().cast(),
+            iov_len: buffer.len(),
+        };
+        Self(buffers.iter_mut().map(part).collect())
+    }
+}
+
+impl std::fmt::Debug for IoUringEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IoUringEngine")
+            .field("depth", &self.shared.depth)
+            .finish_non_exhaustive()
+    }
+}
 
 impl IoUringEngine {
-    pub(crate) fn new(_core: Arc<Core>, _depth: u32) -> io::Result<ThreadEngine> {
-        Err(io::Error::from(io::ErrorKind::Unsupported))
+    /// Sets up a ring for `depth` reads at once.
+    ///
+    /// # Errors
+    /// When the kernel refuses (not built in, forbidden by a filter or a limit), or the backend is no plain file.
+    pub(crate) fn new(core: Arc<Core>, depth: u32) -> io::Result<Self> {
+        if core.backend.ring_target().is_none() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the device is not a plain file",
+            ));
+        }
+        let depth = depth.clamp(1, 256);
+        let ring = IoUring::new(depth.saturating_add(1))?;
+        let depth = usize::try_from(depth).unwrap_or(1);
+        let shared = Shared {
+            core,
+            ring,
+            depth,
+            submissions: Mutex::default(),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            reaper: Mutex::new(None),
+        })
     }
+
+    /// Whether a reaper runs, starting it if need be.
+    fn ensure_reaper(&self) -> bool {
+        let mut reaper = self.reaper.lock();
+        if reaper.is_none() {
+            let shared = Arc::clone(&self.shared);
+            *reaper = std::thread::Builder::new()
+                .name("buttress-ring".to_owned())
+                .spawn(move || shared.reap_until_closed())
+                .ok();
+        }
+        reaper.is_some()
+    }
+}
+
+impl RunReads for IoUringEngine {
+    fn kind(&self) -> Engine {
+        Engine::IoUring
+    }
+
+    fn submit(&self, dispatches: &[Arc<Dispatch>]) {
+        let rest = serve_from_cache(&self.shared.core, dispatches);
+        if rest.is_empty() {
+            return;
+        }
+        if !self.ensure_reaper() {
+            // No thread can be had: nobody would take completions out.
+            for dispatch in rest.iter().filter(|dispatch| dispatch.start()) {
+                self.shared.core.execute(dispatch);
+            }
+            return;
+        }
+        let (ring, aside): (Vec<_>, Vec<_>) = rest.iter().cloned().partition(|d| self.shared.suits_ring(d));
+        let mut submissions = self.shared.submissions.lock();
+        submissions.waiting.extend(ring);
+        self.shared.fill_ring(submissions);
+        for dispatch in aside.iter().filter(|dispatch| dispatch.start()) {
+            self.shared.core.execute(dispatch);
+        }
+    }
+
+    fn help(&self, dispatch: &Arc<Dispatch>) {
+        if dispatch.start() {
+            self.forget(dispatch);
+            self.shared.core.execute(dispatch);
+        }
+    }
+
+    fn forget(&self, dispatch: &Arc<Dispatch>) {
+        let mut submissions = self.shared.submissions.lock();
+        if let Some(place) = submissions
+            .waiting
+            .iter()
+            .position(|queued| Arc::ptr_eq(queued, dispatch))
+        {
+            submissions.waiting.remove(place);
+        }
+    }
+}
+
+impl Drop for IoUringEngine {
+    fn drop(&mut self) {
+        let Some(reaper) = self.reaper.get_mut().take() else {
+            return;
+        };
+        let mut submissions = self.shared.submissions.lock();
+        submissions.closed = true;
+        submissions.waiting.clear();
+        let stop = opcode::Nop::new().build().user_data(STOP);
+        // SAFETY: the submission side is used under its lock; a no-op refers to no memory.
+        let pushed = unsafe { self.shared.ring.submission_shared().push(&stop) };
+        drop(submissions);
+        if pushed.is_ok() && self.shared.enter().is_ok() {
+            let _ = reaper.join();
+        }
+        // Otherwise the reaper stays asleep, holding what the kernel may still write to: memory is lost, not
+        // corrupted.
+    }
+}
+
+impl Shared {
+    /// Whether the ring may read this directly. Buffers are aligned to more than any sector.
+    fn suits_ring(&self, dispatch: &Dispatch) -> bool {
+        let Some(target) = self.core.backend.ring_target() else {
+            return false;
+        };
+        let aligned = |value: u64| value.checked_rem(target.alignment_bytes.max(1)) == Some(0);
+        let start = target.start_bytes.checked_add(dispatch.offset_bytes);
+        start.is_some_and(aligned) && dispatch.segments.iter().all(|s| aligned(byte_length(s.length)))
+    }
+
+    /// Puts waiting reads into the ring, as far as the depth allows, and tells the kernel.
+    fn fill_ring(&self, mut submissions: parking_lot::MutexGuard<'_, Submissions>) {
+        let mut added = Vec::new();
+        while submissions.in_flight.len() < self.depth {
+            let Some(dispatch) = submissions.waiting.pop_front() else {
+                break;
+            };
+            if dispatch.start() {
+                added.extend(self.put_in_ring(&mut submissions, &dispatch));
+            }
+        }
+        drop(submissions);
+        if added.is_empty() || self.enter().is_ok() {
+            return;
+        }
+        // The ring is unusable, which a running one never becomes. The kernel may or may not have seen the new
+        // reads: their buffers are given up, and the reads done without it.
+        for identity in added {
+            let Some(lost) = self.submissions.lock().in_flight.remove(&identity) else {
+                continue;
+            };
+            std::mem::forget((lost.buffers, lost.vector));
+            self.core.execute(&lost.dispatch);
+        }
+    }
+
+    /// Puts one started read into the ring; its identity, or `None` if it was done at once instead.
+    fn put_in_ring(&self, submissions: &mut Submissions, dispatch: &Arc<Dispatch>) -> Option<u64> {
+        let target = self.core.backend.ring_target();
+        let placed = target.and_then(|target| {
+            let identity = submissions.next_identity;
+            submissions.next_identity = identity.wrapping_add(1).checked_rem(STOP).unwrap_or(0);
+            let mut buffers = uncleared_buffers(dispatch);
+            let vector = Vector::new(&mut buffers);
+            let count = u32::try_from(vector.0.len()).ok()?;
+            let read = opcode::Readv::new(types::Fd(target.file.as_raw_fd()), vector.0.as_ptr(), count)
+                .offset(target.start_bytes.checked_add(dispatch.offset_bytes)?)
+                .build()
+                .user_data(identity);
+            let in_flight = InFlight {
+                dispatch: Arc::clone(dispatch),
+                buffers,
+                vector,
+            };
+            submissions.in_flight.insert(identity, in_flight);
+            // SAFETY: the submission side is used under its lock. The vector and the buffers that the entry
+            // refers to lie on the heap, owned by `in_flight` until the completion with this identity is
+            // taken out; the file is open for as long as `core` holds the backend.
+            if unsafe { self.ring.submission_shared().push(&read) }.is_err() {
+                submissions.in_flight.remove(&identity);
+                return None;
+            }
+            Some(identity)
+        });
+        if placed.is_none() {
+            self.core.execute(dispatch);
+        }
+        placed
+    }
+
+    /// Tells the kernel of new entries.
+    fn enter(&self) -> io::Result<()> {
+        loop {
+            match self.ring.submitter().submit() {
+                Ok(_) => return Ok(()),
+                Err(cause) if is_transient(&cause) => std::thread::yield_now(),
+                Err(cause) => return Err(cause),
+            }
+        }
+    }
+
+    fn reap_until_closed(&self) {
+        let mut completions = Vec::new();
+        loop {
+            match self.ring.submitter().submit_and_wait(1) {
+                Ok(_) => {}
+                Err(cause) if is_transient(&cause) => {}
+                Err(_) => return,
+            }
+            // SAFETY: only this thread uses the completion side.
+            let arrived = unsafe { self.ring.completion_shared() };
+            completions.extend(arrived.map(|entry| (entry.user_data(), entry.result())));
+            for (identity, result) in completions.drain(..) {
+                let done = self.submissions.lock().in_flight.remove(&identity);
+                if let Some(done) = done {
+                    self.complete(done, result);
+                }
+            }
+            let submissions = self.submissions.lock();
+            if submissions.closed && submissions.in_flight.is_empty() {
+                return;
+            }
+            self.fill_ring(submissions);
+        }
+    }
+
+    fn complete(&self, done: InFlight, result: i32) {
+        let InFlight {
+            dispatch,
+            buffers,
+            vector,
+        } = done;
+        drop(vector);
+        if u64::try_from(result) == Ok(dispatch.length_bytes) {
+            self.core
+                .finish(&dispatch, buffers, Ok(()), self.core.clock.now());
+        } else {
+            drop(buffers);
+            self.core.execute(&dispatch);
+        }
+    }
+}
+
+/// Interrupted, or short of something that comes back.
+fn is_transient(cause: &io::Error) -> bool {
+    matches!(
+        cause.raw_os_error(),
+        Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
+    )
 }

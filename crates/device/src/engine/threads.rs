@@ -15,13 +15,9 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::engine::{Engine, RunReads};
+use crate::engine::{Engine, RunReads, serve_from_cache};
 use crate::queue::Core;
 use crate::queue::request::Dispatch;
-
-/// Dispatches up to this size are first tried from the page cache. Copying more than this takes longer than
-/// waking a worker, and a second core can do it.
-const CACHED_BYTES: u64 = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct ThreadEngine {
@@ -82,13 +78,7 @@ impl RunReads for ThreadEngine {
     }
 
     fn submit(&self, dispatches: &[Arc<Dispatch>]) {
-        let mut rest = dispatches;
-        while let Some((first, others)) = rest.split_first() {
-            if first.length_bytes > CACHED_BYTES || !self.shared.core.execute_if_cached(first) {
-                break;
-            }
-            rest = others;
-        }
+        let rest = serve_from_cache(&self.shared.core, dispatches);
         if rest.is_empty() {
             return;
         }

@@ -66,7 +66,10 @@ fn first_run(requests: &[(usize, ReadRequest)], max_bytes: u64) -> Option<&[(usi
 mod tests {
     use super::*;
 
-    fn plug(requests: &[(u64, usize)], max_bytes: u64) -> (Vec<(u64, u64)>, Vec<(usize, usize)>) {
+    type Runs = Vec<(u64, u64)>;
+    type Places = Vec<(usize, usize)>;
+
+    fn plug(requests: &[(u64, usize)], max_bytes: u64) -> (Runs, Places) {
         let requests: Vec<_> = requests
             .iter()
             .map(|&(offset_bytes, length)| ReadRequest { offset_bytes, length })

@@ -1,0 +1,123 @@
+//! A backend that is a part of another one.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::backend::{Backend, RingTarget};
+use crate::error::check_range;
+
+/// The bytes `range` of `whole`. Invariant: `range` lies within `whole`, so that an offset that was checked
+/// against the window's size can be added to its start.
+#[derive(Debug)]
+pub(crate) struct Window {
+    whole: Arc<dyn Backend>,
+    name: String,
+    range: Range<u64>,
+}
+
+impl Window {
+    pub(crate) fn new(whole: Arc<dyn Backend>, name: String, range: Range<u64>) -> Self {
+        let size = whole.size_bytes();
+        let range = range.start.min(size)..range.end.min(size).max(range.start.min(size));
+        Self { whole, name, range }
+    }
+
+    /// Where in the whole an access lies; an error if it leaves the window.
+    fn place(&self, offset: u64, length: u64) -> io::Result<u64> {
+        check_range(self.size_bytes(), offset, length)?;
+        Ok(self.range.start.saturating_add(offset))
+    }
+}
+
+fn total(buffers: &[&mut [u8]]) -> u64 {
+    buffers.iter().fold(0, |sum: u64, buffer| {
+        sum.saturating_add(crate::error::byte_length(buffer.len()))
+    })
+}
+
+impl Backend for Window {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.range.end.saturating_sub(self.range.start)
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.whole.sector_bytes()
+    }
+
+    fn is_writable(&self) -> bool {
+        self.whole.is_writable()
+    }
+
+    fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
+        self.whole
+            .read_vectored_at(self.place(offset_bytes, total(buffers))?, buffers)
+    }
+
+    fn read_cached_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<bool> {
+        self.whole
+            .read_cached_vectored_at(self.place(offset_bytes, total(buffers))?, buffers)
+    }
+
+    fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        self.whole.write_at(
+            self.place(offset_bytes, crate::error::byte_length(bytes.len()))?,
+            bytes,
+        )
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.whole.flush()
+    }
+
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.whole
+            .discard(self.place(offset_bytes, length_bytes)?, length_bytes)
+    }
+
+    fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.whole
+            .zero(self.place(offset_bytes, length_bytes)?, length_bytes)
+    }
+
+    fn ring_target(&self) -> Option<RingTarget<'_>> {
+        let target = self.whole.ring_target()?;
+        Some(RingTarget {
+            start_bytes: target.start_bytes.checked_add(self.range.start)?,
+            ..target
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryBackend;
+
+    #[test]
+    fn a_window_shows_its_part_and_nothing_else() {
+        let whole = Arc::new(MemoryBackend::new("m", (0..100).collect()));
+        let window = Window::new(Arc::clone(&whole) as Arc<dyn Backend>, "w".to_owned(), 10..20);
+        let mut bytes = [0; 4];
+        window.read_vectored_at(6, &mut [&mut bytes]).unwrap();
+        assert_eq!(bytes, [16, 17, 18, 19]);
+        assert!(window.read_vectored_at(7, &mut [&mut bytes]).is_err());
+        assert!(window.write_at(u64::MAX, &bytes).is_err());
+        window.zero(0, 10).unwrap();
+        assert!(window.zero(0, 11).is_err());
+        assert_eq!(
+            whole.snapshot()[8..22],
+            [8, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 20, 21]
+        );
+    }
+
+    #[test]
+    fn a_range_past_the_end_is_cut() {
+        let whole = Arc::new(MemoryBackend::new("m", vec![0; 100]));
+        assert_eq!(Window::new(whole, "w".to_owned(), 90..200).size_bytes(), 10);
+    }
+}

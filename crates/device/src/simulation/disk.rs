@@ -1,0 +1,234 @@
+//! The event loop of a simulated disk: serves queued requests in virtual time.
+//!
+//! The drive begins requests one after another. It begins one at the later of "it can take another" and "one has
+//! arrived", and only chooses among those that have arrived by then and are among the first
+//! [`Drive::queue_depth`] of the queue. The queue is in the order of submission (each batch ascending by offset):
+//! what does not fit into the drive waits there.
+//!
+//! The loop runs when somebody looks: first up to the time that the clock shows ([`DiskState::settle`]), so that
+//! no choice made then knows of requests that come later; then, while a caller is blocked, onwards until the
+//! request he waits for has been begun, which nothing can change any more. A request's bytes are read from the
+//! backend at the moment of its completion.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::{Command, Drive, Model, VirtualClock};
+use crate::engine::{Engine, RunReads};
+use crate::error::byte_length;
+use crate::queue::request::Dispatch;
+use crate::queue::statistics::Direction;
+use crate::queue::{Core, uncleared_buffers};
+
+#[derive(Debug)]
+pub(crate) struct SimulatedEngine {
+    core: Arc<Core>,
+    clock: VirtualClock,
+    state: Mutex<DiskState>,
+}
+
+#[derive(Debug)]
+struct DiskState {
+    drive: Box<dyn Drive>,
+    /// In the order of submission.
+    queue: VecDeque<Job>,
+    /// Begun, and done at the time beside them.
+    begun: Vec<(u64, Work)>,
+    /// When the drive can begin another request.
+    next_start: u64,
+    next_write: u64,
+}
+
+#[derive(Debug)]
+struct Job {
+    command: Command,
+    work: Work,
+}
+
+#[derive(Clone, Debug)]
+enum Work {
+    Read(Arc<Dispatch>),
+    /// A write, by number; its caller carries the bytes.
+    Write(u64),
+}
+
+impl Work {
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Read(one), Self::Read(two)) => Arc::ptr_eq(one, two),
+            (Self::Write(one), Self::Write(two)) => one == two,
+            _ => false,
+        }
+    }
+}
+
+impl SimulatedEngine {
+    pub(crate) fn new(core: Arc<Core>, clock: VirtualClock, model: &Model) -> Self {
+        let state = DiskState {
+            drive: model.drive(),
+            queue: VecDeque::new(),
+            begun: Vec::new(),
+            next_start: 0,
+            next_write: 0,
+        };
+        Self {
+            core,
+            clock,
+            state: Mutex::new(state),
+        }
+    }
+
+    fn command(&self, direction: Direction, offset_bytes: u64, length_bytes: u64) -> Command {
+        Command {
+            direction,
+            offset_bytes,
+            length_bytes,
+            arrived: self.clock.nanoseconds(),
+        }
+    }
+
+    /// Lets time pass until `work` is done.
+    fn run_until_done(&self, state: &mut DiskState, work: &Work) {
+        loop {
+            if let Some(done) = state.done_time(work) {
+                self.clock.advance_to(done);
+                self.settle(state);
+                return;
+            }
+            if !state.begin_next(u64::MAX) {
+                return;
+            }
+        }
+    }
+
+    /// Brings the disk up to the time that the clock shows.
+    fn settle(&self, state: &mut DiskState) {
+        let now = self.clock.nanoseconds();
+        while state.begin_next(now) {}
+        let (mut over, begun): (Vec<_>, Vec<_>) = state.begun.drain(..).partition(|(done, _)| *done <= now);
+        state.begun = begun;
+        over.sort_by_key(|(done, _)| *done);
+        for (done, work) in over {
+            if let Work::Read(dispatch) = work {
+                self.complete(&dispatch, done);
+            }
+        }
+    }
+
+    fn complete(&self, dispatch: &Dispatch, done: u64) {
+        let mut buffers = uncleared_buffers(dispatch);
+        let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[..]).collect();
+        let result = self
+            .core
+            .backend
+            .read_vectored_at(dispatch.offset_bytes, &mut slices);
+        self.core
+            .finish(dispatch, buffers, result, Duration::from_nanos(done));
+    }
+}
+
+impl DiskState {
+    fn done_time(&self, work: &Work) -> Option<u64> {
+        self.begun
+            .iter()
+            .find(|(_, begun)| begun.is(work))
+            .map(|(done, _)| *done)
+    }
+
+    /// Begins the next request, if it can begin by `limit`; whether it did.
+    fn begin_next(&mut self, limit: u64) -> bool {
+        // The queue is in the order of arrival.
+        let Some(first) = self.queue.front() else {
+            return false;
+        };
+        let start = self.next_start.max(first.command.arrived);
+        if start > limit {
+            return false;
+        }
+        let depth = self.drive.queue_depth();
+        let (places, commands): (Vec<usize>, Vec<Command>) = self
+            .queue
+            .iter()
+            .enumerate()
+            .take(depth)
+            .filter(|(_, job)| job.command.arrived <= start)
+            .map(|(place, job)| (place, job.command))
+            .unzip();
+        let chosen = self.drive.choose(&commands, start);
+        let Some(job) = places.get(chosen).and_then(|place| self.queue.remove(*place)) else {
+            return false;
+        };
+        if let Work::Read(dispatch) = &job.work
+            && !dispatch.start()
+        {
+            // Cancelled: it costs nothing.
+            return true;
+        }
+        let served = self.drive.serve(&job.command, start);
+        self.next_start = served.next_start;
+        self.begun.push((served.done, job.work));
+        true
+    }
+}
+
+impl RunReads for SimulatedEngine {
+    fn kind(&self) -> Engine {
+        Engine::Simulated
+    }
+
+    fn submit(&self, dispatches: &[Arc<Dispatch>]) {
+        let mut state = self.state.lock();
+        self.settle(&mut state);
+        for dispatch in dispatches {
+            let command = self.command(Direction::Read, dispatch.offset_bytes, dispatch.length_bytes);
+            state.queue.push_back(Job {
+                command,
+                work: Work::Read(Arc::clone(dispatch)),
+            });
+        }
+    }
+
+    fn help(&self, dispatch: &Arc<Dispatch>) {
+        let mut state = self.state.lock();
+        self.settle(&mut state);
+        self.run_until_done(&mut state, &Work::Read(Arc::clone(dispatch)));
+    }
+
+    fn forget(&self, dispatch: &Arc<Dispatch>) {
+        let cancelled = Work::Read(Arc::clone(dispatch));
+        self.state.lock().queue.retain(|job| !job.work.is(&cancelled));
+    }
+
+    fn catch_up(&self) {
+        self.settle(&mut self.state.lock());
+    }
+
+    fn flush(&self) {
+        let mut state = self.state.lock();
+        self.settle(&mut state);
+        while state.begin_next(u64::MAX) {}
+        if let Some(last) = state.begun.iter().map(|(done, _)| *done).max() {
+            self.clock.advance_to(last);
+        }
+        self.settle(&mut state);
+    }
+
+    fn write(&self, core: &Core, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.state.lock();
+        self.settle(&mut state);
+        let work = Work::Write(state.next_write);
+        state.next_write = state.next_write.wrapping_add(1);
+        let command = self.command(Direction::Write, offset_bytes, byte_length(bytes.len()));
+        state.queue.push_back(Job {
+            command,
+            work: work.clone(),
+        });
+        self.run_until_done(&mut state, &work);
+        drop(state);
+        core.backend.write_at(offset_bytes, bytes)
+    }
+}

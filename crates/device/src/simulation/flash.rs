@@ -1,0 +1,142 @@
+//! Solid-state drives.
+//!
+//! A controller takes in requests one after another; each is cut into pages, which lie round-robin on units that
+//! work in parallel; pages then cross one bus, which never carries more than its rate since it was last idle. So a
+//! single small read takes command + unit + bus, many small ones are limited by the command time, and large ones
+//! by the bus.
+//!
+//! What it leaves out: garbage collection, the exhaustion of write caches, which of two ready pages crosses first.
+
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "parameters are the program's own, and offsets are below 2^63: sums and the products in u128 fit"
+)]
+
+use super::{Command, Drive, Served};
+use crate::queue::statistics::Direction;
+
+/// What makes an SSD. Sources of the figures: docs/simulated-disks.md.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlashParameters {
+    /// Units that work in parallel.
+    pub units: u64,
+    /// Bytes of a page, the least that a unit reads.
+    pub page_bytes: u64,
+    /// Requests that the drive takes in at once.
+    pub queue_depth: usize,
+    /// Reading.
+    pub read: FlashTimes,
+    /// Writing, into the drive's write cache.
+    pub write: FlashTimes,
+}
+
+/// The times of one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlashTimes {
+    /// The controller's time for a request, in which it takes in no other.
+    pub command_nanoseconds: u64,
+    /// A unit's time for a page.
+    pub unit_nanoseconds: u64,
+    /// Bytes a second of the bus.
+    pub bus_bytes_per_second: u64,
+}
+
+impl FlashParameters {
+    pub(super) fn sata_ssd() -> Self {
+        Self {
+            units: 64,
+            page_bytes: 16 << 10,
+            queue_depth: 32,
+            read: FlashTimes {
+                command_nanoseconds: 10_204,
+                unit_nanoseconds: 82_200,
+                bus_bytes_per_second: 540_000_000,
+            },
+            write: FlashTimes {
+                command_nanoseconds: 11_111,
+                unit_nanoseconds: 6_000,
+                bus_bytes_per_second: 520_000_000,
+            },
+        }
+    }
+
+    pub(super) fn nvme_ssd() -> Self {
+        Self {
+            units: 128,
+            page_bytes: 16 << 10,
+            queue_depth: 1024,
+            read: FlashTimes {
+                command_nanoseconds: 2_632,
+                unit_nanoseconds: 67_500,
+                bus_bytes_per_second: 3_200_000_000,
+            },
+            write: FlashTimes {
+                command_nanoseconds: 2_778,
+                unit_nanoseconds: 15_000,
+                bus_bytes_per_second: 1_900_000_000,
+            },
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct FlashDrive {
+    parameters: FlashParameters,
+    /// When each unit is free.
+    units: Vec<u64>,
+    /// When the bus has carried all that it was given.
+    bus: u64,
+}
+
+impl FlashDrive {
+    pub(super) fn new(parameters: FlashParameters) -> Self {
+        let units = usize::try_from(parameters.units).unwrap_or(1).max(1);
+        Self {
+            parameters,
+            units: vec![0; units],
+            bus: 0,
+        }
+    }
+}
+
+impl Drive for FlashDrive {
+    fn queue_depth(&self) -> usize {
+        self.parameters.queue_depth.max(1)
+    }
+
+    fn choose(&self, _queue: &[Command], _now: u64) -> usize {
+        0
+    }
+
+    fn serve(&mut self, command: &Command, start: u64) -> Served {
+        let times = match command.direction {
+            Direction::Read => self.parameters.read,
+            Direction::Write => self.parameters.write,
+        };
+        let page_bytes = self.parameters.page_bytes.max(1);
+        let accepted = start + times.command_nanoseconds;
+        let end = command.offset_bytes + command.length_bytes;
+        let mut offset = command.offset_bytes;
+        let mut done = accepted;
+        while offset < end {
+            let page = offset / page_bytes;
+            let page_end = end.min((page + 1) * page_bytes);
+            let count = self.units.len().max(1);
+            let unit = usize::try_from(page).unwrap_or(0) % count;
+            if let Some(free) = self.units.get_mut(unit) {
+                let ready = (*free).max(accepted) + times.unit_nanoseconds;
+                *free = ready;
+                let crossing = u128::from(page_end - offset) * 1_000_000_000;
+                let crossing = crossing / u128::from(times.bus_bytes_per_second.max(1));
+                let crossing = u64::try_from(crossing).unwrap_or(u64::MAX / 4);
+                self.bus = self.bus.max(accepted) + crossing;
+                done = done.max(self.bus).max(ready + crossing);
+            }
+            offset = page_end;
+        }
+        Served {
+            done,
+            next_start: accepted,
+        }
+    }
+}

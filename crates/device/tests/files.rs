@@ -1,0 +1,282 @@
+//! Files, block devices and partition tables as other programs make them.
+//!
+//! Tests that need root, loop devices or a partitioning tool return early where those are missing, and say so.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+#![allow(clippy::arithmetic_side_effects, reason = "small numbers of the test's own")]
+#![allow(clippy::cast_possible_truncation, reason = "small numbers of the test's own")]
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use buttress_device::{Device, Engine, Offset, OpenOptions};
+
+fn image(bytes: u64) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.as_file().set_len(bytes).unwrap();
+    file
+}
+
+/// The output of a program, or `None` (with a note) if it is not installed or fails.
+fn run(program: &str, arguments: &[&str]) -> Option<String> {
+    match Command::new(program).args(arguments).output() {
+        Ok(output) if output.status.success() => {
+            Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        }
+        Ok(output) => {
+            eprintln!(
+                "skipped: {program} {arguments:?}: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+            None
+        }
+        Err(cause) => {
+            eprintln!("skipped: {program}: {cause}");
+            None
+        }
+    }
+}
+
+/// A loop device, detached when dropped.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn attach(image: &Path, sector_bytes: u32) -> Option<Self> {
+        let sector = sector_bytes.to_string();
+        let path = run("losetup", &["-f", "--show", "-b", &sector, image.to_str()?])?;
+        Some(Self(path.into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        run("losetup", &["-d", self.0.to_str().unwrap()]);
+    }
+}
+
+fn open(path: &Path, options: &OpenOptions) -> Device {
+    Device::open(path, options).unwrap()
+}
+
+#[test]
+fn a_block_device_has_its_size_and_sector_and_is_read_and_written() {
+    for sector in [512_u32, 4096] {
+        let size = 24 << 20;
+        let file = image(size);
+        let Some(device_node) = Loop::attach(file.path(), sector) else {
+            return;
+        };
+        for engine in [Engine::Threads, Engine::IoUring] {
+            for direct in [false, true] {
+                let options = OpenOptions {
+                    write: true,
+                    direct,
+                    engine,
+                    ..OpenOptions::default()
+                };
+                let device = open(&device_node.0, &options);
+                assert_eq!((device.size_bytes(), device.sector_bytes()), (size, sector));
+                // Neither end is aligned.
+                device.write(5000, &[7; 10_000]).unwrap();
+                device.flush().unwrap();
+                let bytes = device.read(4999, 10_002).unwrap();
+                assert_eq!((bytes[0], bytes[1], bytes[10_000], bytes[10_001]), (0, 7, 7, 0));
+                device.zero(8192, 4096).unwrap();
+                device.zero(6000, 100).unwrap();
+                let bytes = device.read(5000, 10_000).unwrap();
+                let zeros = bytes.iter().filter(|byte| **byte == 0).count();
+                assert_eq!(zeros, 4096 + 100);
+                device.discard(0, size).unwrap();
+                assert!(device.read(0, 16384).unwrap().iter().all(|byte| *byte == 0));
+                assert!(device.read(size - 1, 2).is_err());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_block_device_for_writing_is_exclusive() {
+    let file = image(8 << 20);
+    let Some(device_node) = Loop::attach(file.path(), 512) else {
+        return;
+    };
+    let write = OpenOptions {
+        write: true,
+        ..OpenOptions::default()
+    };
+    let writer = open(&device_node.0, &write);
+    assert!(Device::open(&device_node.0, &write).is_err());
+    drop(writer);
+    let reader = open(&device_node.0, &OpenOptions::default());
+    assert!(reader.write(0, &[1]).is_err(), "read-only by default");
+    assert_eq!(
+        Device::open(&device_node.0, &write).unwrap_err().kind,
+        std::io::ErrorKind::ResourceBusy
+    );
+}
+
+#[test]
+fn a_mounted_image_is_read_with_a_notice_and_not_written() {
+    let file = image(16 << 20);
+    if run("mkfs.ext4", &["-q", file.path().to_str().unwrap()]).is_none() {
+        return;
+    }
+    let Some(device_node) = Loop::attach(file.path(), 512) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let mount_point = directory.path().to_str().unwrap();
+    if run(
+        "mount",
+        &["-o", "ro", device_node.0.to_str().unwrap(), mount_point],
+    )
+    .is_none()
+    {
+        return;
+    }
+    let seen: Vec<_> = [file.path(), &device_node.0]
+        .into_iter()
+        .map(|path| {
+            let notices = Device::open(path, &OpenOptions::default()).map(|device| device.notices().to_vec());
+            let write = OpenOptions {
+                write: true,
+                ..OpenOptions::default()
+            };
+            (notices, Device::open(path, &write).map(|_| ()))
+        })
+        .collect();
+    run("umount", &[mount_point]).unwrap();
+    for (notices, write) in seen {
+        let notices = notices.unwrap();
+        assert!(
+            notices.iter().any(|notice| notice.contains("mounted")),
+            "{notices:?}"
+        );
+        assert_eq!(write.unwrap_err().kind, std::io::ErrorKind::ResourceBusy);
+    }
+}
+
+#[test]
+fn files_are_opened_only_if_they_can_hold_a_volume() {
+    let missing = Device::open("/nonexistent/image", &OpenOptions::default()).unwrap_err();
+    assert_eq!(missing.kind, std::io::ErrorKind::NotFound);
+    assert!(missing.to_string().contains("/nonexistent/image"), "{missing}");
+    assert!(Device::open("/", &OpenOptions::default()).is_err());
+    assert!(Device::open("/dev/null", &OpenOptions::default()).is_err());
+    let empty = image(0);
+    let device = open(empty.path(), &OpenOptions::default());
+    assert_eq!(device.size_bytes(), 0);
+    assert!(device.read(0, 1).is_err());
+    let past = OpenOptions {
+        partition: Offset::Bytes(1),
+        ..OpenOptions::default()
+    };
+    assert!(
+        Device::open(empty.path(), &past)
+            .unwrap_err()
+            .to_string()
+            .contains("past its end")
+    );
+}
+
+#[test]
+fn zeroed_and_discarded_ranges_of_files_become_holes() {
+    let file = image(0);
+    file.as_file().write_all_at(&vec![1; 1 << 20], 0).unwrap();
+    let device = open(
+        file.path(),
+        &OpenOptions {
+            write: true,
+            ..OpenOptions::default()
+        },
+    );
+    device.zero(100, (1 << 20) - 200).unwrap();
+    let bytes = device.read(0, 1 << 20).unwrap();
+    assert_eq!(bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>(), 200);
+    device.discard(0, 1 << 20).unwrap();
+    assert_eq!(file.as_file().metadata().unwrap().len(), 1 << 20);
+}
+
+/// Makes a table with `program` and checks that each partition's first byte is where it should be.
+fn check_table(file: &tempfile::NamedTempFile, expected: &[(u32, u64, u64)]) {
+    for &(number, start, length) in expected {
+        file.as_file().write_all_at(&number.to_le_bytes(), start).unwrap();
+        let partition = Offset::Partition(number);
+        let device = open(
+            file.path(),
+            &OpenOptions {
+                partition,
+                ..OpenOptions::default()
+            },
+        );
+        assert_eq!(device.read(0, 4).unwrap()[..], number.to_le_bytes());
+        assert_eq!(device.size_bytes(), length, "partition {number}");
+    }
+    let absent = OpenOptions {
+        partition: Offset::Partition(99),
+        ..OpenOptions::default()
+    };
+    let error = Device::open(file.path(), &absent).unwrap_err();
+    assert!(error.to_string().contains("no partition 99"), "{error}");
+}
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn tables_made_by_sgdisk_are_read() {
+    let file = image(64 * MIB);
+    let path = file.path().to_str().unwrap();
+    if run("sgdisk", &["-n", "1:1M:+8M", "-n", "7:16M:+4M", path]).is_none() {
+        return;
+    }
+    // sgdisk's "+8M" is a length.
+    check_table(&file, &[(1, MIB, 8 * MIB), (7, 16 * MIB, 4 * MIB)]);
+    // The primary header is lost: the backup serves.
+    file.as_file().write_all_at(&[0; 512], 512).unwrap();
+    check_table(&file, &[(1, MIB, 8 * MIB), (7, 16 * MIB, 4 * MIB)]);
+}
+
+#[test]
+fn tables_made_by_parted_are_read() {
+    let file = image(64 * MIB);
+    let path = file.path().to_str().unwrap();
+    let arguments = "mklabel msdos mkpart primary 1MiB 9MiB mkpart extended 10MiB 60MiB \
+                     mkpart logical 11MiB 20MiB mkpart logical 21MiB 30MiB";
+    let arguments: Vec<&str> = ["-s", path]
+        .into_iter()
+        .chain(arguments.split_whitespace())
+        .collect();
+    if run("parted", &arguments).is_none() {
+        return;
+    }
+    check_table(
+        &file,
+        &[(1, MIB, 8 * MIB), (5, 11 * MIB, 9 * MIB), (6, 21 * MIB, 9 * MIB)],
+    );
+}
+
+#[test]
+fn tables_on_devices_with_large_sectors_are_read() {
+    let file = image(64 * MIB);
+    let Some(device_node) = Loop::attach(file.path(), 4096) else {
+        return;
+    };
+    let node = device_node.0.to_str().unwrap();
+    for label in ["gpt", "msdos"] {
+        let arguments = ["-s", node, "mklabel", label, "mkpart", "primary", "8MiB", "24MiB"];
+        if run("parted", &arguments).is_none() {
+            return;
+        }
+        let partition = Offset::Partition(1);
+        let options = OpenOptions {
+            partition,
+            ..OpenOptions::default()
+        };
+        let device = open(&device_node.0, &options);
+        assert_eq!(device.size_bytes(), 16 * MIB, "{label}");
+        if label == "gpt" {
+            // The image behind it does not say its sector, but the table's place does.
+            assert_eq!(open(file.path(), &options).size_bytes(), 16 * MIB);
+        }
+    }
+}
