@@ -657,12 +657,12 @@ mod tests {
             let [ram, disk, disk_bytes, offset, num_bytes] = sectors.map(|count| (count << 12) << (shift / 8));
             let data = item(kind, compression, ram, [disk, disk_bytes, offset, num_bytes]);
             let key = key((file_sectors << 12) >> shift << 12);
-            if let Ok(extent) = FileExtent::parse(&key, &data, SECTOR) {
-                if let Some(slice) = extent.slice() {
-                    prop_assert!(slice.num_bytes.get() > 0);
-                    prop_assert!(extent.file_end(&key, SECTOR).get() < 1 << 63);
-                    prop_assert!(slice.is_hole() || offset + num_bytes <= ram);
-                }
+            if let Ok(extent) = FileExtent::parse(&key, &data, SECTOR)
+                && let Some(slice) = extent.slice()
+            {
+                prop_assert!(slice.num_bytes.get() > 0);
+                prop_assert!(extent.file_end(&key, SECTOR).get() < 1 << 63);
+                prop_assert!(slice.is_hole() || offset + num_bytes <= ram);
             }
         }
 

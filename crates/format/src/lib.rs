@@ -10,6 +10,7 @@ pub mod checksum;
 pub mod checksum_item;
 pub mod chunk;
 pub mod device_item;
+pub mod compression;
 pub mod directory;
 pub mod error;
 pub mod file_extent;
@@ -33,6 +34,7 @@ pub use checksum::{Checksum, ChecksumType, crc32c, extent_data_reference_hash, e
 pub use checksum_item::ChecksumItem;
 pub use chunk::{Chunk, STRIPE_BYTES, Stripe};
 pub use device_item::{DeviceExtent, DeviceItem};
+pub use compression::{CompressionError, Decompressor, Lzo1xError, decompress};
 pub use directory::{DirItem, DirItems, DirectoryProblem, FileKind};
 pub use error::{ErrorKind, FeatureSet, Unsupported};
 pub use file_extent::{

@@ -1,0 +1,327 @@
+//! A decoder of LZO1X, the byte stream inside btrfs's LZO segments.
+//!
+//! A stream is a row of instructions. Each copies a match (bytes that were put out before, by distance and
+//! length) and up to three literals that follow it, or is a run of literals. The first byte of an instruction,
+//! in binary, tells which; `S` is the count of literals after a match, `H` the byte after it, `W` the 16-bit
+//! little-endian number after it:
+//!
+//! | first byte | after | length | distance |
+//! |---|---|---|---|
+//! | `0000 LLLL` | no literals | run of `L + 3` literals; `L` = 0: `18 +` extension | |
+//! | `0000 DDSS` | 1 to 3 literals | 2 | `H * 4 + D + 1` |
+//! | `0000 DDSS` | a run of literals | 3 | `H * 4 + D + 2049` |
+//! | `0001 DLLL` | any | `L + 2`; `L` = 0: `9 +` extension | `D * 16384 + W / 4 + 16384`, `S` = `W % 4`; 16384 in all: end of the stream |
+//! | `001L LLLL` | any | `L + 2`; `L` = 0: `33 +` extension | `W / 4 + 1`, `S` = `W % 4` |
+//! | `01LD DDSS` | any | `L + 3` | `H * 8 + D + 1` |
+//! | `1LLD DDSS` | any | `L + 5` | `H * 8 + D + 1` |
+//!
+//! An extension is a row of zero bytes, 255 each, and one byte that is not zero. The first byte of a stream, if
+//! above 17, is a run of that many less 17 literals; with 1 to 3 of them it counts as literals after a match.
+//!
+//! The run-length extension of the format (streams that begin with 17 and a version) is not used by btrfs
+//! and refused here as a match before the beginning.
+//!
+//! Every copy is checked against both buffers. For speed, short copies move 16 bytes at once where there is room:
+//! bytes of `out` behind the returned length may have been written to.
+//!
+//! Source: "LZO stream format as understood by Linux' LZO decompressor", the kernel's documentation.
+
+/// What is wrong with an LZO1X stream. Offsets count from its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lzo1xError {
+    /// The stream ends inside an instruction or without an end mark.
+    #[error("the stream ends at byte {offset} without an end mark")]
+    InputCut {
+        /// Length of the stream.
+        offset: usize,
+    },
+    /// A copy does not fit the buffer.
+    #[error(
+        "an instruction before byte {offset} copies {copy_bytes} bytes to {content_bytes}, beyond {limit_bytes}"
+    )]
+    OutputFull {
+        /// Where the stream goes on after the instruction.
+        offset: usize,
+        /// Length of the copy.
+        copy_bytes: usize,
+        /// How much content came out before.
+        content_bytes: usize,
+        /// Size of the buffer.
+        limit_bytes: usize,
+    },
+    /// A match begins before the first byte of content.
+    #[error(
+        "an instruction before byte {offset} copies from {distance} bytes back, but only {content_bytes} came out"
+    )]
+    DistanceTooFar {
+        /// Where the stream goes on after the instruction.
+        offset: usize,
+        /// The distance.
+        distance: usize,
+        /// How much content came out before.
+        content_bytes: usize,
+    },
+    /// The end mark is not the one that encoders write.
+    #[error("the end mark before byte {offset} has length {length}, expected 3")]
+    EndMarkInvalid {
+        /// Where the stream goes on after the mark.
+        offset: usize,
+        /// The length in it.
+        length: usize,
+    },
+    /// Something follows the end mark.
+    #[error("{rest_bytes} bytes follow the end mark at byte {offset}")]
+    InputAfterEnd {
+        /// Where the end mark ends.
+        offset: usize,
+        /// How much follows.
+        rest_bytes: usize,
+    },
+}
+
+/// Decodes a whole stream into the beginning of `out`; returns the length of the content.
+pub(super) fn decompress(input: &[u8], out: &mut [u8]) -> Result<usize, Lzo1xError> {
+    let mut decoder = Decoder {
+        input,
+        position: 0,
+        out,
+        content_bytes: 0,
+    };
+    decoder.run()?;
+    if decoder.position != input.len() {
+        return Err(Lzo1xError::InputAfterEnd {
+            offset: decoder.position,
+            rest_bytes: input.len().saturating_sub(decoder.position),
+        });
+    }
+    Ok(decoder.content_bytes)
+}
+
+/// What came just before an instruction: its meaning can depend on that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// A match without literals.
+    Match,
+    /// Up to three literals after a match.
+    FewLiterals,
+    /// A run of literals.
+    Run,
+}
+
+struct Match {
+    length: usize,
+    distance: usize,
+    /// Literals that follow.
+    literals: usize,
+}
+
+struct Decoder<'a> {
+    input: &'a [u8],
+    /// Of the next byte of input.
+    position: usize,
+    out: &'a mut [u8],
+    content_bytes: usize,
+}
+
+/// The distance that marks the end, and the least that its instruction can have.
+const END_DISTANCE: usize = 16_384;
+/// Copies up to this length are done by one load and one store of fixed size.
+const CHUNK_BYTES: usize = 16;
+
+impl Decoder<'_> {
+    fn run(&mut self) -> Result<(), Lzo1xError> {
+        let mut before = Before::Match;
+        if let Some(&first @ 18..) = self.input.first() {
+            self.position = 1;
+            let length = usize::from(first).saturating_sub(17);
+            self.copy_literals(length)?;
+            before = if length < 4 {
+                Before::FewLiterals
+            } else {
+                Before::Run
+            };
+        }
+        loop {
+            let code = usize::from(self.byte()?);
+            if code < 16 && before == Before::Match {
+                let length = if code == 0 {
+                    self.extended(18)?
+                } else {
+                    code.saturating_add(3)
+                };
+                self.copy_literals(length)?;
+                before = Before::Run;
+                continue;
+            }
+            let found = self.match_of(code, before)?;
+            if code & 0xf0 == 16 && found.distance == END_DISTANCE {
+                return self.end(found.length);
+            }
+            self.copy_match(found.distance, found.length)?;
+            before = Before::Match;
+            if found.literals != 0 {
+                self.copy_literals(found.literals)?;
+                before = Before::FewLiterals;
+            }
+        }
+    }
+
+    fn match_of(&mut self, code: usize, before: Before) -> Result<Match, Lzo1xError> {
+        if code >= 64 {
+            let high = usize::from(self.byte()?);
+            return Ok(Match {
+                length: (code >> 5).saturating_add(1),
+                distance: ((high << 3) | ((code >> 2) & 7)).saturating_add(1),
+                literals: code & 3,
+            });
+        }
+        if code < 16 {
+            let distance = (usize::from(self.byte()?) << 2) | (code >> 2);
+            let (length, base) = if before == Before::Run { (3, 2049) } else { (2, 1) };
+            return Ok(Match {
+                length,
+                distance: distance.saturating_add(base),
+                literals: code & 3,
+            });
+        }
+        let (length_mask, base, far) = if code >= 32 {
+            (31, 1, 0)
+        } else {
+            (7, END_DISTANCE, (code & 8) << 11)
+        };
+        let length = match code & length_mask {
+            0 => self.extended(length_mask.saturating_add(2))?,
+            length => length.saturating_add(2),
+        };
+        let word = self.word()?;
+        Ok(Match {
+            length,
+            distance: (far | (word >> 2)).saturating_add(base),
+            literals: word & 3,
+        })
+    }
+
+    fn end(&self, length: usize) -> Result<(), Lzo1xError> {
+        if length == 3 {
+            Ok(())
+        } else {
+            Err(Lzo1xError::EndMarkInvalid {
+                offset: self.position,
+                length,
+            })
+        }
+    }
+
+    #[inline]
+    fn byte(&mut self) -> Result<u8, Lzo1xError> {
+        let byte = self.input.get(self.position).copied().ok_or_else(|| self.cut())?;
+        self.position = self.position.saturating_add(1);
+        Ok(byte)
+    }
+
+    #[inline]
+    fn word(&mut self) -> Result<usize, Lzo1xError> {
+        let rest = self.input.get(self.position..).unwrap_or_default();
+        let word = rest.first_chunk::<2>().copied().ok_or_else(|| self.cut())?;
+        self.position = self.position.saturating_add(2);
+        Ok(usize::from(u16::from_le_bytes(word)))
+    }
+
+    /// `base` and the extension that follows. Saturates: no buffer is that long.
+    fn extended(&mut self, base: usize) -> Result<usize, Lzo1xError> {
+        let mut length = base;
+        loop {
+            match self.byte()? {
+                0 => length = length.saturating_add(255),
+                last => return Ok(length.saturating_add(usize::from(last))),
+            }
+        }
+    }
+
+    #[inline]
+    fn copy_literals(&mut self, length: usize) -> Result<(), Lzo1xError> {
+        let from = self.input.get(self.position..).unwrap_or_default();
+        let room = self.out.get_mut(self.content_bytes..).unwrap_or_default();
+        if length <= CHUNK_BYTES
+            && let (Some(from), Some(to)) = (
+                from.first_chunk::<CHUNK_BYTES>(),
+                room.first_chunk_mut::<CHUNK_BYTES>(),
+            )
+        {
+            *to = *from;
+        } else {
+            let Some(from) = from.get(..length) else {
+                return Err(self.cut());
+            };
+            let Some(to) = room.get_mut(..length) else {
+                return Err(self.full(length));
+            };
+            to.copy_from_slice(from);
+        }
+        self.position = self.position.saturating_add(length);
+        self.content_bytes = self.content_bytes.saturating_add(length);
+        Ok(())
+    }
+
+    #[inline]
+    fn copy_match(&mut self, distance: usize, length: usize) -> Result<(), Lzo1xError> {
+        let Some(start) = self.content_bytes.checked_sub(distance) else {
+            return Err(Lzo1xError::DistanceTooFar {
+                offset: self.position,
+                distance,
+                content_bytes: self.content_bytes,
+            });
+        };
+        let Some((history, room)) = self.out.split_at_mut_checked(self.content_bytes) else {
+            return Err(self.full(length));
+        };
+        let source = history.get(start..).unwrap_or_default();
+        if length <= CHUNK_BYTES
+            && let (Some(from), Some(to)) = (
+                source.first_chunk::<CHUNK_BYTES>(),
+                room.first_chunk_mut::<CHUNK_BYTES>(),
+            )
+        {
+            *to = *from;
+        } else {
+            let Some(to) = room.get_mut(..length) else {
+                return Err(self.full(length));
+            };
+            repeat(source, to);
+        }
+        self.content_bytes = self.content_bytes.saturating_add(length);
+        Ok(())
+    }
+
+    #[cold]
+    fn cut(&self) -> Lzo1xError {
+        Lzo1xError::InputCut {
+            offset: self.input.len(),
+        }
+    }
+
+    #[cold]
+    fn full(&self, copy_bytes: usize) -> Lzo1xError {
+        Lzo1xError::OutputFull {
+            offset: self.position,
+            copy_bytes,
+            content_bytes: self.content_bytes,
+            limit_bytes: self.out.len(),
+        }
+    }
+}
+
+/// Fills `to` with `source`, again and again where it is longer: what a match does that reaches into itself.
+/// `source` is not empty, as no distance is zero.
+#[inline]
+fn repeat(source: &[u8], to: &mut [u8]) {
+    if let [byte] = source {
+        to.fill(*byte);
+    } else if let Some(from) = source.get(..to.len()) {
+        to.copy_from_slice(from);
+    } else {
+        for part in to.chunks_mut(source.len().max(1)) {
+            part.iter_mut().zip(source).for_each(|(to, from)| *to = *from);
+        }
+    }
+}
