@@ -87,6 +87,15 @@ impl Device {
         Ok(device)
     }
 
+    /// The backend alone of the image file or block device at `path`: to put faults or a simulation over it.
+    /// `engine`, `depth` and `max_request_bytes` of `options` are the queue's and do not matter here.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open_backend(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Arc<dyn Backend>, IoError> {
+        Ok(crate::file::open(path.as_ref(), options)?.backend)
+    }
+
     /// A device in memory that holds `bytes`.
     #[must_use]
     pub fn memory(bytes: Vec<u8>) -> Self {
