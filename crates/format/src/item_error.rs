@@ -8,7 +8,9 @@ use crate::block_group::BlockGroupProblem;
 use crate::chunk::ChunkProblem;
 use crate::device_item::DeviceProblem;
 use crate::directory::DirectoryProblem;
+use crate::extent::ExtentProblem;
 use crate::file_extent::FileExtentProblem;
+use crate::free_space::FreeSpaceProblem;
 use crate::inode::InodeProblem;
 use crate::key::Key;
 use crate::log::LogProblem;
@@ -97,6 +99,9 @@ pub enum ItemProblem {
         /// The volume's sector size.
         sector_bytes: u32,
     },
+    /// The key's last field is a length, and zero.
+    #[error("key offset is 0: the range has no length")]
+    OffsetZero,
     /// The range that the key names ends beyond 2^64.
     #[error("range starts at {start} and is {length_bytes} bytes long: it ends beyond 2^64")]
     RangeOverflow {
@@ -156,6 +161,12 @@ pub enum ItemProblem {
     /// See [`LogProblem`].
     #[error(transparent)]
     Log(#[from] LogProblem),
+    /// See [`ExtentProblem`].
+    #[error(transparent)]
+    Extent(#[from] ExtentProblem),
+    /// See [`FreeSpaceProblem`].
+    #[error(transparent)]
+    FreeSpace(#[from] FreeSpaceProblem),
     /// See [`FileItemProblem`].
     #[error(transparent)]
     File(#[from] FileItemProblem),

@@ -5,15 +5,19 @@
     allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers")
 )]
 
+pub mod balance;
 pub mod block_group;
 pub mod checksum;
 pub mod checksum_item;
 pub mod chunk;
-pub mod device_item;
 pub mod compression;
+pub mod device_item;
+pub mod device_statistics;
 pub mod directory;
 pub mod error;
+pub mod extent;
 pub mod file_extent;
+pub mod free_space;
 pub mod inode;
 pub mod item_error;
 pub mod key;
@@ -21,7 +25,10 @@ pub mod log;
 pub mod names;
 pub mod node;
 pub mod orphan;
+pub mod quota;
+pub mod raid_stripe;
 mod raw;
+pub mod replace;
 pub mod root;
 pub mod superblock;
 mod tree_checker;
@@ -29,17 +36,22 @@ pub mod units;
 pub mod uuid_item;
 pub mod verity;
 
+pub use balance::{BalanceArgumentFlags, BalanceArguments, BalanceFlags, BalanceItem};
 pub use block_group::{BlockGroupFlags, BlockGroupItem, Profile};
 pub use checksum::{Checksum, ChecksumType, crc32c, extent_data_reference_hash, extref_hash, name_hash};
 pub use checksum_item::ChecksumItem;
 pub use chunk::{Chunk, STRIPE_BYTES, Stripe};
-pub use device_item::{DeviceExtent, DeviceItem};
 pub use compression::{CompressionError, Decompressor, Lzo1xError, decompress};
+pub use device_item::{DeviceExtent, DeviceItem};
+pub use device_statistics::DeviceStatistics;
 pub use directory::{DirItem, DirItems, DirectoryProblem, FileKind};
 pub use error::{ErrorKind, FeatureSet, Unsupported};
+pub use extent::keyed::parse_keyed_references;
+pub use extent::{ExtentDataReference, ExtentFlags, ExtentItem, InlineReference, TreeBlockInfo};
 pub use file_extent::{
     COMPRESSED_EXTENT_BYTES_MAX, Compression, ExtentSlice, FileExtent, FileExtentBody, FileExtentProblem,
 };
+pub use free_space::{FreeSpaceBitmap, FreeSpaceExtent, FreeSpaceHeader, FreeSpaceInfo};
 pub use inode::{InodeFlags, InodeItem, InodeProblem, Timestamp};
 pub use item_error::{FileItemProblem, ItemError, ItemProblem};
 pub use key::{ItemType, Key};
@@ -50,6 +62,11 @@ pub use node::{
     TreeBlock,
 };
 pub use orphan::OrphanItem;
+pub use quota::{
+    QgroupId, QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupRelation, QgroupStatus, QgroupStatusFlags,
+};
+pub use raid_stripe::{RaidStride, RaidStripeExtent};
+pub use replace::{ReplaceItem, ReplaceState};
 pub use root::{RootFlags, RootItem, RootProblem, RootRef};
 pub use superblock::{
     BackupRoot, BackupTree, CompatRo, Incompat, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,

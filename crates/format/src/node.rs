@@ -76,7 +76,10 @@ impl BlockFormat {
     /// The same, for a volume that grew from seeds: blocks may carry their uuids as well.
     #[must_use]
     pub fn with_seeds(self, fsids: impl IntoIterator<Item = Uuid>) -> Self {
-        Self { seed_fsids: fsids.into_iter().collect(), ..self }
+        Self {
+            seed_fsids: fsids.into_iter().collect(),
+            ..self
+        }
     }
 
     /// The largest generation that a block or item can have.
@@ -136,3 +139,6 @@ impl DamagedBlock {
     /// How many failures of one block are kept.
     pub const MAX_FAILURES: usize = 1000;
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

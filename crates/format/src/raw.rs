@@ -111,3 +111,20 @@ pub(crate) fn range_end(key: &Key, start: u64, length_bytes: u64) -> Result<u64,
         .checked_add(length_bytes)
         .ok_or_else(|| ItemError::new(key, ItemProblem::RangeOverflow { start, length_bytes }))
 }
+
+/// Refuses data in an item whose key says everything.
+///
+/// # Errors
+/// [`ItemProblem::SizeWrong`].
+pub(crate) fn require_empty(key: &Key, data: &[u8]) -> Result<(), ItemError> {
+    if data.is_empty() {
+        return Ok(());
+    }
+    Err(ItemError::new(
+        key,
+        ItemProblem::SizeWrong {
+            size_bytes: data.len(),
+            expected_bytes: 0,
+        },
+    ))
+}

@@ -287,3 +287,6 @@ impl Superblock {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

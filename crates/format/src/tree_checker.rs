@@ -9,7 +9,10 @@
 //! towards the item heads without gaps and overlaps, and each item by itself and against the one before it.
 //! The leaf is walked once, without allocation except where an item's type holds a list.
 
+mod items;
+
 use crate::key::Key;
+use crate::node::access::data_range;
 use crate::node::check::Report;
 use crate::node::{BlockFormat, BlockProblem, HEADER_BYTES, HeaderFlags, RawItem, RawKeyPointer, TreeBlock};
 use crate::raw;
@@ -33,8 +36,6 @@ pub(crate) fn check_block(block: &TreeBlock, format: &BlockFormat, report: Repor
     if !flags.contains(HeaderFlags::WRITTEN) {
         report(BlockProblem::NotWritten { flags: flags.bits() })?;
     }
-    let limit = format.generation_limit();
-    let _ = limit;
     match block.level() {
         0 => check_leaf(block, format, report),
         1..=HIGHEST_LEVEL => check_node(block, format, report),
@@ -84,11 +85,11 @@ fn check_leaf(block: &TreeBlock, format: &BlockFormat, report: Report<'_>) -> Co
     check_count::<RawItem>(block, report)?;
     let mut expected_bytes = block.bytes().len().saturating_sub(HEADER_BYTES) as u64;
     let heads_end_bytes = (block.raw_items().len() as u64).saturating_mul(size_of::<RawItem>() as u64);
+    let mut items = items::Items::new(format, block.header().owner);
     let mut previous: Option<Key> = None;
     for (slot, raw) in block.raw_items().iter().enumerate() {
         let key = Key::from(raw.key);
         check_order(slot, previous, key, report)?;
-        previous = Some(key);
         let start_bytes = u64::from(raw.offset.get());
         let end_bytes = start_bytes.saturating_add(u64::from(raw.size.get()));
         if end_bytes != expected_bytes {
@@ -106,6 +107,12 @@ fn check_leaf(block: &TreeBlock, format: &BlockFormat, report: Report<'_>) -> Co
             })?;
         }
         expected_bytes = start_bytes;
+        if let Some(data) = data_range(raw).and_then(|range| block.bytes().get(range)) {
+            if let Err(error) = items.check(previous, &key, data) {
+                report(BlockProblem::Item { slot, error })?;
+            }
+        }
+        previous = Some(key);
     }
     ControlFlow::Continue(())
 }

@@ -1,0 +1,233 @@
+//! A balance that runs or is paused: what it is to do, kept in the root tree under
+//! `(BALANCE TEMPORARY_ITEM 0)`.
+//!
+//! Source: btrfs-balance(8), section "Filters"; on-disk format documentation, section "Balance item".
+
+use crate::block_group::BlockGroupFlags;
+use crate::item_error::ItemError;
+use crate::key::Key;
+use crate::raw;
+use crate::units::{DeviceId, Logical, Physical};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+bitflags::bitflags! {
+    /// What a balance works on. Bits without a name are kept.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct BalanceFlags: u64 {
+        /// Data block groups.
+        const DATA = 1 << 0;
+        /// System block groups.
+        const SYSTEM = 1 << 1;
+        /// Metadata block groups.
+        const METADATA = 1 << 2;
+        /// Less redundancy is accepted.
+        const FORCE = 1 << 3;
+        /// The balance goes on from where it stopped.
+        const RESUME = 1 << 4;
+        const _ = !0;
+    }
+}
+
+bitflags::bitflags! {
+    /// Which filters are set. Bits without a name are kept.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct BalanceArgumentFlags: u64 {
+        /// By profile.
+        const PROFILES = 1 << 0;
+        /// By fill, up to a percentage.
+        const USAGE = 1 << 1;
+        /// By device.
+        const DEVID = 1 << 2;
+        /// By range on a device.
+        const DRANGE = 1 << 3;
+        /// By logical range.
+        const VRANGE = 1 << 4;
+        /// At most so many block groups.
+        const LIMIT = 1 << 5;
+        /// So many block groups, from the least to the most.
+        const LIMIT_RANGE = 1 << 6;
+        /// By number of stripes.
+        const STRIPES_RANGE = 1 << 7;
+        /// Convert to another profile.
+        const CONVERT = 1 << 8;
+        /// Convert only what has another profile.
+        const SOFT = 1 << 9;
+        /// By fill, from the least percentage to the most.
+        const USAGE_RANGE = 1 << 10;
+        const _ = !0;
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawBalanceArguments {
+    profiles: U64,
+    usage_min: U32,
+    usage_max: U32,
+    devid: U64,
+    pstart: U64,
+    pend: U64,
+    vstart: U64,
+    vend: U64,
+    target: U64,
+    flags: U64,
+    limit_min: U32,
+    limit_max: U32,
+    stripes_min: U32,
+    stripes_max: U32,
+    unused: [U64; 6],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawBalanceItem {
+    flags: U64,
+    data: RawBalanceArguments,
+    metadata: RawBalanceArguments,
+    system: RawBalanceArguments,
+    unused: [U64; 4],
+}
+
+const _: () = assert!(size_of::<RawBalanceArguments>() == 136);
+const _: () = assert!(size_of::<RawBalanceItem>() == 448);
+
+/// The filters for one kind of block groups. A filter counts only where its flag is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BalanceArguments {
+    /// Which filters are set.
+    pub flags: BalanceArgumentFlags,
+    /// Profiles to take; single has a bit of its own here.
+    pub profiles: BlockGroupFlags,
+    /// Least fill in per cent. With the flag `USAGE`, both halves together are the greatest fill.
+    pub usage_min: u32,
+    /// Greatest fill in per cent.
+    pub usage_max: u32,
+    /// The device to take stripes of.
+    pub device: DeviceId,
+    /// First byte of the range on that device.
+    pub physical_start: Physical,
+    /// Its end, exclusive.
+    pub physical_end: Physical,
+    /// First byte of the logical range.
+    pub logical_start: Logical,
+    /// Its end, exclusive.
+    pub logical_end: Logical,
+    /// The profile to convert to.
+    pub target: BlockGroupFlags,
+    /// Least number of block groups. With the flag `LIMIT`, both halves together are the greatest.
+    pub limit_min: u32,
+    /// Greatest number of block groups.
+    pub limit_max: u32,
+    /// Least number of stripes.
+    pub stripes_min: u32,
+    /// Greatest number of stripes.
+    pub stripes_max: u32,
+}
+
+impl BalanceArguments {
+    fn from_raw(raw: &RawBalanceArguments) -> Self {
+        Self {
+            flags: BalanceArgumentFlags::from_bits_retain(raw.flags.get()),
+            profiles: BlockGroupFlags::from_bits_retain(raw.profiles.get()),
+            usage_min: raw.usage_min.get(),
+            usage_max: raw.usage_max.get(),
+            device: DeviceId::new(raw.devid.get()),
+            physical_start: Physical::new(raw.pstart.get()),
+            physical_end: Physical::new(raw.pend.get()),
+            logical_start: Logical::new(raw.vstart.get()),
+            logical_end: Logical::new(raw.vend.get()),
+            target: BlockGroupFlags::from_bits_retain(raw.target.get()),
+            limit_min: raw.limit_min.get(),
+            limit_max: raw.limit_max.get(),
+            stripes_min: raw.stripes_min.get(),
+            stripes_max: raw.stripes_max.get(),
+        }
+    }
+
+    /// The greatest fill in per cent, where the flag `USAGE` is set.
+    #[must_use]
+    pub const fn usage(&self) -> u64 {
+        whole(self.usage_min, self.usage_max)
+    }
+
+    /// The greatest number of block groups, where the flag `LIMIT` is set.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        whole(self.limit_min, self.limit_max)
+    }
+}
+
+/// Two halves of one number that is also read whole.
+const fn whole(low: u32, high: u32) -> u64 {
+    ((high as u64) << u32::BITS) | low as u64
+}
+
+/// What a balance is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BalanceItem {
+    /// What it works on.
+    pub flags: BalanceFlags,
+    /// Filters for data block groups.
+    pub data: BalanceArguments,
+    /// Filters for metadata block groups.
+    pub metadata: BalanceArguments,
+    /// Filters for system block groups.
+    pub system: BalanceArguments,
+}
+
+impl BalanceItem {
+    /// The item of `(BALANCE TEMPORARY_ITEM 0)`.
+    ///
+    /// # Errors
+    /// A wrong size.
+    pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
+        let raw = raw::exactly::<RawBalanceItem>(key, data)?;
+        Ok(Self {
+            flags: BalanceFlags::from_bits_retain(raw.flags.get()),
+            data: BalanceArguments::from_raw(&raw.data),
+            metadata: BalanceArguments::from_raw(&raw.metadata),
+            system: BalanceArguments::from_raw(&raw.system),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::item_error::ItemProblem;
+    use crate::key::ItemType;
+    use crate::units::ObjectId;
+
+    #[test]
+    fn fields_lie_where_they_should() {
+        let key = Key::new(ObjectId::BALANCE, ItemType::TEMPORARY_ITEM, 0);
+        let data: Vec<u8> = (1..=56_u64).flat_map(u64::to_le_bytes).collect();
+        let item = BalanceItem::parse(&key, &data).unwrap();
+        assert_eq!(item.flags.bits(), 1);
+        assert_eq!(
+            (
+                item.data.profiles.bits(),
+                item.data.usage(),
+                item.data.device.get()
+            ),
+            (2, 3, 4)
+        );
+        assert_eq!(
+            (item.data.target.bits(), item.data.flags.bits(), item.data.limit()),
+            (9, 10, 11)
+        );
+        assert_eq!((item.data.stripes_min, item.data.stripes_max), (12, 0));
+        assert_eq!(
+            (item.metadata.profiles.bits(), item.system.profiles.bits()),
+            (19, 36)
+        );
+        assert_eq!(
+            BalanceItem::parse(&key, &data[1..]).unwrap_err().problem,
+            ItemProblem::SizeWrong {
+                size_bytes: 447,
+                expected_bytes: 448
+            }
+        );
+    }
+}

@@ -1,0 +1,74 @@
+//! Counters of a device's faults: in the device tree under `(0 PERSISTENT_ITEM devid)`.
+//!
+//! Source: on-disk format documentation, section "Device statistics"; btrfs-device(8), "stats".
+
+use crate::item_error::ItemError;
+use crate::key::Key;
+use crate::raw;
+use crate::units::DeviceId;
+use zerocopy::little_endian::U64;
+
+/// How often a device has failed, in which way. Counters that an old volume does not have are zero; those
+/// that a later version may add are passed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceStatistics {
+    /// The device, from the key.
+    pub device: DeviceId,
+    /// Failed writes.
+    pub write_errors: u64,
+    /// Failed reads.
+    pub read_errors: u64,
+    /// Failed flushes.
+    pub flush_errors: u64,
+    /// Blocks with a wrong checksum or content.
+    pub corruption_errors: u64,
+    /// Blocks of an older generation than expected.
+    pub generation_errors: u64,
+}
+
+impl DeviceStatistics {
+    /// The counters of a `PERSISTENT_ITEM` with object id 0.
+    ///
+    /// # Errors
+    /// Data that is not whole counters.
+    pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
+        let counters = raw::row::<U64>(key, data)?;
+        let at = |index: usize| counters.get(index).map_or(0, |counter| counter.get());
+        Ok(Self {
+            device: DeviceId::new(key.offset),
+            write_errors: at(0),
+            read_errors: at(1),
+            flush_errors: at(2),
+            corruption_errors: at(3),
+            generation_errors: at(4),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::item_error::ItemProblem;
+    use crate::key::ItemType;
+    use crate::units::ObjectId;
+
+    #[test]
+    fn counters_lie_where_they_should() {
+        let key = Key::new(ObjectId::DEVICE_STATISTICS, ItemType::PERSISTENT_ITEM, 3);
+        let data: Vec<u8> = (1..=6_u64).flat_map(u64::to_le_bytes).collect();
+        let all = DeviceStatistics::parse(&key, &data).unwrap();
+        assert_eq!(
+            (all.device.get(), all.write_errors, all.generation_errors),
+            (3, 1, 5)
+        );
+        let few = DeviceStatistics::parse(&key, &data[..16]).unwrap();
+        assert_eq!((few.read_errors, few.flush_errors), (2, 0));
+        assert_eq!(
+            DeviceStatistics::parse(&key, &data[..15]).unwrap_err().problem,
+            ItemProblem::SizeNotMultiple {
+                size_bytes: 15,
+                unit_bytes: 8
+            }
+        );
+    }
+}

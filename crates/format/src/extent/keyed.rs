@@ -1,0 +1,79 @@
+//! References to extents that are items of their own: those that do not fit the extent item.
+//!
+//! | item type | key offset | data |
+//! |---|---|---|
+//! | `TREE_BLOCK_REF` | the tree | none |
+//! | `SHARED_BLOCK_REF` | the parent block | none |
+//! | `EXTENT_DATA_REF` | a hash, or the next free number after it | tree, inode, offset, count |
+//! | `SHARED_DATA_REF` | the leaf | count 4 |
+//!
+//! The object id is the address of the extent.
+//!
+//! Source: on-disk format documentation, section "Extent item".
+
+use super::ExtentProblem;
+use super::reference::{ExtentDataReference, InlineReference, RawExtentDataReference};
+use crate::item_error::ItemError;
+use crate::key::{ItemType, Key};
+use crate::raw;
+use crate::units::{Logical, TreeId};
+use smallvec::SmallVec;
+use zerocopy::little_endian::U32;
+
+/// The references of a keyed item, in the form of inline ones. All types have exactly one, except
+/// `EXTENT_DATA_REF`, which may have several.
+///
+/// # Errors
+/// An item type that is no keyed reference, an address that is not aligned, a wrong size, or an
+/// [`ExtentProblem`] of the reference.
+pub fn parse_keyed_references(
+    key: &Key,
+    data: &[u8],
+    sector_bytes: u32,
+) -> Result<SmallVec<[InlineReference; 1]>, ItemError> {
+    raw::require_aligned_objectid(key, sector_bytes)?;
+    let mut references = SmallVec::new();
+    match key.item_type {
+        ItemType::TREE_BLOCK_REF => {
+            raw::require_empty(key, data)?;
+            references.push(InlineReference::TreeBlock {
+                root: TreeId::new(key.offset),
+            });
+        }
+        ItemType::SHARED_BLOCK_REF => {
+            raw::require_empty(key, data)?;
+            raw::require_aligned_offset(key, sector_bytes)?;
+            references.push(InlineReference::SharedBlock {
+                parent: Logical::new(key.offset),
+            });
+        }
+        ItemType::SHARED_DATA_REF => {
+            let count = raw::exactly::<U32>(key, data)?.get();
+            raw::require_aligned_offset(key, sector_bytes)?;
+            if count == 0 {
+                return Err(ItemError::new(key, ExtentProblem::CountZero));
+            }
+            references.push(InlineReference::SharedData {
+                parent: Logical::new(key.offset),
+                count,
+            });
+        }
+        ItemType::EXTENT_DATA_REF => {
+            for raw in raw::row::<RawExtentDataReference>(key, data)? {
+                let reference = ExtentDataReference::from_raw(raw, sector_bytes)
+                    .map_err(|problem| ItemError::new(key, problem))?;
+                references.push(InlineReference::ExtentData(reference));
+            }
+        }
+        item_type => {
+            return Err(ItemError::new(
+                key,
+                ExtentProblem::ReferenceType {
+                    item_type,
+                    offset_bytes: 0,
+                },
+            ));
+        }
+    }
+    Ok(references)
+}

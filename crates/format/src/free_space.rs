@@ -1,0 +1,348 @@
+//! Free space: what no extent covers, in a tree of its own or, on old volumes, in files of the root tree.
+//!
+//! In the free space tree each block group has one `FREE_SPACE_INFO`, and either `FREE_SPACE_EXTENT` items
+//! (a range each, no data) or `FREE_SPACE_BITMAP` items (a bit for each sector of the range, lowest bit
+//! first). The key's object id and offset are start and length. The old v1 cache has one header
+//! ([`FreeSpaceHeader`]) a block group in the root tree, which leads to an inode with the content.
+//!
+//! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free space bitmap".
+
+use crate::item_error::{ItemError, ItemProblem};
+use crate::key::{Key, RawKey};
+use crate::raw;
+use crate::units::{ByteCount, Generation, Logical};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The most bytes a bitmap item has.
+pub const BITMAP_MAX_BYTES: usize = 256;
+
+/// A free space info item as it lies on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RawFreeSpaceInfo {
+    /// How many free ranges there are.
+    pub extent_count: U32,
+    /// [`FreeSpaceInfo::USING_BITMAPS`].
+    pub flags: U32,
+}
+
+/// A header of the v1 cache as it lies on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+#[expect(
+    missing_docs,
+    reason = "the fields are those of FreeSpaceHeader, which documents them"
+)]
+pub struct RawFreeSpaceHeader {
+    pub location: RawKey,
+    pub generation: U64,
+    pub num_entries: U64,
+    pub num_bitmaps: U64,
+}
+
+const _: () = assert!(size_of::<RawFreeSpaceInfo>() == 8);
+const _: () = assert!(size_of::<RawFreeSpaceHeader>() == 41);
+
+/// How the free space of one block group is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeSpaceInfo {
+    /// Where the block group begins.
+    pub start: Logical,
+    /// How long it is.
+    pub length: ByteCount,
+    /// How many free ranges it has, in whichever form they are stored.
+    pub extent_count: u32,
+    /// Flags; see [`FreeSpaceInfo::USING_BITMAPS`].
+    pub flags: u32,
+}
+
+impl FreeSpaceInfo {
+    /// The flag that says that bitmaps are used.
+    pub const USING_BITMAPS: u32 = 1;
+
+    /// The item of a `FREE_SPACE_INFO`.
+    ///
+    /// # Errors
+    /// A wrong size, or a range that is empty, not aligned or beyond 2^64.
+    pub fn parse(key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self, ItemError> {
+        let (start, length) = range(key, sector_bytes)?;
+        let raw = raw::exactly::<RawFreeSpaceInfo>(key, data)?;
+        let flags = raw.flags.get();
+        if flags & !Self::USING_BITMAPS != 0 {
+            return Err(ItemError::new(key, FreeSpaceProblem::Flags { flags }));
+        }
+        Ok(Self {
+            start,
+            length,
+            extent_count: raw.extent_count.get(),
+            flags,
+        })
+    }
+
+    /// Whether the free space is stored in bitmaps.
+    #[must_use]
+    pub const fn uses_bitmaps(&self) -> bool {
+        self.flags & Self::USING_BITMAPS != 0
+    }
+}
+
+/// One free range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeSpaceExtent {
+    /// Where it begins.
+    pub start: Logical,
+    /// How long it is.
+    pub length: ByteCount,
+}
+
+impl FreeSpaceExtent {
+    /// The range of a `FREE_SPACE_EXTENT`.
+    ///
+    /// # Errors
+    /// Data that should not be there, or a range that is empty, not aligned or beyond 2^64.
+    pub fn parse(key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self, ItemError> {
+        let (start, length) = range(key, sector_bytes)?;
+        raw::require_empty(key, data)?;
+        Ok(Self { start, length })
+    }
+}
+
+/// A range with a bit for each of its sectors; a set bit is a free sector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeSpaceBitmap<'a> {
+    /// Where the range begins.
+    pub start: Logical,
+    /// How long it is.
+    pub length: ByteCount,
+    /// The bits, lowest first; those beyond the range mean nothing.
+    pub bits: &'a [u8],
+}
+
+impl<'a> FreeSpaceBitmap<'a> {
+    /// The bitmap of a `FREE_SPACE_BITMAP`.
+    ///
+    /// # Errors
+    /// A range that is empty, not aligned, beyond 2^64 or larger than a bitmap can cover, or data of another
+    /// size than the range asks for.
+    pub fn parse(key: &Key, data: &'a [u8], sector_bytes: u32) -> Result<Self, ItemError> {
+        let (start, length) = range(key, sector_bytes)?;
+        let sectors = length
+            .get()
+            .checked_div(u64::from(sector_bytes))
+            .unwrap_or(u64::MAX);
+        let expected = usize::try_from(sectors.div_ceil(8)).unwrap_or(usize::MAX);
+        if expected > BITMAP_MAX_BYTES {
+            return Err(ItemError::new(
+                key,
+                FreeSpaceProblem::BitmapTooLong {
+                    length_bytes: length.get(),
+                },
+            ));
+        }
+        if data.len() != expected {
+            let problem = ItemProblem::SizeWrong {
+                size_bytes: data.len(),
+                expected_bytes: expected,
+            };
+            return Err(ItemError::new(key, problem));
+        }
+        Ok(Self {
+            start,
+            length,
+            bits: data,
+        })
+    }
+
+    /// Whether the sector with this number in the range is free; not, beyond the range.
+    #[must_use]
+    pub fn is_free(&self, sector: usize) -> bool {
+        let byte = sector.checked_div(8).and_then(|index| self.bits.get(index));
+        let bit = 1_u8 << (sector & 7);
+        byte.is_some_and(|byte| byte & bit != 0)
+    }
+}
+
+/// The header of one block group's v1 free space cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeSpaceHeader {
+    /// The block group's address, from the key.
+    pub start: Logical,
+    /// The key of the inode that holds the cache.
+    pub location: Key,
+    /// The generation of the cache.
+    pub generation: Generation,
+    /// How many entries it has.
+    pub entry_count: u64,
+    /// How many of them are bitmaps.
+    pub bitmap_count: u64,
+}
+
+impl FreeSpaceHeader {
+    /// The header under `(FREE_SPACE 0 address)` in the root tree.
+    ///
+    /// # Errors
+    /// A wrong size.
+    pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
+        let raw = raw::exactly::<RawFreeSpaceHeader>(key, data)?;
+        Ok(Self {
+            start: Logical::new(key.offset),
+            location: Key::from(raw.location),
+            generation: Generation::new(raw.generation.get()),
+            entry_count: raw.num_entries.get(),
+            bitmap_count: raw.num_bitmaps.get(),
+        })
+    }
+}
+
+/// The range that the keys of all three item types name.
+fn range(key: &Key, sector_bytes: u32) -> Result<(Logical, ByteCount), ItemError> {
+    raw::require_aligned_objectid(key, sector_bytes)?;
+    raw::require_aligned_offset(key, sector_bytes)?;
+    if key.offset == 0 {
+        return Err(ItemError::new(key, ItemProblem::OffsetZero));
+    }
+    raw::range_end(key, key.objectid.get(), key.offset)?;
+    Ok((Logical::new(key.objectid.get()), ByteCount::new(key.offset)))
+}
+
+/// The check that a free space item fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FreeSpaceProblem {
+    /// Flags without a meaning.
+    #[error("free space info flags are 0x{flags:x}, expected at most 0x1")]
+    Flags {
+        /// The flags.
+        flags: u32,
+    },
+    /// A bitmap that covers more than a bitmap can.
+    #[error("bitmap covers {length_bytes} bytes, more than {BITMAP_MAX_BYTES} bytes of bits can")]
+    BitmapTooLong {
+        /// What it covers.
+        length_bytes: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::ItemType;
+    use crate::units::ObjectId;
+
+    fn key(item_type: ItemType, start: u64, length: u64) -> Key {
+        Key::new(ObjectId::new(start), item_type, length)
+    }
+
+    #[test]
+    fn ranges_are_checked_in_all_three_types() {
+        let sector_bytes = 4096;
+        let cases = [
+            (
+                1,
+                4096,
+                ItemProblem::ObjectIdUnaligned {
+                    objectid: 1,
+                    sector_bytes,
+                },
+            ),
+            (
+                0,
+                1,
+                ItemProblem::OffsetUnaligned {
+                    offset: 1,
+                    sector_bytes,
+                },
+            ),
+            (0, 0, ItemProblem::OffsetZero),
+            (
+                8192,
+                0u64.wrapping_sub(4096),
+                ItemProblem::RangeOverflow {
+                    start: 8192,
+                    length_bytes: 0u64.wrapping_sub(4096),
+                },
+            ),
+        ];
+        for (start, length, expected) in cases {
+            let key = key(ItemType::FREE_SPACE_INFO, start, length);
+            let info = FreeSpaceInfo::parse(&key, &[0; 8], 4096).map(|_| ());
+            let extent = FreeSpaceExtent::parse(&key, &[], 4096).map(|_| ());
+            let bitmap = FreeSpaceBitmap::parse(&key, &[0], 4096).map(|_| ());
+            for found in [info, extent, bitmap] {
+                assert_eq!(found.map_err(|error| error.problem), Err(expected.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn contents_are_checked() {
+        let info = key(ItemType::FREE_SPACE_INFO, 0, 8 << 20);
+        let parsed = FreeSpaceInfo::parse(&info, &[3, 0, 0, 0, 1, 0, 0, 0], 4096).unwrap();
+        assert!(parsed.uses_bitmaps() && parsed.extent_count == 3);
+        assert_eq!(
+            FreeSpaceInfo::parse(&info, &[3, 0, 0, 0, 2, 0, 0, 0], 4096)
+                .unwrap_err()
+                .problem,
+            FreeSpaceProblem::Flags { flags: 2 }.into()
+        );
+        assert_eq!(
+            FreeSpaceInfo::parse(&info, &[0; 9], 4096).unwrap_err().problem,
+            ItemProblem::SizeWrong {
+                size_bytes: 9,
+                expected_bytes: 8
+            }
+        );
+        assert_eq!(
+            FreeSpaceExtent::parse(&info, &[0], 4096).unwrap_err().problem,
+            ItemProblem::SizeWrong {
+                size_bytes: 1,
+                expected_bytes: 0
+            }
+        );
+    }
+
+    #[test]
+    fn bitmaps_have_a_bit_for_each_sector() {
+        let bitmap_key = key(ItemType::FREE_SPACE_BITMAP, 0, 9 * 4096);
+        let bitmap = FreeSpaceBitmap::parse(&bitmap_key, &[0b10, 0b1], 4096).unwrap();
+        let free: Vec<usize> = (0..100).filter(|sector| bitmap.is_free(*sector)).collect();
+        assert_eq!(free, [1, 8]);
+        assert_eq!(
+            FreeSpaceBitmap::parse(&bitmap_key, &[0], 4096)
+                .unwrap_err()
+                .problem,
+            ItemProblem::SizeWrong {
+                size_bytes: 1,
+                expected_bytes: 2
+            }
+        );
+        let long = key(ItemType::FREE_SPACE_BITMAP, 0, (8 << 20) + 4096);
+        assert_eq!(
+            FreeSpaceBitmap::parse(&long, &[0; 257], 4096)
+                .unwrap_err()
+                .problem,
+            FreeSpaceProblem::BitmapTooLong {
+                length_bytes: (8 << 20) + 4096
+            }
+            .into()
+        );
+    }
+
+    #[test]
+    fn v1_headers_are_read() {
+        let header_key = Key::new(ObjectId::FREE_SPACE, ItemType(0), 1 << 20);
+        let mut data = [0; 41];
+        data[0] = 9;
+        data[33] = 2;
+        let header = FreeSpaceHeader::parse(&header_key, &data).unwrap();
+        assert_eq!(
+            (
+                header.location.objectid.get(),
+                header.bitmap_count,
+                header.start.get()
+            ),
+            (9, 2, 1 << 20)
+        );
+        assert!(FreeSpaceHeader::parse(&header_key, &data[1..]).is_err());
+    }
+}

@@ -1,0 +1,146 @@
+//! A device replacement, running or past: in the device tree under `(0 DEV_REPLACE 0)`.
+//!
+//! Source: on-disk format documentation, section "Device replace item"; btrfs-replace(8).
+
+use crate::item_error::ItemError;
+use crate::key::Key;
+use crate::raw;
+use crate::units::{DeviceId, Physical};
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// A replacement as it lies on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawReplaceItem {
+    src_devid: U64,
+    cursor_left: U64,
+    cursor_right: U64,
+    cont_reading_from_srcdev_mode: U64,
+    replace_state: U64,
+    time_started: U64,
+    time_stopped: U64,
+    num_write_errors: U64,
+    num_uncorrectable_read_errors: U64,
+}
+
+const _: () = assert!(size_of::<RawReplaceItem>() == 72);
+
+/// Where a replacement stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReplaceState {
+    /// There was none.
+    NeverStarted,
+    /// It runs.
+    Started,
+    /// It came to its end.
+    Finished,
+    /// It was given up.
+    Canceled,
+    /// It waits to go on.
+    Suspended,
+    /// A number without a meaning.
+    Unknown(u64),
+}
+
+impl ReplaceState {
+    /// The state with this number.
+    #[must_use]
+    pub const fn from_raw(number: u64) -> Self {
+        match number {
+            0 => Self::NeverStarted,
+            1 => Self::Started,
+            2 => Self::Finished,
+            3 => Self::Canceled,
+            4 => Self::Suspended,
+            _ => Self::Unknown(number),
+        }
+    }
+
+    /// The number on disk.
+    #[must_use]
+    pub const fn to_raw(self) -> u64 {
+        match self {
+            Self::NeverStarted => 0,
+            Self::Started => 1,
+            Self::Finished => 2,
+            Self::Canceled => 3,
+            Self::Suspended => 4,
+            Self::Unknown(number) => number,
+        }
+    }
+}
+
+/// A device replacement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplaceItem {
+    /// The device to be replaced. Its replacement has id 0 until the end.
+    pub source: DeviceId,
+    /// Everything below this address of the device has been copied.
+    pub cursor_left: Physical,
+    /// The end of what is being copied.
+    pub cursor_right: Physical,
+    /// Whether the source is read: 0 always, 1 only where nothing else can be.
+    pub source_reading_mode: u64,
+    /// Where it stands.
+    pub state: ReplaceState,
+    /// When it began, in seconds since 1970-01-01 00:00:00 UTC.
+    pub time_started_seconds: u64,
+    /// When it stopped, likewise.
+    pub time_stopped_seconds: u64,
+    /// Failed writes.
+    pub write_errors: u64,
+    /// Reads for which no copy was good.
+    pub uncorrectable_read_errors: u64,
+}
+
+impl ReplaceItem {
+    /// The item of a `DEV_REPLACE`.
+    ///
+    /// # Errors
+    /// A wrong size.
+    pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
+        let raw = raw::exactly::<RawReplaceItem>(key, data)?;
+        Ok(Self {
+            source: DeviceId::new(raw.src_devid.get()),
+            cursor_left: Physical::new(raw.cursor_left.get()),
+            cursor_right: Physical::new(raw.cursor_right.get()),
+            source_reading_mode: raw.cont_reading_from_srcdev_mode.get(),
+            state: ReplaceState::from_raw(raw.replace_state.get()),
+            time_started_seconds: raw.time_started.get(),
+            time_stopped_seconds: raw.time_stopped.get(),
+            write_errors: raw.num_write_errors.get(),
+            uncorrectable_read_errors: raw.num_uncorrectable_read_errors.get(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::item_error::ItemProblem;
+    use crate::key::ItemType;
+    use crate::units::ObjectId;
+
+    #[test]
+    fn fields_lie_where_they_should() {
+        let key = Key::new(ObjectId::MIN, ItemType::DEV_REPLACE, 0);
+        let data: Vec<u8> = (0..9_u64).flat_map(u64::to_le_bytes).collect();
+        let item = ReplaceItem::parse(&key, &data).unwrap();
+        assert_eq!(
+            (item.source.get(), item.source_reading_mode, item.state),
+            (0, 3, ReplaceState::Suspended)
+        );
+        assert_eq!((item.write_errors, item.uncorrectable_read_errors), (7, 8));
+        assert_eq!(
+            ReplaceItem::parse(&key, &data[1..]).unwrap_err().problem,
+            ItemProblem::SizeWrong {
+                size_bytes: 71,
+                expected_bytes: 72
+            }
+        );
+        for number in 0..7 {
+            assert_eq!(ReplaceState::from_raw(number).to_raw(), number);
+        }
+    }
+}
