@@ -1,1 +1,60 @@
-//! volume
+//! Logical addresses over devices: superblocks, chunks, profiles, mirrors.
+//!
+//! What a tree or a file calls address 30,408,704 is a place on one device or several. This crate opens the
+//! devices that make up a volume, keeps the map from logical addresses to them, and reads: every read carries
+//! its verifier, a copy that fails it is passed over, and what parity can rebuild is rebuilt. It knows nothing
+//! of trees: chunk and device items, and entries of the RAID stripe tree, are handed to it from above.
+//!
+//! | room | holds |
+//! |---|---|
+//! | [`volume`] | [`Volume`]: the handle, and the steps of opening |
+//! | [`open`] | options; which superblock leads, which devices belong together |
+//! | [`superblocks`] | one device's superblocks: the primary, its copies, those of zoned devices |
+//! | [`devices`] | one slot per device, given or missing |
+//! | [`chunk_map`] | logical address → chunk |
+//! | [`layout`] | chunk offset ↔ stripe and offset, for every profile |
+//! | [`stripe_tree`] | chunks whose bytes lie where the RAID stripe tree says |
+//! | [`parity`] | P and Q, and what can be rebuilt from them |
+//! | `mirror` | the ways to get a run of bytes, and their order |
+//! | `fetch` | one way: a read, or a rebuild from the rest of the row |
+//! | [`read`] | batched reads with a verifier, fail-over, data sector by sector |
+//! | [`copies`] | each copy and each stripe alone, and where they lie |
+//! | [`faults`], [`notice`], [`error`] | what was passed over, said aloud, or refused |
+//!
+//! Where the next rooms go: writing (`write`: extents to all their copies, RAID5/6 rows and their parity,
+//! superblocks in the order of a commit) beside [`read`], over the same segments; stripe geometry for the
+//! allocator in [`layout`], which has it already; healing in `read`, at the place where a fault is recorded;
+//! scrub, repair and replace are crates above that use [`copies`]. Chunks of a writer come and go: the map's
+//! `Arc` is exchanged, readers keep theirs.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers")
+)]
+
+pub mod chunk_map;
+pub mod copies;
+pub mod devices;
+pub mod error;
+pub mod faults;
+mod fetch;
+pub mod layout;
+mod mirror;
+pub mod notice;
+pub mod open;
+pub mod parity;
+pub mod read;
+pub mod stripe_tree;
+pub mod superblocks;
+pub mod volume;
+
+pub use chunk_map::{ChunkMap, MappedChunk};
+pub use copies::{Mapping, MappingContent};
+pub use devices::DeviceSlot;
+pub use error::{Attempt, Corruption, DevicesError, Error, MissingDevice, Stale, Unreadable};
+pub use faults::{Fault, FaultCounts, FaultLog, FaultReason, Rejection};
+pub use notice::Notice;
+pub use open::{OpenOptions, Rescue};
+pub use read::{ExtentRead, LostRange, MAXIMUM_READ_BYTES, PendingExtent, VerifySectors};
+pub use stripe_tree::{ResolvedStripe, ResolvedStripes, StripeResolver};
+pub use volume::Volume;

@@ -1,0 +1,223 @@
+//! The map from logical addresses to chunks.
+//!
+//! Chunks lie in a sorted array, so that a look-up is one binary search over their starts. A [`MappedChunk`]
+//! holds its layout, checked once, and the slots of its devices: whoever has it needs no further look-up.
+//! The map is immutable to its readers: [`crate::Volume`] hands out `Arc`s of it, and a change makes a new one
+//! where somebody still reads the old.
+//!
+//! Invariants: chunks do not overlap, none is empty, none passes the end of the address space, and every chunk
+//! has a [`Layout`] for as many stripes as it lists.
+
+use crate::devices::DeviceSlot;
+use crate::error::{Corruption, Error};
+use crate::layout::{ChunkOffset, Layout, StripeOffset};
+use buttress_format::block_group::BlockGroupFlags;
+use buttress_format::chunk::Chunk;
+use buttress_format::{ByteCount, DeviceId, Logical, Physical};
+use std::sync::Arc;
+
+/// One chunk in the map.
+#[derive(Debug)]
+pub struct MappedChunk {
+    start: Logical,
+    chunk: Chunk,
+    layout: Layout,
+    devices: Vec<Arc<DeviceSlot>>,
+    /// Whether any of the devices is stale: whether the order of copies has to look.
+    has_stale: bool,
+}
+
+impl MappedChunk {
+    /// Checks a chunk. `devices` are the slots of its stripes, in order.
+    pub(crate) fn new(start: Logical, chunk: Chunk, devices: Vec<Arc<DeviceSlot>>) -> Result<Self, Error> {
+        let layout = Layout::new(
+            chunk.replication(),
+            chunk.length,
+            chunk.stripes.len().min(devices.len()),
+            chunk.sub_stripes,
+            chunk.stripe_bytes,
+        )
+        .map_err(|error| Corruption::ChunkLayout { start, error })?;
+        if start.checked_add(chunk.length).is_none() {
+            return Err(Corruption::ChunkTooLong {
+                start,
+                length: chunk.length,
+            }
+            .into());
+        }
+        let has_stale = devices.iter().any(|slot| slot.stale().is_some());
+        Ok(Self {
+            start,
+            chunk,
+            layout,
+            devices,
+            has_stale,
+        })
+    }
+
+    /// Its first address.
+    #[must_use]
+    pub const fn start(&self) -> Logical {
+        self.start
+    }
+
+    /// How many addresses it maps.
+    #[must_use]
+    pub const fn length(&self) -> ByteCount {
+        self.chunk.length
+    }
+
+    /// The address past its last.
+    #[must_use]
+    pub const fn end(&self) -> Logical {
+        self.start.saturating_add(self.chunk.length)
+    }
+
+    /// The item as it was read.
+    #[must_use]
+    pub const fn chunk(&self) -> &Chunk {
+        &self.chunk
+    }
+
+    /// Its geometry.
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The devices of its stripes, in the order of the stripes.
+    #[must_use]
+    pub fn devices(&self) -> &[Arc<DeviceSlot>] {
+        &self.devices
+    }
+
+    /// What it is used for, and its profile, as flags.
+    #[must_use]
+    pub const fn flags(&self) -> BlockGroupFlags {
+        self.chunk.profile
+    }
+
+    /// How many of its stripes lie on missing devices.
+    #[must_use]
+    pub fn missing_stripes(&self) -> usize {
+        self.devices.iter().filter(|slot| slot.device().is_none()).count()
+    }
+
+    /// An address as an offset in the chunk, or `None` outside.
+    #[must_use]
+    pub fn offset_of(&self, logical: Logical) -> Option<ChunkOffset> {
+        let offset = logical.checked_distance_from(self.start)?;
+        (offset < self.chunk.length).then(|| ChunkOffset::new(offset.get()))
+    }
+
+    /// The id of the device that a stripe lies on; 0, which is nobody's, for a stripe that is not there.
+    #[must_use]
+    pub fn stripe_device(&self, stripe_index: usize) -> DeviceId {
+        self.chunk
+            .stripes
+            .get(stripe_index)
+            .map_or(DeviceId::MIN, |stripe| stripe.device)
+    }
+
+    pub(crate) fn is_present(&self, stripe_index: usize) -> bool {
+        self.devices
+            .get(stripe_index)
+            .is_some_and(|slot| slot.device().is_some())
+    }
+
+    pub(crate) const fn has_stale(&self) -> bool {
+        self.has_stale
+    }
+
+    pub(crate) fn is_stale(&self, stripe_index: usize) -> bool {
+        self.devices
+            .get(stripe_index)
+            .is_some_and(|slot| slot.stale().is_some())
+    }
+
+    /// The address on its device of a byte of a stripe.
+    pub(crate) fn physical(&self, stripe_index: usize, offset: StripeOffset) -> Result<Physical, Error> {
+        let unmapped = || Corruption::Unmapped {
+            logical: self.start,
+            length: self.chunk.length,
+        };
+        let stripe = self.chunk.stripes.get(stripe_index).ok_or_else(unmapped)?;
+        stripe
+            .physical
+            .checked_add(ByteCount::new(offset.get()))
+            .ok_or_else(|| {
+                Error::from(Corruption::StripeOverflow {
+                    start: self.start,
+                    stripe_index,
+                    device: stripe.device,
+                    physical: stripe.physical,
+                    offset: offset.get(),
+                })
+            })
+    }
+}
+
+/// What adding a chunk did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Added {
+    /// It is new.
+    New,
+    /// The same chunk was there.
+    Same,
+    /// A chunk with the same range but another content was there, and stays.
+    Differs,
+}
+
+/// All chunks of a volume, in order of their addresses.
+#[derive(Clone, Debug, Default)]
+pub struct ChunkMap {
+    /// `start` of each chunk, apart from the chunks so that a search touches few cache lines.
+    starts: Vec<Logical>,
+    chunks: Vec<Arc<MappedChunk>>,
+}
+
+impl ChunkMap {
+    /// The chunks in order of their addresses.
+    #[must_use]
+    pub fn chunks(&self) -> &[Arc<MappedChunk>] {
+        &self.chunks
+    }
+
+    /// The chunk that maps an address.
+    #[must_use]
+    pub fn find(&self, logical: Logical) -> Option<&Arc<MappedChunk>> {
+        let after = self.starts.partition_point(|start| *start <= logical);
+        let chunk = self.chunks.get(after.checked_sub(1)?)?;
+        (logical < chunk.end()).then_some(chunk)
+    }
+
+    /// Adds a chunk. Chunks that come in order of their addresses are appended.
+    pub(crate) fn add(&mut self, chunk: MappedChunk) -> Result<Added, Error> {
+        let position = self.starts.partition_point(|start| *start < chunk.start);
+        if let Some(known) = self.chunks.get(position)
+            && known.start == chunk.start
+            && known.length() == chunk.length()
+        {
+            return Ok(if known.chunk == chunk.chunk {
+                Added::Same
+            } else {
+                Added::Differs
+            });
+        }
+        let before = position.checked_sub(1).and_then(|before| self.chunks.get(before));
+        let after = self.chunks.get(position);
+        for other in before.into_iter().chain(after) {
+            if chunk.start < other.end() && other.start < chunk.end() {
+                return Err(Error::from(Corruption::ChunksOverlap {
+                    start: chunk.start,
+                    end: chunk.end(),
+                    other_start: other.start,
+                    other_end: other.end(),
+                }));
+            }
+        }
+        self.starts.insert(position, chunk.start);
+        self.chunks.insert(position, Arc::new(chunk));
+        Ok(Added::New)
+    }
+}

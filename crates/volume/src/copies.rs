@@ -1,0 +1,222 @@
+//! Each copy and each stripe by itself: for scrub, repair and replace, and to show where an address lies.
+//!
+//! Copies are counted from 1, as btrfs-progs counts mirrors. With parity, copy 1 is the direct read and the
+//! others are ways to rebuild (the table in the crate's `mirror` room). Reading one copy is a statement about
+//! that copy: nothing else stands in for it, nothing is verified, and nothing goes to the fault log.
+
+use crate::Volume;
+use crate::error::{Corruption, Error};
+use crate::faults::FaultReason;
+use crate::fetch::{fetch, reachable};
+use crate::layout::{Content, StripeOffset};
+use crate::mirror::Segment;
+use crate::read::ExtentRead;
+use buttress_device::Buffer;
+use buttress_format::{ByteCount, DeviceId, Logical, Physical};
+use uuid::Uuid;
+
+/// What a mapping points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MappingContent {
+    /// A copy of the bytes.
+    Data {
+        /// Its number, from 1.
+        copy: u32,
+    },
+    /// Parity `P` over the bytes and their row.
+    P,
+    /// Parity `Q`.
+    Q,
+}
+
+/// Where a run of logical addresses lies on one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address of the run.
+    pub logical: Logical,
+    /// Its length: contiguous on the device.
+    pub length: ByteCount,
+    /// The device.
+    pub device: DeviceId,
+    /// The device's uuid.
+    pub device_uuid: Uuid,
+    /// Where on it.
+    pub physical: Physical,
+    /// A copy, or parity.
+    pub content: MappingContent,
+    /// Whether the device is missing.
+    pub missing: bool,
+}
+
+impl Volume {
+    /// How many copies the chunk that maps `logical` has; with parity, one and the ways to rebuild it.
+    ///
+    /// # Errors
+    /// [`Corruption::Unmapped`] when no chunk maps it.
+    pub fn copies(&self, logical: Logical) -> Result<u32, Error> {
+        let map = self.chunk_map();
+        let chunk = map.find(logical).ok_or(Corruption::Unmapped {
+            logical,
+            length: ByteCount::new(1),
+        })?;
+        Ok(chunk.layout().ways())
+    }
+
+    /// Everywhere that a range lies: run by run in logical order, in each run its copies in order, then parity.
+    ///
+    /// # Errors
+    /// A range that is not wholly mapped, or stripes outside the physical address space.
+    pub fn map(&self, logical: Logical, length: ByteCount) -> Result<Vec<Mapping>, Error> {
+        let length = length.to_usize().unwrap_or(usize::MAX);
+        let mut mappings = Vec::new();
+        for segment in self.segments(ExtentRead { logical, length })? {
+            let place = segment.place;
+            let copies = (0..place.copies).map(|copy| {
+                let content = MappingContent::Data {
+                    copy: u32::try_from(copy).unwrap_or(u32::MAX).saturating_add(1),
+                };
+                (place.stripe_index.saturating_add(copy), content)
+            });
+            let columns = segment.chunk.layout().data_columns();
+            let parity = [
+                (columns, MappingContent::P),
+                (columns.saturating_add(1), MappingContent::Q),
+            ];
+            let parity = parity.into_iter().filter_map(|(column, content)| {
+                Some((
+                    segment
+                        .chunk
+                        .layout()
+                        .stripe_of_column(place.parity?.row, column)?,
+                    content,
+                ))
+            });
+            for (stripe_index, content) in copies.chain(parity) {
+                let Some(slot) = segment.chunk.devices().get(stripe_index) else {
+                    continue;
+                };
+                mappings.push(Mapping {
+                    logical: segment.logical,
+                    length: ByteCount::of(segment.length()),
+                    device: slot.id(),
+                    device_uuid: slot.uuid(),
+                    physical: segment.physical_on(stripe_index),
+                    content,
+                    missing: slot.device().is_none(),
+                });
+            }
+        }
+        Ok(mappings)
+    }
+
+    /// Reads one copy of a range, whatever it holds.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchCopy`] for a number that the chunk does not have; [`Error::Unreadable`] when the device
+    /// is missing or fails.
+    pub fn read_copy(&self, read: ExtentRead, copy: u32) -> Result<Buffer, Error> {
+        let mut joined: Option<Buffer> = None;
+        for segment in self.segments(read)? {
+            let copies = segment.chunk.layout().ways();
+            if copy == 0 || copy > copies {
+                return Err(Error::NoSuchCopy {
+                    logical: segment.logical,
+                    copy,
+                    copies,
+                });
+            }
+            let way = segment.ways.iter().find(|way| way.copy == copy);
+            let bytes = match way {
+                Some(way) => fetch(&segment, *way, 0..segment.length())
+                    .map_err(|attempt| segment.unreadable(vec![attempt]))?,
+                None => return Err(segment.unreadable(Vec::new()).into()),
+            };
+            if bytes.len() == read.length {
+                return Ok(bytes);
+            }
+            let joined = joined.get_or_insert_with(|| Buffer::zeroed(read.length));
+            if let Some(place) = joined.get_mut(segment.range.clone()) {
+                place.copy_from_slice(&bytes);
+            }
+        }
+        joined.ok_or(
+            Corruption::Unmapped {
+                logical: read.logical,
+                length: ByteCount::of(read.length),
+            }
+            .into(),
+        )
+    }
+
+    /// Reads a stripe of the chunk at `logical` as it lies on its device, parity and unused parts included.
+    ///
+    /// # Errors
+    /// [`Corruption::Unmapped`] when there is no such chunk or stripe, or the range leaves the stripe;
+    /// [`Error::Unreadable`] when the device is missing or fails.
+    pub fn read_stripe(
+        &self,
+        logical: Logical,
+        stripe_index: usize,
+        offset: StripeOffset,
+        length: usize,
+    ) -> Result<Buffer, Error> {
+        let unmapped = Corruption::Unmapped {
+            logical,
+            length: ByteCount::of(length),
+        };
+        let map = self.chunk_map();
+        let chunk = map.find(logical).ok_or(unmapped.clone())?;
+        let end = offset.get().checked_add(ByteCount::of(length).get());
+        let last = end.and_then(|end| end.checked_sub(1)).map(StripeOffset::new);
+        let inside = last
+            .and_then(|last| chunk.layout().content(stripe_index, last))
+            .is_some();
+        if !inside || length == 0 {
+            return Err(unmapped.into());
+        }
+        let physical = chunk.physical(stripe_index, offset)?;
+        let read = reachable(chunk, stripe_index, physical, length)
+            .and_then(|device| device.read(physical.get(), length).map_err(FaultReason::Io));
+        read.map_err(|reason| {
+            let attempt = crate::Attempt {
+                copy: 1,
+                device: chunk.stripe_device(stripe_index),
+                physical,
+                reason,
+            };
+            crate::Unreadable {
+                logical,
+                length: ByteCount::of(length),
+                attempts: vec![attempt],
+            }
+            .into()
+        })
+    }
+
+    /// What lies at `physical` on a device: each chunk that has a stripe there, and what the stripe holds.
+    ///
+    /// Chunks of the RAID stripe tree place data freely in their stripes; for them this is not the place of the
+    /// data. The look-up goes through all chunks.
+    #[must_use]
+    pub fn contents_at(&self, device: Uuid, physical: Physical) -> Vec<(Logical, Content)> {
+        let map = self.chunk_map();
+        let mut found = Vec::new();
+        for chunk in map.chunks() {
+            for (stripe_index, stripe) in chunk.chunk().stripes.iter().enumerate() {
+                let offset = physical.checked_distance_from(stripe.physical);
+                let offset = offset.filter(|_| stripe.device_uuid == device);
+                let content = offset.and_then(|offset| {
+                    chunk
+                        .layout()
+                        .content(stripe_index, StripeOffset::new(offset.get()))
+                });
+                found.extend(content.map(|content| (chunk.start(), content)));
+            }
+        }
+        found
+    }
+
+    fn segments(&self, read: ExtentRead) -> Result<impl Iterator<Item = Segment>, Error> {
+        Ok(self.plan(read)?.into_iter().map(|pending| pending.segment))
+    }
+}

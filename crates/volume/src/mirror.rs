@@ -1,0 +1,266 @@
+//! The ways to get a run of bytes, and in which order they are tried.
+//!
+//! A [`Segment`] is a run that lies contiguously on one stripe (and on the stripes that copy it). Its *ways*
+//! are, for mirrored profiles, the copies; for RAID5 and RAID6 the direct read and every rebuild from the rest
+//! of the row:
+//!
+//! | copy | RAID5 | RAID6 |
+//! |---|---|---|
+//! | 1 | direct | direct |
+//! | 2 | other data and `P` | other data and `P` |
+//! | 3 | | other data and `Q` |
+//! | 4 … | | `P`, `Q` and the data without one other column, in column order |
+//!
+//! Ways that need a missing device are left out. Those that read a stale device come last. Among copies on several
+//! devices the first choice goes round with the address, a mebibyte at a time: both disks of a mirror work,
+//! neighbouring blocks still merge, and two runs do the same. Copies on one device are tried in order.
+
+use crate::chunk_map::MappedChunk;
+use crate::error::{Attempt, Corruption, Error, Unreadable};
+use crate::faults::FaultReason;
+use crate::layout::Place;
+use crate::parity::Recovery;
+use crate::stripe_tree::{StripeResolver, needs_resolver};
+use buttress_format::block_group::Profile;
+use buttress_format::{ByteCount, Logical, Physical};
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Reads of this many neighbouring bytes start at the same copy.
+const BALANCE_SHIFT: u32 = 20;
+
+/// How a way gets its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// They are read from one stripe.
+    Direct { stripe_index: usize, physical: Physical },
+    /// They are rebuilt from the rest of their row.
+    Rebuild(Recovery),
+}
+
+/// One way to get a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// Its number, from 1.
+    pub(crate) copy: u32,
+    pub(crate) source: Source,
+}
+
+/// A contiguous run of an extent, and the ways to get it, best first.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// Which bytes of the extent it is.
+    pub(crate) range: Range<usize>,
+    pub(crate) logical: Logical,
+    pub(crate) chunk: Arc<MappedChunk>,
+    pub(crate) place: Place,
+    pub(crate) ways: SmallVec<[Way; 4]>,
+}
+
+impl Segment {
+    /// Plans the run of at most `range` that starts at `logical`.
+    pub(crate) fn plan(
+        chunk: &Arc<MappedChunk>,
+        logical: Logical,
+        range: Range<usize>,
+        resolver: Option<&dyn StripeResolver>,
+    ) -> Result<Self, Error> {
+        let wanted = range.len();
+        let unmapped = || Corruption::Unmapped {
+            logical,
+            length: ByteCount::of(wanted),
+        };
+        let place = chunk
+            .offset_of(logical)
+            .and_then(|offset| chunk.layout().place(offset));
+        let place = place.ok_or_else(unmapped)?;
+        let mut length = place.length.to_usize().unwrap_or(usize::MAX).min(wanted);
+        let resolved = match resolver.filter(|_| needs_resolver(chunk.flags())) {
+            Some(resolver) => {
+                let found = resolver
+                    .resolve(logical)?
+                    .ok_or(Corruption::NoStripeExtent { logical })?;
+                let left = usize::try_from(found.length_from(logical)).unwrap_or(usize::MAX);
+                if left == 0 {
+                    return Err(Corruption::NoStripeExtent { logical }.into());
+                }
+                length = length.min(left);
+                Some(found)
+            }
+            None => None,
+        };
+        let end = range.start.checked_add(length).ok_or_else(unmapped)?;
+        let mut segment = Self {
+            range: range.start..end,
+            logical,
+            chunk: Arc::clone(chunk),
+            place,
+            ways: SmallVec::new(),
+        };
+        let mut failure = None;
+        for copy in segment.copies_in_order() {
+            let stripe_index = place.stripe_index.saturating_add(copy);
+            let physical = match &resolved {
+                Some(stripes) => stripes.physical(chunk, stripe_index, logical),
+                None => chunk.physical(stripe_index, place.stripe_offset),
+            };
+            match physical {
+                Ok(physical) => segment.add_way(
+                    copy,
+                    Source::Direct {
+                        stripe_index,
+                        physical,
+                    },
+                ),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        segment.add_rebuilds();
+        if chunk.has_stale() {
+            let mut ways = core::mem::take(&mut segment.ways);
+            ways.sort_by_cached_key(|way| segment.needs_stale(*way));
+            segment.ways = ways;
+        }
+        match failure {
+            Some(error) if segment.ways.is_empty() => Err(error),
+            _ => Ok(segment),
+        }
+    }
+
+    /// The bytes that it has.
+    pub(crate) fn length(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Copies counted from 0, the preferred one first.
+    fn copies_in_order(&self) -> impl Iterator<Item = usize> + use<> {
+        let copies = self.place.copies;
+        let spread = copies > 1 && self.chunk.layout().profile() != Profile::Dup;
+        let turn = usize::try_from(self.logical.get() >> BALANCE_SHIFT).unwrap_or(0);
+        let first = if spread {
+            turn.checked_rem(copies).unwrap_or(0)
+        } else {
+            0
+        };
+        (first..copies).chain(0..first)
+    }
+
+    /// Adds the way with number `index`, from 0, unless a device that it needs is missing.
+    fn add_way(&mut self, index: usize, source: Source) {
+        let present = match source {
+            Source::Direct { stripe_index, .. } => self.chunk.is_present(stripe_index),
+            Source::Rebuild(recovery) => self
+                .needed_columns(recovery)
+                .all(|(_, stripe_index)| self.chunk.is_present(stripe_index)),
+        };
+        if present {
+            let copy = u32::try_from(index.saturating_add(1)).unwrap_or(u32::MAX);
+            self.ways.push(Way { copy, source });
+        }
+    }
+
+    fn add_rebuilds(&mut self) {
+        let Some(place) = self.place.parity else { return };
+        self.add_way(1, Source::Rebuild(Recovery::WithP));
+        if self.chunk.layout().profile() == Profile::Raid6 {
+            self.add_way(2, Source::Rebuild(Recovery::WithQ));
+            let columns = self.chunk.layout().data_columns();
+            let others = (0..columns).filter(|other| *other != place.column);
+            for (index, other) in others.enumerate() {
+                self.add_way(
+                    index.saturating_add(3),
+                    Source::Rebuild(Recovery::WithPAndQ { other }),
+                );
+            }
+        }
+    }
+
+    /// Whether a way reads a device that missed commits.
+    fn needs_stale(&self, way: Way) -> bool {
+        match way.source {
+            Source::Direct { stripe_index, .. } => self.chunk.is_stale(stripe_index),
+            Source::Rebuild(recovery) => self
+                .needed_columns(recovery)
+                .any(|(_, stripe_index)| self.chunk.is_stale(stripe_index)),
+        }
+    }
+
+    /// The columns that a rebuild reads, each with its stripe. Columns past the data ones are `P` and `Q`.
+    pub(crate) fn needed_columns(&self, recovery: Recovery) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let layout = self.chunk.layout();
+        let columns = layout.data_columns();
+        let target = self.place.parity;
+        let data = (0..columns).filter(move |column| {
+            Some(*column) != target.map(|place| place.column)
+                && recovery != (Recovery::WithPAndQ { other: *column })
+        });
+        let p = (recovery != Recovery::WithQ).then_some(columns);
+        let q = (recovery != Recovery::WithP).then_some(columns.saturating_add(1));
+        data.chain(p)
+            .chain(q)
+            .filter_map(move |column| Some((column, layout.stripe_of_column(target?.row, column)?)))
+    }
+
+    /// The stripe that the way's bytes lie on; for a rebuild, the one that they should lie on.
+    pub(crate) fn stripe_of(&self, way: Way) -> usize {
+        match way.source {
+            Source::Direct { stripe_index, .. } => stripe_index,
+            Source::Rebuild(_) => self.place.stripe_index,
+        }
+    }
+
+    /// Where the segment's bytes, or the parity over them, lie on a stripe: the last address where the chunk's
+    /// numbers have no answer.
+    pub(crate) fn physical_on(&self, stripe_index: usize) -> Physical {
+        let direct = self.ways.iter().find_map(|way| match way.source {
+            Source::Direct {
+                stripe_index: index,
+                physical,
+            } if index == stripe_index => Some(physical),
+            _ => None,
+        });
+        let by_chunk = || self.chunk.physical(stripe_index, self.place.stripe_offset).ok();
+        direct.or_else(by_chunk).unwrap_or(Physical::MAX)
+    }
+
+    /// The failure of a way on a stripe, for error and log.
+    pub(crate) fn attempt(&self, way: Way, stripe_index: usize, reason: FaultReason) -> Attempt {
+        let device = self.chunk.stripe_device(stripe_index);
+        Attempt {
+            copy: way.copy,
+            device,
+            physical: self.physical_on(stripe_index),
+            reason,
+        }
+    }
+
+    /// The error when no way worked: copies out of reach first, then what was tried.
+    pub(crate) fn unreadable(&self, attempts: Vec<Attempt>) -> Unreadable {
+        let mut all = self.missing_copies();
+        all.extend(attempts);
+        Unreadable {
+            logical: self.logical,
+            length: ByteCount::of(self.length()),
+            attempts: all,
+        }
+    }
+
+    /// One attempt for each copy that is out of reach, for the error when nothing else works.
+    fn missing_copies(&self) -> Vec<Attempt> {
+        (0..self.place.copies)
+            .map(|copy| (copy, self.place.stripe_index.saturating_add(copy)))
+            .filter(|(_, stripe_index)| !self.chunk.is_present(*stripe_index))
+            .map(|(copy, stripe_index)| {
+                let copy = u32::try_from(copy.saturating_add(1)).unwrap_or(u32::MAX);
+                let device = self.chunk.stripe_device(stripe_index);
+                Attempt {
+                    copy,
+                    device,
+                    physical: self.physical_on(stripe_index),
+                    reason: FaultReason::Missing,
+                }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,203 @@
+//! What opening a volume says aloud without failing: the caller shows it, the volume is read all the same.
+
+use crate::error::{MissingDevice, Stale};
+use crate::superblocks::PrimaryFailure;
+use buttress_format::{ByteCount, DeviceId, Generation, Logical, Physical};
+use core::fmt;
+use uuid::Uuid;
+
+/// Something about a volume that the user should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The primary superblock of a device is bad; a copy was used.
+    SuperblockCopyUsed {
+        /// The device's name.
+        device: String,
+        /// What is wrong with the primary.
+        primary: PrimaryFailure,
+        /// Where the copy lies.
+        copy: Physical,
+        /// The copy's generation.
+        generation: Generation,
+    },
+    /// Features that only writers must know. The volume is read-only.
+    UnknownCompatRo {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// A device missed the last commits; its copies are used only when no other is there.
+    StaleDevice {
+        /// The device's name.
+        device: String,
+        /// Its id.
+        id: DeviceId,
+        /// Its generation and the volume's.
+        generations: Stale,
+    },
+    /// A device was not given, and the volume was opened degraded.
+    MissingDevice(MissingDevice),
+    /// More of a chunk's devices are missing than its profile tolerates: some of it cannot be read.
+    ChunkBeyondTolerance {
+        /// The chunk's start.
+        logical: Logical,
+        /// Its length.
+        length: ByteCount,
+        /// The profile's name.
+        profile: &'static str,
+        /// How many of its stripes lie on missing devices.
+        missing: usize,
+        /// How many may.
+        tolerated: usize,
+    },
+    /// A device is smaller than its device item says: an image cut short.
+    DeviceCutShort {
+        /// The device's name.
+        device: String,
+        /// Its id.
+        id: DeviceId,
+        /// How large it is.
+        size_bytes: u64,
+        /// How large it should be.
+        expected: ByteCount,
+    },
+    /// A chunk's stripe goes past the end of its device as the device item gives it.
+    StripePastDevice {
+        /// The chunk's start.
+        logical: Logical,
+        /// The device.
+        device: DeviceId,
+        /// Where the stripe ends.
+        end: Physical,
+        /// How large the device is.
+        device_bytes: ByteCount,
+    },
+    /// The superblock counts other devices than the chunk tree lists.
+    DeviceCount {
+        /// The superblock's count.
+        superblock: u64,
+        /// Device items in the chunk tree.
+        found: u64,
+    },
+    /// A system chunk in the superblock differs from the chunk tree's item; the superblock's is used.
+    SystemChunkDiffers {
+        /// The chunk's start.
+        logical: Logical,
+    },
+    /// A device that was given and that the chunk tree does not list; it is not used.
+    UnlistedDevice {
+        /// The device's name.
+        device: String,
+        /// Its uuid.
+        uuid: Uuid,
+    },
+    /// The volume is a seed: it is read-only for good.
+    Seed,
+}
+
+impl Notice {
+    /// Whether a writer must not touch the volume while this holds.
+    #[must_use]
+    pub const fn forbids_writing(&self) -> bool {
+        match self {
+            Self::UnknownCompatRo { .. }
+            | Self::ChunkBeyondTolerance { .. }
+            | Self::DeviceCutShort { .. }
+            | Self::StripePastDevice { .. }
+            | Self::SystemChunkDiffers { .. }
+            | Self::Seed => true,
+            Self::SuperblockCopyUsed { .. }
+            | Self::StaleDevice { .. }
+            | Self::MissingDevice(_)
+            | Self::DeviceCount { .. }
+            | Self::UnlistedDevice { .. } => false,
+        }
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SuperblockCopyUsed {
+                device,
+                primary,
+                copy,
+                generation,
+            } => write!(
+                f,
+                "{device}: the primary superblock is bad ({primary}); using the copy at {copy}, \
+                 generation {generation}"
+            ),
+            Self::UnknownCompatRo { names } => {
+                write!(
+                    f,
+                    "unknown compat_ro features: {}; the volume is read-only",
+                    names.join(", ")
+                )
+            }
+            Self::StaleDevice {
+                device,
+                id,
+                generations,
+            } => write!(
+                f,
+                "{device} (device {id}) is at generation {}, the volume at {}: its copies are used last",
+                generations.generation, generations.newest
+            ),
+            Self::MissingDevice(missing) => {
+                write!(
+                    f,
+                    "device {} with uuid {} is missing",
+                    missing.device, missing.uuid
+                )
+            }
+            Self::ChunkBeyondTolerance {
+                logical,
+                length,
+                profile,
+                missing,
+                tolerated,
+            } => write!(
+                f,
+                "chunk [{logical}, +{length}), {profile}: {missing} of its stripes are on missing devices, \
+                 {tolerated} may be; part of it cannot be read"
+            ),
+            Self::DeviceCutShort {
+                device,
+                id,
+                size_bytes,
+                expected,
+            } => write!(
+                f,
+                "{device} (device {id}) has {size_bytes} bytes and should have {expected}: it was cut short, \
+                 and what lies past its end cannot be read"
+            ),
+            Self::StripePastDevice {
+                logical,
+                device,
+                end,
+                device_bytes,
+            } => write!(
+                f,
+                "chunk {logical}: its stripe on device {device} ends at physical {end}, past the device's \
+                 {device_bytes} bytes"
+            ),
+            Self::DeviceCount { superblock, found } => {
+                write!(
+                    f,
+                    "the superblock counts {superblock} devices, the chunk tree lists {found}"
+                )
+            }
+            Self::SystemChunkDiffers { logical } => write!(
+                f,
+                "system chunk {logical} differs between superblock and chunk tree; the superblock's is used"
+            ),
+            Self::UnlistedDevice { device, uuid } => {
+                write!(
+                    f,
+                    "{device} (uuid {uuid}) is not a device of this volume any more; it is not used"
+                )
+            }
+            Self::Seed => f.write_str("the volume is a seed; it is read-only"),
+        }
+    }
+}

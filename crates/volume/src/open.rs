@@ -1,0 +1,190 @@
+//! Which devices make up a volume, and which of their superblocks leads.
+//!
+//! Devices are given in any order and known by what their superblocks say:
+//!
+//! - all with the fsid of the volume belong to it; two with one uuid are a device and its copy, and refused;
+//! - devices that are marked as seeds may have another fsid: the volume that sprouted from them lists them in
+//!   its chunk tree. Among seeds alone, the newest generation is the volume;
+//! - any other fsid is refused, both names given;
+//! - the newest generation leads; a device that is behind missed commits, and its copies are used last.
+//!
+//! Then the leading superblock's features are checked: unknown incompat bits are refused by name, unknown
+//! compat_ro bits make the volume read-only.
+
+use crate::devices::DeviceSlot;
+use crate::error::{DevicesError, Error, Stale};
+use crate::notice::Notice;
+use crate::superblocks::{self, DeviceSuperblock};
+use buttress_device::Device;
+use buttress_format::BlockFormat;
+use buttress_format::superblock::{Superblock, SuperblockFlags};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use uuid::Uuid;
+
+/// How to open a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Open with devices missing, and read what the others give.
+    pub degraded: bool,
+    /// What to do without, to get at data on a damaged volume.
+    pub rescue: Rescue,
+}
+
+/// The kernel's `rescue=` options. This layer hands them on to those that act on them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rescue {
+    /// `usebackuproot`: try the superblock's backup roots when the root tree cannot be read.
+    pub use_backup_root: bool,
+    /// `ignorebadroots`: go on without global trees that cannot be read.
+    pub ignore_bad_roots: bool,
+    /// `ignoredatacsums`: do not verify file data.
+    pub ignore_data_checksums: bool,
+    /// `nologreplay`: no word about a log tree.
+    pub no_log_replay: bool,
+}
+
+/// What the superblocks tell.
+pub(crate) struct Opened {
+    pub(crate) lead: Device,
+    pub(crate) superblock: Superblock,
+    pub(crate) format: BlockFormat,
+    pub(crate) slots: Vec<DeviceSlot>,
+    pub(crate) notices: Vec<Notice>,
+}
+
+/// A device with its superblock.
+struct Candidate {
+    device: Device,
+    superblock: Superblock,
+}
+
+impl Candidate {
+    fn is_seed(&self) -> bool {
+        self.superblock.flags.contains(SuperblockFlags::SEEDING)
+    }
+
+    fn belongs_to(&self, fsid: Uuid) -> bool {
+        self.superblock.fsid == fsid
+    }
+}
+
+pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
+    let mut notices = Vec::new();
+    let mut candidates = Vec::with_capacity(devices.len());
+    for device in devices {
+        let DeviceSuperblock {
+            superblock, notice, ..
+        } = superblocks::choose(&device)?;
+        notices.extend(notice);
+        candidates.push(Candidate { device, superblock });
+    }
+    refuse_duplicates(&candidates)?;
+    let lead = choose_lead(&candidates)?;
+    let superblock = lead.superblock.clone();
+    superblock.incompat.require_readable()?;
+    if let Err(unsupported) = superblock.compat_ro.require_writable() {
+        notices.push(Notice::UnknownCompatRo {
+            names: unsupported.names,
+        });
+    }
+    if superblock.flags.contains(SuperblockFlags::SEEDING) {
+        notices.push(Notice::Seed);
+    }
+    let seed_fsids = candidates
+        .iter()
+        .filter(|candidate| !candidate.belongs_to(superblock.fsid))
+        .map(|candidate| candidate.superblock.metadata_uuid)
+        .collect();
+    let format = BlockFormat {
+        seed_fsids,
+        ..superblock.block_format()
+    };
+    let lead = lead.device.clone();
+    let mut slots = Vec::with_capacity(candidates.len());
+    for Candidate {
+        device,
+        superblock: own,
+    } in candidates
+    {
+        let id = own.device_item.device;
+        // Seeds are not written any more when their sprout is: being behind is their nature.
+        let behind = own.fsid == superblock.fsid && own.generation < superblock.generation;
+        let stale = behind.then_some(Stale {
+            generation: own.generation,
+            newest: superblock.generation,
+        });
+        if let Some(generations) = stale {
+            notices.push(Notice::StaleDevice {
+                device: device.name().to_owned(),
+                id,
+                generations,
+            });
+        }
+        slots.push(DeviceSlot::given(
+            id,
+            own.device_item.uuid,
+            own.fsid,
+            device,
+            stale,
+        ));
+    }
+    Ok(Opened {
+        lead,
+        superblock,
+        format,
+        slots,
+        notices,
+    })
+}
+
+fn refuse_duplicates(candidates: &[Candidate]) -> Result<(), DevicesError> {
+    let mut seen: HashMap<Uuid, &Candidate> = HashMap::new();
+    for candidate in candidates {
+        let item = &candidate.superblock.device_item;
+        match seen.entry(item.uuid) {
+            Entry::Vacant(entry) => {
+                entry.insert(candidate);
+            }
+            Entry::Occupied(entry) => {
+                return Err(DevicesError::Duplicate {
+                    first: entry.get().device.name().to_owned(),
+                    second: candidate.device.name().to_owned(),
+                    device: item.device,
+                    uuid: item.uuid,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The candidate of the newest generation among those of the volume; of equals, the smallest device id.
+fn choose_lead(candidates: &[Candidate]) -> Result<&Candidate, DevicesError> {
+    let newest = |candidates: &mut dyn Iterator<Item = &'_ Candidate>| -> Option<(u64, Uuid)> {
+        candidates
+            .map(|candidate| (candidate.superblock.generation.get(), candidate.superblock.fsid))
+            .max_by_key(|(generation, _)| *generation)
+    };
+    let mut own = candidates.iter().filter(|candidate| !candidate.is_seed());
+    let (_, fsid) = newest(&mut own.clone())
+        .or_else(|| newest(&mut candidates.iter()))
+        .ok_or(DevicesError::None)?;
+    let lead = candidates
+        .iter()
+        .filter(|candidate| candidate.belongs_to(fsid))
+        .max_by_key(|candidate| {
+            let id = candidate.superblock.device_item.device;
+            (candidate.superblock.generation, core::cmp::Reverse(id))
+        })
+        .ok_or(DevicesError::None)?;
+    match own.find(|candidate| !candidate.belongs_to(fsid)) {
+        None => Ok(lead),
+        Some(foreign) => Err(DevicesError::Foreign {
+            first: lead.device.name().to_owned(),
+            first_fsid: fsid,
+            second: foreign.device.name().to_owned(),
+            second_fsid: foreign.superblock.fsid,
+        }),
+    }
+}

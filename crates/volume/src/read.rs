@@ -1,0 +1,258 @@
+//! Reads of logical extents: started in batches, awaited with a verifier.
+//!
+//! [`Volume::start_reads`] plans every extent (splits it at stripe and chunk ends into [`Segment`]s), picks the
+//! first way of each, and hands each device all of its requests in one plug, so that neighbours merge. A
+//! [`PendingExtent`] is then awaited in one of two ways:
+//!
+//! - [`PendingExtent::wait_verified`], for tree blocks: the verifier sees the whole extent and takes or rejects
+//!   it; on rejection the other ways are tried, all or nothing;
+//! - [`PendingExtent::wait_data`], for file data: the verifier names the sectors that do not match, and only
+//!   those are fetched again, each from wherever it is good.
+//!
+//! What was passed over on the way to a good result goes to the fault log; what nothing could replace is in the
+//! error too. Nothing is written: healing belongs here when the volume can be written.
+
+mod data;
+mod verified;
+
+use crate::Volume;
+use crate::error::{Attempt, Corruption, Error};
+use crate::faults::{Fault, FaultReason, Rejection};
+use crate::fetch::reachable;
+use crate::mirror::{Segment, Source, Way};
+use buttress_device::{Buffer, Device, PendingRead, ReadRequest};
+use buttress_format::{ByteCount, Logical};
+use bytes::Bytes;
+use smallvec::SmallVec;
+use std::ops::Range;
+
+pub use data::LostRange;
+
+/// The longest extent that can be read at once: twice the longest data extent.
+pub const MAXIMUM_READ_BYTES: usize = 256 << 20;
+
+/// Finds the sectors of an extent that do not match their checksums: pushes their ranges, in order.
+pub type VerifySectors<'a> = dyn Fn(&[u8], &mut Vec<Range<usize>>) + 'a;
+
+/// A range of logical addresses to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExtentRead {
+    /// The first address.
+    pub logical: Logical,
+    /// How many bytes, from 1 to [`MAXIMUM_READ_BYTES`].
+    pub length: usize,
+}
+
+/// An extent whose first read is under way. Dropping it lets the read finish unseen.
+#[derive(Debug)]
+#[must_use = "the bytes come with `wait_verified` or `wait_data`"]
+pub struct PendingExtent {
+    read: ExtentRead,
+    plan: Result<SmallVec<[PendingSegment; 1]>, Error>,
+}
+
+/// A segment and the read of its first way, where that was started.
+#[derive(Debug)]
+pub(crate) struct PendingSegment {
+    pub(crate) segment: Segment,
+    started: Option<PendingRead>,
+}
+
+impl PendingSegment {
+    /// Waits for the first way, or gets it now if it was not started.
+    fn first(&mut self) -> Option<(Way, Result<Buffer, Attempt>)> {
+        let way = *self.segment.ways.first()?;
+        let result = match self.started.take() {
+            Some(read) => read.wait().map_err(|error| {
+                self.segment
+                    .attempt(way, self.segment.stripe_of(way), FaultReason::Io(error))
+            }),
+            None => crate::fetch::fetch(&self.segment, way, 0..self.segment.length()),
+        };
+        Some((way, result))
+    }
+}
+
+impl Volume {
+    /// Plans an extent: its segments in order, none empty, together exactly the extent.
+    pub(crate) fn plan(&self, read: ExtentRead) -> Result<SmallVec<[PendingSegment; 1]>, Error> {
+        let ExtentRead { logical, length } = read;
+        if length == 0 || length > MAXIMUM_READ_BYTES {
+            return Err(Error::ReadLength {
+                logical,
+                length_bytes: length,
+                maximum_bytes: MAXIMUM_READ_BYTES,
+            });
+        }
+        let map = self.chunk_map();
+        let resolver = self.resolver();
+        let mut segments = SmallVec::new();
+        let mut position = 0;
+        while position < length {
+            let rest = ByteCount::of(length.saturating_sub(position));
+            let unmapped = |logical| Corruption::Unmapped {
+                logical,
+                length: rest,
+            };
+            let at = logical
+                .checked_add(ByteCount::of(position))
+                .ok_or(unmapped(logical))?;
+            let chunk = map.find(at).ok_or(unmapped(at))?;
+            let segment = Segment::plan(chunk, at, position..length, resolver)?;
+            position = segment.range.end;
+            segments.push(PendingSegment {
+                segment,
+                started: None,
+            });
+        }
+        Ok(segments)
+    }
+
+    /// Starts reading extents: one plug on every device. Results are in the order asked; an extent that cannot
+    /// be mapped fails when it is awaited.
+    pub fn start_reads(&self, reads: &[ExtentRead]) -> Vec<PendingExtent> {
+        let mut extents: Vec<_> = reads
+            .iter()
+            .map(|read| PendingExtent {
+                read: *read,
+                plan: self.plan(*read),
+            })
+            .collect();
+        start_first_ways(&mut extents);
+        extents
+    }
+
+    /// Reads one extent and waits: see [`PendingExtent::wait_verified`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_verified<T>(
+        &self,
+        read: ExtentRead,
+        verify: &mut dyn FnMut(Bytes) -> Result<T, Rejection>,
+    ) -> Result<T, Error> {
+        self.prepare(read).wait_verified(self, verify)
+    }
+
+    /// Reads one extent of file data and waits: see [`PendingExtent::wait_data`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_data(
+        &self,
+        read: ExtentRead,
+        verify: &VerifySectors<'_>,
+    ) -> Result<(Buffer, Vec<LostRange>), Error> {
+        self.prepare(read).wait_data(self, verify)
+    }
+
+    /// One extent: a single segment is left to be read by the waiting thread itself, without a queue between.
+    fn prepare(&self, read: ExtentRead) -> PendingExtent {
+        let mut extent = PendingExtent {
+            read,
+            plan: self.plan(read),
+        };
+        if extent.plan.as_ref().is_ok_and(|plan| plan.len() > 1) {
+            start_first_ways(core::slice::from_mut(&mut extent));
+        }
+        extent
+    }
+
+    /// Puts a failure of `part` of a segment (counted from the segment's start) into the fault log.
+    fn record_fault(&self, segment: &Segment, attempt: &Attempt, part: Range<usize>) {
+        let name = segment
+            .chunk
+            .devices()
+            .iter()
+            .find(|slot| slot.id() == attempt.device);
+        self.recorder().record(Fault {
+            device: attempt.device,
+            device_name: name.map_or_else(|| "unknown".into(), |slot| slot.name().clone()),
+            physical: attempt.physical.saturating_add(ByteCount::of(part.start)),
+            logical: segment.logical.saturating_add(ByteCount::of(part.start)),
+            length: ByteCount::of(part.len()),
+            copy: attempt.copy,
+            reason: attempt.reason.clone(),
+        });
+    }
+}
+
+/// Starts the first way of every segment that reads one stripe, device by device.
+fn start_first_ways(extents: &mut [PendingExtent]) {
+    struct Plug<'a> {
+        device: Device,
+        requests: Vec<ReadRequest>,
+        slots: Vec<&'a mut Option<PendingRead>>,
+    }
+    let mut plugs: SmallVec<[(usize, Plug<'_>); 4]> = SmallVec::new();
+    let segments = extents
+        .iter_mut()
+        .filter_map(|extent| extent.plan.as_mut().ok())
+        .flatten();
+    for PendingSegment { segment, started } in segments {
+        let Some(Way {
+            source: Source::Direct {
+                stripe_index,
+                physical,
+            },
+            ..
+        }) = segment.ways.first()
+        else {
+            continue;
+        };
+        // What is out of reach is left to the wait, which fails it with its place.
+        let Ok(device) = reachable(&segment.chunk, *stripe_index, *physical, segment.length()) else {
+            continue;
+        };
+        let Some(slot) = segment.chunk.devices().get(*stripe_index) else {
+            continue;
+        };
+        let identity = std::sync::Arc::as_ptr(slot).addr();
+        let request = ReadRequest {
+            offset_bytes: physical.get(),
+            length: segment.length(),
+        };
+        let plug = match plugs.iter_mut().position(|(other, _)| *other == identity) {
+            Some(position) => plugs.get_mut(position),
+            None => {
+                plugs.push((
+                    identity,
+                    Plug {
+                        device: device.clone(),
+                        requests: Vec::new(),
+                        slots: Vec::new(),
+                    },
+                ));
+                plugs.last_mut()
+            }
+        };
+        if let Some((_, plug)) = plug {
+            plug.requests.push(request);
+            plug.slots.push(started);
+        }
+    }
+    for (_, plug) in plugs {
+        for (slot, read) in plug.slots.into_iter().zip(plug.device.start_reads(plug.requests)) {
+            *slot = Some(read);
+        }
+    }
+}
+
+impl PendingExtent {
+    /// What it reads.
+    #[must_use]
+    pub const fn read(&self) -> ExtentRead {
+        self.read
+    }
+
+    /// Whether waiting would return at once if the first copies are good.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        match &self.plan {
+            Ok(plan) => plan
+                .iter()
+                .all(|pending| pending.started.as_ref().is_some_and(PendingRead::is_ready)),
+            Err(_) => true,
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! [`Volume`]: the devices, the chunk map and what was noticed, behind one handle.
+//!
+//! Opening goes in steps, since the chunk tree is read through the volume that it describes:
+//!
+//! 1. [`Volume::open`] chooses superblocks, matches devices and maps the system chunks;
+//! 2. the layers above read the chunk tree and hand every device item to [`Volume::add_device`] and every chunk
+//!    item to [`Volume::add_chunk`];
+//! 3. [`Volume::finish_bootstrap`] says whether the devices suffice;
+//! 4. with the raid-stripe-tree feature, [`Volume::set_stripe_resolver`] connects that tree.
+//!
+//! Invariants: chunks and devices are only added; a reader works with the map as it was when it started; no
+//! lock is held over I/O.
+
+use crate::chunk_map::{Added, ChunkMap, MappedChunk};
+use crate::devices::{DeviceSlot, DeviceTable};
+use crate::error::{DevicesError, Error};
+use crate::faults::{FaultLog, FaultRecorder};
+use crate::notice::Notice;
+use crate::open::{self, OpenOptions};
+use crate::stripe_tree::StripeResolver;
+use buttress_device::{Device, VirtualClock};
+use buttress_format::chunk::Chunk;
+use buttress_format::device_item::DeviceItem;
+use buttress_format::superblock::Superblock;
+use buttress_format::{BlockFormat, ByteCount, Logical, Physical};
+use parking_lot::{Mutex, RwLock};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How many notices are kept; a hostile chunk tree could cause one per chunk.
+const NOTICES_KEPT: usize = 256;
+
+/// A volume: logical addresses over devices. Shared as `Arc<Volume>`.
+#[derive(Debug)]
+pub struct Volume {
+    superblock: Superblock,
+    format: BlockFormat,
+    options: OpenOptions,
+    devices: RwLock<DeviceTable>,
+    chunks: RwLock<Arc<ChunkMap>>,
+    resolver: OnceLock<Arc<dyn StripeResolver>>,
+    notices: Mutex<Vec<Notice>>,
+    recorder: FaultRecorder,
+    /// One device of the volume, for its clock: simulated devices of a volume share one.
+    clocked: Device,
+}
+
+impl Volume {
+    /// Opens the volume that the devices make up, as far as its superblocks tell.
+    ///
+    /// Devices may come in any order; the one of the newest generation leads. See [`crate::open`].
+    ///
+    /// # Errors
+    /// No valid superblock, unknown incompat features, devices of different volumes or one twice, bad system
+    /// chunks. A missing device is not an error yet.
+    pub fn open(devices: Vec<Device>, options: OpenOptions) -> Result<Self, Error> {
+        let opened = open::choose(devices)?;
+        let volume = Self {
+            format: opened.format,
+            options,
+            devices: RwLock::new(DeviceTable::new(opened.slots)),
+            chunks: RwLock::default(),
+            resolver: OnceLock::new(),
+            notices: Mutex::new(opened.notices),
+            recorder: FaultRecorder::default(),
+            clocked: opened.lead,
+            superblock: opened.superblock,
+        };
+        for (key, chunk) in &volume.superblock.system_chunks {
+            volume.add_chunk(Logical::new(key.offset), chunk.clone())?;
+        }
+        Ok(volume)
+    }
+
+    /// The superblock in use: the leading device's.
+    #[must_use]
+    pub const fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// What the checks of tree blocks need to know of the volume.
+    #[must_use]
+    pub const fn block_format(&self) -> &BlockFormat {
+        &self.format
+    }
+
+    /// The options that it was opened with.
+    #[must_use]
+    pub const fn options(&self) -> &OpenOptions {
+        &self.options
+    }
+
+    /// What was noticed so far, in order.
+    #[must_use]
+    pub fn notices(&self) -> Vec<Notice> {
+        self.notices.lock().clone()
+    }
+
+    /// Whether nothing that was noticed forbids writing.
+    #[must_use]
+    pub fn may_be_written(&self) -> bool {
+        !self.notices.lock().iter().any(Notice::forbids_writing)
+    }
+
+    /// What reads passed over so far.
+    #[must_use]
+    pub fn faults(&self) -> FaultLog {
+        self.recorder.snapshot()
+    }
+
+    /// Adds a chunk item: `start` is the offset of its key. The same chunk may come twice, as system chunks do.
+    ///
+    /// # Errors
+    /// A chunk that overlaps another, that its profile does not allow, or whose stripes name a known device by
+    /// another id.
+    pub fn add_chunk(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
+        let devices = {
+            let mut table = self.devices.write();
+            let stripes = chunk.stripes.iter();
+            stripes
+                .map(|stripe| table.find_or_miss(stripe.device, stripe.device_uuid))
+                .collect::<Result<Vec<_>, Error>>()?
+        };
+        let chunk = MappedChunk::new(start, chunk, devices)?;
+        let added = Arc::make_mut(&mut self.chunks.write()).add(chunk)?;
+        if added == Added::Differs {
+            self.notice(Notice::SystemChunkDiffers { logical: start });
+        }
+        Ok(())
+    }
+
+    /// Adds a device item of the chunk tree.
+    ///
+    /// # Errors
+    /// An item that contradicts what is known of its device.
+    pub fn add_device(&self, item: DeviceItem) -> Result<(), Error> {
+        self.devices.write().add_item(item)
+    }
+
+    /// To be called when all chunk and device items were added: checks that the devices suffice.
+    ///
+    /// # Errors
+    /// [`DevicesError::Missing`] when a device is missing and the volume was not opened degraded;
+    /// [`DevicesError::Foreign`] when a seed device was given that the volume does not list.
+    pub fn finish_bootstrap(&self) -> Result<(), Error> {
+        let slots = self.devices();
+        let map = self.chunk_map();
+        let missing: Vec<_> = slots
+            .iter()
+            .filter(|slot| slot.device().is_none())
+            .map(|slot| slot.as_missing())
+            .collect();
+        if !missing.is_empty() && !self.options.degraded {
+            return Err(DevicesError::Missing(missing).into());
+        }
+        missing
+            .into_iter()
+            .for_each(|device| self.notice(Notice::MissingDevice(device)));
+        let listed = slots.iter().filter(|slot| slot.item().is_some());
+        let found = ByteCount::of(listed.count()).get();
+        if found != self.superblock.num_devices {
+            self.notice(Notice::DeviceCount {
+                superblock: self.superblock.num_devices,
+                found,
+            });
+        }
+        for slot in &slots {
+            self.check_device(slot, found > 0)?;
+        }
+        map.chunks().iter().for_each(|chunk| self.check_chunk(chunk));
+        Ok(())
+    }
+
+    fn check_device(&self, slot: &DeviceSlot, items_known: bool) -> Result<(), Error> {
+        let Some(device) = slot.device() else {
+            return Ok(());
+        };
+        match slot.expected_bytes() {
+            Some(expected) if expected.get() > device.size_bytes() => {
+                self.notice(Notice::DeviceCutShort {
+                    device: slot.name().to_string(),
+                    id: slot.id(),
+                    size_bytes: device.size_bytes(),
+                    expected,
+                });
+            }
+            None if items_known && slot.fsid() != self.superblock.fsid => {
+                return Err(Error::from(DevicesError::Foreign {
+                    first: self.clocked.name().to_owned(),
+                    first_fsid: self.superblock.fsid,
+                    second: slot.name().to_string(),
+                    second_fsid: slot.fsid(),
+                }));
+            }
+            None if items_known => self.notice(Notice::UnlistedDevice {
+                device: slot.name().to_string(),
+                uuid: slot.uuid(),
+            }),
+            Some(_) | None => {}
+        }
+        Ok(())
+    }
+
+    fn check_chunk(&self, chunk: &MappedChunk) {
+        let profile = chunk.layout().profile();
+        let tolerated = usize::from(profile.tolerated_failures());
+        if chunk.missing_stripes() > tolerated {
+            self.notice(Notice::ChunkBeyondTolerance {
+                logical: chunk.start(),
+                length: chunk.length(),
+                profile: profile.name(),
+                missing: chunk.missing_stripes(),
+                tolerated,
+            });
+        }
+        for (stripe, slot) in chunk.chunk().stripes.iter().zip(chunk.devices()) {
+            let end = stripe.physical.checked_add(chunk.layout().device_extent_bytes());
+            let end = end.unwrap_or(Physical::MAX);
+            if let Some(device_bytes) = slot.expected_bytes()
+                && end.get() > device_bytes.get()
+            {
+                self.notice(Notice::StripePastDevice {
+                    logical: chunk.start(),
+                    device: slot.id(),
+                    end,
+                    device_bytes,
+                });
+            }
+        }
+    }
+
+    /// Connects the RAID stripe tree. Only the first call has an effect.
+    pub fn set_stripe_resolver(&self, resolver: Arc<dyn StripeResolver>) {
+        let _ = self.resolver.set(resolver);
+    }
+
+    pub(crate) fn resolver(&self) -> Option<&dyn StripeResolver> {
+        self.resolver.get().map(AsRef::as_ref)
+    }
+
+    /// The chunk map as it is now.
+    #[must_use]
+    pub fn chunk_map(&self) -> Arc<ChunkMap> {
+        Arc::clone(&self.chunks.read())
+    }
+
+    /// The devices known so far: those given first, then missing ones.
+    #[must_use]
+    pub fn devices(&self) -> Vec<Arc<DeviceSlot>> {
+        self.devices.read().slots().to_vec()
+    }
+
+    /// The virtual clock, when the devices are simulated: then everything is to run on the calling thread.
+    #[must_use]
+    pub fn virtual_clock(&self) -> Option<VirtualClock> {
+        self.clocked.virtual_clock()
+    }
+
+    /// Moves a simulated clock on by computing time; does nothing on real devices.
+    pub fn charge_cpu(&self, duration: Duration) {
+        self.clocked.charge_cpu(duration);
+    }
+
+    pub(crate) const fn recorder(&self) -> &FaultRecorder {
+        &self.recorder
+    }
+
+    fn notice(&self, notice: Notice) {
+        let mut notices = self.notices.lock();
+        if notices.len() < NOTICES_KEPT {
+            notices.push(notice);
+        }
+    }
+}
