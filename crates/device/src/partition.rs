@@ -2,7 +2,7 @@
 //!
 //! A GUID partition table is taken first ([`gpt`]), from its backup if the primary is damaged, then a master boot
 //! record ([`mbr`]) with the logical partitions of its extended ones. A volume on a partition then sees a
-//! backend of its own ([`window`]) that begins and ends where the partition does.
+//! backend of its own ([`mod@window`]) that begins and ends where the partition does.
 //!
 //! Tables are not trusted: what lies outside the device, overflows, or runs in a circle is an error or is
 //! passed over; never more than [`gpt::TABLE_BYTES`] are read, nor more than [`mbr::MAX_LOGICAL`] links followed.

@@ -156,6 +156,37 @@ fn a_mounted_image_is_read_with_a_notice_and_not_written() {
     }
 }
 
+/// The mount table names only one of a volume's devices; the others are in use all the same.
+#[test]
+fn every_device_of_a_mounted_volume_is_seen() {
+    let files = [image(160 << 20), image(160 << 20)];
+    let paths = files.each_ref().map(|file| file.path().to_str().unwrap());
+    if run("mkfs.btrfs", &["-q", paths[0], paths[1]]).is_none() {
+        return;
+    }
+    let nodes = files.each_ref().map(|file| Loop::attach(file.path(), 512));
+    let [Some(first), Some(second)] = &nodes else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let mount_point = directory.path().to_str().unwrap();
+    let names = [first, second].map(|node| node.0.to_str().unwrap());
+    let options = format!("device={},device={}", names[0], names[1]);
+    if run("mount", &["-t", "btrfs", "-o", &options, names[0], mount_point]).is_none() {
+        return;
+    }
+    let write = OpenOptions {
+        write: true,
+        ..OpenOptions::default()
+    };
+    let refused = paths.map(|path| Device::open(path, &write).is_err());
+    run("umount", &[mount_point]).unwrap();
+    run("btrfs", &["device", "scan", "--forget", names[0]]);
+    run("btrfs", &["device", "scan", "--forget", names[1]]);
+    assert_eq!(refused, [true, true]);
+    assert!(Device::open(paths[1], &write).is_ok(), "free again");
+}
+
 #[test]
 fn files_are_opened_only_if_they_can_hold_a_volume() {
     let missing = Device::open("/nonexistent/image", &OpenOptions::default()).unwrap_err();

@@ -6,11 +6,15 @@
 //!   device for writing is opened exclusively, which the kernel refuses while it is mounted. An image file can
 //!   be mounted through a loop device, which the kernel does not connect with opening the file: the loop devices
 //!   are looked through for it (`/sys/block/loop*/loop/backing_file`).
+//!
+//! "In use" is what anybody may see: the mount table names one device of each mount, `/sys/fs/btrfs` all devices of
+//! mounted btrfs volumes, and a disk's `holders` what is stacked upon it.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -18,27 +22,45 @@ use rustix::io::Errno;
 /// Takes the lock and looks for mounts. For writing, what is in use is refused; for reading, the answer says
 /// what the user should know.
 pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool) -> io::Result<Vec<String>> {
-    lock(file, write)?;
-    let mut users = Vec::new();
-    if is_block_device {
-        if is_mounted(file.metadata()?.rdev()) {
-            users.push(path.to_path_buf());
-        }
+    lock_patiently(file, write, is_block_device)?;
+    let metadata = file.metadata()?;
+    let users = if is_block_device {
+        let (major, minor) = (
+            rustix::fs::major(metadata.rdev()),
+            rustix::fs::minor(metadata.rdev()),
+        );
+        let disk = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"));
+        disk.map(|disk| parts_in_use(&disk)).unwrap_or_default()
     } else {
-        users.extend(mounted_loop_devices(file)?);
-    }
+        loop_devices_in_use(&metadata)
+    };
     let Some(user) = users.first() else {
         return Ok(Vec::new());
     };
     let user = user.display();
     if write {
-        let what = format!("it is mounted through {user}; unmount that first, or open it read-only");
+        let what = format!("it is mounted or in use as {user}; unmount that first, or open it read-only");
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
     }
     Ok(vec![format!(
-        "{} is mounted through {user}: what is read may change meanwhile, and may be older than what the mount shows",
+        "{} is mounted or in use as {user}: what is read may change meanwhile, and be older than what a mount shows",
         path.display()
     )])
+}
+
+/// Takes the lock. Whoever makes device nodes (udev) holds a lock on a block device for a moment whenever it
+/// appears or changes: that is waited for.
+fn lock_patiently(file: &File, write: bool, is_block_device: bool) -> io::Result<()> {
+    let tries = if is_block_device { 20 } else { 0 };
+    for _ in 0..tries {
+        match lock(file, write) {
+            Err(cause) if cause.kind() == io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            answer => return answer,
+        }
+    }
+    lock(file, write)
 }
 
 fn lock(file: &File, write: bool) -> io::Result<()> {
@@ -61,14 +83,10 @@ fn lock(file: &File, write: bool) -> io::Result<()> {
     }
 }
 
-/// The loop devices, among them partitions of loop devices, that are mounted and lie on this file.
-fn mounted_loop_devices(file: &File) -> io::Result<Vec<PathBuf>> {
-    let image = file.metadata()?;
-    let Ok(devices) = fs::read_dir("/sys/block") else {
-        return Ok(Vec::new());
-    };
+/// The loop devices, among them partitions of loop devices, that lie on this file and are in use.
+fn loop_devices_in_use(image: &fs::Metadata) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for device in devices.flatten() {
+    for device in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
         let Ok(backing) = fs::read_to_string(device.path().join("loop/backing_file")) else {
             continue;
         };
@@ -77,42 +95,47 @@ fn mounted_loop_devices(file: &File) -> io::Result<Vec<PathBuf>> {
             continue;
         };
         if (backing.dev(), backing.ino()) == (image.dev(), image.ino()) {
-            found.extend(mounted_parts(&device.path()));
+            found.extend(parts_in_use(&device.path()));
         }
     }
-    Ok(found)
+    found
 }
 
-/// A disk's device node and its partitions' nodes, as far as they are mounted.
-fn mounted_parts(disk: &Path) -> Vec<PathBuf> {
+/// Of a disk and its partitions, the nodes of those that are in use. `disk` is its directory in sysfs.
+fn parts_in_use(disk: &Path) -> Vec<PathBuf> {
     let name = disk
         .file_name()
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default();
-    let parts = fs::read_dir(disk)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name());
-    let parts = parts
-        .map(|part| part.to_string_lossy().into_owned())
-        .filter(|part| part.starts_with(&name));
-    std::iter::once(name.clone())
-        .chain(parts)
-        .map(|node| Path::new("/dev").join(node))
-        .filter(|node| {
-            fs::metadata(node).is_ok_and(|node| node.file_type().is_block_device() && is_mounted(node.rdev()))
-        })
+    let parts = fs::read_dir(disk).into_iter().flatten().flatten();
+    let parts = parts.map(|part| part.file_name().to_string_lossy().into_owned());
+    let parts = parts.filter(|part| part.starts_with(&name) && disk.join(part).join("partition").exists());
+    let names = std::iter::once(name.clone()).chain(parts);
+    names
+        .filter(|name| is_in_use(name))
+        .map(|name| Path::new("/dev").join(name))
         .collect()
 }
 
-/// Whether a block device is mounted somewhere that this process can see.
-///
-/// The mount table names btrfs's mounts by an anonymous device number, so the source path is compared too.
+/// Whether the block device with this name in sysfs is mounted, in a mounted btrfs volume, or part of a stacked
+/// device.
+fn is_in_use(name: &str) -> bool {
+    let mut holders = fs::read_dir(format!("/sys/class/block/{name}/holders"))
+        .into_iter()
+        .flatten();
+    let mut volumes = fs::read_dir("/sys/fs/btrfs").into_iter().flatten().flatten();
+    holders.next().is_some()
+        || volumes.any(|volume| volume.path().join("devices").join(name).exists())
+        || fs::metadata(Path::new("/dev").join(name))
+            .is_ok_and(|node| node.file_type().is_block_device() && is_mounted(node.rdev()))
+}
+
+/// Whether a block device is the source of a mount that this process can see.
 fn is_mounted(device: u64) -> bool {
     let Ok(table) = fs::read_to_string("/proc/self/mountinfo") else {
         return false;
     };
+    // btrfs's mounts have an anonymous device number, so it is the source's that counts.
     table.lines().filter_map(mount_source).any(|source| {
         fs::metadata(source)
             .is_ok_and(|source| source.file_type().is_block_device() && source.rdev() == device)

@@ -5,7 +5,7 @@
 //! [`Drive::queue_depth`] of the queue. The queue is in the order of submission (each batch ascending by offset):
 //! what does not fit into the drive waits there.
 //!
-//! The loop runs when somebody looks: first up to the time that the clock shows ([`DiskState::settle`]), so that
+//! The loop runs when somebody looks: first up to the time that the clock shows ([`SimulatedEngine::settle`]), so that
 //! no choice made then knows of requests that come later; then, while a caller is blocked, onwards until the
 //! request he waits for has been begun, which nothing can change any more. A request's bytes are read from the
 //! backend at the moment of its completion.
@@ -109,6 +109,9 @@ impl SimulatedEngine {
     fn settle(&self, state: &mut DiskState) {
         let now = self.clock.nanoseconds();
         while state.begin_next(now) {}
+        if !state.begun.iter().any(|(done, _)| *done <= now) {
+            return;
+        }
         let (mut over, begun): (Vec<_>, Vec<_>) = state.begun.drain(..).partition(|(done, _)| *done <= now);
         state.begun = begun;
         over.sort_by_key(|(done, _)| *done);
