@@ -1,1 +1,74 @@
-//! tree
+//! Trees: cursors and walks over copy-on-write B-trees, the node cache under them, and read-ahead.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`forest`] | all trees of one volume: reads blocks through the cache, checked once |
+//! | [`cache`] | checked blocks by address and generation, within a byte budget |
+//! | [`pointer`] | what a parent says about its child: address, generation, level, owner, range of keys |
+//! | [`tree`] | one held root, and what can be asked of it |
+//! | [`cursor`], [`items`] | a place in a tree: seek, next, previous; ranges of items |
+//! | [`blocks`] | a walk over nodes and leaves that goes on past damaged ones |
+//! | [`read_ahead`] | which blocks are fetched before they are asked for |
+//! | [`measure`] | what each read-ahead mode costs on a simulated disk |
+//! | `testing` | trees made in memory, for tests (feature `testing`) |
+//!
+//! The meaning of items belongs to the crates above; mirrors, parity and devices to the one below.
+//!
+//! # Invariants
+//!
+//! - A block is checked once, when it is read: checksum, file system, address, level, generation, owner, first
+//!   key, every item ([`buttress_format`]). After that, access to it cannot fail.
+//! - A descent goes down one level a step and a child's level is its parent's less one, so a cycle of pointers
+//!   ends at the leaves. The keys of a child lie in `[its pointer's key, the next pointer's key)`, so no two
+//!   places of one level can hold the same block: a walk visits each block at most once per level, however
+//!   hostile the pointers are.
+//! - Memory is bounded by the budget given to [`Forest::new`], plus what callers hold: a cursor holds one block
+//!   a level, an [`OwnedItem`] holds its leaf.
+//!
+//! # Where the writer will live
+//!
+//! A `Tree` is a held root and never changes. The writer comes as modules beside these: `edit` (insert, remove
+//! and split on a path, copying what is shared or committed), `dirty` (a node in memory whose child links are
+//! either pointers to clean blocks or references to other dirty nodes), `freeze` (a commit takes the dirty
+//! nodes as they are; the next transaction copies what it touches). Dirty nodes are found through their
+//! parent's link only and never through the cache, so that a root that a reader holds keeps its whole version.
+//! The place where the two meet is `path`: one function there follows a link from parent to child, and nothing
+//! else in the crate does.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        reason = "tests compute with known numbers"
+    )
+)]
+
+pub mod blocks;
+pub mod cache;
+pub mod cursor;
+mod error;
+pub mod forest;
+pub mod items;
+pub mod measure;
+mod path;
+pub mod pointer;
+pub mod read_ahead;
+mod reader;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod tree;
+mod workers;
+
+#[cfg(test)]
+mod tests;
+
+pub use blocks::{BlockOrder, Blocks, Visit};
+pub use cache::CacheStatistics;
+pub use cursor::Cursor;
+pub use error::{Error, Result};
+pub use forest::Forest;
+pub use items::{Items, OwnedItem};
+pub use pointer::{BlockPointer, RootPointer};
+pub use read_ahead::ReadAhead;
+pub use tree::Tree;

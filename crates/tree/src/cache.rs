@@ -1,0 +1,281 @@
+//! The node cache: checked blocks by address and generation, and the budget of everything held ahead.
+//!
+//! One budget is split in two: three quarters hold checked blocks ([`NodeCache`]), one quarter bounds what all
+//! cursors together have read ahead and not yet looked at ([`ReadAheadPool`]). What is not counted is what
+//! callers hold on to: a block that was evicted stays in memory while a cursor or an item refers to it.
+//!
+//! The key is address *and* generation: an address is used again after its block was freed, and the generation
+//! tells the new block from the old one. Blocks in the cache are clean and immutable, so a hit needs no check
+//! of its bytes; but the same block can be reached through another pointer, which promises something else (a
+//! hostile tree can do that), so a hit is compared with its pointer, and one that does not fit counts as a miss:
+//! reading it again gives the exact error.
+//!
+//! Eviction is quick_cache's S3-FIFO: blocks touched once leave first, so a walk over a large tree does not push
+//! out the blocks that are in constant use. Two readers that miss the same block read it once. Hashes have fixed
+//! keys, so that a run on a simulated device can be repeated.
+
+use crate::error::Result;
+use crate::pointer::BlockPointer;
+use buttress_format::node::TreeBlock;
+use buttress_format::{ByteCount, Generation, Logical};
+use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult};
+use quick_cache::{OptionsBuilder, Weighter};
+use std::collections::hash_map::DefaultHasher;
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a cached block takes beside its bytes: header, reference counts, the cache's own records.
+const BLOCK_OVERHEAD_BYTES: u64 = 320;
+
+/// Each shard of the cache holds at least this much, so that a small budget is not split into useless parts.
+const SHARD_BYTES_MIN: u64 = 4 << 20;
+
+/// More shards than this gain nothing: a hit holds its shard's lock for some tens of nanoseconds.
+const SHARDS_MAX: u64 = 32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct BlockId {
+    logical: Logical,
+    generation: Generation,
+}
+
+impl BlockId {
+    const fn of(pointer: &BlockPointer) -> Self {
+        Self {
+            logical: pointer.logical,
+            generation: pointer.generation,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct BlockWeight;
+
+impl Weighter<BlockId, TreeBlock> for BlockWeight {
+    fn weight(&self, _: &BlockId, block: &TreeBlock) -> u64 {
+        weight_bytes(block.bytes().len())
+    }
+}
+
+fn weight_bytes(block_bytes: usize) -> u64 {
+    ByteCount::of(block_bytes)
+        .get()
+        .saturating_add(BLOCK_OVERHEAD_BYTES)
+}
+
+type Blocks = Cache<BlockId, TreeBlock, BlockWeight, BuildHasherDefault<DefaultHasher>>;
+
+/// Checked blocks within a byte budget.
+#[derive(Debug)]
+pub(crate) struct NodeCache {
+    blocks: Blocks,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// What the cache did since the forest was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStatistics {
+    /// Blocks that were asked for and found.
+    pub hits: u64,
+    /// Blocks that were asked for and had to be read, read-ahead included.
+    pub misses: u64,
+    /// Blocks in the cache now.
+    pub blocks: usize,
+    /// Bytes that they take.
+    pub block_bytes: ByteCount,
+    /// Bytes read ahead and not yet asked for.
+    pub ahead_bytes: ByteCount,
+    /// The most that the two together may take.
+    pub budget_bytes: ByteCount,
+}
+
+impl NodeCache {
+    /// A cache of at most `capacity` bytes for blocks of `node_bytes`.
+    pub(crate) fn new(capacity: ByteCount, node_bytes: u32) -> Self {
+        let node_weight = u64::from(node_bytes).saturating_add(BLOCK_OVERHEAD_BYTES);
+        let items = capacity.get().checked_div(node_weight).unwrap_or(0).max(1);
+        let shards = capacity
+            .get()
+            .checked_div(SHARD_BYTES_MIN)
+            .unwrap_or(0)
+            .clamp(1, SHARDS_MAX);
+        let shards = if shards.is_power_of_two() {
+            shards
+        } else {
+            shards
+                .checked_next_power_of_two()
+                .unwrap_or(2)
+                .checked_div(2)
+                .unwrap_or(1)
+        };
+        let mut builder = OptionsBuilder::new();
+        builder
+            .estimated_items_capacity(usize::try_from(items).unwrap_or(usize::MAX))
+            .weight_capacity(capacity.get())
+            .shards(usize::try_from(shards).unwrap_or(1));
+        let blocks = match builder.build() {
+            Ok(options) => Cache::with_options(
+                options,
+                BlockWeight,
+                BuildHasherDefault::default(),
+                DefaultLifecycle::default(),
+            ),
+            // Both capacities are given, so the builder has what it wants; this is the same without shards.
+            Err(_) => Cache::with(
+                usize::try_from(items).unwrap_or(usize::MAX),
+                capacity.get(),
+                BlockWeight,
+                BuildHasherDefault::default(),
+                DefaultLifecycle::default(),
+            ),
+        };
+        Self {
+            blocks,
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// The block, if it is here and is what `pointer` promises. Counts a hit, but no miss.
+    pub(crate) fn get(&self, pointer: &BlockPointer) -> Option<TreeBlock> {
+        let block = self
+            .blocks
+            .get(&BlockId::of(pointer))
+            .filter(|block| fits(pointer, block))?;
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        Some(block)
+    }
+
+    /// Whether the block is here. Neither counts nor makes the block look used.
+    pub(crate) fn contains(&self, pointer: &BlockPointer) -> bool {
+        self.blocks.contains_key(&BlockId::of(pointer))
+    }
+
+    /// The block from here, or from `read`, which is called by one thread at a time for one block.
+    pub(crate) fn get_or_read(
+        &self,
+        pointer: &BlockPointer,
+        read: impl FnOnce() -> Result<TreeBlock>,
+    ) -> Result<TreeBlock> {
+        match self.blocks.get_value_or_guard(&BlockId::of(pointer), None) {
+            GuardResult::Value(block) if fits(pointer, &block) => {
+                self.hits.fetch_add(1, Ordering::Relaxed);
+                Ok(block)
+            }
+            GuardResult::Value(_) | GuardResult::Timeout => {
+                self.count_miss();
+                read()
+            }
+            GuardResult::Guard(guard) => {
+                self.count_miss();
+                let block = read()?;
+                // Refused when the entry was removed meanwhile; the block is as good without it.
+                let _ = guard.insert(block.clone());
+                Ok(block)
+            }
+        }
+    }
+
+    /// Puts a block in that was read on another way.
+    pub(crate) fn insert(&self, pointer: &BlockPointer, block: TreeBlock) {
+        self.blocks.insert(BlockId::of(pointer), block);
+    }
+
+    /// How much can be put in before something must go.
+    pub(crate) fn room(&self) -> ByteCount {
+        ByteCount::new(self.blocks.capacity().saturating_sub(self.blocks.weight()))
+    }
+
+    pub(crate) fn count_miss(&self) {
+        self.misses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn statistics(&self) -> CacheStatistics {
+        CacheStatistics {
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+            blocks: self.blocks.len(),
+            block_bytes: ByteCount::new(self.blocks.weight()),
+            ..CacheStatistics::default()
+        }
+    }
+}
+
+/// Whether a checked block is what a pointer promises. Address and generation are those it was found by.
+fn fits(pointer: &BlockPointer, block: &TreeBlock) -> bool {
+    block.matches(&pointer.expectation()).is_ok() && pointer.key_past_end(block).is_none()
+}
+
+/// How much all cursors of a forest together may hold that was read ahead.
+#[derive(Debug)]
+pub(crate) struct ReadAheadPool {
+    capacity_bytes: u64,
+    used_bytes: AtomicU64,
+}
+
+/// A part of the pool, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    pool: Arc<ReadAheadPool>,
+    bytes: u64,
+}
+
+impl ReadAheadPool {
+    pub(crate) fn new(capacity: ByteCount) -> Arc<Self> {
+        Arc::new(Self {
+            capacity_bytes: capacity.get(),
+            used_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Room for a block of `block_bytes`, or `None` when the pool is used up.
+    pub(crate) fn reserve(self: &Arc<Self>, block_bytes: u32) -> Option<Reservation> {
+        let bytes = u64::from(block_bytes).saturating_add(BLOCK_OVERHEAD_BYTES);
+        self.used_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes)
+                    .filter(|used| *used <= self.capacity_bytes)
+            })
+            .ok()?;
+        Some(Reservation {
+            pool: Arc::clone(self),
+            bytes,
+        })
+    }
+
+    pub(crate) fn capacity(&self) -> ByteCount {
+        ByteCount::new(self.capacity_bytes)
+    }
+
+    pub(crate) fn used(&self) -> ByteCount {
+        ByteCount::new(self.used_bytes.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.pool.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_gives_no_more_than_it_has_and_takes_back() {
+        let pool = ReadAheadPool::new(ByteCount::new(40_000));
+        let first = pool.reserve(16_384);
+        let second = pool.reserve(16_384);
+        assert!(first.is_some() && second.is_some());
+        assert!(pool.reserve(16_384).is_none());
+        assert_eq!(pool.used().get(), 2 * (16_384 + BLOCK_OVERHEAD_BYTES));
+        drop(first);
+        assert!(pool.reserve(16_384).is_some());
+        drop(second);
+        assert_eq!(pool.used(), ByteCount::ZERO);
+        assert!(ReadAheadPool::new(ByteCount::ZERO).reserve(4096).is_none());
+    }
+}

@@ -1,0 +1,113 @@
+//! Errors of reading trees. All of them name the block, by the pointer that led to it.
+
+use crate::pointer::{BlockPointer, LEVELS_MAX};
+use buttress_format::Key;
+use buttress_format::error::ErrorKind;
+use buttress_format::node::BlockError;
+use core::fmt;
+
+/// The result of reading a tree.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// A block of a tree that could not be had.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("tree {}: block {} (level {}, generation {}): {cause}", pointer.tree, pointer.logical, pointer.level, pointer.generation)]
+pub struct Error {
+    pointer: Box<BlockPointer>,
+    cause: Cause,
+}
+
+/// Why a block could not be had.
+#[derive(Clone, Debug)]
+pub enum Cause {
+    /// Every copy breaks a rule; the last one's failure is given.
+    Damaged(Box<Failure>),
+    /// No copy could be read, or the address is not mapped.
+    Unreadable(Box<buttress_volume::Error>),
+}
+
+/// A rule that the bytes of a block break.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Failure {
+    /// The block itself is wrong, or is not the one that was pointed to.
+    Block(BlockError),
+    /// The block's keys reach into those of its right neighbour.
+    KeysPastEnd {
+        /// The block's last key.
+        last_key: Key,
+        /// The bound: the key of the parent's next pointer, or of the next one further up.
+        end_key: Key,
+    },
+    /// A root with a level that no tree can have.
+    RootLevel,
+}
+
+impl Error {
+    pub(crate) fn damaged(pointer: &BlockPointer, failure: Failure) -> Self {
+        Self {
+            pointer: Box::new(*pointer),
+            cause: Cause::Damaged(Box::new(failure)),
+        }
+    }
+
+    pub(crate) fn unreadable(pointer: &BlockPointer, error: buttress_volume::Error) -> Self {
+        Self {
+            pointer: Box::new(*pointer),
+            cause: Cause::Unreadable(Box::new(error)),
+        }
+    }
+
+    /// The pointer to the block.
+    #[must_use]
+    pub const fn pointer(&self) -> &BlockPointer {
+        &self.pointer
+    }
+
+    /// Why it could not be had.
+    #[must_use]
+    pub const fn cause(&self) -> &Cause {
+        &self.cause
+    }
+
+    /// The rule that the bytes break, where bytes could be read.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        match &self.cause {
+            Cause::Damaged(failure) => Some(failure),
+            Cause::Unreadable(_) => None,
+        }
+    }
+
+    /// The kind of the error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match &self.cause {
+            Cause::Damaged(_) => ErrorKind::Corrupt,
+            Cause::Unreadable(error) => error.kind(),
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged(failure) => failure.fmt(f),
+            Self::Unreadable(error) => error.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Block(error) => error.fmt(f),
+            Self::KeysPastEnd { last_key, end_key } => {
+                write!(
+                    f,
+                    "last key {last_key} is not below {end_key}, where the next block begins"
+                )
+            }
+            Self::RootLevel => write!(f, "the root's level is not below {LEVELS_MAX}"),
+        }
+    }
+}

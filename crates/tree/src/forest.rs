@@ -1,0 +1,141 @@
+//! All trees of one volume: one node cache, one budget, one set of checking threads.
+//!
+//! A [`Forest`] does not know which trees there are; whoever has a root pointer asks for its [`Tree`]. Readers
+//! on any number of threads share it.
+
+use crate::cache::{CacheStatistics, NodeCache, ReadAheadPool};
+use crate::error::{Error, Failure, Result};
+use crate::pointer::{BlockPointer, LEVELS_MAX, RootPointer};
+use crate::read_ahead::batch::Batch;
+use crate::reader::BlockReader;
+use crate::tree::Tree;
+use crate::workers::Workers;
+use buttress_format::ByteCount;
+use buttress_format::node::{BlockFormat, DamagedBlock, TreeBlock};
+use buttress_volume::Volume;
+use bytes::Bytes;
+use std::sync::Arc;
+
+pub use crate::reader::CHECK_COST_PER_4_KIB;
+
+/// Reads tree blocks of one volume through a cache.
+#[derive(Debug)]
+pub struct Forest {
+    reader: Arc<BlockReader>,
+    cache: NodeCache,
+    ahead: Arc<ReadAheadPool>,
+    workers: Workers,
+    budget: ByteCount,
+}
+
+impl Forest {
+    /// A forest over `volume` that keeps at most `cache_budget` bytes of blocks, those read ahead included: a
+    /// quarter for reading ahead, the rest for the cache. With a budget of zero everything is read each time.
+    #[must_use]
+    pub fn new(volume: Arc<Volume>, cache_budget: ByteCount) -> Arc<Self> {
+        let reader = Arc::new(BlockReader::new(volume));
+        let ahead = ByteCount::new(cache_budget.get().checked_div(4).unwrap_or(0));
+        let cached = ByteCount::new(cache_budget.get().saturating_sub(ahead.get()));
+        Arc::new(Self {
+            cache: NodeCache::new(cached, reader.node_bytes()),
+            ahead: ReadAheadPool::new(ahead),
+            workers: Workers::default(),
+            budget: cache_budget,
+            reader,
+        })
+    }
+
+    /// The volume underneath.
+    #[must_use]
+    pub fn volume(&self) -> &Arc<Volume> {
+        self.reader.volume()
+    }
+
+    /// Size of blocks, checksum type and what else the checks of blocks need.
+    #[must_use]
+    pub fn block_format(&self) -> &BlockFormat {
+        self.reader.format()
+    }
+
+    /// The tree that begins at `root`. Nothing is read yet.
+    #[must_use]
+    pub fn tree(self: &Arc<Self>, root: RootPointer) -> Tree {
+        Tree::new(Arc::clone(self), root)
+    }
+
+    /// The block at `pointer`, from the cache or from the volume.
+    ///
+    /// # Errors
+    /// When no copy of it can be read, or none is what the pointer promises.
+    pub fn read_block(&self, pointer: &BlockPointer) -> Result<TreeBlock> {
+        if pointer.level >= LEVELS_MAX {
+            return Err(Error::damaged(pointer, Failure::RootLevel));
+        }
+        self.cache.get_or_read(pointer, || self.reader.read(pointer))
+    }
+
+    /// The block at `pointer` with everything that is wrong with it, for jobs that look at damage: the first
+    /// copy that is in order, else the first that can be read.
+    ///
+    /// # Errors
+    /// When no copy can be read at all.
+    pub fn inspect_block(&self, pointer: &BlockPointer) -> Result<DamagedBlock> {
+        let volume = self.reader.volume();
+        let copies = volume
+            .copies(pointer.logical)
+            .map_err(|error| Error::unreadable(pointer, error))?;
+        let mut damaged: Option<DamagedBlock> = None;
+        let mut unreadable = None;
+        for copy in 1..=copies {
+            match volume.read_copy(self.reader.extent(pointer), copy) {
+                Ok(buffer) => {
+                    let bytes: Bytes = buffer.into_bytes();
+                    let block = TreeBlock::inspect(bytes, self.reader.format(), &pointer.expectation());
+                    if block.is_sound() {
+                        return Ok(block);
+                    }
+                    damaged.get_or_insert(block);
+                }
+                Err(error) => unreadable = Some(error),
+            }
+        }
+        match (damaged, unreadable) {
+            (Some(block), _) => Ok(block),
+            (None, Some(error)) => Err(Error::unreadable(pointer, error)),
+            (None, None) => self.read_block(pointer).map(|block| DamagedBlock {
+                failures: Vec::new(),
+                block,
+            }),
+        }
+    }
+
+    /// Hits, misses and what the cache holds now.
+    #[must_use]
+    pub fn cache_statistics(&self) -> CacheStatistics {
+        CacheStatistics {
+            ahead_bytes: self.ahead.used(),
+            budget_bytes: self.budget,
+            ..self.cache.statistics()
+        }
+    }
+
+    pub(crate) const fn reader(&self) -> &Arc<BlockReader> {
+        &self.reader
+    }
+
+    pub(crate) const fn cache(&self) -> &NodeCache {
+        &self.cache
+    }
+
+    pub(crate) const fn ahead(&self) -> &Arc<ReadAheadPool> {
+        &self.ahead
+    }
+
+    /// Has blocks that are on their way checked by another thread, where there is one to spare.
+    pub(crate) fn offer_check(&self, batch: Arc<Batch>) {
+        if !self.reader.is_simulated() {
+            let reader = Arc::clone(&self.reader);
+            self.workers.offer(Box::new(move || batch.check(&reader)));
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Items: kept ones, and iteration over a range of keys.
+
+use crate::cursor::Cursor;
+use crate::error::Result;
+use crate::read_ahead::ReadAhead;
+use crate::tree::Tree;
+use buttress_format::Key;
+use buttress_format::node::TreeBlock;
+use core::iter::FusedIterator;
+use core::ops::Bound;
+
+/// An item that can be kept. It shares its leaf's memory, so the whole leaf stays in memory with it.
+#[derive(Clone, Debug)]
+pub struct OwnedItem {
+    block: TreeBlock,
+    slot: usize,
+    key: Key,
+}
+
+impl OwnedItem {
+    pub(crate) fn new(block: &TreeBlock, slot: usize) -> Option<Self> {
+        let key = block.item(slot)?.key;
+        Some(Self {
+            block: block.clone(),
+            slot,
+            key,
+        })
+    }
+
+    /// The item's key.
+    #[must_use]
+    pub const fn key(&self) -> Key {
+        self.key
+    }
+
+    /// The item's bytes.
+    #[must_use]
+    pub fn data(&self) -> &[u8] {
+        self.block.item(self.slot).map_or(&[], |item| item.data)
+    }
+
+    /// The leaf that holds the item.
+    #[must_use]
+    pub const fn leaf(&self) -> &TreeBlock {
+        &self.block
+    }
+
+    /// The item's number in its leaf.
+    #[must_use]
+    pub const fn slot(&self) -> usize {
+        self.slot
+    }
+}
+
+/// The items of a range of keys, in order.
+///
+/// An error stands for all items of the block that could not be had. After it the iterator goes on behind that
+/// block; there are no more errors than damaged blocks, so going on ends too.
+#[derive(Debug)]
+pub struct Items {
+    cursor: Cursor,
+    start: Option<Key>,
+    end: Bound<Key>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Fresh,
+    Running,
+    Done,
+}
+
+impl Items {
+    pub(crate) fn new(tree: &Tree, start: Bound<Key>, end: Bound<Key>, read_ahead: ReadAhead) -> Self {
+        let (start, state) = match start {
+            Bound::Unbounded => (None, State::Fresh),
+            Bound::Included(key) => (Some(key), State::Fresh),
+            Bound::Excluded(key) => match key.successor() {
+                Some(key) => (Some(key), State::Fresh),
+                None => (None, State::Done),
+            },
+        };
+        let ahead_end = match end {
+            Bound::Unbounded => None,
+            Bound::Excluded(key) => Some(key),
+            Bound::Included(key) => key.successor(),
+        };
+        Self {
+            cursor: Cursor::new(tree.clone(), read_ahead, ahead_end),
+            start,
+            end,
+            state,
+        }
+    }
+
+    /// Moves to the next item of the range.
+    fn advance(&mut self) -> Result<bool> {
+        let fresh = self.state == State::Fresh;
+        self.state = State::Running;
+        match (fresh, self.start) {
+            (true, Some(key)) => {
+                self.cursor.seek(&key)?;
+            }
+            _ => {
+                self.cursor.next()?;
+            }
+        }
+        Ok(self.cursor.key().is_some_and(|key| match self.end {
+            Bound::Unbounded => true,
+            Bound::Included(end) => key <= end,
+            Bound::Excluded(end) => key < end,
+        }))
+    }
+}
+
+impl Iterator for Items {
+    type Item = Result<OwnedItem>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.state == State::Done {
+            return None;
+        }
+        match self.advance() {
+            Ok(true) => self.cursor.owned().map(Ok),
+            Ok(false) => {
+                self.state = State::Done;
+                None
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+impl FusedIterator for Items {}

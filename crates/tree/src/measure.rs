@@ -1,0 +1,174 @@
+//! What walking a tree costs under each read-ahead mode, beside reading the same blocks in order of address.
+//!
+//! Meant for simulated devices, where the time is virtual and two runs give the same figures; on real devices
+//! it measures real time. Each walk gets a forest of its own, so it begins with an empty node cache; what the
+//! device itself remembers stays.
+
+use crate::error::Result;
+use crate::forest::Forest;
+use crate::pointer::{BlockPointer, RootPointer};
+use crate::read_ahead::{ReadAhead, SWEEP_WINDOW};
+use buttress_device::QueueStatistics;
+use buttress_format::ByteCount;
+use buttress_volume::Volume;
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What a walk over all nodes and leaves of a tree took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WalkCost {
+    /// Nodes and leaves that could be read.
+    pub blocks: u64,
+    /// Nodes and leaves that could not.
+    pub damaged: u64,
+    /// Their bytes.
+    pub bytes: ByteCount,
+    /// How long it took, by the devices' clock: virtual for simulated ones.
+    pub elapsed: Duration,
+    /// Requests that the devices got, after merging.
+    pub requests: u64,
+    /// Bytes that those requests read.
+    pub request_bytes: ByteCount,
+}
+
+impl WalkCost {
+    /// The mean size of a request; zero when there was none.
+    #[must_use]
+    pub fn mean_request_bytes(&self) -> ByteCount {
+        ByteCount::new(self.request_bytes.get().checked_div(self.requests).unwrap_or(0))
+    }
+}
+
+/// One row of the table that [`compare`] makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comparison {
+    /// The mode's name, or that of the yardstick.
+    pub name: &'static str,
+    /// What it cost.
+    pub cost: WalkCost,
+}
+
+/// Walks a tree in every mode, from [`ReadAhead::None`] to [`ReadAhead::sweep`], and then reads the same blocks
+/// in order of address.
+///
+/// # Errors
+/// None for damaged blocks, which are counted; an error when the list of blocks for the yardstick cannot be made.
+pub fn compare(volume: &Arc<Volume>, root: RootPointer, cache_budget: ByteCount) -> Result<Vec<Comparison>> {
+    let modes = [
+        ("none", ReadAhead::None),
+        ("backward", ReadAhead::Backward),
+        ("forward", ReadAhead::Forward),
+        ("forward-always", ReadAhead::ForwardAlways),
+        ("sweep", ReadAhead::sweep()),
+    ];
+    let mut rows: Vec<Comparison> = modes
+        .into_iter()
+        .map(|(name, mode)| Comparison {
+            name,
+            cost: walk(volume, root, cache_budget, mode),
+        })
+        .collect();
+    let cost = read_in_address_order(volume, root, cache_budget)?;
+    rows.push(Comparison {
+        name: "address order",
+        cost,
+    });
+    Ok(rows)
+}
+
+/// Walks all nodes and leaves of a tree once, with an empty cache.
+#[must_use]
+pub fn walk(
+    volume: &Arc<Volume>,
+    root: RootPointer,
+    cache_budget: ByteCount,
+    read_ahead: ReadAhead,
+) -> WalkCost {
+    let tree = Forest::new(Arc::clone(volume), cache_budget).tree(root);
+    let meter = Meter::start(volume);
+    let (mut blocks, mut damaged): (u64, u64) = (0, 0);
+    for visit in tree.blocks(read_ahead) {
+        match visit {
+            Ok(_) => blocks = blocks.saturating_add(1),
+            Err(_) => damaged = damaged.saturating_add(1),
+        }
+    }
+    meter.stop(volume, blocks, damaged)
+}
+
+/// Reads and checks all nodes and leaves of a tree in order of address, two windows of the size of a sweep's in
+/// flight: the yardstick, which nothing that follows the tree can beat. Finding the addresses is not counted.
+///
+/// # Errors
+/// When a block cannot be had: then its children's addresses are not known.
+pub fn read_in_address_order(
+    volume: &Arc<Volume>,
+    root: RootPointer,
+    cache_budget: ByteCount,
+) -> Result<WalkCost> {
+    let forest = Forest::new(Arc::clone(volume), cache_budget);
+    let visits = forest.tree(root).blocks(ReadAhead::sweep());
+    let mut pointers = visits
+        .map(|visit| Ok(visit?.pointer))
+        .collect::<Result<Vec<BlockPointer>>>()?;
+    pointers.sort_unstable_by_key(|pointer| pointer.logical);
+    let reader = forest.reader();
+    let node_bytes = u64::from(reader.node_bytes()).max(1);
+    let window_blocks = SWEEP_WINDOW.get().checked_div(node_bytes).unwrap_or(1).max(1);
+    let meter = Meter::start(volume);
+    let mut windows = pointers.chunks(usize::try_from(window_blocks).unwrap_or(usize::MAX));
+    let mut started: VecDeque<_> = windows
+        .by_ref()
+        .take(2)
+        .map(|window| (window, reader.start(window)))
+        .collect();
+    while let Some((window, reads)) = started.pop_front() {
+        for (pointer, read) in window.iter().zip(reads) {
+            reader.finish(read, pointer)?;
+        }
+        started.extend(windows.next().map(|window| (window, reader.start(window))));
+    }
+    let blocks = u64::try_from(pointers.len()).unwrap_or(u64::MAX);
+    Ok(meter.stop(volume, blocks, 0))
+}
+
+/// The devices' counters when the measurement began.
+struct Meter {
+    before: Vec<QueueStatistics>,
+}
+
+impl Meter {
+    fn start(volume: &Volume) -> Self {
+        Self {
+            before: statistics(volume),
+        }
+    }
+
+    fn stop(self, volume: &Volume, blocks: u64, damaged: u64) -> WalkCost {
+        let node_bytes = u64::from(volume.block_format().node_bytes);
+        let bytes = ByteCount::new(blocks.saturating_mul(node_bytes));
+        let mut cost = WalkCost {
+            blocks,
+            damaged,
+            bytes,
+            ..WalkCost::default()
+        };
+        for (after, before) in statistics(volume).iter().zip(&self.before) {
+            let during = after.since(before);
+            cost.elapsed = cost.elapsed.max(during.elapsed);
+            cost.requests = cost.requests.saturating_add(during.reads.requests);
+            let bytes = ByteCount::new(during.reads.bytes);
+            cost.request_bytes = cost.request_bytes.saturating_add(bytes);
+        }
+        cost
+    }
+}
+
+fn statistics(volume: &Volume) -> Vec<QueueStatistics> {
+    volume
+        .devices()
+        .iter()
+        .filter_map(|slot| slot.device().map(|device| device.statistics()))
+        .collect()
+}

@@ -1,0 +1,111 @@
+//! Read-ahead: which blocks are fetched before they are asked for.
+//!
+//! Read-ahead belongs to a cursor or a walk, and only ever makes it faster: which items and errors come, and in
+//! which order, is the same in all modes. What was fetched and is not yet looked at counts against the
+//! forest's budget; when that is used up, blocks are read when they are asked for.
+//!
+//! | mode | fetches | when |
+//! |---|---|---|
+//! | [`ReadAhead::None`] | nothing | |
+//! | [`ReadAhead::Backward`], [`ReadAhead::Forward`] | leaves whose address is within 64 KiB | the leaf asked for is not in memory |
+//! | [`ReadAhead::ForwardAlways`] | the next 128 KiB of leaves, one node | always |
+//! | [`ReadAhead::Sweep`] | a window of megabytes, in order of address, and the nodes above | always |
+//!
+//! The first three are those of Linux's btrfs, kept to compare with and for short walks; `near` has them.
+//! `sweep` is for walks that will see everything.
+
+pub(crate) mod batch;
+pub(crate) mod near;
+pub(crate) mod sweep;
+
+use crate::error::Result;
+use crate::forest::Forest;
+use crate::path::Step;
+use crate::pointer::BlockPointer;
+use buttress_format::node::TreeBlock;
+use buttress_format::{ByteCount, Key};
+use near::Near;
+use sweep::Sweep;
+
+/// The window of [`ReadAhead::sweep`].
+pub const SWEEP_WINDOW: ByteCount = ByteCount::new(8 << 20);
+
+/// How many times the given size a sweep's window can become where blocks lie scattered.
+pub const SWEEP_GROWTH_MAX: u64 = 8;
+
+/// How a cursor or a walk reads ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadAhead {
+    /// Not at all: for single look-ups.
+    #[default]
+    None,
+    /// When a leaf must be read: leaves before it of the same object that lie within 64 KiB of it, at most
+    /// 64 KiB of them among the 32 slots before it.
+    Backward,
+    /// When a leaf must be read: leaves after it that lie within 64 KiB of it, at most 64 KiB of them among the
+    /// 32 slots after it.
+    Forward,
+    /// Whenever a leaf is visited: the 128 KiB of leaves after it, wherever they lie. Whenever a node is
+    /// visited: the node after it.
+    ForwardAlways,
+    /// For a walk to higher keys that will visit everything in its range.
+    Sweep {
+        /// How many bytes of leaves are fetched ahead where they lie in runs. Where they lie scattered, the
+        /// window grows up to [`SWEEP_GROWTH_MAX`] times that, so that the device can go through more of
+        /// them in order of address.
+        window_bytes: ByteCount,
+    },
+}
+
+impl ReadAhead {
+    /// A sweep with the usual window.
+    #[must_use]
+    pub const fn sweep() -> Self {
+        Self::Sweep {
+            window_bytes: SWEEP_WINDOW,
+        }
+    }
+}
+
+/// Which way a cursor moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Toward {
+    Lower,
+    Higher,
+}
+
+/// The state of one cursor's read-ahead.
+#[derive(Debug)]
+pub(crate) enum Ahead {
+    None,
+    Near(Near),
+    Sweep(Box<Sweep>),
+}
+
+impl Ahead {
+    /// Read-ahead for a walk whose lowest blocks have level `floor`, and that ends before `end`.
+    pub(crate) fn new(mode: ReadAhead, floor: u8, end: Option<Key>) -> Self {
+        match mode {
+            ReadAhead::None => Self::None,
+            ReadAhead::Backward => Self::Near(Near::new(near::Reach::Backward)),
+            ReadAhead::Forward => Self::Near(Near::new(near::Reach::Forward)),
+            ReadAhead::ForwardAlways => Self::Near(Near::new(near::Reach::ForwardAlways)),
+            ReadAhead::Sweep { window_bytes } => Self::Sweep(Box::new(Sweep::new(window_bytes, floor, end))),
+        }
+    }
+
+    /// The block at `pointer`: the child in the last step's slot. `steps` lead to it from the root.
+    pub(crate) fn fetch(
+        &mut self,
+        forest: &Forest,
+        steps: &[Step],
+        pointer: &BlockPointer,
+        toward: Toward,
+    ) -> Result<TreeBlock> {
+        match (self, steps.last()) {
+            (Self::Near(near), Some(parent)) => near.fetch(forest, parent, pointer),
+            (Self::Sweep(sweep), Some(_)) => sweep.fetch(forest, steps, pointer, toward),
+            (Self::None, _) | (_, None) => forest.read_block(pointer),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! How sweeps read: few requests, in order of address, and no more than is asked for.
+
+use super::{Image, collect, key};
+use crate::ReadAhead;
+use crate::testing::{ImageOptions, Placement, TreeShape};
+use buttress_format::ByteCount;
+
+fn requests(image: Image, budget: u64, mode: ReadAhead) -> u64 {
+    let sample = image.open(ByteCount::new(budget));
+    let devices = sample.forest().volume().devices();
+    let device = devices[0].device().unwrap();
+    let before = device.statistics();
+    assert_eq!(collect(sample.tree.range(.., mode)), sample.pairs());
+    device.statistics().since(&before).reads.requests
+}
+
+fn in_order() -> Image {
+    let items = (0..2000).map(|number| (key(number), vec![1; 10])).collect();
+    Image::new(
+        ImageOptions::default(),
+        TreeShape {
+            items_per_leaf: 5,
+            children_per_node: 20,
+        },
+        items,
+    )
+}
+
+#[test]
+fn neighbours_are_merged() {
+    assert_eq!(requests(in_order(), 1 << 20, ReadAhead::None), 421);
+    let sweep = requests(
+        in_order(),
+        1 << 20,
+        ReadAhead::Sweep {
+            window_bytes: ByteCount::new(256 << 10),
+        },
+    );
+    assert!(sweep <= 50, "{sweep} requests for 421 blocks, which lie in a row");
+    let starved = requests(in_order(), 0, ReadAhead::sweep());
+    assert!(
+        (421..460).contains(&starved),
+        "{starved} requests without a budget"
+    );
+}
+
+#[test]
+fn scattered_leaves_are_merged_where_the_window_holds_neighbours() {
+    let items = (0..2000).map(|number| (key(number), vec![1; 10])).collect();
+    let options = ImageOptions {
+        placement: Placement::Scattered { seed: 9 },
+        // As many blocks as the tree has, so that all of the chunk is used.
+        chunk_bytes: 421 * 4096,
+        ..ImageOptions::default()
+    };
+    let image = Image::new(
+        options,
+        TreeShape {
+            items_per_leaf: 5,
+            children_per_node: 20,
+        },
+        items,
+    );
+    let sweep = requests(image, 16 << 20, ReadAhead::sweep());
+    // Without the window's first small steps it would be about 211: half of all neighbours are in one batch.
+    assert!(sweep <= 330, "{sweep} requests for 421 blocks");
+}
+
+#[test]
+fn a_sweep_that_is_left_or_turned_gives_everything_back() {
+    let sample = Image::scattered().open(ByteCount::new(1 << 20));
+    let mut cursor = sample.tree.cursor(ReadAhead::sweep());
+    cursor.seek(&key(100)).unwrap();
+    for number in 100..700 {
+        assert_eq!(cursor.key(), Some(key(number)));
+        assert!(cursor.next().unwrap());
+    }
+    assert!(sample.forest().cache_statistics().ahead_bytes > ByteCount::ZERO);
+    for number in (0..700).rev() {
+        assert!(cursor.previous().unwrap());
+        assert_eq!(cursor.key(), Some(key(number)));
+    }
+    assert_eq!(sample.forest().cache_statistics().ahead_bytes, ByteCount::ZERO);
+    for number in 1..2000 {
+        assert!(cursor.next().unwrap());
+        assert_eq!(cursor.key(), Some(key(number)));
+        if number == 1500 {
+            assert!(sample.forest().cache_statistics().ahead_bytes > ByteCount::ZERO);
+        }
+    }
+    drop(cursor);
+    assert_eq!(sample.forest().cache_statistics().ahead_bytes, ByteCount::ZERO);
+}

@@ -1,0 +1,79 @@
+//! One tree at one moment: a held root and what can be asked of it.
+//!
+//! Blocks are never changed in place, so everything that can be reached from a root stays as it was for as long
+//! as the root is held. Today every root is clean and lies on disk. When the writer comes, the root of the
+//! running transaction is a dirty node that a `Tree` holds directly; cursors and walks do not change.
+
+use crate::blocks::{BlockOrder, Blocks};
+use crate::cursor::Cursor;
+use crate::error::Result;
+use crate::forest::Forest;
+use crate::items::{Items, OwnedItem};
+use crate::pointer::RootPointer;
+use crate::read_ahead::ReadAhead;
+use buttress_format::Key;
+use core::ops::RangeBounds;
+use std::sync::Arc;
+
+/// A tree as it was when its root was written. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    forest: Arc<Forest>,
+    root: RootPointer,
+}
+
+impl Tree {
+    pub(crate) const fn new(forest: Arc<Forest>, root: RootPointer) -> Self {
+        Self { forest, root }
+    }
+
+    /// Where the tree begins.
+    #[must_use]
+    pub const fn root(&self) -> &RootPointer {
+        &self.root
+    }
+
+    /// The forest that the tree is read through.
+    #[must_use]
+    pub const fn forest(&self) -> &Arc<Forest> {
+        &self.forest
+    }
+
+    /// A cursor before the first item.
+    #[must_use]
+    pub fn cursor(&self, read_ahead: ReadAhead) -> Cursor {
+        Cursor::new(self.clone(), read_ahead, None)
+    }
+
+    /// The item with this very key.
+    ///
+    /// # Errors
+    /// When a block on the way to it cannot be had.
+    pub fn get(&self, key: &Key) -> Result<Option<OwnedItem>> {
+        let mut cursor = self.cursor(ReadAhead::None);
+        Ok(if cursor.seek(key)? { cursor.owned() } else { None })
+    }
+
+    /// The items whose keys lie in `range`, in order. Nothing past its end is read ahead.
+    #[must_use]
+    pub fn range(&self, range: impl RangeBounds<Key>, read_ahead: ReadAhead) -> Items {
+        Items::new(
+            self,
+            range.start_bound().cloned(),
+            range.end_bound().cloned(),
+            read_ahead,
+        )
+    }
+
+    /// Every node and leaf, parents before their children, going on past those that cannot be had.
+    #[must_use]
+    pub fn blocks(&self, read_ahead: ReadAhead) -> Blocks {
+        Blocks::new(self.clone(), BlockOrder::Depth, read_ahead)
+    }
+
+    /// As [`Tree::blocks`], in a given order.
+    #[must_use]
+    pub fn blocks_in(&self, order: BlockOrder, read_ahead: ReadAhead) -> Blocks {
+        Blocks::new(self.clone(), order, read_ahead)
+    }
+}
