@@ -34,7 +34,7 @@ const SHAPES: [(&str, &str, usize, usize, &[&str]); 11] = [
     ("raid6", "raid6", 4, 2, &[]),
     ("raid6", "raid6", 5, 2, &["--nodesize", "64k"]),
 ];
-const DEVICE_BYTES: u64 = 512 << 20;
+const DEVICE_BYTES: u64 = 256 << 20;
 
 fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(program)
@@ -439,15 +439,20 @@ fn check(images: &[PathBuf], tolerated: usize) {
 
 /// Overwrites everything that holds data after the first mebibyte by noise; the superblock there stays.
 fn spoil(image: &Path) {
-    let mut bytes = std::fs::read(image).unwrap();
-    let (_, rest) = bytes.split_at_mut(1 << 20);
-    for block in rest
-        .chunks_mut(4096)
-        .filter(|block| block.iter().any(|byte| *byte != 0))
-    {
-        block.iter_mut().for_each(|byte| *byte ^= 0x5a);
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(image)
+        .unwrap();
+    let mut buffer = vec![0; 1 << 20];
+    for at in (1 << 20..DEVICE_BYTES).step_by(buffer.len()) {
+        file.read_exact_at(&mut buffer, at).unwrap();
+        if buffer.iter().any(|byte| *byte != 0) {
+            buffer.iter_mut().for_each(|byte| *byte ^= 0x5a);
+            file.write_all_at(&buffer, at).unwrap();
+        }
     }
-    std::fs::write(image, bytes).unwrap();
 }
 
 type Body = Box<dyn Fn(&Path) -> Result<(), String>>;

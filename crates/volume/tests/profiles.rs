@@ -15,7 +15,9 @@ use buttress_volume::{
     Error, ExtentRead, FaultReason, MappingContent, Notice, Rejection, StripeResolver, Volume,
 };
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Mutex;
 use support::{CHUNK_AT, Image, UNIT};
 
 /// Profile and stripes, and enough data for several rows and a last one that is not full.
@@ -38,8 +40,14 @@ const SHAPES: [(Profile, usize); 14] = [
 const DATA_BYTES: usize = 9 * UNIT + 8192;
 const SECTOR: usize = 4096;
 
+/// Each shape is written once and copied.
 fn image(profile: Profile, stripes: usize) -> Image {
-    Image::new(profile, stripes, DATA_BYTES)
+    static MADE: Mutex<BTreeMap<String, Image>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap();
+    let new = || Image::new(profile, stripes, DATA_BYTES);
+    made.entry(format!("{profile:?} {stripes}"))
+        .or_insert_with(new)
+        .clone()
 }
 
 fn read(logical: usize, length: usize) -> ExtentRead {

@@ -190,16 +190,18 @@ pub fn stripes_of(profile: Profile, count: usize, data: &[u8]) -> Vec<Vec<u8>> {
             for (row, units) in units.chunks(columns).enumerate() {
                 let mut all = units.to_vec();
                 all.resize(columns, vec![0; UNIT]);
-                let sum = |weight: &dyn Fn(usize) -> u8| -> Vec<u8> {
-                    (0..UNIT)
-                        .map(|byte| {
-                            (0..columns).fold(0, |sum, column| sum ^ times(weight(column), all[column][byte]))
-                        })
-                        .collect()
+                let sum = |weights: &[u8]| -> Vec<u8> {
+                    let mut total = vec![0; UNIT];
+                    for (block, weight) in all.iter().zip(weights) {
+                        let products: Vec<u8> = (0..=u8::MAX).map(|byte| times(*weight, byte)).collect();
+                        for (total, byte) in total.iter_mut().zip(block) {
+                            *total ^= products[usize::from(*byte)];
+                        }
+                    }
+                    total
                 };
-                let p = sum(&|_| 1);
-                let powers: Vec<u8> = (0..columns).map(power).collect();
-                let q = sum(&|column| powers[column]);
+                let p = sum(&vec![1; columns]);
+                let q = sum(&(0..columns).map(power).collect::<Vec<_>>());
                 all.push(p);
                 if profile == Profile::Raid6 {
                     all.push(q);
@@ -217,6 +219,7 @@ pub fn stripes_of(profile: Profile, count: usize, data: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// A volume with one data chunk at [`CHUNK_AT`], as images of its devices.
+#[derive(Clone)]
 pub struct Image {
     pub profile: Profile,
     pub data: Vec<u8>,
