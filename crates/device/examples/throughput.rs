@@ -18,10 +18,28 @@ use std::time::Instant;
 
 use buttress_device::{Device, Engine, OpenOptions, QueueStatistics, ReadRequest};
 
-fn rate(name: &str, bytes: u64, started: Instant, statistics: Option<QueueStatistics>) {
-    let seconds = started.elapsed().as_secs_f64();
+/// The time on the wall and the CPU time of this process, of all its threads.
+#[derive(Clone, Copy)]
+struct Moment {
+    wall: Instant,
+    cpu: f64,
+}
+
+impl Moment {
+    fn now() -> Self {
+        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        Self {
+            wall: Instant::now(),
+            cpu: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
+        }
+    }
+}
+
+fn rate(name: &str, bytes: u64, started: Moment, statistics: Option<QueueStatistics>) {
+    let seconds = started.wall.elapsed().as_secs_f64();
+    let cpu = Moment::now().cpu - started.cpu;
     println!(
-        "{name:<58} {:>9.0} MB/s {seconds:>8.3} s",
+        "{name:<50} {:>8.0} MB/s {seconds:>7.3} s, CPU {cpu:>7.3} s",
         bytes as f64 / seconds / 1e6
     );
     if let Some(statistics) = statistics {
@@ -102,7 +120,7 @@ fn main() {
                 length,
             })
             .collect();
-        let started = Instant::now();
+        let started = Moment::now();
         plain(path, &requests);
         rate(
             &format!("sequential {} KiB, pread, one thread", length >> 10),
@@ -113,7 +131,7 @@ fn main() {
         for engine in [Engine::Threads, Engine::IoUring, Engine::Inline] {
             let device = open(engine, false);
             let (window, batch) = ((8 << 20) / length, ((1 << 20) / length).max(1));
-            let started = Instant::now();
+            let started = Moment::now();
             stream(&device, &requests, window, batch);
             let name = format!("sequential {} KiB, {engine}, 8 MiB under way", length >> 10);
             rate(&name, size, started, Some(device.statistics()));
@@ -121,18 +139,18 @@ fn main() {
     }
     let warm = random(size, 200_000);
     let bytes = |requests: &[ReadRequest]| requests.len() as u64 * 16384;
-    let started = Instant::now();
+    let started = Moment::now();
     plain(path, &warm);
     rate("random 16 KiB, warm, pread", bytes(&warm), started, None);
     let device = open(Engine::Threads, false);
-    let started = Instant::now();
+    let started = Moment::now();
     warm.iter()
         .for_each(|request| drop(device.read(request.offset_bytes, request.length).unwrap()));
     rate("random 16 KiB, warm, read()", bytes(&warm), started, None);
     for engine in [Engine::Threads, Engine::IoUring] {
         let device = open(engine, false);
         for batch in [1, 32] {
-            let started = Instant::now();
+            let started = Moment::now();
             stream(&device, &warm, batch, batch);
             rate(
                 &format!("random 16 KiB, warm, {engine}, batches of {batch}"),
@@ -158,7 +176,7 @@ fn main() {
             let depth = usize::try_from(depth).unwrap();
             let count = (1000 * depth).min(direct.len());
             let requests = direct.get(..count).unwrap();
-            let started = Instant::now();
+            let started = Moment::now();
             stream(&device, requests, depth, 1);
             let name = format!("random 16 KiB, O_DIRECT, {engine}, depth {depth}");
             rate(&name, bytes(requests), started, Some(device.statistics()));
