@@ -1,1 +1,59 @@
-//! fs
+//! btrfs as a file system: subvolumes, paths, inodes, file content, back references, space.
+//!
+//! The layers below read verified tree blocks and data by logical address; here their items get their meaning.
+//! Everything hangs on [`Filesystem`], a cheap handle on an open volume. All calls take `&self` and may run at
+//! once from any number of threads.
+//!
+//! | to | see |
+//! |---|---|
+//! | open a volume | [`OpenOptions`] in [`open`], [`Notice`] |
+//! | find trees and subvolumes | [`filesystem`], [`subvolume`] |
+//! | follow paths, list directories | [`lookup`], [`directory`] |
+//! | see what `stat`, `lsattr`, `getfattr` show | [`inode`], [`xattrs`] |
+//! | read files | [`file`] at any offset, [`reader`] as a stream, [`extents`] for their maps |
+//! | go over whole directory trees | [`walk`] |
+//! | find who uses an address | [`back_references`] |
+//! | see where space went | [`space`] |
+//! | watch and stop long jobs | [`progress`] |
+//!
+//! Nothing here writes yet, and a pending log tree is not replayed.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers"))]
+
+pub mod back_references;
+mod checksums;
+pub mod content;
+pub mod directory;
+pub mod error;
+mod executor;
+pub mod extents;
+pub mod file;
+pub mod filesystem;
+pub mod inode;
+pub mod location;
+pub mod lookup;
+pub mod notice;
+pub mod open;
+pub mod progress;
+pub mod reader;
+pub mod space;
+pub mod subvolume;
+pub mod walk;
+pub mod xattrs;
+
+pub use content::{Chunk, Content};
+pub use directory::{DirEntry, ReadDir};
+pub use error::{Corruption, Error, Name, Result};
+pub use extents::{DiskExtent, FileExtents, FileRange, InlineContent, RangeKind};
+pub use file::File;
+pub use filesystem::Filesystem;
+pub use inode::{DeviceNumber, FileAttributes, InodeLink, InodeRecord, Metadata};
+pub use location::Location;
+pub use lookup::Follow;
+pub use notice::Notice;
+pub use open::OpenOptions;
+pub use progress::Progress;
+pub use reader::FileReader;
+pub use subvolume::{SubvolumeInfo, SubvolumePlace};
+pub use walk::{Walk, WalkEntry, WalkError, WalkItem, WalkOptions, WalkOrder};
+pub use xattrs::Xattr;

@@ -1,0 +1,200 @@
+//! Checksums of data: what the checksum tree says that the sectors of an extent must hash to.
+//!
+//! One item holds the checksums of consecutive sectors, packed; its key gives the address of the first. What no
+//! item covers has no checksum. [`ChecksumReader`] keeps its place in the tree, so that reading in order of
+//! address looks each item up once.
+//!
+//! Source: on-disk format documentation, section "EXTENT_CSUM".
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use buttress_format::{ByteCount, ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
+use buttress_tree::{Cursor, ReadAhead};
+use std::ops::Range;
+
+/// What the sectors of an extent must hash to.
+#[derive(Clone, Debug)]
+pub(crate) struct ExpectedChecksums {
+    checksum_type: ChecksumType,
+    sector_bytes: usize,
+    /// One checksum for each sector, packed; zeros where there is none.
+    packed: Vec<u8>,
+    /// Bytes of the extent without checksums, in whole sectors, in order.
+    missing: Vec<Range<usize>>,
+}
+
+impl ExpectedChecksums {
+    /// Pushes the sectors of `data` that do not match; those without a checksum are not among them.
+    pub(crate) fn verify(&self, data: &[u8], bad: &mut Vec<Range<usize>>) {
+        let mut computed = Vec::with_capacity(self.packed.len());
+        self.checksum_type.compute_sectors(data, self.sector_bytes, &mut computed);
+        if computed == self.packed {
+            return;
+        }
+        let size = self.checksum_type.size_bytes();
+        let pairs = computed.chunks_exact(size).zip(self.packed.chunks_exact(size));
+        let mut start = 0_usize;
+        for (found, expected) in pairs {
+            let end = start.saturating_add(self.sector_bytes).min(data.len());
+            if found != expected && !self.missing.iter().any(|range| range.contains(&start)) {
+                match bad.last_mut() {
+                    Some(last) if last.end == start => last.end = end,
+                    _ => bad.push(start..end),
+                }
+            }
+            start = end;
+        }
+    }
+
+    /// Bytes of the extent without checksums.
+    pub(crate) fn missing(&self) -> &[Range<usize>] {
+        &self.missing
+    }
+
+    fn push_missing(&mut self, sectors: Range<usize>) {
+        let to_bytes = |sector: usize| sector.saturating_mul(self.sector_bytes);
+        let bytes = to_bytes(sectors.start)..to_bytes(sectors.end);
+        let filled = self.packed.len().saturating_add(sectors.len().saturating_mul(self.checksum_type.size_bytes()));
+        self.packed.resize(filled, 0);
+        match self.missing.last_mut() {
+            Some(last) if last.end == bytes.start => last.end = bytes.end,
+            _ => self.missing.push(bytes),
+        }
+    }
+}
+
+/// Reads the checksum tree.
+#[derive(Debug)]
+pub(crate) struct ChecksumReader {
+    cursor: Cursor,
+    checksum_type: ChecksumType,
+    sector_bytes: u64,
+}
+
+impl ChecksumReader {
+    /// A reader of the volume's checksum tree, or `None` where data is to be read without it: when that was
+    /// asked for, and when the tree is missing and that was allowed.
+    pub(crate) fn new(filesystem: &Filesystem) -> Result<Option<Self>> {
+        let rescue = filesystem.rescue();
+        if rescue.ignore_data_checksums {
+            return Ok(None);
+        }
+        match filesystem.tree(TreeId::CHECKSUM) {
+            Ok(tree) => Ok(Some(Self {
+                cursor: tree.cursor(ReadAhead::Forward),
+                checksum_type: filesystem.checksum_type(),
+                sector_bytes: u64::from(filesystem.sector_bytes()),
+            })),
+            Err(Error::TreeNotFound { .. }) if rescue.ignore_bad_roots => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The addresses that the item under the cursor covers, as `(start, end)`.
+    fn covered(&self) -> Option<(u64, u64)> {
+        let item = self.cursor.current()?;
+        if item.key.objectid != ObjectId::EXTENT_CHECKSUM || item.key.item_type != ItemType::EXTENT_CSUM {
+            return None;
+        }
+        let sectors = item.data.len().checked_div(self.checksum_type.size_bytes()).unwrap_or(0);
+        let length = ByteCount::of(sectors).get().saturating_mul(self.sector_bytes);
+        Some((item.key.offset, item.key.offset.saturating_add(length)))
+    }
+
+    /// Moves to the item that covers `at`, or to the first one behind it.
+    fn approach(&mut self, at: u64) -> Result<()> {
+        match self.covered() {
+            Some((start, end)) if start <= at && at < end => return Ok(()),
+            Some((_, end)) if end == at => {
+                self.cursor.next()?;
+                if self.covered().is_some_and(|(start, end)| start <= at && at < end) {
+                    return Ok(());
+                }
+            }
+            _ => {}
+        }
+        let key = Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, at);
+        self.cursor.seek_at_or_before(&key)?;
+        // Before the first item there is nothing; its end is at most `at` when the item does not cover it.
+        if self.cursor.current().is_none() {
+            self.cursor.seek(&key)?;
+        } else if self.covered().is_none_or(|(_, end)| end <= at) {
+            self.cursor.next()?;
+        }
+        Ok(())
+    }
+
+    /// What the sectors of `[logical, +length)` must hash to. Both must be whole sectors.
+    pub(crate) fn expected(&mut self, logical: Logical, length: usize) -> Result<ExpectedChecksums> {
+        let size = self.checksum_type.size_bytes();
+        let sector_bytes = usize::try_from(self.sector_bytes).unwrap_or(usize::MAX);
+        let sectors = length.div_ceil(sector_bytes.max(1));
+        let mut expected = ExpectedChecksums {
+            checksum_type: self.checksum_type,
+            sector_bytes,
+            packed: Vec::with_capacity(sectors.saturating_mul(size)),
+            missing: Vec::new(),
+        };
+        let mut done = 0_usize;
+        while done < sectors {
+            let passed = ByteCount::of(done).get().saturating_mul(self.sector_bytes);
+            let at = logical.get().saturating_add(passed);
+            self.approach(at)?;
+            let rest = sectors.saturating_sub(done);
+            let sectors_up_to = |end: u64| {
+                let distance = end.saturating_sub(at).checked_div(self.sector_bytes).unwrap_or(0);
+                usize::try_from(distance).unwrap_or(usize::MAX).clamp(1, rest)
+            };
+            let taken = match self.covered() {
+                Some((start, end)) if start <= at && at < end => {
+                    let taken = sectors_up_to(end);
+                    let skipped = at.saturating_sub(start).checked_div(self.sector_bytes).unwrap_or(0);
+                    let from = usize::try_from(skipped).unwrap_or(usize::MAX).saturating_mul(size);
+                    let range = from..from.saturating_add(taken.saturating_mul(size));
+                    match self.cursor.current().and_then(|item| item.data.get(range)) {
+                        Some(bytes) => expected.packed.extend_from_slice(bytes),
+                        None => expected.push_missing(done..done.saturating_add(taken)),
+                    }
+                    taken
+                }
+                Some((start, _)) if start > at => {
+                    let taken = sectors_up_to(start);
+                    expected.push_missing(done..done.saturating_add(taken));
+                    taken
+                }
+                _ => {
+                    expected.push_missing(done..sectors);
+                    rest
+                }
+            };
+            done = done.saturating_add(taken);
+        }
+        Ok(expected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_sectors_are_joined_and_those_without_checksums_are_left_out() {
+        let data = vec![7_u8; 5 * 512];
+        let mut packed = Vec::new();
+        ChecksumType::Crc32c.compute_sectors(&data, 512, &mut packed);
+        let mut expected = ExpectedChecksums {
+            checksum_type: ChecksumType::Crc32c,
+            sector_bytes: 512,
+            packed,
+            missing: vec![3 * 512..4 * 512],
+        };
+        let mut bad = Vec::new();
+        expected.verify(&data, &mut bad);
+        assert!(bad.is_empty());
+        for sector in [1, 2, 3] {
+            expected.packed[sector * 4] ^= 1;
+        }
+        expected.verify(&data, &mut bad);
+        assert_eq!(bad, [512..3 * 512]);
+    }
+}

@@ -1,0 +1,432 @@
+//! From ranges of a file to its bytes: planning reads, verifying, decompressing.
+//!
+//! A range is cut into [`Piece`]s, each one read of the volume: up to [`PIECE_BYTES`] of plain data, or one whole
+//! compressed extent. Reading, verifying and decompressing a piece gives [`Chunk`]s: content, or the damage that
+//! stands in its place. Damage never spreads: only the sectors that no copy gives are lost, or, where data is
+//! compressed, the whole extent.
+//!
+//! Rules that hold here:
+//! - data is verified sector by sector against the checksum tree unless the inode says that it has none, or the
+//!   volume was opened with `rescue=ignoredatacsums`; a sector without a checksum is an error as in the kernel;
+//! - compressed extents are verified as they lie on disk, all of them, then decompressed;
+//! - memory is bounded by the size of a piece, whatever sizes are on disk.
+
+use crate::checksums::{ChecksumReader, ExpectedChecksums};
+use crate::error::{Corruption, Error, Result};
+use crate::extents::{DiskExtent, FileRange, InlineContent, RangeKind};
+use crate::filesystem::Filesystem;
+use crate::location::Location;
+use buttress_format::{ByteCount, Compression, FileOffset, Logical, decompress};
+use buttress_volume::{ExtentRead, PendingExtent};
+use bytes::Bytes;
+use smallvec::{SmallVec, smallvec};
+use std::ops::Range;
+
+/// The largest read of plain data: large enough to cost nothing extra, small enough to spread over workers.
+pub(crate) const PIECE_BYTES: u64 = 512 << 10;
+
+/// A run of a file's content.
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    /// Where it begins in the file.
+    pub offset: FileOffset,
+    /// Its length.
+    pub length: ByteCount,
+    /// What is there.
+    pub content: Content,
+}
+
+/// What a run of a file holds.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// Bytes, as many as the chunk is long.
+    Data(Bytes),
+    /// A hole or a preallocated range: zeros, of any length.
+    Hole,
+    /// Bytes that could not be read or are not what was written.
+    Damaged(Error),
+}
+
+impl Chunk {
+    pub(crate) fn damaged(offset: FileOffset, length: ByteCount, error: impl Into<Error>) -> Self {
+        Self { offset, length, content: Content::Damaged(error.into()) }
+    }
+
+    /// Where it ends (exclusive).
+    #[must_use]
+    pub const fn end(&self) -> FileOffset {
+        self.offset.saturating_add(self.length)
+    }
+}
+
+/// The chunks of one piece: usually one.
+pub(crate) type Chunks = SmallVec<[Chunk; 1]>;
+
+/// Where a run of a file lies in the bytes of a piece.
+#[derive(Clone, Debug)]
+struct Slice {
+    offset: FileOffset,
+    inside: Range<usize>,
+}
+
+impl Slice {
+    fn length(&self) -> ByteCount {
+        ByteCount::of(self.inside.len())
+    }
+}
+
+/// One read of the volume, and what it is for.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    location: Location,
+    read: ExtentRead,
+    compression: Compression,
+    /// For compressed pieces, the size after decompression.
+    ram_bytes: usize,
+    slices: SmallVec<[Slice; 1]>,
+    expected: Option<ExpectedChecksums>,
+}
+
+/// A planned run of a file.
+#[derive(Debug)]
+pub(crate) enum Planned {
+    /// Needs no reading.
+    Ready(Chunk),
+    /// Inline content that is compressed.
+    Inline(Location, FileOffset, InlineContent, ByteCount),
+    /// Needs a read.
+    Read(Piece),
+}
+
+/// Plans the part of `range` that lies in `wanted`, appending to `planned`. Neighbouring ranges of the same
+/// compressed extent share one piece.
+pub(crate) fn plan(
+    location: Location,
+    sector_bytes: u32,
+    range: &FileRange,
+    wanted: &Range<FileOffset>,
+    planned: &mut Vec<Planned>,
+) {
+    let from = range.offset.max(wanted.start);
+    let to = range.end().min(wanted.end);
+    let Some(length) = to.checked_distance_from(from).filter(|length| *length != ByteCount::ZERO) else { return };
+    match &range.kind {
+        RangeKind::Hole | RangeKind::Preallocated(_) => {
+            planned.push(Planned::Ready(Chunk { offset: from, length, content: Content::Hole }));
+        }
+        RangeKind::Inline(inline) => plan_inline(location, range, from, length, inline, planned),
+        RangeKind::Data(extent) => {
+            // The range was checked to lie inside its extent, and addresses not to overflow.
+            let skipped = from.get().saturating_sub(range.offset.get());
+            let inside = extent.offset.get().saturating_add(skipped);
+            if extent.compression == Compression::None {
+                plan_plain(location, sector_bytes, extent, inside, from..to, planned);
+            } else {
+                plan_compressed(location, extent, inside, from, length, planned);
+            }
+        }
+    }
+}
+
+fn plan_inline(
+    location: Location,
+    range: &FileRange,
+    from: FileOffset,
+    length: ByteCount,
+    inline: &InlineContent,
+    planned: &mut Vec<Planned>,
+) {
+    if inline.compression != Compression::None {
+        planned.push(Planned::Inline(location, from, inline.clone(), length));
+        return;
+    }
+    let start = from.checked_distance_from(range.offset).and_then(ByteCount::to_usize).unwrap_or(usize::MAX);
+    let end = start.saturating_add(length.to_usize().unwrap_or(usize::MAX)).min(inline.stored.len());
+    if start < end {
+        let bytes = inline.stored.slice(start..end);
+        let length = ByteCount::of(bytes.len());
+        planned.push(Planned::Ready(Chunk { offset: from, length, content: Content::Data(bytes) }));
+    }
+}
+
+/// Plain data: pieces of whole sectors that end at multiples of [`PIECE_BYTES`] of the extent.
+fn plan_plain(
+    location: Location,
+    sector_bytes: u32,
+    extent: &DiskExtent,
+    inside: u64,
+    file: Range<FileOffset>,
+    planned: &mut Vec<Planned>,
+) {
+    let sector_bytes = u64::from(sector_bytes);
+    let total = file.end.get().saturating_sub(file.start.get());
+    let end = inside.saturating_add(total);
+    let mut position = inside;
+    while position < end {
+        let start = ByteCount::new(position).align_down(sector_bytes).get();
+        let limit = start.saturating_add(PIECE_BYTES).min(end);
+        let stop = ByteCount::new(limit).checked_align_up(sector_bytes).map_or(limit, ByteCount::get);
+        let to_usize = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let slice = Slice {
+            offset: FileOffset::new(file.start.get().saturating_add(position.saturating_sub(inside))),
+            inside: to_usize(position.saturating_sub(start))..to_usize(limit.saturating_sub(start)),
+        };
+        planned.push(Planned::Read(Piece {
+            location,
+            read: ExtentRead {
+                logical: extent.logical.saturating_add(ByteCount::new(start)),
+                length: to_usize(stop.saturating_sub(start)),
+            },
+            compression: Compression::None,
+            ram_bytes: 0,
+            slices: smallvec![slice],
+            expected: None,
+        }));
+        position = limit;
+    }
+}
+
+/// Compressed data: the whole extent, whatever part of it is wanted.
+fn plan_compressed(
+    location: Location,
+    extent: &DiskExtent,
+    inside: u64,
+    offset: FileOffset,
+    length: ByteCount,
+    planned: &mut Vec<Planned>,
+) {
+    // Sizes of compressed extents were checked against their limit, 128 KiB.
+    let to_usize = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let start = to_usize(inside);
+    let slice = Slice { offset, inside: start..start.saturating_add(to_usize(length.get())) };
+    let read = ExtentRead { logical: extent.logical, length: to_usize(extent.disk_bytes.get()) };
+    if let Some(Planned::Read(last)) = planned.last_mut()
+        && last.compression == extent.compression
+        && last.read == read
+        && last.location == location
+    {
+        last.slices.push(slice);
+        return;
+    }
+    planned.push(Planned::Read(Piece {
+        location,
+        read,
+        compression: extent.compression,
+        ram_bytes: to_usize(extent.ram_bytes.get()),
+        slices: smallvec![slice],
+        expected: None,
+    }));
+}
+
+impl Piece {
+    /// What is to be read.
+    pub(crate) const fn read(&self) -> ExtentRead {
+        self.read
+    }
+
+    /// How much memory the piece takes while it is under way and until its chunks are used.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.read.length.saturating_add(self.ram_bytes)
+    }
+
+    /// Looks up the checksums that the piece must have.
+    pub(crate) fn expect(&mut self, checksums: &mut ChecksumReader) -> Result<()> {
+        self.expected = Some(checksums.expected(self.read.logical, self.read.length)?);
+        Ok(())
+    }
+
+    /// All of the piece lost for one reason.
+    pub(crate) fn lost(&self, error: &Error) -> Chunks {
+        self.slices.iter().map(|slice| Chunk::damaged(slice.offset, slice.length(), error.clone())).collect()
+    }
+
+    /// Reads the piece on this thread.
+    pub(crate) fn read_now(self, filesystem: &Filesystem) -> Chunks {
+        let result = filesystem.volume().read_data(self.read, &|data, bad| self.verify(data, bad));
+        self.finish(filesystem, result.map(|(buffer, lost)| (buffer.into_bytes(), lost)))
+    }
+
+    /// Waits for the piece's read.
+    pub(crate) fn wait(self, filesystem: &Filesystem, pending: PendingExtent) -> Chunks {
+        let result = pending.wait_data(filesystem.volume(), &|data, bad| self.verify(data, bad));
+        self.finish(filesystem, result.map(|(buffer, lost)| (buffer.into_bytes(), lost)))
+    }
+
+    fn verify(&self, data: &[u8], bad: &mut Vec<Range<usize>>) {
+        if let Some(expected) = &self.expected {
+            expected.verify(data, bad);
+        }
+    }
+
+    fn finish(
+        self,
+        filesystem: &Filesystem,
+        result: Result<(Bytes, Vec<buttress_volume::LostRange>), buttress_volume::Error>,
+    ) -> Chunks {
+        let (bytes, lost) = match result {
+            Ok(read) => read,
+            Err(error) => return self.lost(&error.into()),
+        };
+        let mut damage: Vec<(Range<usize>, Option<Error>)> =
+            lost.into_iter().map(|lost| (lost.range, lost_error(lost.error))).collect();
+        if let Some(expected) = &self.expected {
+            damage.extend(expected.missing().iter().map(|range| {
+                let error = Corruption::DataChecksumMissing {
+                    location: self.location,
+                    offset: self.file_offset(range.start),
+                    length: ByteCount::of(range.len()),
+                    logical: self.address(range.start),
+                };
+                (range.clone(), Some(error.into()))
+            }));
+        }
+        damage.sort_by_key(|(range, _)| range.start);
+        if self.compression == Compression::None {
+            return self.slices.iter().flat_map(|slice| self.cut(slice, &bytes, &damage)).collect();
+        }
+        match damage.into_iter().next() {
+            Some((range, error)) => self.lost(&error.unwrap_or_else(|| self.checksum_error(&range))),
+            None => self.decompress(filesystem, &bytes),
+        }
+    }
+
+    fn address(&self, inside: usize) -> Logical {
+        self.read.logical.saturating_add(ByteCount::of(inside))
+    }
+
+    /// Where in the file a byte of the piece lies, as far as that can be said; exact for plain data.
+    fn file_offset(&self, inside: usize) -> FileOffset {
+        let Some(slice) = self.slices.first() else { return FileOffset::MIN };
+        if self.compression != Compression::None {
+            return slice.offset;
+        }
+        let start = slice.offset.get().saturating_sub(ByteCount::of(slice.inside.start).get());
+        FileOffset::new(start.saturating_add(ByteCount::of(inside).get()))
+    }
+
+    fn checksum_error(&self, range: &Range<usize>) -> Error {
+        Corruption::DataChecksum {
+            location: self.location,
+            offset: self.file_offset(range.start),
+            length: ByteCount::of(range.len()),
+            logical: self.address(range.start),
+        }
+        .into()
+    }
+
+    /// A slice of plain data without the parts that are damaged, which come as chunks of their own.
+    fn cut(&self, slice: &Slice, bytes: &Bytes, damage: &[(Range<usize>, Option<Error>)]) -> Chunks {
+        let mut chunks = Chunks::new();
+        let end = slice.inside.end.min(bytes.len());
+        let mut position = slice.inside.start;
+        let at = |inside: usize| {
+            slice.offset.saturating_add(ByteCount::of(inside.saturating_sub(slice.inside.start)))
+        };
+        let good = |chunks: &mut Chunks, from: usize, to: usize| {
+            if from < to {
+                let content = Content::Data(bytes.slice(from..to));
+                let length = ByteCount::of(to.saturating_sub(from));
+                chunks.push(Chunk { offset: at(from), length, content });
+            }
+        };
+        for (range, error) in damage {
+            let (from, to) = (range.start.max(position), range.end.min(end));
+            if from >= to {
+                continue;
+            }
+            good(&mut chunks, position, from);
+            let error = error.clone().unwrap_or_else(|| self.checksum_error(&(from..to)));
+            chunks.push(Chunk::damaged(at(from), ByteCount::of(to.saturating_sub(from)), error));
+            position = to;
+        }
+        good(&mut chunks, position, end);
+        chunks
+    }
+
+    fn decompress(&self, filesystem: &Filesystem, stored: &[u8]) -> Chunks {
+        let sector_bytes = filesystem.sector_bytes();
+        match inflate(self.compression, stored, self.ram_bytes, sector_bytes, false) {
+            Ok(bytes) => self
+                .slices
+                .iter()
+                .map(|slice| Chunk {
+                    offset: slice.offset,
+                    length: slice.length(),
+                    // Slices were checked to lie inside the decompressed size.
+                    content: Content::Data(bytes.slice(slice.inside.clone())),
+                })
+                .collect(),
+            Err(error) => self.lost(
+                &Corruption::Decompression {
+                    location: self.location,
+                    offset: self.file_offset(0),
+                    logical: self.read.logical,
+                    error,
+                }
+                .into(),
+            ),
+        }
+    }
+}
+
+/// What a lost range says: its own error where reading failed; `None` where only checksums did, which is said
+/// with the place in the file.
+fn lost_error(error: buttress_volume::Error) -> Option<Error> {
+    (error.kind() != buttress_format::ErrorKind::Corrupt).then(|| error.into())
+}
+
+/// Decompresses into `ram_bytes` bytes; what the stored bytes do not fill is zero, as in the kernel.
+fn inflate(
+    compression: Compression,
+    stored: &[u8],
+    ram_bytes: usize,
+    sector_bytes: u32,
+    inline: bool,
+) -> Result<Bytes, buttress_format::CompressionError> {
+    let mut bytes = vec![0; ram_bytes];
+    let sector_bytes = usize::try_from(sector_bytes).unwrap_or(usize::MAX);
+    let filled = decompress(compression, stored, &mut bytes, sector_bytes, inline)?;
+    if let Some(rest) = bytes.get_mut(filled..) {
+        rest.fill(0);
+    }
+    Ok(Bytes::from(bytes))
+}
+
+/// The chunk of compressed inline content. `length` is what is wanted of it, from its start.
+pub(crate) fn inflate_inline(
+    filesystem: &Filesystem,
+    location: Location,
+    offset: FileOffset,
+    inline: &InlineContent,
+    length: ByteCount,
+) -> Chunk {
+    let sector_bytes = filesystem.sector_bytes();
+    let limit = crate::extents::COMPRESSED_EXTENT_LIMIT;
+    if inline.ram_bytes > limit {
+        return Chunk::damaged(
+            offset,
+            length,
+            Corruption::CompressedTooLarge {
+                location,
+                offset,
+                disk_bytes: ByteCount::of(inline.stored.len()),
+                ram_bytes: inline.ram_bytes,
+                limit,
+            },
+        );
+    }
+    let ram_bytes = inline.ram_bytes.to_usize().unwrap_or(0);
+    match inflate(inline.compression, &inline.stored, ram_bytes, sector_bytes, true) {
+        Ok(bytes) => {
+            // Inline content begins at offset 0, so the offset is also the place in it.
+            let start = usize::try_from(offset.get()).unwrap_or(usize::MAX).min(bytes.len());
+            let end = start.saturating_add(length.to_usize().unwrap_or(usize::MAX)).min(bytes.len());
+            Chunk { offset, length: ByteCount::of(end.saturating_sub(start)), content: Content::Data(bytes.slice(start..end)) }
+        }
+        Err(error) => Chunk::damaged(
+            offset,
+            length,
+            Corruption::Decompression { location, offset, logical: Logical::MIN, error },
+        ),
+    }
+}

@@ -1,0 +1,375 @@
+//! Directories: their entries in the order of `readdir(3)`.
+//!
+//! A directory keeps each entry twice: by the hash of its name (`DIR_ITEM`, for lookups) and by an index that
+//! grows with each new entry (`DIR_INDEX`, for listing). Listing follows the index, as the kernel does, one
+//! item at a time: a directory of millions of names takes no more memory than one of ten.
+//!
+//! Both sets should agree. The size of a directory's inode is twice the length of its names, so counting them
+//! while listing tells for nothing whether an entry is missing from the index; only then [`ReadDir`] looks at
+//! each entry from both sides, adds the ones that the index lacks, and reports every missing half as an error
+//! entry. Names that could not be names (empty, `.`, `..`, with a slash or a zero byte) are reported and never
+//! handed out.
+//!
+//! `.` and `..` are not entries here.
+//!
+//! Source: on-disk format documentation, sections "DIR_ITEM" and "DIR_INDEX".
+
+use crate::error::{Corruption, Error, Name, Result};
+use crate::filesystem::Filesystem;
+use crate::location::Location;
+use buttress_format::{
+    ByteCount, DirItem, DirItems, FileKind, InodeNumber, ItemType, Key, ObjectId, SubvolumeId, TreeId, name_hash,
+};
+use buttress_tree::{Items, ReadAhead, Tree};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name: not empty, without slashes and zero bytes.
+    pub name: Vec<u8>,
+    /// The kind of file, as the entry says it. The inode's mode should agree.
+    pub kind: FileKind,
+    /// The index of the entry in its directory; 0 where the entry was found by name.
+    pub index: u64,
+    /// What it leads to: an inode of the same subvolume, the root of another one, or a placeholder.
+    pub target: Location,
+}
+
+/// Whether `name` can be the name of an entry.
+#[must_use]
+pub fn is_valid_name(name: &[u8]) -> bool {
+    !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
+}
+
+impl Filesystem {
+    /// The entries of a directory in the order of `readdir(3)`.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`], or that its inode cannot be read. Errors on the way are items of the iterator,
+    /// which goes on behind them where it can.
+    pub fn read_dir(&self, directory: Location) -> Result<ReadDir> {
+        if directory.placeholder().is_some() {
+            return Ok(ReadDir::empty(self, directory));
+        }
+        let metadata = self.metadata(directory)?;
+        if !metadata.is_directory() {
+            return Err(Error::NotADirectory { path: PathBuf::from(directory.to_string()) });
+        }
+        let tree = self.subvolume_tree(directory.subvolume)?;
+        Ok(ReadDir::new(self, tree, directory, metadata.size, 0))
+    }
+
+    /// The entry `name` of a directory, or `None`. Names of equal hash are told apart.
+    ///
+    /// # Errors
+    /// That the tree cannot be read, or the entry is not one that can be.
+    pub fn lookup(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>> {
+        if directory.placeholder().is_some() || !is_valid_name(name) {
+            return Ok(None);
+        }
+        let tree = self.subvolume_tree(directory.subvolume)?;
+        let key = Key::new(directory.inode.object_id(), ItemType::DIR_ITEM, name_hash(name));
+        let Some(item) = tree.get(&key)? else { return Ok(None) };
+        let entries = DirItems::parse(&key, item.data())
+            .map_err(|error| Corruption::Item { tree: directory.subvolume.tree(), error })?;
+        for entry in entries {
+            if entry.name == name {
+                return self.entry(directory, 0, &entry).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// An item's entry, its name checked and its target found.
+    pub(crate) fn entry(&self, directory: Location, index: u64, item: &DirItem<'_>) -> Result<DirEntry> {
+        if !is_valid_name(item.name) {
+            return Err(Corruption::NameInvalid { directory, index, name: Name::from(item.name) }.into());
+        }
+        let target = match item.location.item_type {
+            ItemType::INODE_ITEM if item.location.objectid >= ObjectId::FIRST_FREE => {
+                Some(Location::new(directory.subvolume, InodeNumber::new(item.location.objectid.get())))
+            }
+            ItemType::ROOT_ITEM => match TreeId::new(item.location.objectid.get()).as_subvolume() {
+                Some(child) => Some(self.nested_subvolume(directory, item.name, child)?),
+                None => None,
+            },
+            _ => None,
+        };
+        match target {
+            Some(target) => Ok(DirEntry { name: item.name.to_vec(), kind: item.kind, index, target }),
+            None => Err(Corruption::EntryTargetInvalid {
+                directory,
+                name: Name::from(item.name),
+                target: item.location,
+            }
+            .into()),
+        }
+    }
+}
+
+/// The entries of a directory, in the order of their indexes. See the module.
+#[derive(Debug)]
+pub struct ReadDir {
+    filesystem: Filesystem,
+    directory: Location,
+    stage: Stage,
+    /// Bytes of the names listed so far.
+    listed_bytes: u64,
+    /// The index behind the last item.
+    next_index: u64,
+    /// Size of the directory's inode: twice the bytes of its names. `None` when only a part is listed.
+    size: Option<ByteCount>,
+    ready: VecDeque<Result<DirEntry>>,
+}
+
+/// A listing that was put down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suspended {
+    next_index: u64,
+    listed_bytes: u64,
+    size: Option<ByteCount>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Listing by index.
+    Listing { tree: Tree, items: Items },
+    /// Names seem to be missing: looking at the index's entries from the other side.
+    CheckingIndex { tree: Tree, items: Items },
+    /// And at the entries by name.
+    CheckingNames { tree: Tree, items: Items },
+    Done,
+}
+
+fn entries_of(tree: &Tree, directory: Location, item_type: ItemType, from: u64) -> Items {
+    let object_id = directory.inode.object_id();
+    tree.range(Key::new(object_id, item_type, from)..=Key::new(object_id, item_type, u64::MAX), ReadAhead::Forward)
+}
+
+impl ReadDir {
+    /// Lists from the index `from` on; only a listing from 0 is checked for missing entries.
+    pub(crate) fn new(
+        filesystem: &Filesystem,
+        tree: Tree,
+        directory: Location,
+        size: ByteCount,
+        from: u64,
+    ) -> Self {
+        let items = entries_of(&tree, directory, ItemType::DIR_INDEX, from);
+        Self {
+            filesystem: filesystem.clone(),
+            directory,
+            stage: Stage::Listing { tree, items },
+            listed_bytes: 0,
+            next_index: 0,
+            size: (from == 0).then_some(size),
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// The same listing from its beginning.
+    pub(crate) fn restart(self) -> Result<Self> {
+        self.filesystem.read_dir(self.directory)
+    }
+
+    /// The directory's listing as far as it is to be taken up again later with little memory: `None` where it
+    /// cannot be put down now.
+    pub(crate) fn suspend(&self) -> Option<Suspended> {
+        match &self.stage {
+            Stage::Listing { .. } if self.ready.is_empty() => {
+                Some(Suspended { next_index: self.next_index, listed_bytes: self.listed_bytes, size: self.size })
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes up a listing that was put down.
+    pub(crate) fn resume(filesystem: &Filesystem, tree: Tree, directory: Location, at: Suspended) -> Self {
+        let mut listing = Self::new(filesystem, tree, directory, ByteCount::ZERO, at.next_index);
+        listing.listed_bytes = at.listed_bytes;
+        listing.size = at.size;
+        listing
+    }
+
+    pub(crate) fn empty(filesystem: &Filesystem, directory: Location) -> Self {
+        Self {
+            filesystem: filesystem.clone(),
+            directory,
+            stage: Stage::Done,
+            listed_bytes: 0,
+            next_index: 0,
+            size: None,
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// The directory.
+    #[must_use]
+    pub const fn directory(&self) -> Location {
+        self.directory
+    }
+
+    fn tree_id(&self) -> TreeId {
+        self.directory.subvolume.tree()
+    }
+
+    /// Puts the entries of one index item into `ready`: one, unless the item is broken.
+    fn take_listed(&mut self, key: Key, data: &[u8]) {
+        match DirItems::parse(&key, data) {
+            Ok(entries) => {
+                for entry in entries {
+                    self.listed_bytes = self.listed_bytes.saturating_add(ByteCount::of(entry.name.len()).get());
+                    self.ready.push_back(self.filesystem.entry(self.directory, key.offset, &entry));
+                }
+            }
+            Err(error) => {
+                self.ready.push_back(Err(Corruption::Item { tree: self.tree_id(), error }.into()));
+            }
+        }
+    }
+
+    /// Whether the names listed are as many bytes as the inode says.
+    fn is_complete(&self) -> bool {
+        self.size.is_none_or(|size| size.get() == self.listed_bytes.saturating_mul(2))
+    }
+
+    /// Reports the entry of an index item that cannot be found by its name.
+    fn check_listed(&mut self, tree: &Tree, key: Key, data: &[u8]) -> Result<()> {
+        for entry in DirItems::parse(&key, data).into_iter().flatten() {
+            let by_name = Key::new(key.objectid, ItemType::DIR_ITEM, name_hash(entry.name));
+            let found = tree.get(&by_name)?.is_some_and(|item| {
+                DirItems::parse(&by_name, item.data()).into_iter().flatten().any(|other| other.name == entry.name)
+            });
+            if !found {
+                self.ready.push_back(Err(Corruption::DirItemMissing {
+                    directory: self.directory,
+                    name: Name::from(entry.name),
+                    index: key.offset,
+                }
+                .into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds and reports the entries of an item by name that the index lacks.
+    fn check_named(&mut self, tree: &Tree, key: Key, data: &[u8]) -> Result<()> {
+        for entry in DirItems::parse(&key, data).into_iter().flatten() {
+            if !self.is_listed(tree, &entry)? {
+                self.ready.push_back(Err(Corruption::DirIndexMissing {
+                    directory: self.directory,
+                    name: Name::from(entry.name),
+                }
+                .into()));
+                self.ready.push_back(self.filesystem.entry(self.directory, 0, &entry));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the index has the entry. The inode's or subvolume's own record of its name gives the index.
+    fn is_listed(&self, tree: &Tree, entry: &DirItem<'_>) -> Result<bool> {
+        let index = match entry.location.item_type {
+            ItemType::ROOT_ITEM => {
+                let child = SubvolumeId::new(entry.location.objectid.get());
+                let place = self.filesystem.subvolume_place(child)?;
+                place.filter(|place| place.name == entry.name).map(|place| place.index)
+            }
+            _ => {
+                let child =
+                    Location::new(self.directory.subvolume, InodeNumber::new(entry.location.objectid.get()));
+                self.filesystem.link_index(tree, child, self.directory.inode, entry.name)?
+            }
+        };
+        let Some(index) = index else { return Ok(false) };
+        let key = Key::new(self.directory.inode.object_id(), ItemType::DIR_INDEX, index);
+        let Some(item) = tree.get(&key)? else { return Ok(false) };
+        Ok(DirItems::parse(&key, item.data()).into_iter().flatten().any(|other| other.name == entry.name))
+    }
+
+    /// Handles one more item. Returns false at the end.
+    fn advance(&mut self) -> bool {
+        match core::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Listing { tree, mut items } => match items.next() {
+                Some(Ok(item)) => {
+                    self.next_index = item.key().offset.saturating_add(1);
+                    self.take_listed(item.key(), item.data());
+                    self.stage = Stage::Listing { tree, items };
+                }
+                Some(Err(error)) => {
+                    // What the index could not say is not an entry that is missing.
+                    self.size = None;
+                    self.ready.push_back(Err(error.into()));
+                    self.stage = Stage::Listing { tree, items };
+                }
+                None if self.is_complete() => return false,
+                None => {
+                    let items = entries_of(&tree, self.directory, ItemType::DIR_INDEX, 0);
+                    self.stage = Stage::CheckingIndex { tree, items };
+                }
+            },
+            Stage::CheckingIndex { tree, mut items } => match items.next() {
+                Some(item) => {
+                    let checked =
+                        item.map_err(Error::from).and_then(|item| self.check_listed(&tree, item.key(), item.data()));
+                    self.ready.extend(checked.err().map(Err));
+                    self.stage = Stage::CheckingIndex { tree, items };
+                }
+                None => {
+                    let items = entries_of(&tree, self.directory, ItemType::DIR_ITEM, 0);
+                    self.stage = Stage::CheckingNames { tree, items };
+                }
+            },
+            Stage::CheckingNames { tree, mut items } => match items.next() {
+                Some(item) => {
+                    let checked =
+                        item.map_err(Error::from).and_then(|item| self.check_named(&tree, item.key(), item.data()));
+                    self.ready.extend(checked.err().map(Err));
+                    self.stage = Stage::CheckingNames { tree, items };
+                }
+                None => return false,
+            },
+            Stage::Done => return false,
+        }
+        true
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(entry) = self.ready.pop_front() {
+                return Some(entry);
+            }
+            if !self.advance() {
+                return None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_valid_name;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        for (name, valid) in [
+            (&b"a"[..], true),
+            (b"...", true),
+            (b"\xff\n", true),
+            (b"", false),
+            (b".", false),
+            (b"..", false),
+            (b"a/b", false),
+            (b"/", false),
+            (b"a\0b", false),
+        ] {
+            assert_eq!(is_valid_name(name), valid, "{name:?}");
+        }
+    }
+}

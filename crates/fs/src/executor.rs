@@ -1,0 +1,194 @@
+//! Worker threads for decompression and checksums, shared by everything that reads data of one volume.
+//!
+//! A job handed in becomes a [`Task`] that its owner takes the result from, in whatever order it likes. A task
+//! that no worker has begun when its result is wanted is run by the waiting thread itself: so waiting never
+//! idles while there is work, and without any workers (simulated devices, no threads to be had) everything
+//! still runs, on the caller's thread, in the order in which results are taken.
+//!
+//! Bounds: the queue holds what its users started and did not take; each user bounds that by bytes. A dropped
+//! task is forgotten if it has not begun.
+
+use crossbeam_channel::{Receiver, Sender};
+use parking_lot::{Condvar, Mutex};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+/// Runs jobs on threads that start with the first job.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    workers: usize,
+    queue: OnceLock<Option<Sender<Arc<dyn Run>>>>,
+}
+
+trait Run: Send + Sync {
+    fn run(&self);
+}
+
+enum State<T> {
+    Waiting(Box<dyn FnOnce() -> T + Send>),
+    Running,
+    Done(thread::Result<T>),
+    Gone,
+}
+
+struct Slot<T> {
+    state: Mutex<State<T>>,
+    done: Condvar,
+}
+
+impl<T> Slot<T> {
+    /// The job, if nobody has begun it.
+    fn begin(&self) -> Option<Box<dyn FnOnce() -> T + Send>> {
+        let mut state = self.state.lock();
+        match core::mem::replace(&mut *state, State::Running) {
+            State::Waiting(job) => Some(job),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+}
+
+impl<T: Send> Run for Slot<T> {
+    fn run(&self) {
+        if let Some(job) = self.begin() {
+            // The owner of the task gets a panic as if it had run the job itself.
+            let result = catch_unwind(AssertUnwindSafe(job));
+            *self.state.lock() = State::Done(result);
+            self.done.notify_all();
+        }
+    }
+}
+
+/// A job's result to be.
+pub(crate) struct Task<T> {
+    slot: Arc<Slot<T>>,
+}
+
+impl<T> core::fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Task")
+    }
+}
+
+impl<T> Task<T> {
+    /// The result; waits for it, or runs the job here.
+    ///
+    /// `None` cannot happen: a result is taken once, by value.
+    pub(crate) fn take(self) -> Option<T> {
+        if let Some(job) = self.slot.begin() {
+            return Some(job());
+        }
+        let mut state = self.slot.state.lock();
+        while matches!(*state, State::Running) {
+            self.slot.done.wait(&mut state);
+        }
+        match core::mem::replace(&mut *state, State::Gone) {
+            State::Done(Ok(result)) => Some(result),
+            State::Done(Err(panic)) => {
+                drop(state);
+                resume_unwind(panic)
+            }
+            State::Waiting(_) | State::Running | State::Gone => None,
+        }
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        let mut state = self.slot.state.lock();
+        if matches!(*state, State::Waiting(_) | State::Done(_)) {
+            let forgotten = core::mem::replace(&mut *state, State::Gone);
+            drop(state);
+            drop(forgotten);
+        }
+    }
+}
+
+impl Executor {
+    /// As many workers as the machine has cores.
+    pub(crate) fn new() -> Self {
+        Self::with_workers(thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    /// This many workers.
+    pub(crate) fn with_workers(workers: usize) -> Self {
+        Self { workers, queue: OnceLock::new() }
+    }
+
+    /// No workers: jobs run where their results are taken.
+    pub(crate) fn inline() -> Self {
+        Self::with_workers(0)
+    }
+
+    /// Whether jobs run elsewhere while the caller goes on.
+    pub(crate) const fn is_parallel(&self) -> bool {
+        self.workers > 0
+    }
+
+    /// Hands a job in.
+    pub(crate) fn spawn<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Task<T> {
+        let slot =
+            Arc::new(Slot { state: Mutex::new(State::Waiting(Box::new(job))), done: Condvar::new() });
+        if let Some(queue) = self.queue.get_or_init(|| start_workers(self.workers)) {
+            let queued: Arc<dyn Run> = slot.clone();
+            // Without a worker left to receive it the job runs where its result is taken.
+            drop(queue.send(queued));
+        }
+        Task { slot }
+    }
+}
+
+/// Starts the threads; `None` when there are to be none, or none could be started. They end when the executor
+/// goes, each after the job that it is at.
+fn start_workers(count: usize) -> Option<Sender<Arc<dyn Run>>> {
+    let (sender, receiver) = crossbeam_channel::unbounded();
+    let started = (0..count)
+        .filter(|number| {
+            let receiver: Receiver<Arc<dyn Run>> = receiver.clone();
+            thread::Builder::new()
+                .name(format!("buttress-data-{number}"))
+                .spawn(move || receiver.iter().for_each(|job| job.run()))
+                .is_ok()
+        })
+        .count();
+    (started > 0).then_some(sender)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_come_in_the_order_asked_with_and_without_workers() {
+        for executor in [Executor::new(), Executor::inline()] {
+            let tasks: Vec<_> = (0..1000_u64).map(|number| executor.spawn(move || number * 2)).collect();
+            let results: Vec<u64> = tasks.into_iter().rev().filter_map(Task::take).collect();
+            assert_eq!(results, (0..1000).rev().map(|number| number * 2).collect::<Vec<u64>>());
+        }
+    }
+
+    #[test]
+    fn a_dropped_task_frees_what_it_holds() {
+        let executor = Executor::inline();
+        let held = Arc::new(());
+        let task = executor.spawn({
+            let held = Arc::clone(&held);
+            move || drop(held)
+        });
+        assert_eq!(Arc::strong_count(&held), 2);
+        drop(task);
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_one_who_waits() {
+        let executor = Executor::new();
+        let task = executor.spawn(|| -> u32 { panic!("planted") });
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(catch_unwind(AssertUnwindSafe(|| task.take())).is_err());
+        assert_eq!(executor.spawn(|| 7).take(), Some(7));
+    }
+}

@@ -1,0 +1,243 @@
+//! Regular files: their size, their map, and reading at any offset.
+//!
+//! [`File::read_at`] reads like `pread(2)`. For reading from one end to the other [`File::reader`] is faster: it
+//! reads ahead, uses all cores and tells holes apart.
+
+use crate::checksums::ChecksumReader;
+use crate::content::{Chunk, Content, Planned, inflate_inline, plan};
+use crate::error::{Error, Result};
+use crate::extents::{FileExtents, FileRange};
+use crate::filesystem::Filesystem;
+use crate::inode::{InodeRecord, Metadata};
+use crate::location::Location;
+use crate::reader::FileReader;
+use buttress_format::{ByteCount, FileKind, FileOffset, InodeFlags};
+use buttress_tree::Tree;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How much of a file one call of [`File::read_at`] has under way at once.
+const READ_AT_BATCH: u64 = 4 << 20;
+
+/// A regular file that is open for reading. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct File {
+    filesystem: Filesystem,
+    tree: Tree,
+    metadata: Arc<Metadata>,
+    /// The file's ranges where a pass over its items has found them already.
+    known: Option<Arc<Vec<FileRange>>>,
+    verified: bool,
+}
+
+impl Filesystem {
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// [`Error::IsADirectory`], [`Error::NotAFile`], or that the inode cannot be read.
+    pub fn open_file(&self, location: Location) -> Result<File> {
+        let metadata = self.metadata(location)?;
+        match metadata.kind {
+            FileKind::Regular => self.file_of(metadata),
+            FileKind::Directory => Err(Error::IsADirectory { location }),
+            _ => Err(Error::NotAFile { location }),
+        }
+    }
+
+    /// The content of whatever inode this is; symlinks have content too.
+    pub(crate) fn file_of(&self, metadata: Metadata) -> Result<File> {
+        let tree = self.subvolume_tree(metadata.location.subvolume)?;
+        Ok(File::new(self, tree, metadata, None))
+    }
+
+    /// A regular file whose record was read already.
+    ///
+    /// # Errors
+    /// [`Error::IsADirectory`], [`Error::NotAFile`], or that the subvolume cannot be found.
+    pub fn open_record(&self, record: &InodeRecord) -> Result<File> {
+        let metadata = record.metadata.clone();
+        match metadata.kind {
+            FileKind::Regular => {
+                let tree = self.subvolume_tree(metadata.location.subvolume)?;
+                Ok(File::new(self, tree, metadata, record.extents.clone()))
+            }
+            FileKind::Directory => Err(Error::IsADirectory { location: metadata.location }),
+            _ => Err(Error::NotAFile { location: metadata.location }),
+        }
+    }
+}
+
+impl File {
+    fn new(filesystem: &Filesystem, tree: Tree, metadata: Metadata, known: Option<Vec<FileRange>>) -> Self {
+        let verified =
+            !metadata.flags.contains(InodeFlags::NODATASUM) && !filesystem.rescue().ignore_data_checksums;
+        Self {
+            filesystem: filesystem.clone(),
+            tree,
+            metadata: Arc::new(metadata),
+            known: known.map(Arc::new),
+            verified,
+        }
+    }
+
+    /// The volume that it is in.
+    #[must_use]
+    pub const fn filesystem(&self) -> &Filesystem {
+        &self.filesystem
+    }
+
+    /// The inode.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Its size.
+    #[must_use]
+    pub fn size(&self) -> ByteCount {
+        self.metadata.size
+    }
+
+    /// Whether its content is verified against checksums when it is read.
+    #[must_use]
+    pub const fn is_verified(&self) -> bool {
+        self.verified
+    }
+
+    /// The map of the file: all of its ranges, holes included, those beyond its end too.
+    ///
+    /// # Errors
+    /// That the tree cannot be read. Errors on the way are items of the iterator.
+    pub fn extents(&self) -> Result<FileExtents> {
+        match &self.known {
+            Some(known) => Ok(FileExtents::of_record(
+                known.as_ref().clone(),
+                self.metadata.location,
+                self.filesystem.sector_bytes(),
+                self.size(),
+            )),
+            None => self.extents_from(FileOffset::MIN),
+        }
+    }
+
+    /// As [`File::extents`], from the range that covers `start` on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn extents_from(&self, start: FileOffset) -> Result<FileExtents> {
+        let sector_bytes = self.filesystem.sector_bytes();
+        FileExtents::in_tree(&self.tree, self.metadata.location, sector_bytes, self.size(), start)
+    }
+
+    /// Looks checksums up, where the file has them.
+    pub(crate) fn checksum_reader(&self) -> Result<Option<ChecksumReader>> {
+        if self.verified { ChecksumReader::new(&self.filesystem) } else { Ok(None) }
+    }
+
+    /// A stream of the whole file.
+    #[must_use]
+    pub fn reader(&self) -> FileReader {
+        FileReader::new(self.clone(), FileOffset::MIN..FileOffset::new(self.size().get()))
+    }
+
+    /// A stream of `range`, cut off at the end of the file.
+    #[must_use]
+    pub fn reader_of(&self, range: Range<FileOffset>) -> FileReader {
+        let end = range.end.min(FileOffset::new(self.size().get()));
+        FileReader::new(self.clone(), range.start..end)
+    }
+
+    /// Reads at `offset` into `buffer` and returns how many bytes were read: fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// That a byte of the range cannot be had, with its place. The content of `buffer` is unspecified then.
+    pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        let end = offset.saturating_add(ByteCount::of(buffer.len())).min(FileOffset::new(self.size().get()));
+        let Some(length) = end.checked_distance_from(offset).and_then(ByteCount::to_usize) else {
+            return Ok(0);
+        };
+        let Some(buffer) = buffer.get_mut(..length) else { return Ok(0) };
+        // What no range covers is a hole.
+        buffer.fill(0);
+        let mut checksums = self.checksum_reader()?;
+        let mut planned = Vec::new();
+        let mut planned_to = offset;
+        for range in self.extents_from(offset)? {
+            let range = range?;
+            if range.offset >= end {
+                break;
+            }
+            let mut from = range.offset.max(offset);
+            let stop = range.end().min(end);
+            while from < stop {
+                let to = stop.min(from.saturating_add(ByteCount::new(READ_AT_BATCH)));
+                let sector_bytes = self.filesystem.sector_bytes();
+                plan(self.metadata.location, sector_bytes, &range, &(from..to), &mut planned);
+                from = to;
+                if to.get().saturating_sub(planned_to.get()) >= READ_AT_BATCH {
+                    self.fetch(core::mem::take(&mut planned), &mut checksums, offset, buffer)?;
+                    planned_to = to;
+                }
+            }
+        }
+        self.fetch(planned, &mut checksums, offset, buffer)?;
+        Ok(length)
+    }
+
+    /// Reads what was planned and puts it into `buffer`, which begins at `start` of the file.
+    fn fetch(
+        &self,
+        planned: Vec<Planned>,
+        checksums: &mut Option<ChecksumReader>,
+        start: FileOffset,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        let mut pieces = Vec::new();
+        for planned in planned {
+            match planned {
+                Planned::Ready(chunk) => place(chunk, start, buffer)?,
+                Planned::Inline(location, offset, inline, length) => {
+                    place(inflate_inline(&self.filesystem, location, offset, &inline, length), start, buffer)?;
+                }
+                Planned::Read(mut piece) => {
+                    if let Some(checksums) = checksums {
+                        piece.expect(checksums)?;
+                    }
+                    pieces.push(piece);
+                }
+            }
+        }
+        if pieces.len() == 1 {
+            for chunk in pieces.into_iter().flat_map(|piece| piece.read_now(&self.filesystem)) {
+                place(chunk, start, buffer)?;
+            }
+            return Ok(());
+        }
+        let reads: Vec<_> = pieces.iter().map(crate::content::Piece::read).collect();
+        let pending = self.filesystem.volume().start_reads(&reads);
+        for (piece, pending) in pieces.into_iter().zip(pending) {
+            for chunk in piece.wait(&self.filesystem, pending) {
+                place(chunk, start, buffer)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies a chunk to its place in `buffer`, which begins at `start` of the file and is zeroed.
+fn place(chunk: Chunk, start: FileOffset, buffer: &mut [u8]) -> Result<()> {
+    match chunk.content {
+        Content::Hole => Ok(()),
+        Content::Damaged(error) => Err(error),
+        Content::Data(bytes) => {
+            let at = chunk.offset.checked_distance_from(start).and_then(ByteCount::to_usize);
+            let target = at.and_then(|at| buffer.get_mut(at..)).unwrap_or_default();
+            for (to, from) in target.chunks_mut(bytes.len().max(1)).zip(core::iter::once(&bytes)) {
+                if let Some(from) = from.get(..to.len()) {
+                    to.copy_from_slice(from);
+                }
+            }
+            Ok(())
+        }
+    }
+}

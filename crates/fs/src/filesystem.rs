@@ -1,0 +1,241 @@
+//! A volume that is open as a file system: its trees, by id.
+//!
+//! A [`Filesystem`] is a cheap handle on shared state, `Send` and `Sync`; all calls take `&self` and may run
+//! at once. It is a view of one commit: roots are looked up in the root tree that was taken when it was opened.
+//!
+//! What the trees mean is in the modules beside this one, which add their calls to [`Filesystem`]:
+//! [`crate::lookup`], [`crate::directory`], [`crate::inode`], [`crate::file`], and so on.
+
+use crate::error::{Corruption, Error, Result};
+use crate::executor::Executor;
+use crate::notice::Notice;
+use buttress_format::{
+    ChecksumType, InodeNumber, ItemType, Key, Logical, RootItem, SubvolumeId, Superblock, TreeId,
+};
+use buttress_tree::{Forest, ReadAhead, RootPointer, Tree};
+use buttress_volume::{Rescue, Volume};
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// How many trees are remembered; above that the memory starts afresh.
+const REMEMBERED_TREES: usize = 4096;
+
+/// How many jobs that wait for metadata run at once: what keeps a device busy, not what the cores can do.
+const LOADERS: usize = 8;
+
+/// A volume that is open as a file system. See the module.
+#[derive(Clone, Debug)]
+pub struct Filesystem {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    volume: Arc<Volume>,
+    forest: Arc<Forest>,
+    root_tree: Tree,
+    chunk_tree: Tree,
+    rescue: Rescue,
+    notices: Vec<Notice>,
+    trees: RwLock<HashMap<TreeId, Arc<KnownTree>>>,
+    executor: Executor,
+    loaders: Executor,
+    sector_bytes: u32,
+    checksum_type: ChecksumType,
+}
+
+/// A tree and its root item.
+#[derive(Debug)]
+struct KnownTree {
+    item: RootItem,
+    tree: Tree,
+}
+
+/// What opening puts together.
+pub(crate) struct Parts {
+    pub(crate) forest: Arc<Forest>,
+    pub(crate) root_tree: Tree,
+    pub(crate) chunk_tree: Tree,
+    pub(crate) rescue: Rescue,
+    pub(crate) notices: Vec<Notice>,
+    pub(crate) executor: Executor,
+}
+
+impl Filesystem {
+    pub(crate) fn from_parts(parts: Parts) -> Self {
+        let Parts { forest, root_tree, chunk_tree, rescue, notices, executor } = parts;
+        let volume = Arc::clone(forest.volume());
+        let sector_bytes = volume.superblock().sector_bytes;
+        let checksum_type = volume.superblock().checksum_type;
+        Self {
+            shared: Arc::new(Shared {
+                volume,
+                forest,
+                root_tree,
+                chunk_tree,
+                rescue,
+                notices,
+                trees: RwLock::default(),
+                loaders: if executor.is_parallel() { Executor::with_workers(LOADERS) } else { Executor::inline() },
+                executor,
+                sector_bytes,
+                checksum_type,
+            }),
+        }
+    }
+
+    /// The volume below.
+    #[must_use]
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.shared.volume
+    }
+
+    /// The trees and their cache.
+    #[must_use]
+    pub fn forest(&self) -> &Arc<Forest> {
+        &self.shared.forest
+    }
+
+    /// The superblock that the volume was opened by.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        self.shared.volume.superblock()
+    }
+
+    /// What the user should know about the volume, in the order in which it was found.
+    #[must_use]
+    pub fn notices(&self) -> Vec<Notice> {
+        let mut notices: Vec<Notice> = self.volume().notices().into_iter().map(Notice::from).collect();
+        notices.extend(self.shared.notices.iter().cloned());
+        notices
+    }
+
+    /// The exceptions that the volume was opened with.
+    #[must_use]
+    pub fn rescue(&self) -> &Rescue {
+        &self.shared.rescue
+    }
+
+    /// The sector size: the unit of data addresses, lengths and checksums.
+    #[must_use]
+    pub fn sector_bytes(&self) -> u32 {
+        self.shared.sector_bytes
+    }
+
+    /// The checksum type of the volume.
+    #[must_use]
+    pub fn checksum_type(&self) -> ChecksumType {
+        self.shared.checksum_type
+    }
+
+    pub(crate) fn executor(&self) -> &Executor {
+        &self.shared.executor
+    }
+
+    /// Threads for jobs that mostly wait for metadata.
+    pub(crate) fn loaders(&self) -> &Executor {
+        &self.shared.loaders
+    }
+
+    /// The tree of tree roots.
+    #[must_use]
+    pub fn root_tree(&self) -> &Tree {
+        &self.shared.root_tree
+    }
+
+    /// Any tree, by its id: the root tree, the chunk tree, a log tree that is pending, or one that has a root
+    /// item.
+    ///
+    /// # Errors
+    /// [`Error::TreeNotFound`], or that the root tree cannot be read.
+    pub fn tree(&self, id: TreeId) -> Result<Tree> {
+        match id {
+            TreeId::ROOT => Ok(self.shared.root_tree.clone()),
+            TreeId::CHUNK => Ok(self.shared.chunk_tree.clone()),
+            TreeId::TREE_LOG => self.log_tree(),
+            _ => Ok(self.known_tree(id)?.tree.clone()),
+        }
+    }
+
+    /// The root item of a tree.
+    ///
+    /// # Errors
+    /// [`Error::TreeNotFound`] (the root and chunk trees have none), or that the root tree cannot be read.
+    pub fn root_item(&self, id: TreeId) -> Result<RootItem> {
+        Ok(self.known_tree(id)?.item.clone())
+    }
+
+    /// The tree of a subvolume.
+    ///
+    /// # Errors
+    /// [`Error::SubvolumeNotFound`], or that the root tree cannot be read.
+    pub fn subvolume_tree(&self, id: SubvolumeId) -> Result<Tree> {
+        if id.tree().as_subvolume().is_none() {
+            return Err(Error::SubvolumeNotFound { subvolume: id });
+        }
+        match self.known_tree(id.tree()) {
+            Ok(known) => Ok(known.tree.clone()),
+            Err(Error::TreeNotFound { .. }) => Err(Error::SubvolumeNotFound { subvolume: id }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The log tree that waits for replay: the root of log roots, as the superblock names it.
+    fn log_tree(&self) -> Result<Tree> {
+        let superblock = self.superblock();
+        if superblock.log_root == Logical::MIN {
+            return Err(Error::TreeNotFound { tree: TreeId::TREE_LOG });
+        }
+        // A log follows the commit that the superblock belongs to.
+        let generation = superblock.generation.get().saturating_add(1);
+        Ok(self.forest().tree(RootPointer {
+            tree: TreeId::TREE_LOG,
+            logical: superblock.log_root,
+            generation: buttress_format::Generation::new(generation),
+            level: superblock.log_root_level,
+        }))
+    }
+
+    fn known_tree(&self, id: TreeId) -> Result<Arc<KnownTree>> {
+        if let Some(known) = self.shared.trees.read().get(&id) {
+            return Ok(Arc::clone(known));
+        }
+        let known = Arc::new(self.find_tree(id)?);
+        let mut trees = self.shared.trees.write();
+        if trees.len() >= REMEMBERED_TREES {
+            trees.clear();
+        }
+        trees.insert(id, Arc::clone(&known));
+        Ok(known)
+    }
+
+    /// The last root item of the tree: a tree can have several only while it is being relocated.
+    fn find_tree(&self, id: TreeId) -> Result<KnownTree> {
+        let wanted = Key::new(id.object_id(), ItemType::ROOT_ITEM, u64::MAX);
+        let mut cursor = self.root_tree().cursor(ReadAhead::None);
+        cursor.seek_at_or_before(&wanted)?;
+        let item = match cursor.current() {
+            Some(item)
+                if item.key.objectid == id.object_id() && item.key.item_type == ItemType::ROOT_ITEM =>
+            {
+                RootItem::parse(&item.key, item.data, self.sector_bytes())
+                    .map_err(|error| Corruption::Item { tree: TreeId::ROOT, error })?
+            }
+            _ => return Err(Error::TreeNotFound { tree: id }),
+        };
+        let tree = self.forest().tree(root_pointer(id, &item));
+        Ok(KnownTree { item, tree })
+    }
+
+    /// The root directory of a subvolume: where paths in it begin.
+    #[must_use]
+    pub fn root_directory(&self, subvolume: SubvolumeId) -> crate::Location {
+        crate::Location::new(subvolume, InodeNumber::ROOT_DIRECTORY)
+    }
+}
+
+/// Where the tree of a root item begins.
+pub(crate) fn root_pointer(id: TreeId, item: &RootItem) -> RootPointer {
+    RootPointer { tree: id, logical: item.logical, generation: item.generation, level: item.level }
+}

@@ -1,0 +1,257 @@
+//! Inodes: what `stat(2)` shows of them, and everything else in one pass over their items.
+//!
+//! The items of an inode lie side by side in its tree: the inode item, its names, its extended attributes and
+//! its extents. [`Metadata`] needs only the first; an [`InodeRecord`] takes them all in one go, which is what
+//! jobs over many files want.
+//!
+//! What the kernel shows is not always what is stored:
+//! - allocated bytes are `nbytes` of the inode item rounded up to a sector, for inline content too;
+//! - device numbers hold the major number above bit 20 and the minor number below;
+//! - a nested subvolume inside a snapshot is an empty directory that no item describes. The kernel gives it
+//!   mode 0755, the owner and access time of the directory that holds it, one link, and for its other times
+//!   the moment when it was first looked at. Here those are the change time of that directory, so that two
+//!   runs agree.
+//!
+//! Source: on-disk format documentation, section "INODE_ITEM".
+
+use crate::error::{Corruption, Error, Result};
+use crate::filesystem::Filesystem;
+use crate::location::{Location, PLACEHOLDER_INODE};
+use buttress_format::{
+    ByteCount, FileKind, Generation, InodeFlags, InodeItem, ItemType, Key, Timestamp,
+};
+use buttress_tree::{ReadAhead, Tree};
+
+mod flags;
+mod record;
+
+pub use flags::FileAttributes;
+pub use record::{InodeLink, InodeRecord};
+
+/// The number of a device node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceNumber {
+    /// The driver.
+    pub major: u32,
+    /// The device of that driver.
+    pub minor: u32,
+}
+
+impl DeviceNumber {
+    /// Takes apart the field of an inode item: the major number lies above bit 20 of the low 32 bits.
+    #[must_use]
+    pub const fn from_raw(raw: u64) -> Self {
+        let low = raw & 0xffff_ffff;
+        #[expect(clippy::cast_possible_truncation, reason = "both were masked to fewer than 32 bits")]
+        Self { major: (low >> 20) as u32, minor: (low & 0x000f_ffff) as u32 }
+    }
+}
+
+/// An inode as `stat(2)` and `statx(2)` show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// The inode.
+    pub location: Location,
+    /// The kind of file, from the mode.
+    pub kind: FileKind,
+    /// Type and permission bits (`st_mode`).
+    pub mode: u32,
+    /// Names (`st_nlink`); 1 for directories.
+    pub nlink: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// For device nodes, their number.
+    pub device: Option<DeviceNumber>,
+    /// `st_size`: content of files, target of symlinks; for directories twice the length of their names.
+    pub size: ByteCount,
+    /// `st_blocks` times 512: what the content takes up, before redundancy.
+    pub allocated: ByteCount,
+    /// `st_blksize`: the sector size of the volume.
+    pub block_bytes: u32,
+    /// The last access, as recorded.
+    pub accessed: Timestamp,
+    /// The last change of content.
+    pub modified: Timestamp,
+    /// The last change of anything.
+    pub changed: Timestamp,
+    /// When the inode was made; `None` for a placeholder.
+    pub created: Option<Timestamp>,
+    /// Flags as stored; [`Metadata::attributes`] gives them as `lsattr` shows them.
+    pub flags: InodeFlags,
+    /// The transaction that made the inode.
+    pub generation: Generation,
+    /// The transaction that last changed it.
+    pub transid: Generation,
+    /// Counts changes (`STATX_CHANGE_COOKIE`, NFS).
+    pub sequence: u64,
+}
+
+impl Metadata {
+    /// What an inode item says. `sector_bytes` is the sector size of the volume.
+    pub(crate) fn from_item(location: Location, item: &InodeItem, sector_bytes: u32) -> Self {
+        let kind = kind_of_mode(item.mode);
+        let allocated =
+            item.nbytes.checked_align_up(u64::from(sector_bytes)).unwrap_or(ByteCount::MAX);
+        Self {
+            location,
+            kind,
+            mode: item.mode,
+            nlink: item.nlink,
+            uid: item.uid,
+            gid: item.gid,
+            device: matches!(kind, FileKind::CharacterDevice | FileKind::BlockDevice)
+                .then(|| DeviceNumber::from_raw(item.rdev)),
+            size: item.size,
+            allocated,
+            block_bytes: sector_bytes,
+            accessed: item.atime,
+            modified: item.mtime,
+            changed: item.ctime,
+            created: Some(item.otime),
+            flags: item.flags,
+            generation: item.generation,
+            transid: item.transid,
+            sequence: item.sequence,
+        }
+    }
+
+    /// The empty directory that stands for a subvolume which is not there; `directory` holds it.
+    fn placeholder(location: Location, directory: &Self) -> Self {
+        Self {
+            location,
+            kind: FileKind::Directory,
+            mode: 0o040_755,
+            nlink: 1,
+            uid: directory.uid,
+            gid: directory.gid,
+            device: None,
+            size: ByteCount::ZERO,
+            allocated: ByteCount::ZERO,
+            block_bytes: directory.block_bytes,
+            accessed: directory.accessed,
+            modified: directory.changed,
+            changed: directory.changed,
+            created: None,
+            flags: InodeFlags::empty(),
+            generation: Generation::MIN,
+            transid: Generation::MIN,
+            sequence: 0,
+        }
+    }
+
+    /// `st_blocks`: what the content takes up, in units of 512 bytes.
+    #[must_use]
+    pub const fn blocks_512(&self) -> u64 {
+        self.allocated.get() >> 9
+    }
+
+    /// The permission bits with set-uid, set-gid and sticky.
+    #[must_use]
+    pub const fn permissions(&self) -> u32 {
+        self.mode & 0o7777
+    }
+
+    /// Whether this is a directory.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    /// The flags as `lsattr` and the `FS_IOC_GETFLAGS` ioctl show them.
+    #[must_use]
+    pub fn attributes(&self) -> FileAttributes {
+        FileAttributes::from_inode_flags(self.flags)
+    }
+}
+
+/// The kind of file that the type bits of a mode name; [`FileKind::Unknown`] where they name none.
+#[must_use]
+pub fn kind_of_mode(mode: u32) -> FileKind {
+    FileKind::from_mode(mode).unwrap_or(FileKind::Unknown)
+}
+
+/// The kind of a file in words.
+pub(crate) const fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Unknown => "an unknown type",
+        FileKind::Regular => "regular file",
+        FileKind::Directory => "directory",
+        FileKind::CharacterDevice => "character device",
+        FileKind::BlockDevice => "block device",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+        FileKind::Symlink => "symlink",
+        FileKind::Xattr => "extended attribute",
+    }
+}
+
+impl Filesystem {
+    /// The inode as `stat(2)` shows it.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or that the tree cannot be read.
+    pub fn metadata(&self, location: Location) -> Result<Metadata> {
+        if let Some(directory) = location.placeholder() {
+            return Ok(Metadata::placeholder(location, &self.metadata(directory)?));
+        }
+        let tree = self.subvolume_tree(location.subvolume)?;
+        self.metadata_in(&tree, location)
+    }
+
+    /// [`Filesystem::metadata`] where the tree is already at hand.
+    pub(crate) fn metadata_in(&self, tree: &Tree, location: Location) -> Result<Metadata> {
+        if location.inode == PLACEHOLDER_INODE {
+            return Err(Error::InodeNotFound { location });
+        }
+        let key = Key::new(location.inode.object_id(), ItemType::INODE_ITEM, 0);
+        let item = tree.get(&key)?.ok_or(Error::InodeNotFound { location })?;
+        let inode = InodeItem::parse(&key, item.data())
+            .map_err(|error| Corruption::Item { tree: location.subvolume.tree(), error })?;
+        Ok(Metadata::from_item(location, &inode, self.sector_bytes()))
+    }
+
+    /// Everything about the inode that its items say, in one pass over them.
+    ///
+    /// # Errors
+    /// As [`Filesystem::metadata`]; [`Error::TooBig`] when its attributes exceed a generous limit.
+    pub fn inode_record(&self, location: Location) -> Result<InodeRecord> {
+        if location.placeholder().is_some() {
+            return Ok(InodeRecord::of_placeholder(self.metadata(location)?));
+        }
+        let tree = self.subvolume_tree(location.subvolume)?;
+        let mut cursor = tree.cursor(ReadAhead::None);
+        InodeRecord::load(self, &mut cursor, location)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_are_taken_apart_as_the_kernel_does() {
+        assert_eq!(DeviceNumber::from_raw(0x0010_0003), DeviceNumber { major: 1, minor: 3 });
+        let large = DeviceNumber::from_raw((259 << 20) | 0xabcde);
+        assert_eq!(large, DeviceNumber { major: 259, minor: 0xabcde });
+        assert_eq!(DeviceNumber::from_raw(u64::MAX), DeviceNumber { major: 0xfff, minor: 0xf_ffff });
+    }
+
+    #[test]
+    fn every_mode_has_its_kind() {
+        for (mode, kind) in [
+            (0o100_644, FileKind::Regular),
+            (0o040_755, FileKind::Directory),
+            (0o120_777, FileKind::Symlink),
+            (0o020_600, FileKind::CharacterDevice),
+            (0o060_600, FileKind::BlockDevice),
+            (0o010_600, FileKind::Fifo),
+            (0o140_600, FileKind::Socket),
+            (0o644, FileKind::Unknown),
+            (0o170_000, FileKind::Unknown),
+        ] {
+            assert_eq!(kind_of_mode(mode), kind, "{mode:o}");
+        }
+    }
+}

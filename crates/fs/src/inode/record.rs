@@ -1,0 +1,145 @@
+//! Everything that the items of one inode say, read in one pass.
+//!
+//! The pass starts at the inode item and ends with the inode's last item or at the first that a record does
+//! not hold: entries of directories. Two kinds of content are not bounded by nature. Attributes are refused
+//! above [`ATTRIBUTES_LIMIT`]. Extents beyond [`EXTENTS_LIMIT`] end the pass: the record then says so by
+//! [`InodeRecord::extents`] being `None`, and a reader walks the extents itself.
+
+use crate::error::{Corruption, Error, Result};
+use crate::extents::{FileRange, FileRangeBuilder};
+use crate::filesystem::Filesystem;
+use crate::inode::Metadata;
+use crate::location::Location;
+use crate::xattrs::{ATTRIBUTES_LIMIT, Xattr, append_xattrs};
+use buttress_format::{FileKind, InodeExtrefs, InodeItem, InodeNumber, InodeRefs, Item, ItemType, Key};
+use buttress_tree::Cursor;
+
+/// How many extent items a record holds at most.
+const EXTENTS_LIMIT: usize = 256;
+
+/// How many names a record holds at most; the rest is only counted.
+const LINKS_LIMIT: usize = 16;
+
+/// One name of an inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InodeLink {
+    /// The directory that holds the entry.
+    pub directory: InodeNumber,
+    /// The index of the entry in it.
+    pub index: u64,
+    /// The name.
+    pub name: Vec<u8>,
+}
+
+/// Everything that the items of one inode say.
+#[derive(Clone, Debug)]
+pub struct InodeRecord {
+    /// What `stat(2)` shows.
+    pub metadata: Metadata,
+    /// Its names, the first few of them.
+    pub links: Vec<InodeLink>,
+    /// How many names it has.
+    pub link_count: u64,
+    /// Its extended attributes, in the order of their items, which is that of `listxattr(2)`.
+    pub xattrs: Vec<Xattr>,
+    /// Of regular files and symlinks, the ranges that are not holes for want of an item, in order; `None`
+    /// when there are too many to hold.
+    pub extents: Option<Vec<FileRange>>,
+}
+
+impl InodeRecord {
+    /// The record of the empty directory that stands for a subvolume which is not there.
+    pub(crate) fn of_placeholder(metadata: Metadata) -> Self {
+        Self { metadata, links: Vec::new(), link_count: 1, xattrs: Vec::new(), extents: None }
+    }
+
+    /// How much memory the record takes, roughly.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let links: usize = self.links.iter().map(|link| link.name.len()).sum();
+        let xattrs: usize = self.xattrs.iter().map(|xattr| xattr.name.len().saturating_add(xattr.value.len())).sum();
+        let extents: usize = self.extents.iter().flatten().map(FileRange::memory_bytes).sum();
+        size_of::<Self>().saturating_add(links).saturating_add(xattrs).saturating_add(extents)
+    }
+
+    /// Reads the items of `location` with `cursor`, which is left somewhere after its inode item.
+    pub(crate) fn load(filesystem: &Filesystem, cursor: &mut Cursor, location: Location) -> Result<Self> {
+        let key = Key::new(location.inode.object_id(), ItemType::INODE_ITEM, 0);
+        if !cursor.seek(&key)? {
+            return Err(Error::InodeNotFound { location });
+        }
+        let mut record = {
+            let item = cursor.current().ok_or(Error::InodeNotFound { location })?;
+            let inode = InodeItem::parse(&key, item.data)
+                .map_err(|error| Corruption::Item { tree: location.subvolume.tree(), error })?;
+            let metadata = Metadata::from_item(location, &inode, filesystem.sector_bytes());
+            let holds_extents = matches!(metadata.kind, FileKind::Regular | FileKind::Symlink);
+            Self {
+                metadata,
+                links: Vec::new(),
+                link_count: 0,
+                xattrs: Vec::new(),
+                extents: holds_extents.then(Vec::new),
+            }
+        };
+        let mut builder = FileRangeBuilder::new(location, filesystem.sector_bytes());
+        let mut attribute_bytes = 0_usize;
+        while cursor.next()? {
+            let Some(item) = cursor.current() else { break };
+            if item.key.objectid != key.objectid
+                || !record.take(&item, location, &mut builder, &mut attribute_bytes)?
+            {
+                break;
+            }
+        }
+        Ok(record)
+    }
+
+    /// Adds what one item says. Returns whether the pass goes on.
+    fn take(
+        &mut self,
+        item: &Item<'_>,
+        location: Location,
+        builder: &mut FileRangeBuilder,
+        attribute_bytes: &mut usize,
+    ) -> Result<bool> {
+        let tree = location.subvolume.tree();
+        let broken = |error| Error::from(Corruption::Item { tree, error });
+        match item.key.item_type {
+            ItemType::INODE_REF => {
+                for link in InodeRefs::parse(&item.key, item.data).map_err(broken)? {
+                    self.add_link(link.parent, link.index, link.name);
+                }
+            }
+            ItemType::INODE_EXTREF => {
+                for link in InodeExtrefs::parse(&item.key, item.data).map_err(broken)? {
+                    self.add_link(link.parent, link.index, link.name);
+                }
+            }
+            ItemType::XATTR_ITEM => {
+                *attribute_bytes = attribute_bytes.saturating_add(item.data.len());
+                if *attribute_bytes > ATTRIBUTES_LIMIT {
+                    return Err(crate::xattrs::too_big(location));
+                }
+                append_xattrs(tree, &item.key, item.data, &mut self.xattrs)?;
+            }
+            ItemType::EXTENT_DATA => {
+                let Some(extents) = &mut self.extents else { return Ok(false) };
+                if extents.len() >= EXTENTS_LIMIT {
+                    self.extents = None;
+                    return Ok(false);
+                }
+                extents.push(builder.range(&item.key, item.data)?);
+            }
+            ItemType::DIR_ITEM | ItemType::DIR_INDEX => return Ok(false),
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    fn add_link(&mut self, directory: InodeNumber, index: u64, name: &[u8]) {
+        self.link_count = self.link_count.saturating_add(1);
+        if self.links.len() < LINKS_LIMIT {
+            self.links.push(InodeLink { directory, index, name: name.to_vec() });
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Paths to inodes, and back.
+//!
+//! Resolving a path never leaves the volume: an absolute symlink begins at the root that the caller named, and
+//! `..` does not climb above it. Nested subvolumes are crossed as through a mount. The way back down is kept as
+//! a stack, so that `..` needs no reading and cannot be misled by what is on disk.
+//!
+//! Limits are those of the kernel: 255 bytes a name, 4095 a path, 40 symlinks a path.
+//!
+//! The way from an inode up to its names follows `INODE_REF` and `INODE_EXTREF`. What is on disk may form a
+//! circle there; the climb gives up after as many steps as a path can have names.
+
+use crate::directory::DirEntry;
+use crate::error::{Corruption, Error, Result};
+use crate::filesystem::Filesystem;
+use crate::location::Location;
+use buttress_format::{
+    FileKind, FileOffset, InodeExtrefs, InodeNumber, InodeRefs, ItemType, Key, extref_hash,
+};
+use buttress_tree::{ReadAhead, Tree};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+/// The longest name of an entry.
+pub const NAME_LIMIT: usize = 255;
+
+/// The longest path, and the longest target of a symlink.
+pub const PATH_LIMIT: usize = 4095;
+
+/// How many symlinks one path may lead through.
+pub const SYMLINK_LIMIT: u32 = 40;
+
+/// How many directories may lie above an inode before the climb is given up.
+const PARENTS_LIMIT: usize = 65_536;
+
+/// What becomes of a symlink at the end of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// It is followed, as `stat(2)` does.
+    All,
+    /// It is what the path leads to, as for `lstat(2)`. A slash at the end of the path follows it all the same.
+    NotLast,
+}
+
+/// A path being resolved.
+struct Walk<'a> {
+    filesystem: &'a Filesystem,
+    /// From the root that the caller named down to where the walk is: never empty.
+    stack: Vec<(Location, FileKind)>,
+    /// Names still to come, the next one last.
+    rest: Vec<Vec<u8>>,
+    symlinks: u32,
+    asked: &'a [u8],
+}
+
+fn display_path(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
+}
+
+fn names_of(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
+    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").map(<[u8]>::to_vec)
+}
+
+/// Whether a path demands that what it leads to be a directory.
+fn demands_directory(path: &[u8]) -> bool {
+    path.ends_with(b"/") || path.ends_with(b"/.") || path == b"." || path.ends_with(b"/..") || path == b".."
+}
+
+impl Walk<'_> {
+    fn here(&self) -> (Location, FileKind) {
+        self.stack.last().copied().unwrap_or((
+            Location::root_of(buttress_format::SubvolumeId::TOP_LEVEL),
+            FileKind::Directory,
+        ))
+    }
+
+    fn not_found(&self) -> Error {
+        Error::NotFound { path: display_path(self.asked) }
+    }
+
+    fn not_a_directory(&self) -> Error {
+        Error::NotADirectory { path: display_path(self.asked) }
+    }
+
+    /// Goes down by one name.
+    fn step(&mut self, name: &[u8], follow: bool) -> Result<()> {
+        let (directory, kind) = self.here();
+        if kind != FileKind::Directory {
+            return Err(self.not_a_directory());
+        }
+        if name == b".." {
+            if self.stack.len() > 1 {
+                self.stack.pop();
+            }
+            return Ok(());
+        }
+        if name.len() > NAME_LIMIT {
+            return Err(Error::NameTooLong { length_bytes: name.len(), limit_bytes: NAME_LIMIT });
+        }
+        let entry = self.filesystem.lookup(directory, name)?.ok_or_else(|| self.not_found())?;
+        if entry.kind == FileKind::Symlink && (follow || !self.rest.is_empty()) {
+            return self.follow(&entry);
+        }
+        self.stack.push((entry.target, entry.kind));
+        Ok(())
+    }
+
+    /// Puts the names of a symlink's target before those still to come.
+    fn follow(&mut self, entry: &DirEntry) -> Result<()> {
+        self.symlinks = self.symlinks.saturating_add(1);
+        if self.symlinks > SYMLINK_LIMIT {
+            return Err(Error::TooManySymlinks { path: display_path(self.asked), limit: SYMLINK_LIMIT });
+        }
+        let target = self.filesystem.read_link(entry.target)?;
+        if target.starts_with(b"/") {
+            self.stack.truncate(1);
+        }
+        if demands_directory(&target) && self.rest.is_empty() {
+            // A name that stays where it is, but must stand on a directory.
+            self.rest.push(b".".to_vec());
+        }
+        self.rest.extend(names_of(&target).rev());
+        Ok(())
+    }
+
+    fn run(mut self, follow: Follow) -> Result<Location> {
+        while let Some(name) = self.rest.pop() {
+            if name == b"." {
+                if self.here().1 != FileKind::Directory {
+                    return Err(self.not_a_directory());
+                }
+            } else {
+                self.step(&name, follow == Follow::All)?;
+            }
+        }
+        Ok(self.here().0)
+    }
+}
+
+impl Filesystem {
+    /// What `path` leads to, from the directory `root`. A slash at the start means `root` too.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManySymlinks`], [`Error::NameTooLong`], or
+    /// that a directory cannot be read.
+    pub fn resolve(&self, root: Location, path: &[u8], follow: Follow) -> Result<Location> {
+        if path.len() > PATH_LIMIT {
+            return Err(Error::NameTooLong { length_bytes: path.len(), limit_bytes: PATH_LIMIT });
+        }
+        let mut rest: Vec<Vec<u8>> = Vec::new();
+        if demands_directory(path) {
+            rest.push(b".".to_vec());
+        }
+        rest.extend(names_of(path).rev());
+        let kind = self.metadata(root)?.kind;
+        let walk = Walk { filesystem: self, stack: vec![(root, kind)], rest, symlinks: 0, asked: path };
+        walk.run(follow)
+    }
+
+    /// The target of a symlink, as stored.
+    ///
+    /// # Errors
+    /// [`Error::NotASymlink`], [`Corruption::SymlinkLength`], or that it cannot be read.
+    pub fn read_link(&self, location: Location) -> Result<Vec<u8>> {
+        let metadata = self.metadata(location)?;
+        if metadata.kind != FileKind::Symlink {
+            return Err(Error::NotASymlink { location });
+        }
+        let limit = ByteLimit::of(PATH_LIMIT);
+        let length = match metadata.size.to_usize() {
+            Some(length) if length > 0 && length <= PATH_LIMIT => length,
+            _ => return Err(Corruption::SymlinkLength { location, length: metadata.size, limit }.into()),
+        };
+        let mut target = vec![0; length];
+        let file = self.file_of(metadata)?;
+        let read = file.read_at(FileOffset::MIN, &mut target)?;
+        target.truncate(read);
+        Ok(target)
+    }
+
+    /// The index that the inode's own record of its name `name` in `directory` holds, or `None`.
+    pub(crate) fn link_index(
+        &self,
+        tree: &Tree,
+        location: Location,
+        directory: InodeNumber,
+        name: &[u8],
+    ) -> Result<Option<u64>> {
+        let key = Key::new(location.inode.object_id(), ItemType::INODE_REF, directory.get());
+        if let Some(item) = tree.get(&key)?
+            && let Some(link) = InodeRefs::parse(&key, item.data()).into_iter().flatten().find(|link| link.name == name)
+        {
+            return Ok(Some(link.index));
+        }
+        let key = Key::new(location.inode.object_id(), ItemType::INODE_EXTREF, extref_hash(directory, name));
+        Ok(tree.get(&key)?.and_then(|item| {
+            InodeExtrefs::parse(&key, item.data())
+                .into_iter()
+                .flatten()
+                .find(|link| link.parent == directory && link.name == name)
+                .map(|link| link.index)
+        }))
+    }
+
+    /// The directory that holds a directory, and its name there; `None` for the root of a subvolume.
+    fn parent_of(&self, tree: &Tree, location: Location) -> Result<Option<(InodeNumber, Vec<u8>)>> {
+        if location.is_subvolume_root() {
+            return Ok(None);
+        }
+        let object_id = location.inode.object_id();
+        let first = Key::new(object_id, ItemType::INODE_REF, 0);
+        let last = Key::new(object_id, ItemType::INODE_EXTREF, u64::MAX);
+        let broken = |error| Error::from(Corruption::Item { tree: location.subvolume.tree(), error });
+        if let Some(item) = tree.range(first..=last, ReadAhead::None).next() {
+            let item = item?;
+            let key = item.key();
+            let link = if key.item_type == ItemType::INODE_REF {
+                InodeRefs::parse(&key, item.data()).map_err(broken)?.next()
+            } else {
+                InodeExtrefs::parse(&key, item.data()).map_err(broken)?.next()
+            };
+            if let Some(link) = link {
+                return Ok(Some((link.parent, link.name.to_vec())));
+            }
+        }
+        Err(Corruption::ItemMissing {
+            tree: location.subvolume.tree(),
+            key: first,
+            what: "the name of a directory",
+        }
+        .into())
+    }
+
+    /// The path of a directory in its subvolume, without a slash at its start; empty for the root.
+    ///
+    /// # Errors
+    /// [`Corruption::ParentLoop`] when the way up does not end, or that the tree cannot be read.
+    pub fn directory_path(&self, directory: Location) -> Result<Vec<u8>> {
+        let tree = self.subvolume_tree(directory.subvolume)?;
+        let mut names = Vec::new();
+        let mut current = directory;
+        while let Some((parent, name)) = self.parent_of(&tree, current)? {
+            if names.len() >= PARENTS_LIMIT {
+                return Err(Corruption::ParentLoop { location: directory, limit: PARENTS_LIMIT }.into());
+            }
+            names.push(name);
+            current = Location::new(directory.subvolume, parent);
+        }
+        names.reverse();
+        Ok(names.join(&b'/'))
+    }
+
+    /// All paths of an inode in its subvolume, without a slash at their start: one for each of its names.
+    /// The root directory has one, which is empty.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`], or that the way up cannot be read for one of the names.
+    pub fn inode_paths(&self, location: Location) -> Result<Vec<Vec<u8>>> {
+        if location.is_subvolume_root() {
+            return Ok(vec![Vec::new()]);
+        }
+        let tree = self.subvolume_tree(location.subvolume)?;
+        self.metadata_in(&tree, location)?;
+        let object_id = location.inode.object_id();
+        let first = Key::new(object_id, ItemType::INODE_REF, 0);
+        let last = Key::new(object_id, ItemType::INODE_EXTREF, u64::MAX);
+        let broken = |error| Error::from(Corruption::Item { tree: location.subvolume.tree(), error });
+        let mut paths = Vec::new();
+        let mut known: Option<(InodeNumber, Vec<u8>)> = None;
+        for item in tree.range(first..=last, ReadAhead::None) {
+            let item = item?;
+            let key = item.key();
+            let mut links: Vec<(InodeNumber, Vec<u8>)> = Vec::new();
+            match key.item_type {
+                ItemType::INODE_REF => {
+                    for link in InodeRefs::parse(&key, item.data()).map_err(broken)? {
+                        links.push((link.parent, link.name.to_vec()));
+                    }
+                }
+                _ => {
+                    for link in InodeExtrefs::parse(&key, item.data()).map_err(broken)? {
+                        links.push((link.parent, link.name.to_vec()));
+                    }
+                }
+            }
+            for (directory, name) in links {
+                let above = match known.take() {
+                    Some((number, path)) if number == directory => path,
+                    _ => self.directory_path(Location::new(location.subvolume, directory))?,
+                };
+                let mut path = above.clone();
+                if !path.is_empty() {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(&name);
+                paths.push(path);
+                known = Some((directory, above));
+            }
+        }
+        Ok(paths)
+    }
+}
+
+/// A limit as error texts print it.
+struct ByteLimit;
+
+impl ByteLimit {
+    const fn of(limit: usize) -> u64 {
+        limit as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_skip_dots_and_empty_parts() {
+        let names: Vec<Vec<u8>> = names_of(b"//a/./b//..").collect();
+        assert_eq!(names, [b"a".to_vec(), b"b".to_vec(), b"..".to_vec()]);
+    }
+
+    #[test]
+    fn slashes_at_the_end_demand_a_directory() {
+        for (path, demands) in [(&b"a"[..], false), (b"a/", true), (b"a/.", true), (b".", true), (b"a.", false)] {
+            assert_eq!(demands_directory(path), demands, "{path:?}");
+        }
+    }
+}

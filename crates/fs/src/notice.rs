@@ -1,0 +1,64 @@
+//! What a user should know about a volume that is read all the same.
+
+use buttress_format::{Generation, Logical, TreeId};
+use core::fmt;
+
+/// Something about the volume that the user should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// Something about its devices.
+    Volume(buttress_volume::Notice),
+    /// Synced changes wait in a log tree that is not replayed: the volume is read as of its last commit.
+    PendingLog {
+        /// The root of the log tree.
+        logical: Logical,
+        /// Its level.
+        level: u8,
+        /// The commit that it follows.
+        generation: Generation,
+    },
+    /// The root tree could not be read; one of the backup roots in the superblock was taken.
+    BackupRootUsed {
+        /// Which of the four.
+        slot: usize,
+        /// The commit that it belongs to.
+        generation: Generation,
+        /// Why the superblock's own root was passed over.
+        reason: String,
+    },
+    /// A tree is missing or its root cannot be read. What does not need it can still be read.
+    TreeUnreadable {
+        /// The tree.
+        tree: TreeId,
+        /// Why.
+        reason: String,
+    },
+    /// Data is read without looking at checksums, as asked for.
+    DataUnverified,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Volume(notice) => fmt::Display::fmt(notice, f),
+            Self::PendingLog { logical, level, generation } => write!(
+                f,
+                "a log tree is pending (root {logical}, level {level}, after generation {generation}); it is not \
+                 replayed, the volume is read as of its last commit (rescue=nologreplay silences this)"
+            ),
+            Self::BackupRootUsed { slot, generation, reason } => write!(
+                f,
+                "the volume is read as of generation {generation}, by backup root {slot}: {reason}"
+            ),
+            Self::TreeUnreadable { tree, reason } => write!(f, "tree {tree} cannot be read: {reason}"),
+            Self::DataUnverified => f.write_str("data is read without verifying its checksums"),
+        }
+    }
+}
+
+impl From<buttress_volume::Notice> for Notice {
+    fn from(notice: buttress_volume::Notice) -> Self {
+        Self::Volume(notice)
+    }
+}

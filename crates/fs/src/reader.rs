@@ -1,0 +1,363 @@
+//! Reading a file from one end to the other, at the speed of the device and of all cores.
+//!
+//! A [`FileReader`] keeps a window of the file under way: extents are read in batches, verified and decompressed
+//! on worker threads, and handed out in order. The window begins small, so that reading a few bytes costs
+//! little, and doubles with each batch up to [`WINDOW_MAX_BYTES`]. Holes come as holes: nobody writes their
+//! zeros unless asked to.
+//!
+//! Damage does not end the stream: a [`Chunk`] says what is lost, with its length, and the chunks after it
+//! follow. As a [`std::io::Read`] the reader returns the error once, then goes on behind the damage.
+//!
+//! Bounds: at most the window in bytes, [`QUEUE_MAX`] in chunks.
+
+use crate::checksums::ChecksumReader;
+use crate::content::{Chunk, Chunks, Content, Piece, Planned, inflate_inline, plan};
+use crate::error::{Error, Result};
+use crate::executor::Task;
+use crate::extents::FileExtents;
+use crate::file::File;
+use buttress_format::{ByteCount, FileOffset};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+
+/// What is under way after the first batch.
+const WINDOW_MIN_BYTES: usize = 1 << 20;
+
+/// What is under way at most.
+const WINDOW_MAX_BYTES: usize = 16 << 20;
+
+/// How many chunks are under way at most.
+const QUEUE_MAX: usize = 2048;
+
+/// A stream of a file. See the module.
+#[derive(Debug)]
+pub struct FileReader {
+    file: File,
+    wanted: Range<FileOffset>,
+    /// The map; `None` before the first chunk and after the last range.
+    extents: Option<FileExtents>,
+    checksums: Option<ChecksumReader>,
+    started: bool,
+    /// Up to where ranges were planned.
+    planned_to: FileOffset,
+    /// A range of which only a part was planned.
+    range: Option<crate::extents::FileRange>,
+    queue: VecDeque<Entry>,
+    queued_bytes: usize,
+    window_bytes: usize,
+    ready: VecDeque<Chunk>,
+    /// Up to where chunks were handed out.
+    position: FileOffset,
+}
+
+#[derive(Debug)]
+struct Entry {
+    work: Work,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+enum Work {
+    Ready(Chunk),
+    Task(Task<Chunks>),
+}
+
+/// Content of a file that somebody else put under way.
+#[derive(Debug)]
+pub(crate) enum Prefetched {
+    /// Content at hand.
+    Chunk(Chunk),
+    /// Content to be waited for.
+    Task(Task<Chunks>),
+}
+
+impl FileReader {
+    pub(crate) fn new(file: File, wanted: Range<FileOffset>) -> Self {
+        let start = wanted.start;
+        Self {
+            file,
+            wanted,
+            extents: None,
+            checksums: None,
+            started: false,
+            planned_to: start,
+            range: None,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            window_bytes: WINDOW_MIN_BYTES,
+            ready: VecDeque::new(),
+            position: start,
+        }
+    }
+
+    /// A stream whose content is under way already, all of it.
+    pub(crate) fn prefetched(file: File, content: impl IntoIterator<Item = Prefetched>) -> Self {
+        let end = FileOffset::new(file.size().get());
+        let mut reader = Self::new(file, FileOffset::MIN..end);
+        reader.started = true;
+        reader.queue = content
+            .into_iter()
+            .map(|content| match content {
+                Prefetched::Chunk(chunk) => Entry { work: Work::Ready(chunk), bytes: 0 },
+                Prefetched::Task(task) => Entry { work: Work::Task(task), bytes: 0 },
+            })
+            .collect();
+        reader
+    }
+
+    /// The file.
+    #[must_use]
+    pub const fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The next run of the file: content, a hole, or damage; `None` at its end. Runs come in order, without
+    /// gaps, and end exactly at the end of what was asked for. Damage of the map that loses nothing comes as
+    /// damage of length zero.
+    ///
+    /// # Errors
+    /// That the map of the file or its checksums cannot be looked up at all; the stream ends with that.
+    pub fn next_chunk(&mut self) -> Result<Option<Chunk>> {
+        loop {
+            while let Some(chunk) = self.ready.pop_front() {
+                if let Some(chunk) = self.in_order(chunk) {
+                    return Ok(Some(chunk));
+                }
+            }
+            self.refill()?;
+            let Some(entry) = self.queue.pop_front() else {
+                return Ok(self.rest());
+            };
+            self.queued_bytes = self.queued_bytes.saturating_sub(entry.bytes);
+            match entry.work {
+                Work::Ready(chunk) => self.ready.push_back(chunk),
+                Work::Task(task) => self.ready.extend(task.take().into_iter().flatten()),
+            }
+        }
+    }
+
+    /// Fills what is missing before a chunk with a hole, and drops what was handed out already.
+    fn in_order(&mut self, chunk: Chunk) -> Option<Chunk> {
+        if chunk.length == ByteCount::ZERO && matches!(chunk.content, Content::Damaged(_)) {
+            return Some(chunk);
+        }
+        if chunk.end() <= self.position {
+            return None;
+        }
+        if let Some(length) = chunk.offset.checked_distance_from(self.position)
+            && length != ByteCount::ZERO
+        {
+            let hole = Chunk { offset: self.position, length, content: Content::Hole };
+            self.position = chunk.offset;
+            self.ready.push_front(chunk);
+            return Some(hole);
+        }
+        self.position = chunk.end();
+        Some(chunk)
+    }
+
+    /// What no range covered up to the end: nothing, unless the map ended early.
+    fn rest(&mut self) -> Option<Chunk> {
+        let length = self.wanted.end.checked_distance_from(self.position)?;
+        let offset = core::mem::replace(&mut self.position, self.wanted.end);
+        (length != ByteCount::ZERO).then_some(Chunk { offset, length, content: Content::Hole })
+    }
+
+    fn start(&mut self) -> Result<()> {
+        if !self.started {
+            self.started = true;
+            if self.wanted.start < self.wanted.end {
+                self.checksums = self.file.checksum_reader()?;
+                self.extents = Some(if self.wanted.start == FileOffset::MIN {
+                    self.file.extents()?
+                } else {
+                    self.file.extents_from(self.wanted.start)?
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts more of the file under way once half of the window has been used up.
+    fn refill(&mut self) -> Result<()> {
+        self.start()?;
+        let half = self.window_bytes.checked_div(2).unwrap_or(0);
+        if self.queued_bytes > half || (!self.queue.is_empty() && self.queue.len() >= QUEUE_MAX / 2) {
+            return Ok(());
+        }
+        let mut planned = Vec::new();
+        let mut planned_bytes = self.queued_bytes;
+        while planned_bytes < self.window_bytes
+            && planned.len().saturating_add(self.queue.len()) < QUEUE_MAX
+            && self.plan_more(&mut planned, &mut planned_bytes)
+        {}
+        if !planned.is_empty() {
+            self.submit(planned);
+            self.window_bytes = self.window_bytes.saturating_mul(2).min(WINDOW_MAX_BYTES);
+        }
+        Ok(())
+    }
+
+    /// Plans a part of the next range. Returns false at the end of the file.
+    fn plan_more(&mut self, planned: &mut Vec<Planned>, planned_bytes: &mut usize) -> bool {
+        let range = match self.range.take() {
+            Some(range) => range,
+            None => match self.extents.as_mut().and_then(Iterator::next) {
+                Some(Ok(range)) => range,
+                Some(Err(error)) => {
+                    self.plan_damage(error, planned);
+                    return true;
+                }
+                None => {
+                    self.extents = None;
+                    return false;
+                }
+            },
+        };
+        if range.offset >= self.wanted.end {
+            self.extents = None;
+            return false;
+        }
+        // A hole may be of any length; of data only a window's worth is planned at once.
+        let from = range.offset.max(self.planned_to).max(self.wanted.start);
+        let window = ByteCount::of(self.window_bytes);
+        let stop = if range.is_zero() { range.end() } else { from.saturating_add(window).min(range.end()) };
+        let before = planned.len();
+        let location = self.file.metadata().location;
+        let sector_bytes = self.file.filesystem().sector_bytes();
+        plan(location, sector_bytes, &range, &(from..stop.min(self.wanted.end)), planned);
+        let new = planned.get(before..).unwrap_or_default();
+        let bytes: usize = new.iter().map(memory_bytes).sum();
+        *planned_bytes = planned_bytes.saturating_add(bytes);
+        self.planned_to = self.planned_to.max(stop);
+        if stop < range.end() {
+            self.range = Some(range);
+        }
+        true
+    }
+
+    /// An error in the map stands for everything up to the next range that can be read.
+    fn plan_damage(&mut self, error: Error, planned: &mut Vec<Planned>) {
+        let from = self.planned_to;
+        let next = loop {
+            match self.extents.as_mut().and_then(Iterator::next) {
+                // The map would show what lies between as a hole, which nobody knows.
+                Some(Ok(range)) if range.kind == crate::extents::RangeKind::Hole && range.generation.is_none() && range.offset <= from => {}
+                Some(Ok(range)) => break Some(range),
+                Some(Err(_)) => {}
+                None => break None,
+            }
+        };
+        let end = next.as_ref().map_or(self.wanted.end, |range| range.offset.min(self.wanted.end));
+        if let Some(length) = end.checked_distance_from(from)
+            && length != ByteCount::ZERO
+        {
+            planned.push(Planned::Ready(Chunk::damaged(from, length, error)));
+            self.planned_to = end;
+        } else {
+            planned.push(Planned::Ready(Chunk::damaged(from, ByteCount::ZERO, error)));
+        }
+        self.range = next;
+    }
+
+    /// Starts the reads of all that was planned, in one go, and hands the rest to the workers.
+    fn submit(&mut self, planned: Vec<Planned>) {
+        let mut entries: Vec<Option<Work>> = Vec::with_capacity(planned.len());
+        let mut sizes = Vec::with_capacity(planned.len());
+        let mut pieces: Vec<(usize, Piece)> = Vec::new();
+        for planned in planned {
+            sizes.push(memory_bytes(&planned));
+            let work = match planned {
+                Planned::Ready(chunk) => Some(Work::Ready(chunk)),
+                Planned::Inline(location, offset, inline, length) => Some(Work::Ready(inflate_inline(
+                    self.file.filesystem(),
+                    location,
+                    offset,
+                    &inline,
+                    length,
+                ))),
+                Planned::Read(mut piece) => {
+                    let expected = self.checksums.as_mut().map_or(Ok(()), |checksums| piece.expect(checksums));
+                    match expected {
+                        Ok(()) => {
+                            pieces.push((entries.len(), piece));
+                            None
+                        }
+                        Err(error) => Some(Work::Task(lost_task(&self.file, &piece, &error))),
+                    }
+                }
+            };
+            entries.push(work);
+        }
+        let reads: Vec<_> = pieces.iter().map(|(_, piece)| piece.read()).collect();
+        let filesystem = self.file.filesystem().clone();
+        let pending = filesystem.volume().start_reads(&reads);
+        for ((number, piece), pending) in pieces.into_iter().zip(pending) {
+            let worker = filesystem.clone();
+            let task = filesystem.executor().spawn(move || piece.wait(&worker, pending));
+            if let Some(entry) = entries.get_mut(number) {
+                *entry = Some(Work::Task(task));
+            }
+        }
+        for (work, bytes) in entries.into_iter().zip(sizes) {
+            if let Some(work) = work {
+                self.queued_bytes = self.queued_bytes.saturating_add(bytes);
+                self.queue.push_back(Entry { work, bytes });
+            }
+        }
+    }
+
+    /// The content of the next chunk as far as it fits into `buffer`.
+    fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        let Some(chunk) = self.next_chunk()? else { return Ok(0) };
+        let length = chunk.length.to_usize().unwrap_or(usize::MAX).min(buffer.len());
+        let taken = ByteCount::of(length);
+        match &chunk.content {
+            Content::Damaged(error) => return Err(error.clone()),
+            Content::Hole => buffer.iter_mut().take(length).for_each(|byte| *byte = 0),
+            Content::Data(bytes) => {
+                if let (Some(to), Some(from)) = (buffer.get_mut(..length), bytes.get(..length)) {
+                    to.copy_from_slice(from);
+                }
+            }
+        }
+        let rest = chunk.length.checked_sub(taken).unwrap_or(ByteCount::ZERO);
+        if rest != ByteCount::ZERO {
+            let offset = chunk.offset.saturating_add(taken);
+            let content = match chunk.content {
+                Content::Data(bytes) => Content::Data(bytes.get(length..).map_or_else(Bytes::new, |rest| bytes.slice_ref(rest))),
+                other => other,
+            };
+            self.position = offset;
+            self.ready.push_front(Chunk { offset, length: rest, content });
+        }
+        Ok(length)
+    }
+}
+
+fn memory_bytes(planned: &Planned) -> usize {
+    match planned {
+        Planned::Ready(chunk) => match &chunk.content {
+            Content::Data(bytes) => bytes.len(),
+            Content::Hole | Content::Damaged(_) => 0,
+        },
+        Planned::Inline(_, _, inline, _) => inline.stored.len(),
+        Planned::Read(piece) => piece.memory_bytes(),
+    }
+}
+
+fn lost_task(file: &File, piece: &Piece, error: &Error) -> Task<Chunks> {
+    let chunks = piece.lost(error);
+    file.filesystem().executor().spawn(move || chunks)
+}
+
+impl io::Read for FileReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.read_some(buffer)?)
+    }
+}

@@ -1,0 +1,325 @@
+//! Subvolumes and snapshots: where they are, where they come from, what state they are in.
+//!
+//! A subvolume is a tree of files with a root item in the root tree. Its place is a directory of another
+//! subvolume; the root tree records it from both sides: `ROOT_REF` under the parent and `ROOT_BACKREF` under
+//! the child, with the directory and the name. A subvolume that was deleted has no place any more; its tree
+//! goes away in the background, and until then its root item counts no references and may say how far the
+//! dropping got.
+//!
+//! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF" and "ROOT_BACKREF".
+
+use crate::error::{Corruption, Error, Name, Result};
+use crate::filesystem::Filesystem;
+use crate::location::Location;
+use buttress_format::{
+    DirItems, Generation, InodeNumber, ItemType, Key, ObjectId, RootItem, RootRef, SubvolumeId,
+    TreeId, name_hash,
+};
+use buttress_tree::ReadAhead;
+use std::collections::HashMap;
+use uuid::Uuid;
+
+/// How deep subvolumes may be nested before their paths are given up.
+const NESTING_LIMIT: usize = 4096;
+
+/// How long the path of a subvolume may be before it is given up.
+const PATH_LIMIT: usize = 64 << 10;
+
+/// The place of a subvolume in its parent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubvolumePlace {
+    /// The subvolume that holds it.
+    pub parent: SubvolumeId,
+    /// The directory in the parent.
+    pub directory: InodeNumber,
+    /// The index of its entry in that directory.
+    pub index: u64,
+    /// Its name.
+    pub name: Vec<u8>,
+}
+
+/// What is known of a subvolume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubvolumeInfo {
+    /// Its id.
+    pub id: SubvolumeId,
+    /// Where it is; `None` for the top level and for deleted ones.
+    pub place: Option<SubvolumePlace>,
+    /// Its path from the top level, without a slash at its start; empty for the top level. `None` when it has
+    /// no place, or its parents have none.
+    pub path: Option<Vec<u8>>,
+    /// The root item.
+    pub root_item: RootItem,
+}
+
+impl SubvolumeInfo {
+    /// The transaction that last changed it.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.root_item.generation
+    }
+
+    /// The transaction that made it.
+    #[must_use]
+    pub fn created_generation(&self) -> Generation {
+        self.root_item.otransid
+    }
+
+    /// Whether it cannot be changed.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.root_item.is_read_only()
+    }
+
+    /// Whether it was deleted and only waits to be dropped.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.root_item.references == 0
+    }
+
+    /// Whether dropping it has begun: a part of its tree is gone.
+    #[must_use]
+    pub fn is_half_dropped(&self) -> bool {
+        self.root_item.drop_progress.objectid != ObjectId::MIN
+    }
+
+    /// Its uuid, where it has one (the top level of old volumes has none).
+    #[must_use]
+    pub fn uuid(&self) -> Option<Uuid> {
+        some_uuid(self.root_item.uuid)
+    }
+
+    /// For a snapshot, the uuid of its source.
+    #[must_use]
+    pub fn parent_uuid(&self) -> Option<Uuid> {
+        some_uuid(self.root_item.parent_uuid)
+    }
+
+    /// For a received subvolume, the uuid that it has at its sender.
+    #[must_use]
+    pub fn received_uuid(&self) -> Option<Uuid> {
+        some_uuid(self.root_item.received_uuid)
+    }
+
+    /// Those of `all` that are snapshots of this one.
+    pub fn snapshots<'a>(&self, all: &'a [Self]) -> impl Iterator<Item = &'a Self> + use<'a> {
+        let uuid = self.uuid();
+        all.iter().filter(move |other| uuid.is_some() && other.parent_uuid() == uuid)
+    }
+}
+
+fn some_uuid(uuid: Uuid) -> Option<Uuid> {
+    (!uuid.is_nil()).then_some(uuid)
+}
+
+impl Filesystem {
+    /// All subvolumes in the order of their ids, the top level first; deleted ones that are not yet gone too.
+    ///
+    /// One pass over the root tree; then the directories that lead to each.
+    ///
+    /// # Errors
+    /// That the root tree cannot be read. A path that cannot be found out is `None`.
+    pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
+        let mut found = Vec::new();
+        let first = Key::new(TreeId::FS.object_id(), ItemType::ROOT_ITEM, 0);
+        let last = Key::new(ObjectId::LAST_FREE, ItemType::ROOT_BACKREF, u64::MAX);
+        for item in self.root_tree().range(first..=last, ReadAhead::Forward) {
+            let item = item?;
+            let key = item.key();
+            let Some(id) = TreeId::new(key.objectid.get()).as_subvolume() else { continue };
+            match key.item_type {
+                ItemType::ROOT_ITEM => {
+                    let root_item = parse_root_item(&key, item.data(), self.sector_bytes())?;
+                    found.push(SubvolumeInfo { id, place: None, path: None, root_item });
+                }
+                ItemType::ROOT_BACKREF => {
+                    if let Some(info) = found.last_mut().filter(|info| info.id == id) {
+                        info.place = Some(parse_place(&key, item.data())?);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.find_paths(&mut found);
+        Ok(found)
+    }
+
+    /// One subvolume, without the others.
+    ///
+    /// # Errors
+    /// [`Error::SubvolumeNotFound`], or that the root tree cannot be read.
+    pub fn subvolume(&self, id: SubvolumeId) -> Result<SubvolumeInfo> {
+        self.subvolume_tree(id)?;
+        let root_item = self.root_item(id.tree())?;
+        let place = self.subvolume_place(id)?;
+        let path = self.subvolume_path(id).ok();
+        Ok(SubvolumeInfo { id, place, path, root_item })
+    }
+
+    /// Where a subvolume is, or `None` for the top level and for deleted ones.
+    ///
+    /// # Errors
+    /// That the root tree cannot be read.
+    pub fn subvolume_place(&self, id: SubvolumeId) -> Result<Option<SubvolumePlace>> {
+        let first = Key::new(id.tree().object_id(), ItemType::ROOT_BACKREF, 0);
+        let last = Key::new(id.tree().object_id(), ItemType::ROOT_BACKREF, u64::MAX);
+        match self.root_tree().range(first..=last, ReadAhead::None).next() {
+            Some(item) => {
+                let item = item?;
+                parse_place(&item.key(), item.data()).map(Some)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The path of a subvolume from the top level, without a slash at its start.
+    ///
+    /// # Errors
+    /// [`Error::SubvolumeNotFound`] when it or one of its parents has no place;
+    /// [`Corruption::ParentLoop`]; or that a tree cannot be read.
+    pub fn subvolume_path(&self, id: SubvolumeId) -> Result<Vec<u8>> {
+        let mut parts: Vec<Vec<u8>> = Vec::new();
+        let mut length = 0_usize;
+        let mut current = id;
+        while current != SubvolumeId::TOP_LEVEL {
+            let Some(place) = self.subvolume_place(current)? else {
+                return Err(Error::SubvolumeNotFound { subvolume: current });
+            };
+            let part = self.place_path(&place)?;
+            length = length.saturating_add(part.len()).saturating_add(1);
+            if parts.len() >= NESTING_LIMIT || length > PATH_LIMIT {
+                let location = Location::root_of(id);
+                return Err(Corruption::ParentLoop { location, limit: NESTING_LIMIT }.into());
+            }
+            parts.push(part);
+            current = place.parent;
+        }
+        parts.reverse();
+        Ok(parts.join(&b'/'))
+    }
+
+    /// The path of a place in its parent subvolume.
+    fn place_path(&self, place: &SubvolumePlace) -> Result<Vec<u8>> {
+        let mut path = self.directory_path(Location::new(place.parent, place.directory))?;
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&place.name);
+        Ok(path)
+    }
+
+    /// Gives each its path, asking for the path of each place once.
+    fn find_paths(&self, infos: &mut [SubvolumeInfo]) {
+        let inside: Vec<Option<Vec<u8>>> = infos
+            .iter()
+            .map(|info| info.place.as_ref().and_then(|place| self.place_path(place).ok()))
+            .collect();
+        let numbers: HashMap<SubvolumeId, usize> =
+            infos.iter().enumerate().map(|(number, info)| (info.id, number)).collect();
+        let parents: Vec<Option<usize>> = infos
+            .iter()
+            .map(|info| info.place.as_ref().and_then(|place| numbers.get(&place.parent).copied()))
+            .collect();
+        for info in infos.iter_mut() {
+            let Some(number) = numbers.get(&info.id) else { continue };
+            info.path = path_through_parents(*number, info.id, &inside, &parents, &numbers);
+        }
+    }
+
+    /// The subvolume that a mount without options shows: the one that the root tree's directory names, else
+    /// the top level.
+    ///
+    /// # Errors
+    /// That the root tree cannot be read.
+    pub fn default_subvolume(&self) -> Result<SubvolumeId> {
+        const NAME: &[u8] = b"default";
+        let directory = self.superblock().root_dir_objectid;
+        let key = Key::new(directory, ItemType::DIR_ITEM, name_hash(NAME));
+        let Some(item) = self.root_tree().get(&key)? else { return Ok(SubvolumeId::TOP_LEVEL) };
+        let entries = DirItems::parse(&key, item.data())
+            .map_err(|error| Corruption::Item { tree: TreeId::ROOT, error })?;
+        for entry in entries {
+            if entry.name == NAME {
+                let id = TreeId::new(entry.location.objectid.get());
+                return id.as_subvolume().ok_or_else(|| {
+                    Corruption::EntryTargetInvalid {
+                        directory: Location::new(
+                            SubvolumeId::new(TreeId::ROOT.get()),
+                            InodeNumber::new(directory.get()),
+                        ),
+                        name: Name::from(NAME),
+                        target: entry.location,
+                    }
+                    .into()
+                });
+            }
+        }
+        Ok(SubvolumeId::TOP_LEVEL)
+    }
+
+    /// What the entry `name` of `directory`, which points at subvolume `child`, leads to: the root of the
+    /// subvolume where this is its place, else the empty directory that stands for it.
+    pub(crate) fn nested_subvolume(
+        &self,
+        directory: Location,
+        name: &[u8],
+        child: SubvolumeId,
+    ) -> Result<Location> {
+        let key = Key::new(directory.subvolume.tree().object_id(), ItemType::ROOT_REF, child.get());
+        let placeholder = Location::placeholder_in(directory);
+        let Some(item) = self.root_tree().get(&key)? else { return Ok(placeholder) };
+        let place = RootRef::parse(&key, item.data())
+            .map_err(|error| Corruption::Item { tree: TreeId::ROOT, error })?;
+        if place.directory != directory.inode || place.name != name {
+            return Ok(placeholder);
+        }
+        match self.root_item(child.tree()) {
+            Ok(root) if root.references > 0 => Ok(Location::root_of(child)),
+            Ok(_) | Err(Error::TreeNotFound { .. }) => Ok(placeholder),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Joins the paths of the places from `number` up to the top level.
+fn path_through_parents(
+    number: usize,
+    id: SubvolumeId,
+    inside: &[Option<Vec<u8>>],
+    parents: &[Option<usize>],
+    numbers: &HashMap<SubvolumeId, usize>,
+) -> Option<Vec<u8>> {
+    if id == SubvolumeId::TOP_LEVEL {
+        return Some(Vec::new());
+    }
+    let top = numbers.get(&SubvolumeId::TOP_LEVEL)?;
+    let mut parts: Vec<&[u8]> = Vec::new();
+    let mut length = 0_usize;
+    let mut current = number;
+    while current != *top {
+        let part = inside.get(current)?.as_deref()?;
+        length = length.saturating_add(part.len()).saturating_add(1);
+        if parts.len() >= NESTING_LIMIT || length > PATH_LIMIT {
+            return None;
+        }
+        parts.push(part);
+        current = (*parents.get(current)?)?;
+    }
+    parts.reverse();
+    Some(parts.join(&b'/'))
+}
+
+fn parse_root_item(key: &Key, data: &[u8], sector_bytes: u32) -> Result<RootItem> {
+    RootItem::parse(key, data, sector_bytes).map_err(|error| Corruption::Item { tree: TreeId::ROOT, error }.into())
+}
+
+fn parse_place(key: &Key, data: &[u8]) -> Result<SubvolumePlace> {
+    let reference =
+        RootRef::parse(key, data).map_err(|error| Corruption::Item { tree: TreeId::ROOT, error })?;
+    Ok(SubvolumePlace {
+        parent: SubvolumeId::new(key.offset),
+        directory: reference.directory,
+        index: reference.sequence,
+        name: reference.name.to_vec(),
+    })
+}

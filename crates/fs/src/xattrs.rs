@@ -1,0 +1,81 @@
+//! Extended attributes, as `listxattr(2)` and `getxattr(2)` give them.
+//!
+//! One item holds all attributes whose names have the same hash; items lie in the order of the hash. POSIX
+//! ACLs are stored in the form in which the system call returns them, under `system.posix_acl_access` and
+//! `system.posix_acl_default`; the properties of btrfs (`btrfs.compression`) are attributes like any other.
+//! Names in `trusted.` are listed here as they are for a privileged caller.
+//!
+//! Source: on-disk format documentation, section "XATTR_ITEM".
+
+use crate::error::{Corruption, Error, Result};
+use crate::filesystem::Filesystem;
+use crate::location::Location;
+use buttress_format::{ByteCount, DirItems, ItemType, Key, TreeId, name_hash};
+use buttress_tree::ReadAhead;
+
+/// How many bytes of attributes one inode may have: far beyond what the system calls can list.
+pub(crate) const ATTRIBUTES_LIMIT: usize = 16 << 20;
+
+/// One extended attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Xattr {
+    /// The full name, `user.…`.
+    pub name: Vec<u8>,
+    /// The value.
+    pub value: Vec<u8>,
+}
+
+/// The error of an inode with more attributes than the limit.
+pub(crate) fn too_big(location: Location) -> Error {
+    Error::TooBig { what: "extended attributes", location, limit: ByteCount::of(ATTRIBUTES_LIMIT) }
+}
+
+/// Appends the attributes of one item.
+pub(crate) fn append_xattrs(tree: TreeId, key: &Key, data: &[u8], xattrs: &mut Vec<Xattr>) -> Result<()> {
+    for entry in DirItems::parse(key, data).map_err(|error| Corruption::Item { tree, error })? {
+        xattrs.push(Xattr { name: entry.name.to_vec(), value: entry.data.to_vec() });
+    }
+    Ok(())
+}
+
+impl Filesystem {
+    /// All extended attributes, in the order of `listxattr(2)`.
+    ///
+    /// # Errors
+    /// [`Error::TooBig`] above 16 MiB, or that the tree cannot be read. An inode that does not exist has none.
+    pub fn xattrs(&self, location: Location) -> Result<Vec<Xattr>> {
+        let mut xattrs = Vec::new();
+        if location.placeholder().is_some() {
+            return Ok(xattrs);
+        }
+        let tree = self.subvolume_tree(location.subvolume)?;
+        let first = Key::new(location.inode.object_id(), ItemType::XATTR_ITEM, 0);
+        let last = Key::new(location.inode.object_id(), ItemType::XATTR_ITEM, u64::MAX);
+        let mut total_bytes = 0_usize;
+        for item in tree.range(first..=last, ReadAhead::None) {
+            let item = item?;
+            total_bytes = total_bytes.saturating_add(item.data().len());
+            if total_bytes > ATTRIBUTES_LIMIT {
+                return Err(too_big(location));
+            }
+            append_xattrs(location.subvolume.tree(), &item.key(), item.data(), &mut xattrs)?;
+        }
+        Ok(xattrs)
+    }
+
+    /// The value of one attribute, or `None`.
+    ///
+    /// # Errors
+    /// That the tree cannot be read.
+    pub fn xattr(&self, location: Location, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        if location.placeholder().is_some() {
+            return Ok(None);
+        }
+        let tree = self.subvolume_tree(location.subvolume)?;
+        let key = Key::new(location.inode.object_id(), ItemType::XATTR_ITEM, name_hash(name));
+        let Some(item) = tree.get(&key)? else { return Ok(None) };
+        let mut xattrs = Vec::new();
+        append_xattrs(location.subvolume.tree(), &item.key(), item.data(), &mut xattrs)?;
+        Ok(xattrs.into_iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value))
+    }
+}
