@@ -187,7 +187,7 @@ mod tests {
     fn a_panic_reaches_the_one_who_waits() {
         let executor = Executor::new();
         let task = executor.spawn(|| -> u32 { panic!("planted") });
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        thread::sleep(std::time::Duration::from_millis(20));
         assert!(catch_unwind(AssertUnwindSafe(|| task.take())).is_err());
         assert_eq!(executor.spawn(|| 7).take(), Some(7));
     }

@@ -30,6 +30,16 @@ pub enum Error {
     /// The devices given do not make up one volume.
     #[error(transparent)]
     Devices(#[from] Box<DevicesError>),
+    /// The RAID stripe tree, which the layer above reads, could not tell where an address lies.
+    #[error("logical {logical}: the RAID stripe tree cannot be read: {reason}")]
+    StripeTree {
+        /// The address.
+        logical: Logical,
+        /// The kind of the failure.
+        kind: ErrorKind,
+        /// The failure, as the layer above tells it.
+        reason: String,
+    },
     /// A read of no bytes, or of more than an extent can hold.
     #[error("a read of {length_bytes} bytes at logical {logical}: reads are of 1 to {maximum_bytes} bytes")]
     ReadLength {
@@ -62,6 +72,7 @@ impl Error {
             Self::Io(_) => ErrorKind::Io,
             Self::Unreadable(unreadable) => unreadable.kind(),
             Self::Devices(error) => error.kind(),
+            Self::StripeTree { kind, .. } => *kind,
             Self::ReadLength { .. } | Self::NoSuchCopy { .. } => ErrorKind::Caller,
         }
     }
