@@ -12,15 +12,12 @@
 //! | see what `stat`, `lsattr`, `getfattr` show | [`inode`], [`xattrs`] |
 //! | read files | [`file`] at any offset, [`reader`] as a stream, [`extents`] for their maps |
 //! | go over whole directory trees | [`walk`] |
-//! | find who uses an address | [`back_references`] |
-//! | see where space went | [`space`] |
 //! | watch and stop long jobs | [`progress`] |
 //!
 //! Nothing here writes yet, and a pending log tree is not replayed.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers"))]
 
-pub mod back_references;
 mod checksums;
 pub mod content;
 pub mod directory;
@@ -36,7 +33,6 @@ pub mod notice;
 pub mod open;
 pub mod progress;
 pub mod reader;
-pub mod space;
 pub mod subvolume;
 pub mod walk;
 pub mod xattrs;
