@@ -13,7 +13,7 @@
 //! Invariants: a [`Layout`] was checked when it was made, and none of its functions can fail for an offset
 //! inside the chunk; an offset outside gives `None`. Every data byte has one [`Place`] and every byte of a
 //! stripe one [`Content`]; the two are inverse to each other. What is left out: which device a stripe is on,
-//! and whether it can be read ([`crate::mirror`]).
+//! and whether it can be read (the room `mirror`).
 //!
 //! Source: on-disk format documentation, section "CHUNK_ITEM", and `btrfs(5)`, section "Profiles".
 

@@ -20,7 +20,7 @@ use crate::error::{Attempt, Corruption, Error, Unreadable};
 use crate::faults::FaultReason;
 use crate::layout::Place;
 use crate::parity::Recovery;
-use crate::stripe_tree::{StripeResolver, needs_resolver};
+use crate::stripe_tree::{ResolvedStripes, StripeResolver, needs_resolver};
 use buttress_format::block_group::Profile;
 use buttress_format::{ByteCount, Logical, Physical};
 use smallvec::SmallVec;
@@ -77,17 +77,7 @@ impl Segment {
         let place = place.ok_or_else(unmapped)?;
         let mut length = place.length.to_usize().unwrap_or(usize::MAX).min(wanted);
         let resolved = match resolver.filter(|_| needs_resolver(chunk.flags())) {
-            Some(resolver) => {
-                let found = resolver
-                    .resolve(logical)?
-                    .ok_or(Corruption::NoStripeExtent { logical })?;
-                let left = usize::try_from(found.length_from(logical)).unwrap_or(usize::MAX);
-                if left == 0 {
-                    return Err(Corruption::NoStripeExtent { logical }.into());
-                }
-                length = length.min(left);
-                Some(found)
-            }
+            Some(resolver) => Some(resolver.resolve_from(logical, &mut length)?),
             None => None,
         };
         let end = range.start.checked_add(length).ok_or_else(unmapped)?;
@@ -98,24 +88,7 @@ impl Segment {
             place,
             ways: SmallVec::new(),
         };
-        let mut failure = None;
-        for copy in segment.copies_in_order() {
-            let stripe_index = place.stripe_index.saturating_add(copy);
-            let physical = match &resolved {
-                Some(stripes) => stripes.physical(chunk, stripe_index, logical),
-                None => chunk.physical(stripe_index, place.stripe_offset),
-            };
-            match physical {
-                Ok(physical) => segment.add_way(
-                    copy,
-                    Source::Direct {
-                        stripe_index,
-                        physical,
-                    },
-                ),
-                Err(error) => failure = failure.or(Some(error)),
-            }
-        }
+        let failure = segment.add_copies(resolved.as_ref()).err();
         segment.add_rebuilds();
         if chunk.has_stale() {
             let mut ways = core::mem::take(&mut segment.ways);
@@ -144,6 +117,29 @@ impl Segment {
             0
         };
         (first..copies).chain(0..first)
+    }
+
+    /// Adds the copies that can be reached, and fails with the first whose place cannot be told.
+    fn add_copies(&mut self, resolved: Option<&ResolvedStripes>) -> Result<(), Error> {
+        let mut failure = None;
+        for copy in self.copies_in_order() {
+            let stripe_index = self.place.stripe_index.saturating_add(copy);
+            let physical = match resolved {
+                Some(stripes) => stripes.physical(&self.chunk, stripe_index, self.logical),
+                None => self.chunk.physical(stripe_index, self.place.stripe_offset),
+            };
+            match physical {
+                Ok(physical) => self.add_way(
+                    copy,
+                    Source::Direct {
+                        stripe_index,
+                        physical,
+                    },
+                ),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        failure.map_or(Ok(()), Err)
     }
 
     /// Adds the way with number `index`, from 0, unless a device that it needs is missing.

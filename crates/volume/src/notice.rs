@@ -150,6 +150,40 @@ impl fmt::Display for Notice {
                     missing.device, missing.uuid
                 )
             }
+            Self::DeviceCutShort {
+                device,
+                id,
+                size_bytes,
+                expected,
+            } => write!(
+                f,
+                "{device} (device {id}) has {size_bytes} bytes and should have {expected}: it was cut short, \
+                 and what lies past its end cannot be read"
+            ),
+            Self::DeviceCount { superblock, found } => {
+                write!(
+                    f,
+                    "the superblock counts {superblock} devices, the chunk tree lists {found}"
+                )
+            }
+            Self::UnlistedDevice { device, uuid } => {
+                write!(
+                    f,
+                    "{device} (uuid {uuid}) is not a device of this volume any more; it is not used"
+                )
+            }
+            Self::Seed => f.write_str("the volume is a seed; it is read-only"),
+            Self::ChunkBeyondTolerance { .. }
+            | Self::StripePastDevice { .. }
+            | Self::SystemChunkDiffers { .. } => self.fmt_chunk(f),
+        }
+    }
+}
+
+impl Notice {
+    /// The notices about chunks.
+    fn fmt_chunk(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::ChunkBeyondTolerance {
                 logical,
                 length,
@@ -161,16 +195,6 @@ impl fmt::Display for Notice {
                 "chunk [{logical}, +{length}), {profile}: {missing} of its stripes are on missing devices, \
                  {tolerated} may be; part of it cannot be read"
             ),
-            Self::DeviceCutShort {
-                device,
-                id,
-                size_bytes,
-                expected,
-            } => write!(
-                f,
-                "{device} (device {id}) has {size_bytes} bytes and should have {expected}: it was cut short, \
-                 and what lies past its end cannot be read"
-            ),
             Self::StripePastDevice {
                 logical,
                 device,
@@ -181,23 +205,11 @@ impl fmt::Display for Notice {
                 "chunk {logical}: its stripe on device {device} ends at physical {end}, past the device's \
                  {device_bytes} bytes"
             ),
-            Self::DeviceCount { superblock, found } => {
-                write!(
-                    f,
-                    "the superblock counts {superblock} devices, the chunk tree lists {found}"
-                )
-            }
             Self::SystemChunkDiffers { logical } => write!(
                 f,
                 "system chunk {logical} differs between superblock and chunk tree; the superblock's is used"
             ),
-            Self::UnlistedDevice { device, uuid } => {
-                write!(
-                    f,
-                    "{device} (uuid {uuid}) is not a device of this volume any more; it is not used"
-                )
-            }
-            Self::Seed => f.write_str("the volume is a seed; it is read-only"),
+            _ => Ok(()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reads of logical extents: started in batches, awaited with a verifier.
 //!
-//! [`Volume::start_reads`] plans every extent (splits it at stripe and chunk ends into [`Segment`]s), picks the
+//! [`Volume::start_reads`] plans every extent (splits it at stripe and chunk ends into segments), picks the
 //! first way of each, and hands each device all of its requests in one plug, so that neighbours merge. A
 //! [`PendingExtent`] is then awaited in one of two ways:
 //!

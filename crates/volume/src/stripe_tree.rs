@@ -43,6 +43,35 @@ pub trait StripeResolver: Send + Sync + core::fmt::Debug {
     fn resolve(&self, logical: Logical) -> Result<Option<ResolvedStripes>, Error>;
 }
 
+impl dyn StripeResolver + '_ {
+    /// The entry that covers `logical`; `length` is cut to what it maps from there on.
+    pub(crate) fn resolve_from(
+        &self,
+        logical: Logical,
+        length: &mut usize,
+    ) -> Result<ResolvedStripes, Error> {
+        let missing = || Corruption::NoStripeExtent { logical };
+        let found = self.resolve(logical)?.ok_or_else(missing)?;
+        let left = usize::try_from(found.length_from(logical)).unwrap_or(usize::MAX);
+        *length = left.min(*length);
+        if left == 0 {
+            Err(missing().into())
+        } else {
+            Ok(found)
+        }
+    }
+}
+
+/// Stands in until the tree is connected: a volume with a stripe tree must not be read as if it had none.
+#[derive(Debug)]
+pub(crate) struct Unconnected;
+
+impl StripeResolver for Unconnected {
+    fn resolve(&self, _: Logical) -> Result<Option<ResolvedStripes>, Error> {
+        Ok(None)
+    }
+}
+
 /// Whether a chunk's data is found through the stripe tree, on a volume that has one.
 pub(crate) fn needs_resolver(flags: BlockGroupFlags) -> bool {
     let metadata = BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM;

@@ -17,11 +17,11 @@ use crate::error::{DevicesError, Error};
 use crate::faults::{FaultLog, FaultRecorder};
 use crate::notice::Notice;
 use crate::open::{self, OpenOptions};
-use crate::stripe_tree::StripeResolver;
+use crate::stripe_tree::{StripeResolver, Unconnected};
 use buttress_device::{Device, VirtualClock};
 use buttress_format::chunk::Chunk;
 use buttress_format::device_item::DeviceItem;
-use buttress_format::superblock::Superblock;
+use buttress_format::superblock::{Incompat, Superblock};
 use buttress_format::{BlockFormat, ByteCount, Logical, Physical};
 use parking_lot::{Mutex, RwLock};
 use std::sync::{Arc, OnceLock};
@@ -229,13 +229,18 @@ impl Volume {
         }
     }
 
-    /// Connects the RAID stripe tree. Only the first call has an effect.
+    /// Connects the RAID stripe tree, without which data in its chunks cannot be read. Only the first call has
+    /// an effect.
     pub fn set_stripe_resolver(&self, resolver: Arc<dyn StripeResolver>) {
         let _ = self.resolver.set(resolver);
     }
 
+    /// What finds data in chunks of the RAID stripe tree; `None` on a volume without that feature.
     pub(crate) fn resolver(&self) -> Option<&dyn StripeResolver> {
-        self.resolver.get().map(AsRef::as_ref)
+        if !self.superblock.incompat.contains(Incompat::RAID_STRIPE_TREE) {
+            return None;
+        }
+        Some(self.resolver.get().map_or(&Unconnected, AsRef::as_ref))
     }
 
     /// The chunk map as it is now.

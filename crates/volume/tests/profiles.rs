@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
-use support::{CHUNK_AT, Image, UNIT};
+use support::{CHUNK_AT, Image, STRIPE_TREE, Super, UNIT, put};
 
 /// Profile and stripes, and enough data for several rows and a last one that is not full.
 const SHAPES: [(Profile, usize); 14] = [
@@ -429,7 +429,21 @@ fn the_stripe_tree_says_where_mirrored_data_lies() {
         let at = image.stripe_range(first).start + usize::try_from(by).unwrap() + 2 * SECTOR;
         let device = image.device_of(first);
         image.devices[device][at] ^= 1;
+        let devices = image.devices.len() as u64;
+        for (id, device) in (1..).zip(&mut image.devices) {
+            let base = Image::superblock(id, devices);
+            let superblock = Super {
+                incompat: base.incompat | STRIPE_TREE,
+                ..base
+            };
+            put(device, 65536, &superblock.bytes(65536));
+        }
         let volume = image.open(&[]);
+        let unconnected = volume.read_data(read(0, SECTOR), &|_, _| ()).unwrap_err();
+        assert!(
+            unconnected.to_string().contains("no RAID stripe extent"),
+            "{unconnected}"
+        );
         volume.set_stripe_resolver(std::sync::Arc::new(Moved {
             image_stripes: starts,
             by,

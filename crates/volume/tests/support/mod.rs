@@ -230,6 +230,9 @@ pub struct Image {
     pub flags: BlockGroupFlags,
 }
 
+/// The bit of the raid-stripe-tree feature.
+pub const STRIPE_TREE: u64 = 1 << 14;
+
 impl Image {
     pub fn new(profile: Profile, stripes: usize, data_bytes: usize) -> Self {
         let data = noise(7, data_bytes);
