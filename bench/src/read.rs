@@ -10,7 +10,7 @@ use crate::cache::Cache;
 use crate::images;
 use crate::measure::{Run, run};
 use crate::report::Pairs;
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use buttress_oracle::loop_device::{LoopDevice, Mount};
 use buttress_oracle::tools::{buttress, newest};
 use std::path::{Path, PathBuf};
@@ -53,7 +53,8 @@ fn pairs(
     goals: [f64; 2],
     ours: Ours<'_>,
     theirs: Theirs<'_>,
-) -> Result<()> {
+) -> Result<(u64, u64)> {
+    let mut written = (0, 0);
     for (cache, goal) in Cache::BOTH.into_iter().zip(goals) {
         let mut pairs = Pairs {
             job: job.to_owned(),
@@ -64,12 +65,14 @@ fn pairs(
         };
         for _ in 0..scale.rounds {
             cache.prepare(image)?;
-            pairs.ours.push(run(&mut ours()?)?);
-            pairs.theirs.push(mounted(image, cache, theirs)?);
+            let (our_run, their_run) = (run(&mut ours()?)?, mounted(image, cache, theirs)?);
+            written = (our_run.output_bytes, their_run.output_bytes);
+            pairs.ours.push(our_run);
+            pairs.theirs.push(their_run);
         }
         println!("{}", pairs.row());
     }
-    Ok(())
+    Ok(written)
 }
 
 fn mounted(image: &Path, cache: Cache, theirs: Theirs<'_>) -> Result<Run> {
@@ -113,7 +116,7 @@ fn tar(scale: Scale) -> Result<()> {
             .arg(".");
         command
     };
-    pairs(scale, "tar of a source tree", &image, [0.5, 0.5], &ours, &theirs)
+    pairs(scale, "tar of a source tree", &image, [0.5, 0.5], &ours, &theirs).map(drop)
 }
 
 fn copy(scale: Scale) -> Result<()> {
@@ -147,6 +150,7 @@ fn copy(scale: Scale) -> Result<()> {
         &ours,
         &theirs,
     )
+    .map(drop)
 }
 
 fn large(scale: Scale) -> Result<()> {
@@ -162,14 +166,12 @@ fn large(scale: Scale) -> Result<()> {
             command.arg(top.join("large"));
             command
         };
-        pairs(
-            scale,
-            &format!("cat of a large file, {name}"),
-            &image,
-            [goal, goal],
-            &ours,
-            &theirs,
-        )?;
+        let job = format!("cat of a large file, {name}");
+        let written = pairs(scale, &job, &image, [goal, goal], &ours, &theirs)?;
+        ensure!(
+            written == (scale.large_bytes, scale.large_bytes),
+            "{job}: {written:?} bytes came out"
+        );
     }
     Ok(())
 }
@@ -194,6 +196,7 @@ fn list(scale: Scale) -> Result<()> {
         &ours,
         &theirs,
     )
+    .map(drop)
 }
 
 /// Against btrfs-progs, which reads the block device that the image is attached to.

@@ -4,9 +4,11 @@
 //!
 //! - [`harness`]: runs named cases, several at a time, and says for each whether it passed, failed or was
 //!   skipped, and why; the last line counts them;
+//! - [`library`]: reads an unmounted volume through the library into a manifest;
 //! - [`pax`]: reads a tar stream into a manifest, independently of the writer in the command.
 //!
 //! The volumes come from `buttress_oracle`; the comparisons themselves are in `tests/`.
 
 pub mod harness;
+pub mod library;
 pub mod pax;

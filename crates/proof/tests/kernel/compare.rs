@@ -1,9 +1,10 @@
 //! Runs `buttress` on a volume and compares with what the kernel showed.
 
 use anyhow::{Context, Result, bail, ensure};
+use buttress::{Device, DeviceOptions, Location, OpenOptions, SubvolumeId};
 use buttress_oracle::manifest::{Manifest, expect_equal};
 use buttress_oracle::tools;
-use buttress_proof::pax;
+use buttress_proof::{library, pax};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -58,6 +59,23 @@ pub fn tar(words: &[&str], images: &[PathBuf]) -> Result<(Manifest, String)> {
         "buttress tar ended with {status} and said:\n{errors}"
     );
     Ok((manifest, errors))
+}
+
+/// What the library says that the volume holds, with everything that stat(2) shows; access times are as
+/// recorded, because the kernel's mount was read-only.
+pub fn library_equals(images: &[PathBuf], expected: &Manifest) -> Result<()> {
+    let devices = images
+        .iter()
+        .map(|image| Device::open(image, &DeviceOptions::default()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let filesystem = OpenOptions::new(devices).open()?;
+    let found = library::manifest(&filesystem, Location::root_of(SubvolumeId::TOP_LEVEL))?;
+    ensure!(
+        filesystem.volume().faults().is_empty(),
+        "faults: {:?}",
+        filesystem.volume().faults()
+    );
+    expect_equal("the library", expected, &found)
 }
 
 /// The kernel's manifest as a tar stream holds it: without sockets, and with names of linked files as they

@@ -1,6 +1,6 @@
 //! What mkfs.btrfs and mount can vary: checksums, sizes of tree blocks, profiles, features, compression.
 
-use crate::compare::{missing, tar_equals};
+use crate::compare::{library_equals, missing, tar_equals};
 use buttress_oracle::volumes::{Fill, Specification, make};
 use buttress_proof::harness::{Case, Outcome};
 
@@ -10,6 +10,7 @@ fn case(name: String, progs: (u32, u32), specification: Specification) -> Case {
             return Ok(Outcome::Skipped(reason));
         }
         let volume = make(&specification)?;
+        library_equals(&volume.images, &volume.manifest)?;
         let errors = tar_equals(&["tar"], &volume.images, &volume.manifest)?;
         // Sockets cannot be in a tar stream: one warning each. Anything else would be a fault.
         for line in errors.lines() {

@@ -1,0 +1,107 @@
+//! Reads an unmounted volume through the library into a manifest.
+//!
+//! Where `buttress tar` shows what a stream holds, this asks for everything that stat(2) and statx(2) show.
+
+use anyhow::{Context, Result};
+use buttress::{FileOffset, Filesystem, Location};
+use buttress_oracle::manifest::{DataRange, Entry, Extra, Manifest, Time, link_groups, shown};
+use std::collections::HashMap;
+
+/// The manifest of everything below `top`, nested subvolumes too.
+pub fn manifest(filesystem: &Filesystem, top: Location) -> Result<Manifest> {
+    let mut manifest = Manifest::new();
+    let mut groups: HashMap<Location, Vec<Vec<u8>>> = HashMap::new();
+    let mut waiting = vec![(Vec::new(), top)];
+    while let Some((path, location)) = waiting.pop() {
+        let entry = entry(filesystem, location).with_context(|| shown(&path))?;
+        if entry.mode & 0o170_000 == 0o040_000 {
+            for child in filesystem.read_dir(location).with_context(|| shown(&path))? {
+                let child = child.with_context(|| shown(&path))?;
+                let found = filesystem.lookup(location, &child.name)?;
+                anyhow::ensure!(
+                    found.as_ref().is_some_and(|found| found.target == child.target),
+                    "{} in {} is {found:?} by name, {child:?} by index",
+                    shown(&child.name),
+                    shown(&path)
+                );
+                let mut name = path.clone();
+                if !name.is_empty() {
+                    name.push(b'/');
+                }
+                name.extend_from_slice(&child.name);
+                waiting.push((name, child.target));
+            }
+        } else if entry.extra.as_ref().is_some_and(|extra| extra.links > 1) {
+            groups.entry(location).or_default().push(path.clone());
+        }
+        manifest.insert(path, entry);
+    }
+    link_groups(&mut manifest, groups.into_values());
+    Ok(manifest)
+}
+
+fn entry(filesystem: &Filesystem, location: Location) -> Result<Entry> {
+    let stat = filesystem.metadata(location)?;
+    let time = |time: buttress::Timestamp| -> Time { (time.seconds, time.nanoseconds) };
+    let mut entry = Entry {
+        mode: stat.mode,
+        uid: stat.uid,
+        gid: stat.gid,
+        size: stat.size.get(),
+        device: stat.device.map_or((0, 0), |device| (device.major, device.minor)),
+        modified: time(stat.modified),
+        extra: Some(Extra {
+            inode: location.inode.get(),
+            links: stat.nlink,
+            blocks: stat.blocks_512(),
+            accessed: time(stat.accessed),
+            changed: time(stat.changed),
+            born: stat.created.map_or((0, 0), time),
+        }),
+        ..Entry::default()
+    };
+    for xattr in filesystem.xattrs(location)? {
+        entry.xattrs.insert(xattr.name, xattr.value);
+    }
+    match stat.mode & 0o170_000 {
+        0o100_000 => entry.data = data(filesystem, location, stat.size.get())?,
+        0o120_000 => entry.target = filesystem.read_link(location)?,
+        _ => {}
+    }
+    Ok(entry)
+}
+
+/// Ranges that touch are one, as the kernel's seeks to data and holes show them.
+fn data(filesystem: &Filesystem, location: Location, size: u64) -> Result<Vec<DataRange>> {
+    let file = filesystem.open_file(location)?;
+    let mut ranges: Vec<DataRange> = Vec::new();
+    for range in file.extents()? {
+        let range = range?;
+        let (start, end) = (range.offset.get(), range.end().get().min(size));
+        if range.is_zero() || start >= end {
+            continue;
+        }
+        let mut buffer = vec![0u8; 1 << 20];
+        let mut crc = ranges
+            .last()
+            .filter(|last| last.end == start)
+            .map_or(0, |last| last.crc32c);
+        let mut position = start;
+        while position < end {
+            let length = usize::try_from((end - position).min(1 << 20))?;
+            let read = file.read_at(FileOffset::new(position), &mut buffer[..length])?;
+            anyhow::ensure!(read == length, "{read} of {length} bytes at {position}");
+            crc = crc32c::crc32c_append(crc, &buffer[..length]);
+            position += length as u64;
+        }
+        match ranges.last_mut() {
+            Some(last) if last.end == start => (last.end, last.crc32c) = (end, crc),
+            _ => ranges.push(DataRange {
+                start,
+                end,
+                crc32c: crc,
+            }),
+        }
+    }
+    Ok(ranges)
+}
