@@ -12,12 +12,15 @@
 //! | see what `stat`, `lsattr`, `getfattr` show | [`inode`], [`xattrs`] |
 //! | read files | [`file`] at any offset, [`reader`] as a stream, [`extents`] for their maps |
 //! | go over whole directory trees | [`walk`] |
+//! | find who uses an address, and who shares extents | [`back_references`] |
+//! | see where space went | [`space`] |
 //! | watch and stop long jobs | [`progress`] |
 //!
 //! Nothing here writes yet, and a pending log tree is not replayed.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers"))]
 
+pub mod back_references;
 mod checksums;
 pub mod content;
 pub mod directory;
@@ -33,10 +36,12 @@ pub mod notice;
 pub mod open;
 pub mod progress;
 pub mod reader;
+pub mod space;
 pub mod subvolume;
 pub mod walk;
 pub mod xattrs;
 
+pub use back_references::{DataReference, DataReferences, Extent, FileSpace, References, Sharing};
 pub use content::{Chunk, Content};
 pub use directory::{DirEntry, ReadDir};
 pub use error::{Corruption, Error, Name, Result};
@@ -50,6 +55,7 @@ pub use notice::Notice;
 pub use open::OpenOptions;
 pub use progress::Progress;
 pub use reader::FileReader;
+pub use space::{DeviceSpace, GroupSpace, Space, Totals};
 pub use subvolume::{SubvolumeInfo, SubvolumePlace};
 pub use walk::{Walk, WalkEntry, WalkError, WalkItem, WalkOptions, WalkOrder};
 pub use xattrs::Xattr;

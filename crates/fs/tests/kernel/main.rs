@@ -12,6 +12,8 @@ use buttress_oracle::tools::kernel_missing;
 use buttress_oracle::volumes::{Specification, Volume, make};
 use std::collections::HashMap;
 
+mod space;
+
 /// Runs `test` where the machine can make volumes.
 fn with_kernel(test: impl FnOnce() -> Result<()>) {
     match kernel_missing() {

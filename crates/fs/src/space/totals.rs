@@ -1,0 +1,169 @@
+//! The overall figures of `btrfs filesystem usage`.
+//!
+//! How much more data fits is an estimate: unallocated space will become chunks of the data profile, or in the
+//! worst case of the profile that needs the most copies. Less than [`WORTH_ALLOCATING`] is not counted on.
+
+use super::Space;
+use buttress_format::{BlockGroupFlags, ByteCount};
+
+/// Unallocated space below this is not expected to become a chunk.
+const WORTH_ALLOCATING: u64 = 16 << 20;
+
+/// The overall figures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Totals {
+    /// What the volume may use of all devices.
+    pub device_size: ByteCount,
+    /// What chunks take up of that, copies and parity counted.
+    pub allocated: ByteCount,
+    /// What no chunk takes up.
+    pub unallocated: ByteCount,
+    /// The size of missing devices.
+    pub missing: ByteCount,
+    /// What devices are larger than the volume may use.
+    pub slack: ByteCount,
+    /// What is in use, copies and parity counted.
+    pub used: ByteCount,
+    /// How many raw bytes one byte of data takes.
+    pub data_ratio: f64,
+    /// How many raw bytes one byte of metadata takes.
+    pub metadata_ratio: f64,
+    /// How much more data fits, by the data profile.
+    pub free_estimated: ByteCount,
+    /// How much more data fits in the worst case.
+    pub free_min: ByteCount,
+    /// Whether data, metadata or system chunks have more than one profile.
+    pub multiple_profiles: bool,
+}
+
+/// A sum of groups.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    total: u64,
+    raw: u64,
+    raw_used: u64,
+    profiles: u32,
+}
+
+impl Sum {
+    fn ratio(&self) -> f64 {
+        if self.total == 0 { 1.0 } else { to_float(self.raw) / to_float(self.total) }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "ratios are printed with two digits")]
+fn to_float(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+/// Bytes divided by a ratio, which is at least one, or at least zero for broken chunks.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate; the conversion saturates"
+)]
+fn divide(bytes: u64, ratio: f64) -> u64 {
+    if ratio > 0.0 { (to_float(bytes) / ratio) as u64 } else { bytes }
+}
+
+impl Space {
+    /// Sums up the groups that hold `flags`.
+    fn sum(&self, flags: BlockGroupFlags) -> Sum {
+        let mut sum = Sum::default();
+        for group in self.groups.iter().filter(|group| group.flags.intersects(flags)) {
+            let (total, raw) = (group.total.get(), group.raw.get());
+            let ratio = if total == 0 { 1.0 } else { to_float(raw) / to_float(total) };
+            sum.total = sum.total.saturating_add(total);
+            sum.raw = sum.raw.saturating_add(raw);
+            sum.raw_used = sum.raw_used.saturating_add(raw_used(group.used.get(), ratio));
+            sum.profiles = sum.profiles.saturating_add(1);
+        }
+        sum
+    }
+
+    /// The overall figures.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let all = self.sum(BlockGroupFlags::TYPES);
+        let data = self.sum(BlockGroupFlags::DATA);
+        let metadata = self.sum(BlockGroupFlags::METADATA);
+        let system = self.sum(BlockGroupFlags::SYSTEM);
+        let device_size = self.devices.iter().fold(0_u64, |sum, device| sum.saturating_add(device.size.get()));
+        let unallocated = device_size.saturating_sub(all.raw);
+        let mut inside = divide(data.raw.saturating_sub(data.raw_used), data.ratio());
+        let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+        if self.groups.iter().any(|group| group.flags.contains(mixed)) {
+            // What is kept back lies among the data then.
+            inside = inside.saturating_sub(self.global_reserve.get());
+        }
+        let worst = self
+            .groups
+            .iter()
+            .filter_map(|group| group.flags.profile())
+            .map(|profile| f64::from(profile.copies()))
+            .fold(1.0, f64::max);
+        let outside = if unallocated >= WORTH_ALLOCATING { unallocated } else { 0 };
+        let missing = self.devices.iter().filter(|device| device.is_missing());
+        Totals {
+            device_size: ByteCount::new(device_size),
+            allocated: ByteCount::new(all.raw),
+            unallocated: ByteCount::new(unallocated),
+            missing: missing.fold(ByteCount::ZERO, |sum, device| sum.saturating_add(device.size)),
+            slack: self.devices.iter().fold(ByteCount::ZERO, |sum, device| sum.saturating_add(device.slack())),
+            used: ByteCount::new(all.raw_used),
+            data_ratio: data.ratio(),
+            metadata_ratio: metadata.ratio(),
+            free_estimated: ByteCount::new(inside.saturating_add(divide(outside, data.ratio()))),
+            free_min: ByteCount::new(inside.saturating_add(divide(outside, worst))),
+            multiple_profiles: [data, metadata, system].iter().any(|sum| sum.profiles > 1),
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate for parity profiles; exact for whole copies up to 2^53 bytes"
+)]
+fn raw_used(used: u64, ratio: f64) -> u64 {
+    (to_float(used) * ratio) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::{DeviceSpace, GroupSpace};
+    use buttress_format::{DeviceId, Uuid};
+
+    #[test]
+    fn free_space_is_reckoned_by_the_data_profile_and_by_the_worst() {
+        let mib = |count: u64| ByteCount::new(count << 20);
+        let group = |flags, total, used, copies| GroupSpace {
+            flags,
+            block_groups: 1,
+            total: mib(total),
+            used: mib(used),
+            raw: mib(total * copies),
+        };
+        let space = Space {
+            groups: vec![
+                group(BlockGroupFlags::DATA, 100, 40, 1),
+                group(BlockGroupFlags::METADATA | BlockGroupFlags::DUP, 50, 10, 2),
+            ],
+            devices: vec![DeviceSpace {
+                id: DeviceId::new(1),
+                uuid: Uuid::nil(),
+                name: None,
+                size: mib(1000),
+                device_bytes: Some(mib(1001)),
+                allocated: Vec::new(),
+            }],
+            global_reserve: ByteCount::ZERO,
+            failures: Vec::new(),
+        };
+        let totals = space.totals();
+        assert_eq!((totals.allocated, totals.unallocated, totals.used), (mib(200), mib(800), mib(60)));
+        assert_eq!((totals.free_estimated, totals.free_min), (mib(860), mib(460)));
+        assert_eq!((totals.slack, totals.missing, totals.multiple_profiles), (mib(1), mib(0), false));
+    }
+}
