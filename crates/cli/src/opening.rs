@@ -4,20 +4,39 @@
 //! aloud goes to stderr at once; what was read around on the way (a bad copy passed over) when the command
 //! ends, see [`crate::context::Context::report_at_end`].
 
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use buttress_device::{Device, Engine as DeviceEngine, Offset as DeviceOffset, OpenOptions as DeviceOptions};
+use buttress_format::{ByteCount, SubvolumeId};
+use buttress_fs::{Filesystem, Follow, Location, OpenOptions};
+use buttress_volume::Rescue;
 
 use crate::context::Context;
 use crate::exit::Advice;
-use crate::globals::{Engine, Offset};
+use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Offset, Rescue as RescueOption};
+use crate::target::Target;
+
+/// How many passed-over copies are printed one by one, without `-v`.
+const FAULTS_SHOWN: usize = 10;
 
 impl Context {
-    /// Opens an image or device, and those of `--device`, for reading.
-    pub fn open_devices(&self, image: &Path) -> Result<Vec<Device>> {
+    /// Opens images or devices, and those of `--device`, for reading.
+    pub fn open_devices(&self, images: &[PathBuf]) -> Result<Vec<Device>> {
+        let options = self.device_options();
+        let paths = images.iter().chain(&self.globals().devices);
+        paths.map(|path| self.open_device(path, &options)).collect()
+    }
+
+    /// Opens one image or device for reading, and none of `--device`.
+    pub fn open_device_alone(&self, image: &Path) -> Result<Device> {
+        self.open_device(image, &self.device_options())
+    }
+
+    fn device_options(&self) -> DeviceOptions {
         let globals = self.globals();
-        let options = DeviceOptions {
+        DeviceOptions {
             direct: globals.direct,
             engine: match globals.engine {
                 Some(Engine::IoUring) => DeviceEngine::IoUring,
@@ -29,12 +48,7 @@ impl Context {
                 None => DeviceOffset::Whole,
             },
             ..DeviceOptions::default()
-        };
-        let others = globals.devices.iter().map(std::path::PathBuf::as_path);
-        std::iter::once(image)
-            .chain(others)
-            .map(|path| self.open_device(path, &options))
-            .collect()
+        }
     }
 
     fn open_device(&self, path: &Path, options: &DeviceOptions) -> Result<Device> {
@@ -48,5 +62,143 @@ impl Context {
             self.warn(notice);
         }
         Ok(device)
+    }
+}
+
+/// A volume and the directory in which paths begin.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The volume.
+    pub filesystem: Filesystem,
+    /// What `IMAGE:/` means: the top level, or what `--subvol` or `--subvolid` say.
+    pub root: Location,
+}
+
+impl Opened {
+    /// What a path leads to.
+    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Location> {
+        Ok(self.filesystem.resolve(self.root, path, follow)?)
+    }
+}
+
+impl Context {
+    /// Opens the volume on an image or device, and prints what is to be said about it.
+    pub fn open_volume(&self, image: &Path) -> Result<Opened> {
+        self.open_volume_on(&[image.to_owned()])
+    }
+
+    /// Opens the volume on images or devices, and prints what is to be said about it.
+    pub fn open_volume_on(&self, images: &[PathBuf]) -> Result<Opened> {
+        let globals = self.globals();
+        let devices = self.open_devices(images)?;
+        let image = images.first().map_or(Path::new(""), PathBuf::as_path);
+        let rescue = Rescue {
+            use_backup_root: globals.rescues(RescueOption::UseBackupRoot),
+            ignore_bad_roots: globals.rescues(RescueOption::IgnoreBadRoots),
+            ignore_data_checksums: globals.rescues(RescueOption::IgnoreDataCsums),
+            no_log_replay: globals.rescues(RescueOption::NoLogReplay),
+        };
+        let filesystem = OpenOptions::new(devices)
+            .cache(ByteCount::new(globals.cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES)))
+            .degraded(globals.degraded)
+            .rescue(rescue)
+            .open()
+            .with_context(|| format!("opening {}", image.display()))?;
+        for notice in filesystem.notices() {
+            self.warn(notice);
+        }
+        self.report_faults(&filesystem, image);
+        let root = self.root_of(&filesystem)?;
+        Ok(Opened { filesystem, root })
+    }
+
+    /// Opens the volume of a target and finds what its path leads to.
+    pub fn open_target(&self, target: &Target, follow: Follow) -> Result<(Opened, Location)> {
+        let opened = self.open_volume(&target.image)?;
+        let location = opened.resolve(&target.path, follow)?;
+        Ok((opened, location))
+    }
+
+    /// The directory in which paths begin.
+    fn root_of(&self, filesystem: &Filesystem) -> Result<Location> {
+        let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+        if let Some(id) = self.globals().subvolume_id {
+            // As in the kernel, 0 stands for the top level.
+            let id = if id == 0 {
+                SubvolumeId::TOP_LEVEL
+            } else {
+                SubvolumeId::new(id)
+            };
+            filesystem.subvolume_tree(id).context("--subvolid")?;
+            return Ok(Location::root_of(id));
+        }
+        if let Some(path) = &self.globals().subvolume {
+            let location = filesystem
+                .resolve(top, path.as_bytes(), Follow::All)
+                .context("--subvol")?;
+            if !location.is_subvolume_root() {
+                return Err(anyhow::anyhow!("--subvol: {} is not a subvolume", path.display()))
+                    .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
+            }
+            return Ok(location);
+        }
+        Ok(top)
+    }
+
+    /// Has the copies that had to be passed over reported when the command ends.
+    fn report_faults(&self, filesystem: &Filesystem, image: &Path) {
+        let filesystem = filesystem.clone();
+        let image = image.display().to_string();
+        let shown = if self.globals().verbose > 0 {
+            usize::MAX
+        } else {
+            FAULTS_SHOWN
+        };
+        self.report_at_end(move || {
+            let log = filesystem.volume().faults();
+            let mut lines: Vec<String> = log
+                .faults
+                .iter()
+                .take(shown)
+                .map(|fault| format!("{image}: {fault}"))
+                .collect();
+            if log.total() > lines.len() as u64 {
+                lines.push(format!("{image}: {} copies were passed over in all", log.total()));
+                for (device, counts) in &log.counts {
+                    lines.push(format!(
+                        "{image}: device {device}: {} wrong, {} unreadable, {} missing",
+                        counts.corruptions, counts.read_errors, counts.missing
+                    ));
+                }
+            }
+            lines
+        });
+    }
+}
+
+/// The volumes of a command that takes several targets: each image is opened once.
+#[derive(Debug)]
+pub struct Images<'a> {
+    context: &'a Context,
+    opened: Vec<(PathBuf, Opened)>,
+}
+
+impl<'a> Images<'a> {
+    /// None opened yet.
+    pub fn new(context: &'a Context) -> Self {
+        Self {
+            context,
+            opened: Vec::new(),
+        }
+    }
+
+    /// The volume on this image.
+    pub fn open(&mut self, image: &Path) -> Result<Opened> {
+        if let Some((_, opened)) = self.opened.iter().find(|(path, _)| path == image) {
+            return Ok(opened.clone());
+        }
+        let opened = self.context.open_volume(image)?;
+        self.opened.push((image.to_owned(), opened.clone()));
+        Ok(opened)
     }
 }

@@ -1,8 +1,28 @@
 //! `buttress inspect-internal …`: the structures of a volume as they lie on disk.
 //!
-//! One module for each command, in `inspect_internal/`.
+//! One module for each command, in `inspect_internal/`, and two that they share:
+//!
+//! - [`print`]: structures as text and JSON;
+//! - [`tree_names`]: what trees are called; [`paths`]: where inodes are.
 
-use crate::table::Row;
+pub mod dump_super;
+pub mod dump_tree;
+pub mod inode_resolve;
+pub mod list_chunks;
+mod paths;
+mod print;
+pub mod rootid;
+mod tree_names;
+pub mod tree_stats;
+
+use crate::table::{Row, leaf};
 
 /// The group's rows of the command table.
-pub const ROWS: &[Row] = &[];
+pub const ROWS: &[Row] = &[
+    leaf::<dump_super::DumpSuper>(),
+    leaf::<dump_tree::DumpTree>(),
+    leaf::<inode_resolve::InodeResolve>(),
+    leaf::<list_chunks::ListChunks>(),
+    leaf::<rootid::RootId>(),
+    leaf::<tree_stats::TreeStats>(),
+];

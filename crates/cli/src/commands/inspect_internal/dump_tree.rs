@@ -1,0 +1,274 @@
+//! `buttress inspect-internal dump-tree`: the blocks of trees, item by item.
+//!
+//! Output and flags are those of btrfs-progs; `docs/btrfs-progs-compatibility.md` names the version and explains
+//! each difference. A block that cannot be read, or an item that cannot be printed, is an error on stderr; the
+//! dump goes on, and the exit code says that something is missing.
+//!
+//! - [`selection`]: which trees are printed, in which order, under which headings;
+//! - [`output`]: blocks as text or JSON, as they come.
+
+mod output;
+mod selection;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, anyhow};
+use buttress_format::node::{BlockProblem, DamagedBlock, Expectation, TreeBlock};
+use buttress_format::{Key, Logical, TreeId};
+use buttress_fs::Filesystem;
+use buttress_tree::{BlockOrder, ReadAhead, RootPointer, Tree};
+use buttress_volume::ExtentRead;
+use clap::Args;
+
+use super::print::Options;
+use super::tree_names::TreeName;
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::table::Subcommand;
+use output::Output;
+
+/// Print the blocks of trees
+#[derive(Args, Debug)]
+pub struct DumpTree {
+    /// Print the extent and device trees only
+    #[arg(short, long)]
+    extents: bool,
+    /// Print the root, chunk and device trees only
+    #[arg(short, long = "device-trees", alias = "device-info")]
+    device: bool,
+    /// Print where trees begin, not the trees
+    #[arg(short, long)]
+    roots: bool,
+    /// As --roots, and the backup roots
+    #[arg(short = 'R', long)]
+    backups: bool,
+    /// Print the uuid tree only
+    #[arg(short, long)]
+    uuid: bool,
+    /// Print this block only; may be repeated
+    #[arg(short, long, value_name = "ADDRESS")]
+    block: Vec<u64>,
+    /// Print this tree only, given by number or name
+    #[arg(short, long, value_name = "TREE")]
+    tree: Option<TreeName>,
+    /// With --block: print all blocks below it too
+    #[arg(long)]
+    follow: bool,
+    /// Print a block, then everything below its first child, and so on
+    #[arg(long, conflicts_with = "bfs")]
+    dfs: bool,
+    /// Print all blocks of a level before those of the next one down (the default)
+    #[arg(long)]
+    bfs: bool,
+    /// Taken for compatibility: other devices are never searched for
+    #[arg(long)]
+    noscan: bool,
+    /// Do not show names and values of extended attributes
+    #[arg(long)]
+    hide_names: bool,
+    /// Show the checksum of each block
+    #[arg(long)]
+    csum_headers: bool,
+    /// Show each data checksum
+    #[arg(long)]
+    csum_items: bool,
+    /// The volume's images or block devices
+    #[arg(value_name = "DEVICE", required = true)]
+    devices: Vec<PathBuf>,
+}
+
+impl Subcommand for DumpTree {
+    const NAME: &'static str = "dump-tree";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let filesystem = context.open_volume_on(&self.devices)?.filesystem;
+        let superblock = filesystem.superblock();
+        let options = Options {
+            hide_names: self.hide_names,
+            checksum_headers: self.csum_headers,
+            checksum_items: self.csum_items,
+            checksum_bytes: superblock.checksum_type.size_bytes(),
+            sector_bytes: superblock.sector_bytes,
+        };
+        let order = if self.dfs || self.extents {
+            BlockOrder::Depth
+        } else {
+            BlockOrder::Breadth
+        };
+        let output = Output::begin(context, options, if self.extents { "" } else { " " })?;
+        let leaves_only = self.extents;
+        let mut dump = Dump {
+            context,
+            filesystem: &filesystem,
+            order,
+            leaves_only,
+            output,
+        };
+        if self.block.is_empty() {
+            selection::Selection::new(&self).print(&mut dump)?;
+        } else {
+            dump.single_blocks(&self.block, self.follow)?;
+        }
+        dump.output.finish()?;
+        Ok(Outcome::Done)
+    }
+}
+
+/// A dump under way.
+struct Dump<'a> {
+    context: &'a Context,
+    filesystem: &'a Filesystem,
+    order: BlockOrder,
+    /// Nodes are not printed: so btrfs-progs does with `-e`.
+    leaves_only: bool,
+    output: Output,
+}
+
+impl Dump<'_> {
+    /// Prints the blocks of a tree, after its heading.
+    ///
+    /// The heading is left out where not even the root can be read.
+    fn tree(&mut self, tree: &Tree, heading: &str, key: Option<&Key>) -> Result<()> {
+        let mut heading = Some(heading);
+        for visit in tree.blocks_in(self.order, ReadAhead::sweep()) {
+            match visit {
+                Ok(visit) => {
+                    if let Some(heading) = heading.take() {
+                        self.output.heading(heading, key)?;
+                    }
+                    self.block(tree.root().tree, &visit.block)?;
+                }
+                Err(error) => {
+                    let inspected = tree.forest().inspect_block(error.pointer());
+                    self.context.lost(&error.into());
+                    let Ok(damaged) = inspected else { continue };
+                    if is_the_block_meant(&damaged) {
+                        if let Some(heading) = heading.take() {
+                            self.output.heading(heading, key)?;
+                        }
+                        self.block(tree.root().tree, &damaged.block)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn block(&mut self, tree: TreeId, block: &TreeBlock) -> Result<()> {
+        if self.leaves_only && !block.is_leaf() {
+            return Ok(());
+        }
+        for damage in self.output.block(tree, block)? {
+            self.context.lost(&damage.into());
+        }
+        Ok(())
+    }
+
+    /// Prints blocks by their addresses, in order of the addresses.
+    fn single_blocks(&mut self, addresses: &[u64], follow: bool) -> Result<()> {
+        let mut sorted = addresses.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let sector_bytes = u64::from(self.filesystem.superblock().sector_bytes);
+        for address in sorted {
+            let logical = Logical::new(address);
+            if !logical.is_aligned(sector_bytes) {
+                let error = anyhow!(
+                    "no tree block lies at {address}: it is not a multiple of the sector size {sector_bytes}"
+                );
+                self.context.lost(&error);
+                continue;
+            }
+            match self.any_block(logical) {
+                Ok(found) => self.single_block(&found, follow)?,
+                Err(error) => self
+                    .context
+                    .lost(&error.context(format!("reading tree block {address}"))),
+            }
+        }
+        Ok(())
+    }
+
+    fn single_block(&mut self, found: &DamagedBlock, follow: bool) -> Result<()> {
+        for failure in found.failures.iter().take(FAILURES_SHOWN) {
+            self.context.lost(&failure.clone().into());
+        }
+        if !is_a_block_of_the_volume(found) {
+            return Ok(());
+        }
+        let header = found.block.header();
+        if follow && found.is_sound() {
+            let root = RootPointer {
+                tree: header.owner,
+                logical: header.logical,
+                generation: header.generation,
+                level: header.level,
+            };
+            let tree = self.filesystem.forest().tree(root);
+            for visit in tree.blocks_in(self.order, ReadAhead::sweep()) {
+                match visit {
+                    Ok(visit) => self.block(header.owner, &visit.block)?,
+                    Err(error) => self.context.lost(&error.into()),
+                }
+            }
+            return Ok(());
+        }
+        self.block(header.owner, &found.block)
+    }
+
+    /// A block of which nothing is known but its address: the first copy that is in order, else the first
+    /// that can be read.
+    fn any_block(&self, logical: Logical) -> Result<DamagedBlock> {
+        let volume = self.filesystem.volume();
+        let format = self.filesystem.forest().block_format();
+        let length = usize::try_from(format.node_bytes)?;
+        let expected = Expectation::at(logical);
+        let mut damaged = None;
+        let mut failure = None;
+        for copy in 1..=volume.copies(logical)? {
+            match volume.read_copy(ExtentRead { logical, length }, copy) {
+                Ok(buffer) => {
+                    let block = TreeBlock::inspect(buffer.into_bytes(), format, &expected);
+                    if block.is_sound() {
+                        return Ok(block);
+                    }
+                    damaged.get_or_insert(block);
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        match (damaged, failure) {
+            (Some(block), _) => Ok(block),
+            (None, Some(error)) => Err(error.into()),
+            (None, None) => Err(anyhow!("no copy of it is on the devices that are there")),
+        }
+        .context("no copy is in order")
+    }
+}
+
+/// How many failures of one block are printed.
+const FAILURES_SHOWN: usize = 20;
+
+/// Whether what lies there is a tree block of this volume at all, in whatever state.
+fn is_a_block_of_the_volume(found: &DamagedBlock) -> bool {
+    !found.failures.iter().any(|failure| {
+        matches!(
+            failure.problem,
+            BlockProblem::Size { .. } | BlockProblem::Address { .. } | BlockProblem::Fsid { .. }
+        )
+    })
+}
+
+/// Whether a damaged block is at least the one that its parent points to, and whole as it was written: then
+/// what it holds is worth printing.
+fn is_the_block_meant(damaged: &DamagedBlock) -> bool {
+    !damaged.failures.iter().any(|failure| {
+        matches!(
+            failure.problem,
+            BlockProblem::Size { .. }
+                | BlockProblem::Checksum { .. }
+                | BlockProblem::Address { .. }
+                | BlockProblem::Fsid { .. }
+        )
+    })
+}

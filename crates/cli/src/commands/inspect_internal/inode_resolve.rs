@@ -1,0 +1,57 @@
+//! `buttress inspect-internal inode-resolve`: all paths of an inode.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{Context as _, Result};
+use buttress_format::InodeNumber;
+use buttress_fs::{Follow, Location};
+use clap::Args;
+use serde_json::{Map, Value};
+
+use super::paths::PathFinder;
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::output::json;
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Print all paths of an inode
+#[derive(Args, Debug)]
+pub struct InodeResolve {
+    /// The inode's number
+    #[arg(value_name = "INODE")]
+    inode: u64,
+    /// A path in the subvolume that the inode belongs to
+    #[arg(value_name = "IMAGE:/PATH")]
+    target: OsString,
+}
+
+impl Subcommand for InodeResolve {
+    const NAME: &'static str = "inode-resolve";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let (opened, place) = context.open_target(&Target::parse(&self.target), Follow::All)?;
+        let location = Location::new(place.subvolume, InodeNumber::new(self.inode));
+        let paths = PathFinder::new(&opened.filesystem)
+            .paths(location)
+            .with_context(|| format!("inode {} of subvolume {}", self.inode, place.subvolume))?;
+        if context.json() {
+            context.print_json(Self::NAME, paths.iter().map(|path| path_value(path)).collect())?;
+            return Ok(Outcome::Done);
+        }
+        let mut out = context.stdout();
+        for path in &paths {
+            out.write_all(&context.printable(path))?;
+            out.write_all(b"\n")?;
+        }
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}
+
+fn path_value(path: &[u8]) -> Value {
+    let mut object = Map::new();
+    json::insert_name(&mut object, "path", path);
+    Value::Object(object)
+}

@@ -1,0 +1,217 @@
+//! Structures of a volume as btrfs-progs prints them, or as JSON.
+//!
+//! Each module prints the items of one group, given the bytes, into a [`Sink`]: text or JSON. What is printed is
+//! what lies on disk, right or wrong. An item that ends before its fields do is a [`Damage`]; so is one whose
+//! data lies outside its block. The rest of the block is printed all the same.
+//!
+//! - [`sink`]: lines of named fields, as text or JSON; [`value`]: what stands in them; [`fields`]: reading them; [`flags`], [`key`], [`time`]:
+//!   how single values look.
+//! - [`inode`], [`root`], [`extent`], [`chunk`], [`space`], [`quota`], [`state`]: items.
+//! - [`superblock`].
+//!
+//! Left out: which blocks are printed, in what order. That is `dump_tree`'s part.
+
+pub(super) mod chunk;
+pub(super) mod extent;
+pub(super) mod fields;
+pub(super) mod flags;
+pub(super) mod inode;
+pub(super) mod key;
+pub(super) mod quota;
+pub(super) mod root;
+pub(super) mod sink;
+pub(super) mod space;
+pub(super) mod state;
+pub(super) mod superblock;
+pub(super) mod time;
+pub(super) mod value;
+
+use buttress_format::node::{Item, TreeBlock};
+use buttress_format::{ItemType, Key, ObjectId};
+
+use fields::Short;
+use sink::Sink;
+use value::{Hex, HexBytes, Owner};
+
+/// What is printed of blocks, and what of the volume is needed for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options {
+    /// Names and values of extended attributes are not shown.
+    pub(super) hide_names: bool,
+    /// The checksum of each block is shown.
+    pub(super) checksum_headers: bool,
+    /// Each data checksum is shown.
+    pub(super) checksum_items: bool,
+    /// Bytes of a checksum.
+    pub(super) checksum_bytes: usize,
+    /// Unit of data that has one checksum.
+    pub(super) sector_bytes: u32,
+}
+
+/// An item that could not be printed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("block {block} slot {slot}: {key}: {problem}")]
+pub(super) struct Damage {
+    block: u64,
+    slot: usize,
+    key: String,
+    problem: ItemDamage,
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+enum ItemDamage {
+    #[error("{0}")]
+    Short(#[from] Short),
+    #[error("its data lies outside the block")]
+    OutsideBlock,
+}
+
+/// Prints a block: header, then items or pointers. Returns what could not be printed.
+pub(super) fn block(sink: &mut impl Sink, block: &TreeBlock, options: &Options) -> Vec<Damage> {
+    header(sink, block, options);
+    let mut damages = Vec::new();
+    if block.is_leaf() {
+        sink.begin_list("items");
+        for slot in 0..block.item_count() {
+            let problem = match block.item(slot) {
+                Some(item) => leaf_item(sink, slot, &item, options).err().map(ItemDamage::Short),
+                None => Some(ItemDamage::OutsideBlock),
+            };
+            if let Some(problem) = problem {
+                let key = block.key(slot).map_or_else(String::new, |key| key.to_string());
+                damages.push(Damage {
+                    block: block.logical().get(),
+                    slot,
+                    key,
+                    problem,
+                });
+            }
+        }
+    } else {
+        sink.begin_list("pointers");
+        for pointer in block.pointers() {
+            sink.next_entry();
+            sink.begin(1);
+            sink.bare("key", pointer.key);
+            sink.field("block", pointer.logical.get());
+            sink.field("gen", pointer.generation.get());
+            sink.end();
+        }
+    }
+    sink.end_list();
+    damages
+}
+
+fn header(sink: &mut impl Sink, block: &TreeBlock, options: &Options) {
+    let header = block.header();
+    let kind = if block.is_leaf() { "leaf" } else { "node" };
+    sink.hidden("kind", kind);
+    sink.begin(0);
+    sink.words(kind);
+    sink.bare("block", header.logical.get());
+    if block.is_leaf() {
+        sink.hidden("level", header.level);
+    } else {
+        sink.field("level", header.level);
+    }
+    let count_name = if block.is_leaf() {
+        "item count"
+    } else {
+        "pointer count"
+    };
+    sink.words("items");
+    sink.bare(count_name, header.item_count);
+    sink.field("free space", block.free_space() as u64);
+    sink.field("generation", header.generation.get());
+    sink.field("owner", Owner(header.owner.get()));
+    sink.end();
+    sink.begin(0);
+    sink.words(kind);
+    sink.words_number(header.logical.get());
+    let flags = header.flags.bits();
+    sink.field("flags", Hex(flags));
+    inode::parenthesised(sink, "flag names", flags::header(flags));
+    sink.field("backref revision", header.backref_revision);
+    if options.checksum_headers {
+        sink.field("csum", HexBytes(header.checksum.as_bytes()));
+    }
+    sink.end();
+    sink.begin(0);
+    sink.field("fs uuid", header.fsid);
+    sink.end();
+    sink.begin(0);
+    sink.field("chunk uuid", header.chunk_tree_uuid);
+    sink.end();
+}
+
+fn leaf_item(sink: &mut impl Sink, slot: usize, item: &Item<'_>, options: &Options) -> Result<(), Short> {
+    sink.next_entry();
+    sink.begin(1);
+    sink.field("item", slot as u64);
+    sink.bare("key", item.key);
+    sink.field("itemoff", item.offset);
+    sink.field("itemsize", item.data.len() as u64);
+    sink.end();
+    item_body(sink, &item.key, item.data, options)
+}
+
+/// Prints what an item holds. Items of types without a known shape print nothing.
+fn item_body(sink: &mut impl Sink, key: &Key, data: &[u8], options: &Options) -> Result<(), Short> {
+    match key.item_type {
+        ItemType(0) if key.objectid == ObjectId::FREE_SPACE => space::cache_header(sink, data),
+        ItemType::INODE_ITEM => inode::inode_item(sink, data),
+        ItemType::INODE_REF => inode::inode_ref(sink, data, options),
+        ItemType::INODE_EXTREF => inode::inode_extref(sink, data, options),
+        ItemType::DIR_ITEM | ItemType::DIR_INDEX | ItemType::XATTR_ITEM => {
+            inode::dir_item(sink, data, options)
+        }
+        ItemType::EXTENT_DATA => inode::file_extent(sink, data),
+        ItemType::DIR_LOG_ITEM | ItemType::DIR_LOG_INDEX => inode::dir_log(sink, data),
+        ItemType::EXTENT_CSUM => space::checksums(sink, key, data, options),
+        ItemType::ROOT_ITEM => root::root_item(sink, data),
+        ItemType::ROOT_REF => root::root_ref(sink, data, "ref", options),
+        ItemType::ROOT_BACKREF => root::root_ref(sink, data, "backref", options),
+        ItemType::UUID_KEY_SUBVOL | ItemType::UUID_KEY_RECEIVED_SUBVOL => root::uuid_item(sink, data),
+        ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM => extent::extent_item(sink, key, data),
+        ItemType::EXTENT_DATA_REF => extent::extent_data_ref(sink, data),
+        ItemType::SHARED_DATA_REF => extent::shared_data_ref(sink, data),
+        ItemType::EXTENT_OWNER_REF => extent::extent_owner_ref(sink, data),
+        ItemType::BLOCK_GROUP_ITEM => extent::block_group_item(sink, data),
+        ItemType::FREE_SPACE_INFO => space::info(sink, data),
+        ItemType::CHUNK_ITEM => chunk::chunk_item(sink, data),
+        ItemType::DEV_ITEM => chunk::device_item(sink, data),
+        ItemType::DEV_EXTENT => chunk::device_extent(sink, data),
+        ItemType::RAID_STRIPE => chunk::raid_stripe(sink, data),
+        ItemType::QGROUP_STATUS => quota::status(sink, data),
+        ItemType::QGROUP_INFO => quota::info(sink, data),
+        ItemType::QGROUP_LIMIT => quota::limit(sink, data),
+        ItemType::PERSISTENT_ITEM => state::persistent(sink, key, data),
+        ItemType::TEMPORARY_ITEM => state::temporary(sink, key, data),
+        ItemType::DEV_REPLACE => state::replace(sink, data),
+        ItemType::STRING_ITEM => {
+            root::string_item(sink, data);
+            Ok(())
+        }
+        _ => {
+            named_only(sink, key.item_type);
+            Ok(())
+        }
+    }
+}
+
+/// Items that say what they say by being there.
+fn named_only(sink: &mut impl Sink, item_type: ItemType) {
+    let words = match item_type {
+        ItemType::ORPHAN_ITEM => "orphan item",
+        ItemType::TREE_BLOCK_REF => "tree block backref",
+        ItemType::SHARED_BLOCK_REF => "shared block backref",
+        ItemType::FREE_SPACE_EXTENT => "free space extent",
+        ItemType::FREE_SPACE_BITMAP => "free space bitmap",
+        key::EXTENT_REF_V0 => "extent ref v0 (deprecated)",
+        key::CSUM_ITEM => "csum item",
+        _ => return,
+    };
+    sink.begin(2);
+    sink.words(words);
+    sink.end();
+}

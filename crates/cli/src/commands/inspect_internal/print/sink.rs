@@ -1,0 +1,276 @@
+//! Where printed structures go: lines of text as btrfs-progs writes them, or JSON values.
+//!
+//! A structure is described once, as lines of named fields; a [`Sink`] makes of them what it is for:
+//!
+//! - [`Text`]: `\t\tname value name value\n`, into a byte buffer. This is the hot path of `dump-tree`: numbers are
+//!   formatted without the machinery of `core::fmt`, and nothing is allocated for a line.
+//! - [`Tree`]: one JSON object with the same names, spaces and dots turned to underscores. Text that only joins
+//!   fields is left out; repeated parts (stripes, names, inline references) become arrays of objects.
+//!
+//! Sinks cannot fail: both write to memory. Who owns them moves the result on.
+
+use serde_json::{Map, Value as Json};
+
+use super::time::LocalTime;
+use super::value::Value;
+
+/// Takes the fields of structures, line by line.
+pub(crate) trait Sink {
+    /// Begins a line that is indented by this many tabs.
+    fn begin(&mut self, indent_tabs: usize);
+    /// Ends the line.
+    fn end(&mut self);
+    /// Words that stand in the text only.
+    fn words(&mut self, words: &str);
+    /// A number that stands in the text only.
+    fn words_number(&mut self, number: u64);
+    /// A field that is printed as `name value`.
+    fn field(&mut self, name: &str, value: impl Value);
+    /// A field whose value alone is printed.
+    fn bare(&mut self, name: &str, value: impl Value);
+    /// A field whose value is printed without a space before it.
+    fn joined(&mut self, name: &str, value: impl Value);
+    /// Text that follows without a space, in the text only.
+    fn punctuation(&mut self, text: &str);
+    /// A field that the text does not show.
+    fn hidden(&mut self, name: &str, value: impl Value);
+    /// Begins an array of objects.
+    fn begin_list(&mut self, name: &str);
+    /// Begins the next object of the array.
+    fn next_entry(&mut self);
+    /// Ends the array.
+    fn end_list(&mut self);
+}
+
+/// Writes lines of text.
+#[derive(Debug, Default)]
+pub(crate) struct Text {
+    bytes: Vec<u8>,
+    clock: LocalTime,
+    within_line: bool,
+}
+
+impl Text {
+    /// The text so far.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Forgets the text so far, keeps its memory.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// Appends text as it is.
+    pub(crate) fn push(&mut self, text: &str) {
+        self.bytes.extend_from_slice(text.as_bytes());
+    }
+
+    /// Appends bytes as they are.
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Appends a decimal number.
+    pub(crate) fn push_decimal(&mut self, number: u64) {
+        self.bytes
+            .extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    }
+
+    /// Appends a number in hexadecimal, without leading zeros.
+    pub(crate) fn push_hex(&mut self, number: u64) {
+        let digits = 16u32.saturating_sub(number.leading_zeros() / 4).max(1);
+        for place in (0..digits).rev() {
+            self.push_nibble((number >> place.saturating_mul(4)) & 15);
+        }
+    }
+
+    /// Appends bytes in hexadecimal, two digits each.
+    pub(crate) fn push_hex_bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.push_nibble(u64::from(byte >> 4));
+            self.push_nibble(u64::from(byte & 15));
+        }
+    }
+
+    /// Appends a date of the local zone.
+    pub(crate) fn push_date(&mut self, seconds: i64) {
+        let date = self.clock.date(seconds);
+        self.bytes.extend_from_slice(date.as_bytes());
+    }
+
+    fn push_nibble(&mut self, nibble: u64) {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digit = usize::try_from(nibble).ok().and_then(|nibble| DIGITS.get(nibble));
+        self.bytes.push(digit.copied().unwrap_or(b'?'));
+    }
+
+    fn separate(&mut self) {
+        if self.within_line {
+            self.bytes.push(b' ');
+        }
+        self.within_line = true;
+    }
+}
+
+impl std::fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.push(text);
+        Ok(())
+    }
+}
+
+impl Sink for Text {
+    fn begin(&mut self, indent_tabs: usize) {
+        self.bytes.extend(std::iter::repeat_n(b'\t', indent_tabs));
+        self.within_line = false;
+    }
+
+    fn end(&mut self) {
+        self.bytes.push(b'\n');
+        self.within_line = false;
+    }
+
+    fn words(&mut self, words: &str) {
+        self.separate();
+        self.push(words);
+    }
+
+    fn words_number(&mut self, number: u64) {
+        self.separate();
+        self.push_decimal(number);
+    }
+
+    fn field(&mut self, name: &str, value: impl Value) {
+        self.separate();
+        self.push(name);
+        self.bytes.push(b' ');
+        value.text(self);
+    }
+
+    fn bare(&mut self, _name: &str, value: impl Value) {
+        self.separate();
+        value.text(self);
+    }
+
+    fn joined(&mut self, _name: &str, value: impl Value) {
+        value.text(self);
+        self.within_line = true;
+    }
+
+    fn punctuation(&mut self, text: &str) {
+        self.push(text);
+    }
+
+    fn hidden(&mut self, _name: &str, _value: impl Value) {}
+    fn begin_list(&mut self, _name: &str) {}
+    fn next_entry(&mut self) {}
+    fn end_list(&mut self) {}
+}
+
+/// Gathers fields in a JSON object.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    object: Map<String, Json>,
+    /// Arrays that are open: what was gathered before, the array's name and its elements.
+    open: Vec<(Map<String, Json>, String, Vec<Json>)>,
+    /// Whether the open array's current object has begun.
+    entry_begun: bool,
+}
+
+impl Tree {
+    /// The object, and an empty one in its place.
+    pub(crate) fn take(&mut self) -> Map<String, Json> {
+        std::mem::take(&mut self.object)
+    }
+
+    fn insert(&mut self, name: &str, value: Json) {
+        // What stands in parentheses is a remark.
+        let name = name.split(" (").next().unwrap_or(name);
+        self.object.insert(name.replace([' ', '.'], "_"), value);
+    }
+
+    fn close_entry(&mut self) {
+        if std::mem::take(&mut self.entry_begun) {
+            let entry = std::mem::take(&mut self.object);
+            if let Some((_, _, entries)) = self.open.last_mut() {
+                entries.push(Json::Object(entry));
+            }
+        }
+    }
+}
+
+impl Sink for Tree {
+    fn begin(&mut self, _indent_tabs: usize) {}
+    fn end(&mut self) {}
+    fn words(&mut self, _words: &str) {}
+    fn words_number(&mut self, _number: u64) {}
+    fn punctuation(&mut self, _text: &str) {}
+
+    fn field(&mut self, name: &str, value: impl Value) {
+        self.insert(name, value.json());
+    }
+
+    fn bare(&mut self, name: &str, value: impl Value) {
+        self.insert(name, value.json());
+    }
+
+    fn joined(&mut self, name: &str, value: impl Value) {
+        self.insert(name, value.json());
+    }
+
+    fn hidden(&mut self, name: &str, value: impl Value) {
+        self.insert(name, value.json());
+    }
+
+    fn begin_list(&mut self, name: &str) {
+        let outer = std::mem::take(&mut self.object);
+        self.open.push((outer, name.to_owned(), Vec::new()));
+        self.entry_begun = false;
+    }
+
+    fn next_entry(&mut self) {
+        self.close_entry();
+        self.entry_begun = true;
+    }
+
+    fn end_list(&mut self) {
+        self.close_entry();
+        if let Some((outer, name, entries)) = self.open.pop() {
+            self.object = outer;
+            self.insert(&name, Json::Array(entries));
+            // Whatever is around is an object that has begun, or the outermost one.
+            self.entry_begun = !self.open.is_empty();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_nest() {
+        let mut tree = Tree::default();
+        tree.field("refs", 2u64);
+        tree.begin_list("outer list");
+        tree.next_entry();
+        tree.field("a", 1u64);
+        tree.begin_list("inner");
+        tree.end_list();
+        tree.field("b", 2u64);
+        tree.next_entry();
+        tree.field("a", 3u64);
+        tree.end_list();
+        tree.field("dev_item.type", "x");
+        assert_eq!(
+            Json::Object(tree.take()),
+            serde_json::json!({
+                "refs": 2,
+                "outer_list": [{"a": 1, "inner": [], "b": 2}, {"a": 3}],
+                "dev_item_type": "x",
+            })
+        );
+        assert!(tree.take().is_empty());
+    }
+}

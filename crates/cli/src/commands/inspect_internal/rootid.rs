@@ -1,0 +1,39 @@
+//! `buttress inspect-internal rootid`: the subvolume that a path lies in.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::Result;
+use buttress_fs::Follow;
+use clap::Args;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Print the id of the subvolume that a path lies in
+#[derive(Args, Debug)]
+pub struct RootId {
+    /// A path in a volume
+    #[arg(value_name = "IMAGE:/PATH")]
+    target: OsString,
+}
+
+impl Subcommand for RootId {
+    const NAME: &'static str = "rootid";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let (_, location) = context.open_target(&Target::parse(&self.target), Follow::All)?;
+        let id = location.subvolume.get();
+        if context.json() {
+            context.print_json(Self::NAME, json!({ "id": id }))?;
+        } else {
+            let mut out = context.stdout();
+            writeln!(out, "{id}")?;
+            out.flush()?;
+        }
+        Ok(Outcome::Done)
+    }
+}
