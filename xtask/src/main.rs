@@ -5,6 +5,7 @@ mod run;
 mod soak;
 mod test;
 mod tools;
+mod tour_image;
 
 use std::process::ExitCode;
 
@@ -16,6 +17,7 @@ cargo xtask CHORE
   bench NAME [WORDS]   benchmarks, both sides in one run: read, sweep, tiny
   soak [--seed N] [--seconds N]
                        deep random runs against the kernel
+  tour-image           makes the volume that `buttress tour` shows (needs root)
 ";
 
 fn main() -> ExitCode {
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         "licences" => licences::run(),
         "bench" => run::bench(&rest),
         "soak" => soak::run(&rest),
+        "tour-image" => tour_image::make(),
         _ => {
             eprint!("{HELP}");
             return ExitCode::from(2);

@@ -1,5 +1,13 @@
 //! The commands, one thin module for each.
 
+pub mod cat;
 pub mod completions;
+pub mod cp;
+pub mod diff;
 pub mod inspect_internal;
+pub mod ls;
 pub mod man;
+pub mod stat;
+pub mod subvolume;
+pub mod tar;
+pub mod tree;

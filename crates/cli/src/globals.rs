@@ -60,6 +60,21 @@ pub enum Rescue {
     All,
 }
 
+/// Several of them, as one argument names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RescueList(pub Vec<Rescue>);
+
+/// Options joined by `:` as in mount's `rescue=`, or by `,`.
+fn parse_rescue(text: &str) -> Result<RescueList, String> {
+    let options = text
+        .split([':', ','])
+        .map(|name| <Rescue as ValueEnum>::from_str(name, false));
+    options
+        .collect::<Result<_, _>>()
+        .map(RescueList)
+        .map_err(|error| format!("{error} ({text})"))
+}
+
 /// Where the volume begins in its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offset {
@@ -152,14 +167,9 @@ pub struct Globals {
     /// Go on with devices missing, where the profile allows it
     #[arg(id = "global-degraded", long = "degraded")]
     pub degraded: bool,
-    /// What of a damaged volume to do without; several are joined by ':' or ','
-    #[arg(
-        id = "global-rescue",
-        long = "rescue",
-        value_name = "OPTION",
-        value_delimiter = ','
-    )]
-    pub rescue: Vec<Rescue>,
+    /// What of a damaged volume to do without: usebackuproot, ignorebadroots, ignoredatacsums, nologreplay, all
+    #[arg(id = "global-rescue", long = "rescue", value_name = "OPTION[:OPTION…]", value_parser = parse_rescue)]
+    pub rescue: Vec<RescueList>,
     /// Open with O_DIRECT, past the page cache
     #[arg(id = "global-direct", long = "direct")]
     pub direct: bool,
@@ -203,6 +213,7 @@ impl Globals {
     pub fn rescues(&self, option: Rescue) -> bool {
         self.rescue
             .iter()
+            .flat_map(|list| &list.0)
             .any(|given| *given == option || *given == Rescue::All)
     }
 }
@@ -260,6 +271,21 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(parse_size(text).map_err(|_| ()), expected, "{text:?}");
         }
+    }
+
+    #[test]
+    fn rescue_options() {
+        let all = parse_rescue("usebackuproot:ignorebadroots,idatacsums").unwrap();
+        assert_eq!(
+            all.0,
+            [
+                Rescue::UseBackupRoot,
+                Rescue::IgnoreBadRoots,
+                Rescue::IgnoreDataCsums
+            ]
+        );
+        assert!(parse_rescue("").is_err());
+        assert!(parse_rescue("usebackuproot:").is_err());
     }
 
     #[test]

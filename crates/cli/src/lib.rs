@@ -7,7 +7,9 @@
 //! - [`opening`]: from arguments to devices and volumes.
 //! - [`output`]: JSON documents, names on terminals, sizes, times and modes as text.
 //! - [`pax`]: tar archives.
+//! - [`progress`]: how far a long job is.
 //! - [`exit`]: exit codes, and how an error is printed.
+//! - [`extract`]: files from a volume into a directory of the host, safely.
 //! - [`commands`]: one thin module for each command. No file-system logic lives here.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -25,10 +27,12 @@
 pub mod commands;
 pub mod context;
 pub mod exit;
+pub mod extract;
 pub mod globals;
 pub mod opening;
 pub mod output;
 pub mod pax;
+pub mod progress;
 pub mod table;
 pub mod target;
 

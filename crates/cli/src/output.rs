@@ -3,12 +3,16 @@
 //! - [`json`]: documents as btrfs-progs writes them; names that are not UTF-8.
 //! - [`size`]: sizes with the unit flags of btrfs-progs.
 //! - [`mode`]: kind and permissions, as in `drwxr-xr-x`.
+//! - [`stdout`]: standard output for contents.
 //! - [`time`]: time stamps as `ls`, `stat` and `btrfs subvolume show` print them.
+//! - [`writer_thread`]: making output and writing it at the same time.
 
 pub mod json;
 pub mod mode;
 pub mod size;
+pub mod stdout;
 pub mod time;
+pub mod writer_thread;
 
 use std::borrow::Cow;
 

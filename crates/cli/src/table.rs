@@ -78,13 +78,25 @@ fn run_parsed<C: Subcommand>(matches: &ArgMatches, context: &Context) -> Result<
 
 /// The table.
 pub const ROWS: &[Row] = &[
-    leaf::<commands::completions::Completions>(),
-    leaf::<commands::man::Man>(),
+    leaf::<commands::ls::Ls>(),
+    leaf::<commands::cat::Cat>(),
+    leaf::<commands::stat::Stat>(),
+    leaf::<commands::tree::Tree>(),
+    leaf::<commands::cp::Cp>(),
+    leaf::<commands::tar::Tar>(),
+    leaf::<commands::diff::Diff>(),
+    group(
+        "subvolume",
+        "List and show subvolumes and snapshots",
+        commands::subvolume::ROWS,
+    ),
     group(
         "inspect-internal",
         "Look at the structures of a volume as they lie on disk",
         commands::inspect_internal::ROWS,
     ),
+    leaf::<commands::completions::Completions>(),
+    leaf::<commands::man::Man>(),
 ];
 
 const ABOUT: &str = "btrfs images and devices, without a mount and without root";

@@ -1,0 +1,69 @@
+//! `buttress cat IMAGE:/file…`: contents to standard output.
+//!
+//! Chunks go from the reader to the output without another copy. Holes are written as zeros. What cannot be
+//! read is written as zeros too, so that what follows keeps its place; it is reported, and the exit code is 1.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{Context as _, Result};
+use buttress_fs::{Content, File, Follow};
+use clap::Args;
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::output::stdout::DirectOutput;
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Write the contents of files to standard output
+#[derive(Args, Debug)]
+pub struct Cat {
+    /// The files
+    #[arg(value_name = "IMAGE:/path", required = true)]
+    files: Vec<OsString>,
+}
+
+impl Subcommand for Cat {
+    const NAME: &'static str = "cat";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let mut out = DirectOutput::stdout()?;
+        let mut images = crate::opening::Images::new(context);
+        for argument in &self.files {
+            let target = Target::parse(argument);
+            let copied = images.open(&target.image).and_then(|opened| {
+                let location = opened.resolve(&target.path, Follow::All)?;
+                Ok(opened.filesystem.open_file(location)?)
+            });
+            match copied.with_context(|| target.display()) {
+                Ok(file) => copy(&file, &target, context, &mut out)?,
+                Err(error) => context.lost(&error),
+            }
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+/// Copies a file to the output. Only an error of the output ends it early.
+fn copy(file: &File, target: &Target, context: &Context, out: &mut DirectOutput) -> Result<()> {
+    let mut reader = file.reader();
+    loop {
+        let chunk = match reader.next_chunk() {
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                context.lost(&anyhow::Error::new(error).context(target.display()));
+                return Ok(());
+            }
+        };
+        match chunk.content {
+            Content::Data(bytes) => out.write_all(&bytes)?,
+            Content::Hole => out.zeros(chunk.length.get())?,
+            Content::Damaged(error) => {
+                context.lost(&anyhow::Error::new(error).context(target.display()));
+                out.zeros(chunk.length.get())?;
+            }
+        }
+    }
+}

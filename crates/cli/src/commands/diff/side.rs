@@ -1,0 +1,179 @@
+//! One side of a comparison: a tree in a volume or on the host, in the same terms.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use anyhow::Result;
+use buttress_format::FileKind;
+use buttress_fs::{FileRange, Filesystem, Location, RangeKind};
+
+use super::content::Segments;
+use super::host::{HostFile, HostTree};
+
+/// The beginning of a side.
+#[derive(Debug)]
+pub(super) struct Root {
+    pub(super) side: Side,
+    /// As the user wrote it, for messages.
+    pub(super) name: OsString,
+}
+
+/// Where a side lies.
+#[derive(Debug)]
+pub(super) enum Side {
+    Image {
+        filesystem: Filesystem,
+        start: Location,
+        one_file_system: bool,
+    },
+    Host(HostTree),
+}
+
+/// Something on one side.
+#[derive(Clone, Debug)]
+pub(super) enum Node {
+    Image(Location),
+    Host(HostFile),
+}
+
+/// What both sides know of a file.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) kind: FileKind,
+    pub(super) permissions: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) size_bytes: u64,
+    pub(super) modified: (i64, u32),
+    pub(super) links: u32,
+    /// What tells two names of one file: device or subvolume, and inode.
+    pub(super) identity: (u64, u64),
+    pub(super) device: Option<(u32, u32)>,
+}
+
+/// An entry of a directory.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: Vec<u8>,
+    pub(super) node: Node,
+}
+
+impl Side {
+    pub(super) fn image(filesystem: Filesystem, start: Location, one_file_system: bool) -> Self {
+        Self::Image {
+            filesystem,
+            start,
+            one_file_system,
+        }
+    }
+
+    pub(super) fn host(path: &Path, one_file_system: bool) -> Result<Self> {
+        Ok(Self::Host(HostTree::new(path, one_file_system)?))
+    }
+
+    pub(super) fn start(&self) -> Node {
+        match self {
+            Self::Image { start, .. } => Node::Image(*start),
+            Self::Host(tree) => Node::Host(tree.start()),
+        }
+    }
+
+    /// The entries of a directory, sorted by name; errors of single entries go to `failed`.
+    pub(super) fn entries(&self, node: &Node, failed: &mut dyn FnMut(anyhow::Error)) -> Result<Vec<Entry>> {
+        let mut entries = match (self, node) {
+            (
+                Self::Image {
+                    filesystem,
+                    start,
+                    one_file_system,
+                },
+                Node::Image(location),
+            ) => {
+                if *one_file_system && location.subvolume != start.subvolume {
+                    return Ok(Vec::new());
+                }
+                let mut entries = Vec::new();
+                for entry in filesystem.read_dir(*location)? {
+                    match entry {
+                        Ok(entry) => entries.push(Entry {
+                            name: entry.name,
+                            node: Node::Image(entry.target),
+                        }),
+                        Err(error) => failed(error.into()),
+                    }
+                }
+                entries
+            }
+            (Self::Host(tree), Node::Host(file)) => tree.entries(file)?,
+            _ => anyhow::bail!("a file was asked for on the wrong side"),
+        };
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    pub(super) fn facts(&self, node: &Node) -> Result<Facts> {
+        match (self, node) {
+            (Self::Image { filesystem, .. }, Node::Image(location)) => {
+                let metadata = filesystem.metadata(*location)?;
+                Ok(Facts {
+                    kind: metadata.kind,
+                    permissions: metadata.permissions(),
+                    uid: metadata.uid,
+                    gid: metadata.gid,
+                    size_bytes: metadata.size.get(),
+                    modified: (metadata.modified.seconds, metadata.modified.nanoseconds),
+                    links: metadata.nlink,
+                    identity: (location.subvolume.get(), location.inode.get()),
+                    device: metadata.device.map(|device| (device.major, device.minor)),
+                })
+            }
+            (Self::Host(_), Node::Host(file)) => file.facts(),
+            _ => anyhow::bail!("a file was asked for on the wrong side"),
+        }
+    }
+
+    /// Extended attributes, sorted by name.
+    pub(super) fn xattrs(&self, node: &Node) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut xattrs = match (self, node) {
+            (Self::Image { filesystem, .. }, Node::Image(location)) => filesystem
+                .xattrs(*location)?
+                .into_iter()
+                .map(|xattr| (xattr.name, xattr.value))
+                .collect(),
+            (Self::Host(_), Node::Host(file)) => file.xattrs()?,
+            _ => anyhow::bail!("a file was asked for on the wrong side"),
+        };
+        xattrs.sort();
+        Ok(xattrs)
+    }
+
+    pub(super) fn link_target(&self, node: &Node) -> Result<Vec<u8>> {
+        match (self, node) {
+            (Self::Image { filesystem, .. }, Node::Image(location)) => Ok(filesystem.read_link(*location)?),
+            (Self::Host(_), Node::Host(file)) => file.link_target(),
+            _ => anyhow::bail!("a file was asked for on the wrong side"),
+        }
+    }
+
+    pub(super) fn segments(&self, node: &Node) -> Result<Segments> {
+        match (self, node) {
+            (Self::Image { filesystem, .. }, Node::Image(location)) => {
+                Ok(Segments::image(filesystem.open_file(*location)?.reader()))
+            }
+            (Self::Host(_), Node::Host(file)) => file.segments(),
+            _ => anyhow::bail!("a file was asked for on the wrong side"),
+        }
+    }
+
+    /// Where a file of a volume lies, for files of one volume that share their extents.
+    pub(super) fn shared_map(&self, node: &Node) -> Option<(usize, Vec<FileRange>)> {
+        let (Self::Image { filesystem, .. }, Node::Image(location)) = (self, node) else {
+            return None;
+        };
+        let ranges = filesystem.inode_record(*location).ok()?.extents?;
+        let comparable = ranges
+            .iter()
+            .all(|range| !matches!(range.kind, RangeKind::Inline(_)));
+        comparable.then(|| (std::sync::Arc::as_ptr(filesystem.volume()).addr(), ranges))
+    }
+}

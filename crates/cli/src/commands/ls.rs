@@ -1,0 +1,262 @@
+//! `buttress ls IMAGE:/path…`: lists directories, in the formats of GNU `ls` in the C locale.
+//!
+//! Always one name a line. Names are sorted by their bytes, as `LC_ALL=C ls` does, and owners are numbers, as with
+//! `ls -n`: a volume's owners are not this machine's. Listing is one walk in the order of `ls -R`, which loads the
+//! inodes of many entries at once; of a directory only its own lines are held in memory.
+
+mod line;
+mod listing;
+
+use std::ffi::OsString;
+
+use anyhow::{Context as _, Result};
+use buttress_fs::{Follow, Location, WalkEntry, WalkItem, WalkOptions, WalkOrder};
+use clap::Args;
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::opening::{Images, Opened};
+use crate::output::json::ArrayWriter;
+use crate::output::time::{Clock, TimeStyle};
+use crate::table::Subcommand;
+use crate::target::Target;
+use line::as_json;
+use listing::Listing;
+
+/// List directories
+#[derive(Args, Clone, Debug)]
+pub struct Ls {
+    /// One file a line with mode, links, owner, group, size and time
+    #[arg(short = 'l')]
+    long: bool,
+    /// The same as -l; owners are always numbers
+    #[arg(short = 'n', long)]
+    numeric_uid_gid: bool,
+    /// List directories recursively
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Do not leave out names that begin with a dot; list . and .. too
+    #[arg(short = 'a', long)]
+    all: bool,
+    /// As -a, without . and ..
+    #[arg(short = 'A', long)]
+    almost_all: bool,
+    /// Print the inode number before each name
+    #[arg(short = 'i', long)]
+    inode: bool,
+    /// List directories themselves, not what they hold
+    #[arg(short = 'd', long)]
+    directory: bool,
+    /// With -l, print sizes as 1.5K, 23M
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// One name a line (it always is)
+    #[arg(short = '1')]
+    one: bool,
+    /// Do not sort: list in the order of the directory
+    #[arg(short = 'U', long)]
+    unsorted: bool,
+    /// How times are printed
+    #[arg(long, value_name = "STYLE", default_value = "locale")]
+    time_style: TimeStyle,
+    /// As -l --time-style=full-iso
+    #[arg(long)]
+    full_time: bool,
+    /// Do not list what nested subvolumes hold
+    #[arg(long)]
+    one_file_system: bool,
+    /// What to list
+    #[arg(value_name = "IMAGE[:/path]", required = true)]
+    targets: Vec<OsString>,
+}
+
+impl Ls {
+    fn is_long(&self) -> bool {
+        self.long || self.full_time || self.numeric_uid_gid
+    }
+
+    fn style(&self) -> TimeStyle {
+        if self.full_time {
+            TimeStyle::FullIso
+        } else {
+            self.time_style
+        }
+    }
+
+    fn shows_hidden(&self) -> bool {
+        self.all || self.almost_all
+    }
+}
+
+impl Subcommand for Ls {
+    const NAME: &'static str = "ls";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let mut images = Images::new(context);
+        let mut sink = if context.json() {
+            Sink::Json(ArrayWriter::begin(context.stdout(), "ls")?)
+        } else {
+            let headings = self.recursive || self.targets.len() > 1;
+            Sink::Text(Listing::new(self.clone(), headings, Clock::system(), context))
+        };
+        for argument in &self.targets {
+            let target = Target::parse(argument);
+            let found = images.open(&target.image).and_then(|opened| {
+                let start = opened.resolve(&target.path, Follow::NotLast)?;
+                Ok((opened, start))
+            });
+            match found.with_context(|| target.display()) {
+                Ok((opened, start)) => self.list(context, &opened, start, &target, &mut sink)?,
+                Err(error) => context.lost(&error),
+            }
+        }
+        match sink {
+            Sink::Json(array) => array.finish()?,
+            Sink::Text(listing) => listing.finish()?,
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+/// Where entries go.
+enum Sink<'a> {
+    Json(ArrayWriter<std::io::BufWriter<std::io::StdoutLock<'static>>>),
+    Text(Listing<'a>),
+}
+
+impl Ls {
+    fn list(
+        &self,
+        context: &Context,
+        opened: &Opened,
+        start: Location,
+        target: &Target,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
+        let record = opened.filesystem.inode_record(start)?;
+        if !record.metadata.is_directory() || self.directory {
+            let name = if target.has_path {
+                target.path.clone()
+            } else {
+                b"/".to_vec()
+            };
+            let link = opened.filesystem.read_link(start).unwrap_or_default();
+            return match sink {
+                Sink::Json(array) => Ok(array.element(&as_json(&name, &name, &record, &link))?),
+                Sink::Text(listing) => listing.single(&name, &record, &link),
+            };
+        }
+        let options = WalkOptions {
+            order: WalkOrder::ByDirectory {
+                sorted: !self.unsorted,
+            },
+            one_file_system: self.one_file_system,
+            ..WalkOptions::without_content()
+        };
+        let top = trimmed(&target.path);
+        let mut entered = 0u64;
+        for item in opened.filesystem.walk(start, options) {
+            match item {
+                WalkItem::Enter(directory) => {
+                    entered = entered.saturating_add(1);
+                    if entered > 1 && !self.recursive {
+                        break;
+                    }
+                    if self.is_hidden_below(&directory) {
+                        continue;
+                    }
+                    if let Sink::Text(listing) = sink {
+                        listing.enter(&shown_path(top, &directory), opened, start, &directory)?;
+                    }
+                }
+                WalkItem::Entry(entry) => self.entry(*entry, top, context, target, sink)?,
+                WalkItem::Leave(directory) => {
+                    if let (Sink::Text(listing), false) = (&mut *sink, self.is_hidden_below(&directory)) {
+                        listing.leave()?;
+                    }
+                }
+                WalkItem::Failed(error) => {
+                    context.lost(&anyhow::Error::new(error).context(target.display()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(
+        &self,
+        entry: WalkEntry,
+        top: &[u8],
+        context: &Context,
+        target: &Target,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
+        // The beginning itself is not an entry of a listing.
+        if entry.name.is_empty()
+            || (entry.name.first() == Some(&b'.') && !self.shows_hidden())
+            || self.is_hidden_below(&entry.directory)
+        {
+            return Ok(());
+        }
+        let link = match entry.metadata().kind {
+            buttress_format::FileKind::Symlink => match entry.link_target() {
+                Ok(link) => link,
+                Err(error) => {
+                    let place = format!("{}: {}", target.display(), entry.path().escape_ascii());
+                    context.lost(&anyhow::Error::new(error).context(place));
+                    Vec::new()
+                }
+            },
+            _ => Vec::new(),
+        };
+        match sink {
+            Sink::Json(array) => {
+                let path = shown_path(top, &entry.path());
+                Ok(array.element(&as_json(&entry.name, &path, &entry.record, &link))?)
+            }
+            Sink::Text(listing) => {
+                listing.add(entry.name, &entry.record, &link);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a path below the start leads through a hidden directory that is not to be listed.
+    fn is_hidden_below(&self, path: &[u8]) -> bool {
+        !self.shows_hidden()
+            && path
+                .split(|byte| *byte == b'/')
+                .any(|name| name.first() == Some(&b'.'))
+    }
+}
+
+/// A path without slashes at its end.
+fn trimmed(path: &[u8]) -> &[u8] {
+    let end = path
+        .iter()
+        .rposition(|byte| *byte != b'/')
+        .map_or(0, |last| last.saturating_add(1));
+    path.get(..end).unwrap_or(path)
+}
+
+/// The path of something below `top`, from the volume's root.
+fn shown_path(top: &[u8], inner: &[u8]) -> Vec<u8> {
+    match (top.is_empty(), inner.is_empty()) {
+        (true, true) => b"/".to_vec(),
+        (false, true) => top.to_vec(),
+        _ => [top, b"/", inner].concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_shown_from_the_root() {
+        assert_eq!(shown_path(trimmed(b"/"), b""), b"/");
+        assert_eq!(shown_path(trimmed(b"/"), b"a/b"), b"/a/b");
+        assert_eq!(shown_path(trimmed(b"/x//"), b""), b"/x");
+        assert_eq!(shown_path(trimmed(b"/x/"), b"a"), b"/x/a");
+    }
+}

@@ -1,0 +1,210 @@
+//! `buttress stat IMAGE:/path…`: what `stat(1)` prints, and what only btrfs has: subvolume, generations, flags,
+//! extended attributes.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{Context as _, Result};
+use buttress_format::{FileKind, Timestamp};
+use buttress_fs::{Follow, InodeRecord, Xattr};
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::opening::{Images, Opened};
+use crate::output::escape_controls;
+use crate::output::json::{base64, insert_name};
+use crate::output::mode::{kind_words, permissions};
+use crate::output::time::Clock;
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Show everything that is known about files: all four times, flags, extended attributes
+#[derive(Args, Debug)]
+pub struct Stat {
+    /// Follow a symbolic link at the end of the path
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// The files
+    #[arg(value_name = "IMAGE:/path", required = true)]
+    files: Vec<OsString>,
+}
+
+/// What is to be shown of one file.
+struct Shown {
+    path: Vec<u8>,
+    record: InodeRecord,
+    link: Option<Vec<u8>>,
+}
+
+impl Subcommand for Stat {
+    const NAME: &'static str = "stat";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let mut images = Images::new(context);
+        let follow = if self.dereference {
+            Follow::All
+        } else {
+            Follow::NotLast
+        };
+        let mut values = Vec::new();
+        let clock = Clock::system();
+        let mut out = context.stdout();
+        for argument in &self.files {
+            let target = Target::parse(argument);
+            let shown = images
+                .open(&target.image)
+                .and_then(|opened| look(&opened, &target.path, follow))
+                .with_context(|| target.display());
+            match shown {
+                Ok(shown) if context.json() => values.push(as_json(&shown)),
+                Ok(shown) => write_text(&mut out, &shown, &clock, context)?,
+                Err(error) => context.lost(&error),
+            }
+        }
+        out.flush()?;
+        drop(out);
+        if context.json() {
+            context.print_json("stat", Value::Array(values))?;
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+fn look(opened: &Opened, path: &[u8], follow: Follow) -> Result<Shown> {
+    let location = opened.resolve(path, follow)?;
+    let record = opened.filesystem.inode_record(location)?;
+    let link = match record.metadata.kind {
+        FileKind::Symlink => Some(opened.filesystem.read_link(location)?),
+        _ => None,
+    };
+    Ok(Shown {
+        path: path.to_owned(),
+        record,
+        link,
+    })
+}
+
+fn write_text(out: &mut impl Write, shown: &Shown, clock: &Clock, context: &Context) -> Result<()> {
+    let metadata = &shown.record.metadata;
+    write!(out, "  File: ")?;
+    out.write_all(&context.printable(&shown.path))?;
+    if let Some(link) = &shown.link {
+        write!(out, " -> ")?;
+        out.write_all(&context.printable(link))?;
+    }
+    let size = metadata.size.get();
+    writeln!(
+        out,
+        "\n  Size: {size:<10}\tBlocks: {:<10} IO Block: {:<6} {}",
+        metadata.blocks_512(),
+        metadata.block_bytes,
+        kind_words(metadata.mode, size)
+    )?;
+    write!(
+        out,
+        "Subvolume: {:<10}\tInode: {:<10}  Links: {}",
+        metadata.location.subvolume, metadata.location.inode, metadata.nlink
+    )?;
+    if let Some(device) = metadata.device {
+        write!(out, "     Device type: {},{}", device.major, device.minor)?;
+    }
+    writeln!(
+        out,
+        "\nAccess: ({:04o}/{})  Uid: {:>5}   Gid: {:>5}",
+        metadata.permissions(),
+        permissions(metadata.mode),
+        metadata.uid,
+        metadata.gid
+    )?;
+    let time = |time: Timestamp| clock.full(time.seconds, time.nanoseconds);
+    writeln!(out, "Access: {}", time(metadata.accessed))?;
+    writeln!(out, "Modify: {}", time(metadata.modified))?;
+    writeln!(out, "Change: {}", time(metadata.changed))?;
+    writeln!(
+        out,
+        " Birth: {}",
+        metadata.created.map_or_else(|| "-".to_owned(), time)
+    )?;
+    writeln!(
+        out,
+        "Generation: {} (changed in {})\tSequence: {}",
+        metadata.generation, metadata.transid, metadata.sequence
+    )?;
+    let letters = metadata.attributes().letters();
+    writeln!(out, "Flags: {}", if letters.is_empty() { "-" } else { &letters })?;
+    for Xattr { name, value } in &shown.record.xattrs {
+        writeln!(out, "Xattr: {}={}", escape_controls(name), xattr_text(value))?;
+    }
+    Ok(())
+}
+
+/// A value as `getfattr` shows it: text in quotes, anything else as base64 after `0s`.
+fn xattr_text(value: &[u8]) -> String {
+    match std::str::from_utf8(value) {
+        Ok(text) if !text.chars().any(char::is_control) => {
+            format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+        }
+        _ => format!("0s{}", base64(value)),
+    }
+}
+
+fn time_json(time: Timestamp) -> Value {
+    json!({ "seconds": time.seconds, "nanoseconds": time.nanoseconds })
+}
+
+fn as_json(shown: &Shown) -> Value {
+    let metadata = &shown.record.metadata;
+    let mut object = Map::new();
+    insert_name(&mut object, "path", &shown.path);
+    object.insert("type".into(), kind_name(metadata.kind).into());
+    object.insert("subvolume".into(), metadata.location.subvolume.get().into());
+    object.insert("inode".into(), metadata.location.inode.get().into());
+    object.insert("mode".into(), format!("{:o}", metadata.mode).into());
+    object.insert("permissions".into(), permissions(metadata.mode).into());
+    object.insert("links".into(), metadata.nlink.into());
+    object.insert("uid".into(), metadata.uid.into());
+    object.insert("gid".into(), metadata.gid.into());
+    object.insert("size".into(), metadata.size.get().into());
+    object.insert("allocated".into(), metadata.allocated.get().into());
+    if let Some(device) = metadata.device {
+        object.insert(
+            "device".into(),
+            json!({ "major": device.major, "minor": device.minor }),
+        );
+    }
+    object.insert("atime".into(), time_json(metadata.accessed));
+    object.insert("mtime".into(), time_json(metadata.modified));
+    object.insert("ctime".into(), time_json(metadata.changed));
+    object.insert("btime".into(), metadata.created.map_or(Value::Null, time_json));
+    object.insert("generation".into(), metadata.generation.get().into());
+    object.insert("transid".into(), metadata.transid.get().into());
+    object.insert("sequence".into(), metadata.sequence.into());
+    object.insert("flags".into(), metadata.attributes().letters().into());
+    if let Some(link) = &shown.link {
+        insert_name(&mut object, "target", link);
+    }
+    let xattrs = shown.record.xattrs.iter().map(|xattr| {
+        let mut object = Map::new();
+        insert_name(&mut object, "name", &xattr.name);
+        insert_name(&mut object, "value", &xattr.value);
+        Value::Object(object)
+    });
+    object.insert("xattrs".into(), xattrs.collect());
+    Value::Object(object)
+}
+
+/// The kind of file as one word, in JSON.
+pub(crate) fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+        FileKind::CharacterDevice => "character-device",
+        FileKind::BlockDevice => "block-device",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+        FileKind::Unknown | FileKind::Xattr => "unknown",
+    }
+}

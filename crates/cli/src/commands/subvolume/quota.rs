@@ -1,0 +1,51 @@
+//! What the quota tree says of one subvolume.
+
+use anyhow::Result;
+use buttress_format::{
+    ByteCount, ItemType, Key, ObjectId, QgroupInfo, QgroupLimit, QgroupLimitFlags, SubvolumeId, TreeId,
+};
+use buttress_fs::Filesystem;
+
+/// Limits and usage of the quota group of a subvolume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Quota {
+    pub(super) referenced: ByteCount,
+    pub(super) exclusive: ByteCount,
+    pub(super) limit_referenced: Option<ByteCount>,
+    pub(super) limit_exclusive: Option<ByteCount>,
+}
+
+/// The quota group of a subvolume, or `None` where quotas are off.
+pub(super) fn quota_of(filesystem: &Filesystem, subvolume: SubvolumeId) -> Result<Option<Quota>> {
+    let tree = match filesystem.tree(TreeId::QUOTA) {
+        Ok(tree) => tree,
+        Err(buttress_fs::Error::TreeNotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    // Level 0 and the number of the subvolume make up the group's id.
+    let group = subvolume.get();
+    let key = Key::new(ObjectId::MIN, ItemType::QGROUP_INFO, group);
+    let Some(item) = tree.get(&key)? else {
+        return Ok(None);
+    };
+    let info = QgroupInfo::parse(&key, item.data())?;
+    let mut quota = Quota {
+        referenced: info.referenced,
+        exclusive: info.exclusive,
+        limit_referenced: None,
+        limit_exclusive: None,
+    };
+    let key = Key::new(ObjectId::MIN, ItemType::QGROUP_LIMIT, group);
+    if let Some(item) = tree.get(&key)? {
+        let limit = QgroupLimit::parse(&key, item.data())?;
+        quota.limit_referenced = limit
+            .flags
+            .contains(QgroupLimitFlags::MAX_RFER)
+            .then_some(limit.max_referenced);
+        quota.limit_exclusive = limit
+            .flags
+            .contains(QgroupLimitFlags::MAX_EXCL)
+            .then_some(limit.max_exclusive);
+    }
+    Ok(Some(quota))
+}

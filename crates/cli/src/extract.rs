@@ -1,0 +1,270 @@
+//! Files from a volume into a directory of the host, safely and in parallel.
+//!
+//! The volume is not trusted. Everything is made relative to an open directory by a single name: no path is
+//! ever followed, so no symbolic link that lies (or comes to lie) in the destination can lead out of it, and a
+//! name that is no name (`..`, with a slash) is refused. A file that is in the way is removed and made anew, never
+//! written through.
+//!
+//! [`Extractor`] takes what a walk finds, in its order, on one thread. It makes directories, links and special
+//! files itself and hands regular files to a few threads. A directory is finished (owner, mode, attributes, times)
+//! when the last file in it is: each holds its directory by an [`Arc`], and whoever lets go of it last finishes it.
+//! So modification times are right in the end, and memory does not grow with the number of directories.
+//!
+//! Files with several names are made before the walk goes on: later names are linked to them.
+
+mod attributes;
+mod destination;
+mod file;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context as _, Result};
+use buttress_format::FileKind;
+use buttress_fs::directory::is_valid_name;
+use buttress_fs::{WalkEntry, WalkItem};
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+pub use attributes::Preserve;
+use attributes::Refusals;
+use destination::Directory;
+
+/// Files that wait for a thread. Each may hold content that was read ahead.
+const QUEUE_LENGTH: usize = 32;
+
+/// Threads that make files, at most.
+const WORKERS_MAX: usize = 4;
+
+/// What was taken out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Regular files.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Further names of files.
+    pub hard_links: u64,
+    /// Symbolic links, devices, pipes and sockets.
+    pub others: u64,
+    /// Bytes written; holes do not count.
+    pub bytes: u64,
+}
+
+/// State that the threads share.
+#[derive(Debug)]
+struct Shared {
+    preserve: Preserve,
+    refusals: Refusals,
+    files: AtomicU64,
+    bytes: AtomicU64,
+    /// Errors that are not yet reported.
+    errors: parking_lot::Mutex<Vec<anyhow::Error>>,
+}
+
+impl Shared {
+    fn lost(&self, error: anyhow::Error) {
+        self.errors.lock().push(error);
+    }
+}
+
+/// One regular file that is to be made.
+struct Job {
+    directory: Arc<Directory>,
+    name: OsString,
+    entry: Box<WalkEntry>,
+}
+
+/// See the module.
+pub struct Extractor {
+    shared: Arc<Shared>,
+    jobs: Option<Sender<Job>>,
+    workers: Vec<JoinHandle<()>>,
+    /// The directory that the next [`WalkItem::Enter`] enters.
+    entering: Option<Arc<Directory>>,
+    /// From the destination down to where the walk is. `None` where a directory could not be made.
+    stack: Vec<Option<Arc<Directory>>>,
+    /// The directory and name that the walk's beginning gets.
+    base: Arc<Directory>,
+    base_name: Option<OsString>,
+    totals: Totals,
+}
+
+impl Extractor {
+    /// Extracts into `parent`: the walk's beginning becomes `name` there, or, without a name, `parent` itself,
+    /// which must then be a directory.
+    pub fn new(parent: &Path, name: Option<OsString>, preserve: Preserve) -> Result<Self> {
+        let base = Directory::destination(parent)
+            .with_context(|| format!("opening the directory {}", parent.display()))?;
+        let shared = Arc::new(Shared {
+            preserve,
+            refusals: Refusals::default(),
+            files: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            errors: parking_lot::Mutex::new(Vec::new()),
+        });
+        let (jobs, queue) = bounded(QUEUE_LENGTH);
+        let count = std::thread::available_parallelism()
+            .map_or(1, usize::from)
+            .min(WORKERS_MAX);
+        let workers = (0..count).map(|_| spawn_worker(&shared, &queue)).collect();
+        Ok(Self {
+            shared,
+            jobs: Some(jobs),
+            workers,
+            entering: None,
+            stack: Vec::new(),
+            base: Arc::new(base),
+            base_name: name,
+            totals: Totals::default(),
+        })
+    }
+
+    /// Takes the next thing that the walk found.
+    pub fn take(&mut self, item: WalkItem) {
+        match item {
+            WalkItem::Entry(entry) => {
+                self.leave_unentered();
+                let path = entry.path();
+                if let Err(error) = self.take_entry(entry) {
+                    self.shared
+                        .lost(error.context(format!("making {}", path.escape_ascii())));
+                }
+            }
+            WalkItem::Enter(_) => {
+                let directory = self.entering.take();
+                self.stack.push(directory);
+            }
+            WalkItem::Leave(_) => {
+                self.leave_unentered();
+                if let Some(Some(directory)) = self.stack.pop() {
+                    destination::release(directory, &self.shared);
+                }
+            }
+            WalkItem::Failed(error) => self.shared.lost(error.into()),
+        }
+    }
+
+    /// Errors since the last call.
+    pub fn errors(&self) -> Vec<anyhow::Error> {
+        std::mem::take(&mut *self.shared.errors.lock())
+    }
+
+    /// Waits for all files and gives the totals, the last errors, and what the system did not permit.
+    pub fn finish(mut self) -> (Totals, Vec<anyhow::Error>, Vec<String>) {
+        self.leave_unentered();
+        while let Some(directory) = self.stack.pop() {
+            if let Some(directory) = directory {
+                destination::release(directory, &self.shared);
+            }
+        }
+        self.jobs = None;
+        for worker in std::mem::take(&mut self.workers) {
+            if worker.join().is_err() {
+                self.shared
+                    .lost(anyhow::anyhow!("a thread that makes files died"));
+            }
+        }
+        let totals = Totals {
+            files: self.shared.files.load(Ordering::Relaxed),
+            bytes: self.shared.bytes.load(Ordering::Relaxed),
+            ..self.totals
+        };
+        (totals, self.errors(), self.shared.refusals.lines())
+    }
+
+    /// A directory that the walk did not enter (a nested subvolume) is finished at once.
+    fn leave_unentered(&mut self) {
+        if let Some(directory) = self.entering.take() {
+            destination::release(directory, &self.shared);
+        }
+    }
+
+    fn take_entry(&mut self, entry: Box<WalkEntry>) -> Result<()> {
+        let is_start = self.stack.is_empty() && entry.name.is_empty();
+        let (parent, name) = if is_start {
+            match &self.base_name {
+                Some(name) => (Arc::clone(&self.base), name.clone()),
+                None => {
+                    // The destination itself stands for the walk's beginning.
+                    let again = self.base.reopen(&entry, &self.shared)?;
+                    self.entering = Some(Arc::new(again));
+                    return Ok(());
+                }
+            }
+        } else {
+            if !is_valid_name(&entry.name) {
+                anyhow::bail!("{:?} is not a name", entry.name.escape_ascii().to_string());
+            }
+            match self.stack.last() {
+                Some(Some(parent)) => (Arc::clone(parent), OsString::from_vec(entry.name.clone())),
+                // Its directory could not be made, which was reported.
+                _ => return Ok(()),
+            }
+        };
+        if let Some(first) = &entry.hard_link {
+            let top = self
+                .stack
+                .first()
+                .cloned()
+                .flatten()
+                .unwrap_or_else(|| Arc::clone(&self.base));
+            destination::link(&top, first, &parent, &name)?;
+            self.totals.hard_links = self.totals.hard_links.saturating_add(1);
+            return Ok(());
+        }
+        match entry.metadata().kind {
+            FileKind::Directory => {
+                let directory = Directory::make(&parent, &name, &entry, &self.shared)?;
+                self.entering = Some(Arc::new(directory));
+                self.totals.directories = self.totals.directories.saturating_add(1);
+            }
+            FileKind::Regular => self.make_file(Job {
+                directory: parent,
+                name,
+                entry,
+            }),
+            _ => {
+                destination::make_special(&parent, &name, &entry, &self.shared)?;
+                self.totals.others = self.totals.others.saturating_add(1);
+            }
+        }
+        Ok(())
+    }
+
+    fn make_file(&mut self, job: Job) {
+        if job.entry.metadata().nlink > 1 {
+            run(job, &self.shared);
+            return;
+        }
+        if let Some(jobs) = &self.jobs
+            && let Err(returned) = jobs.send(job)
+        {
+            run(returned.into_inner(), &self.shared);
+        }
+    }
+}
+
+fn spawn_worker(shared: &Arc<Shared>, queue: &Receiver<Job>) -> JoinHandle<()> {
+    let (shared, queue) = (Arc::clone(shared), queue.clone());
+    std::thread::spawn(move || {
+        for job in queue {
+            run(job, &shared);
+        }
+    })
+}
+
+fn run(job: Job, shared: &Shared) {
+    let Job {
+        directory,
+        name,
+        mut entry,
+    } = job;
+    if let Err(error) = file::make(&directory, &name, &mut entry, shared) {
+        shared.lost(error.context(format!("making {}", entry.path().escape_ascii())));
+    }
+    destination::release(directory, shared);
+}
