@@ -1,4 +1,19 @@
 //! The bytes of btrfs as types. No I/O, no threads, no `unsafe`.
+//!
+//! Nothing from disk is trusted: each structure has one raw form (fields as they lie) and one checked form,
+//! obtained by the only function that makes it, which has one error variant for each check. After that nothing
+//! is checked again.
+//!
+//! | what | where |
+//! |---|---|
+//! | coordinates, keys | [`units`], [`key`] |
+//! | superblock, features | [`superblock`] |
+//! | tree blocks; the tree checker runs inside [`TreeBlock::check`] | [`node`] |
+//! | items of the volume: chunks, devices, extents, space | [`chunk`], [`device_item`], [`device_statistics`], [`replace`], [`block_group`], [`free_space`], [`extent`], [`raid_stripe`], [`remap`], [`balance`], [`quota`] |
+//! | items of files and subvolumes | [`inode`], [`names`], [`directory`], [`file_extent`], [`checksum_item`], [`root`], [`uuid_item`], [`orphan`], [`verity`], [`log`] |
+//! | checksums and hashes of names | [`checksum`] |
+//! | compressed content | [`compression`] |
+//! | errors | [`error`], [`item_error`] |
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -28,6 +43,7 @@ pub mod orphan;
 pub mod quota;
 pub mod raid_stripe;
 mod raw;
+pub mod remap;
 pub mod replace;
 pub mod root;
 pub mod superblock;
@@ -66,6 +82,7 @@ pub use quota::{
     QgroupId, QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupRelation, QgroupStatus, QgroupStatusFlags,
 };
 pub use raid_stripe::{RaidStride, RaidStripeExtent};
+pub use remap::RemapItem;
 pub use replace::{ReplaceItem, ReplaceState};
 pub use root::{RootFlags, RootItem, RootProblem, RootRef};
 pub use superblock::{

@@ -141,4 +141,6 @@ impl DamagedBlock {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

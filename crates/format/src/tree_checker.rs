@@ -107,10 +107,10 @@ fn check_leaf(block: &TreeBlock, format: &BlockFormat, report: Report<'_>) -> Co
             })?;
         }
         expected_bytes = start_bytes;
-        if let Some(data) = data_range(raw).and_then(|range| block.bytes().get(range)) {
-            if let Err(error) = items.check(previous, &key, data) {
-                report(BlockProblem::Item { slot, error })?;
-            }
+        if let Some(data) = data_range(raw).and_then(|range| block.bytes().get(range))
+            && let Err(error) = items.check(previous, &key, data)
+        {
+            report(BlockProblem::Item { slot, error })?;
         }
         previous = Some(key);
     }
@@ -148,3 +148,6 @@ fn check_empty_leaf(owner: TreeId, format: &BlockFormat, report: Report<'_>) -> 
         _ => ControlFlow::Continue(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

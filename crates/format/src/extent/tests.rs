@@ -2,7 +2,7 @@
 
 use super::keyed::parse_keyed_references;
 use super::*;
-use crate::node::tests::format;
+use crate::node::testing::format;
 use crate::units::{InodeNumber, ObjectId, TreeId};
 use proptest::prelude::*;
 
@@ -198,6 +198,12 @@ fn heads_and_keys_are_checked() {
     for (found, expected) in cases {
         assert_eq!(found, expected);
     }
+}
+
+#[test]
+fn sizes_and_features_are_checked() {
+    let format = format();
+    let (extent, metadata) = (ItemType::EXTENT_ITEM, ItemType::METADATA_ITEM);
     let key = extent_key(metadata, 0);
     let without = BlockFormat {
         incompat: Incompat::empty(),
@@ -242,9 +248,8 @@ fn heads_and_keys_are_checked() {
 
 #[test]
 fn inline_references_are_checked() {
-    let sector_bytes = 4096;
     let cut = simple(ItemType::TREE_BLOCK_REF, 5);
-    let cases: [(ItemProblem, ExtentProblem); 12] = [
+    let cases: [(ItemProblem, ExtentProblem); 6] = [
         (
             block_problem(&cut[..8]),
             ExtentProblem::ReferenceCut {
@@ -301,6 +306,16 @@ fn inline_references_are_checked() {
                 previous: 5,
             },
         ),
+    ];
+    for (found, expected) in cases {
+        assert_eq!(found, expected.into());
+    }
+}
+
+#[test]
+fn contents_of_inline_references_are_checked() {
+    let sector_bytes = 4096;
+    let cases: [(ItemProblem, ExtentProblem); 6] = [
         (
             block_problem(&simple(ItemType::SHARED_BLOCK_REF, 5)),
             ExtentProblem::ParentUnaligned {
@@ -369,11 +384,10 @@ fn data_references_fall_by_their_hashes() {
 }
 
 #[test]
-fn keyed_references_are_checked() {
+fn keyed_references_are_read() {
     let parse = |item_type: ItemType, offset: u64, data: &[u8]| {
         parse_keyed_references(&extent_key(item_type, offset), data, 4096).map_err(|error| error.problem)
     };
-    let sector_bytes = 4096;
     let one = |reference| Ok(SmallVec::from_elem(reference, 1));
     assert_eq!(
         parse(ItemType::TREE_BLOCK_REF, 5, &[]),
@@ -386,6 +400,14 @@ fn keyed_references_are_checked() {
             count: 3
         })
     );
+}
+
+#[test]
+fn faults_of_keyed_references_are_found() {
+    let parse = |item_type: ItemType, offset: u64, data: &[u8]| {
+        parse_keyed_references(&extent_key(item_type, offset), data, 4096).map_err(|error| error.problem)
+    };
+    let sector_bytes = 4096;
     let two = [data_numbers(5, 257, 0, 1), data_numbers(5, 258, 0, 1)].concat();
     assert_eq!(
         parse(ItemType::EXTENT_DATA_REF, 77, &two).map(|found| found.len()),
@@ -460,13 +482,13 @@ fn keyed_references_are_checked() {
 proptest! {
     #[test]
     fn any_bytes_give_an_answer(rest in proptest::collection::vec(any::<u8>(), 0..200),
-                                flags in 0_u64..4, refs: u64, level in 0_u64..9) {
+                                flags in 0_u64..4, refs: u64, level in 0_u64..9, number in 176_u8..186) {
         let format = format();
         let data = item(refs, 1, flags, &rest);
         for key in [extent_key(ItemType::METADATA_ITEM, level), extent_key(ItemType::EXTENT_ITEM, 16384)] {
             let _ = ExtentItem::parse(&key, &data, &format);
             let _ = ExtentItem::parse(&key, &rest, &format);
-            let _ = parse_keyed_references(&Key { item_type: ItemType(176 + (level as u8)), ..key }, &rest, 4096);
+            let _ = parse_keyed_references(&Key { item_type: ItemType(number), ..key }, &rest, 4096);
         }
     }
 }

@@ -15,6 +15,9 @@ use zerocopy::FromBytes;
 /// An empty volume uses a block each for the root, chunk, extent, device, checksum and file-system trees.
 const LEAST_TREE_BLOCKS: u64 = 6;
 
+/// A key and a chunk of one stripe.
+const LEAST_ARRAY_BYTES: usize = size_of::<RawKey>() + size_of::<RawChunk>() + size_of::<RawStripe>();
+
 /// The kernel's bound on devices.
 const MAX_DEVICES: u64 = 1 << 31;
 
@@ -188,7 +191,7 @@ pub(super) fn features(superblock: &Superblock) -> Result<(), SuperblockError> {
 
 pub(super) fn system_chunks(raw: &RawSuperblock) -> Result<Vec<(Key, Chunk)>, SuperblockError> {
     let size_bytes = raw.sys_chunk_array_size.get();
-    let least_bytes = size_of::<RawKey>() + size_of::<RawChunk>() + size_of::<RawStripe>();
+    let least_bytes = LEAST_ARRAY_BYTES;
     let room = least_bytes..=SYSTEM_CHUNK_ARRAY_BYTES;
     if !usize::try_from(size_bytes).is_ok_and(|size| room.contains(&size)) {
         return Err(SuperblockError::SystemArraySize {

@@ -58,7 +58,7 @@ fn sound() -> RawSuperblock {
     raw.dev_item.fsid = [1; 16];
     raw.label[..4].copy_from_slice(b"name");
     let chunk = system_chunk();
-    raw.sys_chunk_array_size = U32::new(chunk.len() as u32);
+    raw.sys_chunk_array_size = U32::new(u32::try_from(chunk.len()).unwrap());
     raw.sys_chunk_array[..chunk.len()].copy_from_slice(&chunk);
     raw
 }

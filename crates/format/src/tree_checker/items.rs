@@ -25,6 +25,7 @@ use crate::node::BlockFormat;
 use crate::orphan::OrphanItem;
 use crate::quota::{QgroupInfo, QgroupLimit, QgroupRelation, QgroupStatus};
 use crate::raid_stripe::RaidStripeExtent;
+use crate::remap::RemapItem;
 use crate::replace::ReplaceItem;
 use crate::root::{RootItem, RootRef};
 use crate::superblock::Incompat;
@@ -156,6 +157,9 @@ impl<'a> Items<'a> {
                     return Err(ItemError::new(key, problem));
                 }
                 RaidStripeExtent::parse(key, data, sector_bytes).map(drop)
+            }
+            ItemType::IDENTITY_REMAP | ItemType::REMAP | ItemType::REMAP_BACKREF => {
+                RemapItem::parse(key, data, sector_bytes).map(drop)
             }
             _ => check_state(key, data),
         }
