@@ -58,8 +58,8 @@ pub use buttress_format::{
 };
 pub use buttress_fs::{
     Chunk, Content, Corruption, DirEntry, Error, File, FileAttributes, FileExtents, FileRange, FileReader,
-    Filesystem, Follow, InodeRecord, Location, Metadata, Notice, OpenOptions, Progress, RangeKind, ReadDir, Result,
-    SubvolumeInfo, Walk, WalkEntry, WalkError, WalkItem, WalkOptions, WalkOrder, Xattr,
+    Filesystem, Follow, InodeRecord, Location, Metadata, Notice, OpenOptions, Progress, RangeKind, ReadDir,
+    Result, SubvolumeInfo, Walk, WalkEntry, WalkError, WalkItem, WalkOptions, WalkOrder, Xattr,
 };
 pub use buttress_tree::{ReadAhead, Tree};
 pub use buttress_volume::{Rescue, Volume};

@@ -24,8 +24,8 @@ use crate::error::{Corruption, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::location::Location;
 use buttress_format::{
-    ByteCount, Compression, ExtentDataReference, FileExtent, FileExtentBody, FileOffset, InlineReference, ItemType,
-    Key, Logical, TreeId,
+    ByteCount, Compression, ExtentDataReference, FileExtent, FileExtentBody, FileOffset, InlineReference,
+    ItemType, Key, Logical, TreeId,
 };
 use buttress_tree::{ReadAhead, Tree};
 use climb::Climb;
@@ -115,15 +115,25 @@ impl Filesystem {
         if !extent.item.is_data() {
             return Err(Error::ExtentNotFound { logical });
         }
-        let byte = logical.checked_distance_from(extent.item.start).filter(|_| !ignore_offset);
-        let wanted = Wanted { extent: extent.item.start, byte };
+        let byte = logical
+            .checked_distance_from(extent.item.start)
+            .filter(|_| !ignore_offset);
+        let wanted = Wanted {
+            extent: extent.item.start,
+            byte,
+        };
         let mut failures = Vec::new();
         let mut leaves: BTreeMap<Logical, Vec<(buttress_format::InodeNumber, FileOffset)>> = BTreeMap::new();
         for reference in self.extent_references(&extent)? {
-            let found = reference.and_then(|reference| self.leaves_of(&extent, &reference, wanted, &mut leaves));
+            let found =
+                reference.and_then(|reference| self.leaves_of(&extent, &reference, wanted, &mut leaves));
             failures.extend(found.err());
             if leaves.len() > BLOCKS_MAX {
-                return Err(Corruption::BackReferencesTooMany { logical, limit: BLOCKS_MAX }.into());
+                return Err(Corruption::BackReferencesTooMany {
+                    logical,
+                    limit: BLOCKS_MAX,
+                }
+                .into());
             }
         }
         let mut climb = Climb::new(self);
@@ -136,11 +146,18 @@ impl Filesystem {
                     offset: *offset,
                 }));
                 if references.len() > REFERENCES_MAX {
-                    return Err(Corruption::BackReferencesTooMany { logical, limit: REFERENCES_MAX }.into());
+                    return Err(Corruption::BackReferencesTooMany {
+                        logical,
+                        limit: REFERENCES_MAX,
+                    }
+                    .into());
                 }
             }
         }
-        Ok(DataReferences { references: references.into_iter().collect(), failures })
+        Ok(DataReferences {
+            references: references.into_iter().collect(),
+            failures,
+        })
     }
 
     /// The trees that the tree block at `logical` can be reached from, in order.
@@ -163,7 +180,9 @@ impl Filesystem {
     ) -> Result<()> {
         match reference {
             InlineReference::ExtentData(reference) => {
-                let tree = self.tree(reference.root).map_err(|_| dangling(extent, reference))?;
+                let tree = self
+                    .tree(reference.root)
+                    .map_err(|_| dangling(extent, reference))?;
                 self.leaves_in_tree(&tree, extent, reference, wanted, leaves)
             }
             InlineReference::SharedData { parent, .. } => {
@@ -173,7 +192,10 @@ impl Filesystem {
                 let block = self.block_by_address(*parent)?;
                 let sector_bytes = self.sector_bytes();
                 let places = leaves.entry(*parent).or_default();
-                for item in block.items().filter(|item| item.key.item_type == ItemType::EXTENT_DATA) {
+                for item in block
+                    .items()
+                    .filter(|item| item.key.item_type == ItemType::EXTENT_DATA)
+                {
                     if let Ok(file_extent) = FileExtent::parse(&item.key, item.data, sector_bytes)
                         && let Some(offset) = wanted.offset_in(&item.key, &file_extent)
                     {
@@ -207,19 +229,28 @@ impl Filesystem {
         let mut found = 0_u32;
         let sector_bytes = self.sector_bytes();
         // Compressed extents are longer in memory than on disk, by no more than their limit.
-        let reach = extent.item.length.get().max(crate::extents::COMPRESSED_EXTENT_LIMIT.get());
-        for item in tree.range(Key::new(object_id, ItemType::EXTENT_DATA, start)..=last_key, ReadAhead::Forward) {
+        let reach = extent
+            .item
+            .length
+            .get()
+            .max(crate::extents::COMPRESSED_EXTENT_LIMIT.get());
+        for item in tree.range(
+            Key::new(object_id, ItemType::EXTENT_DATA, start)..=last_key,
+            ReadAhead::Forward,
+        ) {
             let item = item?;
             let key = item.key();
             if key.offset.wrapping_sub(reference.offset) >= reach {
                 break;
             }
-            let Ok(file_extent) = FileExtent::parse(&key, item.data(), sector_bytes) else { continue };
-            let (FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice)) = file_extent.body else {
+            let Ok(file_extent) = FileExtent::parse(&key, item.data(), sector_bytes) else {
                 continue;
             };
-            if slice.disk != wanted.extent
-                || key.offset.wrapping_sub(slice.offset.get()) != reference.offset
+            let (FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice)) = file_extent.body
+            else {
+                continue;
+            };
+            if slice.disk != wanted.extent || key.offset.wrapping_sub(slice.offset.get()) != reference.offset
             {
                 continue;
             }
@@ -235,7 +266,11 @@ impl Filesystem {
                 return Ok(());
             }
         }
-        if found == 0 { Err(dangling(extent, reference)) } else { Ok(()) }
+        if found == 0 {
+            Err(dangling(extent, reference))
+        } else {
+            Ok(())
+        }
     }
 }
 

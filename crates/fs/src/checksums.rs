@@ -27,7 +27,8 @@ impl ExpectedChecksums {
     /// Pushes the sectors of `data` that do not match; those without a checksum are not among them.
     pub(crate) fn verify(&self, data: &[u8], bad: &mut Vec<Range<usize>>) {
         let mut computed = Vec::with_capacity(self.packed.len());
-        self.checksum_type.compute_sectors(data, self.sector_bytes, &mut computed);
+        self.checksum_type
+            .compute_sectors(data, self.sector_bytes, &mut computed);
         if computed == self.packed {
             return;
         }
@@ -54,7 +55,10 @@ impl ExpectedChecksums {
     fn push_missing(&mut self, sectors: Range<usize>) {
         let to_bytes = |sector: usize| sector.saturating_mul(self.sector_bytes);
         let bytes = to_bytes(sectors.start)..to_bytes(sectors.end);
-        let filled = self.packed.len().saturating_add(sectors.len().saturating_mul(self.checksum_type.size_bytes()));
+        let filled = self
+            .packed
+            .len()
+            .saturating_add(sectors.len().saturating_mul(self.checksum_type.size_bytes()));
         self.packed.resize(filled, 0);
         match self.missing.last_mut() {
             Some(last) if last.end == bytes.start => last.end = bytes.end,
@@ -96,7 +100,11 @@ impl ChecksumReader {
         if item.key.objectid != ObjectId::EXTENT_CHECKSUM || item.key.item_type != ItemType::EXTENT_CSUM {
             return None;
         }
-        let sectors = item.data.len().checked_div(self.checksum_type.size_bytes()).unwrap_or(0);
+        let sectors = item
+            .data
+            .len()
+            .checked_div(self.checksum_type.size_bytes())
+            .unwrap_or(0);
         let length = ByteCount::of(sectors).get().saturating_mul(self.sector_bytes);
         Some((item.key.offset, item.key.offset.saturating_add(length)))
     }
@@ -148,8 +156,13 @@ impl ChecksumReader {
             let taken = match self.covered() {
                 Some((start, end)) if start <= at && at < end => {
                     let taken = sectors_up_to(end);
-                    let skipped = at.saturating_sub(start).checked_div(self.sector_bytes).unwrap_or(0);
-                    let from = usize::try_from(skipped).unwrap_or(usize::MAX).saturating_mul(size);
+                    let skipped = at
+                        .saturating_sub(start)
+                        .checked_div(self.sector_bytes)
+                        .unwrap_or(0);
+                    let from = usize::try_from(skipped)
+                        .unwrap_or(usize::MAX)
+                        .saturating_mul(size);
                     let range = from..from.saturating_add(taken.saturating_mul(size));
                     match self.cursor.current().and_then(|item| item.data.get(range)) {
                         Some(bytes) => expected.packed.extend_from_slice(bytes),
@@ -186,7 +199,7 @@ mod tests {
             checksum_type: ChecksumType::Crc32c,
             sector_bytes: 512,
             packed,
-            missing: vec![3 * 512..4 * 512],
+            missing: Vec::from_iter([3 * 512..4 * 512]),
         };
         let mut bad = Vec::new();
         expected.verify(&data, &mut bad);
@@ -195,6 +208,6 @@ mod tests {
             expected.packed[sector * 4] ^= 1;
         }
         expected.verify(&data, &mut bad);
-        assert_eq!(bad, [512..3 * 512]);
+        assert_eq!((bad.len(), bad.first()), (1, Some(&(512..3 * 512))));
     }
 }

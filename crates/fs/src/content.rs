@@ -49,7 +49,11 @@ pub enum Content {
 
 impl Chunk {
     pub(crate) fn damaged(offset: FileOffset, length: ByteCount, error: impl Into<Error>) -> Self {
-        Self { offset, length, content: Content::Damaged(error.into()) }
+        Self {
+            offset,
+            length,
+            content: Content::Damaged(error.into()),
+        }
     }
 
     /// Where it ends (exclusive).
@@ -109,10 +113,19 @@ pub(crate) fn plan(
 ) {
     let from = range.offset.max(wanted.start);
     let to = range.end().min(wanted.end);
-    let Some(length) = to.checked_distance_from(from).filter(|length| *length != ByteCount::ZERO) else { return };
+    let Some(length) = to
+        .checked_distance_from(from)
+        .filter(|length| *length != ByteCount::ZERO)
+    else {
+        return;
+    };
     match &range.kind {
         RangeKind::Hole | RangeKind::Preallocated(_) => {
-            planned.push(Planned::Ready(Chunk { offset: from, length, content: Content::Hole }));
+            planned.push(Planned::Ready(Chunk {
+                offset: from,
+                length,
+                content: Content::Hole,
+            }));
         }
         RangeKind::Inline(inline) => plan_inline(location, range, from, length, inline, planned),
         RangeKind::Data(extent) => {
@@ -140,12 +153,21 @@ fn plan_inline(
         planned.push(Planned::Inline(location, from, inline.clone(), length));
         return;
     }
-    let start = from.checked_distance_from(range.offset).and_then(ByteCount::to_usize).unwrap_or(usize::MAX);
-    let end = start.saturating_add(length.to_usize().unwrap_or(usize::MAX)).min(inline.stored.len());
+    let start = from
+        .checked_distance_from(range.offset)
+        .and_then(ByteCount::to_usize)
+        .unwrap_or(usize::MAX);
+    let end = start
+        .saturating_add(length.to_usize().unwrap_or(usize::MAX))
+        .min(inline.stored.len());
     if start < end {
         let bytes = inline.stored.slice(start..end);
         let length = ByteCount::of(bytes.len());
-        planned.push(Planned::Ready(Chunk { offset: from, length, content: Content::Data(bytes) }));
+        planned.push(Planned::Ready(Chunk {
+            offset: from,
+            length,
+            content: Content::Data(bytes),
+        }));
     }
 }
 
@@ -165,7 +187,9 @@ fn plan_plain(
     while position < end {
         let start = ByteCount::new(position).align_down(sector_bytes).get();
         let limit = start.saturating_add(PIECE_BYTES).min(end);
-        let stop = ByteCount::new(limit).checked_align_up(sector_bytes).map_or(limit, ByteCount::get);
+        let stop = ByteCount::new(limit)
+            .checked_align_up(sector_bytes)
+            .map_or(limit, ByteCount::get);
         let to_usize = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let slice = Slice {
             offset: FileOffset::new(file.start.get().saturating_add(position.saturating_sub(inside))),
@@ -198,8 +222,14 @@ fn plan_compressed(
     // Sizes of compressed extents were checked against their limit, 128 KiB.
     let to_usize = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     let start = to_usize(inside);
-    let slice = Slice { offset, inside: start..start.saturating_add(to_usize(length.get())) };
-    let read = ExtentRead { logical: extent.logical, length: to_usize(extent.disk_bytes.get()) };
+    let slice = Slice {
+        offset,
+        inside: start..start.saturating_add(to_usize(length.get())),
+    };
+    let read = ExtentRead {
+        logical: extent.logical,
+        length: to_usize(extent.disk_bytes.get()),
+    };
     if let Some(Planned::Read(last)) = planned.last_mut()
         && last.compression == extent.compression
         && last.read == read
@@ -237,19 +267,30 @@ impl Piece {
 
     /// All of the piece lost for one reason.
     pub(crate) fn lost(&self, error: &Error) -> Chunks {
-        self.slices.iter().map(|slice| Chunk::damaged(slice.offset, slice.length(), error.clone())).collect()
+        self.slices
+            .iter()
+            .map(|slice| Chunk::damaged(slice.offset, slice.length(), error.clone()))
+            .collect()
     }
 
     /// Reads the piece on this thread.
     pub(crate) fn read_now(self, filesystem: &Filesystem) -> Chunks {
-        let result = filesystem.volume().read_data(self.read, &|data, bad| self.verify(data, bad));
-        self.finish(filesystem, result.map(|(buffer, lost)| (buffer.into_bytes(), lost)))
+        let result = filesystem
+            .volume()
+            .read_data(self.read, &|data, bad| self.verify(data, bad));
+        self.finish(
+            filesystem,
+            result.map(|(buffer, lost)| (buffer.into_bytes(), lost)),
+        )
     }
 
     /// Waits for the piece's read.
     pub(crate) fn wait(self, filesystem: &Filesystem, pending: PendingExtent) -> Chunks {
         let result = pending.wait_data(filesystem.volume(), &|data, bad| self.verify(data, bad));
-        self.finish(filesystem, result.map(|(buffer, lost)| (buffer.into_bytes(), lost)))
+        self.finish(
+            filesystem,
+            result.map(|(buffer, lost)| (buffer.into_bytes(), lost)),
+        )
     }
 
     fn verify(&self, data: &[u8], bad: &mut Vec<Range<usize>>) {
@@ -267,8 +308,10 @@ impl Piece {
             Ok(read) => read,
             Err(error) => return self.lost(&error.into()),
         };
-        let mut damage: Vec<(Range<usize>, Option<Error>)> =
-            lost.into_iter().map(|lost| (lost.range, lost_error(lost.error))).collect();
+        let mut damage: Vec<(Range<usize>, Option<Error>)> = lost
+            .into_iter()
+            .map(|lost| (lost.range, lost_error(lost.error)))
+            .collect();
         if let Some(expected) = &self.expected {
             damage.extend(expected.missing().iter().map(|range| {
                 let error = Corruption::DataChecksumMissing {
@@ -282,7 +325,11 @@ impl Piece {
         }
         damage.sort_by_key(|(range, _)| range.start);
         if self.compression == Compression::None {
-            return self.slices.iter().flat_map(|slice| self.cut(slice, &bytes, &damage)).collect();
+            return self
+                .slices
+                .iter()
+                .flat_map(|slice| self.cut(slice, &bytes, &damage))
+                .collect();
         }
         match damage.into_iter().next() {
             Some((range, error)) => self.lost(&error.unwrap_or_else(|| self.checksum_error(&range))),
@@ -296,11 +343,16 @@ impl Piece {
 
     /// Where in the file a byte of the piece lies, as far as that can be said; exact for plain data.
     fn file_offset(&self, inside: usize) -> FileOffset {
-        let Some(slice) = self.slices.first() else { return FileOffset::MIN };
+        let Some(slice) = self.slices.first() else {
+            return FileOffset::MIN;
+        };
         if self.compression != Compression::None {
             return slice.offset;
         }
-        let start = slice.offset.get().saturating_sub(ByteCount::of(slice.inside.start).get());
+        let start = slice
+            .offset
+            .get()
+            .saturating_sub(ByteCount::of(slice.inside.start).get());
         FileOffset::new(start.saturating_add(ByteCount::of(inside).get()))
     }
 
@@ -320,13 +372,19 @@ impl Piece {
         let end = slice.inside.end.min(bytes.len());
         let mut position = slice.inside.start;
         let at = |inside: usize| {
-            slice.offset.saturating_add(ByteCount::of(inside.saturating_sub(slice.inside.start)))
+            slice
+                .offset
+                .saturating_add(ByteCount::of(inside.saturating_sub(slice.inside.start)))
         };
         let good = |chunks: &mut Chunks, from: usize, to: usize| {
             if from < to {
                 let content = Content::Data(bytes.slice(from..to));
                 let length = ByteCount::of(to.saturating_sub(from));
-                chunks.push(Chunk { offset: at(from), length, content });
+                chunks.push(Chunk {
+                    offset: at(from),
+                    length,
+                    content,
+                });
             }
         };
         for (range, error) in damage {
@@ -336,7 +394,11 @@ impl Piece {
             }
             good(&mut chunks, position, from);
             let error = error.clone().unwrap_or_else(|| self.checksum_error(&(from..to)));
-            chunks.push(Chunk::damaged(at(from), ByteCount::of(to.saturating_sub(from)), error));
+            chunks.push(Chunk::damaged(
+                at(from),
+                ByteCount::of(to.saturating_sub(from)),
+                error,
+            ));
             position = to;
         }
         good(&mut chunks, position, end);
@@ -419,14 +481,27 @@ pub(crate) fn inflate_inline(
     match inflate(inline.compression, &inline.stored, ram_bytes, sector_bytes, true) {
         Ok(bytes) => {
             // Inline content begins at offset 0, so the offset is also the place in it.
-            let start = usize::try_from(offset.get()).unwrap_or(usize::MAX).min(bytes.len());
-            let end = start.saturating_add(length.to_usize().unwrap_or(usize::MAX)).min(bytes.len());
-            Chunk { offset, length: ByteCount::of(end.saturating_sub(start)), content: Content::Data(bytes.slice(start..end)) }
+            let start = usize::try_from(offset.get())
+                .unwrap_or(usize::MAX)
+                .min(bytes.len());
+            let end = start
+                .saturating_add(length.to_usize().unwrap_or(usize::MAX))
+                .min(bytes.len());
+            Chunk {
+                offset,
+                length: ByteCount::of(end.saturating_sub(start)),
+                content: Content::Data(bytes.slice(start..end)),
+            }
         }
         Err(error) => Chunk::damaged(
             offset,
             length,
-            Corruption::Decompression { location, offset, logical: Logical::MIN, error },
+            Corruption::Decompression {
+                location,
+                offset,
+                logical: Logical::MIN,
+                error,
+            },
         ),
     }
 }

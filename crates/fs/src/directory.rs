@@ -18,7 +18,8 @@ use crate::error::{Corruption, Error, Name, Result};
 use crate::filesystem::Filesystem;
 use crate::location::Location;
 use buttress_format::{
-    ByteCount, DirItem, DirItems, FileKind, InodeNumber, ItemType, Key, ObjectId, SubvolumeId, TreeId, name_hash,
+    ByteCount, DirItem, DirItems, FileKind, InodeNumber, ItemType, Key, ObjectId, SubvolumeId, TreeId,
+    name_hash,
 };
 use buttress_tree::{Items, ReadAhead, Tree};
 use std::collections::VecDeque;
@@ -55,7 +56,9 @@ impl Filesystem {
         }
         let metadata = self.metadata(directory)?;
         if !metadata.is_directory() {
-            return Err(Error::NotADirectory { path: PathBuf::from(directory.to_string()) });
+            return Err(Error::NotADirectory {
+                path: PathBuf::from(directory.to_string()),
+            });
         }
         let tree = self.subvolume_tree(directory.subvolume)?;
         Ok(ReadDir::new(self, tree, directory, metadata.size, 0))
@@ -71,9 +74,13 @@ impl Filesystem {
         }
         let tree = self.subvolume_tree(directory.subvolume)?;
         let key = Key::new(directory.inode.object_id(), ItemType::DIR_ITEM, name_hash(name));
-        let Some(item) = tree.get(&key)? else { return Ok(None) };
-        let entries = DirItems::parse(&key, item.data())
-            .map_err(|error| Corruption::Item { tree: directory.subvolume.tree(), error })?;
+        let Some(item) = tree.get(&key)? else {
+            return Ok(None);
+        };
+        let entries = DirItems::parse(&key, item.data()).map_err(|error| Corruption::Item {
+            tree: directory.subvolume.tree(),
+            error,
+        })?;
         for entry in entries {
             if entry.name == name {
                 return self.entry(directory, 0, &entry).map(Some);
@@ -85,12 +92,18 @@ impl Filesystem {
     /// An item's entry, its name checked and its target found.
     pub(crate) fn entry(&self, directory: Location, index: u64, item: &DirItem<'_>) -> Result<DirEntry> {
         if !is_valid_name(item.name) {
-            return Err(Corruption::NameInvalid { directory, index, name: Name::from(item.name) }.into());
+            return Err(Corruption::NameInvalid {
+                directory,
+                index,
+                name: Name::from(item.name),
+            }
+            .into());
         }
         let target = match item.location.item_type {
-            ItemType::INODE_ITEM if item.location.objectid >= ObjectId::FIRST_FREE => {
-                Some(Location::new(directory.subvolume, InodeNumber::new(item.location.objectid.get())))
-            }
+            ItemType::INODE_ITEM if item.location.objectid >= ObjectId::FIRST_FREE => Some(Location::new(
+                directory.subvolume,
+                InodeNumber::new(item.location.objectid.get()),
+            )),
             ItemType::ROOT_ITEM => match TreeId::new(item.location.objectid.get()).as_subvolume() {
                 Some(child) => Some(self.nested_subvolume(directory, item.name, child)?),
                 None => None,
@@ -98,7 +111,12 @@ impl Filesystem {
             _ => None,
         };
         match target {
-            Some(target) => Ok(DirEntry { name: item.name.to_vec(), kind: item.kind, index, target }),
+            Some(target) => Ok(DirEntry {
+                name: item.name.to_vec(),
+                kind: item.kind,
+                index,
+                target,
+            }),
             None => Err(Corruption::EntryTargetInvalid {
                 directory,
                 name: Name::from(item.name),
@@ -135,17 +153,29 @@ pub(crate) struct Suspended {
 #[derive(Debug)]
 enum Stage {
     /// Listing by index.
-    Listing { tree: Tree, items: Items },
+    Listing {
+        tree: Tree,
+        items: Items,
+    },
     /// Names seem to be missing: looking at the index's entries from the other side.
-    CheckingIndex { tree: Tree, items: Items },
+    CheckingIndex {
+        tree: Tree,
+        items: Items,
+    },
     /// And at the entries by name.
-    CheckingNames { tree: Tree, items: Items },
+    CheckingNames {
+        tree: Tree,
+        items: Items,
+    },
     Done,
 }
 
 fn entries_of(tree: &Tree, directory: Location, item_type: ItemType, from: u64) -> Items {
     let object_id = directory.inode.object_id();
-    tree.range(Key::new(object_id, item_type, from)..=Key::new(object_id, item_type, u64::MAX), ReadAhead::Forward)
+    tree.range(
+        Key::new(object_id, item_type, from)..=Key::new(object_id, item_type, u64::MAX),
+        ReadAhead::Forward,
+    )
 }
 
 impl ReadDir {
@@ -178,9 +208,11 @@ impl ReadDir {
     /// cannot be put down now.
     pub(crate) fn suspend(&self) -> Option<Suspended> {
         match &self.stage {
-            Stage::Listing { .. } if self.ready.is_empty() => {
-                Some(Suspended { next_index: self.next_index, listed_bytes: self.listed_bytes, size: self.size })
-            }
+            Stage::Listing { .. } if self.ready.is_empty() => Some(Suspended {
+                next_index: self.next_index,
+                listed_bytes: self.listed_bytes,
+                size: self.size,
+            }),
             _ => None,
         }
     }
@@ -220,19 +252,27 @@ impl ReadDir {
         match DirItems::parse(&key, data) {
             Ok(entries) => {
                 for entry in entries {
-                    self.listed_bytes = self.listed_bytes.saturating_add(ByteCount::of(entry.name.len()).get());
-                    self.ready.push_back(self.filesystem.entry(self.directory, key.offset, &entry));
+                    self.listed_bytes = self
+                        .listed_bytes
+                        .saturating_add(ByteCount::of(entry.name.len()).get());
+                    self.ready
+                        .push_back(self.filesystem.entry(self.directory, key.offset, &entry));
                 }
             }
             Err(error) => {
-                self.ready.push_back(Err(Corruption::Item { tree: self.tree_id(), error }.into()));
+                self.ready.push_back(Err(Corruption::Item {
+                    tree: self.tree_id(),
+                    error,
+                }
+                .into()));
             }
         }
     }
 
     /// Whether the names listed are as many bytes as the inode says.
     fn is_complete(&self) -> bool {
-        self.size.is_none_or(|size| size.get() == self.listed_bytes.saturating_mul(2))
+        self.size
+            .is_none_or(|size| size.get() == self.listed_bytes.saturating_mul(2))
     }
 
     /// Reports the entry of an index item that cannot be found by its name.
@@ -240,7 +280,10 @@ impl ReadDir {
         for entry in DirItems::parse(&key, data).into_iter().flatten() {
             let by_name = Key::new(key.objectid, ItemType::DIR_ITEM, name_hash(entry.name));
             let found = tree.get(&by_name)?.is_some_and(|item| {
-                DirItems::parse(&by_name, item.data()).into_iter().flatten().any(|other| other.name == entry.name)
+                DirItems::parse(&by_name, item.data())
+                    .into_iter()
+                    .flatten()
+                    .any(|other| other.name == entry.name)
             });
             if !found {
                 self.ready.push_back(Err(Corruption::DirItemMissing {
@@ -263,7 +306,8 @@ impl ReadDir {
                     name: Name::from(entry.name),
                 }
                 .into()));
-                self.ready.push_back(self.filesystem.entry(self.directory, 0, &entry));
+                self.ready
+                    .push_back(self.filesystem.entry(self.directory, 0, &entry));
             }
         }
         Ok(())
@@ -275,18 +319,28 @@ impl ReadDir {
             ItemType::ROOT_ITEM => {
                 let child = SubvolumeId::new(entry.location.objectid.get());
                 let place = self.filesystem.subvolume_place(child)?;
-                place.filter(|place| place.name == entry.name).map(|place| place.index)
+                place
+                    .filter(|place| place.name == entry.name)
+                    .map(|place| place.index)
             }
             _ => {
-                let child =
-                    Location::new(self.directory.subvolume, InodeNumber::new(entry.location.objectid.get()));
-                self.filesystem.link_index(tree, child, self.directory.inode, entry.name)?
+                let child = Location::new(
+                    self.directory.subvolume,
+                    InodeNumber::new(entry.location.objectid.get()),
+                );
+                self.filesystem
+                    .link_index(tree, child, self.directory.inode, entry.name)?
             }
         };
         let Some(index) = index else { return Ok(false) };
         let key = Key::new(self.directory.inode.object_id(), ItemType::DIR_INDEX, index);
-        let Some(item) = tree.get(&key)? else { return Ok(false) };
-        Ok(DirItems::parse(&key, item.data()).into_iter().flatten().any(|other| other.name == entry.name))
+        let Some(item) = tree.get(&key)? else {
+            return Ok(false);
+        };
+        Ok(DirItems::parse(&key, item.data())
+            .into_iter()
+            .flatten()
+            .any(|other| other.name == entry.name))
     }
 
     /// Handles one more item. Returns false at the end.
@@ -312,8 +366,9 @@ impl ReadDir {
             },
             Stage::CheckingIndex { tree, mut items } => match items.next() {
                 Some(item) => {
-                    let checked =
-                        item.map_err(Error::from).and_then(|item| self.check_listed(&tree, item.key(), item.data()));
+                    let checked = item
+                        .map_err(Error::from)
+                        .and_then(|item| self.check_listed(&tree, item.key(), item.data()));
                     self.ready.extend(checked.err().map(Err));
                     self.stage = Stage::CheckingIndex { tree, items };
                 }
@@ -324,8 +379,9 @@ impl ReadDir {
             },
             Stage::CheckingNames { tree, mut items } => match items.next() {
                 Some(item) => {
-                    let checked =
-                        item.map_err(Error::from).and_then(|item| self.check_named(&tree, item.key(), item.data()));
+                    let checked = item
+                        .map_err(Error::from)
+                        .and_then(|item| self.check_named(&tree, item.key(), item.data()));
                     self.ready.extend(checked.err().map(Err));
                     self.stage = Stage::CheckingNames { tree, items };
                 }

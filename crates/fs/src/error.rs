@@ -205,7 +205,9 @@ pub enum Corruption {
         name: Name,
     },
     /// An entry of a directory points at something that no entry can point at.
-    #[error("{directory}: the entry \"{name}\" points at {target}, which is neither an inode nor a subvolume")]
+    #[error(
+        "{directory}: the entry \"{name}\" points at {target}, which is neither an inode nor a subvolume"
+    )]
     EntryTargetInvalid {
         /// The directory.
         directory: Location,
@@ -276,7 +278,9 @@ pub enum Corruption {
         path_bytes: usize,
     },
     /// Two extents of a file overlap, or an extent ends beyond 2^64.
-    #[error("{location}: the extent [{offset}, +{length}) begins before {previous_end}, where the one before it ends")]
+    #[error(
+        "{location}: the extent [{offset}, +{length}) begins before {previous_end}, where the one before it ends"
+    )]
     ExtentOverlap {
         /// The file.
         location: Location,
@@ -288,7 +292,9 @@ pub enum Corruption {
         previous_end: FileOffset,
     },
     /// A compressed extent is larger than any that btrfs makes.
-    #[error("{location}, offset {offset}: a compressed extent of {disk_bytes} bytes for {ram_bytes} (limit {limit})")]
+    #[error(
+        "{location}, offset {offset}: a compressed extent of {disk_bytes} bytes for {ram_bytes} (limit {limit})"
+    )]
     CompressedTooLarge {
         /// The file.
         location: Location,
@@ -302,7 +308,9 @@ pub enum Corruption {
         limit: ByteCount,
     },
     /// A file range points outside its extent.
-    #[error("{location}, offset {offset}: [{extent_offset}, +{length}) lies outside the extent's {ram_bytes} bytes")]
+    #[error(
+        "{location}, offset {offset}: [{extent_offset}, +{length}) lies outside the extent's {ram_bytes} bytes"
+    )]
     ExtentOutOfBounds {
         /// The file.
         location: Location,
@@ -328,7 +336,9 @@ pub enum Corruption {
         error: buttress_format::CompressionError,
     },
     /// Data of a file for which no copy has the right checksum.
-    #[error("{location}, offset {offset}: {length} bytes at logical {logical} fail their checksum in every copy")]
+    #[error(
+        "{location}, offset {offset}: {length} bytes at logical {logical} fail their checksum in every copy"
+    )]
     DataChecksum {
         /// The file.
         location: Location,
@@ -456,7 +466,8 @@ impl Error {
                 | Corruption::Decompression { .. } => number::EIO,
                 _ => number::EUCLEAN,
             },
-            Self::Tree(_) | Self::Volume(_) | Self::Io(_) | Self::UnknownEncoding { .. } => match self.kind() {
+            Self::Tree(_) | Self::Volume(_) | Self::Io(_) | Self::UnknownEncoding { .. } => match self.kind()
+            {
                 ErrorKind::Corrupt => number::EUCLEAN,
                 ErrorKind::Unsupported => number::EOPNOTSUPP,
                 ErrorKind::Io => number::EIO,
@@ -491,7 +502,9 @@ mod tests {
             logical: Logical::new(1 << 20),
         });
         assert_eq!((lost.kind(), lost.errno()), (ErrorKind::Corrupt, 5));
-        let missing = Error::NotFound { path: PathBuf::from("a/b") };
+        let missing = Error::NotFound {
+            path: PathBuf::from("a/b"),
+        };
         assert_eq!((missing.kind(), missing.errno()), (ErrorKind::Caller, 2));
         assert_eq!(std::io::Error::from(missing).kind(), std::io::ErrorKind::NotFound);
     }

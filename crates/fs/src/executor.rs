@@ -115,7 +115,10 @@ impl Executor {
 
     /// This many workers.
     pub(crate) fn with_workers(workers: usize) -> Self {
-        Self { workers, queue: OnceLock::new() }
+        Self {
+            workers,
+            queue: OnceLock::new(),
+        }
     }
 
     /// No workers: jobs run where their results are taken.
@@ -130,8 +133,10 @@ impl Executor {
 
     /// Hands a job in.
     pub(crate) fn spawn<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Task<T> {
-        let slot =
-            Arc::new(Slot { state: Mutex::new(State::Waiting(Box::new(job))), done: Condvar::new() });
+        let slot = Arc::new(Slot {
+            state: Mutex::new(State::Waiting(Box::new(job))),
+            done: Condvar::new(),
+        });
         if let Some(queue) = self.queue.get_or_init(|| start_workers(self.workers)) {
             let queued: Arc<dyn Run> = slot.clone();
             // Without a worker left to receive it the job runs where its result is taken.
@@ -164,9 +169,14 @@ mod tests {
     #[test]
     fn results_come_in_the_order_asked_with_and_without_workers() {
         for executor in [Executor::new(), Executor::inline()] {
-            let tasks: Vec<_> = (0..1000_u64).map(|number| executor.spawn(move || number * 2)).collect();
+            let tasks: Vec<_> = (0..1000_u64)
+                .map(|number| executor.spawn(move || number * 2))
+                .collect();
             let results: Vec<u64> = tasks.into_iter().rev().filter_map(Task::take).collect();
-            assert_eq!(results, (0..1000).rev().map(|number| number * 2).collect::<Vec<u64>>());
+            assert_eq!(
+                results,
+                (0..1000).rev().map(|number| number * 2).collect::<Vec<u64>>()
+            );
         }
     }
 

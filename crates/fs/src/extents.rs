@@ -16,7 +16,8 @@
 use crate::error::{Corruption, Result};
 use crate::location::Location;
 use buttress_format::{
-    ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Generation, ItemType, Key, Logical,
+    ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Generation, ItemType, Key,
+    Logical,
 };
 use buttress_tree::{Items, ReadAhead, Tree};
 use bytes::Bytes;
@@ -86,13 +87,24 @@ impl FileRange {
     /// A hole from `offset` up to `end`.
     #[must_use]
     pub(crate) fn hole(offset: FileOffset, end: FileOffset) -> Option<Self> {
-        let length = end.checked_distance_from(offset).filter(|length| *length != ByteCount::ZERO)?;
-        Some(Self { offset, length, generation: None, kind: RangeKind::Hole })
+        let length = end
+            .checked_distance_from(offset)
+            .filter(|length| *length != ByteCount::ZERO)?;
+        Some(Self {
+            offset,
+            length,
+            generation: None,
+            kind: RangeKind::Hole,
+        })
     }
 
     /// How much memory it takes, roughly.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let inline = if let RangeKind::Inline(inline) = &self.kind { inline.stored.len() } else { 0 };
+        let inline = if let RangeKind::Inline(inline) = &self.kind {
+            inline.stored.len()
+        } else {
+            0
+        };
         size_of::<Self>().saturating_add(inline)
     }
 
@@ -113,7 +125,11 @@ pub(crate) struct FileRangeBuilder {
 
 impl FileRangeBuilder {
     pub(crate) fn new(location: Location, sector_bytes: u32) -> Self {
-        Self { location, sector_bytes, next: FileOffset::MIN }
+        Self {
+            location,
+            sector_bytes,
+            next: FileOffset::MIN,
+        }
     }
 
     /// The end of the last range.
@@ -123,7 +139,10 @@ impl FileRangeBuilder {
 
     /// Takes note of a range that was built before.
     fn pass(&mut self, range: &FileRange) {
-        let covered = range.length.checked_align_up(u64::from(self.sector_bytes)).unwrap_or(range.length);
+        let covered = range
+            .length
+            .checked_align_up(u64::from(self.sector_bytes))
+            .unwrap_or(range.length);
         self.next = range.offset.saturating_add(covered);
     }
 
@@ -133,7 +152,10 @@ impl FileRangeBuilder {
         let extent = FileExtent::parse(key, data, self.sector_bytes)
             .map_err(|error| Corruption::Item { tree, error })?;
         let range = self.range_of(FileOffset::new(key.offset), &extent)?;
-        let covered = range.length.checked_align_up(u64::from(self.sector_bytes)).unwrap_or(range.length);
+        let covered = range
+            .length
+            .checked_align_up(u64::from(self.sector_bytes))
+            .unwrap_or(range.length);
         let previous_end = self.next;
         match range.offset.checked_add(covered) {
             Some(end) if range.offset >= previous_end => {
@@ -164,15 +186,22 @@ impl FileRangeBuilder {
             FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice) if slice.is_hole() => {
                 (slice.num_bytes, RangeKind::Hole)
             }
-            FileExtentBody::Regular(slice) => {
-                (slice.num_bytes, RangeKind::Data(self.on_disk(offset, extent, slice)?))
-            }
-            FileExtentBody::Preallocated(slice) => {
-                (slice.num_bytes, RangeKind::Preallocated(self.on_disk(offset, extent, slice)?))
-            }
+            FileExtentBody::Regular(slice) => (
+                slice.num_bytes,
+                RangeKind::Data(self.on_disk(offset, extent, slice)?),
+            ),
+            FileExtentBody::Preallocated(slice) => (
+                slice.num_bytes,
+                RangeKind::Preallocated(self.on_disk(offset, extent, slice)?),
+            ),
         };
         let generation = if kind == RangeKind::Hole { None } else { generation };
-        Ok(FileRange { offset, length, generation, kind })
+        Ok(FileRange {
+            offset,
+            length,
+            generation,
+            kind,
+        })
     }
 
     fn on_disk(&self, offset: FileOffset, extent: &FileExtent<'_>, slice: ExtentSlice) -> Result<DiskExtent> {
@@ -191,7 +220,11 @@ impl FileRangeBuilder {
     fn check_bounds(&self, offset: FileOffset, length: ByteCount, extent: &DiskExtent) -> Result<()> {
         let location = self.location;
         let compressed = extent.compression != Compression::None;
-        let inside = if compressed { extent.ram_bytes } else { extent.disk_bytes };
+        let inside = if compressed {
+            extent.ram_bytes
+        } else {
+            extent.disk_bytes
+        };
         let limit = COMPRESSED_EXTENT_LIMIT;
         if compressed && (extent.disk_bytes > limit || extent.ram_bytes > limit) {
             return Err(Corruption::CompressedTooLarge {

@@ -61,8 +61,12 @@ impl Filesystem {
                 let tree = self.subvolume_tree(metadata.location.subvolume)?;
                 Ok(File::new(self, tree, metadata, record.extents.clone()))
             }
-            FileKind::Directory => Err(Error::IsADirectory { location: metadata.location }),
-            _ => Err(Error::NotAFile { location: metadata.location }),
+            FileKind::Directory => Err(Error::IsADirectory {
+                location: metadata.location,
+            }),
+            _ => Err(Error::NotAFile {
+                location: metadata.location,
+            }),
         }
     }
 }
@@ -126,12 +130,22 @@ impl File {
     /// As there.
     pub fn extents_from(&self, start: FileOffset) -> Result<FileExtents> {
         let sector_bytes = self.filesystem.sector_bytes();
-        FileExtents::in_tree(&self.tree, self.metadata.location, sector_bytes, self.size(), start)
+        FileExtents::in_tree(
+            &self.tree,
+            self.metadata.location,
+            sector_bytes,
+            self.size(),
+            start,
+        )
     }
 
     /// Looks checksums up, where the file has them.
     pub(crate) fn checksum_reader(&self) -> Result<Option<ChecksumReader>> {
-        if self.verified { ChecksumReader::new(&self.filesystem) } else { Ok(None) }
+        if self.verified {
+            ChecksumReader::new(&self.filesystem)
+        } else {
+            Ok(None)
+        }
     }
 
     /// A stream of the whole file.
@@ -152,11 +166,15 @@ impl File {
     /// # Errors
     /// That a byte of the range cannot be had, with its place. The content of `buffer` is unspecified then.
     pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
-        let end = offset.saturating_add(ByteCount::of(buffer.len())).min(FileOffset::new(self.size().get()));
+        let end = offset
+            .saturating_add(ByteCount::of(buffer.len()))
+            .min(FileOffset::new(self.size().get()));
         let Some(length) = end.checked_distance_from(offset).and_then(ByteCount::to_usize) else {
             return Ok(0);
         };
-        let Some(buffer) = buffer.get_mut(..length) else { return Ok(0) };
+        let Some(buffer) = buffer.get_mut(..length) else {
+            return Ok(0);
+        };
         // What no range covers is a hole.
         buffer.fill(0);
         let mut checksums = self.checksum_reader()?;
@@ -172,7 +190,13 @@ impl File {
             while from < stop {
                 let to = stop.min(from.saturating_add(ByteCount::new(READ_AT_BATCH)));
                 let sector_bytes = self.filesystem.sector_bytes();
-                plan(self.metadata.location, sector_bytes, &range, &(from..to), &mut planned);
+                plan(
+                    self.metadata.location,
+                    sector_bytes,
+                    &range,
+                    &(from..to),
+                    &mut planned,
+                );
                 from = to;
                 if to.get().saturating_sub(planned_to.get()) >= READ_AT_BATCH {
                     self.fetch(core::mem::take(&mut planned), &mut checksums, offset, buffer)?;
@@ -197,7 +221,11 @@ impl File {
             match planned {
                 Planned::Ready(chunk) => place(chunk, start, buffer)?,
                 Planned::Inline(location, offset, inline, length) => {
-                    place(inflate_inline(&self.filesystem, location, offset, &inline, length), start, buffer)?;
+                    place(
+                        inflate_inline(&self.filesystem, location, offset, &inline, length),
+                        start,
+                        buffer,
+                    )?;
                 }
                 Planned::Read(mut piece) => {
                     if let Some(checksums) = checksums {
@@ -208,7 +236,10 @@ impl File {
             }
         }
         if pieces.len() == 1 {
-            for chunk in pieces.into_iter().flat_map(|piece| piece.read_now(&self.filesystem)) {
+            for chunk in pieces
+                .into_iter()
+                .flat_map(|piece| piece.read_now(&self.filesystem))
+            {
                 place(chunk, start, buffer)?;
             }
             return Ok(());
@@ -230,9 +261,15 @@ fn place(chunk: Chunk, start: FileOffset, buffer: &mut [u8]) -> Result<()> {
         Content::Hole => Ok(()),
         Content::Damaged(error) => Err(error),
         Content::Data(bytes) => {
-            let at = chunk.offset.checked_distance_from(start).and_then(ByteCount::to_usize);
+            let at = chunk
+                .offset
+                .checked_distance_from(start)
+                .and_then(ByteCount::to_usize);
             let target = at.and_then(|at| buffer.get_mut(at..)).unwrap_or_default();
-            for (to, from) in target.chunks_mut(bytes.len().max(1)).zip(core::iter::once(&bytes)) {
+            for (to, from) in target
+                .chunks_mut(bytes.len().max(1))
+                .zip(core::iter::once(&bytes))
+            {
                 if let Some(from) = from.get(..to.len()) {
                     to.copy_from_slice(from);
                 }

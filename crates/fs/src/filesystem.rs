@@ -64,7 +64,14 @@ pub(crate) struct Parts {
 
 impl Filesystem {
     pub(crate) fn from_parts(parts: Parts) -> Self {
-        let Parts { forest, root_tree, chunk_tree, rescue, notices, executor } = parts;
+        let Parts {
+            forest,
+            root_tree,
+            chunk_tree,
+            rescue,
+            notices,
+            executor,
+        } = parts;
         let volume = Arc::clone(forest.volume());
         let sector_bytes = volume.superblock().sector_bytes;
         let checksum_type = volume.superblock().checksum_type;
@@ -77,7 +84,11 @@ impl Filesystem {
                 rescue,
                 notices,
                 trees: RwLock::default(),
-                loaders: if executor.is_parallel() { Executor::with_workers(LOADERS) } else { Executor::inline() },
+                loaders: if executor.is_parallel() {
+                    Executor::with_workers(LOADERS)
+                } else {
+                    Executor::inline()
+                },
                 executor,
                 sector_bytes,
                 checksum_type,
@@ -185,7 +196,9 @@ impl Filesystem {
     fn log_tree(&self) -> Result<Tree> {
         let superblock = self.superblock();
         if superblock.log_root == Logical::MIN {
-            return Err(Error::TreeNotFound { tree: TreeId::TREE_LOG });
+            return Err(Error::TreeNotFound {
+                tree: TreeId::TREE_LOG,
+            });
         }
         // A log follows the commit that the superblock belongs to.
         let generation = superblock.generation.get().saturating_add(1);
@@ -219,8 +232,12 @@ impl Filesystem {
             Some(item)
                 if item.key.objectid == id.object_id() && item.key.item_type == ItemType::ROOT_ITEM =>
             {
-                RootItem::parse(&item.key, item.data, self.sector_bytes())
-                    .map_err(|error| Corruption::Item { tree: TreeId::ROOT, error })?
+                RootItem::parse(&item.key, item.data, self.sector_bytes()).map_err(|error| {
+                    Corruption::Item {
+                        tree: TreeId::ROOT,
+                        error,
+                    }
+                })?
             }
             _ => return Err(Error::TreeNotFound { tree: id }),
         };
@@ -237,5 +254,10 @@ impl Filesystem {
 
 /// Where the tree of a root item begins.
 pub(crate) fn root_pointer(id: TreeId, item: &RootItem) -> RootPointer {
-    RootPointer { tree: id, logical: item.logical, generation: item.generation, level: item.level }
+    RootPointer {
+        tree: id,
+        logical: item.logical,
+        generation: item.generation,
+        level: item.level,
+    }
 }

@@ -17,9 +17,7 @@
 use crate::error::{Corruption, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::location::{Location, PLACEHOLDER_INODE};
-use buttress_format::{
-    ByteCount, FileKind, Generation, InodeFlags, InodeItem, ItemType, Key, Timestamp,
-};
+use buttress_format::{ByteCount, FileKind, Generation, InodeFlags, InodeItem, ItemType, Key, Timestamp};
 use buttress_tree::{ReadAhead, Tree};
 
 mod flags;
@@ -42,8 +40,10 @@ impl DeviceNumber {
     #[must_use]
     pub const fn from_raw(raw: u64) -> Self {
         let low = raw & 0xffff_ffff;
-        #[expect(clippy::cast_possible_truncation, reason = "both were masked to fewer than 32 bits")]
-        Self { major: (low >> 20) as u32, minor: (low & 0x000f_ffff) as u32 }
+        Self {
+            major: (low >> 20) as u32,
+            minor: (low & 0x000f_ffff) as u32,
+        }
     }
 }
 
@@ -92,8 +92,10 @@ impl Metadata {
     /// What an inode item says. `sector_bytes` is the sector size of the volume.
     pub(crate) fn from_item(location: Location, item: &InodeItem, sector_bytes: u32) -> Self {
         let kind = kind_of_mode(item.mode);
-        let allocated =
-            item.nbytes.checked_align_up(u64::from(sector_bytes)).unwrap_or(ByteCount::MAX);
+        let allocated = item
+            .nbytes
+            .checked_align_up(u64::from(sector_bytes))
+            .unwrap_or(ByteCount::MAX);
         Self {
             location,
             kind,
@@ -207,8 +209,10 @@ impl Filesystem {
         }
         let key = Key::new(location.inode.object_id(), ItemType::INODE_ITEM, 0);
         let item = tree.get(&key)?.ok_or(Error::InodeNotFound { location })?;
-        let inode = InodeItem::parse(&key, item.data())
-            .map_err(|error| Corruption::Item { tree: location.subvolume.tree(), error })?;
+        let inode = InodeItem::parse(&key, item.data()).map_err(|error| Corruption::Item {
+            tree: location.subvolume.tree(),
+            error,
+        })?;
         Ok(Metadata::from_item(location, &inode, self.sector_bytes()))
     }
 
@@ -232,10 +236,25 @@ mod tests {
 
     #[test]
     fn device_numbers_are_taken_apart_as_the_kernel_does() {
-        assert_eq!(DeviceNumber::from_raw(0x0010_0003), DeviceNumber { major: 1, minor: 3 });
+        assert_eq!(
+            DeviceNumber::from_raw(0x0010_0003),
+            DeviceNumber { major: 1, minor: 3 }
+        );
         let large = DeviceNumber::from_raw((259 << 20) | 0xabcde);
-        assert_eq!(large, DeviceNumber { major: 259, minor: 0xabcde });
-        assert_eq!(DeviceNumber::from_raw(u64::MAX), DeviceNumber { major: 0xfff, minor: 0xf_ffff });
+        assert_eq!(
+            large,
+            DeviceNumber {
+                major: 259,
+                minor: 0xabcde
+            }
+        );
+        assert_eq!(
+            DeviceNumber::from_raw(u64::MAX),
+            DeviceNumber {
+                major: 0xfff,
+                minor: 0xf_ffff
+            }
+        );
     }
 
     #[test]

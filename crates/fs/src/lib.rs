@@ -18,7 +18,10 @@
 //!
 //! Nothing here writes yet, and a pending log tree is not replayed.
 #![forbid(unsafe_code)]
-#![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers"))]
+#![cfg_attr(
+    test,
+    allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers")
+)]
 
 pub mod back_references;
 mod checksums;

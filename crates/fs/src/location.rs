@@ -24,7 +24,11 @@ impl Location {
     /// The inode `inode` of `subvolume`.
     #[must_use]
     pub const fn new(subvolume: SubvolumeId, inode: InodeNumber) -> Self {
-        Self { subvolume, inode, placeholder_directory: InodeNumber::MIN }
+        Self {
+            subvolume,
+            inode,
+            placeholder_directory: InodeNumber::MIN,
+        }
     }
 
     /// The root directory of `subvolume`.

@@ -57,7 +57,9 @@ fn display_path(bytes: &[u8]) -> PathBuf {
 }
 
 fn names_of(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
-    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").map(<[u8]>::to_vec)
+    path.split(|byte| *byte == b'/')
+        .filter(|name| !name.is_empty() && *name != b".")
+        .map(<[u8]>::to_vec)
 }
 
 /// Whether a path demands that what it leads to be a directory.
@@ -74,11 +76,15 @@ impl Walk<'_> {
     }
 
     fn not_found(&self) -> Error {
-        Error::NotFound { path: display_path(self.asked) }
+        Error::NotFound {
+            path: display_path(self.asked),
+        }
     }
 
     fn not_a_directory(&self) -> Error {
-        Error::NotADirectory { path: display_path(self.asked) }
+        Error::NotADirectory {
+            path: display_path(self.asked),
+        }
     }
 
     /// Goes down by one name.
@@ -94,9 +100,15 @@ impl Walk<'_> {
             return Ok(());
         }
         if name.len() > NAME_LIMIT {
-            return Err(Error::NameTooLong { length_bytes: name.len(), limit_bytes: NAME_LIMIT });
+            return Err(Error::NameTooLong {
+                length_bytes: name.len(),
+                limit_bytes: NAME_LIMIT,
+            });
         }
-        let entry = self.filesystem.lookup(directory, name)?.ok_or_else(|| self.not_found())?;
+        let entry = self
+            .filesystem
+            .lookup(directory, name)?
+            .ok_or_else(|| self.not_found())?;
         if entry.kind == FileKind::Symlink && (follow || !self.rest.is_empty()) {
             return self.follow(&entry);
         }
@@ -108,7 +120,10 @@ impl Walk<'_> {
     fn follow(&mut self, entry: &DirEntry) -> Result<()> {
         self.symlinks = self.symlinks.saturating_add(1);
         if self.symlinks > SYMLINK_LIMIT {
-            return Err(Error::TooManySymlinks { path: display_path(self.asked), limit: SYMLINK_LIMIT });
+            return Err(Error::TooManySymlinks {
+                path: display_path(self.asked),
+                limit: SYMLINK_LIMIT,
+            });
         }
         let target = self.filesystem.read_link(entry.target)?;
         if target.starts_with(b"/") {
@@ -144,7 +159,10 @@ impl Filesystem {
     /// that a directory cannot be read.
     pub fn resolve(&self, root: Location, path: &[u8], follow: Follow) -> Result<Location> {
         if path.len() > PATH_LIMIT {
-            return Err(Error::NameTooLong { length_bytes: path.len(), limit_bytes: PATH_LIMIT });
+            return Err(Error::NameTooLong {
+                length_bytes: path.len(),
+                limit_bytes: PATH_LIMIT,
+            });
         }
         let mut rest: Vec<Vec<u8>> = Vec::new();
         if demands_directory(path) {
@@ -152,7 +170,13 @@ impl Filesystem {
         }
         rest.extend(names_of(path).rev());
         let kind = self.metadata(root)?.kind;
-        let walk = Walk { filesystem: self, stack: vec![(root, kind)], rest, symlinks: 0, asked: path };
+        let walk = Walk {
+            filesystem: self,
+            stack: vec![(root, kind)],
+            rest,
+            symlinks: 0,
+            asked: path,
+        };
         walk.run(follow)
     }
 
@@ -168,7 +192,14 @@ impl Filesystem {
         let limit = ByteLimit::of(PATH_LIMIT);
         let length = match metadata.size.to_usize() {
             Some(length) if length > 0 && length <= PATH_LIMIT => length,
-            _ => return Err(Corruption::SymlinkLength { location, length: metadata.size, limit }.into()),
+            _ => {
+                return Err(Corruption::SymlinkLength {
+                    location,
+                    length: metadata.size,
+                    limit,
+                }
+                .into());
+            }
         };
         let mut target = vec![0; length];
         let file = self.file_of(metadata)?;
@@ -187,11 +218,18 @@ impl Filesystem {
     ) -> Result<Option<u64>> {
         let key = Key::new(location.inode.object_id(), ItemType::INODE_REF, directory.get());
         if let Some(item) = tree.get(&key)?
-            && let Some(link) = InodeRefs::parse(&key, item.data()).into_iter().flatten().find(|link| link.name == name)
+            && let Some(link) = InodeRefs::parse(&key, item.data())
+                .into_iter()
+                .flatten()
+                .find(|link| link.name == name)
         {
             return Ok(Some(link.index));
         }
-        let key = Key::new(location.inode.object_id(), ItemType::INODE_EXTREF, extref_hash(directory, name));
+        let key = Key::new(
+            location.inode.object_id(),
+            ItemType::INODE_EXTREF,
+            extref_hash(directory, name),
+        );
         Ok(tree.get(&key)?.and_then(|item| {
             InodeExtrefs::parse(&key, item.data())
                 .into_iter()
@@ -209,7 +247,12 @@ impl Filesystem {
         let object_id = location.inode.object_id();
         let first = Key::new(object_id, ItemType::INODE_REF, 0);
         let last = Key::new(object_id, ItemType::INODE_EXTREF, u64::MAX);
-        let broken = |error| Error::from(Corruption::Item { tree: location.subvolume.tree(), error });
+        let broken = |error| {
+            Error::from(Corruption::Item {
+                tree: location.subvolume.tree(),
+                error,
+            })
+        };
         if let Some(item) = tree.range(first..=last, ReadAhead::None).next() {
             let item = item?;
             let key = item.key();
@@ -240,7 +283,11 @@ impl Filesystem {
         let mut current = directory;
         while let Some((parent, name)) = self.parent_of(&tree, current)? {
             if names.len() >= PARENTS_LIMIT {
-                return Err(Corruption::ParentLoop { location: directory, limit: PARENTS_LIMIT }.into());
+                return Err(Corruption::ParentLoop {
+                    location: directory,
+                    limit: PARENTS_LIMIT,
+                }
+                .into());
             }
             names.push(name);
             current = Location::new(directory.subvolume, parent);
@@ -263,7 +310,12 @@ impl Filesystem {
         let object_id = location.inode.object_id();
         let first = Key::new(object_id, ItemType::INODE_REF, 0);
         let last = Key::new(object_id, ItemType::INODE_EXTREF, u64::MAX);
-        let broken = |error| Error::from(Corruption::Item { tree: location.subvolume.tree(), error });
+        let broken = |error| {
+            Error::from(Corruption::Item {
+                tree: location.subvolume.tree(),
+                error,
+            })
+        };
         let mut paths = Vec::new();
         let mut known: Option<(InodeNumber, Vec<u8>)> = None;
         for item in tree.range(first..=last, ReadAhead::None) {
@@ -321,7 +373,13 @@ mod tests {
 
     #[test]
     fn slashes_at_the_end_demand_a_directory() {
-        for (path, demands) in [(&b"a"[..], false), (b"a/", true), (b"a/.", true), (b".", true), (b"a.", false)] {
+        for (path, demands) in [
+            (&b"a"[..], false),
+            (b"a/", true),
+            (b"a/.", true),
+            (b".", true),
+            (b"a.", false),
+        ] {
             assert_eq!(demands_directory(path), demands, "{path:?}");
         }
     }

@@ -42,12 +42,20 @@ impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Volume(notice) => fmt::Display::fmt(notice, f),
-            Self::PendingLog { logical, level, generation } => write!(
+            Self::PendingLog {
+                logical,
+                level,
+                generation,
+            } => write!(
                 f,
                 "a log tree is pending (root {logical}, level {level}, after generation {generation}); it is not \
                  replayed, the volume is read as of its last commit (rescue=nologreplay silences this)"
             ),
-            Self::BackupRootUsed { slot, generation, reason } => write!(
+            Self::BackupRootUsed {
+                slot,
+                generation,
+                reason,
+            } => write!(
                 f,
                 "the volume is read as of generation {generation}, by backup root {slot}: {reason}"
             ),

@@ -41,7 +41,12 @@ pub struct OpenOptions {
 impl OpenOptions {
     /// Opens the volume on `devices`, which may be given in any order.
     pub fn new(devices: Vec<Device>) -> Self {
-        Self { devices, cache: DEFAULT_CACHE, degraded: false, rescue: Rescue::default() }
+        Self {
+            devices,
+            cache: DEFAULT_CACHE,
+            degraded: false,
+            rescue: Rescue::default(),
+        }
     }
 
     /// The budget of the node cache.
@@ -78,13 +83,21 @@ impl Filesystem {
     /// # Errors
     /// As there.
     pub fn open(options: OpenOptions) -> Result<Self> {
-        let OpenOptions { devices, cache, degraded, rescue } = options;
+        let OpenOptions {
+            devices,
+            cache,
+            degraded,
+            rescue,
+        } = options;
         // On a simulated device everything happens on the caller's thread, so that runs can be repeated.
-        let executor =
-            if devices.iter().any(|device| device.virtual_clock().is_some()) { Executor::inline() } else { Executor::new() };
+        let executor = if devices.iter().any(|device| device.virtual_clock().is_some()) {
+            Executor::inline()
+        } else {
+            Executor::new()
+        };
         let volume = Arc::new(Volume::open(
             devices,
-            buttress_volume::OpenOptions { degraded, rescue: rescue.clone() },
+            buttress_volume::OpenOptions { degraded, rescue },
         )?);
         let forest = Forest::new(Arc::clone(&volume), cache);
         let mut notices = Vec::new();
@@ -102,7 +115,14 @@ impl Filesystem {
         if rescue.ignore_data_checksums {
             notices.push(Notice::DataUnverified);
         }
-        Ok(Self::from_parts(Parts { forest, root_tree, chunk_tree, rescue, notices, executor }))
+        Ok(Self::from_parts(Parts {
+            forest,
+            root_tree,
+            chunk_tree,
+            rescue,
+            notices,
+            executor,
+        }))
     }
 }
 
@@ -143,7 +163,12 @@ fn open_roots(forest: &Arc<Forest>, rescue: &Rescue, notices: &mut Vec<Notice>) 
 /// Hands every chunk and device of the chunk tree to the volume.
 fn load_chunks(volume: &Volume, chunk_tree: &Tree) -> Result<()> {
     let sector_bytes = volume.superblock().sector_bytes;
-    let broken = |error| Error::from(Corruption::Item { tree: TreeId::CHUNK, error });
+    let broken = |error| {
+        Error::from(Corruption::Item {
+            tree: TreeId::CHUNK,
+            error,
+        })
+    };
     for item in chunk_tree.range(Key::MIN..=Key::MAX, ReadAhead::Forward) {
         let item = item?;
         let key = item.key();
@@ -180,7 +205,12 @@ fn check_tree(forest: &Arc<Forest>, root_tree: &Tree, id: TreeId) -> Result<()> 
     let key = Key::new(id.object_id(), ItemType::ROOT_ITEM, 0);
     let item = root_tree.get(&key)?.ok_or(Corruption::TreeMissing { tree: id })?;
     let root =
-        RootItem::parse(&key, item.data(), forest.volume().superblock().sector_bytes).map_err(|error| Corruption::Item { tree: TreeId::ROOT, error })?;
+        RootItem::parse(&key, item.data(), forest.volume().superblock().sector_bytes).map_err(|error| {
+            Corruption::Item {
+                tree: TreeId::ROOT,
+                error,
+            }
+        })?;
     forest.read_block(&BlockPointer::root(&root_pointer(id, &root)))?;
     Ok(())
 }
@@ -188,19 +218,21 @@ fn check_tree(forest: &Arc<Forest>, root_tree: &Tree, id: TreeId) -> Result<()> 
 /// The newest backup root that can be read.
 fn usable_backup(forest: &Arc<Forest>) -> Option<(usize, BackupRoot, Tree)> {
     let superblock = forest.volume().superblock();
-    let mut backups: Vec<(usize, BackupRoot)> =
-        superblock.backup_roots.iter().cloned().enumerate().collect();
+    let mut backups: Vec<(usize, BackupRoot)> = superblock.backup_roots.iter().cloned().enumerate().collect();
     backups.sort_by_key(|(_, backup)| core::cmp::Reverse(backup.tree_root.generation));
-    backups.into_iter().filter(|(_, backup)| backup.tree_root.logical != Logical::MIN).find_map(|(slot, backup)| {
-        let root_tree = forest.tree(RootPointer {
-            tree: TreeId::ROOT,
-            logical: backup.tree_root.logical,
-            generation: backup.tree_root.generation,
-            level: backup.tree_root.level,
-        });
-        check_roots(forest, &root_tree, true).ok()?;
-        Some((slot, backup, root_tree))
-    })
+    backups
+        .into_iter()
+        .filter(|(_, backup)| backup.tree_root.logical != Logical::MIN)
+        .find_map(|(slot, backup)| {
+            let root_tree = forest.tree(RootPointer {
+                tree: TreeId::ROOT,
+                logical: backup.tree_root.logical,
+                generation: backup.tree_root.generation,
+                level: backup.tree_root.level,
+            });
+            check_roots(forest, &root_tree, true).ok()?;
+            Some((slot, backup, root_tree))
+        })
 }
 
 /// With the raid-stripe-tree feature, gives the volume the tree that knows where data lies.
@@ -209,11 +241,21 @@ fn attach_stripe_tree(volume: &Arc<Volume>, forest: &Arc<Forest>, root_tree: &Tr
         return Ok(());
     }
     let key = Key::new(TreeId::RAID_STRIPE.object_id(), ItemType::ROOT_ITEM, 0);
-    let Some(item) = root_tree.get(&key)? else { return Ok(()) };
+    let Some(item) = root_tree.get(&key)? else {
+        return Ok(());
+    };
     let root =
-        RootItem::parse(&key, item.data(), forest.volume().superblock().sector_bytes).map_err(|error| Corruption::Item { tree: TreeId::ROOT, error })?;
+        RootItem::parse(&key, item.data(), forest.volume().superblock().sector_bytes).map_err(|error| {
+            Corruption::Item {
+                tree: TreeId::ROOT,
+                error,
+            }
+        })?;
     let tree = forest.tree(root_pointer(TreeId::RAID_STRIPE, &root));
-    volume.set_stripe_resolver(Arc::new(stripe_tree::StripeTree::new(tree, volume.superblock().sector_bytes)));
+    volume.set_stripe_resolver(Arc::new(stripe_tree::StripeTree::new(
+        tree,
+        volume.superblock().sector_bytes,
+    )));
     Ok(())
 }
 
@@ -221,7 +263,10 @@ fn attach_stripe_tree(volume: &Arc<Volume>, forest: &Arc<Forest>, root_tree: &Tr
 fn report_trees(forest: &Arc<Forest>, root_tree: &Tree, notices: &mut Vec<Notice>) {
     for id in ESSENTIAL_TREES {
         if let Err(error) = check_tree(forest, root_tree, id) {
-            notices.push(Notice::TreeUnreadable { tree: id, reason: error.to_string() });
+            notices.push(Notice::TreeUnreadable {
+                tree: id,
+                reason: error.to_string(),
+            });
         }
     }
 }

@@ -58,7 +58,11 @@ impl Progress {
     /// # Errors
     /// [`Error::Cancelled`] once the job was asked to stop.
     pub fn check(&self) -> Result<()> {
-        if self.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+        if self.is_cancelled() {
+            Err(Error::Cancelled)
+        } else {
+            Ok(())
+        }
     }
 
     /// Counts `items` more, of `bytes` in all.

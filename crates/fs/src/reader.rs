@@ -100,8 +100,14 @@ impl FileReader {
         reader.queue = content
             .into_iter()
             .map(|content| match content {
-                Prefetched::Chunk(chunk) => Entry { work: Work::Ready(chunk), bytes: 0 },
-                Prefetched::Task(task) => Entry { work: Work::Task(task), bytes: 0 },
+                Prefetched::Chunk(chunk) => Entry {
+                    work: Work::Ready(chunk),
+                    bytes: 0,
+                },
+                Prefetched::Task(task) => Entry {
+                    work: Work::Task(task),
+                    bytes: 0,
+                },
             })
             .collect();
         reader
@@ -149,7 +155,11 @@ impl FileReader {
         if let Some(length) = chunk.offset.checked_distance_from(self.position)
             && length != ByteCount::ZERO
         {
-            let hole = Chunk { offset: self.position, length, content: Content::Hole };
+            let hole = Chunk {
+                offset: self.position,
+                length,
+                content: Content::Hole,
+            };
             self.position = chunk.offset;
             self.ready.push_front(chunk);
             return Some(hole);
@@ -162,7 +172,11 @@ impl FileReader {
     fn rest(&mut self) -> Option<Chunk> {
         let length = self.wanted.end.checked_distance_from(self.position)?;
         let offset = core::mem::replace(&mut self.position, self.wanted.end);
-        (length != ByteCount::ZERO).then_some(Chunk { offset, length, content: Content::Hole })
+        (length != ByteCount::ZERO).then_some(Chunk {
+            offset,
+            length,
+            content: Content::Hole,
+        })
     }
 
     fn start(&mut self) -> Result<()> {
@@ -223,11 +237,21 @@ impl FileReader {
         // A hole may be of any length; of data only a window's worth is planned at once.
         let from = range.offset.max(self.planned_to).max(self.wanted.start);
         let window = ByteCount::of(self.window_bytes);
-        let stop = if range.is_zero() { range.end() } else { from.saturating_add(window).min(range.end()) };
+        let stop = if range.is_zero() {
+            range.end()
+        } else {
+            from.saturating_add(window).min(range.end())
+        };
         let before = planned.len();
         let location = self.file.metadata().location;
         let sector_bytes = self.file.filesystem().sector_bytes();
-        plan(location, sector_bytes, &range, &(from..stop.min(self.wanted.end)), planned);
+        plan(
+            location,
+            sector_bytes,
+            &range,
+            &(from..stop.min(self.wanted.end)),
+            planned,
+        );
         let new = planned.get(before..).unwrap_or_default();
         let bytes: usize = new.iter().map(memory_bytes).sum();
         *planned_bytes = planned_bytes.saturating_add(bytes);
@@ -244,13 +268,18 @@ impl FileReader {
         let next = loop {
             match self.extents.as_mut().and_then(Iterator::next) {
                 // The map would show what lies between as a hole, which nobody knows.
-                Some(Ok(range)) if range.kind == crate::extents::RangeKind::Hole && range.generation.is_none() && range.offset <= from => {}
+                Some(Ok(range))
+                    if range.kind == crate::extents::RangeKind::Hole
+                        && range.generation.is_none()
+                        && range.offset <= from => {}
                 Some(Ok(range)) => break Some(range),
                 Some(Err(_)) => {}
                 None => break None,
             }
         };
-        let end = next.as_ref().map_or(self.wanted.end, |range| range.offset.min(self.wanted.end));
+        let end = next
+            .as_ref()
+            .map_or(self.wanted.end, |range| range.offset.min(self.wanted.end));
         if let Some(length) = end.checked_distance_from(from)
             && length != ByteCount::ZERO
         {
@@ -279,7 +308,10 @@ impl FileReader {
                     length,
                 ))),
                 Planned::Read(mut piece) => {
-                    let expected = self.checksums.as_mut().map_or(Ok(()), |checksums| piece.expect(checksums));
+                    let expected = self
+                        .checksums
+                        .as_mut()
+                        .map_or(Ok(()), |checksums| piece.expect(checksums));
                     match expected {
                         Ok(()) => {
                             pieces.push((entries.len(), piece));
@@ -311,7 +343,9 @@ impl FileReader {
 
     /// The content of the next chunk as far as it fits into `buffer`.
     fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        let Some(chunk) = self.next_chunk()? else { return Ok(0) };
+        let Some(chunk) = self.next_chunk()? else {
+            return Ok(0);
+        };
         let length = chunk.length.to_usize().unwrap_or(usize::MAX).min(buffer.len());
         let taken = ByteCount::of(length);
         match &chunk.content {
@@ -327,11 +361,19 @@ impl FileReader {
         if rest != ByteCount::ZERO {
             let offset = chunk.offset.saturating_add(taken);
             let content = match chunk.content {
-                Content::Data(bytes) => Content::Data(bytes.get(length..).map_or_else(Bytes::new, |rest| bytes.slice_ref(rest))),
+                Content::Data(bytes) => Content::Data(
+                    bytes
+                        .get(length..)
+                        .map_or_else(Bytes::new, |rest| bytes.slice_ref(rest)),
+                ),
                 other => other,
             };
             self.position = offset;
-            self.ready.push_front(Chunk { offset, length: rest, content });
+            self.ready.push_front(Chunk {
+                offset,
+                length: rest,
+                content,
+            });
         }
         Ok(length)
     }

@@ -17,7 +17,8 @@ mod totals;
 use crate::error::{Corruption, Error, Result};
 use crate::filesystem::Filesystem;
 use buttress_format::{
-    BlockGroupFlags, BlockGroupItem, ByteCount, CompatRo, DeviceId, ItemType, Key, ObjectId, Profile, TreeId, Uuid,
+    BlockGroupFlags, BlockGroupItem, ByteCount, CompatRo, DeviceId, ItemType, Key, ObjectId, Profile, TreeId,
+    Uuid,
 };
 use buttress_tree::Tree;
 use buttress_volume::MappedChunk;
@@ -61,19 +62,25 @@ impl DeviceSpace {
     /// What all chunks take up on it.
     #[must_use]
     pub fn allocated_total(&self) -> ByteCount {
-        self.allocated.iter().fold(ByteCount::ZERO, |sum, (_, bytes)| sum.saturating_add(*bytes))
+        self.allocated
+            .iter()
+            .fold(ByteCount::ZERO, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
     /// What no chunk takes up.
     #[must_use]
     pub fn unallocated(&self) -> ByteCount {
-        self.size.checked_sub(self.allocated_total()).unwrap_or(ByteCount::ZERO)
+        self.size
+            .checked_sub(self.allocated_total())
+            .unwrap_or(ByteCount::ZERO)
     }
 
     /// What the device is larger than the volume may use.
     #[must_use]
     pub fn slack(&self) -> ByteCount {
-        self.device_bytes.and_then(|bytes| bytes.checked_sub(self.size)).unwrap_or(ByteCount::ZERO)
+        self.device_bytes
+            .and_then(|bytes| bytes.checked_sub(self.size))
+            .unwrap_or(ByteCount::ZERO)
     }
 
     /// Whether the device was not given.
@@ -138,7 +145,11 @@ impl Filesystem {
     /// That the tree with the block groups is missing. Single ones that cannot be read are listed.
     pub fn space(&self) -> Result<Space> {
         let has_own_tree = self.superblock().compat_ro.contains(CompatRo::BLOCK_GROUP_TREE);
-        let tree = self.tree(if has_own_tree { TreeId::BLOCK_GROUP } else { TreeId::EXTENT })?;
+        let tree = self.tree(if has_own_tree {
+            TreeId::BLOCK_GROUP
+        } else {
+            TreeId::EXTENT
+        })?;
         let mut failures = Vec::new();
         let mut groups: BTreeMap<(u8, u8, u64), GroupSpace> = BTreeMap::new();
         let mut allocated: BTreeMap<(DeviceId, u64), ByteCount> = BTreeMap::new();
@@ -212,10 +223,16 @@ impl Filesystem {
             trees.push(TreeId::BLOCK_GROUP);
         }
         trees.push(TreeId::RAID_STRIPE);
-        let sizes: Vec<u64> =
-            trees.iter().filter_map(|id| self.root_item(*id).ok()).map(|item| item.bytes_used.get()).collect();
+        let sizes: Vec<u64> = trees
+            .iter()
+            .filter_map(|id| self.root_item(*id).ok())
+            .map(|item| item.bytes_used.get())
+            .collect();
         let trees_bytes = sizes.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
-        let items = ByteCount::of(sizes.len()).get().saturating_add(1).saturating_add(ITEMS_TO_UNLINK);
+        let items = ByteCount::of(sizes.len())
+            .get()
+            .saturating_add(1)
+            .saturating_add(ITEMS_TO_UNLINK);
         // References are reckoned twice where the free space has a tree that changes with them.
         let has_free_space_tree = superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
         let references = ITEMS_TO_UNLINK.saturating_mul(if has_free_space_tree { 2 } else { 1 });
@@ -228,9 +245,16 @@ impl Filesystem {
 /// The block group of a chunk.
 fn block_group(tree: &Tree, chunk: &MappedChunk) -> Result<BlockGroupItem> {
     let id = tree.root().tree;
-    let key = Key::new(ObjectId::new(chunk.start().get()), ItemType::BLOCK_GROUP_ITEM, chunk.length().get());
-    let item =
-        tree.get(&key)?.ok_or(Corruption::ItemMissing { tree: id, key, what: "the block group of a chunk" })?;
+    let key = Key::new(
+        ObjectId::new(chunk.start().get()),
+        ItemType::BLOCK_GROUP_ITEM,
+        chunk.length().get(),
+    );
+    let item = tree.get(&key)?.ok_or(Corruption::ItemMissing {
+        tree: id,
+        key,
+        what: "the block group of a chunk",
+    })?;
     Ok(BlockGroupItem::parse(&key, item.data()).map_err(|error| Corruption::Item { tree: id, error })?)
 }
 
@@ -250,6 +274,15 @@ mod tests {
         ];
         flags.sort_by_key(|flags| order_of(*flags));
         let names: Vec<String> = flags.iter().map(ToString::to_string).collect();
-        assert_eq!(names, ["DATA|RAID1", "DATA|single", "DATA|RAID5", "SYSTEM|single", "METADATA|DUP"]);
+        assert_eq!(
+            names,
+            [
+                "DATA|RAID1",
+                "DATA|single",
+                "DATA|RAID5",
+                "SYSTEM|single",
+                "METADATA|DUP"
+            ]
+        );
     }
 }

@@ -12,8 +12,8 @@ use crate::error::{Corruption, Error, Name, Result};
 use crate::filesystem::Filesystem;
 use crate::location::Location;
 use buttress_format::{
-    DirItems, Generation, InodeNumber, ItemType, Key, ObjectId, RootItem, RootRef, SubvolumeId,
-    TreeId, name_hash,
+    DirItems, Generation, InodeNumber, ItemType, Key, ObjectId, RootItem, RootRef, SubvolumeId, TreeId,
+    name_hash,
 };
 use buttress_tree::ReadAhead;
 use std::collections::HashMap;
@@ -104,7 +104,8 @@ impl SubvolumeInfo {
     /// Those of `all` that are snapshots of this one.
     pub fn snapshots<'a>(&self, all: &'a [Self]) -> impl Iterator<Item = &'a Self> + use<'a> {
         let uuid = self.uuid();
-        all.iter().filter(move |other| uuid.is_some() && other.parent_uuid() == uuid)
+        all.iter()
+            .filter(move |other| uuid.is_some() && other.parent_uuid() == uuid)
     }
 }
 
@@ -126,11 +127,18 @@ impl Filesystem {
         for item in self.root_tree().range(first..=last, ReadAhead::Forward) {
             let item = item?;
             let key = item.key();
-            let Some(id) = TreeId::new(key.objectid.get()).as_subvolume() else { continue };
+            let Some(id) = TreeId::new(key.objectid.get()).as_subvolume() else {
+                continue;
+            };
             match key.item_type {
                 ItemType::ROOT_ITEM => {
                     let root_item = parse_root_item(&key, item.data(), self.sector_bytes())?;
-                    found.push(SubvolumeInfo { id, place: None, path: None, root_item });
+                    found.push(SubvolumeInfo {
+                        id,
+                        place: None,
+                        path: None,
+                        root_item,
+                    });
                 }
                 ItemType::ROOT_BACKREF => {
                     if let Some(info) = found.last_mut().filter(|info| info.id == id) {
@@ -153,7 +161,12 @@ impl Filesystem {
         let root_item = self.root_item(id.tree())?;
         let place = self.subvolume_place(id)?;
         let path = self.subvolume_path(id).ok();
-        Ok(SubvolumeInfo { id, place, path, root_item })
+        Ok(SubvolumeInfo {
+            id,
+            place,
+            path,
+            root_item,
+        })
     }
 
     /// Where a subvolume is, or `None` for the top level and for deleted ones.
@@ -189,7 +202,11 @@ impl Filesystem {
             length = length.saturating_add(part.len()).saturating_add(1);
             if parts.len() >= NESTING_LIMIT || length > PATH_LIMIT {
                 let location = Location::root_of(id);
-                return Err(Corruption::ParentLoop { location, limit: NESTING_LIMIT }.into());
+                return Err(Corruption::ParentLoop {
+                    location,
+                    limit: NESTING_LIMIT,
+                }
+                .into());
             }
             parts.push(part);
             current = place.parent;
@@ -214,14 +231,23 @@ impl Filesystem {
             .iter()
             .map(|info| info.place.as_ref().and_then(|place| self.place_path(place).ok()))
             .collect();
-        let numbers: HashMap<SubvolumeId, usize> =
-            infos.iter().enumerate().map(|(number, info)| (info.id, number)).collect();
+        let numbers: HashMap<SubvolumeId, usize> = infos
+            .iter()
+            .enumerate()
+            .map(|(number, info)| (info.id, number))
+            .collect();
         let parents: Vec<Option<usize>> = infos
             .iter()
-            .map(|info| info.place.as_ref().and_then(|place| numbers.get(&place.parent).copied()))
+            .map(|info| {
+                info.place
+                    .as_ref()
+                    .and_then(|place| numbers.get(&place.parent).copied())
+            })
             .collect();
         for info in infos.iter_mut() {
-            let Some(number) = numbers.get(&info.id) else { continue };
+            let Some(number) = numbers.get(&info.id) else {
+                continue;
+            };
             info.path = path_through_parents(*number, info.id, &inside, &parents, &numbers);
         }
     }
@@ -235,9 +261,13 @@ impl Filesystem {
         const NAME: &[u8] = b"default";
         let directory = self.superblock().root_dir_objectid;
         let key = Key::new(directory, ItemType::DIR_ITEM, name_hash(NAME));
-        let Some(item) = self.root_tree().get(&key)? else { return Ok(SubvolumeId::TOP_LEVEL) };
-        let entries = DirItems::parse(&key, item.data())
-            .map_err(|error| Corruption::Item { tree: TreeId::ROOT, error })?;
+        let Some(item) = self.root_tree().get(&key)? else {
+            return Ok(SubvolumeId::TOP_LEVEL);
+        };
+        let entries = DirItems::parse(&key, item.data()).map_err(|error| Corruption::Item {
+            tree: TreeId::ROOT,
+            error,
+        })?;
         for entry in entries {
             if entry.name == NAME {
                 let id = TreeId::new(entry.location.objectid.get());
@@ -265,11 +295,19 @@ impl Filesystem {
         name: &[u8],
         child: SubvolumeId,
     ) -> Result<Location> {
-        let key = Key::new(directory.subvolume.tree().object_id(), ItemType::ROOT_REF, child.get());
+        let key = Key::new(
+            directory.subvolume.tree().object_id(),
+            ItemType::ROOT_REF,
+            child.get(),
+        );
         let placeholder = Location::placeholder_in(directory);
-        let Some(item) = self.root_tree().get(&key)? else { return Ok(placeholder) };
-        let place = RootRef::parse(&key, item.data())
-            .map_err(|error| Corruption::Item { tree: TreeId::ROOT, error })?;
+        let Some(item) = self.root_tree().get(&key)? else {
+            return Ok(placeholder);
+        };
+        let place = RootRef::parse(&key, item.data()).map_err(|error| Corruption::Item {
+            tree: TreeId::ROOT,
+            error,
+        })?;
         if place.directory != directory.inode || place.name != name {
             return Ok(placeholder);
         }
@@ -310,12 +348,20 @@ fn path_through_parents(
 }
 
 fn parse_root_item(key: &Key, data: &[u8], sector_bytes: u32) -> Result<RootItem> {
-    RootItem::parse(key, data, sector_bytes).map_err(|error| Corruption::Item { tree: TreeId::ROOT, error }.into())
+    RootItem::parse(key, data, sector_bytes).map_err(|error| {
+        Corruption::Item {
+            tree: TreeId::ROOT,
+            error,
+        }
+        .into()
+    })
 }
 
 fn parse_place(key: &Key, data: &[u8]) -> Result<SubvolumePlace> {
-    let reference =
-        RootRef::parse(key, data).map_err(|error| Corruption::Item { tree: TreeId::ROOT, error })?;
+    let reference = RootRef::parse(key, data).map_err(|error| Corruption::Item {
+        tree: TreeId::ROOT,
+        error,
+    })?;
     Ok(SubvolumePlace {
         parent: SubvolumeId::new(key.offset),
         directory: reference.directory,

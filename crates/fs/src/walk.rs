@@ -85,7 +85,10 @@ impl WalkOptions {
     /// A walk that looks at inodes only.
     #[must_use]
     pub fn without_content() -> Self {
-        Self { read_ahead: ByteCount::ZERO, ..Self::default() }
+        Self {
+            read_ahead: ByteCount::ZERO,
+            ..Self::default()
+        }
     }
 }
 
@@ -207,7 +210,12 @@ impl Filesystem {
     #[must_use]
     pub fn walk(&self, start: Location, options: WalkOptions) -> Walk {
         let progress = options.progress.clone();
-        Walk { pipeline: Pipeline::new(self, start, options), hard_links: HardLinks::default(), progress, ended: false }
+        Walk {
+            pipeline: Pipeline::new(self, start, options),
+            hard_links: HardLinks::default(),
+            progress,
+            ended: false,
+        }
     }
 }
 
@@ -220,7 +228,10 @@ impl Iterator for Walk {
         }
         if let Err(error) = self.progress.check() {
             self.ended = true;
-            return Some(WalkItem::Failed(WalkError { path: Vec::new(), error }));
+            return Some(WalkItem::Failed(WalkError {
+                path: Vec::new(),
+                error,
+            }));
         }
         let mut item = self.pipeline.next()?;
         match &mut item {

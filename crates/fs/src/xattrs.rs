@@ -27,13 +27,20 @@ pub struct Xattr {
 
 /// The error of an inode with more attributes than the limit.
 pub(crate) fn too_big(location: Location) -> Error {
-    Error::TooBig { what: "extended attributes", location, limit: ByteCount::of(ATTRIBUTES_LIMIT) }
+    Error::TooBig {
+        what: "extended attributes",
+        location,
+        limit: ByteCount::of(ATTRIBUTES_LIMIT),
+    }
 }
 
 /// Appends the attributes of one item.
 pub(crate) fn append_xattrs(tree: TreeId, key: &Key, data: &[u8], xattrs: &mut Vec<Xattr>) -> Result<()> {
     for entry in DirItems::parse(key, data).map_err(|error| Corruption::Item { tree, error })? {
-        xattrs.push(Xattr { name: entry.name.to_vec(), value: entry.data.to_vec() });
+        xattrs.push(Xattr {
+            name: entry.name.to_vec(),
+            value: entry.data.to_vec(),
+        });
     }
     Ok(())
 }
@@ -73,9 +80,14 @@ impl Filesystem {
         }
         let tree = self.subvolume_tree(location.subvolume)?;
         let key = Key::new(location.inode.object_id(), ItemType::XATTR_ITEM, name_hash(name));
-        let Some(item) = tree.get(&key)? else { return Ok(None) };
+        let Some(item) = tree.get(&key)? else {
+            return Ok(None);
+        };
         let mut xattrs = Vec::new();
         append_xattrs(location.subvolume.tree(), &item.key(), item.data(), &mut xattrs)?;
-        Ok(xattrs.into_iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value))
+        Ok(xattrs
+            .into_iter()
+            .find(|xattr| xattr.name == name)
+            .map(|xattr| xattr.value))
     }
 }

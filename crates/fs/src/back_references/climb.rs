@@ -24,7 +24,10 @@ pub(super) struct Climb<'a> {
 
 impl<'a> Climb<'a> {
     pub(super) fn new(filesystem: &'a Filesystem) -> Self {
-        Self { filesystem, known: HashMap::new() }
+        Self {
+            filesystem,
+            known: HashMap::new(),
+        }
     }
 
     /// The trees that reach the block at `block`, in order. References that lead nowhere are put into
@@ -51,7 +54,11 @@ impl<'a> Climb<'a> {
             };
             waiting.extend(parents.into_iter().filter(|parent| seen.insert(*parent)));
             if seen.len() > BLOCKS_MAX {
-                return Err(Corruption::BackReferencesTooMany { logical: block, limit: BLOCKS_MAX }.into());
+                return Err(Corruption::BackReferencesTooMany {
+                    logical: block,
+                    limit: BLOCKS_MAX,
+                }
+                .into());
             }
         }
         let roots: Arc<[TreeId]> = roots.into_iter().collect();
@@ -63,7 +70,12 @@ impl<'a> Climb<'a> {
     }
 
     /// The parents of a block; trees whose root it is are put into `roots`.
-    fn step(&self, block: Logical, roots: &mut BTreeSet<TreeId>, failures: &mut Vec<Error>) -> Result<Vec<Logical>> {
+    fn step(
+        &self,
+        block: Logical,
+        roots: &mut BTreeSet<TreeId>,
+        failures: &mut Vec<Error>,
+    ) -> Result<Vec<Logical>> {
         let extent = self.filesystem.extent_at(block)?;
         let (Some(level), true) = (extent.item.level, extent.item.start == block) else {
             return Err(Error::ExtentNotFound { logical: block });
@@ -76,7 +88,11 @@ impl<'a> Climb<'a> {
                     let key = match first_key {
                         Some(key) => key,
                         None => {
-                            let key = self.filesystem.block_of_extent(&extent)?.key(0).unwrap_or(Key::MIN);
+                            let key = self
+                                .filesystem
+                                .block_of_extent(&extent)?
+                                .key(0)
+                                .unwrap_or(Key::MIN);
                             *first_key.insert(key)
                         }
                     };
@@ -98,7 +114,10 @@ impl<'a> Climb<'a> {
 
     /// The parent of a block in a tree, or `None` when the block is the tree's root.
     fn parent_in_tree(&self, root: TreeId, block: Logical, level: u8, key: &Key) -> Result<Option<Logical>> {
-        let dangling = || Corruption::BackReferenceDangling { logical: block, reference: format!("tree {root}") };
+        let dangling = || Corruption::BackReferenceDangling {
+            logical: block,
+            reference: format!("tree {root}"),
+        };
         let tree = self.filesystem.tree(root).map_err(|_| dangling())?;
         let mut pointer = BlockPointer::root(tree.root());
         if pointer.logical == block {

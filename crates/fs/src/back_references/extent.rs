@@ -48,7 +48,11 @@ impl Iterator for References {
 }
 
 fn broken(error: buttress_format::ItemError) -> Error {
-    Corruption::Item { tree: TreeId::EXTENT, error }.into()
+    Corruption::Item {
+        tree: TreeId::EXTENT,
+        error,
+    }
+    .into()
 }
 
 /// Whether items of this type stand for an extent.
@@ -79,9 +83,12 @@ impl Filesystem {
         let mut wanted = Key::new(ObjectId::new(logical.get()), ItemType::METADATA_ITEM, u64::MAX);
         loop {
             cursor.seek_at_or_before(&wanted)?;
-            let Some(item) = cursor.current() else { return Ok(None) };
+            let Some(item) = cursor.current() else {
+                return Ok(None);
+            };
             if is_extent(item.key.item_type) {
-                let item = ExtentItem::parse(&item.key, item.data, self.volume().block_format()).map_err(broken)?;
+                let item =
+                    ExtentItem::parse(&item.key, item.data, self.volume().block_format()).map_err(broken)?;
                 return Ok(Some(Extent { item }));
             }
             let before = Key::new(item.key.objectid, ItemType::METADATA_ITEM, u64::MAX);
@@ -124,7 +131,9 @@ impl Filesystem {
     /// The tree block that an extent holds.
     pub(crate) fn block_of_extent(&self, extent: &Extent) -> Result<TreeBlock> {
         let logical = extent.item.start;
-        let Some(level) = extent.item.level else { return Err(Error::ExtentNotFound { logical }) };
+        let Some(level) = extent.item.level else {
+            return Err(Error::ExtentNotFound { logical });
+        };
         // Blocks of any subvolume are taken for blocks of this one; a block of another tree says so itself.
         let mut pointer = BlockPointer {
             tree: TreeId::FS,
@@ -134,10 +143,14 @@ impl Filesystem {
             first_key: None,
             end_key: None,
         };
-        let owner = extent.item.inline_references.iter().find_map(|reference| match reference {
-            InlineReference::TreeBlock { root } => Some(*root),
-            _ => None,
-        });
+        let owner = extent
+            .item
+            .inline_references
+            .iter()
+            .find_map(|reference| match reference {
+                InlineReference::TreeBlock { root } => Some(*root),
+                _ => None,
+            });
         if let Some(owner) = owner {
             pointer.tree = owner;
         }

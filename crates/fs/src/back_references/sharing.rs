@@ -12,7 +12,10 @@ use crate::extents::{DiskExtent, FileRange, RangeKind};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRecord;
 use crate::location::Location;
-use buttress_format::{ByteCount, Compression, ExtentItem, FileKind, Generation, InlineReference, ItemType, Key, Logical, SubvolumeId};
+use buttress_format::{
+    ByteCount, Compression, ExtentItem, FileKind, Generation, InlineReference, ItemType, Key, Logical,
+    SubvolumeId,
+};
 use buttress_tree::BlockPointer;
 use std::ops::Range;
 
@@ -74,7 +77,10 @@ impl Sharing {
     /// # Errors
     /// That the extent tree or the subvolume cannot be read.
     pub fn of_ranges(&mut self, location: Location, ranges: &[FileRange]) -> Result<Vec<bool>> {
-        ranges.iter().map(|range| self.of_range(location, range)).collect()
+        ranges
+            .iter()
+            .map(|range| self.of_range(location, range))
+            .collect()
     }
 
     /// As [`Sharing::of_ranges`] for one range.
@@ -82,7 +88,9 @@ impl Sharing {
     /// # Errors
     /// As there.
     pub fn of_range(&mut self, location: Location, range: &FileRange) -> Result<bool> {
-        let (RangeKind::Data(extent) | RangeKind::Preallocated(extent)) = &range.kind else { return Ok(false) };
+        let (RangeKind::Data(extent) | RangeKind::Preallocated(extent)) = &range.kind else {
+            return Ok(false);
+        };
         if let Some((logical, asked, shared)) = self.last
             && logical == extent.logical
             && asked == location
@@ -91,7 +99,11 @@ impl Sharing {
             return Ok(true);
         }
         let generation = range.generation.unwrap_or(Generation::MIN);
-        let key = Key::new(location.inode.object_id(), ItemType::EXTENT_DATA, range.offset.get());
+        let key = Key::new(
+            location.inode.object_id(),
+            ItemType::EXTENT_DATA,
+            range.offset.get(),
+        );
         let shared = self.is_shared(location, extent, generation, &key)?;
         self.last = Some((extent.logical, location, shared));
         Ok(shared)
@@ -110,7 +122,9 @@ impl Sharing {
         let file = self.filesystem.open_record(record)?;
         for range in file.extents()? {
             let range = range?;
-            let (RangeKind::Data(extent) | RangeKind::Preallocated(extent)) = &range.kind else { continue };
+            let (RangeKind::Data(extent) | RangeKind::Preallocated(extent)) = &range.kind else {
+                continue;
+            };
             space.total = space.total.saturating_add(range.length);
             if self.of_range(location, &range)? {
                 space.shared = space.shared.saturating_add(range.length);
@@ -118,7 +132,10 @@ impl Sharing {
                     Compression::None => extent.logical.saturating_add(extent.offset),
                     _ => extent.logical,
                 };
-                push_joined(&mut space.shared_ranges, start..start.saturating_add(range.length));
+                push_joined(
+                    &mut space.shared_ranges,
+                    start..start.saturating_add(range.length),
+                );
             }
         }
         Ok(space)
@@ -173,13 +190,18 @@ impl Sharing {
 
     /// Puts into `path` the blocks below the root on the way to `key`, as far as they are not there already.
     fn descend(&mut self, key: &Key) -> Result<()> {
-        let Some(subvolume) = self.subvolume else { return Ok(()) };
+        let Some(subvolume) = self.subvolume else {
+            return Ok(());
+        };
         if let Some(stale) = self.path.iter().position(|step| !step.pointer.covers(key)) {
             self.path.truncate(stale);
         }
         if self.path.is_empty() {
             let root = BlockPointer::root(self.filesystem.subvolume_tree(subvolume)?.root());
-            self.path.push(Step { pointer: root, shared: false });
+            self.path.push(Step {
+                pointer: root,
+                shared: false,
+            });
         }
         while let Some(Step { pointer, shared }) = self.path.last().cloned() {
             if pointer.level == 0 {
@@ -190,10 +212,15 @@ impl Sharing {
                 Ok(slot) => slot,
                 Err(slot) => slot.saturating_sub(1),
             };
-            let Some(child) = pointer.child(&node, slot) else { return Ok(()) };
+            let Some(child) = pointer.child(&node, slot) else {
+                return Ok(());
+            };
             // What is below a shared block is shared; nobody need look.
             let shared = shared || self.is_block_shared(child.logical)?;
-            self.path.push(Step { pointer: child, shared });
+            self.path.push(Step {
+                pointer: child,
+                shared,
+            });
         }
         Ok(())
     }
@@ -206,7 +233,10 @@ impl Sharing {
 
 /// The one reference to an extent, when it is the only one.
 fn only_reference(item: &ExtentItem) -> Option<&InlineReference> {
-    let mut own = item.inline_references.iter().filter(|reference| !matches!(reference, InlineReference::Owner { .. }));
+    let mut own = item
+        .inline_references
+        .iter()
+        .filter(|reference| !matches!(reference, InlineReference::Owner { .. }));
     let first = own.next()?;
     (own.next().is_none() && u64::from(first.count()) == item.references).then_some(first)
 }

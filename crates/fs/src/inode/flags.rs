@@ -76,7 +76,11 @@ impl FileAttributes {
     /// The letters of `lsattr` without the dashes between them.
     #[must_use]
     pub fn letters(self) -> String {
-        LETTERS.iter().filter(|(attribute, _)| self.contains(*attribute)).map(|(_, letter)| *letter).collect()
+        LETTERS
+            .iter()
+            .filter(|(attribute, _)| self.contains(*attribute))
+            .map(|(_, letter)| *letter)
+            .collect()
     }
 }
 
@@ -91,7 +95,10 @@ mod tests {
             (InodeFlags::NODATACOW | InodeFlags::NODATASUM, "C"),
             (InodeFlags::COMPRESS, "c"),
             (InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS, "m"),
-            (InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::NOATIME, "iaA"),
+            (
+                InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::NOATIME,
+                "iaA",
+            ),
             (InodeFlags::VERITY | InodeFlags::SYNC, "SV"),
         ] {
             assert_eq!(FileAttributes::from_inode_flags(stored).letters(), letters);

@@ -50,15 +50,28 @@ pub struct InodeRecord {
 impl InodeRecord {
     /// The record of the empty directory that stands for a subvolume which is not there.
     pub(crate) fn of_placeholder(metadata: Metadata) -> Self {
-        Self { metadata, links: Vec::new(), link_count: 1, xattrs: Vec::new(), extents: None }
+        Self {
+            metadata,
+            links: Vec::new(),
+            link_count: 1,
+            xattrs: Vec::new(),
+            extents: None,
+        }
     }
 
     /// How much memory the record takes, roughly.
     pub(crate) fn memory_bytes(&self) -> usize {
         let links: usize = self.links.iter().map(|link| link.name.len()).sum();
-        let xattrs: usize = self.xattrs.iter().map(|xattr| xattr.name.len().saturating_add(xattr.value.len())).sum();
+        let xattrs: usize = self
+            .xattrs
+            .iter()
+            .map(|xattr| xattr.name.len().saturating_add(xattr.value.len()))
+            .sum();
         let extents: usize = self.extents.iter().flatten().map(FileRange::memory_bytes).sum();
-        size_of::<Self>().saturating_add(links).saturating_add(xattrs).saturating_add(extents)
+        size_of::<Self>()
+            .saturating_add(links)
+            .saturating_add(xattrs)
+            .saturating_add(extents)
     }
 
     /// Reads the items of `location` with `cursor`, which is left somewhere after its inode item.
@@ -69,8 +82,10 @@ impl InodeRecord {
         }
         let mut record = {
             let item = cursor.current().ok_or(Error::InodeNotFound { location })?;
-            let inode = InodeItem::parse(&key, item.data)
-                .map_err(|error| Corruption::Item { tree: location.subvolume.tree(), error })?;
+            let inode = InodeItem::parse(&key, item.data).map_err(|error| Corruption::Item {
+                tree: location.subvolume.tree(),
+                error,
+            })?;
             let metadata = Metadata::from_item(location, &inode, filesystem.sector_bytes());
             let holds_extents = matches!(metadata.kind, FileKind::Regular | FileKind::Symlink);
             Self {
@@ -123,7 +138,9 @@ impl InodeRecord {
                 append_xattrs(tree, &item.key, item.data, &mut self.xattrs)?;
             }
             ItemType::EXTENT_DATA => {
-                let Some(extents) = &mut self.extents else { return Ok(false) };
+                let Some(extents) = &mut self.extents else {
+                    return Ok(false);
+                };
                 if extents.len() >= EXTENTS_LIMIT {
                     self.extents = None;
                     return Ok(false);
@@ -139,7 +156,11 @@ impl InodeRecord {
     fn add_link(&mut self, directory: InodeNumber, index: u64, name: &[u8]) {
         self.link_count = self.link_count.saturating_add(1);
         if self.links.len() < LINKS_LIMIT {
-            self.links.push(InodeLink { directory, index, name: name.to_vec() });
+            self.links.push(InodeLink {
+                directory,
+                index,
+                name: name.to_vec(),
+            });
         }
     }
 }

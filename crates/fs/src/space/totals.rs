@@ -47,7 +47,11 @@ struct Sum {
 
 impl Sum {
     fn ratio(&self) -> f64 {
-        if self.total == 0 { 1.0 } else { to_float(self.raw) / to_float(self.total) }
+        if self.total == 0 {
+            1.0
+        } else {
+            to_float(self.raw) / to_float(self.total)
+        }
     }
 }
 
@@ -63,7 +67,11 @@ fn to_float(bytes: u64) -> f64 {
     reason = "an estimate; the conversion saturates"
 )]
 fn divide(bytes: u64, ratio: f64) -> u64 {
-    if ratio > 0.0 { (to_float(bytes) / ratio) as u64 } else { bytes }
+    if ratio > 0.0 {
+        (to_float(bytes) / ratio) as u64
+    } else {
+        bytes
+    }
 }
 
 impl Space {
@@ -72,7 +80,11 @@ impl Space {
         let mut sum = Sum::default();
         for group in self.groups.iter().filter(|group| group.flags.intersects(flags)) {
             let (total, raw) = (group.total.get(), group.raw.get());
-            let ratio = if total == 0 { 1.0 } else { to_float(raw) / to_float(total) };
+            let ratio = if total == 0 {
+                1.0
+            } else {
+                to_float(raw) / to_float(total)
+            };
             sum.total = sum.total.saturating_add(total);
             sum.raw = sum.raw.saturating_add(raw);
             sum.raw_used = sum.raw_used.saturating_add(raw_used(group.used.get(), ratio));
@@ -88,7 +100,10 @@ impl Space {
         let data = self.sum(BlockGroupFlags::DATA);
         let metadata = self.sum(BlockGroupFlags::METADATA);
         let system = self.sum(BlockGroupFlags::SYSTEM);
-        let device_size = self.devices.iter().fold(0_u64, |sum, device| sum.saturating_add(device.size.get()));
+        let device_size = self
+            .devices
+            .iter()
+            .fold(0_u64, |sum, device| sum.saturating_add(device.size.get()));
         let unallocated = device_size.saturating_sub(all.raw);
         let mut inside = divide(data.raw.saturating_sub(data.raw_used), data.ratio());
         let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
@@ -102,14 +117,21 @@ impl Space {
             .filter_map(|group| group.flags.profile())
             .map(|profile| f64::from(profile.copies()))
             .fold(1.0, f64::max);
-        let outside = if unallocated >= WORTH_ALLOCATING { unallocated } else { 0 };
+        let outside = if unallocated >= WORTH_ALLOCATING {
+            unallocated
+        } else {
+            0
+        };
         let missing = self.devices.iter().filter(|device| device.is_missing());
         Totals {
             device_size: ByteCount::new(device_size),
             allocated: ByteCount::new(all.raw),
             unallocated: ByteCount::new(unallocated),
             missing: missing.fold(ByteCount::ZERO, |sum, device| sum.saturating_add(device.size)),
-            slack: self.devices.iter().fold(ByteCount::ZERO, |sum, device| sum.saturating_add(device.slack())),
+            slack: self
+                .devices
+                .iter()
+                .fold(ByteCount::ZERO, |sum, device| sum.saturating_add(device.slack())),
             used: ByteCount::new(all.raw_used),
             data_ratio: data.ratio(),
             metadata_ratio: metadata.ratio(),
@@ -162,8 +184,14 @@ mod tests {
             failures: Vec::new(),
         };
         let totals = space.totals();
-        assert_eq!((totals.allocated, totals.unallocated, totals.used), (mib(200), mib(800), mib(60)));
+        assert_eq!(
+            (totals.allocated, totals.unallocated, totals.used),
+            (mib(200), mib(800), mib(60))
+        );
         assert_eq!((totals.free_estimated, totals.free_min), (mib(860), mib(460)));
-        assert_eq!((totals.slack, totals.missing, totals.multiple_profiles), (mib(1), mib(0), false));
+        assert_eq!(
+            (totals.slack, totals.missing, totals.multiple_profiles),
+            (mib(1), mib(0), false)
+        );
     }
 }

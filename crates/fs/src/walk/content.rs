@@ -4,8 +4,8 @@
 //! addresses, so that the device merges what lies side by side. Verifying and decompressing are jobs for the
 //! worker threads, one for each piece.
 
-use super::WalkItem;
 use super::WalkEntry;
+use super::WalkItem;
 use crate::checksums::ChecksumReader;
 use crate::content::{Piece, Planned, inflate_inline, plan};
 use crate::error::Error;
@@ -37,13 +37,18 @@ struct Wanted {
 
 impl ContentBatch {
     pub(super) fn new(filesystem: &Filesystem) -> Self {
-        Self { filesystem: filesystem.clone(), files: Vec::new() }
+        Self {
+            filesystem: filesystem.clone(),
+            files: Vec::new(),
+        }
     }
 
     /// Plans the content of an entry that will be item number `item`. Returns how much memory it will take; a
     /// file that cannot be planned is left to be read by whoever wants it, and told the error.
     pub(super) fn plan(&mut self, item: usize, entry: &WalkEntry) -> usize {
-        let Ok(file) = self.filesystem.open_record(&entry.record) else { return 0 };
+        let Ok(file) = self.filesystem.open_record(&entry.record) else {
+            return 0;
+        };
         let location = entry.location();
         let sector_bytes = self.filesystem.sector_bytes();
         let ranges = entry.record.extents.clone().unwrap_or_default();
@@ -80,11 +85,15 @@ impl ContentBatch {
                 .enumerate()
                 .map(|(place, planned)| match planned {
                     Planned::Ready(chunk) => Some(Prefetched::Chunk(chunk)),
-                    Planned::Inline(location, offset, inline, length) => {
-                        Some(Prefetched::Chunk(inflate_inline(&filesystem, location, offset, &inline, length)))
-                    }
+                    Planned::Inline(location, offset, inline, length) => Some(Prefetched::Chunk(
+                        inflate_inline(&filesystem, location, offset, &inline, length),
+                    )),
                     Planned::Read(piece) => {
-                        wanted.push(Wanted { file: number, place, piece });
+                        wanted.push(Wanted {
+                            file: number,
+                            place,
+                            piece,
+                        });
                         None
                     }
                 })
@@ -111,12 +120,17 @@ fn read(
 ) {
     let mut checksums = ChecksumReader::new(filesystem);
     let mut put = |wanted: &Wanted, content: Prefetched| {
-        if let Some(slot) = contents.get_mut(wanted.file).and_then(|content| content.get_mut(wanted.place)) {
+        if let Some(slot) = contents
+            .get_mut(wanted.file)
+            .and_then(|content| content.get_mut(wanted.place))
+        {
             *slot = Some(content);
         }
     };
     wanted.retain_mut(|wanted| {
-        let verified = opened.get(wanted.file).is_some_and(|(_, file)| file.is_verified());
+        let verified = opened
+            .get(wanted.file)
+            .is_some_and(|(_, file)| file.is_verified());
         let expected: Result<(), Error> = match &mut checksums {
             Ok(Some(checksums)) if verified => wanted.piece.expect(checksums),
             Err(error) if verified => Err(error.clone()),
@@ -126,7 +140,10 @@ fn read(
             Ok(()) => true,
             Err(error) => {
                 let chunks = wanted.piece.lost(&error);
-                put(wanted, Prefetched::Task(filesystem.executor().spawn(move || chunks)));
+                put(
+                    wanted,
+                    Prefetched::Task(filesystem.executor().spawn(move || chunks)),
+                );
                 false
             }
         }

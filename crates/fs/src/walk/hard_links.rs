@@ -50,7 +50,13 @@ impl HardLinks {
         if bytes <= PATHS_MAX_BYTES {
             self.bytes = bytes;
             let names_to_come = metadata.nlink.saturating_sub(1);
-            self.waiting.insert(location, Waiting { first: path.into(), names_to_come });
+            self.waiting.insert(
+                location,
+                Waiting {
+                    first: path.into(),
+                    names_to_come,
+                },
+            );
         }
         None
     }

@@ -39,7 +39,12 @@ const CHILDREN_MAX: usize = 1 << 20;
 /// What comes next.
 #[derive(Debug)]
 pub(super) enum Found {
-    Entry { directory: Arc<[u8]>, entry: DirEntry, parent: Location, record: Option<Box<InodeRecord>> },
+    Entry {
+        directory: Arc<[u8]>,
+        entry: DirEntry,
+        parent: Location,
+        record: Option<Box<InodeRecord>>,
+    },
     Enter(Arc<[u8]>),
     Leave(Arc<[u8]>),
     Failed(WalkError),
@@ -93,7 +98,10 @@ impl Order {
     }
 
     fn fail(&mut self, path: Vec<u8>, error: impl Into<Error>) {
-        self.ready.push_back(Found::Failed(WalkError { path, error: error.into() }));
+        self.ready.push_back(Found::Failed(WalkError {
+            path,
+            error: error.into(),
+        }));
     }
 
     fn by_directory(&self) -> bool {
@@ -109,7 +117,12 @@ impl Order {
         };
         let path: Arc<[u8]> = Arc::from(&[][..]);
         let kind = record.metadata.kind;
-        let entry = DirEntry { name: Vec::new(), kind, index: 0, target: self.start };
+        let entry = DirEntry {
+            name: Vec::new(),
+            kind,
+            index: 0,
+            target: self.start,
+        };
         let parent = self.start;
         let size = record.metadata.size;
         self.ready.push_back(Found::Entry {
@@ -131,7 +144,11 @@ impl Order {
         };
         self.ready.push_back(Found::Enter(Arc::clone(&path)));
         // The listing that falls out of the innermost ones gives its memory back.
-        if let Some(outer) = self.stack.len().checked_sub(OPEN_LEVELS).and_then(|outer| self.stack.get_mut(outer))
+        if let Some(outer) = self
+            .stack
+            .len()
+            .checked_sub(OPEN_LEVELS)
+            .and_then(|outer| self.stack.get_mut(outer))
             && let Listing::Open(open) = &outer.listing
             && let Some(suspended) = open.suspend()
         {
@@ -141,7 +158,13 @@ impl Order {
             WalkOrder::ByDirectory { sorted: true } => sorted(listing),
             _ => Listing::Open(Box::new(listing)),
         };
-        self.stack.push(Level { location, path, listing, children: VecDeque::new(), listed: false });
+        self.stack.push(Level {
+            location,
+            path,
+            listing,
+            children: VecDeque::new(),
+            listed: false,
+        });
     }
 
     /// The next entry of the innermost directory.
@@ -150,9 +173,12 @@ impl Order {
         let level = self.stack.last_mut()?;
         if let Listing::Suspended(suspended) = level.listing {
             level.listing = match filesystem.subvolume_tree(level.location.subvolume) {
-                Ok(tree) => {
-                    Listing::Open(Box::new(ReadDir::resume(filesystem, tree, level.location, suspended)))
-                }
+                Ok(tree) => Listing::Open(Box::new(ReadDir::resume(
+                    filesystem,
+                    tree,
+                    level.location,
+                    suspended,
+                ))),
                 Err(error) => {
                     level.listing = Listing::Done;
                     return Some(Err(error));
@@ -172,7 +198,9 @@ impl Order {
             self.begin();
             return true;
         }
-        let Some(level) = self.stack.last() else { return false };
+        let Some(level) = self.stack.last() else {
+            return false;
+        };
         let (parent, path, listed) = (level.location, Arc::clone(&level.path), level.listed);
         if !listed {
             match self.next_entry() {
@@ -207,17 +235,27 @@ impl Order {
 
     fn take(&mut self, parent: Location, path: Arc<[u8]>, entry: DirEntry) {
         let is_directory = entry.kind == FileKind::Directory;
-        let descend = is_directory
-            && (entry.target.subvolume == parent.subvolume || !self.options.one_file_system);
+        let descend =
+            is_directory && (entry.target.subvolume == parent.subvolume || !self.options.one_file_system);
         if self.by_directory() {
             if descend {
                 self.keep_child(&path, &entry);
             }
-            self.ready.push_back(Found::Entry { directory: path, entry, parent, record: None });
+            self.ready.push_back(Found::Entry {
+                directory: path,
+                entry,
+                parent,
+                record: None,
+            });
             return;
         }
         if !descend {
-            self.ready.push_back(Found::Entry { directory: path, entry, parent, record: None });
+            self.ready.push_back(Found::Entry {
+                directory: path,
+                entry,
+                parent,
+                record: None,
+            });
             return;
         }
         if let Some(record) = self.enter(parent, &path, &entry) {
@@ -254,7 +292,14 @@ impl Order {
         if self.stack.len() >= DEPTH_MAX || full.len() > PATH_MAX_BYTES {
             let depth = self.stack.len();
             let path_bytes = full.len();
-            self.fail(full, Corruption::DirectoryTooDeep { directory: entry.target, depth, path_bytes });
+            self.fail(
+                full,
+                Corruption::DirectoryTooDeep {
+                    directory: entry.target,
+                    depth,
+                    path_bytes,
+                },
+            );
             return None;
         }
         let checked = self
@@ -290,14 +335,23 @@ impl Order {
         if target.subvolume != parent.subvolume {
             let place = self.filesystem.subvolume_place(target.subvolume)?;
             let is_own = place.is_some_and(|place| {
-                place.parent == parent.subvolume && place.directory == parent.inode && place.name == entry.name
+                place.parent == parent.subvolume
+                    && place.directory == parent.inode
+                    && place.name == entry.name
             });
             // The walk may have begun inside a subvolume that it now comes back to from above.
-            let on_the_way = self.stack.iter().any(|level| level.location.subvolume == target.subvolume);
+            let on_the_way = self
+                .stack
+                .iter()
+                .any(|level| level.location.subvolume == target.subvolume);
             return if is_own && !on_the_way {
                 Ok(())
             } else {
-                Err(Corruption::SubvolumeLinkedTwice { subvolume: target.subvolume, directory: parent }.into())
+                Err(Corruption::SubvolumeLinkedTwice {
+                    subvolume: target.subvolume,
+                    directory: parent,
+                }
+                .into())
             };
         }
         match record.links.as_slice() {
@@ -308,9 +362,11 @@ impl Order {
                     Err(twice().into())
                 }
             }
-            [] if self.unverified.len() >= UNVERIFIED_MAX => {
-                Err(Corruption::DirectoriesUnverified { directory: target, limit: UNVERIFIED_MAX }.into())
+            [] if self.unverified.len() >= UNVERIFIED_MAX => Err(Corruption::DirectoriesUnverified {
+                directory: target,
+                limit: UNVERIFIED_MAX,
             }
+            .into()),
             [] if self.unverified.insert(target) => Ok(()),
             _ => Err(twice().into()),
         }

@@ -55,12 +55,18 @@ pub(super) struct Pipeline {
 #[derive(Debug)]
 enum Source {
     Threads(Receiver<Vec<WalkItem>>),
-    Inline { order: Box<Order>, second: Box<SecondStage> },
+    Inline {
+        order: Box<Order>,
+        second: Box<SecondStage>,
+    },
 }
 
 impl Pipeline {
     pub(super) fn new(filesystem: &Filesystem, start: Location, options: WalkOptions) -> Self {
-        let second = SecondStage { filesystem: filesystem.clone(), options: options.clone() };
+        let second = SecondStage {
+            filesystem: filesystem.clone(),
+            options: options.clone(),
+        };
         let source = if filesystem.executor().is_parallel() {
             start_threads(filesystem, start, &options, second)
         } else {
@@ -68,9 +74,15 @@ impl Pipeline {
         };
         let source = source.unwrap_or_else(|| Source::Inline {
             order: Box::new(Order::new(filesystem, start, options.clone())),
-            second: Box::new(SecondStage { filesystem: filesystem.clone(), options }),
+            second: Box::new(SecondStage {
+                filesystem: filesystem.clone(),
+                options,
+            }),
         });
-        Self { source, current: VecDeque::new() }
+        Self {
+            source,
+            current: VecDeque::new(),
+        }
     }
 
     pub(super) fn next(&mut self) -> Option<WalkItem> {
@@ -134,11 +146,16 @@ fn next_batch(order: &mut Order, filesystem: &Filesystem) -> Option<NamesBatch> 
     let mut found = Vec::new();
     let mut entries = 0_usize;
     let mut path_bytes = 0_usize;
-    while entries < BATCH_ENTRIES && path_bytes < BATCH_PATH_BYTES && found.len() < BATCH_ENTRIES.saturating_mul(4) {
+    while entries < BATCH_ENTRIES
+        && path_bytes < BATCH_PATH_BYTES
+        && found.len() < BATCH_ENTRIES.saturating_mul(4)
+    {
         let Some(next) = order.next() else { break };
         if let Found::Entry { directory, entry, .. } = &next {
             entries = entries.saturating_add(1);
-            path_bytes = path_bytes.saturating_add(directory.len()).saturating_add(entry.name.len());
+            path_bytes = path_bytes
+                .saturating_add(directory.len())
+                .saturating_add(entry.name.len());
         }
         found.push(next);
     }
@@ -149,7 +166,9 @@ fn next_batch(order: &mut Order, filesystem: &Filesystem) -> Option<NamesBatch> 
         .iter()
         .enumerate()
         .filter_map(|(number, found)| match found {
-            Found::Entry { entry, record: None, .. } => Some((entry.target, number)),
+            Found::Entry {
+                entry, record: None, ..
+            } => Some((entry.target, number)),
             _ => None,
         })
         .collect();
@@ -178,7 +197,10 @@ fn load(filesystem: &Filesystem, wanted: &[(Location, usize)]) -> Loaded {
             loaded.push((*number, filesystem.inode_record(*location)));
             continue;
         }
-        if cursor.as_ref().is_none_or(|(subvolume, _)| *subvolume != location.subvolume) {
+        if cursor
+            .as_ref()
+            .is_none_or(|(subvolume, _)| *subvolume != location.subvolume)
+        {
             match filesystem.subvolume_tree(location.subvolume) {
                 Ok(tree) => cursor = Some((location.subvolume, tree.cursor(ReadAhead::Forward))),
                 Err(error) => {
@@ -222,7 +244,12 @@ impl SecondStage {
                 Found::Enter(path) => WalkItem::Enter(path),
                 Found::Leave(path) => WalkItem::Leave(path),
                 Found::Failed(error) => WalkItem::Failed(error),
-                Found::Entry { directory, entry, parent, record } => {
+                Found::Entry {
+                    directory,
+                    entry,
+                    parent,
+                    record,
+                } => {
                     let record = match (record, loaded) {
                         (Some(record), _) => Ok(*record),
                         (None, Some(loaded)) => loaded,
@@ -267,7 +294,11 @@ impl SecondStage {
         record: Result<InodeRecord>,
     ) -> WalkItem {
         let record = record.and_then(|record| {
-            if record.metadata.kind == entry.kind { Ok(record) } else { Err(kind_wrong(parent, &entry, &record)) }
+            if record.metadata.kind == entry.kind {
+                Ok(record)
+            } else {
+                Err(kind_wrong(parent, &entry, &record))
+            }
         });
         match record {
             Ok(record) => WalkItem::Entry(Box::new(WalkEntry {
@@ -278,7 +309,10 @@ impl SecondStage {
                 reader: None,
                 filesystem: self.filesystem.clone(),
             })),
-            Err(error) => WalkItem::Failed(WalkError { path: join(&directory, &entry.name), error }),
+            Err(error) => WalkItem::Failed(WalkError {
+                path: join(&directory, &entry.name),
+                error,
+            }),
         }
     }
 }

@@ -78,7 +78,9 @@ fn data_of(entry: &mut WalkEntry) -> Result<Vec<DataRange>> {
 
 fn entry_of(found: &mut WalkEntry) -> Result<Entry> {
     let metadata = found.metadata().clone();
-    let device = metadata.device.map_or((0, 0), |device| (device.major, device.minor));
+    let device = metadata
+        .device
+        .map_or((0, 0), |device| (device.major, device.minor));
     Ok(Entry {
         mode: metadata.mode,
         uid: metadata.uid,
@@ -86,9 +88,21 @@ fn entry_of(found: &mut WalkEntry) -> Result<Entry> {
         size: metadata.size.get(),
         device,
         modified: time(metadata.modified),
-        xattrs: found.xattrs().iter().map(|xattr| (xattr.name.clone(), xattr.value.clone())).collect(),
-        target: if metadata.kind == FileKind::Symlink { found.link_target()? } else { Vec::new() },
-        data: if metadata.kind == FileKind::Regular { data_of(found)? } else { Vec::new() },
+        xattrs: found
+            .xattrs()
+            .iter()
+            .map(|xattr| (xattr.name.clone(), xattr.value.clone()))
+            .collect(),
+        target: if metadata.kind == FileKind::Symlink {
+            found.link_target()?
+        } else {
+            Vec::new()
+        },
+        data: if metadata.kind == FileKind::Regular {
+            data_of(found)?
+        } else {
+            Vec::new()
+        },
         linked: None,
         extra: Some(Extra {
             inode: metadata.location.inode.get(),
@@ -98,6 +112,7 @@ fn entry_of(found: &mut WalkEntry) -> Result<Entry> {
             changed: time(metadata.changed),
             born: metadata.created.map_or((0, 0), time),
         }),
+        ..Entry::default()
     })
 }
 
@@ -173,21 +188,44 @@ fn every_kind_of_file_is_read_as_the_kernel_shows_it() {
 
 #[test]
 fn compressed_files_are_read_as_the_kernel_shows_them() {
-    for (mount, seed) in [("compress-force=zlib", 2), ("compress-force=lzo", 3), ("compress-force=zstd", 4)] {
-        with_kernel(|| compare(&Specification { mount, seed, ..Specification::default() }));
+    for (mount, seed) in [
+        ("compress-force=zlib", 2),
+        ("compress-force=lzo", 3),
+        ("compress-force=zstd", 4),
+    ] {
+        with_kernel(|| {
+            compare(&Specification {
+                mount,
+                seed,
+                ..Specification::default()
+            })
+        });
     }
 }
 
 #[test]
 fn small_and_large_nodes_and_other_checksums() {
     for (node_kib, checksum, seed) in [(4, "xxhash", 5), (64, "blake2", 6)] {
-        with_kernel(|| compare(&Specification { node_kib, checksum, seed, ..Specification::default() }));
+        with_kernel(|| {
+            compare(&Specification {
+                node_kib,
+                checksum,
+                seed,
+                ..Specification::default()
+            })
+        });
     }
 }
 
 #[test]
 fn holes_with_items_and_without() {
-    with_kernel(|| compare(&Specification { features: &["^no-holes"], seed: 7, ..Specification::default() }));
+    with_kernel(|| {
+        compare(&Specification {
+            features: &["^no-holes"],
+            seed: 7,
+            ..Specification::default()
+        })
+    });
 }
 
 #[test]

@@ -21,16 +21,24 @@ fn btrfs(arguments: &[&str], path: &Path) -> Result<String> {
 fn plant(mount: &Mount) -> Result<()> {
     let top = mount.path().join("sharing");
     btrfs(&["-q", "subvolume", "create"], &top)?;
-    let noise: Vec<u8> = (0..1_000_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let noise: Vec<u8> = (0..1_000_000_u32)
+        .flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes())
+        .collect();
     for number in 0..60 {
-        fs::write(top.join(format!("old-{number}")), &noise[number * 1000..number * 1000 + 200_000])?;
+        fs::write(
+            top.join(format!("old-{number}")),
+            &noise[number * 1000..number * 1000 + 200_000],
+        )?;
     }
     let reflink = |from: &str, to: &str, ranges: &[(u64, u64, u64)]| -> Result<()> {
         for (source, target, length) in ranges {
-            run(Command::new("xfs_io").args(["-f", "-c"]).arg(format!(
-                "reflink {} {source} {target} {length}",
-                top.join(from).display()
-            )).arg(top.join(to)))?;
+            run(Command::new("xfs_io")
+                .args(["-f", "-c"])
+                .arg(format!(
+                    "reflink {} {source} {target} {length}",
+                    top.join(from).display()
+                ))
+                .arg(top.join(to)))?;
         }
         Ok(())
     };
@@ -38,11 +46,18 @@ fn plant(mount: &Mount) -> Result<()> {
     reflink("old-1", "clone-whole", &[(0, 0, 0)])?;
     reflink("old-2", "clone-middle", &[(65_536, 8192, 32_768)])?;
     reflink("old-3", "old-3", &[(0, 1 << 20, 65_536)])?;
-    reflink("old-4", "clone-before", &[(131_072, 0, 4096), (131_072, 1 << 20, 8192)])?;
+    reflink(
+        "old-4",
+        "clone-before",
+        &[(131_072, 0, 4096), (131_072, 1 << 20, 8192)],
+    )?;
     run(Command::new("sync").arg("-f").arg(&top))?;
     for name in ["first", "second"] {
         let snapshot = mount.path().join(name);
-        run(Command::new(newest("btrfs")).args(["-q", "subvolume", "snapshot"]).arg(&top).arg(&snapshot))?;
+        run(Command::new(newest("btrfs"))
+            .args(["-q", "subvolume", "snapshot"])
+            .arg(&top)
+            .arg(&snapshot))?;
         // Some leaves come apart, others stay shared.
         fs::write(snapshot.join("old-5"), b"changed")?;
         fs::write(snapshot.join(format!("new-{name}")), &noise[..300_000])?;
@@ -50,27 +65,43 @@ fn plant(mount: &Mount) -> Result<()> {
         run(Command::new("sync").arg("-f").arg(&snapshot))?;
     }
     fs::write(top.join("young"), &noise[..150_000])?;
-    run(Command::new("xfs_io").args(["-c", "pwrite -q 40960 20000"]).arg(top.join("old-6")))?;
+    run(Command::new("xfs_io")
+        .args(["-c", "pwrite -q 40960 20000"])
+        .arg(top.join("old-6")))?;
     run(Command::new("sync").arg("-f").arg(&top))?;
     Ok(())
 }
 
 fn volume(mount: &'static str) -> Result<Volume> {
-    make_with(&Specification { mount, seed: 21, ..Specification::default() }, plant)
+    make_with(
+        &Specification {
+            mount,
+            seed: 21,
+            ..Specification::default()
+        },
+        plant,
+    )
 }
 
 /// The figures of one file: total, exclusive.
 type Figures = BTreeMap<Vec<u8>, (u64, u64)>;
 
 fn progs_du(top: &Path) -> Result<Figures> {
-    let text = run(Command::new(newest("btrfs")).args(["filesystem", "du", "--raw"]).arg(top))?.stdout;
+    let text = run(Command::new(newest("btrfs"))
+        .args(["filesystem", "du", "--raw"])
+        .arg(top))?
+    .stdout;
     let prefix = format!("{}/", top.display()).into_bytes();
     let mut figures = Figures::new();
     for line in text.split(|byte| *byte == b'\n') {
         let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
         let mut number = || -> Option<u64> { std::str::from_utf8(words.next()?).ok()?.parse().ok() };
-        let (Some(total), Some(exclusive)) = (number(), number()) else { continue };
-        let Some(at) = line.windows(prefix.len()).position(|window| window == prefix) else { continue };
+        let (Some(total), Some(exclusive)) = (number(), number()) else {
+            continue;
+        };
+        let Some(at) = line.windows(prefix.len()).position(|window| window == prefix) else {
+            continue;
+        };
         figures.insert(line[at + prefix.len()..].to_vec(), (total, exclusive));
     }
     Ok(figures)
@@ -104,7 +135,11 @@ fn du_counts_what_the_kernel_counts() {
             let mut compared = 0;
             for (path, figures) in &own {
                 if let Some(other) = expected.get(path) {
-                    ensure!(other == figures, "{}: {other:?}, not {figures:?}", path.escape_ascii());
+                    ensure!(
+                        other == figures,
+                        "{}: {other:?}, not {figures:?}",
+                        path.escape_ascii()
+                    );
                     compared += 1;
                 }
             }
@@ -147,17 +182,28 @@ fn addresses_lead_to_the_files_that_the_kernel_names() {
         for item in filesystem.walk(sharing, WalkOptions::without_content()) {
             let WalkItem::Entry(entry) = item else { continue };
             for range in entry.record.extents.iter().flatten() {
-                let RangeKind::Data(extent) = range.kind else { continue };
+                let RangeKind::Data(extent) = range.kind else {
+                    continue;
+                };
                 let logical = extent.logical.get() + extent.offset.get() + 5000;
                 for ignore_offset in [false, true] {
                     let own = filesystem.data_references(Logical::new(logical), ignore_offset)?;
                     ensure!(own.failures.is_empty(), "{:?}", own.failures);
                     let own: Users = own
                         .iter()
-                        .map(|user| (user.location.inode.get(), user.offset.get(), user.location.subvolume.get()))
+                        .map(|user| {
+                            (
+                                user.location.inode.get(),
+                                user.offset.get(),
+                                user.location.subvolume.get(),
+                            )
+                        })
                         .collect();
                     let expected = progs_resolve(mount.path(), logical, ignore_offset)?;
-                    ensure!(own == expected, "{logical}, all {ignore_offset}: {expected:?}, not {own:?}");
+                    ensure!(
+                        own == expected,
+                        "{logical}, all {ignore_offset}: {expected:?}, not {own:?}"
+                    );
                     ensure!(!own.is_empty());
                     compared += 1;
                 }
@@ -183,24 +229,57 @@ fn paths_of_inodes_and_subvolumes_lead_back() {
         for line in listed.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
             let id: u64 = words[1].parse()?;
-            let path = line.split(" path ").nth(1).context("path")?.trim_start_matches("<FS_TREE>/");
+            let path = line
+                .split(" path ")
+                .nth(1)
+                .context("path")?
+                .trim_start_matches("<FS_TREE>/");
             let info = own.iter().find(|info| info.id.get() == id).context("id")?;
-            ensure!(info.path.as_deref() == Some(path.as_bytes()), "{line}: {:?}", info.path);
+            ensure!(
+                info.path.as_deref() == Some(path.as_bytes()),
+                "{line}: {:?}",
+                info.path
+            );
             ensure!(info.generation().get() == words[3].parse::<u64>()?, "{line}");
-            ensure!(info.place.as_ref().context("place")?.parent.get() == words[5].parse::<u64>()?, "{line}");
-            for (word, uuid) in [("uuid", info.uuid()), ("parent_uuid", info.parent_uuid()), ("received_uuid", info.received_uuid())] {
+            ensure!(
+                info.place.as_ref().context("place")?.parent.get() == words[5].parse::<u64>()?,
+                "{line}"
+            );
+            for (word, uuid) in [
+                ("uuid", info.uuid()),
+                ("parent_uuid", info.parent_uuid()),
+                ("received_uuid", info.received_uuid()),
+            ] {
                 let at = words.iter().position(|other| *other == word).context("uuid")?;
-                ensure!(words[at + 1] == uuid.map_or("-".to_owned(), |uuid| uuid.to_string()), "{line}: {word}");
+                ensure!(
+                    words[at + 1] == uuid.map_or("-".to_owned(), |uuid| uuid.to_string()),
+                    "{line}: {word}"
+                );
             }
             ensure!(filesystem.subvolume_path(info.id)? == path.as_bytes());
-            ensure!(filesystem.resolve(top, path.as_bytes(), buttress_fs::Follow::All)? == Location::root_of(info.id));
+            ensure!(
+                filesystem.resolve(top, path.as_bytes(), buttress_fs::Follow::All)?
+                    == Location::root_of(info.id)
+            );
         }
-        for item in filesystem.walk(top, WalkOptions { one_file_system: true, ..WalkOptions::without_content() }) {
+        for item in filesystem.walk(
+            top,
+            WalkOptions {
+                one_file_system: true,
+                ..WalkOptions::without_content()
+            },
+        ) {
             let WalkItem::Entry(entry) = item else { continue };
             let path = entry.path();
             ensure!(filesystem.resolve(top, &path, buttress_fs::Follow::NotLast)? == entry.location());
-            if entry.location().subvolume == SubvolumeId::TOP_LEVEL && entry.location().placeholder().is_none() {
-                ensure!(filesystem.inode_paths(entry.location())?.contains(&path), "{}", path.escape_ascii());
+            if entry.location().subvolume == SubvolumeId::TOP_LEVEL
+                && entry.location().placeholder().is_none()
+            {
+                ensure!(
+                    filesystem.inode_paths(entry.location())?.contains(&path),
+                    "{}",
+                    path.escape_ascii()
+                );
             }
         }
         Ok(())
@@ -210,9 +289,24 @@ fn paths_of_inodes_and_subvolumes_lead_back() {
 #[test]
 fn space_is_counted_as_df_and_usage_count_it() {
     let specifications = [
-        Specification { seed: 22, ..Specification::default() },
-        Specification { data: "raid5", metadata: "raid1", devices: 3, seed: 23, ..Specification::default() },
-        Specification { mixed: true, data: "single", device_mib: 256, seed: 24, ..Specification::default() },
+        Specification {
+            seed: 22,
+            ..Specification::default()
+        },
+        Specification {
+            data: "raid5",
+            metadata: "raid1",
+            devices: 3,
+            seed: 23,
+            ..Specification::default()
+        },
+        Specification {
+            mixed: true,
+            data: "single",
+            device_mib: 256,
+            seed: 24,
+            ..Specification::default()
+        },
     ];
     for specification in specifications {
         with_kernel(|| {
@@ -227,11 +321,22 @@ fn space_is_counted_as_df_and_usage_count_it() {
                 .iter()
                 .map(|group| {
                     let profile = group.flags.profile().map_or("unknown", |profile| profile.name());
-                    format!("{}, {profile}: total={}, used={}", group.flags.type_name(), group.total, group.used)
+                    format!(
+                        "{}, {profile}: total={}, used={}",
+                        group.flags.type_name(),
+                        group.total,
+                        group.used
+                    )
                 })
                 .collect();
-            own.push(format!("GlobalReserve, single: total={}, used=0", space.global_reserve));
-            ensure!(df.lines().eq(own.iter().map(String::as_str)), "{df}\nown: {own:#?}");
+            own.push(format!(
+                "GlobalReserve, single: total={}, used=0",
+                space.global_reserve
+            ));
+            ensure!(
+                df.lines().eq(own.iter().map(String::as_str)),
+                "{df}\nown: {own:#?}"
+            );
             let usage = btrfs(&["filesystem", "usage", "--raw"], mount.path())?;
             let totals = space.totals();
             for (word, bytes) in [
@@ -243,8 +348,11 @@ fn space_is_counted_as_df_and_usage_count_it() {
                 ("(min:", totals.free_min),
             ] {
                 let after = usage.split(word).nth(1).context(word)?;
-                let number: String =
-                    after.chars().skip_while(|c| c.is_whitespace()).take_while(char::is_ascii_digit).collect();
+                let number: String = after
+                    .chars()
+                    .skip_while(|c| c.is_whitespace())
+                    .take_while(char::is_ascii_digit)
+                    .collect();
                 ensure!(number.parse() == Ok(bytes.get()), "{word} {bytes}\n{usage}");
             }
             Ok(())
