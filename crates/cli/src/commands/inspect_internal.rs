@@ -9,6 +9,7 @@ pub mod dump_super;
 pub mod dump_tree;
 pub mod inode_resolve;
 pub mod list_chunks;
+pub mod logical_resolve;
 mod paths;
 mod print;
 pub mod rootid;
@@ -23,6 +24,7 @@ pub const ROWS: &[Row] = &[
     leaf::<dump_tree::DumpTree>(),
     leaf::<inode_resolve::InodeResolve>(),
     leaf::<list_chunks::ListChunks>(),
+    leaf::<logical_resolve::LogicalResolve>(),
     leaf::<rootid::RootId>(),
     leaf::<tree_stats::TreeStats>(),
 ];

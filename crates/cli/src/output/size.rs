@@ -46,20 +46,31 @@ impl Units {
     };
 
     /// The size as text.
-    #[expect(clippy::cast_precision_loss, reason = "two digits are printed")]
+    ///
+    /// As in btrfs-progs the division is in single precision, and on the way to a friendly unit each step but
+    /// the last drops the remainder: 263585792 bytes are `263.58MB`.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "two digits are printed, as btrfs-progs rounds them"
+    )]
     pub fn text(self, bytes: u64) -> String {
         let (step, names) = match self.base {
             Base::Iec => (1024u64, &IEC),
             Base::Si => (1000, &SI),
         };
-        let power = match self.unit {
+        let (power, dropped) = match self.unit {
             Unit::Raw => return bytes.to_string(),
-            Unit::Fixed(power) => power,
-            Unit::Human => bytes.checked_ilog(step).unwrap_or(0).min(6),
+            Unit::Fixed(power) => (power, 0),
+            Unit::Human => {
+                let power = bytes.checked_ilog(step).unwrap_or(0).min(6);
+                (power, power.saturating_sub(1))
+            }
         };
-        let divisor = step.checked_pow(power).unwrap_or(u64::MAX);
+        let unit_of = |power: u32| step.checked_pow(power).unwrap_or(u64::MAX);
         let name = names.get(power as usize).copied().unwrap_or("B");
-        format!("{:.2}{name}", bytes as f64 / divisor as f64)
+        let whole = bytes.checked_div(unit_of(dropped)).unwrap_or(0);
+        let rest = unit_of(power.saturating_sub(dropped));
+        format!("{:.2}{name}", whole as f32 / rest as f32)
     }
 
     /// The size as text, with `-` for zero, as tables show it.
@@ -217,12 +228,19 @@ mod tests {
         }
         .units();
         assert_eq!(si.text(16384), "16.38kB");
+        assert_eq!(si.text(263_585_792), "263.58MB");
         let mbytes = UnitFlags {
             mbytes: true,
             ..UnitFlags::default()
         }
         .units();
         assert_eq!(mbytes.text(16384), "0.02MiB");
+        let gbytes = UnitFlags {
+            gbytes: true,
+            ..UnitFlags::default()
+        }
+        .units();
+        assert_eq!(gbytes.text(16_711_680), "0.02GiB");
     }
 
     #[test]

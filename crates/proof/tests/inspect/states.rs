@@ -2,8 +2,8 @@
 //!
 //! Most of it is gone once the volume is unmounted, so the images are copied while it is mounted.
 
-use crate::compare::{chunks, equal, everything, missing, tree_statistics};
-use anyhow::{Context, Result, ensure};
+use crate::compare::{chunks, equal, everything, missing, shows, tree_statistics};
+use anyhow::{Context, Result};
 use buttress_oracle::loop_device::{LoopDevice, Mount};
 use buttress_oracle::tools::{newest, run};
 use buttress_oracle::volumes::{Fill, Specification, format};
@@ -59,6 +59,7 @@ fn pending_log() -> Result<Outcome> {
     let images = [image];
     everything(&images)?;
     equal(&["dump-tree", "-t", "tree-log"], &images)?;
+    shows(&["dump-tree"], &images, "dir log end")?;
     Ok(Outcome::Passed)
 }
 
@@ -77,7 +78,9 @@ fn orphans() -> Result<Outcome> {
     let image = copy(images.first().context("an image")?, "orphans")?;
     drop(file);
     mount.close()?;
-    everything(&[image])?;
+    let images = [image];
+    everything(&images)?;
+    shows(&["dump-tree"], &images, "key (ORPHAN ORPHAN_ITEM ")?;
     Ok(Outcome::Passed)
 }
 
@@ -96,6 +99,7 @@ fn bitmaps() -> Result<Outcome> {
     mount.close()?;
     everything(&images)?;
     tree_statistics(images.first().context("an image")?, &[5, 10])?;
+    shows(&["dump-tree", "-t", "10"], &images, "free space bitmap")?;
     Ok(Outcome::Passed)
 }
 
@@ -183,7 +187,9 @@ fn paused_balance() -> Result<Outcome> {
     mount.close()?;
     let image = copied.context("the balance was over before it was seen")?;
     // The copy may have been taken between two commits: only trees of the last commit are in it.
-    equal(&["dump-tree", "-t", "root"], &[image])?;
+    let images = [image];
+    equal(&["dump-tree", "-t", "root"], &images)?;
+    shows(&["dump-tree", "-t", "root"], &images, "balance status flags")?;
     Ok(Outcome::Passed)
 }
 
@@ -213,7 +219,7 @@ fn replaced_device() -> Result<Outcome> {
     mount.close()?;
     drop(new_device);
     everything(&images)?;
-    ensure!(images.len() == 2);
+    shows(&["dump-tree", "-t", "dev"], &images, "state FINISHED")?;
     Ok(Outcome::Passed)
 }
 

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress_format::node::{BlockProblem, DamagedBlock, Expectation, TreeBlock};
-use buttress_format::{Key, Logical, TreeId};
+use buttress_format::{Incompat, Key, Logical, TreeId};
 use buttress_fs::Filesystem;
 use buttress_tree::{BlockOrder, ReadAhead, RootPointer, Tree};
 use buttress_volume::ExtentRead;
@@ -89,6 +89,7 @@ impl Subcommand for DumpTree {
             checksum_items: self.csum_items,
             checksum_bytes: superblock.checksum_type.size_bytes(),
             sector_bytes: superblock.sector_bytes,
+            simple_quotas: superblock.incompat.contains(Incompat::SIMPLE_QUOTA),
         };
         let order = if self.dfs || self.extents {
             BlockOrder::Depth

@@ -1,7 +1,7 @@
 //! `buttress inspect-internal list-chunks`: where each stripe of each chunk lies.
 //!
 //! The table is that of btrfs-progs. A chunk has a line for each of its stripes; its length is that of the
-//! chunk. PNumber counts the lines of a device by physical address, LNumber the chunks by logical address.
+//! chunk. PNumber counts the lines of a device by physical address, LNumber by logical address.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -97,7 +97,7 @@ struct Line {
     physical: Physical,
     length: u64,
     profile: BlockGroupFlags,
-    /// The chunk's place among the chunks, from 1.
+    /// Its place among the lines of the device by logical address, from 1.
     logical_number: u64,
     logical: u64,
     /// Bytes of the chunk in use; unknown where its block group is missing.
@@ -108,14 +108,12 @@ fn lines(context: &Context, filesystem: &Filesystem) -> Result<Vec<Line>> {
     let sector_bytes = filesystem.superblock().sector_bytes;
     let groups = block_group_tree(filesystem)?;
     let mut lines = Vec::new();
-    let mut logical_number = 0u64;
     let keys = Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, 0)
         ..=Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, u64::MAX);
     for item in filesystem.tree(TreeId::CHUNK)?.range(keys, ReadAhead::Forward) {
         let item = item.context("chunk tree")?;
         let key = item.key();
         let chunk = Chunk::parse(&key, item.data(), sector_bytes)?;
-        logical_number = logical_number.saturating_add(1);
         let length = chunk.length.get();
         let used = used_bytes(&groups, key.offset, length).unwrap_or_else(|error| {
             context.lost(&error);
@@ -127,19 +125,26 @@ fn lines(context: &Context, filesystem: &Filesystem) -> Result<Vec<Line>> {
             physical: stripe.physical,
             length,
             profile: chunk.profile,
-            logical_number,
+            logical_number: 0,
             logical: key.offset,
             used,
         }));
     }
+    lines.sort_by_key(|line| (line.device, line.logical, line.physical));
+    number(&mut lines, |line| &mut line.logical_number);
     lines.sort_by_key(|line| (line.device, line.physical));
+    number(&mut lines, |line| &mut line.physical_number);
+    Ok(lines)
+}
+
+/// Counts the lines of each device in their order, from 1.
+fn number(lines: &mut [Line], field: fn(&mut Line) -> &mut u64) {
     let mut numbers: BTreeMap<DeviceId, u64> = BTreeMap::new();
-    for line in &mut lines {
+    for line in lines {
         let number = numbers.entry(line.device).or_default();
         *number = number.saturating_add(1);
-        line.physical_number = *number;
+        *field(line) = *number;
     }
-    Ok(lines)
 }
 
 /// The tree with the block group items.

@@ -46,6 +46,8 @@ pub(super) struct Options {
     pub(super) checksum_bytes: usize,
     /// Unit of data that has one checksum.
     pub(super) sector_bytes: u32,
+    /// The volume has simple quotas: the quota status says since when.
+    pub(super) simple_quotas: bool,
 }
 
 /// An item that could not be printed.
@@ -182,7 +184,7 @@ fn item_body(sink: &mut impl Sink, key: &Key, data: &[u8], options: &Options) ->
         ItemType::DEV_ITEM => chunk::device_item(sink, data),
         ItemType::DEV_EXTENT => chunk::device_extent(sink, data),
         ItemType::RAID_STRIPE => chunk::raid_stripe(sink, data),
-        ItemType::QGROUP_STATUS => quota::status(sink, data),
+        ItemType::QGROUP_STATUS => quota::status(sink, data, options),
         ItemType::QGROUP_INFO => quota::info(sink, data),
         ItemType::QGROUP_LIMIT => quota::limit(sink, data),
         ItemType::PERSISTENT_ITEM => state::persistent(sink, key, data),

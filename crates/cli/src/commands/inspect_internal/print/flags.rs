@@ -107,9 +107,6 @@ pub(crate) fn quota_status(flags: u64) -> String {
     text
 }
 
-/// Whether simple quotas are on.
-pub(crate) const QUOTA_SIMPLE_MODE: u64 = 1 << 3;
-
 /// Bits of a superblock's flags field.
 pub(crate) const SUPERBLOCK_FLAGS: &[(u64, &str)] = &[
     (1 << 0, "WRITTEN"),

@@ -2,13 +2,14 @@
 //!
 //! Source: on-disk format documentation, sections QGROUP_STATUS, QGROUP_INFO, QGROUP_LIMIT; "Simple quotas".
 
+use super::Options;
 use super::fields::{Fields, Short};
 use super::flags;
 use super::sink::Sink;
 use super::value::{PlainHex, Signed};
 
 /// QGROUP_STATUS.
-pub(super) fn status(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
+pub(super) fn status(sink: &mut impl Sink, data: &[u8], options: &Options) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     let (version, generation) = (fields.u64()?, fields.u64()?);
     let (flags, scan) = (fields.u64()?, fields.u64()?);
@@ -17,8 +18,7 @@ pub(super) fn status(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     sink.field("generation", generation);
     sink.field("flags", flags::quota_status(flags));
     sink.field("scan", scan);
-    // Only simple quotas have the generation in which they were enabled.
-    if flags & flags::QUOTA_SIMPLE_MODE != 0 && fields.rest_bytes() > 0 {
+    if options.simple_quotas {
         sink.field("enable_gen", fields.u64()?);
     }
     sink.end();

@@ -195,6 +195,9 @@ impl Value for Moment {
     }
 }
 
+/// Longer values are cut off in text, as btrfs-progs does; names cannot be longer. JSON holds all of them.
+const TEXT_BYTES_MAX: usize = 255;
+
 /// A name or other bytes of a user: printed with escapes, or as `HIDDEN`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name<'a> {
@@ -209,7 +212,7 @@ impl Value for Name<'_> {
         if self.hide {
             out.push("HIDDEN");
         } else {
-            escape(out, self.bytes);
+            escape(out, self.bytes.get(..TEXT_BYTES_MAX).unwrap_or(self.bytes));
         }
     }
 
@@ -263,6 +266,7 @@ fn escape(out: &mut Text, bytes: &[u8]) {
             0x0b => out.push("\\v"),
             0x0c => out.push("\\f"),
             b'\r' => out.push("\\r"),
+            0x1b => out.push("\\e"),
             _ => {
                 // Writing to memory cannot fail.
                 let _ = write!(out, "\\{byte:03o}");
@@ -295,10 +299,10 @@ mod tests {
 
     #[test]
     fn names_are_escaped() {
-        let bytes = b"c\x01\x7f\x80\r\x0b\x0c\x07\x08\0z \"'\\\n\t";
+        let bytes = b"c\x01\x1b\x7f\x80\r\x0b\x0c\x07\x08\0z \"'\\\n\t";
         assert_eq!(
             text(Name { bytes, hide: false }),
-            "c\\001\\177\\200\\r\\v\\f\\a\\b\\000z\\ \"'\\\\\\n\\t"
+            "c\\001\\e\\177\\200\\r\\v\\f\\a\\b\\000z\\ \"'\\\\\\n\\t"
         );
         assert_eq!(text(Name { bytes, hide: true }), "HIDDEN");
     }
