@@ -4,6 +4,11 @@ use crate::tools::run;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
+
+/// How often, and after which pause, unmounting is tried again while the mount is busy.
+const UMOUNT_RETRIES: u32 = 30;
+const UMOUNT_PAUSE: Duration = Duration::from_millis(100);
 
 /// An image file attached as a block device until it is dropped.
 #[derive(Debug)]
@@ -95,7 +100,16 @@ impl Mount {
 
     fn unmount(&mut self) -> Result<()> {
         if let Some(directory) = self.directory.take() {
-            let unmounted = run(Command::new("umount").arg(directory.path()));
+            let umount = || run(Command::new("umount").arg(directory.path()));
+            // Another program of the machine may be looking into the mount at this moment.
+            let mut unmounted = umount();
+            for _ in 0..UMOUNT_RETRIES {
+                if unmounted.is_ok() {
+                    break;
+                }
+                std::thread::sleep(UMOUNT_PAUSE);
+                unmounted = umount();
+            }
             if let Err(error) = unmounted {
                 // A directory that is still mounted must not be removed.
                 let kept = directory.keep();
