@@ -46,7 +46,7 @@ pub use engine::Engine;
 pub use error::{IoError, Operation};
 pub use fault::{Fault, FaultyBackend};
 pub use memory::MemoryBackend;
-pub use partition::Offset;
+pub use partition::{Offset, window as partition_window};
 pub use queue::request::ReadRequest;
 pub use queue::statistics::{Counters, QueueStatistics};
 pub use simulation::flash::FlashTimes;

@@ -44,7 +44,10 @@ pub(crate) struct Partition {
 ///
 /// `sector_bytes` is the device's logical sector, in which tables count; `None` for image files, which do not
 /// tell: there a GUID table shows it by where it lies, and a master boot record is taken to count 512 bytes.
-pub(crate) fn window(
+///
+/// # Errors
+/// When there is no such place, or no table, or the table is damaged.
+pub fn window(
     whole: Arc<dyn Backend>,
     offset: Offset,
     sector_bytes: Option<u32>,

@@ -1,0 +1,112 @@
+//! Hostile input: what must withstand any bytes, as functions of bytes.
+//!
+//! Each [`Target`] feeds its input to one structure, or to a whole volume, after making valid again what would
+//! stop the input at the door (checksums, addresses, hashes in keys). Targets never fail: what they look for
+//! is a panic, a hang, or memory without bound. They say whether the input got past the first checks, because a
+//! target that refuses everything shows nothing.
+//!
+//! The same functions run under libFuzzer (`fuzz/`, `cargo xtask fuzz`) and, over the committed inputs, in this
+//! crate's tests. The rooms:
+//!
+//! - [`input`]: draws numbers and bytes from an input;
+//! - [`items`], [`blocks`], [`compressed`], [`partitions`]: the targets of single structures;
+//! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them;
+//! - [`seeds`]: inputs to begin with, cut out of those volumes; [`corpus`]: inputs kept in one file.
+
+pub mod blocks;
+pub mod compressed;
+pub mod corpus;
+pub mod input;
+pub mod items;
+pub mod mutation;
+pub mod partitions;
+pub mod seed_volume;
+pub mod seeds;
+
+/// How far an input got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// The first checks refused it.
+    Refused,
+    /// It passed them.
+    Passed,
+}
+
+impl Depth {
+    /// [`Depth::Passed`] for `true`.
+    #[must_use]
+    pub const fn passed(passed: bool) -> Self {
+        if passed { Self::Passed } else { Self::Refused }
+    }
+}
+
+/// A function of bytes that must withstand any.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The name of the target, and of its files.
+    pub name: &'static str,
+    /// The longest input that makes sense.
+    pub input_bytes_max: usize,
+    /// Takes any bytes.
+    pub body: fn(&[u8]) -> Depth,
+}
+
+/// All targets.
+#[must_use]
+pub fn targets() -> Vec<Target> {
+    let mut targets = vec![
+        Target {
+            name: "superblock",
+            input_bytes_max: 4096,
+            body: blocks::superblock,
+        },
+        Target {
+            name: "tree_block",
+            input_bytes_max: 4200,
+            body: blocks::tree_block,
+        },
+        Target {
+            name: "leaf",
+            input_bytes_max: 4096,
+            body: blocks::leaf,
+        },
+        Target {
+            name: "node",
+            input_bytes_max: 2048,
+            body: blocks::node,
+        },
+        Target {
+            name: "zlib",
+            input_bytes_max: 4096,
+            body: compressed::zlib,
+        },
+        Target {
+            name: "zstd",
+            input_bytes_max: 4096,
+            body: compressed::zstd,
+        },
+        Target {
+            name: "lzo",
+            input_bytes_max: 4096,
+            body: compressed::lzo,
+        },
+        Target {
+            name: "gpt",
+            input_bytes_max: 4096,
+            body: partitions::gpt,
+        },
+        Target {
+            name: "mbr",
+            input_bytes_max: 4096,
+            body: partitions::mbr,
+        },
+    ];
+    targets.extend(items::targets());
+    targets
+}
+
+/// The target of this name.
+#[must_use]
+pub fn target(name: &str) -> Option<Target> {
+    targets().into_iter().find(|target| target.name == name)
+}
