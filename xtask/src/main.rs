@@ -1,5 +1,6 @@
 //! The project's own chores: `cargo xtask CHORE`.
 
+mod fuzz;
 mod licences;
 mod run;
 mod soak;
@@ -15,6 +16,8 @@ cargo xtask CHORE
   test [FILTER]        all tests; installs or names the tools that the kernel comparisons need
   licences             checks every dependency's licence and source against deny.toml
   bench NAME [WORDS]   benchmarks, both sides in one run: read, sweep, tiny
+  fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]
+                       fuzz targets with coverage, and what they reached
   soak [--seed N] [--seconds N]
                        deep random runs against the kernel
   tour-image           makes the volume that `buttress tour` shows (needs root)
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
         "test" => test::run(&rest),
         "licences" => licences::run(),
         "bench" => run::bench(&rest),
+        "fuzz" => fuzz::run(&rest),
         "soak" => soak::run(&rest),
         "tour-image" => tour_image::make(),
         _ => {

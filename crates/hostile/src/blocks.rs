@@ -107,7 +107,9 @@ pub fn leaf(bytes: &[u8]) -> Depth {
         let length = usize::from(input.u16() % 2048);
         let data = input.bytes(length);
         let mut key = Key::new(ObjectId::new(objectid), item_type, offset);
-        items::mend(&mut key, data);
+        if how & 0x10 == 0 {
+            items::mend(&mut key, data);
+        }
         if room < 25 + data.len() {
             break;
         }

@@ -10,12 +10,14 @@
 //!
 //! - [`input`]: draws numbers and bytes from an input;
 //! - [`items`], [`blocks`], [`compressed`], [`partitions`]: the targets of single structures;
+//! - [`image`]: the target of whole volumes;
 //! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them;
 //! - [`seeds`]: inputs to begin with, cut out of those volumes; [`corpus`]: inputs kept in one file.
 
 pub mod blocks;
 pub mod compressed;
 pub mod corpus;
+pub mod image;
 pub mod input;
 pub mod items;
 pub mod mutation;
@@ -55,6 +57,11 @@ pub struct Target {
 #[must_use]
 pub fn targets() -> Vec<Target> {
     let mut targets = vec![
+        Target {
+            name: "image",
+            input_bytes_max: 1024,
+            body: image::image,
+        },
         Target {
             name: "superblock",
             input_bytes_max: 4096,

@@ -1,0 +1,333 @@
+//! `cargo xtask fuzz`: runs the fuzz targets under libFuzzer, and says what they reached.
+//!
+//! The targets are built once, with coverage, in a target directory of their own. Each then runs for its share of the
+//! seconds, several at a time: whole images get half of them, as they hold everything else. The working corpora stay
+//! in the target directory; `--keep` folds them, reduced to what adds coverage, into `fuzz/corpus`.
+//!
+//! A finding ends its target's run: the input is put into `fuzz/regressions/TARGET`, from where `cargo test` runs it
+//! too, and the chore fails at the end.
+
+use anyhow::{Context, Result, bail};
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Instant;
+
+/// Coverage instrumentation of LLVM as libFuzzer wants it. Overflows and debug assertions count as findings.
+const RUST_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Cforce-frame-pointers=yes";
+
+/// The name of the target of whole images.
+const IMAGE: &str = "image";
+/// An input may take this long.
+const TIMEOUT_SECONDS: u64 = 30;
+/// An input may take this much memory, all in all and at once.
+const MEMORY_MIB: u64 = 1024;
+const ALLOCATION_MIB: u64 = 256;
+
+struct Options {
+    seconds: u64,
+    jobs: usize,
+    keep: bool,
+    names: Vec<String>,
+}
+
+#[derive(Clone)]
+struct Target {
+    name: String,
+    input_bytes_max: u64,
+    seconds: u64,
+}
+
+/// What a run of one target reached.
+struct Reached {
+    name: String,
+    executions: u64,
+    passed: u64,
+    cpu_seconds: f64,
+    coverage: u64,
+    features: u64,
+    corpus: usize,
+    peak_mib: u64,
+    finding: Option<String>,
+}
+
+/// Runs the chore: `[--seconds N] [--jobs N] [--keep] [TARGET…]`; seconds are CPU time over all targets.
+pub fn run(args: &[String]) -> Result<()> {
+    let options = parse(args)?;
+    let root = root();
+    let folder = root.join("target/fuzz");
+    let programs = build(&root, &folder)?;
+    let targets = plan(&programs, &options)?;
+    let queue = Mutex::new(VecDeque::from(targets));
+    let results = Mutex::new(Vec::new());
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(|| {
+                loop {
+                    let Some(target) = queue.lock().ok().and_then(|mut queue| queue.pop_front()) else { return };
+                    let result = fuzz(&root, &folder, &programs, &target)
+                        .with_context(|| format!("fuzzing {}", target.name));
+                    if let Ok(reached) = &result {
+                        eprintln!("{}", row(reached));
+                    }
+                    if let Ok(mut results) = results.lock() {
+                        results.push(result);
+                    }
+                }
+            });
+        }
+    });
+    let results = results.into_inner().map_err(|_| anyhow::anyhow!("a thread failed"))?;
+    let mut reached = results.into_iter().collect::<Result<Vec<_>>>()?;
+    reached.sort_by(|left, right| left.name.cmp(&right.name));
+    report(&reached, began);
+    if options.keep {
+        for reached in &reached {
+            fold(&folder, &programs, &reached.name)?;
+        }
+    }
+    let findings: Vec<_> = reached.iter().filter_map(|reached| reached.finding.clone()).collect();
+    if !findings.is_empty() {
+        bail!("{} findings:\n{}", findings.len(), findings.join("\n"));
+    }
+    Ok(())
+}
+
+fn root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own).to_path_buf()
+}
+
+fn parse(args: &[String]) -> Result<Options> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut options = Options { seconds: 60, jobs: processors, keep: false, names: Vec::new() };
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        let mut number = || -> Result<u64> {
+            let value = words.next().with_context(|| format!("{word} wants a number"))?;
+            value.parse().with_context(|| format!("{word} {value}"))
+        };
+        match word.as_str() {
+            "--seconds" => options.seconds = number()?,
+            "--jobs" => options.jobs = usize::try_from(number()?)?.max(1),
+            "--keep" => options.keep = true,
+            name if !name.starts_with('-') => options.names.push(name.to_owned()),
+            _ => bail!("{word} is unknown: cargo xtask fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]"),
+        }
+    }
+    Ok(options)
+}
+
+struct Programs {
+    fuzz: PathBuf,
+    corpus: PathBuf,
+}
+
+fn build(root: &Path, folder: &Path) -> Result<Programs> {
+    let triple = host()?;
+    let mut build = Command::new("cargo");
+    build
+        .args(["build", "--release", "--manifest-path"])
+        .arg(root.join("fuzz/Cargo.toml"))
+        .args(["--target", &triple, "--bin", "fuzz", "--target-dir"])
+        .arg(folder.join("build"))
+        .env("RUSTFLAGS", RUST_FLAGS);
+    run_to_end(&mut build)?;
+    let mut build = Command::new("cargo");
+    build
+        .args(["build", "--release", "--manifest-path"])
+        .arg(root.join("fuzz/Cargo.toml"))
+        .args(["--bin", "corpus", "--target-dir"])
+        .arg(folder.join("build"))
+        .env_remove("RUSTFLAGS");
+    run_to_end(&mut build)?;
+    Ok(Programs {
+        fuzz: folder.join("build").join(triple).join("release/fuzz"),
+        corpus: folder.join("build/release/corpus"),
+    })
+}
+
+/// The machine's target triple: flags that are given for it do not reach build scripts.
+fn host() -> Result<String> {
+    let output = Command::new("rustc").arg("-vV").output().context("running rustc")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(line.context("rustc does not name its host")?.to_owned())
+}
+
+fn run_to_end(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("starting {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} ended with {status}");
+    }
+    Ok(())
+}
+
+/// The targets, each with its seconds: half of all for images, the rest in equal parts.
+fn plan(programs: &Programs, options: &Options) -> Result<Vec<Target>> {
+    let output = Command::new(&programs.corpus).arg("list").output().context("listing the targets")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut targets = Vec::new();
+    for line in text.lines() {
+        let (name, bytes) = line.split_once(' ').context("a line of the list of targets")?;
+        if options.names.is_empty() || options.names.iter().any(|wanted| wanted == name) {
+            let (name, input_bytes_max) = (name.to_owned(), bytes.parse()?);
+            targets.push(Target { name, input_bytes_max, seconds: 0 });
+        }
+    }
+    let others = targets.iter().filter(|target| target.name != IMAGE).count() as u64;
+    let has_image = targets.iter().any(|target| target.name == IMAGE);
+    let for_image = match (has_image, others) {
+        (false, _) => 0,
+        (true, 0) => options.seconds,
+        (true, _) => options.seconds / 2,
+    };
+    for target in &mut targets {
+        target.seconds = if target.name == IMAGE {
+            // Several runs at once, so that the long target does not end alone.
+            for_image / options.jobs as u64
+        } else {
+            (options.seconds - for_image) / others.max(1)
+        }
+        .max(1);
+    }
+    let image = targets.iter().find(|target| target.name == IMAGE).cloned();
+    for _ in 1..options.jobs {
+        targets.extend(image.clone());
+    }
+    targets.sort_by_key(|target| std::cmp::Reverse(target.seconds));
+    if targets.is_empty() {
+        bail!("no target of that name; the names are:\n{text}");
+    }
+    Ok(targets)
+}
+
+fn fuzz(root: &Path, folder: &Path, programs: &Programs, target: &Target) -> Result<Reached> {
+    let name = &target.name;
+    let corpus = folder.join("corpus").join(name);
+    unpack(programs, name, &corpus)?;
+    let found = folder.join("found").join(name);
+    fs::create_dir_all(&found)?;
+    static RUNS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    let number = RUNS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let share = folder.join(format!("share-{name}-{number}"));
+    let output = Command::new(&programs.fuzz)
+        .arg(format!("-max_total_time={}", target.seconds))
+        .arg(format!("-max_len={}", target.input_bytes_max))
+        .arg(format!("-timeout={TIMEOUT_SECONDS}"))
+        .arg(format!("-rss_limit_mb={MEMORY_MIB}"))
+        .arg(format!("-malloc_limit_mb={ALLOCATION_MIB}"))
+        .arg(format!("-artifact_prefix={}/", found.display()))
+        .args(["-print_final_stats=1", "-len_control=20", "-reload=1", "-use_value_profile=1"])
+        .arg(&corpus)
+        .env("BUTTRESS_FUZZ_TARGET", name)
+        .env("BUTTRESS_FUZZ_SHARE", &share)
+        .stdin(Stdio::null())
+        .output()
+        .context("starting the fuzzer")?;
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    fs::write(folder.join(format!("log-{name}-{number}")), &log)?;
+    let counted = fs::read_to_string(&share).unwrap_or_default();
+    let mut counts = counted.split_whitespace().map(|word| word.parse().unwrap_or(0));
+    let (counted, passed) = (counts.next().unwrap_or(0), counts.next().unwrap_or(0));
+    let executions = stat(&log, "stat::number_of_executed_units:").unwrap_or(counted);
+    let finding = if output.status.success() { None } else { Some(keep_finding(root, &found, name, &log)?) };
+    Ok(Reached {
+        name: name.clone(),
+        executions,
+        passed: if counted == 0 { 0 } else { (passed as f64 / counted as f64 * executions as f64) as u64 },
+        cpu_seconds: target.seconds as f64,
+        coverage: last(&log, " cov: ").unwrap_or(0),
+        features: last(&log, " ft: ").unwrap_or(0),
+        corpus: fs::read_dir(&corpus)?.count(),
+        peak_mib: stat(&log, "stat::peak_rss_mb:").unwrap_or(0),
+        finding,
+    })
+}
+
+fn unpack(programs: &Programs, name: &str, corpus: &Path) -> Result<()> {
+    run_to_end(Command::new(&programs.corpus).args(["unpack", name]).arg(corpus))
+}
+
+/// Puts the input of a finding among the regressions, and says where.
+fn keep_finding(root: &Path, found: &Path, name: &str, log: &str) -> Result<String> {
+    let said = log.lines().find(|line| line.contains("panicked at") || line.contains("ERROR: libFuzzer"));
+    let folder = root.join("fuzz/regressions").join(name);
+    fs::create_dir_all(&folder)?;
+    let mut kept = Vec::new();
+    for file in fs::read_dir(found)? {
+        let file = file?;
+        let to = folder.join(file.file_name());
+        fs::rename(file.path(), &to)?;
+        kept.push(to.display().to_string());
+    }
+    Ok(format!("{name}: {} ({})", said.unwrap_or("ended early"), kept.join(", ")))
+}
+
+/// The number after a label of libFuzzer's final statistics.
+fn stat(log: &str, label: &str) -> Option<u64> {
+    log.lines().find_map(|line| line.strip_prefix(label)?.trim().parse().ok())
+}
+
+/// The number after the last occurrence of a label in libFuzzer's progress lines.
+fn last(log: &str, label: &str) -> Option<u64> {
+    log.lines().rev().find_map(|line| line.split_once(label)?.1.split_whitespace().next()?.parse().ok())
+}
+
+/// Reduces a working corpus to the inputs that add coverage, and packs them as the committed one.
+fn fold(folder: &Path, programs: &Programs, name: &str) -> Result<()> {
+    let reduced = folder.join("reduced").join(name);
+    if reduced.exists() {
+        fs::remove_dir_all(&reduced)?;
+    }
+    fs::create_dir_all(&reduced)?;
+    let output = Command::new(&programs.fuzz)
+        .arg("-merge=1")
+        .arg(&reduced)
+        .arg(folder.join("corpus").join(name))
+        .env("BUTTRESS_FUZZ_TARGET", name)
+        .stdin(Stdio::null())
+        .output()
+        .context("starting the fuzzer")?;
+    if !output.status.success() {
+        bail!("reducing the corpus of {name} ended with {}", output.status);
+    }
+    run_to_end(Command::new(&programs.corpus).args(["pack", name]).arg(&reduced))
+}
+
+fn row(reached: &Reached) -> String {
+    let share = 100.0 * reached.passed as f64 / reached.executions.max(1) as f64;
+    format!(
+        "{:24} {:>12} {:>8.0} {:>7.1} {:>7} {:>8} {:>7} {:>6}",
+        reached.name,
+        reached.executions,
+        reached.cpu_seconds,
+        share,
+        reached.coverage,
+        reached.features,
+        reached.corpus,
+        reached.peak_mib
+    )
+}
+
+fn report(reached: &[Reached], began: Instant) {
+    println!(
+        "{:24} {:>12} {:>8} {:>7} {:>7} {:>8} {:>7} {:>6}",
+        "target", "executions", "CPU s", "past %", "edges", "features", "corpus", "MiB"
+    );
+    for reached in reached {
+        println!("{}", row(reached));
+    }
+    let executions: u64 = reached.iter().map(|reached| reached.executions).sum();
+    let seconds: f64 = reached.iter().map(|reached| reached.cpu_seconds).sum();
+    println!(
+        "{executions} inputs in {:.2} CPU hours ({:.2} hours on the clock); past %: got past the first checks",
+        seconds / 3600.0,
+        began.elapsed().as_secs_f64() / 3600.0
+    );
+}
