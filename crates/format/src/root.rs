@@ -9,15 +9,17 @@
 //!
 //! Source: on-disk format documentation, sections "ROOT_ITEM" and "ROOT_REF/ROOT_BACKREF".
 
+mod reference;
+
+pub use reference::{RawRootRef, RootRef};
+
 use crate::inode::{InodeItem, RawInodeItem, RawTimestamp, Timestamp};
 use crate::item_error::{ItemError, ItemProblem};
-use crate::key::{ItemType, Key, RawKey};
-use crate::names::check_name;
+use crate::key::{Key, RawKey};
 use crate::raw;
-use crate::tree_checker::is_file_tree;
 use crate::units::{ByteCount, Generation, InodeNumber, Logical, ObjectId, TreeId};
 use uuid::Uuid;
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Levels that a tree can have: a root is at level 0 to 7.
@@ -278,73 +280,6 @@ fn check(stored: &RawRootItem, sector_bytes: u32) -> Result<(), RootProblem> {
     Ok(())
 }
 
-/// The fixed part of a root reference; the name follows.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct RawRootRef {
-    /// Inode of the directory in the parent.
-    pub directory: U64,
-    /// Offset of the `DIR_INDEX` in that directory.
-    pub sequence: U64,
-    /// Length of the name that follows.
-    pub name_bytes: U16,
-}
-
-const _: () = assert!(size_of::<RawRootRef>() == 18);
-
-/// Where a subvolume hangs: a directory of its parent, and the name there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RootRef<'a> {
-    /// Inode of the directory in the parent.
-    pub directory: InodeNumber,
-    /// Offset of the `DIR_INDEX` in that directory.
-    pub sequence: u64,
-    /// The name, without encoding.
-    pub name: &'a [u8],
-}
-
-impl<'a> RootRef<'a> {
-    /// Checks a `ROOT_REF` `(parent ROOT_REF child)` or `ROOT_BACKREF` `(child ROOT_BACKREF parent)`.
-    ///
-    /// # Errors
-    /// An [`ItemError`] with the first check that fails.
-    pub fn parse(key: &Key, data: &'a [u8]) -> Result<Self, ItemError> {
-        for id in [key.objectid.get(), key.offset] {
-            if !is_file_tree(TreeId::new(id)) {
-                return Err(ItemError::new(key, RootProblem::NotASubvolume { id }));
-            }
-        }
-        let (raw, name): (&RawRootRef, _) = raw::prefix(key, data)?;
-        if name.len() != usize::from(raw.name_bytes.get()) {
-            let expected_bytes = size_of::<RawRootRef>().saturating_add(usize::from(raw.name_bytes.get()));
-            return Err(ItemError::new(
-                key,
-                ItemProblem::SizeWrong {
-                    size_bytes: data.len(),
-                    expected_bytes,
-                },
-            ));
-        }
-        check_name(name, false).map_err(|problem| ItemError::new(key, problem))?;
-        Ok(Self {
-            directory: InodeNumber::new(raw.directory.get()),
-            sequence: raw.sequence.get(),
-            name,
-        })
-    }
-
-    /// Parent and child that the key of a reference in either direction names.
-    #[must_use]
-    pub fn parent_and_child(key: &Key) -> (TreeId, TreeId) {
-        let (own, other) = (TreeId::new(key.objectid.get()), TreeId::new(key.offset));
-        if key.item_type == ItemType::ROOT_BACKREF {
-            (other, own)
-        } else {
-            (own, other)
-        }
-    }
-}
-
 /// The check that a root item or root reference fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RootProblem {
@@ -398,7 +333,7 @@ pub enum RootProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::NameProblem;
+    use crate::key::ItemType;
     use zerocopy::FromZeros;
 
     fn key() -> Key {
@@ -514,54 +449,6 @@ mod tests {
         assert_eq!(
             parse(TreeId::TREE_RELOCATION.get()),
             Err(RootProblem::RelocationOfNothing.into())
-        );
-    }
-
-    #[test]
-    fn root_references() {
-        let head = RawRootRef {
-            directory: U64::new(256),
-            sequence: U64::new(4),
-            name_bytes: U16::new(3),
-        };
-        let data = [head.as_bytes(), b"sub"].concat();
-        let key = |own, item_type, other| Key::new(ObjectId::new(own), item_type, other);
-        let down = key(5, ItemType::ROOT_REF, 256);
-        let up = key(256, ItemType::ROOT_BACKREF, 5);
-        for key in [down, up] {
-            let found = RootRef::parse(&key, &data).unwrap();
-            assert_eq!(
-                (found.directory.get(), found.sequence, found.name),
-                (256, 4, &b"sub"[..])
-            );
-            assert_eq!(RootRef::parent_and_child(&key), (TreeId::FS, TreeId::new(256)));
-        }
-        let problem = |key: Key, data: &[u8]| RootRef::parse(&key, data).unwrap_err().problem;
-        assert_eq!(
-            problem(key(2, ItemType::ROOT_REF, 256), &data),
-            RootProblem::NotASubvolume { id: 2 }.into()
-        );
-        assert_eq!(
-            problem(down, &data[..20]),
-            ItemProblem::SizeWrong {
-                size_bytes: 20,
-                expected_bytes: 21
-            }
-        );
-        assert_eq!(
-            problem(down, &data[..17]),
-            ItemProblem::SizeTooSmall {
-                size_bytes: 17,
-                needed_bytes: 18
-            }
-        );
-        let dots = RawRootRef {
-            name_bytes: U16::new(2),
-            ..head
-        };
-        assert_eq!(
-            problem(down, &[dots.as_bytes(), b".."].concat()),
-            NameProblem::Dots.into()
         );
     }
 }
