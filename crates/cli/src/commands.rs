@@ -4,6 +4,7 @@ pub mod cat;
 pub mod completions;
 pub mod cp;
 pub mod diff;
+pub mod filesystem;
 pub mod inspect_internal;
 pub mod ls;
 pub mod man;

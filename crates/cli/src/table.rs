@@ -91,6 +91,11 @@ pub const ROWS: &[Row] = &[
         commands::subvolume::ROWS,
     ),
     group(
+        "filesystem",
+        "Show devices, and where the space went",
+        commands::filesystem::ROWS,
+    ),
+    group(
         "inspect-internal",
         "Look at the structures of a volume as they lie on disk",
         commands::inspect_internal::ROWS,

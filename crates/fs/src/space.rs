@@ -12,6 +12,7 @@
 //! Source: on-disk format documentation, section "BLOCK_GROUP_ITEM"; manual page btrfs-filesystem(8), `df` and
 //! `usage`, for what the figures mean.
 
+mod available;
 mod totals;
 
 use crate::error::{Corruption, Error, Result};

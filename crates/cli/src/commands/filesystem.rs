@@ -1,0 +1,35 @@
+//! `buttress filesystem …`, in the words and formats of `btrfs filesystem`.
+
+pub mod df;
+pub mod du;
+pub mod show;
+pub mod usage;
+
+use anyhow::Result;
+use buttress_format::BlockGroupFlags;
+use buttress_fs::{Filesystem, Space};
+
+use crate::context::Context;
+use crate::table::{Row, leaf};
+
+/// The group's rows of the command table.
+pub const ROWS: &[Row] = &[
+    leaf::<show::Show>(),
+    leaf::<df::Df>(),
+    leaf::<usage::Usage>(),
+    leaf::<du::Du>(),
+];
+
+/// Where the space went. Block groups that cannot be read are reported, and count as empty.
+fn space_of(filesystem: &Filesystem, context: &Context) -> Result<Space> {
+    let space = filesystem.space()?;
+    for failure in &space.failures {
+        context.lost(&anyhow::Error::new(failure.clone()).context("a block group counts as empty"));
+    }
+    Ok(space)
+}
+
+/// `single`, `DUP`, `RAID1`, …
+fn profile_name(flags: BlockGroupFlags) -> &'static str {
+    flags.profile().map_or("unknown", buttress_format::Profile::name)
+}

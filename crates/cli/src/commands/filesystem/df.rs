@@ -1,0 +1,74 @@
+//! `buttress filesystem df IMAGE`: space by type and profile, in the format of `btrfs filesystem df`.
+//!
+//! The last line is what a mount would keep back for its own work, reckoned from what is on disk.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{profile_name, space_of};
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::output::size::{ShortUnitFlags, UnitFlags};
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Show what is allocated and used, by type and profile
+#[derive(Args, Debug)]
+pub struct Df {
+    #[command(flatten)]
+    units: UnitFlags,
+    #[command(flatten)]
+    short_units: ShortUnitFlags,
+    /// The image or device
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+}
+
+impl Subcommand for Df {
+    const NAME: &'static str = "df";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = Target::parse(&self.image);
+        let filesystem = context.open_volume(&target.image)?.filesystem;
+        let space = space_of(&filesystem, context)?;
+        let reserve = ("GlobalReserve", "single", space.global_reserve.get(), 0);
+        let rows = space
+            .groups
+            .iter()
+            .map(|group| {
+                let flags = group.flags;
+                (
+                    flags.type_name(),
+                    profile_name(flags),
+                    group.total.get(),
+                    group.used.get(),
+                )
+            })
+            .chain([reserve]);
+        if context.json() {
+            let values: Vec<Value> = rows
+                .map(|(kind, profile, total, used)| {
+                    json!({ "bg-type": kind, "bg-profile": profile, "total": total, "used": used })
+                })
+                .collect();
+            context.print_json("filesystem-df", values.into())?;
+            return Ok(Outcome::Done);
+        }
+        let units = self.short_units.units(self.units);
+        let mut out = context.stdout();
+        for (kind, profile, total, used) in rows {
+            writeln!(
+                out,
+                "{kind}, {profile}: total={}, used={}",
+                units.text(total),
+                units.text(used)
+            )?;
+        }
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}

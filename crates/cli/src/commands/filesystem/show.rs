@@ -1,0 +1,92 @@
+//! `buttress filesystem show IMAGE`: label, uuid and devices, in the format of `btrfs filesystem show`.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::output::json::insert_name;
+use crate::output::size::UnitFlags;
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Show label, uuid and devices
+#[derive(Args, Debug)]
+pub struct Show {
+    #[command(flatten)]
+    units: UnitFlags,
+    /// The image or device
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+}
+
+impl Subcommand for Show {
+    const NAME: &'static str = "show";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = Target::parse(&self.image);
+        let filesystem = context.open_volume(&target.image)?.filesystem;
+        let superblock = filesystem.superblock();
+        let mut devices = filesystem.volume().devices();
+        devices.sort_by_key(|device| device.id());
+        let sizes = |item: Option<&buttress_format::DeviceItem>| {
+            item.map_or((0, 0), |item| (item.total_bytes.get(), item.bytes_used.get()))
+        };
+        if context.json() {
+            let mut object = Map::new();
+            insert_name(&mut object, "label", &superblock.label);
+            object.insert("uuid".into(), superblock.fsid.hyphenated().to_string().into());
+            object.insert("total_devices".into(), superblock.num_devices.into());
+            object.insert("bytes_used".into(), superblock.bytes_used.get().into());
+            let devices = devices.iter().map(|device| {
+                let (size, used) = sizes(device.item());
+                let path = device.device().map(|opened| opened.name().to_owned());
+                json!({
+                    "devid": device.id().get(),
+                    "uuid": device.uuid().hyphenated().to_string(),
+                    "size": size,
+                    "used": used,
+                    "path": path,
+                    "missing": path.is_none(),
+                })
+            });
+            object.insert("devices".into(), devices.collect());
+            context.print_json("filesystem-show", Value::Array(vec![Value::Object(object)]))?;
+            return Ok(Outcome::Done);
+        }
+        let units = self.units.units();
+        let mut out = context.stdout();
+        if superblock.label.is_empty() {
+            write!(out, "Label: none ")?;
+        } else {
+            write!(out, "Label: '")?;
+            out.write_all(&context.printable(&superblock.label))?;
+            write!(out, "' ")?;
+        }
+        writeln!(out, " uuid: {}", superblock.fsid.hyphenated())?;
+        writeln!(
+            out,
+            "\tTotal devices {} FS bytes used {}",
+            superblock.num_devices,
+            units.text(superblock.bytes_used.get())
+        )?;
+        for device in &devices {
+            let (size, used) = sizes(device.item());
+            let path = device.device().map_or(" MISSING", |opened| opened.name());
+            writeln!(
+                out,
+                "\tdevid {:>4} size {} used {} path {path}",
+                device.id(),
+                units.text(size),
+                units.text(used)
+            )?;
+        }
+        writeln!(out)?;
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}
