@@ -6,7 +6,8 @@
 
 use crate::compare::{equal, equal_but_wrong, equal_output, missing, shows};
 use anyhow::{Context, Result, ensure};
-use buttress_oracle::tools::{newest, run};
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::tools::{buttress, newest, run};
 use buttress_oracle::volumes::{Fill, Specification, format};
 use buttress_proof::harness::{Case, Outcome};
 use std::fs::File;
@@ -522,6 +523,50 @@ fn superblocks() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// A leaf that is lost costs what it held, an error and the exit code; everything else is printed.
+fn lost_leaf() -> Result<Outcome> {
+    let specification = Specification {
+        fill: Fill::Kinds,
+        ..Specification::default()
+    };
+    let (_folder, images) = format(&specification)?;
+    let mount = Mount::new(&images, "")?;
+    for number in 0..500 {
+        std::fs::write(mount.path().join(format!("file-{number}")), [7; 100])?;
+    }
+    mount.close()?;
+    let image = images.first().context("an image")?;
+    let dump = run(Command::new(newest("btrfs"))
+        .args(["inspect-internal", "dump-tree", "-t", "5"])
+        .arg(image))?;
+    let dump = String::from_utf8_lossy(&dump.stdout).into_owned();
+    let pointers: Vec<&str> = dump.lines().filter(|line| line.starts_with("\tkey (")).collect();
+    let pointer = pointers.get(pointers.len() / 2).context("a node")?;
+    let words: Vec<&str> = pointer.split_whitespace().collect();
+    let address: u64 = words.iter().rev().nth(2).context("an address")?.parse()?;
+    let file = File::options().write(true).open(image)?;
+    for place in places(image, address)? {
+        file.write_all_at(b"damage", place + 9000)?;
+    }
+    // The reference goes on past a lost leaf only in this order.
+    let said = equal_but_wrong(&["dump-tree", "--dfs", "-t", "5"], &images)?;
+    ensure!(
+        said.contains(&address.to_string()),
+        "no message names block {address}:\n{said}"
+    );
+    shows(&["dump-tree", "-t", "5"], &images, "total bytes")?;
+    let leaves = |order: &str| -> Result<usize> {
+        let output = Command::new(buttress()?)
+            .args(["inspect-internal", "dump-tree", order, "-t", "5"])
+            .arg(image)
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(text.lines().filter(|line| line.starts_with("leaf ")).count())
+    };
+    ensure!(leaves("--bfs")? == leaves("--dfs")? && leaves("--dfs")? > 4);
+    Ok(Outcome::Passed)
+}
+
 fn case(name: &str, body: impl Fn() -> Result<Outcome> + Send + Sync + 'static) -> Case {
     Case::new(format!("crafted::{name}"), move || match missing() {
         Some(reason) => Ok(Outcome::Skipped(reason)),
@@ -548,5 +593,6 @@ pub fn cases() -> Vec<Case> {
     cases.push(case("end_of_replacement", end_of_replacement));
     cases.push(case("header_flags", header_flags));
     cases.push(case("superblocks", superblocks));
+    cases.push(case("lost_leaf", lost_leaf));
     cases
 }

@@ -63,8 +63,13 @@ impl Subcommand for LogicalResolve {
             return Ok(Outcome::Done);
         }
         let mut out = context.stdout();
+        let mut printed = None;
         for reference in &references {
-            report.print(&mut out, reference)?;
+            // They are in order: a file that uses the extent more than once comes in a row.
+            if self.inodes || printed != Some(reference.location) {
+                report.print(&mut out, reference)?;
+                printed = Some(reference.location);
+            }
         }
         out.flush()?;
         Ok(Outcome::Done)
