@@ -231,8 +231,12 @@ impl ReadAheadPool {
     }
 
     /// Room for a block of `block_bytes`, or `None` when the pool is used up.
-    pub(crate) fn reserve(self: &Arc<Self>, block_bytes: u32) -> Option<Reservation> {
-        let bytes = u64::from(block_bytes).saturating_add(BLOCK_OVERHEAD_BYTES);
+    pub(crate) fn reserve_block(self: &Arc<Self>, block_bytes: u32) -> Option<Reservation> {
+        self.reserve(u64::from(block_bytes).saturating_add(BLOCK_OVERHEAD_BYTES))
+    }
+
+    /// Room for `bytes`, or `None` when the pool has less left.
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         self.used_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 used.checked_add(bytes)
@@ -267,15 +271,15 @@ mod tests {
     #[test]
     fn a_pool_gives_no_more_than_it_has_and_takes_back() {
         let pool = ReadAheadPool::new(ByteCount::new(40_000));
-        let first = pool.reserve(16_384);
-        let second = pool.reserve(16_384);
+        let first = pool.reserve_block(16_384);
+        let second = pool.reserve_block(16_384);
         assert!(first.is_some() && second.is_some());
-        assert!(pool.reserve(16_384).is_none());
+        assert!(pool.reserve_block(16_384).is_none());
         assert_eq!(pool.used().get(), 2 * (16_384 + BLOCK_OVERHEAD_BYTES));
         drop(first);
-        assert!(pool.reserve(16_384).is_some());
+        assert!(pool.reserve_block(16_384).is_some());
         drop(second);
         assert_eq!(pool.used(), ByteCount::ZERO);
-        assert!(ReadAheadPool::new(ByteCount::ZERO).reserve(4096).is_none());
+        assert!(ReadAheadPool::new(ByteCount::ZERO).reserve_block(4096).is_none());
     }
 }

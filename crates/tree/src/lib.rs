@@ -8,6 +8,7 @@
 //! | [`tree`] | one held root, and what can be asked of it |
 //! | [`cursor`], [`items`] | a place in a tree: seek, next, previous; ranges of items |
 //! | [`blocks`] | a walk over nodes and leaves that goes on past damaged ones |
+//! | [`by_address`] | the same for jobs that need no order of keys: one pass over the disk |
 //! | [`read_ahead`] | which blocks are fetched before they are asked for |
 //! | [`measure`] | what each read-ahead mode costs on a simulated disk |
 //! | `testing` | trees made in memory, for tests (feature `testing`) |
@@ -45,6 +46,7 @@
 )]
 
 pub mod blocks;
+pub mod by_address;
 pub mod cache;
 pub mod cursor;
 mod error;
@@ -64,6 +66,7 @@ mod workers;
 mod tests;
 
 pub use blocks::{BlockOrder, Blocks, Visit};
+pub use by_address::BlocksByAddress;
 pub use cache::CacheStatistics;
 pub use cursor::Cursor;
 pub use error::{Error, Result};

@@ -1,13 +1,14 @@
 //! What walking a tree costs under each read-ahead mode, beside reading the same blocks in order of address.
 //!
 //! Meant for simulated devices, where the time is virtual and two runs give the same figures; on real devices
-//! it measures real time. Each walk gets a forest of its own, so it begins with an empty node cache; what the
-//! device itself remembers stays.
+//! it measures real time. Each walk gets a forest of its own, so it begins with an empty node cache.
 
-use crate::error::Result;
+use crate::blocks::Visit;
+use crate::error::{Error, Result};
 use crate::forest::Forest;
 use crate::pointer::{BlockPointer, RootPointer};
 use crate::read_ahead::{ReadAhead, SWEEP_WINDOW};
+use crate::reader::BlockReader;
 use buttress_device::QueueStatistics;
 use buttress_format::ByteCount;
 use buttress_volume::Volume;
@@ -49,12 +50,19 @@ pub struct Comparison {
     pub cost: WalkCost,
 }
 
-/// Walks a tree in every mode, from [`ReadAhead::None`] to [`ReadAhead::sweep`], and then reads the same blocks
-/// in order of address.
+/// Walks a tree in every mode, from [`ReadAhead::None`] to [`ReadAhead::sweep`], then by address, and then reads
+/// the same blocks in order of address without following the tree.
+///
+/// `fresh` opens the volume for each row, so that what a drive keeps in its own cache does not help the next one.
 ///
 /// # Errors
-/// None for damaged blocks, which are counted; an error when the list of blocks for the yardstick cannot be made.
-pub fn compare(volume: &Arc<Volume>, root: RootPointer, cache_budget: ByteCount) -> Result<Vec<Comparison>> {
+/// What `fresh` fails with, and an unreadable block when the list of blocks for the last row cannot be made;
+/// the walks count damaged blocks.
+pub fn compare<E: From<Error>>(
+    mut fresh: impl FnMut() -> Result<Arc<Volume>, E>,
+    root: RootPointer,
+    cache_budget: ByteCount,
+) -> Result<Vec<Comparison>, E> {
     let modes = [
         ("none", ReadAhead::None),
         ("backward", ReadAhead::Backward),
@@ -62,17 +70,21 @@ pub fn compare(volume: &Arc<Volume>, root: RootPointer, cache_budget: ByteCount)
         ("forward-always", ReadAhead::ForwardAlways),
         ("sweep", ReadAhead::sweep()),
     ];
-    let mut rows: Vec<Comparison> = modes
-        .into_iter()
-        .map(|(name, mode)| Comparison {
+    let mut rows = Vec::new();
+    for (name, mode) in modes {
+        rows.push(Comparison {
             name,
-            cost: walk(volume, root, cache_budget, mode),
-        })
-        .collect();
-    let cost = read_in_address_order(volume, root, cache_budget)?;
+            cost: walk(&fresh()?, root, cache_budget, mode),
+        });
+    }
+    rows.push(Comparison {
+        name: "sweep, any order",
+        cost: walk_by_address(&fresh()?, root, cache_budget),
+    });
+    let pointers = pointers_by_address(&fresh()?, root, cache_budget)?;
     rows.push(Comparison {
         name: "address order",
-        cost,
+        cost: read_in_order(&fresh()?, &pointers)?,
     });
     Ok(rows)
 }
@@ -86,9 +98,20 @@ pub fn walk(
     read_ahead: ReadAhead,
 ) -> WalkCost {
     let tree = Forest::new(Arc::clone(volume), cache_budget).tree(root);
+    count(volume, || tree.blocks(read_ahead))
+}
+
+/// As [`walk`], in the order of [`Tree::blocks_by_address`](crate::Tree::blocks_by_address).
+#[must_use]
+pub fn walk_by_address(volume: &Arc<Volume>, root: RootPointer, cache_budget: ByteCount) -> WalkCost {
+    let tree = Forest::new(Arc::clone(volume), cache_budget).tree(root);
+    count(volume, || tree.blocks_by_address())
+}
+
+fn count<Walk: Iterator<Item = Result<Visit>>>(volume: &Volume, start: impl FnOnce() -> Walk) -> WalkCost {
     let meter = Meter::start(volume);
     let (mut blocks, mut damaged): (u64, u64) = (0, 0);
-    for visit in tree.blocks(read_ahead) {
+    for visit in start() {
         match visit {
             Ok(_) => blocks = blocks.saturating_add(1),
             Err(_) => damaged = damaged.saturating_add(1),
@@ -97,23 +120,31 @@ pub fn walk(
     meter.stop(volume, blocks, damaged)
 }
 
-/// Reads and checks all nodes and leaves of a tree in order of address, two windows of the size of a sweep's in
-/// flight: the yardstick, which nothing that follows the tree can beat. Finding the addresses is not counted.
+/// The pointers to all nodes and leaves of a tree, in order of address.
 ///
 /// # Errors
 /// When a block cannot be had: then its children's addresses are not known.
-pub fn read_in_address_order(
+pub fn pointers_by_address(
     volume: &Arc<Volume>,
     root: RootPointer,
     cache_budget: ByteCount,
-) -> Result<WalkCost> {
-    let forest = Forest::new(Arc::clone(volume), cache_budget);
-    let visits = forest.tree(root).blocks(ReadAhead::sweep());
+) -> Result<Vec<BlockPointer>> {
+    let tree = Forest::new(Arc::clone(volume), cache_budget).tree(root);
+    let visits = tree.blocks_by_address();
     let mut pointers = visits
         .map(|visit| Ok(visit?.pointer))
         .collect::<Result<Vec<BlockPointer>>>()?;
     pointers.sort_unstable_by_key(|pointer| pointer.logical);
-    let reader = forest.reader();
+    Ok(pointers)
+}
+
+/// Reads and checks blocks in the order given, two windows of the size of a sweep's in flight. In order of
+/// address this is the yardstick, which nothing that follows the tree can beat.
+///
+/// # Errors
+/// When a block cannot be had.
+pub fn read_in_order(volume: &Arc<Volume>, pointers: &[BlockPointer]) -> Result<WalkCost> {
+    let reader = BlockReader::new(Arc::clone(volume));
     let node_bytes = u64::from(reader.node_bytes()).max(1);
     let window_blocks = SWEEP_WINDOW.get().checked_div(node_bytes).unwrap_or(1).max(1);
     let meter = Meter::start(volume);

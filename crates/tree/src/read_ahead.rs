@@ -16,6 +16,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod near;
+pub(crate) mod queue;
 pub(crate) mod sweep;
 
 use crate::error::Result;
@@ -28,10 +29,7 @@ use near::Near;
 use sweep::Sweep;
 
 /// The window of [`ReadAhead::sweep`].
-pub const SWEEP_WINDOW: ByteCount = ByteCount::new(8 << 20);
-
-/// How many times the given size a sweep's window can become where blocks lie scattered.
-pub const SWEEP_GROWTH_MAX: u64 = 8;
+pub const SWEEP_WINDOW: ByteCount = ByteCount::new(16 << 20);
 
 /// How a cursor or a walk reads ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,9 +48,7 @@ pub enum ReadAhead {
     ForwardAlways,
     /// For a walk to higher keys that will visit everything in its range.
     Sweep {
-        /// How many bytes of leaves are fetched ahead where they lie in runs. Where they lie scattered, the
-        /// window grows up to [`SWEEP_GROWTH_MAX`] times that, so that the device can go through more of
-        /// them in order of address.
+        /// How many bytes of leaves are fetched ahead.
         window_bytes: ByteCount,
     },
 }

@@ -5,6 +5,7 @@
 //! running transaction is a dirty node that a `Tree` holds directly; cursors and walks do not change.
 
 use crate::blocks::{BlockOrder, Blocks};
+use crate::by_address::BlocksByAddress;
 use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::forest::Forest;
@@ -75,5 +76,12 @@ impl Tree {
     #[must_use]
     pub fn blocks_in(&self, order: BlockOrder, read_ahead: ReadAhead) -> Blocks {
         Blocks::new(self.clone(), order, read_ahead)
+    }
+
+    /// Every node and leaf in an order that suits the devices: leaves by address. For jobs that need no order of
+    /// keys this is the fastest way through a tree.
+    #[must_use]
+    pub fn blocks_by_address(&self) -> BlocksByAddress {
+        BlocksByAddress::new(self.clone())
     }
 }

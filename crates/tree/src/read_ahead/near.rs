@@ -149,7 +149,7 @@ impl Near {
         let node_bytes = forest.reader().node_bytes();
         let ahead: Vec<(BlockPointer, Reservation)> = neighbours
             .into_iter()
-            .map_while(|pointer| Some((pointer, forest.ahead().reserve(node_bytes)?)))
+            .map_while(|pointer| Some((pointer, forest.ahead().reserve_block(node_bytes)?)))
             .collect();
         if target.is_none() && ahead.is_empty() {
             return None;

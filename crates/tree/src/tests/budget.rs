@@ -19,6 +19,12 @@ fn cache_and_read_ahead_together_stay_within_the_budget() {
             let after = sample.forest().cache_statistics();
             assert_eq!(after.ahead_bytes, ByteCount::ZERO, "{mode:?}");
         }
+        for visit in sample.tree.blocks_by_address() {
+            visit.unwrap();
+            let now = sample.forest().cache_statistics();
+            let held = now.block_bytes.get() + now.ahead_bytes.get();
+            assert!(held <= budget, "by address: {held} of {budget}");
+        }
     }
 }
 

@@ -114,9 +114,16 @@ fn check_items(tree: &Tree, missing: std::ops::Range<u64>, check: &dyn Fn(&Error
 
 #[test]
 fn each_broken_promise_gives_its_own_error() {
-    type Break = fn(&mut Small);
-    type Check = fn(&BlockProblem) -> bool;
-    let cases: [(&str, Break, Check); 6] = [
+    for case in broken_promises() {
+        check_broken_promise(case);
+    }
+}
+
+type Case = (&'static str, fn(&mut Small), fn(&BlockProblem) -> bool);
+
+/// How to break the second leaf, and the failure that this is.
+fn broken_promises() -> [Case; 6] {
+    [
         (
             "checksum",
             |small| small.builder.block_mut(small.leaves[1].logical)[2000] ^= 1,
@@ -193,30 +200,33 @@ fn each_broken_promise_gives_its_own_error() {
                     }
             },
         ),
-    ];
-    for (name, damage, expected) in cases {
-        let mut small = Small::new();
-        damage(&mut small);
-        let leaf = small.leaves[1].logical;
-        let tree = small.tree(TREE);
-        check_items(&tree, 10..20, &|error| {
-            assert!(expected(problem(error)), "{name}: {error}");
-            assert_eq!(error.pointer().logical, leaf, "{name}");
-        });
-        for mode in MODES {
-            let (good, bad) = walk(&tree, mode);
-            assert_eq!((good.len(), bad.len()), (6, 1), "{name} {mode:?}");
-            assert!(expected(problem(&bad[0])));
-        }
-        let damaged = tree
-            .forest()
-            .inspect_block(walk(&tree, ReadAhead::None).1[0].pointer())
-            .unwrap();
-        assert!(
-            damaged.failures.iter().any(|failure| expected(&failure.problem)),
-            "{name}"
-        );
+    ]
+}
+
+fn check_broken_promise((name, damage, expected): Case) {
+    let mut small = Small::new();
+    damage(&mut small);
+    let leaf = small.leaves[1].logical;
+    let tree = small.tree(TREE);
+    check_items(&tree, 10..20, &|error| {
+        assert!(expected(problem(error)), "{name}: {error}");
+        assert_eq!(error.pointer().logical, leaf, "{name}");
+    });
+    for mode in MODES {
+        let (good, bad) = walk(&tree, mode);
+        assert_eq!((good.len(), bad.len()), (6, 1), "{name} {mode:?}");
+        assert!(expected(problem(&bad[0])));
     }
+    let bad: Vec<_> = tree.blocks_by_address().filter_map(Result::err).collect();
+    assert!(bad.len() == 1 && expected(problem(&bad[0])), "{name}: {bad:?}");
+    let damaged = tree
+        .forest()
+        .inspect_block(walk(&tree, ReadAhead::None).1[0].pointer())
+        .unwrap();
+    assert!(
+        damaged.failures.iter().any(|failure| expected(&failure.problem)),
+        "{name}"
+    );
 }
 
 #[test]
@@ -353,6 +363,14 @@ fn shared_children_are_visited_once() {
         }
         assert_eq!(tree.range(.., mode).filter(Result::is_ok).count(), 10);
     }
+    let visits = tree.blocks_by_address();
+    assert_eq!(
+        visits.fold((0, 0), |(good, bad), visit| match visit {
+            Ok(_) => (good + 1, bad),
+            Err(_) => (good, bad + 1),
+        }),
+        (8, 7)
+    );
 }
 
 #[test]

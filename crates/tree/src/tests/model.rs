@@ -173,7 +173,10 @@ proptest! {
 fn trees_of_no_item_one_leaf_and_two_levels() {
     for count in [0, 1, 2, 5, 6] {
         let items: Items = (0..count).map(|number| (key(number), vec![1])).collect();
-        let shape = TreeShape { items_per_leaf: 5, children_per_node: 3 };
+        let shape = TreeShape {
+            items_per_leaf: 5,
+            children_per_node: 3,
+        };
         let sample = Image::new(ImageOptions::default(), shape, items).open(ByteCount::new(1 << 20));
         for mode in MODES {
             for seed in 0..20 {

@@ -91,3 +91,36 @@ fn a_sweep_that_is_left_or_turned_gives_everything_back() {
     drop(cursor);
     assert_eq!(sample.forest().cache_statistics().ahead_bytes, ByteCount::ZERO);
 }
+
+#[test]
+fn a_walk_by_address_visits_what_a_walk_by_key_does() {
+    for budget in [0, 5_000, 100_000, 16 << 20] {
+        let sample = Image::scattered().open(ByteCount::new(budget));
+        let by_key = sample
+            .tree
+            .blocks(ReadAhead::None)
+            .map(|visit| visit.unwrap().pointer);
+        let mut by_key: Vec<_> = by_key.collect();
+        let by_address: Vec<_> = sample
+            .tree
+            .blocks_by_address()
+            .map(|visit| visit.unwrap().pointer)
+            .collect();
+        if budget > 1 << 20 {
+            let leaves: Vec<_> = by_address.iter().filter(|pointer| pointer.level == 0).collect();
+            assert!(leaves.is_sorted_by_key(|pointer| pointer.logical));
+        }
+        let mut sorted = by_address.clone();
+        by_key.sort_by_key(|pointer| pointer.logical);
+        sorted.sort_by_key(|pointer| pointer.logical);
+        assert_eq!(by_key, sorted, "budget {budget}");
+        assert_eq!(sample.forest().cache_statistics().ahead_bytes, ByteCount::ZERO);
+    }
+    let items = (0..3).map(|number| (key(number), vec![1])).collect();
+    let shape = TreeShape {
+        items_per_leaf: 5,
+        children_per_node: 20,
+    };
+    let sample = Image::new(ImageOptions::default(), shape, items).open(ByteCount::new(1 << 20));
+    assert_eq!(sample.tree.blocks_by_address().count(), 1);
+}

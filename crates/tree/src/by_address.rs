@@ -1,0 +1,130 @@
+//! A walk over the blocks of a tree for jobs that need no order of keys: leaves come in order of their address.
+//!
+//! On a disk whose head moves, leaves that were written at different times lie far apart, and a walk in order of
+//! keys crosses the disk again and again. Nodes of level 1 name all leaves, so their addresses are known after
+//! reading less than a hundredth of the tree; the rest is one pass over the disk.
+//!
+//! Nodes are visited first, parents before children; then, when as many leaves are known as the budget has room
+//! for (about a million for each gigabyte of it), those leaves in order of address; then the next nodes. What
+//! cannot be had is reported in its place, and the walk goes on, as in [`crate::blocks`], with the same bounds.
+
+use crate::blocks::{BlockOrder, Blocks, Visit};
+use crate::cache::Reservation;
+use crate::error::Result;
+use crate::pointer::BlockPointer;
+use crate::read_ahead::queue::{Queue, Taken};
+use crate::read_ahead::{ReadAhead, SWEEP_WINDOW};
+use crate::tree::Tree;
+use core::iter::FusedIterator;
+use std::vec;
+
+/// This part of what can be read ahead holds the addresses of leaves.
+const POINTER_PARTS: u64 = 2;
+
+/// The queue is refilled when it holds less than this part of the window.
+const REFILL_PARTS: u64 = 4;
+
+/// Iterator over the blocks of a tree; see the module's documentation.
+#[derive(Debug)]
+pub struct BlocksByAddress {
+    tree: Tree,
+    nodes: Blocks,
+    /// Leaves whose parents were visited, before they are put in order.
+    known: Vec<BlockPointer>,
+    /// Leaves in order of address that are not yet asked for.
+    ordered: vec::IntoIter<BlockPointer>,
+    /// Leaves on their way.
+    queue: Queue,
+    /// The memory of the pointers.
+    reservation: Option<Reservation>,
+    known_max: usize,
+}
+
+impl BlocksByAddress {
+    pub(crate) fn new(tree: Tree) -> Self {
+        let nodes = tree.blocks_in(BlockOrder::DepthDownTo(1), ReadAhead::sweep());
+        let pool = tree.forest().ahead();
+        let bytes = pool.capacity().get().checked_div(POINTER_PARTS).unwrap_or(0);
+        let reservation = pool.reserve(bytes);
+        let pointer_bytes = u64::try_from(size_of::<BlockPointer>())
+            .unwrap_or(u64::MAX)
+            .max(1);
+        // Without room, the leaves of one node at a time.
+        let known_max = reservation
+            .as_ref()
+            .and_then(|_| bytes.checked_div(pointer_bytes));
+        Self {
+            tree,
+            nodes,
+            known: Vec::new(),
+            ordered: Vec::new().into_iter(),
+            queue: Queue::default(),
+            reservation,
+            known_max: usize::try_from(known_max.unwrap_or(0)).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Visits the next node and remembers its leaves.
+    fn next_node(&mut self) -> Option<Result<Visit>> {
+        if !self.known.is_empty() && self.known.len() >= self.known_max {
+            return None;
+        }
+        let visit = self.nodes.next()?;
+        if let Ok(Visit { pointer, block }) = &visit
+            && pointer.level == 1
+        {
+            if self.known.is_empty() {
+                // All at once: growing would need old and new memory together. What is not used is not touched.
+                self.known
+                    .reserve_exact(self.known_max.saturating_add(block.item_count()));
+            }
+            let children = (0..block.item_count()).filter_map(|slot| pointer.child(block, slot));
+            self.known.extend(children);
+        }
+        Some(visit)
+    }
+
+    /// Takes the next leaf in order of address.
+    fn next_leaf(&mut self) -> Option<Result<Visit>> {
+        let forest = self.tree.forest();
+        let node_bytes = u64::from(forest.reader().node_bytes()).max(1);
+        let window_blocks = SWEEP_WINDOW.get().checked_div(node_bytes).unwrap_or(1).max(1);
+        if self.queue.blocks() <= window_blocks.checked_div(REFILL_PARTS).unwrap_or(0) {
+            while self.queue.blocks() < window_blocks
+                && let Some(reservation) = self.queue.room(forest)
+                && let Some(pointer) = self.ordered.next()
+            {
+                self.queue.plan(pointer, reservation);
+            }
+            self.queue.ask(forest);
+        }
+        let Taken {
+            pointer,
+            result,
+            reservation,
+        } = self.queue.take(forest)?;
+        drop(reservation);
+        Some(result.map(|block| Visit { pointer, block }))
+    }
+}
+
+impl Iterator for BlocksByAddress {
+    type Item = Result<Visit>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(visit) = self.next_leaf().or_else(|| self.next_node()) {
+                return Some(visit);
+            }
+            if self.known.is_empty() {
+                self.reservation = None;
+                return None;
+            }
+            let mut leaves = core::mem::take(&mut self.known);
+            leaves.sort_unstable_by_key(|pointer| pointer.logical);
+            self.ordered = leaves.into_iter();
+        }
+    }
+}
+
+impl FusedIterator for BlocksByAddress {}

@@ -1,0 +1,207 @@
+//! Blocks on their way, in the order in which they will be taken.
+//!
+//! The owner plans blocks (each with its part of the forest's budget), asks for all that are planned in one plug,
+//! and takes them from the front. Between the two they are read by the devices and checked in batches by the
+//! forest's threads; on simulated devices they are checked when they are taken.
+
+use crate::cache::Reservation;
+use crate::error::Result;
+use crate::forest::Forest;
+use crate::pointer::BlockPointer;
+use crate::read_ahead::batch::{Arriving, BATCH_BLOCKS_MAX, Batch};
+use buttress_format::node::TreeBlock;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Blocks in the order in which they will be taken.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    entries: VecDeque<Entry>,
+    /// How many of the entries are not [`Content::Passed`].
+    blocks: u64,
+    /// How many of the last entries are [`Content::Planned`] or were passed on since.
+    unasked: usize,
+    /// How many more leaves go to the cache before it is asked again whether it has room.
+    room_blocks: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    pointer: BlockPointer,
+    content: Content,
+    reservation: Option<Reservation>,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// Not yet asked for.
+    Planned,
+    /// Here or on its way.
+    Arriving(Arriving),
+    /// Taken from another queue.
+    Passed(Result<TreeBlock>),
+}
+
+/// What came off the front of a queue.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) pointer: BlockPointer,
+    pub(crate) result: Result<TreeBlock>,
+    pub(crate) reservation: Option<Reservation>,
+}
+
+impl Queue {
+    /// How many blocks are in the queue, without those that were passed on to it.
+    pub(crate) const fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// How many blocks were passed on to the queue and are still in it.
+    pub(crate) fn passed(&self) -> u64 {
+        u64::try_from(self.entries.len())
+            .unwrap_or(u64::MAX)
+            .saturating_sub(self.blocks)
+    }
+
+    /// Room in the budget for one more block; `None` when there is none. An empty queue always has room, without
+    /// a reservation if need be: the block that is needed next is read in any case, as without read-ahead.
+    pub(crate) fn room(&self, forest: &Forest) -> Option<Option<Reservation>> {
+        let reservation = forest.ahead().reserve_block(forest.reader().node_bytes());
+        (reservation.is_some() || self.blocks == 0).then_some(reservation)
+    }
+
+    /// Plans a block: it will be the last.
+    pub(crate) fn plan(&mut self, pointer: BlockPointer, reservation: Option<Reservation>) {
+        self.entries.push_back(Entry {
+            pointer,
+            content: Content::Planned,
+            reservation,
+        });
+        self.blocks = self.blocks.saturating_add(1);
+        self.unasked = self.unasked.saturating_add(1);
+    }
+
+    /// Passes on what was taken from another queue: it will be the last.
+    pub(crate) fn pass_on(&mut self, taken: Taken) {
+        let Taken {
+            pointer,
+            result,
+            reservation,
+        } = taken;
+        self.entries.push_back(Entry {
+            pointer,
+            content: Content::Passed(result),
+            reservation,
+        });
+        self.unasked = self.unasked.saturating_add(1);
+    }
+
+    /// Asks for all planned blocks that are not in the cache, in one plug.
+    pub(crate) fn ask(&mut self, forest: &Forest) {
+        let first = self
+            .entries
+            .len()
+            .saturating_sub(core::mem::take(&mut self.unasked));
+        let mut wanted = Vec::new();
+        for entry in self.entries.iter_mut().skip(first) {
+            if matches!(entry.content, Content::Planned) {
+                match forest.cache().get(&entry.pointer) {
+                    Some(block) => entry.content = Content::Arriving(Arriving::Here(block)),
+                    None => wanted.push(entry),
+                }
+            }
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        let mut reads = forest
+            .reader()
+            .start(wanted.iter().map(|entry| &entry.pointer))
+            .into_iter();
+        for entries in wanted.chunks_mut(BATCH_BLOCKS_MAX) {
+            let pairs = entries
+                .iter()
+                .map(|entry| entry.pointer)
+                .zip(reads.by_ref())
+                .collect();
+            let batch = Arc::new(Batch::new(pairs));
+            for (position, entry) in entries.iter_mut().enumerate() {
+                forest.cache().count_miss();
+                entry.content = Content::Arriving(Arriving::InBatch(Arc::clone(&batch), position));
+            }
+            forest.offer_check(batch);
+        }
+        let node_bytes = u64::from(forest.reader().node_bytes()).max(1);
+        let room = forest.cache().room().get();
+        // Half of the room: its shards are not filled evenly.
+        self.room_blocks = room.checked_div(node_bytes.saturating_mul(2)).unwrap_or(0);
+    }
+
+    /// Takes the block at the front, waiting for it.
+    pub(crate) fn take(&mut self, forest: &Forest) -> Option<Taken> {
+        let Entry {
+            pointer,
+            content,
+            reservation,
+        } = self.entries.pop_front()?;
+        self.unasked = self.unasked.min(self.entries.len());
+        if let Content::Passed(result) = content {
+            return Some(Taken {
+                pointer,
+                result,
+                reservation,
+            });
+        }
+        self.blocks = self.blocks.saturating_sub(1);
+        let result = match content {
+            Content::Arriving(Arriving::Here(block)) => Ok(block),
+            Content::Arriving(arriving) => {
+                let result = arriving.wait(forest.reader(), &pointer);
+                if let Ok(block) = &result {
+                    self.keep(forest, &pointer, block);
+                }
+                result
+            }
+            Content::Planned | Content::Passed(_) => forest.read_block(&pointer),
+        };
+        Some(Taken {
+            pointer,
+            result,
+            reservation,
+        })
+    }
+
+    /// Puts a block into the cache: a node always, a leaf while that pushes nothing out.
+    fn keep(&mut self, forest: &Forest, pointer: &BlockPointer, block: &TreeBlock) {
+        if pointer.level == 0 {
+            let Some(room_blocks) = self.room_blocks.checked_sub(1) else {
+                return;
+            };
+            self.room_blocks = room_blocks;
+        }
+        forest.cache().insert(pointer, block.clone());
+    }
+
+    /// Lets go of everything before `pointer`'s block. False, and nothing changes, when it is not in the queue.
+    pub(crate) fn skip_to(&mut self, pointer: &BlockPointer) -> bool {
+        let Some(position) = self.entries.iter().position(|entry| entry.pointer == *pointer) else {
+            return false;
+        };
+        for entry in self.entries.drain(..position) {
+            if !matches!(entry.content, Content::Passed(_)) {
+                self.blocks = self.blocks.saturating_sub(1);
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        for entry in self.entries.drain(..) {
+            if let Content::Arriving(Arriving::InBatch(batch, _)) = entry.content {
+                batch.give_up();
+            }
+        }
+    }
+}
