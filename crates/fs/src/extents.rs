@@ -43,7 +43,7 @@ pub struct FileRange {
 pub enum RangeKind {
     /// Nothing; reads as zeros.
     Hole,
-    /// Content inside the tree itself.
+    /// Content inside the tree itself, zeros behind it up to the end of its sector.
     Inline(InlineContent),
     /// Content in an extent.
     Data(DiskExtent),
@@ -175,8 +175,10 @@ impl FileRangeBuilder {
     fn range_of(&self, offset: FileOffset, extent: &FileExtent<'_>) -> Result<FileRange> {
         let generation = Some(extent.generation);
         let (length, kind) = match extent.body {
+            // Inline content takes up whole sectors of the file, as seeks to holes show: what is behind its
+            // end and before the next sector is zeros, not a hole.
             FileExtentBody::Inline(stored) => (
-                extent.ram_bytes,
+                extent.ram_bytes.checked_align_up(u64::from(self.sector_bytes)).unwrap_or(extent.ram_bytes),
                 RangeKind::Inline(InlineContent {
                     compression: extent.compression,
                     ram_bytes: extent.ram_bytes,

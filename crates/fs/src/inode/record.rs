@@ -38,7 +38,7 @@ pub struct InodeRecord {
     pub metadata: Metadata,
     /// Its names, the first few of them.
     pub links: Vec<InodeLink>,
-    /// How many names it has.
+    /// How many names were met: all of them, or one more than `links` can hold and not all.
     pub link_count: u64,
     /// Its extended attributes, in the order of their items, which is that of `listxattr(2)`.
     pub xattrs: Vec<Xattr>,
@@ -98,15 +98,28 @@ impl InodeRecord {
         };
         let mut builder = FileRangeBuilder::new(location, filesystem.sector_bytes());
         let mut attribute_bytes = 0_usize;
-        while cursor.next()? {
+        let mut more = cursor.next()?;
+        while more {
             let Some(item) = cursor.current() else { break };
+            if item.key.objectid == key.objectid && record.has_names_enough(item.key.item_type) {
+                // An inode can have 65,536 names in as many items, and be met once for each of them.
+                cursor.seek(&Key::new(key.objectid, ItemType::XATTR_ITEM, 0))?;
+                more = cursor.current().is_some();
+                continue;
+            }
             if item.key.objectid != key.objectid
                 || !record.take(&item, location, &mut builder, &mut attribute_bytes)?
             {
                 break;
             }
+            more = cursor.next()?;
         }
         Ok(record)
+    }
+
+    /// Whether an item of this type would only add names beyond those that are held.
+    fn has_names_enough(&self, item_type: ItemType) -> bool {
+        self.links.len() >= LINKS_LIMIT && matches!(item_type, ItemType::INODE_REF | ItemType::INODE_EXTREF)
     }
 
     /// Adds what one item says. Returns whether the pass goes on.
