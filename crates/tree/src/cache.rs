@@ -1,7 +1,7 @@
 //! The node cache: checked blocks by address and generation, and the budget of everything held ahead.
 //!
-//! One budget is split in two: three quarters hold checked blocks ([`NodeCache`]), one quarter bounds what all
-//! cursors together have read ahead and not yet looked at ([`ReadAheadPool`]). What is not counted is what
+//! One budget is split in two: three quarters hold checked blocks (`NodeCache`), one quarter bounds what all
+//! cursors together have read ahead and not yet looked at (`ReadAheadPool`). What is not counted is what
 //! callers hold on to: a block that was evicted stays in memory while a cursor or an item refers to it.
 //!
 //! The key is address *and* generation: an address is used again after its block was freed, and the generation

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`forest`] | all trees of one volume: reads blocks through the cache, checked once |
 //! | [`cache`] | checked blocks by address and generation, within a byte budget |
-//! | [`pointer`] | what a parent says about its child: address, generation, level, owner, range of keys |
+//! | [`mod@pointer`] | what a parent says about its child: address, generation, level, owner, range of keys |
 //! | [`tree`] | one held root, and what can be asked of it |
 //! | [`cursor`], [`items`] | a place in a tree: seek, next, previous; ranges of items |
 //! | [`blocks`] | a walk over nodes and leaves that goes on past damaged ones |

@@ -3,6 +3,7 @@
 mod budget;
 mod corruption;
 mod model;
+mod random_damage;
 mod simulated;
 mod sweeps;
 mod threads;
