@@ -41,6 +41,10 @@ pub mod progress;
 pub mod reader;
 pub mod space;
 pub mod subvolume;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 pub mod walk;
 pub mod xattrs;
 

@@ -1,0 +1,5 @@
+//! Tests of several parts together, on volumes made in memory.
+
+mod content;
+mod directories;
+mod opening;
