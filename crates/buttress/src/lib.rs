@@ -8,20 +8,76 @@
 //!
 //! # Reading a file
 //!
-//! ```no_run
-//! use buttress::{Device, DeviceOptions, Follow, Location, OpenOptions, SubvolumeId};
-//! use std::io::Read;
+//! The volume here is the small one that the repository carries; `Device::open("backup.img", …)` or
+//! `Device::open("/dev/sdb1", …)` opens one of your own.
+//!
+//! ```
+//! use buttress::{Device, Follow, Location, OpenOptions, SubvolumeId};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let device = Device::open("backup.img", &DeviceOptions::default())?;
-//! let volume = OpenOptions::new(vec![device]).open()?;
+//! # let packed = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/tour.img.zst"))?;
+//! # let image = zstd::decode_all(&packed[..])?;
+//! let volume = OpenOptions::new(vec![Device::memory(image)]).open()?;
 //! for notice in volume.notices() {
 //!     eprintln!("{notice}");
 //! }
 //! let top = Location::root_of(SubvolumeId::TOP_LEVEL);
-//! let location = volume.resolve(top, b"etc/hostname", Follow::All)?;
-//! let mut content = String::new();
-//! volume.open_file(location)?.reader().read_to_string(&mut content)?;
+//! for entry in volume.read_dir(top)? {
+//!     let entry = entry?;
+//!     let metadata = volume.metadata(entry.target)?;
+//!     println!("{:o} {:>8} {}", metadata.mode, metadata.size, entry.name.escape_ascii());
+//! }
+//! # let path = first_file(&volume, top)?;
+//! # let path = path.as_slice();
+//! let location = volume.resolve(top, path, Follow::All)?;
+//! let file = volume.open_file(location)?;
+//! let mut content = Vec::new();
+//! std::io::copy(&mut file.reader(), &mut content)?;
+//! assert_eq!(content.len() as u64, file.size().get());
+//! # Ok(())
+//! # }
+//! # fn first_file(volume: &buttress::Filesystem, top: Location) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+//! #     let options = buttress::WalkOptions::without_content();
+//! #     for item in volume.walk(top, options) {
+//! #         if let buttress::WalkItem::Entry(entry) = item
+//! #             && entry.metadata().kind == buttress::FileKind::Regular
+//! #             && entry.metadata().size.get() > 0
+//! #         {
+//! #             return Ok(entry.path());
+//! #         }
+//! #     }
+//! #     Err("no file".into())
+//! # }
+//! ```
+//!
+//! # Reading everything
+//!
+//! [`Filesystem::walk`](fs::Filesystem::walk) goes over a whole directory tree, reads ahead across files and
+//! tells hard links and holes; what cannot be read is an item of its own, and the walk goes on.
+//!
+//! ```no_run
+//! use buttress::{Content, Device, DeviceOptions, Location, OpenOptions, SubvolumeId, WalkItem, WalkOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device = Device::open("backup.img", &DeviceOptions::default())?;
+//! let volume = OpenOptions::new(vec![device]).open()?;
+//! let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+//! for item in volume.walk(top, WalkOptions::default()) {
+//!     match item {
+//!         WalkItem::Entry(mut entry) if entry.hard_link.is_none() => {
+//!             let Ok(mut reader) = entry.reader() else { continue };
+//!             while let Some(chunk) = reader.next_chunk()? {
+//!                 match chunk.content {
+//!                     Content::Data(bytes) => println!("{} bytes at {}", bytes.len(), chunk.offset),
+//!                     Content::Hole => println!("a hole of {} bytes", chunk.length),
+//!                     Content::Damaged(error) => eprintln!("{error}"),
+//!                 }
+//!             }
+//!         }
+//!         WalkItem::Failed(failed) => eprintln!("{failed}"),
+//!         _ => {}
+//!     }
+//! }
 //! # Ok(())
 //! # }
 //! ```

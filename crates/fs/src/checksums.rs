@@ -199,7 +199,7 @@ mod tests {
             checksum_type: ChecksumType::Crc32c,
             sector_bytes: 512,
             packed,
-            missing: Vec::from_iter([3 * 512..4 * 512]),
+            missing: std::iter::once(3 * 512..4 * 512).collect(),
         };
         let mut bad = Vec::new();
         expected.verify(&data, &mut bad);

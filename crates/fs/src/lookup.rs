@@ -14,7 +14,7 @@ use crate::error::{Corruption, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::location::Location;
 use buttress_format::{
-    FileKind, FileOffset, InodeExtrefs, InodeNumber, InodeRefs, ItemType, Key, extref_hash,
+    ByteCount, FileKind, FileOffset, InodeExtrefs, InodeNumber, InodeRefs, ItemType, Key, extref_hash,
 };
 use buttress_tree::{ReadAhead, Tree};
 use std::os::unix::ffi::OsStrExt as _;
@@ -189,7 +189,7 @@ impl Filesystem {
         if metadata.kind != FileKind::Symlink {
             return Err(Error::NotASymlink { location });
         }
-        let limit = ByteLimit::of(PATH_LIMIT);
+        let limit = ByteCount::of(PATH_LIMIT);
         let length = match metadata.size.to_usize() {
             Some(length) if length > 0 && length <= PATH_LIMIT => length,
             _ => {
@@ -349,15 +349,6 @@ impl Filesystem {
             }
         }
         Ok(paths)
-    }
-}
-
-/// A limit as error texts print it.
-struct ByteLimit;
-
-impl ByteLimit {
-    const fn of(limit: usize) -> u64 {
-        limit as u64
     }
 }
 

@@ -75,7 +75,8 @@ impl World {
     }
 
     pub(crate) fn inode(&mut self, inode: u64, mode: u32, size: u64) {
-        self.items(FS).insert(key(inode, ItemType::INODE_ITEM, 0), inode_bytes(mode, size));
+        self.items(FS)
+            .insert(key(inode, ItemType::INODE_ITEM, 0), inode_bytes(mode, size));
     }
 
     /// An entry without anything on the side of what it leads to. Returns its index.
@@ -103,7 +104,10 @@ impl World {
     pub(crate) fn entry(&mut self, directory: u64, name: &[u8], child: u64, kind: FileKind) -> u64 {
         let index = self.half_entry(directory, name, key(child, ItemType::INODE_ITEM, 0), kind);
         let place = key(child, ItemType::INODE_REF, directory);
-        self.items(FS).entry(place).or_default().extend(reference(index, name));
+        self.items(FS)
+            .entry(place)
+            .or_default()
+            .extend(reference(index, name));
         index
     }
 
@@ -143,7 +147,8 @@ impl World {
         slice.offset = inside.into();
         slice.num_bytes = length.into();
         let bytes = [head.as_bytes(), slice.as_bytes()].concat();
-        self.items(FS).insert(key(inode, ItemType::EXTENT_DATA, at), bytes);
+        self.items(FS)
+            .insert(key(inode, ItemType::EXTENT_DATA, at), bytes);
     }
 
     /// Data on disk, with checksums for its first `summed` sectors.
@@ -178,15 +183,21 @@ impl World {
 
     /// The image. `change` sees the finished trees of the root tree before they are written.
     pub(crate) fn image(mut self) -> Vec<u8> {
-        let shape = TreeShape { items_per_leaf: 40, children_per_node: 10 };
+        let shape = TreeShape {
+            items_per_leaf: 40,
+            children_per_node: 10,
+        };
         let mut builder = ImageBuilder::new(ImageOptions::default());
         let mut roots = self.trees.remove(&TreeId::ROOT.get()).unwrap_or_default();
         // These two are never empty.
         let chunk_bytes = ImageOptions::default().chunk_bytes;
         let block_group = [0, 256, 2_u64].map(u64::to_le_bytes).concat();
         let place = key(CHUNK_LOGICAL.get(), ItemType::BLOCK_GROUP_ITEM, chunk_bytes);
-        self.items(TreeId::EXTENT.get()).entry(place).or_insert(block_group);
-        self.items(TreeId::DEVICE.get()).insert(key(0, ItemType::PERSISTENT_ITEM, 1), vec![0; 40]);
+        self.items(TreeId::EXTENT.get())
+            .entry(place)
+            .or_insert(block_group);
+        self.items(TreeId::DEVICE.get())
+            .insert(key(0, ItemType::PERSISTENT_ITEM, 1), vec![0; 40]);
         for (id, items) in &self.trees {
             let items: Vec<(Key, Vec<u8>)> = items.clone().into_iter().collect();
             let id = TreeId::new(*id);

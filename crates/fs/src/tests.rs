@@ -3,3 +3,4 @@
 mod content;
 mod directories;
 mod opening;
+mod simulated;

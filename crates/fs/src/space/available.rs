@@ -17,7 +17,10 @@ impl Space {
     /// How much more data fits, as `statfs(2)` has it.
     #[must_use]
     pub fn available(&self) -> ByteCount {
-        let data = self.groups.iter().filter(|group| group.flags.contains(BlockGroupFlags::DATA));
+        let data = self
+            .groups
+            .iter()
+            .filter(|group| group.flags.contains(BlockGroupFlags::DATA));
         let mut free = 0_u64;
         let mut profile = Profile::Single;
         for group in data {
@@ -32,7 +35,11 @@ impl Space {
 
     /// Raw bytes that chunks of `profile` could take of the devices.
     fn allocatable(&self, profile: Profile) -> u64 {
-        let per_device = if profile == Profile::Dup { STRIPE_BYTES.saturating_mul(2) } else { STRIPE_BYTES };
+        let per_device = if profile == Profile::Dup {
+            STRIPE_BYTES.saturating_mul(2)
+        } else {
+            STRIPE_BYTES
+        };
         let mut spaces: Vec<u64> = self
             .devices
             .iter()
@@ -40,7 +47,8 @@ impl Space {
             .filter_map(|device| {
                 let free = device.unallocated().get();
                 let free = free.saturating_sub(free.checked_rem(STRIPE_BYTES).unwrap_or(0));
-                (free > RESERVED_BYTES.saturating_add(per_device)).then(|| free.saturating_sub(RESERVED_BYTES))
+                (free > RESERVED_BYTES.saturating_add(per_device))
+                    .then(|| free.saturating_sub(RESERVED_BYTES))
             })
             .collect();
         spaces.sort_unstable_by(|a, b| b.cmp(a));
@@ -56,7 +64,9 @@ impl Space {
         // The smallest device limits how far it and those beside it can be filled.
         while spaces.len() >= least {
             width = width.min(spaces.len());
-            let Some(smallest) = spaces.last().copied() else { break };
+            let Some(smallest) = spaces.last().copied() else {
+                break;
+            };
             if smallest >= per_device {
                 let stripes = ByteCount::of(width).get();
                 sum = sum.saturating_add(smallest.saturating_mul(stripes));
@@ -80,7 +90,13 @@ mod tests {
         let mib = |count: u64| ByteCount::new(count << 20);
         let flags = BlockGroupFlags::DATA | profile.flag();
         Space {
-            groups: vec![GroupSpace { flags, block_groups: 1, total: mib(8), used: mib(5), raw: mib(8) }],
+            groups: vec![GroupSpace {
+                flags,
+                block_groups: 1,
+                total: mib(8),
+                used: mib(5),
+                raw: mib(8),
+            }],
             devices: devices_mib
                 .iter()
                 .zip(1..)

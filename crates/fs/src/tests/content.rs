@@ -8,7 +8,9 @@ use buttress_format::FileOffset;
 use buttress_volume::Rescue;
 
 fn pattern(sectors: usize) -> Vec<u8> {
-    (0..sectors * 4096).map(|number| (number / 4096 * 7 + number % 251) as u8).collect()
+    (0..sectors * 4096)
+        .map(|number| ((number / 4096 * 7 + number % 251) % 256).to_le_bytes()[0])
+        .collect()
 }
 
 /// `(offset, length, kind)` of all chunks, where kind is `d`ata, `h`ole or `x` for damage.
@@ -28,7 +30,9 @@ fn chunks(filesystem: &crate::Filesystem, inode: u64) -> Vec<(u64, u64, char)> {
 
 fn read(filesystem: &crate::Filesystem, inode: u64, offset: u64, length: usize) -> crate::Result<Vec<u8>> {
     let mut buffer = vec![0xee; length];
-    let read = filesystem.open_file(at(inode))?.read_at(FileOffset::new(offset), &mut buffer)?;
+    let read = filesystem
+        .open_file(at(inode))?
+        .read_at(FileOffset::new(offset), &mut buffer)?;
     buffer.truncate(read);
     Ok(buffer)
 }
@@ -44,9 +48,18 @@ fn plain_data_is_read_at_any_offset() {
     world.range(257, 200 * 4096, extent, 0, 100 * 4096);
     let expected = [&content[100 * 4096..], &content[..100 * 4096]].concat();
     let filesystem = world.open();
-    for (offset, length) in [(0, 10), (4095, 2), (819_100, 300), (0, 2 << 20), (300 * 4096 - 1001, 50)] {
+    for (offset, length) in [
+        (0, 10),
+        (4095, 2),
+        (819_100, 300),
+        (0, 2 << 20),
+        (300 * 4096 - 1001, 50),
+    ] {
         let end = (offset + length).min(300 * 4096 - 1000);
-        assert_eq!(read(&filesystem, 257, offset as u64, length).unwrap(), &expected[offset..end]);
+        assert_eq!(
+            read(&filesystem, 257, offset as u64, length).unwrap(),
+            &expected[offset..end]
+        );
     }
     assert!(read(&filesystem, 257, 300 * 4096, 10).unwrap().is_empty());
     let total: u64 = chunks(&filesystem, 257).iter().map(|(_, length, _)| length).sum();
@@ -61,21 +74,35 @@ fn a_bad_sector_costs_only_itself() {
     world.range(257, 0, extent, 0, 8 * 4096);
     let mut image = world.image();
     let content = pattern(8);
-    let place = image.windows(4096).position(|window| window == &content[3 * 4096..4 * 4096]).unwrap();
+    let place = image
+        .windows(4096)
+        .position(|window| window == &content[3 * 4096..4 * 4096])
+        .unwrap();
     image[place + 5] ^= 1;
     let filesystem = open_image(image.clone(), |options| options);
-    assert_eq!(chunks(&filesystem, 257), [(0, 12_288, 'd'), (12_288, 4096, 'x'), (16_384, 16_384, 'd')]);
+    assert_eq!(
+        chunks(&filesystem, 257),
+        [(0, 12_288, 'd'), (12_288, 4096, 'x'), (16_384, 16_384, 'd')]
+    );
     let error = read(&filesystem, 257, 12_000, 1000).unwrap_err();
-    let Error::Corrupt(corruption) = &error else { panic!("{error}") };
+    let Error::Corrupt(corruption) = &error else {
+        panic!("{error}")
+    };
     assert!(
         matches!(**corruption, Corruption::DataChecksum { offset, .. } if offset.get() == 12_288),
         "{error}"
     );
     assert_eq!(error.errno(), 5);
-    assert_eq!(read(&filesystem, 257, 16_384, 4096).unwrap(), &pattern(8)[16_384..20_480]);
+    assert_eq!(
+        read(&filesystem, 257, 16_384, 4096).unwrap(),
+        &pattern(8)[16_384..20_480]
+    );
     assert!(!filesystem.volume().faults().is_empty());
 
-    let rescue = Rescue { ignore_data_checksums: true, ..Rescue::default() };
+    let rescue = Rescue {
+        ignore_data_checksums: true,
+        ..Rescue::default()
+    };
     let filesystem = open_image(image, |options| options.rescue(rescue));
     assert_eq!(chunks(&filesystem, 257), [(0, 8 * 4096, 'd')]);
     assert_eq!(filesystem.notices(), [crate::Notice::DataUnverified]);
@@ -90,12 +117,22 @@ fn data_without_checksums_is_an_error_unless_the_inode_says_so() {
         world.range(inode, 0, extent, 0, 4 * 4096);
     }
     // NODATASUM is the lowest flag.
-    let item = world.items(5).get_mut(&crate::testing::key(258, buttress_format::ItemType::INODE_ITEM, 0)).unwrap();
+    let item = world
+        .items(5)
+        .get_mut(&crate::testing::key(
+            258,
+            buttress_format::ItemType::INODE_ITEM,
+            0,
+        ))
+        .unwrap();
     item[64] |= 1;
     let filesystem = world.open();
     assert_eq!(chunks(&filesystem, 257), [(0, 8192, 'd'), (8192, 8192, 'x')]);
     let error = read(&filesystem, 257, 8192, 1).unwrap_err();
-    assert!(error.to_string().contains("no checksums for 4096 bytes"), "{error}");
+    assert!(
+        error.to_string().contains("no checksums for 4096 bytes"),
+        "{error}"
+    );
     assert_eq!(chunks(&filesystem, 258), [(0, 16_384, 'd')]);
 }
 
@@ -109,8 +146,14 @@ fn holes_of_exabytes_take_no_memory() {
     world.range(257, far, extent, 0, 4096);
     let filesystem = world.open();
     let rest = size - far - 4096;
-    assert_eq!(chunks(&filesystem, 257), [(0, far, 'h'), (far, 4096, 'd'), (far + 4096, rest, 'h')]);
-    assert_eq!(read(&filesystem, 257, far - 10, 20).unwrap(), [&[0; 10][..], &pattern(1)[..10]].concat());
+    assert_eq!(
+        chunks(&filesystem, 257),
+        [(0, far, 'h'), (far, 4096, 'd'), (far + 4096, rest, 'h')]
+    );
+    assert_eq!(
+        read(&filesystem, 257, far - 10, 20).unwrap(),
+        [&[0; 10][..], &pattern(1)[..10]].concat()
+    );
     assert_eq!(read(&filesystem, 257, size - 5, 100).unwrap(), [0; 5]);
 }
 
@@ -147,9 +190,18 @@ fn the_map_of_a_file_has_no_gaps() {
         .extents()
         .unwrap()
         .map(|range| range.unwrap())
-        .map(|range| (range.offset.get(), range.length.get(), matches!(range.kind, RangeKind::Data(_))))
+        .map(|range| {
+            (
+                range.offset.get(),
+                range.length.get(),
+                matches!(range.kind, RangeKind::Data(_)),
+            )
+        })
         .collect();
-    assert_eq!(map, [(0, 8192, false), (8192, 8192, true), (16_384, 83_616, false)]);
+    assert_eq!(
+        map,
+        [(0, 8192, false), (8192, 8192, true), (16_384, 83_616, false)]
+    );
     let from: Vec<u64> = file
         .extents_from(FileOffset::new(12_000))
         .unwrap()

@@ -16,7 +16,13 @@ fn walk(
 ) -> (Vec<String>, Vec<(String, Error)>) {
     let (mut paths, mut failures) = (Vec::new(), Vec::new());
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    for item in filesystem.walk(start, WalkOptions { order, ..WalkOptions::default() }) {
+    for item in filesystem.walk(
+        start,
+        WalkOptions {
+            order,
+            ..WalkOptions::default()
+        },
+    ) {
         match item {
             WalkItem::Entry(entry) => paths.push(text(entry.path())),
             WalkItem::Failed(failed) => failures.push((text(failed.path), failed.error)),
@@ -70,20 +76,41 @@ fn symlinks_stay_inside_and_are_limited() {
     assert_eq!(resolve(256, "a/b/up", Follow::All).unwrap(), at(259));
     // From another root, an absolute target and dots begin there.
     assert_eq!(resolve(257, "/b/absolute", Follow::All).unwrap(), at(259));
-    assert!(matches!(resolve(256, "a/b/absolute", Follow::All), Err(Error::NotFound { .. })));
+    assert!(matches!(
+        resolve(256, "a/b/absolute", Follow::All),
+        Err(Error::NotFound { .. })
+    ));
     assert_eq!(resolve(257, "../../..", Follow::All).unwrap(), at(257));
     assert_eq!(resolve(256, "dir/file", Follow::NotLast).unwrap(), at(259));
     assert_eq!(resolve(256, "dir", Follow::NotLast).unwrap(), at(263));
     assert_eq!(resolve(256, "dir/", Follow::NotLast).unwrap(), at(258));
     assert_eq!(resolve(256, "dir/..", Follow::NotLast).unwrap(), at(257));
     assert_eq!(resolve(256, "a/b/self", Follow::NotLast).unwrap(), at(262));
-    assert!(matches!(resolve(256, "a/b/self", Follow::All), Err(Error::TooManySymlinks { .. })));
-    assert!(matches!(resolve(256, "dangling", Follow::All), Err(Error::NotFound { .. })));
-    for path in ["a/b/file/", "a/b/file/.", "a/b/file/..", "file-as-dir", "a/b/file/x"] {
-        assert!(matches!(resolve(256, path, Follow::All), Err(Error::NotADirectory { .. })), "{path}");
+    assert!(matches!(
+        resolve(256, "a/b/self", Follow::All),
+        Err(Error::TooManySymlinks { .. })
+    ));
+    assert!(matches!(
+        resolve(256, "dangling", Follow::All),
+        Err(Error::NotFound { .. })
+    ));
+    for path in [
+        "a/b/file/",
+        "a/b/file/.",
+        "a/b/file/..",
+        "file-as-dir",
+        "a/b/file/x",
+    ] {
+        assert!(
+            matches!(resolve(256, path, Follow::All), Err(Error::NotADirectory { .. })),
+            "{path}"
+        );
     }
     let long = "x".repeat(256);
-    assert!(matches!(resolve(256, &long, Follow::All), Err(Error::NameTooLong { .. })));
+    assert!(matches!(
+        resolve(256, &long, Follow::All),
+        Err(Error::NameTooLong { .. })
+    ));
     assert_eq!(filesystem.read_link(at(263)).unwrap(), b"a/b/");
 }
 
@@ -95,14 +122,22 @@ fn a_directory_inside_itself_is_not_entered() {
         world.directory(257, b"b", 258);
         let child = key(257, ItemType::INODE_ITEM, 0);
         world.half_entry(258, b"back", child, FileKind::Directory);
-        world.half_entry(258, b"top", key(256, ItemType::INODE_ITEM, 0), FileKind::Directory);
+        world.half_entry(
+            258,
+            b"top",
+            key(256, ItemType::INODE_ITEM, 0),
+            FileKind::Directory,
+        );
         world.file(258, b"file", 259, 0);
         let (paths, failures) = walk(&world.open(), at(256), order);
         assert!(paths.contains(&"a/b/file".to_owned()));
         let failed: Vec<&str> = failures.iter().map(|(path, _)| path.as_str()).collect();
         assert_eq!(failed, ["a/b/back", "a/b/top"]);
         for (_, error) in &failures {
-            assert!(matches!(corruption(error), Corruption::DirectoryLinkedTwice { .. }), "{error}");
+            assert!(
+                matches!(corruption(error), Corruption::DirectoryLinkedTwice { .. }),
+                "{error}"
+            );
         }
     }
 }
@@ -151,9 +186,27 @@ fn missing_halves_of_entries_are_reported_and_listed() {
             Err(error) => errors.push(error),
         }
     }
-    assert_eq!(names, [b"without-item".to_vec(), b"whole".to_vec(), b"without-index".to_vec()]);
-    assert!(matches!(corruption(&errors[0]), Corruption::DirItemMissing { index: 3, .. }), "{}", errors[0]);
-    assert!(matches!(corruption(&errors[1]), Corruption::DirIndexMissing { .. }), "{}", errors[1]);
+    assert_eq!(
+        names,
+        [
+            b"without-item".to_vec(),
+            b"whole".to_vec(),
+            b"without-index".to_vec()
+        ]
+    );
+    assert!(
+        matches!(
+            corruption(&errors[0]),
+            Corruption::DirItemMissing { index: 3, .. }
+        ),
+        "{}",
+        errors[0]
+    );
+    assert!(
+        matches!(corruption(&errors[1]), Corruption::DirIndexMissing { .. }),
+        "{}",
+        errors[1]
+    );
     assert_eq!(errors.len(), 2);
     // The kernel cannot find it by name either.
     assert!(filesystem.lookup(at(256), b"without-item").unwrap().is_none());
@@ -167,7 +220,9 @@ fn names_that_lead_elsewhere_never_come_out() {
         let mut world = World::new();
         world.half_entry(256, name, key(257, ItemType::INODE_ITEM, 0), FileKind::Regular);
         world.inode(257, 0o100_644, 0);
-        world.items(5).insert(key(257, ItemType::INODE_REF, 256), reference(2, b"x"));
+        world
+            .items(5)
+            .insert(key(257, ItemType::INODE_REF, 256), reference(2, b"x"));
         let (paths, failures) = walk(&world.open(), at(256), WalkOrder::Depth);
         assert!(paths.iter().all(String::is_empty), "{paths:?}");
         assert!(!failures.is_empty());
@@ -183,7 +238,10 @@ fn entries_whose_inode_is_missing_or_of_another_kind_fail_alone() {
     world.entry(256, b"lies", 258, FileKind::Directory);
     let (paths, failures) = walk(&world.open(), at(256), WalkOrder::Depth);
     assert_eq!(paths, ["", "good"]);
-    assert_eq!(failures.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["gone", "lies"]);
+    assert_eq!(
+        failures.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(),
+        ["gone", "lies"]
+    );
 }
 
 #[test]
@@ -200,7 +258,10 @@ fn nested_subvolumes_are_entered_in_their_own_place_only() {
     let copy = filesystem.resolve(at(256), b"copy", Follow::All).unwrap();
     assert_eq!((copy.inode.get(), copy.placeholder()), (2, Some(at(256))));
     let shown = filesystem.metadata(copy).unwrap();
-    assert_eq!((shown.mode, shown.nlink, shown.size.get(), shown.created), (0o040_755, 1, 0, None));
+    assert_eq!(
+        (shown.mode, shown.nlink, shown.size.get(), shown.created),
+        (0o040_755, 1, 0, None)
+    );
     assert_eq!(filesystem.read_dir(copy).unwrap().count(), 0);
     let info = filesystem.subvolume(SubvolumeId::new(300)).unwrap();
     assert_eq!(info.path.as_deref(), Some(&b"a/nested"[..]));

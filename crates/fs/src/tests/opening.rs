@@ -35,7 +35,10 @@ fn a_pending_log_is_named_unless_that_is_not_wanted() {
     );
     assert!(notices[0].to_string().contains("20971520"), "{}", notices[0]);
     assert!(filesystem.metadata(at(256)).is_ok());
-    let rescue = Rescue { no_log_replay: true, ..Rescue::default() };
+    let rescue = Rescue {
+        no_log_replay: true,
+        ..Rescue::default()
+    };
     assert_eq!(open_image(image, |options| options.rescue(rescue)).notices(), []);
 }
 
@@ -52,10 +55,17 @@ fn the_newest_backup_root_that_can_be_read_is_taken() {
             backup.tree_root_level = raw.root_level;
         }
     });
-    let open = |rescue| OpenOptions::new(vec![Device::memory(image.clone())]).rescue(rescue).open();
+    let open = |rescue| {
+        OpenOptions::new(vec![Device::memory(image.clone())])
+            .rescue(rescue)
+            .open()
+    };
     let error = open(Rescue::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    let rescue = Rescue { use_backup_root: true, ..Rescue::default() };
+    let rescue = Rescue {
+        use_backup_root: true,
+        ..Rescue::default()
+    };
     let filesystem = open(rescue).unwrap();
     let notices = filesystem.notices();
     assert!(
@@ -74,14 +84,30 @@ fn a_missing_checksum_tree_is_named_and_costs_only_data() {
     world.trees.remove(&TreeId::CHECKSUM.get());
     let image = world.image();
     let filesystem = open_image(image.clone(), |options| options);
-    assert!(matches!(&filesystem.notices()[..], [Notice::TreeUnreadable { tree: TreeId::CHECKSUM, .. }]));
+    assert!(matches!(
+        &filesystem.notices()[..],
+        [Notice::TreeUnreadable {
+            tree: TreeId::CHECKSUM,
+            ..
+        }]
+    ));
     let file = filesystem.open_file(at(257)).unwrap();
-    assert!(file.read_at(buttress_format::FileOffset::MIN, &mut [0; 10]).is_err());
-    let rescue = Rescue { ignore_bad_roots: true, ..Rescue::default() };
+    assert!(
+        file.read_at(buttress_format::FileOffset::MIN, &mut [0; 10])
+            .is_err()
+    );
+    let rescue = Rescue {
+        ignore_bad_roots: true,
+        ..Rescue::default()
+    };
     let filesystem = open_image(image, |options| options.rescue(rescue));
     let mut buffer = [0; 10];
     let file = filesystem.open_file(at(257)).unwrap();
-    assert_eq!(file.read_at(buttress_format::FileOffset::MIN, &mut buffer).unwrap(), 10);
+    assert_eq!(
+        file.read_at(buttress_format::FileOffset::MIN, &mut buffer)
+            .unwrap(),
+        10
+    );
     assert_eq!(buffer, [7; 10]);
 }
 
@@ -103,5 +129,8 @@ fn the_default_subvolume_is_the_one_that_the_root_tree_names() {
     roots.insert(key(directory, ItemType::DIR_ITEM, name_hash(b"default")), bytes);
     let filesystem = world.open();
     assert_eq!(filesystem.default_subvolume().unwrap(), SubvolumeId::new(300));
-    assert_eq!(World::new().open().default_subvolume().unwrap(), SubvolumeId::TOP_LEVEL);
+    assert_eq!(
+        World::new().open().default_subvolume().unwrap(),
+        SubvolumeId::TOP_LEVEL
+    );
 }

@@ -1,7 +1,12 @@
 //! What the kernel's mount shows of a volume, against what this crate reads from its image.
 //!
 //! Needs root, loop devices and a kernel with btrfs; elsewhere each test says that it was skipped, and why.
-#![allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers")]
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "tests compute with known numbers, and a panic is how a test fails"
+)]
 
 use anyhow::{Context, Result, bail};
 use buttress_device::Device;

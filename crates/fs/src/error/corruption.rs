@@ -1,0 +1,249 @@
+//! What can be wrong with a volume above the level of single items: one variant per check.
+
+use super::Name;
+use crate::location::Location;
+use buttress_format::{
+    ByteCount, CompressionError, FileOffset, InodeNumber, ItemError, Key, Logical, SubvolumeId, TreeId,
+};
+
+/// A rule of the format that the volume breaks above the level of single items.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Corruption {
+    /// An item fails its checks although its block passed them.
+    #[error("tree {tree}: {error}")]
+    Item {
+        /// The tree that holds the item.
+        tree: TreeId,
+        /// The check.
+        error: ItemError,
+    },
+    /// An item that must exist does not.
+    #[error("tree {tree}: item {key} is missing ({what})")]
+    ItemMissing {
+        /// The tree.
+        tree: TreeId,
+        /// The key.
+        key: Key,
+        /// What the item would say.
+        what: &'static str,
+    },
+    /// A tree that the volume needs has no root item, or one that cannot be used.
+    #[error("tree {tree} has no root item")]
+    TreeMissing {
+        /// The tree.
+        tree: TreeId,
+    },
+    /// The name of an entry could not be a name.
+    #[error("{directory}, index {index}: the entry's name \"{name}\" is not a valid name")]
+    NameInvalid {
+        /// The directory that holds it.
+        directory: Location,
+        /// The index of the entry, 0 where it was found by hash.
+        index: u64,
+        /// The name.
+        name: Name,
+    },
+    /// An entry of a directory points at something that no entry can point at.
+    #[error(
+        "{directory}: the entry \"{name}\" points at {target}, which is neither an inode nor a subvolume"
+    )]
+    EntryTargetInvalid {
+        /// The directory.
+        directory: Location,
+        /// The name of the entry.
+        name: Name,
+        /// The key that it points at.
+        target: Key,
+    },
+    /// An entry's file type differs from the mode of its inode.
+    #[error("{directory}: the entry \"{name}\" says {entry_kind}, but inode {inode} has mode {mode:#o}")]
+    EntryKindWrong {
+        /// The directory.
+        directory: Location,
+        /// The name.
+        name: Name,
+        /// The type that the entry holds.
+        entry_kind: &'static str,
+        /// The inode that it points at.
+        inode: InodeNumber,
+        /// The mode of the inode.
+        mode: u32,
+    },
+    /// An entry is in the index of a directory but cannot be found by name.
+    #[error("{directory}: \"{name}\" has index {index} but no entry by name (DIR_ITEM is missing)")]
+    DirItemMissing {
+        /// The directory.
+        directory: Location,
+        /// The name.
+        name: Name,
+        /// Its index.
+        index: u64,
+    },
+    /// An entry can be found by name but is not in the index of the directory.
+    #[error("{directory}: \"{name}\" is not in the index of the directory (DIR_INDEX is missing)")]
+    DirIndexMissing {
+        /// The directory.
+        directory: Location,
+        /// The name.
+        name: Name,
+    },
+    /// A directory is entered by an entry that is not the one that the directory itself names: following
+    /// such entries could lead in circles.
+    #[error("{directory}: \"{name}\" leads to directory {target}, which belongs to another place")]
+    DirectoryLinkedTwice {
+        /// The directory that holds the entry.
+        directory: Location,
+        /// The name of the entry.
+        name: Name,
+        /// The directory that it leads to.
+        target: Location,
+    },
+    /// Directories that do not name their own place are so many that circles cannot be told.
+    #[error("{directory}: more than {limit} directories without an INODE_REF; not entered")]
+    DirectoriesUnverified {
+        /// The first directory over the limit.
+        directory: Location,
+        /// The limit.
+        limit: usize,
+    },
+    /// A directory lies deeper than any path can reach.
+    #[error("{directory}: nested too deeply ({depth} levels, {path_bytes} bytes of path); not entered")]
+    DirectoryTooDeep {
+        /// The directory.
+        directory: Location,
+        /// How many levels lie above it.
+        depth: usize,
+        /// The length of its path.
+        path_bytes: usize,
+    },
+    /// Two extents of a file overlap, or an extent ends beyond 2^64.
+    #[error(
+        "{location}: the extent [{offset}, +{length}) begins before {previous_end}, where the one before it ends"
+    )]
+    ExtentOverlap {
+        /// The file.
+        location: Location,
+        /// Where the extent begins.
+        offset: FileOffset,
+        /// Its length.
+        length: ByteCount,
+        /// Where the extent before it ends.
+        previous_end: FileOffset,
+    },
+    /// A compressed extent is larger than any that btrfs makes.
+    #[error(
+        "{location}, offset {offset}: a compressed extent of {disk_bytes} bytes for {ram_bytes} (limit {limit})"
+    )]
+    CompressedTooLarge {
+        /// The file.
+        location: Location,
+        /// Where the extent begins.
+        offset: FileOffset,
+        /// Its size on disk.
+        disk_bytes: ByteCount,
+        /// Its size in memory.
+        ram_bytes: ByteCount,
+        /// The limit for both.
+        limit: ByteCount,
+    },
+    /// A file range points outside its extent.
+    #[error(
+        "{location}, offset {offset}: [{extent_offset}, +{length}) lies outside the extent's {ram_bytes} bytes"
+    )]
+    ExtentOutOfBounds {
+        /// The file.
+        location: Location,
+        /// Where the range begins in the file.
+        offset: FileOffset,
+        /// Where it begins in the extent.
+        extent_offset: ByteCount,
+        /// Its length.
+        length: ByteCount,
+        /// The size of the extent in memory.
+        ram_bytes: ByteCount,
+    },
+    /// A compressed extent does not decompress.
+    #[error("{location}, offset {offset}: extent at {logical}: {error}")]
+    Decompression {
+        /// The file.
+        location: Location,
+        /// Where the extent begins in the file.
+        offset: FileOffset,
+        /// Where it lies, 0 for inline.
+        logical: Logical,
+        /// What is wrong with it.
+        error: CompressionError,
+    },
+    /// Data of a file for which no copy has the right checksum.
+    #[error(
+        "{location}, offset {offset}: {length} bytes at logical {logical} fail their checksum in every copy"
+    )]
+    DataChecksum {
+        /// The file.
+        location: Location,
+        /// Where in the file the loss begins.
+        offset: FileOffset,
+        /// How many bytes are lost.
+        length: ByteCount,
+        /// Where they lie.
+        logical: Logical,
+    },
+    /// Data of a file that should have checksums and has none.
+    #[error(
+        "{location}, offset {offset}: no checksums for {length} bytes at logical {logical} \
+         (rescue=ignoredatacsums reads them unverified)"
+    )]
+    DataChecksumMissing {
+        /// The file.
+        location: Location,
+        /// Where in the file.
+        offset: FileOffset,
+        /// How many bytes.
+        length: ByteCount,
+        /// Where they lie.
+        logical: Logical,
+    },
+    /// A symlink without a target, or with one that is longer than a path can be.
+    #[error("{location}: the symbolic link's target has {length} bytes (1 to {limit} are possible)")]
+    SymlinkLength {
+        /// The symlink.
+        location: Location,
+        /// The length of the target.
+        length: ByteCount,
+        /// The limit.
+        limit: ByteCount,
+    },
+    /// A subvolume is found at a second place, or contains itself.
+    #[error("subvolume {subvolume} is reached a second time, from {directory}; not entered")]
+    SubvolumeLinkedTwice {
+        /// The subvolume.
+        subvolume: SubvolumeId,
+        /// The directory that leads to it.
+        directory: Location,
+    },
+    /// Climbing from an inode or a subvolume to the top does not end.
+    #[error("{location}: the path to the top does not end after {limit} steps")]
+    ParentLoop {
+        /// Where the climb began.
+        location: Location,
+        /// After how many steps it was given up.
+        limit: usize,
+    },
+    /// References from the extent tree do not lead to what they say.
+    #[error("extent {logical}: the reference {reference} leads nowhere")]
+    BackReferenceDangling {
+        /// The extent.
+        logical: Logical,
+        /// The reference, as text.
+        reference: String,
+    },
+    /// An extent has more sharers than are followed.
+    #[error("extent {logical}: more than {limit} blocks lead to it; its references are not followed further")]
+    BackReferencesTooMany {
+        /// The extent.
+        logical: Logical,
+        /// The limit.
+        limit: usize,
+    },
+}
