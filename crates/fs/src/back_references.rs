@@ -8,8 +8,8 @@
 //!   which several subvolumes share.
 //!
 //! Either way leads to a leaf or node, not to subvolumes: a leaf may be reached from many snapshots, of which
-//! only one is recorded. So [`climb`] goes up from there, over the references of each block in turn, until it
-//! arrives at the roots. [`sharing`] answers the smaller question whether anybody else uses the extents of a file.
+//! only one is recorded. So `climb` goes up from there, over the references of each block in turn, until it
+//! arrives at the roots. `sharing` answers the smaller question whether anybody else uses the extents of a file.
 //!
 //! Bounds: [`BLOCKS_MAX`] blocks on the way up, [`REFERENCES_MAX`] answers; above that an error says so. What on
 //! disk leads nowhere is listed as a failure beside the answers.

@@ -1,6 +1,6 @@
 //! From ranges of a file to its bytes: planning reads, verifying, decompressing.
 //!
-//! A range is cut into [`Piece`]s, each one read of the volume: up to [`PIECE_BYTES`] of plain data, or one whole
+//! A range is cut into `Piece`s, each one read of the volume: up to `PIECE_BYTES` of plain data, or one whole
 //! compressed extent. Reading, verifying and decompressing a piece gives [`Chunk`]s: content, or the damage that
 //! stands in its place. Damage never spreads: only the sectors that no copy gives are lost, or, where data is
 //! compressed, the whole extent.

@@ -2,13 +2,13 @@
 //!
 //! A [`FileReader`] keeps a window of the file under way: extents are read in batches, verified and decompressed
 //! on worker threads, and handed out in order. The window begins small, so that reading a few bytes costs
-//! little, and doubles with each batch up to [`WINDOW_MAX_BYTES`]. Holes come as holes: nobody writes their
+//! little, and doubles with each batch up to `WINDOW_MAX_BYTES`. Holes come as holes: nobody writes their
 //! zeros unless asked to.
 //!
 //! Damage does not end the stream: a [`Chunk`] says what is lost, with its length, and the chunks after it
 //! follow. As a [`std::io::Read`] the reader returns the error once, then goes on behind the damage.
 //!
-//! Bounds: at most the window in bytes, [`QUEUE_MAX`] in chunks.
+//! Bounds: at most the window in bytes, `QUEUE_MAX` in chunks.
 
 use crate::checksums::ChecksumReader;
 use crate::content::{Chunk, Chunks, Content, Piece, Planned, inflate_inline, plan};

@@ -3,10 +3,10 @@
 //! Looking at one file after another leaves a device idle between small reads. A [`Walk`] works ahead of its
 //! caller in three stages, each on its own thread and each handing on batches:
 //!
-//! 1. [`order`] follows the directories and finds what comes next;
+//! 1. `order` follows the directories and finds what comes next;
 //! 2. the inodes of a batch are loaded, all items of each in one pass, in the order of their numbers and by
 //!    several threads at once;
-//! 3. [`content`] reads the content of small files, all those of a batch in one go, so that the device sees them
+//! 3. `content` reads the content of small files, all those of a batch in one go, so that the device sees them
 //!    in the order of their addresses; checksums and decompression go to the worker threads.
 //!
 //! What comes out is in the order of the directories all the same, parents before their children.
@@ -16,7 +16,7 @@
 //! - It ends, whatever is on disk: a directory is entered only by the entry that it names itself as its own
 //!   ([`crate::Corruption::DirectoryLinkedTwice`]), so what is entered is a tree.
 //! - One bad file or directory is a [`WalkItem::Failed`], and the walk goes on.
-//! - Memory is bounded by the sizes of batches ([`pipeline`]); paths count too.
+//! - Memory is bounded by the sizes of batches (`pipeline`); paths count too.
 //! - Hard links are told ([`WalkEntry::hard_link`]) as long as the names that wait for others fit into 64 MiB.
 //!
 //! On simulated devices all stages run on the caller's thread.
