@@ -11,4 +11,5 @@ pub mod man;
 pub mod stat;
 pub mod subvolume;
 pub mod tar;
+pub mod tour;
 pub mod tree;

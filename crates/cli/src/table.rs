@@ -100,6 +100,7 @@ pub const ROWS: &[Row] = &[
         "Look at the structures of a volume as they lie on disk",
         commands::inspect_internal::ROWS,
     ),
+    leaf::<commands::tour::TourCommand>(),
     leaf::<commands::completions::Completions>(),
     leaf::<commands::man::Man>(),
 ];

@@ -1,0 +1,319 @@
+//! The steps of the tour.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend};
+use buttress_format::{BlockGroupFlags, Compression, FileKind, ItemType, Key, Logical, SubvolumeId, TreeId};
+use buttress_fs::{Content, Filesystem, Location, OpenOptions, RangeKind, WalkItem, WalkOptions};
+use buttress_tree::{ReadAhead, Tree};
+use buttress_volume::ExtentRead;
+
+use crate::output::size::Units;
+
+/// A step: does its work and says what it did.
+pub(super) type Step = fn(&mut Tour) -> Result<String>;
+
+/// The steps in their order.
+pub(super) const STEPS: &[(&str, Step)] = &[
+    ("open it", Tour::open),
+    ("list its subvolumes", Tour::list_subvolumes),
+    ("go through all directories", Tour::walk),
+    ("read and verify every file", Tour::read_files),
+    ("verify every metadata block", Tour::verify_blocks),
+    ("see where the space went", Tour::space),
+];
+
+/// The step that needs the volume in memory, where it can be spoilt.
+const ROTTEN: (&str, Step) = ("read it with one copy rotten", Tour::read_rotten);
+
+/// What the steps hand on.
+#[derive(Default)]
+pub(super) struct Tour {
+    pub(super) devices: Vec<Device>,
+    /// The volume in memory, if that is where it is.
+    memory: Option<Arc<dyn Backend>>,
+    filesystem: Option<Filesystem>,
+    contents: Option<Contents>,
+}
+
+/// What reading everything gave.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Contents {
+    files: u64,
+    bytes: u64,
+    hole_bytes: u64,
+    /// A checksum over all names and contents, in the order of the walk.
+    checksum: u32,
+    /// How many ranges were stored in each way.
+    stored: BTreeMap<&'static str, u64>,
+}
+
+impl Tour {
+    /// Looks at a volume in memory.
+    pub(super) fn use_memory(&mut self, backend: Arc<dyn Backend>) {
+        self.devices = vec![Device::with_backend(Arc::clone(&backend), Engine::Threads)];
+        self.memory = Some(backend);
+    }
+
+    /// The steps that can be made.
+    pub(super) fn steps(&self) -> Vec<(&'static str, Step)> {
+        STEPS
+            .iter()
+            .copied()
+            .chain(self.memory.is_some().then_some(ROTTEN))
+            .collect()
+    }
+
+    fn filesystem(&self) -> Result<&Filesystem> {
+        self.filesystem.as_ref().context("the volume is not open")
+    }
+
+    fn top() -> Location {
+        Location::root_of(SubvolumeId::TOP_LEVEL)
+    }
+
+    fn open(&mut self) -> Result<String> {
+        let filesystem = OpenOptions::new(self.devices.clone()).open()?;
+        let superblock = filesystem.superblock();
+        let text = format!(
+            "label {}, devices {}, chunks {}, generation {}, checksums {}",
+            crate::output::escape_controls(&superblock.label),
+            superblock.num_devices,
+            filesystem.volume().chunk_map().chunks().len(),
+            superblock.generation,
+            superblock.checksum_type.name(),
+        );
+        self.filesystem = Some(filesystem);
+        Ok(text)
+    }
+
+    fn list_subvolumes(&mut self) -> Result<String> {
+        let all = self.filesystem()?.subvolumes()?;
+        let names: Vec<String> = all
+            .iter()
+            .filter(|info| info.id != SubvolumeId::TOP_LEVEL)
+            .filter_map(|info| {
+                let path = crate::output::escape_controls(info.path.as_deref()?);
+                let kind = match (info.parent_uuid().is_some(), info.is_read_only()) {
+                    (true, true) => " (read-only snapshot)",
+                    (true, false) => " (snapshot)",
+                    (false, true) => " (read-only)",
+                    (false, false) => "",
+                };
+                Some(format!("{path}{kind}"))
+            })
+            .collect();
+        Ok(names.join(", "))
+    }
+
+    fn walk(&mut self) -> Result<String> {
+        let (mut directories, mut files, mut links, mut others, mut xattrs) = (0u64, 0u64, 0u64, 0u64, 0u64);
+        let count = |counter: &mut u64| *counter = counter.saturating_add(1);
+        for item in self
+            .filesystem()?
+            .walk(Self::top(), WalkOptions::without_content())
+        {
+            match item {
+                WalkItem::Entry(entry) => {
+                    match entry.metadata().kind {
+                        FileKind::Directory => count(&mut directories),
+                        FileKind::Regular if entry.hard_link.is_some() => count(&mut links),
+                        FileKind::Regular => count(&mut files),
+                        FileKind::Symlink => count(&mut links),
+                        _ => count(&mut others),
+                    }
+                    xattrs = xattrs.saturating_add(entry.xattrs().len() as u64);
+                }
+                WalkItem::Failed(error) => return Err(error.into()),
+                WalkItem::Enter(_) | WalkItem::Leave(_) => {}
+            }
+        }
+        Ok(format!(
+            "{directories} directories, {files} files, {links} links, {others} special files, {xattrs} xattrs"
+        ))
+    }
+
+    fn read_files(&mut self) -> Result<String> {
+        let contents = read_everything(self.filesystem()?)?;
+        let units = Units::default();
+        let stored: Vec<String> = contents
+            .stored
+            .iter()
+            .map(|(name, count)| format!("{count} {name}"))
+            .collect();
+        let text = format!(
+            "{} files, {} and {} of holes; extents: {}",
+            contents.files,
+            units.text(contents.bytes),
+            units.text(contents.hole_bytes),
+            stored.join(", ")
+        );
+        self.contents = Some(contents);
+        Ok(text)
+    }
+
+    fn verify_blocks(&mut self) -> Result<String> {
+        let filesystem = self.filesystem()?;
+        let trees = all_trees(filesystem)?;
+        let mut seen: HashSet<Logical> = HashSet::new();
+        let (mut visits, mut copies) = (0u64, 0u64);
+        for tree in &trees {
+            for visit in tree.blocks(ReadAhead::sweep()) {
+                let visit = visit?;
+                visits = visits.saturating_add(1);
+                if seen.insert(visit.pointer.logical) {
+                    copies = copies.saturating_add(verify_copies(filesystem, &visit)?);
+                }
+            }
+        }
+        Ok(format!(
+            "{} trees, {visits} blocks, {} of them shared; each of {copies} copies verified",
+            trees.len(),
+            visits.saturating_sub(seen.len() as u64)
+        ))
+    }
+
+    fn space(&mut self) -> Result<String> {
+        let space = self.filesystem()?.space()?;
+        let units = Units::default();
+        let groups = space.groups.iter().map(|group| {
+            let profile = group
+                .flags
+                .profile()
+                .map_or("unknown", buttress_format::Profile::name);
+            format!(
+                "{} ({profile}) {}",
+                group.flags.type_name(),
+                units.text(group.used.get())
+            )
+        });
+        Ok(groups.collect::<Vec<_>>().join(", "))
+    }
+
+    /// Reads everything again while the first copy of all metadata rots: the second stands in.
+    fn read_rotten(&mut self) -> Result<String> {
+        let expected = self.contents.as_ref().context("the files were not read before")?;
+        let filesystem = self.filesystem()?;
+        let mut ranges = Vec::new();
+        for chunk in filesystem.volume().chunk_map().chunks() {
+            let mirrored = chunk.flags().contains(BlockGroupFlags::DUP);
+            if let Some(stripe) = chunk.chunk().stripes.first().filter(|_| mirrored) {
+                let start = stripe.physical.get();
+                ranges.push(start..start.saturating_add(chunk.length().get()));
+            }
+        }
+        let inner = self.memory.clone().context("the volume is not in memory")?;
+        let rotten = FaultyBackend::new(inner, ROT_SEED);
+        for range in ranges {
+            rotten.inject(Fault::RotBits {
+                range,
+                every_bytes: ROT_EVERY_BYTES,
+            });
+        }
+        let filesystem = OpenOptions::new(vec![Device::with_backend(rotten, Engine::Inline)]).open()?;
+        let contents = read_everything(&filesystem)?;
+        ensure!(
+            &contents == expected,
+            "what was read differs: {contents:?} instead of {expected:?}"
+        );
+        let faults = filesystem.volume().faults().total();
+        ensure!(faults > 0, "no fault was noticed");
+        Ok(format!(
+            "{faults} bad blocks passed over, every name and byte is the same"
+        ))
+    }
+}
+
+/// Draws the places of the rotten bits.
+const ROT_SEED: u64 = 1;
+
+/// One bit is flipped in so many bytes: in every block.
+const ROT_EVERY_BYTES: u64 = 4096;
+
+/// Reads all files of all subvolumes, verified against their checksums.
+fn read_everything(filesystem: &Filesystem) -> Result<Contents> {
+    let mut contents = Contents::default();
+    for item in filesystem.walk(Tour::top(), WalkOptions::default()) {
+        let mut entry = match item {
+            WalkItem::Entry(entry) => entry,
+            WalkItem::Failed(error) => return Err(error.into()),
+            WalkItem::Enter(_) | WalkItem::Leave(_) => continue,
+        };
+        let path = entry.path();
+        contents.checksum = buttress_format::crc32c(contents.checksum, &path);
+        if entry.metadata().kind != FileKind::Regular || entry.hard_link.is_some() {
+            continue;
+        }
+        contents.files = contents.files.saturating_add(1);
+        for range in entry.record.extents.iter().flatten() {
+            let count = contents.stored.entry(stored_as(&range.kind)).or_default();
+            *count = count.saturating_add(1);
+        }
+        let mut reader = entry.reader()?;
+        while let Some(chunk) = reader.next_chunk()? {
+            match chunk.content {
+                Content::Data(bytes) => {
+                    contents.bytes = contents.bytes.saturating_add(bytes.len() as u64);
+                    contents.checksum = buttress_format::crc32c(contents.checksum, &bytes);
+                }
+                Content::Hole => {
+                    contents.hole_bytes = contents.hole_bytes.saturating_add(chunk.length.get());
+                }
+                Content::Damaged(error) => {
+                    return Err(anyhow::Error::new(error).context(path.escape_ascii().to_string()));
+                }
+            }
+        }
+    }
+    Ok(contents)
+}
+
+/// How a range is stored, in a word.
+fn stored_as(kind: &RangeKind) -> &'static str {
+    let compression = match kind {
+        RangeKind::Hole => return "hole",
+        RangeKind::Preallocated(_) => return "preallocated",
+        RangeKind::Inline(inline) => inline.compression,
+        RangeKind::Data(extent) => extent.compression,
+    };
+    match (compression, kind) {
+        (Compression::None, RangeKind::Inline(_)) => "inline",
+        (Compression::None, _) => "plain",
+        (Compression::Zlib, _) => "zlib",
+        (Compression::Lzo, _) => "lzo",
+        (Compression::Zstd, _) => "zstd",
+    }
+}
+
+/// The chunk tree, the root tree, and all trees that have a root item.
+fn all_trees(filesystem: &Filesystem) -> Result<Vec<Tree>> {
+    let mut trees = vec![filesystem.tree(TreeId::CHUNK)?, filesystem.root_tree().clone()];
+    for item in filesystem
+        .root_tree()
+        .range(Key::MIN..=Key::MAX, ReadAhead::Forward)
+    {
+        let key = item?.key();
+        if key.item_type == ItemType::ROOT_ITEM {
+            trees.push(filesystem.tree(TreeId::new(key.objectid.get()))?);
+        }
+    }
+    Ok(trees)
+}
+
+/// Reads each copy of a block by itself and checks that it is the same block. Returns how many there are.
+fn verify_copies(filesystem: &Filesystem, visit: &buttress_tree::Visit) -> Result<u64> {
+    let volume = filesystem.volume();
+    let logical = visit.pointer.logical;
+    let copies = volume.copies(logical)?;
+    for copy in 1..=copies {
+        let length = visit.block.bytes().len();
+        let bytes = volume.read_copy(ExtentRead { logical, length }, copy)?;
+        ensure!(
+            bytes.as_ref() == visit.block.bytes().as_ref(),
+            "copy {copy} of the block at {logical} differs from the first"
+        );
+    }
+    Ok(u64::from(copies))
+}
