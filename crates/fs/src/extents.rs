@@ -178,7 +178,10 @@ impl FileRangeBuilder {
             // Inline content takes up whole sectors of the file, as seeks to holes show: what is behind its
             // end and before the next sector is zeros, not a hole.
             FileExtentBody::Inline(stored) => (
-                extent.ram_bytes.checked_align_up(u64::from(self.sector_bytes)).unwrap_or(extent.ram_bytes),
+                extent
+                    .ram_bytes
+                    .checked_align_up(u64::from(self.sector_bytes))
+                    .unwrap_or(extent.ram_bytes),
                 RangeKind::Inline(InlineContent {
                     compression: extent.compression,
                     ram_bytes: extent.ram_bytes,

@@ -8,6 +8,10 @@ use buttress_volume::ExtentRead;
 use smallvec::smallvec;
 use std::ops::Range;
 
+/// How many ranges share the reading of one compressed extent. More of them are read in several pieces, so that
+/// a file of nothing but such ranges is planned in bounded memory.
+const SLICES_MAX: usize = 64;
+
 /// Plans the part of `range` that lies in `wanted`, appending to `planned`. Neighbouring ranges of the same
 /// compressed extent share one piece.
 pub(crate) fn plan(
@@ -140,6 +144,7 @@ fn plan_compressed(
         && last.compression == extent.compression
         && last.read == read
         && last.location == location
+        && last.slices.len() < SLICES_MAX
     {
         last.slices.push(slice);
         return;

@@ -4,8 +4,11 @@ use crate::content::Content;
 use crate::error::{Corruption, Error};
 use crate::extents::RangeKind;
 use crate::testing::{World, at, open_image};
-use buttress_format::FileOffset;
+use crate::walk::{WalkItem, WalkOptions};
+use buttress_format::{FileOffset, ItemType};
 use buttress_volume::Rescue;
+use proptest::prelude::*;
+use std::io::Read;
 
 fn pattern(sectors: usize) -> Vec<u8> {
     (0..sectors * 4096)
@@ -119,11 +122,7 @@ fn data_without_checksums_is_an_error_unless_the_inode_says_so() {
     // NODATASUM is the lowest flag.
     let item = world
         .items(5)
-        .get_mut(&crate::testing::key(
-            258,
-            buttress_format::ItemType::INODE_ITEM,
-            0,
-        ))
+        .get_mut(&crate::testing::key(258, ItemType::INODE_ITEM, 0))
         .unwrap();
     item[64] |= 1;
     let filesystem = world.open();
@@ -208,4 +207,76 @@ fn the_map_of_a_file_has_no_gaps() {
         .map(|range| range.unwrap().offset.get())
         .collect();
     assert_eq!(from, [8192, 16_384]);
+}
+
+/// A run of a random file, in sectors: a gap before it, then `length` sectors from `inside` of an extent of eight.
+#[derive(Clone, Debug)]
+struct Run {
+    gap: u64,
+    length: u64,
+    inside: u64,
+    preallocated: bool,
+}
+
+fn runs() -> impl Strategy<Value = Vec<Run>> {
+    let run = (0..3_u64, 1..5_u64, 0..4_u64, proptest::bool::weighted(0.2)).prop_map(
+        |(gap, length, inside, preallocated)| Run {
+            gap,
+            length,
+            inside,
+            preallocated,
+        },
+    );
+    proptest::collection::vec(run, 0..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever the layout, reading at any offset, as a stream and by a walk gives what a byte vector holds.
+    #[test]
+    fn files_of_any_layout_read_as_their_model(
+        runs in runs(),
+        cut in 0..5000_u64,
+        reads in proptest::collection::vec((0..1_000_000_u64, 0..50_000_usize), 8),
+    ) {
+        let mut world = World::new();
+        world.file(256, b"file", 257, 0);
+        let content = pattern(8);
+        let extent = world.data(&content, 8);
+        let mut model: Vec<u8> = Vec::new();
+        for run in &runs {
+            model.resize(model.len() + usize::try_from(run.gap * 4096).unwrap(), 0);
+            let at = model.len() as u64;
+            world.range(257, at, extent, run.inside * 4096, run.length * 4096);
+            if run.preallocated {
+                // The form is the byte behind generation, size and three encodings.
+                let item = world.items(5).get_mut(&crate::testing::key(257, ItemType::EXTENT_DATA, at)).unwrap();
+                item[20] = 2;
+                model.resize(model.len() + usize::try_from(run.length * 4096).unwrap(), 0);
+            } else {
+                let start = usize::try_from(run.inside * 4096).unwrap();
+                model.extend_from_slice(&content[start..start + usize::try_from(run.length * 4096).unwrap()]);
+            }
+        }
+        // The file may end inside its last range or beyond it.
+        let size = (model.len() as u64 + 2000).saturating_sub(cut);
+        model.resize(usize::try_from(size).unwrap(), 0);
+        world.inode(257, 0o100_644, size);
+        let filesystem = world.open();
+        for (offset, length) in reads {
+            let start = usize::try_from(offset).unwrap().min(model.len());
+            let end = (start + length).min(model.len());
+            prop_assert_eq!(&read(&filesystem, 257, offset, length).unwrap(), &model[start..end]);
+        }
+        let mut streamed = Vec::new();
+        filesystem.open_file(at(257)).unwrap().reader().read_to_end(&mut streamed).unwrap();
+        prop_assert_eq!(&streamed, &model);
+        let mut walked = Vec::new();
+        for item in filesystem.walk(at(257), WalkOptions::default()) {
+            let WalkItem::Entry(mut entry) = item else { panic!("{item:?}") };
+            entry.reader().unwrap().read_to_end(&mut walked).unwrap();
+        }
+        prop_assert_eq!(&walked, &model);
+    }
 }

@@ -15,6 +15,10 @@ use crate::filesystem::Filesystem;
 use crate::reader::{FileReader, Prefetched};
 use buttress_format::FileOffset;
 
+/// A file that takes more than this is not read ahead, however small it is: its ranges may be small parts of
+/// large compressed extents.
+const FILE_MEMORY_MAX: usize = 4 << 20;
+
 /// The content of some files, planned and not yet read.
 pub(super) struct ContentBatch {
     filesystem: Filesystem,
@@ -65,7 +69,10 @@ impl ContentBatch {
                 Planned::Ready(_) => 0,
                 Planned::Inline(_, _, _, length) => length.to_usize().unwrap_or(0),
             })
-            .sum();
+            .fold(0, usize::saturating_add);
+        if bytes > FILE_MEMORY_MAX {
+            return 0;
+        }
         self.files.push(Planning { item, file, planned });
         bytes
     }

@@ -10,12 +10,17 @@
 
 use anyhow::{Context, Result, bail};
 use buttress_device::Device;
-use buttress_format::{FileKind, Timestamp};
+use buttress_format::{FileKind, SubvolumeId, Timestamp};
 use buttress_fs::{Content, Filesystem, Location, OpenOptions, WalkEntry, WalkItem, WalkOptions, WalkOrder};
+use buttress_oracle::loop_device::Mount;
 use buttress_oracle::manifest::{DataRange, Entry, Extra, Manifest, expect_equal, link_groups};
 use buttress_oracle::tools::kernel_missing;
-use buttress_oracle::volumes::{Specification, Volume, make};
+use buttress_oracle::volumes::{Fill, Specification, Volume, make, make_with};
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 
 mod space;
 
@@ -189,6 +194,73 @@ fn compare(specification: &Specification) -> Result<()> {
 #[test]
 fn every_kind_of_file_is_read_as_the_kernel_shows_it() {
     with_kernel(|| compare(&Specification::default()));
+}
+
+#[test]
+fn attributes_are_those_of_lsattr() {
+    with_kernel(|| {
+        let volume = make(&Specification {
+            seed: 9,
+            ..Specification::default()
+        })?;
+        let filesystem = open(&volume)?;
+        let mount = Mount::new(&volume.images, "ro")?;
+        let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+        let mut seen = 0;
+        for item in filesystem.walk(root, WalkOptions::without_content()) {
+            let WalkItem::Entry(entry) = item else { continue };
+            let metadata = entry.metadata();
+            if !matches!(metadata.kind, FileKind::Regular | FileKind::Directory)
+                || metadata.location.placeholder().is_some()
+            {
+                continue;
+            }
+            let path = mount.path().join(OsStr::from_bytes(&entry.path()));
+            let expected = rustix::fs::ioctl_getflags(File::open(&path)?)?.bits();
+            assert_eq!(metadata.attributes().bits(), expected, "{}", path.display());
+            seen |= expected;
+        }
+        assert_ne!(seen, 0, "no file has attributes");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_volume_with_a_log_is_read_as_of_its_last_commit() {
+    with_kernel(|| {
+        let copy = tempfile::NamedTempFile::new()?;
+        let volume = make_with(
+            &Specification {
+                fill: Fill::Empty,
+                ..Specification::default()
+            },
+            |mount| {
+                std::fs::write(mount.path().join("committed"), b"before")?;
+                rustix::fs::syncfs(File::open(mount.path())?)?;
+                let mut synced = File::create(mount.path().join("synced"))?;
+                synced.write_all(b"after")?;
+                synced.sync_all()?;
+                // The loop device shows what its backing file holds.
+                std::io::copy(&mut File::open(mount.devices()[0].path())?, &mut copy.as_file())?;
+                Ok(())
+            },
+        )?;
+        drop(volume);
+        let device = Device::open(copy.path(), &buttress_device::OpenOptions::default())?;
+        let filesystem = OpenOptions::new(vec![device]).open()?;
+        assert!(
+            matches!(
+                &filesystem.notices()[..],
+                [buttress_fs::Notice::PendingLog { .. }]
+            ),
+            "{:?}",
+            filesystem.notices()
+        );
+        let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+        assert!(filesystem.lookup(root, b"committed")?.is_some());
+        assert!(filesystem.lookup(root, b"synced")?.is_none());
+        Ok(())
+    });
 }
 
 #[test]
