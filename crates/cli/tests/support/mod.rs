@@ -1,0 +1,79 @@
+//! What the end-to-end tests share: the volume of the tour, unpacked once, and the command.
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this")]
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The volume of `buttress tour`, as a sparse file that no test changes.
+pub fn image() -> &'static Path {
+    static IMAGE: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = IMAGE.get_or_init(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tour.img");
+        unpack(&path);
+        (directory, path)
+    });
+    path
+}
+
+fn unpack(path: &Path) {
+    let packed = File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tour.img.zst")).unwrap();
+    let mut unpacker = zstd::stream::read::Decoder::new(packed).unwrap();
+    let mut file = File::create(path).unwrap();
+    let mut block = [0; 4096];
+    let mut size = 0;
+    while unpacker.read_exact(&mut block).is_ok() {
+        if block.iter().any(|byte| *byte != 0) {
+            file.seek(SeekFrom::Start(size)).unwrap();
+            file.write_all(&block).unwrap();
+        }
+        size += block.len() as u64;
+    }
+    file.set_len(size).unwrap();
+}
+
+/// `IMAGE:/path` for the volume of the tour.
+pub fn inside(path: &str) -> String {
+    format!("{}:{path}", image().display())
+}
+
+/// The command with these words.
+pub fn buttress(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_buttress"))
+        .args(words)
+        .env("TZ", "UTC")
+        .output()
+        .unwrap()
+}
+
+/// Standard output of a command that must end with 0.
+pub fn stdout(words: &[&str]) -> String {
+    let output = buttress(words);
+    assert!(
+        output.status.success(),
+        "{words:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The JSON document of a command that must end with 0: the value beside the header.
+pub fn json(words: &[&str], name: &str) -> serde_json::Value {
+    let text = stdout(&[words, &["--format", "json"]].concat());
+    let mut document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(document["__header"]["version"], "1");
+    assert_eq!(document.as_object().unwrap().len(), 2, "{words:?}");
+    document[name].take()
+}
+
+/// The exit code and standard error of a command.
+pub fn failure(words: &[&str]) -> (i32, String) {
+    let output = buttress(words);
+    (
+        output.status.code().unwrap(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
