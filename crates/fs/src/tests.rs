@@ -2,5 +2,6 @@
 
 mod content;
 mod directories;
+mod hostile;
 mod opening;
 mod simulated;
