@@ -17,7 +17,7 @@ fn world() -> World {
     world.symlink(258, b"link", 259, b"../b/link2");
     world.symlink(258, b"link2", 260, b"/a/b/file");
     world.file(258, b"file", 261, 40_000);
-    let extent = world.data(&[9; 32_768], 8);
+    let extent = world.data(&vec![9; 32_768], 8);
     world.range(261, 0, extent, 0, 16_384);
     world.range(261, 20_480, extent, 8192, 16_384);
     world.file(256, b"small", 262, 11);
