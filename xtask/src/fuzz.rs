@@ -69,7 +69,9 @@ pub fn run(args: &[String]) -> Result<()> {
         for _ in 0..options.jobs {
             scope.spawn(|| {
                 loop {
-                    let Some(target) = queue.lock().ok().and_then(|mut queue| queue.pop_front()) else { return };
+                    let Some(target) = queue.lock().ok().and_then(|mut queue| queue.pop_front()) else {
+                        return;
+                    };
                     let result = fuzz(&root, &folder, &programs, &target)
                         .with_context(|| format!("fuzzing {}", target.name));
                     if let Ok(reached) = &result {
@@ -82,7 +84,9 @@ pub fn run(args: &[String]) -> Result<()> {
             });
         }
     });
-    let results = results.into_inner().map_err(|_| anyhow::anyhow!("a thread failed"))?;
+    let results = results
+        .into_inner()
+        .map_err(|_| anyhow::anyhow!("a thread failed"))?;
     let mut reached = results.into_iter().collect::<Result<Vec<_>>>()?;
     reached.sort_by(|left, right| left.name.cmp(&right.name));
     report(&reached, began);
@@ -91,7 +95,10 @@ pub fn run(args: &[String]) -> Result<()> {
             fold(&folder, &programs, &reached.name)?;
         }
     }
-    let findings: Vec<_> = reached.iter().filter_map(|reached| reached.finding.clone()).collect();
+    let findings: Vec<_> = reached
+        .iter()
+        .filter_map(|reached| reached.finding.clone())
+        .collect();
     if !findings.is_empty() {
         bail!("{} findings:\n{}", findings.len(), findings.join("\n"));
     }
@@ -105,7 +112,12 @@ fn root() -> PathBuf {
 
 fn parse(args: &[String]) -> Result<Options> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut options = Options { seconds: 60, jobs: processors, keep: false, names: Vec::new() };
+    let mut options = Options {
+        seconds: 60,
+        jobs: processors,
+        keep: false,
+        names: Vec::new(),
+    };
     let mut words = args.iter();
     while let Some(word) = words.next() {
         let mut number = || -> Result<u64> {
@@ -154,14 +166,19 @@ fn build(root: &Path, folder: &Path) -> Result<Programs> {
 
 /// The machine's target triple: flags that are given for it do not reach build scripts.
 fn host() -> Result<String> {
-    let output = Command::new("rustc").arg("-vV").output().context("running rustc")?;
+    let output = Command::new("rustc")
+        .arg("-vV")
+        .output()
+        .context("running rustc")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(line.context("rustc does not name its host")?.to_owned())
 }
 
 fn run_to_end(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("starting {command:?}"))?;
+    let status = command
+        .status()
+        .with_context(|| format!("starting {command:?}"))?;
     if !status.success() {
         bail!("{command:?} ended with {status}");
     }
@@ -170,14 +187,21 @@ fn run_to_end(command: &mut Command) -> Result<()> {
 
 /// The targets, each with its seconds: half of all for images, the rest in equal parts.
 fn plan(programs: &Programs, options: &Options) -> Result<Vec<Target>> {
-    let output = Command::new(&programs.corpus).arg("list").output().context("listing the targets")?;
+    let output = Command::new(&programs.corpus)
+        .arg("list")
+        .output()
+        .context("listing the targets")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut targets = Vec::new();
     for line in text.lines() {
         let (name, bytes) = line.split_once(' ').context("a line of the list of targets")?;
         if options.names.is_empty() || options.names.iter().any(|wanted| wanted == name) {
             let (name, input_bytes_max) = (name.to_owned(), bytes.parse()?);
-            targets.push(Target { name, input_bytes_max, seconds: 0 });
+            targets.push(Target {
+                name,
+                input_bytes_max,
+                seconds: 0,
+            });
         }
     }
     let others = targets.iter().filter(|target| target.name != IMAGE).count() as u64;
@@ -223,7 +247,12 @@ fn fuzz(root: &Path, folder: &Path, programs: &Programs, target: &Target) -> Res
         .arg(format!("-rss_limit_mb={MEMORY_MIB}"))
         .arg(format!("-malloc_limit_mb={ALLOCATION_MIB}"))
         .arg(format!("-artifact_prefix={}/", found.display()))
-        .args(["-print_final_stats=1", "-len_control=20", "-reload=1", "-use_value_profile=1"])
+        .args([
+            "-print_final_stats=1",
+            "-len_control=20",
+            "-reload=1",
+            "-use_value_profile=1",
+        ])
         .arg(&corpus)
         .env("BUTTRESS_FUZZ_TARGET", name)
         .env("BUTTRESS_FUZZ_SHARE", &share)
@@ -236,11 +265,19 @@ fn fuzz(root: &Path, folder: &Path, programs: &Programs, target: &Target) -> Res
     let mut counts = counted.split_whitespace().map(|word| word.parse().unwrap_or(0));
     let (counted, passed) = (counts.next().unwrap_or(0), counts.next().unwrap_or(0));
     let executions = stat(&log, "stat::number_of_executed_units:").unwrap_or(counted);
-    let finding = if output.status.success() { None } else { Some(keep_finding(root, &found, name, &log)?) };
+    let finding = if output.status.success() {
+        None
+    } else {
+        Some(keep_finding(root, &found, name, &log)?)
+    };
     Ok(Reached {
         name: name.clone(),
         executions,
-        passed: if counted == 0 { 0 } else { (passed as f64 / counted as f64 * executions as f64) as u64 },
+        passed: if counted == 0 {
+            0
+        } else {
+            (passed as f64 / counted as f64 * executions as f64) as u64
+        },
         cpu_seconds: target.seconds as f64,
         coverage: last(&log, " cov: ").unwrap_or(0),
         features: last(&log, " ft: ").unwrap_or(0),
@@ -256,7 +293,9 @@ fn unpack(programs: &Programs, name: &str, corpus: &Path) -> Result<()> {
 
 /// Puts the input of a finding among the regressions, and says where.
 fn keep_finding(root: &Path, found: &Path, name: &str, log: &str) -> Result<String> {
-    let said = log.lines().find(|line| line.contains("panicked at") || line.contains("ERROR: libFuzzer"));
+    let said = log
+        .lines()
+        .find(|line| line.contains("panicked at") || line.contains("ERROR: libFuzzer"));
     let folder = root.join("fuzz/regressions").join(name);
     fs::create_dir_all(&folder)?;
     let mut kept = Vec::new();
@@ -266,17 +305,24 @@ fn keep_finding(root: &Path, found: &Path, name: &str, log: &str) -> Result<Stri
         fs::rename(file.path(), &to)?;
         kept.push(to.display().to_string());
     }
-    Ok(format!("{name}: {} ({})", said.unwrap_or("ended early"), kept.join(", ")))
+    Ok(format!(
+        "{name}: {} ({})",
+        said.unwrap_or("ended early"),
+        kept.join(", ")
+    ))
 }
 
 /// The number after a label of libFuzzer's final statistics.
 fn stat(log: &str, label: &str) -> Option<u64> {
-    log.lines().find_map(|line| line.strip_prefix(label)?.trim().parse().ok())
+    log.lines()
+        .find_map(|line| line.strip_prefix(label)?.trim().parse().ok())
 }
 
 /// The number after the last occurrence of a label in libFuzzer's progress lines.
 fn last(log: &str, label: &str) -> Option<u64> {
-    log.lines().rev().find_map(|line| line.split_once(label)?.1.split_whitespace().next()?.parse().ok())
+    log.lines()
+        .rev()
+        .find_map(|line| line.split_once(label)?.1.split_whitespace().next()?.parse().ok())
 }
 
 /// Reduces a working corpus to the inputs that add coverage, and packs them as the committed one.

@@ -38,30 +38,56 @@ pub struct Key {
 
 impl Key {
     /// The smallest key.
-    pub const MIN: Self = Self { objectid: ObjectId::MIN, item_type: ItemType(0), offset: 0 };
+    pub const MIN: Self = Self {
+        objectid: ObjectId::MIN,
+        item_type: ItemType(0),
+        offset: 0,
+    };
     /// The largest key.
-    pub const MAX: Self = Self { objectid: ObjectId::MAX, item_type: ItemType(u8::MAX), offset: u64::MAX };
+    pub const MAX: Self = Self {
+        objectid: ObjectId::MAX,
+        item_type: ItemType(u8::MAX),
+        offset: u64::MAX,
+    };
 
     /// A key of its three fields.
     #[must_use]
     pub const fn new(objectid: ObjectId, item_type: ItemType, offset: u64) -> Self {
-        Self { objectid, item_type, offset }
+        Self {
+            objectid,
+            item_type,
+            offset,
+        }
     }
 
     /// The smallest key greater than this one, or `None` for [`Key::MAX`].
     #[must_use]
     pub const fn successor(self) -> Option<Self> {
-        let Self { objectid, item_type, offset } = self;
+        let Self {
+            objectid,
+            item_type,
+            offset,
+        } = self;
         if let Some(offset) = offset.checked_add(1) {
-            return Some(Self { objectid, item_type, offset });
+            return Some(Self {
+                objectid,
+                item_type,
+                offset,
+            });
         }
         if let Some(number) = item_type.0.checked_add(1) {
-            return Some(Self { objectid, item_type: ItemType(number), offset: 0 });
+            return Some(Self {
+                objectid,
+                item_type: ItemType(number),
+                offset: 0,
+            });
         }
         match objectid.get().checked_add(1) {
-            Some(number) => {
-                Some(Self { objectid: ObjectId::new(number), item_type: ItemType(0), offset: 0 })
-            }
+            Some(number) => Some(Self {
+                objectid: ObjectId::new(number),
+                item_type: ItemType(0),
+                offset: 0,
+            }),
             None => None,
         }
     }

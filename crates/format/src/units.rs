@@ -223,9 +223,7 @@ impl TreeId {
     /// This tree as a subvolume id, where it is one: the top level (5), or `[256, -256]`.
     #[must_use]
     pub const fn as_subvolume(self) -> Option<SubvolumeId> {
-        if self.0 == Self::FS.0
-            || (self.0 >= ObjectId::FIRST_FREE.0 && self.0 <= ObjectId::LAST_FREE.0)
-        {
+        if self.0 == Self::FS.0 || (self.0 >= ObjectId::FIRST_FREE.0 && self.0 <= ObjectId::LAST_FREE.0) {
             Some(SubvolumeId(self.0))
         } else {
             None
@@ -311,7 +309,12 @@ mod tests {
         assert_eq!(TreeId::FS.as_subvolume(), Some(SubvolumeId::TOP_LEVEL));
         assert_eq!(TreeId::new(255).as_subvolume(), None);
         assert_eq!(TreeId::new(256).as_subvolume(), Some(SubvolumeId::new(256)));
-        assert_eq!(TreeId::new(0u64.wrapping_sub(256)).as_subvolume().map(|s| s.get()), Some(u64::MAX - 255));
+        assert_eq!(
+            TreeId::new(0u64.wrapping_sub(256))
+                .as_subvolume()
+                .map(|s| s.get()),
+            Some(u64::MAX - 255)
+        );
         assert_eq!(TreeId::DATA_RELOCATION.as_subvolume(), None);
         assert!(TreeId::DATA_RELOCATION.holds_files());
         assert_eq!(TreeId::TREE_LOG.get(), 0u64.wrapping_sub(6));
@@ -324,6 +327,9 @@ mod tests {
         assert!(!Logical::new(4096).is_aligned(0));
         assert_eq!(Logical::new(10).checked_distance_from(Logical::new(11)), None);
         assert_eq!(ByteCount::new(u64::MAX).checked_align_up(4096), None);
-        assert_eq!(ByteCount::new(1).checked_align_up(4096), Some(ByteCount::new(4096)));
+        assert_eq!(
+            ByteCount::new(1).checked_align_up(4096),
+            Some(ByteCount::new(4096))
+        );
     }
 }

@@ -55,7 +55,8 @@ fn comparable<'a>(words: &[&str], stdout: &'a [u8]) -> Vec<&'a [u8]> {
                 line.starts_with(b"\t\troot ref key") || line.starts_with(b"\t\troot backref key");
             // The reference prints the start time twice.
             let is_stop_time = line.starts_with(b"\t\tstop time ");
-            !names_the_program && !is_time && !is_stop_time && !(hidden && is_subvolume_name)
+            let left_out = names_the_program || is_time || is_stop_time || (hidden && is_subvolume_name);
+            !left_out
         })
         .collect()
 }

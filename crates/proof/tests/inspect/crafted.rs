@@ -574,8 +574,10 @@ fn case(name: &str, body: impl Fn() -> Result<Outcome> + Send + Sync + 'static) 
     })
 }
 
+type MakeItems = fn() -> Vec<Item>;
+
 pub fn cases() -> Vec<Case> {
-    let leaves: [(&str, fn() -> Vec<Item>); 9] = [
+    let leaves: [(&str, MakeItems); 9] = [
         ("names", names),
         ("file_extents", file_extents),
         ("roots", roots),
