@@ -114,8 +114,12 @@ impl Space {
         let worst = self
             .groups
             .iter()
-            .filter_map(|group| group.flags.profile())
-            .map(|profile| f64::from(profile.copies()))
+            .filter_map(|group| Some((group.flags, group.flags.profile()?)))
+            .map(|(flags, profile)| match profile.parity_stripes() {
+                0 => f64::from(profile.copies()),
+                // What parity takes depends on how many devices its chunks lie on.
+                _ => self.sum(flags & BlockGroupFlags::TYPES).ratio(),
+            })
             .fold(1.0, f64::max);
         let outside = if unallocated >= WORTH_ALLOCATING {
             unallocated

@@ -85,7 +85,6 @@ impl Subcommand for Show {
                 units.text(used)
             )?;
         }
-        writeln!(out)?;
         out.flush()?;
         Ok(Outcome::Done)
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use buttress_format::{ItemType, TreeId};
 use buttress_fs::Filesystem;
-use buttress_tree::{BlockOrder, ReadAhead};
+use buttress_tree::{BlockOrder, ReadAhead, Visit};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -103,8 +103,13 @@ fn measure(context: &Context, filesystem: &Filesystem, id: TreeId, with_content:
     let root = tree.root();
     let mut layout = Layout::new(root.logical.get(), filesystem.superblock().node_bytes, root.level);
     let mut inline_bytes = 0u64;
-    let lowest_level = if with_content { 0 } else { 1 };
-    for visit in tree.blocks_in(BlockOrder::DepthDownTo(lowest_level), ReadAhead::sweep()) {
+    // Every figure is a sum over nodes or over leaves: no order of keys is needed.
+    let visits: &mut dyn Iterator<Item = buttress_tree::Result<Visit>> = if with_content {
+        &mut tree.blocks_by_address()
+    } else {
+        &mut tree.blocks_in(BlockOrder::DepthDownTo(1), ReadAhead::sweep())
+    };
+    for visit in visits {
         let block = match visit {
             Ok(visit) => visit.block,
             Err(error) => {

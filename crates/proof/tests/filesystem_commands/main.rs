@@ -1,0 +1,200 @@
+//! `buttress filesystem show|df|usage|du` against btrfs-progs on a mounted volume.
+//!
+//! The volume is mounted, read-only and freshly, and both programs are given the same loop devices: the reference
+//! through the mount point, ours by themselves. What only a mount knows (the global reserve, free space as
+//! statfs sees it) is reckoned by ours from what is on disk.
+
+use anyhow::{Context, Result, ensure};
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::tools;
+use buttress_oracle::volumes::{Specification, Volume, make};
+use buttress_proof::harness::{Case, Outcome, run};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn missing() -> Option<String> {
+    if let Some(reason) = tools::kernel_missing() {
+        return Some(reason);
+    }
+    let (major, minor) = tools::newest_version();
+    let here = format!("{major}.{minor}");
+    (here != tools::REFERENCE_VERSION).then(|| {
+        format!(
+            "the reference is btrfs-progs {}, here is {here}",
+            tools::REFERENCE_VERSION
+        )
+    })
+}
+
+/// What a program prints on standard output, as lines.
+fn lines(command: &mut Command) -> Result<Vec<String>> {
+    let output = command.output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} failed and said:\n{errors}");
+    Ok(String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect())
+}
+
+fn reference(words: &[&str], path: &Path) -> Result<Vec<String>> {
+    lines(
+        Command::new(tools::newest("btrfs"))
+            .arg("filesystem")
+            .args(words)
+            .arg(path),
+    )
+}
+
+fn ours(words: &[&str], devices: &[PathBuf], path: &str) -> Result<Vec<String>> {
+    let (first, others) = devices.split_first().context("a device")?;
+    let mut command = Command::new(tools::buttress()?);
+    command.arg("filesystem").args(words);
+    for device in others {
+        command.arg("--device").arg(device);
+    }
+    let mut target = first.clone().into_os_string();
+    target.push(path);
+    lines(command.arg(target))
+}
+
+fn expect_equal(words: &[&str], expected: &[String], found: &[String]) -> Result<()> {
+    let only = |these: &[String], others: &[String]| -> Vec<String> {
+        let lines = these.iter().filter(|line| !others.contains(line));
+        lines.take(12).map(|line| format!("{line:?}")).collect()
+    };
+    ensure!(
+        expected == found,
+        "filesystem {words:?} differs (or only in the order of its lines)\nbtrfs-progs alone:\n{}\nbuttress alone:\n{}",
+        only(expected, found).join("\n"),
+        only(found, expected).join("\n")
+    );
+    Ok(())
+}
+
+fn compare_spaces(mount: &Mount, devices: &[PathBuf]) -> Result<()> {
+    for words in [
+        &["df"][..],
+        &["df", "--raw"],
+        &["df", "--si"],
+        &["df", "-m"],
+        &["usage"],
+        &["usage", "-b"],
+        &["usage", "-T"],
+        &["usage", "-T", "-b"],
+        &["usage", "-H"],
+    ] {
+        let expected = reference(words, mount.path())?;
+        expect_equal(words, &expected, &ours(words, devices, "")?)?;
+    }
+    for words in [&["show"][..], &["show", "--raw"], &["show", "--mbytes"]] {
+        let expected = reference(words, mount.path())?;
+        expect_equal(words, &expected, &ours(words, devices, "")?)?;
+    }
+    Ok(())
+}
+
+/// Totals of directories; single files, whose order is that of the directory in both.
+fn compare_du(mount: &Mount, devices: &[PathBuf]) -> Result<()> {
+    let mount_name = mount.path().to_str().context("a mount point")?;
+    let device_name = devices
+        .first()
+        .and_then(|device| device.to_str())
+        .context("a device")?;
+    for words in [&["du", "--raw"][..], &["du", "--raw", "-s"], &["du", "-s"]] {
+        let sorted = |lines: Vec<String>, prefix: &str| -> Vec<String> {
+            let mut lines: Vec<String> = lines
+                .into_iter()
+                .map(|line| {
+                    line.replace(&format!("{prefix}:/"), "TOP/")
+                        .replace(prefix, "TOP")
+                })
+                .map(|line| line.trim_end_matches('/').to_owned())
+                .collect();
+            lines.sort();
+            lines
+        };
+        let expected = sorted(reference(words, mount.path())?, mount_name);
+        let found = sorted(ours(words, devices, ":/")?, device_name);
+        expect_equal(words, &expected, &found)?;
+    }
+    Ok(())
+}
+
+fn compared(volume: &Volume, du: bool) -> Result<Outcome> {
+    let mount = Mount::new(&volume.images, "ro")?;
+    let devices: Vec<PathBuf> = mount
+        .devices()
+        .iter()
+        .map(|device| device.path().to_owned())
+        .collect();
+    compare_spaces(&mount, &devices)?;
+    if du {
+        compare_du(&mount, &devices)?;
+    }
+    mount.close()?;
+    Ok(Outcome::Passed)
+}
+
+fn case(name: impl Into<String>, du: bool, specification: Specification) -> Case {
+    Case::new(name, move || match missing() {
+        Some(reason) => Ok(Outcome::Skipped(reason)),
+        None => compared(&make(&specification)?, du),
+    })
+}
+
+const PROFILES: [(&str, &str, u32); 11] = [
+    ("single", "single", 1),
+    ("single", "dup", 1),
+    ("single", "raid1", 3),
+    ("raid0", "raid0", 3),
+    ("raid1", "raid1", 3),
+    ("raid1", "raid1c3", 4),
+    ("raid1c4", "raid1c4", 4),
+    ("raid10", "raid10", 4),
+    ("raid5", "raid5", 3),
+    ("raid6", "raid6", 4),
+    ("raid5", "raid1", 3),
+];
+
+fn main() -> std::process::ExitCode {
+    let mut cases = Vec::new();
+    for (data, metadata, devices) in PROFILES {
+        cases.push(case(
+            format!("profile_{data}_metadata_{metadata}_on_{devices}"),
+            devices == 1,
+            Specification {
+                data,
+                metadata,
+                devices,
+                device_mib: 768,
+                ..Specification::default()
+            },
+        ));
+    }
+    cases.push(case(
+        "mixed_block_groups",
+        true,
+        Specification {
+            mixed: true,
+            ..Specification::default()
+        },
+    ));
+    cases.push(case(
+        "block_group_tree",
+        false,
+        Specification {
+            features: &["block-group-tree"],
+            ..Specification::default()
+        },
+    ));
+    cases.push(case(
+        "compressed",
+        true,
+        Specification {
+            mount: "compress-force=zstd",
+            ..Specification::default()
+        },
+    ));
+    run(cases)
+}
