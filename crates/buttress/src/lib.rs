@@ -3,7 +3,7 @@
 //!
 //! This crate is what applications depend on. It only re-exports; the parts live in crates of their own, each
 //! under its name here: [`fs`] (subvolumes, paths, files), [`tree`] (the B-trees), [`volume`] (logical addresses
-//! over devices, profiles, mirrors), [`device`] (files, block devices, memory, simulated disks) and [`format`]
+//! over devices, profiles, mirrors), [`device`] (files, block devices, memory, simulated disks) and [`mod@format`]
 //! (the bytes on disk as types).
 //!
 //! # Reading a file

@@ -10,7 +10,7 @@
 //! | find trees and subvolumes | [`filesystem`], [`subvolume`] |
 //! | follow paths, list directories | [`lookup`], [`directory`] |
 //! | see what `stat`, `lsattr`, `getfattr` show | [`inode`], [`xattrs`] |
-//! | read files | [`file`] at any offset, [`reader`] as a stream, [`extents`] for their maps |
+//! | read files | [`mod@file`] at any offset, [`reader`] as a stream, [`extents`] for their maps |
 //! | go over whole directory trees | [`walk`] |
 //! | find who uses an address, and who shares extents | [`back_references`] |
 //! | see where space went | [`space`] |

@@ -6,6 +6,10 @@
 //! loop devices, mkfs.btrfs and a kernel with btrfs; elsewhere each case says why it was skipped.
 #![allow(
     clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::panic,
+    clippy::unreachable,
+    clippy::too_many_lines,
     clippy::unwrap_used,
     clippy::indexing_slicing,
     reason = "a test"

@@ -1,6 +1,10 @@
 //! Which superblock and which devices a volume is opened by, and what is refused.
 #![allow(
     clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::panic,
+    clippy::unreachable,
+    clippy::too_many_lines,
     clippy::unwrap_used,
     clippy::indexing_slicing,
     reason = "a test"

@@ -2,6 +2,10 @@
 //! and with noise in place of copies.
 #![allow(
     clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::panic,
+    clippy::unreachable,
+    clippy::too_many_lines,
     clippy::unwrap_used,
     clippy::indexing_slicing,
     reason = "a test"

@@ -3,7 +3,7 @@
 //! One module for each command, in `inspect_internal/`, and two that they share:
 //!
 //! - [`print`]: structures as text and JSON;
-//! - [`tree_names`]: what trees are called; [`paths`]: where inodes are.
+//! - `tree_names`: what trees are called; `paths`: where inodes are.
 
 pub mod dump_super;
 pub mod dump_tree;

@@ -4,7 +4,7 @@
 //! snapshot, files of every kind, compressed in each way that btrfs knows (`cargo xtask tour-image`). It is
 //! unpacked into memory; nothing is written anywhere.
 //!
-//! The steps stand in [`steps`]. A step that fails is told, the rest is done all the same, and the exit code is 1.
+//! The steps stand in `steps`. A step that fails is told, the rest is done all the same, and the exit code is 1.
 
 mod asset;
 mod steps;

@@ -1,9 +1,13 @@
 //! Volumes in memory, written chunk by chunk without the library's own layout: units are dealt out to stripes
 //! one after another, and parity is summed byte by byte by schoolbook multiplication.
 
-#![allow(dead_code, reason = "each test file uses its part of this")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 #![allow(
     clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::panic,
+    clippy::unreachable,
+    clippy::too_many_lines,
     clippy::unwrap_used,
     clippy::indexing_slicing,
     reason = "test support"

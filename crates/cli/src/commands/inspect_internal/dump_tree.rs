@@ -4,8 +4,8 @@
 //! each difference. A block that cannot be read, or an item that cannot be printed, is an error on stderr; the
 //! dump goes on, and the exit code says that something is missing.
 //!
-//! - [`selection`]: which trees are printed, in which order, under which headings;
-//! - [`output`]: blocks as text or JSON, as they come.
+//! - `selection`: which trees are printed, in which order, under which headings;
+//! - `output`: blocks as text or JSON, as they come.
 
 mod output;
 mod selection;
