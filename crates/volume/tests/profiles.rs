@@ -4,6 +4,7 @@
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
     clippy::panic,
+    clippy::single_range_in_vec_init,
     clippy::unreachable,
     clippy::too_many_lines,
     clippy::unwrap_used,
