@@ -68,20 +68,20 @@ pub fn newest_version() -> (u32, u32) {
     })
 }
 
-/// The built `buttress` command, beside the running test binary.
+/// The built `buttress` command, by the place of the running program.
 pub fn buttress() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("BUTTRESS") {
         return Ok(PathBuf::from(path));
     }
-    let test = std::env::current_exe().context("the running program's own path")?;
-    let candidate = test
-        .parent()
-        .and_then(|deps| deps.parent())
-        .map(|folder| folder.join("buttress"));
-    match candidate {
-        Some(path) if path.is_file() => Ok(path),
-        _ => bail!("the buttress command is not built; run `cargo build` first or set BUTTRESS to its path"),
-    }
+    let program = std::env::current_exe().context("the running program's own path")?;
+    // Tests lie one folder below the command, benchmarks beside it.
+    let found = program
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join("buttress"))
+        .find(|path| path.is_file());
+    found.context("the buttress command is not built; run `cargo build` first or set BUTTRESS to its path")
 }
 
 /// Runs a command, and fails with its whole output unless it exits with 0.
