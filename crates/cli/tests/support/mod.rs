@@ -9,14 +9,16 @@ use std::sync::OnceLock;
 
 /// The volume of `buttress tour`, as a sparse file that no test changes.
 pub fn image() -> &'static Path {
-    static IMAGE: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = IMAGE.get_or_init(|| {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("tour.img");
-        unpack(&path);
-        (directory, path)
-    });
-    path
+    static IMAGE: OnceLock<PathBuf> = OnceLock::new();
+    IMAGE.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let path = folder.join("tour.img");
+        // Test programs may run at once: each puts a whole file in place.
+        let unpacked = tempfile::NamedTempFile::new_in(folder).unwrap();
+        unpack(unpacked.path());
+        unpacked.persist(&path).unwrap();
+        path
+    })
 }
 
 fn unpack(path: &Path) {
