@@ -55,13 +55,14 @@ struct Reached {
     finding: Option<String>,
 }
 
-/// Runs the chore: `[--seconds N] [--jobs N] [--keep] [TARGET…]`; seconds are CPU time over all targets.
+/// Runs the chore: `[--seconds N] [--jobs N] [--keep] [TARGET…]`; seconds are those on the clock, added over all
+/// targets: on an idle machine the CPU time.
 pub fn run(args: &[String]) -> Result<()> {
     let options = parse(args)?;
     let root = root();
     let folder = root.join("target/fuzz");
-    let programs = build(&root, &folder)?;
-    let targets = plan(&programs, &options)?;
+    let program = build(&root, &folder)?;
+    let targets = plan(&program, &options)?;
     let queue = Mutex::new(VecDeque::from(targets));
     let results = Mutex::new(Vec::new());
     let began = Instant::now();
@@ -72,7 +73,7 @@ pub fn run(args: &[String]) -> Result<()> {
                     let Some(target) = queue.lock().ok().and_then(|mut queue| queue.pop_front()) else {
                         return;
                     };
-                    let result = fuzz(&root, &folder, &programs, &target)
+                    let result = fuzz(&root, &folder, &program, &target)
                         .with_context(|| format!("fuzzing {}", target.name));
                     if let Ok(reached) = &result {
                         eprintln!("{}", row(reached));
@@ -92,7 +93,7 @@ pub fn run(args: &[String]) -> Result<()> {
     report(&reached, began);
     if options.keep {
         for reached in &reached {
-            fold(&folder, &programs, &reached.name)?;
+            fold(&folder, &program, &reached.name)?;
         }
     }
     let findings: Vec<_> = reached
@@ -135,12 +136,7 @@ fn parse(args: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-struct Programs {
-    fuzz: PathBuf,
-    corpus: PathBuf,
-}
-
-fn build(root: &Path, folder: &Path) -> Result<Programs> {
+fn build(root: &Path, folder: &Path) -> Result<PathBuf> {
     let triple = host()?;
     let mut build = Command::new("cargo");
     build
@@ -150,18 +146,7 @@ fn build(root: &Path, folder: &Path) -> Result<Programs> {
         .arg(folder.join("build"))
         .env("RUSTFLAGS", RUST_FLAGS);
     run_to_end(&mut build)?;
-    let mut build = Command::new("cargo");
-    build
-        .args(["build", "--release", "--manifest-path"])
-        .arg(root.join("fuzz/Cargo.toml"))
-        .args(["--bin", "corpus", "--target-dir"])
-        .arg(folder.join("build"))
-        .env_remove("RUSTFLAGS");
-    run_to_end(&mut build)?;
-    Ok(Programs {
-        fuzz: folder.join("build").join(triple).join("release/fuzz"),
-        corpus: folder.join("build/release/corpus"),
-    })
+    Ok(folder.join("build").join(triple).join("release/fuzz"))
 }
 
 /// The machine's target triple: flags that are given for it do not reach build scripts.
@@ -186,9 +171,9 @@ fn run_to_end(command: &mut Command) -> Result<()> {
 }
 
 /// The targets, each with its seconds: half of all for images, the rest in equal parts.
-fn plan(programs: &Programs, options: &Options) -> Result<Vec<Target>> {
-    let output = Command::new(&programs.corpus)
-        .arg("list")
+fn plan(program: &Path, options: &Options) -> Result<Vec<Target>> {
+    let output = Command::new(program)
+        .env("BUTTRESS_FUZZ_CHORE", "list")
         .output()
         .context("listing the targets")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -231,28 +216,25 @@ fn plan(programs: &Programs, options: &Options) -> Result<Vec<Target>> {
     Ok(targets)
 }
 
-fn fuzz(root: &Path, folder: &Path, programs: &Programs, target: &Target) -> Result<Reached> {
+fn fuzz(root: &Path, folder: &Path, program: &Path, target: &Target) -> Result<Reached> {
     let name = &target.name;
     let corpus = folder.join("corpus").join(name);
-    unpack(programs, name, &corpus)?;
+    chore(program, "unpack", name, &corpus)?;
     let found = folder.join("found").join(name);
     fs::create_dir_all(&found)?;
     static RUNS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     let number = RUNS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let share = folder.join(format!("share-{name}-{number}"));
-    let output = Command::new(&programs.fuzz)
+    let output = Command::new(program)
         .arg(format!("-max_total_time={}", target.seconds))
         .arg(format!("-max_len={}", target.input_bytes_max))
         .arg(format!("-timeout={TIMEOUT_SECONDS}"))
         .arg(format!("-rss_limit_mb={MEMORY_MIB}"))
         .arg(format!("-malloc_limit_mb={ALLOCATION_MIB}"))
         .arg(format!("-artifact_prefix={}/", found.display()))
-        .args([
-            "-print_final_stats=1",
-            "-len_control=20",
-            "-reload=1",
-            "-use_value_profile=1",
-        ])
+        .args(["-print_final_stats=1", "-len_control=20", "-reload=1"])
+        // Guides items through comparisons; images have too many of them.
+        .arg(format!("-use_value_profile={}", u8::from(name != IMAGE)))
         .arg(&corpus)
         .env("BUTTRESS_FUZZ_TARGET", name)
         .env("BUTTRESS_FUZZ_SHARE", &share)
@@ -263,7 +245,8 @@ fn fuzz(root: &Path, folder: &Path, programs: &Programs, target: &Target) -> Res
     fs::write(folder.join(format!("log-{name}-{number}")), &log)?;
     let counted = fs::read_to_string(&share).unwrap_or_default();
     let mut counts = counted.split_whitespace().map(|word| word.parse().unwrap_or(0));
-    let (counted, passed) = (counts.next().unwrap_or(0), counts.next().unwrap_or(0));
+    let mut count = || counts.next().unwrap_or(0);
+    let (counted, passed, cpu_milliseconds) = (count(), count(), count());
     let executions = stat(&log, "stat::number_of_executed_units:").unwrap_or(counted);
     let finding = if output.status.success() {
         None
@@ -278,7 +261,7 @@ fn fuzz(root: &Path, folder: &Path, programs: &Programs, target: &Target) -> Res
         } else {
             (passed as f64 / counted as f64 * executions as f64) as u64
         },
-        cpu_seconds: target.seconds as f64,
+        cpu_seconds: cpu_milliseconds as f64 / 1000.0,
         coverage: last(&log, " cov: ").unwrap_or(0),
         features: last(&log, " ft: ").unwrap_or(0),
         corpus: fs::read_dir(&corpus)?.count(),
@@ -287,8 +270,24 @@ fn fuzz(root: &Path, folder: &Path, programs: &Programs, target: &Target) -> Res
     })
 }
 
-fn unpack(programs: &Programs, name: &str, corpus: &Path) -> Result<()> {
-    run_to_end(Command::new(&programs.corpus).args(["unpack", name]).arg(corpus))
+/// Moves inputs of a target between the repository and a directory.
+fn chore(program: &Path, chore: &str, name: &str, folder: &Path) -> Result<()> {
+    let mut command = Command::new(program);
+    command
+        .env("BUTTRESS_FUZZ_CHORE", chore)
+        .env("BUTTRESS_FUZZ_TARGET", name);
+    let output = command
+        .env("BUTTRESS_FUZZ_FOLDER", folder)
+        .output()
+        .context("starting the fuzzer")?;
+    if !output.status.success() {
+        bail!(
+            "{chore} of {name} ended with {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
 }
 
 /// Puts the input of a finding among the regressions, and says where.
@@ -326,13 +325,13 @@ fn last(log: &str, label: &str) -> Option<u64> {
 }
 
 /// Reduces a working corpus to the inputs that add coverage, and packs them as the committed one.
-fn fold(folder: &Path, programs: &Programs, name: &str) -> Result<()> {
+fn fold(folder: &Path, program: &Path, name: &str) -> Result<()> {
     let reduced = folder.join("reduced").join(name);
     if reduced.exists() {
         fs::remove_dir_all(&reduced)?;
     }
     fs::create_dir_all(&reduced)?;
-    let output = Command::new(&programs.fuzz)
+    let output = Command::new(program)
         .arg("-merge=1")
         .arg(&reduced)
         .arg(folder.join("corpus").join(name))
@@ -343,7 +342,7 @@ fn fold(folder: &Path, programs: &Programs, name: &str) -> Result<()> {
     if !output.status.success() {
         bail!("reducing the corpus of {name} ended with {}", output.status);
     }
-    run_to_end(Command::new(&programs.corpus).args(["pack", name]).arg(&reduced))
+    chore(program, "pack", name, &reduced)
 }
 
 fn row(reached: &Reached) -> String {

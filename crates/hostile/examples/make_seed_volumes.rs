@@ -184,7 +184,7 @@ fn tool(program: &str, words: &[&str], path: &Path) -> Result<()> {
 /// A little of everything.
 fn plant(top: &Path) -> Result<()> {
     fs::write(top.join("inline"), text(10))?;
-    fs::write(top.join("regular"), text(500))?;
+    fs::write(top.join("regular"), text(200))?;
     fs::write(top.join("empty"), b"")?;
     for compression in ["zlib", "lzo", "zstd"] {
         let folder = top.join(compression);
@@ -194,7 +194,7 @@ fn plant(top: &Path) -> Result<()> {
             .arg(&folder)
             .args(["compression", compression]))?;
         fs::write(folder.join("inline"), text(30))?;
-        fs::write(folder.join("regular"), text(3000))?;
+        fs::write(folder.join("regular"), text(400))?;
     }
     tool("fallocate", &["-l", "64K"], &top.join("preallocated"))?;
     fs::write(top.join("holes"), text(1000))?;
@@ -221,10 +221,10 @@ fn plant(top: &Path) -> Result<()> {
     fs::create_dir(&links)?;
     fs::write(links.join("first"), b"many names")?;
     // More names than an INODE_REF holds in a block of 4 KiB, so that some are extended.
-    for number in 0..40 {
+    for number in 0..25 {
         fs::hard_link(
             links.join("first"),
-            links.join(format!("{number:03}-{}", "n".repeat(100))),
+            links.join(format!("{number:03}-{}", "n".repeat(200))),
         )?;
     }
     // Two names of one hash.
@@ -233,7 +233,7 @@ fn plant(top: &Path) -> Result<()> {
     }
     let many = top.join("many");
     fs::create_dir(&many)?;
-    for number in 0..60 {
+    for number in 0..24 {
         fs::write(many.join(format!("file {number}")), vec![b'x'; number * 10])?;
     }
     rustix::fs::syncfs(fs::File::open(top)?)?;
@@ -259,7 +259,7 @@ fn quotas(top: &Path) -> Result<()> {
 
 fn simple_quotas(top: &Path) -> Result<()> {
     btrfs(&["quota", "enable", "--simple"], top)?;
-    fs::write(top.join("after"), text(500))?;
+    fs::write(top.join("after"), text(200))?;
     Ok(())
 }
 

@@ -87,7 +87,7 @@ pub fn leaf(bytes: &[u8]) -> Depth {
     let format = format(&mut input);
     let owner = input.choose(&OWNERS);
     let mut room = NODE_BYTES - HEADER_BYTES;
-    let mut entries: Vec<(Key, &[u8])> = Vec::new();
+    let mut entries: Vec<(Key, Vec<u8>)> = Vec::new();
     while !input.is_empty() {
         let how = input.byte();
         let item_type = match how {
@@ -105,10 +105,10 @@ pub fn leaf(bytes: &[u8]) -> Depth {
             input.u64()
         };
         let length = usize::from(input.u16() % 2048);
-        let data = input.bytes(length);
+        let mut data = input.bytes(length).to_vec();
         let mut key = Key::new(ObjectId::new(objectid), item_type, offset);
         if how & 0x10 == 0 {
-            items::mend(&mut key, data);
+            items::mend(&mut key, &mut data);
         }
         if room < 25 + data.len() {
             break;

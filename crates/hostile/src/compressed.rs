@@ -30,6 +30,7 @@ pub fn lzo(bytes: &[u8]) -> Depth {
         {
             *field = total.to_le_bytes();
         }
+        mend_segments(stored);
         if let Some(field) = stored.get_mut(4..8)
             && inline
         {
@@ -43,6 +44,53 @@ pub fn lzo(bytes: &[u8]) -> Depth {
 pub fn encode(stored: &[u8], length: usize, inline: bool) -> Vec<u8> {
     let units = u16::try_from(length.div_ceil(3)).unwrap_or(u16::MAX);
     [&[u8::from(inline) << 3][..], &units.to_le_bytes(), stored].concat()
+}
+
+/// Ends each segment that is too long where the extent ends, so that a decoder sees it at all.
+fn mend_segments(stored: &mut [u8]) {
+    let mut at = 4_usize;
+    while at + 4 <= stored.len() {
+        let rest = stored.len() - at - 4;
+        let length = usize::from(u16::from_le_bytes([stored[at], stored[at + 1]])).min(rest);
+        let field = u32::try_from(length).unwrap_or(0).to_le_bytes();
+        stored[at..at + 4].copy_from_slice(&field);
+        if let Some(end) = stored[at + 4..at + 4 + length].last_chunk_mut::<3>() {
+            // The end mark.
+            *end = [17, 0, 0];
+        }
+        at += 4 + length;
+        if at % 4096 > 4092 {
+            at = at.next_multiple_of(4096);
+        }
+    }
+}
+
+/// The first segments of a regular LZO extent of 4 KiB sectors, as an extent of their own.
+#[must_use]
+pub fn first_segments(stored: &[u8], segments: usize) -> Vec<u8> {
+    let mut at = 4_usize;
+    for _ in 0..segments {
+        if at % 4096 > 4092 {
+            at = at.next_multiple_of(4096);
+        }
+        let length = stored.get(at..at + 4).and_then(|bytes| bytes.first_chunk::<4>());
+        at += 4 + length.map_or(0, |bytes| u32::from_le_bytes(*bytes) as usize);
+    }
+    let mut cut = stored[..at.min(stored.len())].to_vec();
+    let total = u32::try_from(cut.len()).unwrap_or(0);
+    cut[..4].copy_from_slice(&total.to_le_bytes());
+    cut
+}
+
+/// A zlib stream.
+///
+/// # Errors
+/// When compressing fails.
+pub fn deflate(content: &[u8], level: i32) -> std::io::Result<Vec<u8>> {
+    let level = flate2::Compression::new(level.unsigned_abs());
+    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), level);
+    std::io::Write::write_all(&mut encoder, content)?;
+    encoder.finish()
 }
 
 fn run(bytes: &[u8], compression: Compression, mend: fn(&mut [u8], bool)) -> Depth {

@@ -105,7 +105,15 @@ impl Reader<'_> {
             if let Some(tree) = self.note(self.filesystem.subvolume_tree(id)) {
                 self.read_tree(&tree);
             }
-            self.walk(Location::root_of(id));
+            // The walk from the top sees the content of nested ones as well.
+            let options = match id {
+                SubvolumeId::TOP_LEVEL => WalkOptions::default(),
+                _ => WalkOptions {
+                    one_file_system: true,
+                    ..WalkOptions::without_content()
+                },
+            };
+            self.walk(Location::root_of(id), options);
         }
         self.read_chunks();
         black_box(self.filesystem.volume().faults().total());
@@ -153,8 +161,9 @@ impl Reader<'_> {
         black_box((count, backwards));
     }
 
-    fn walk(&self, start: Location) {
-        for item in self.filesystem.walk(start, WalkOptions::default()) {
+    fn walk(&self, start: Location, options: WalkOptions) {
+        let with_content = options.read_ahead > ByteCount::ZERO;
+        for item in self.filesystem.walk(start, options) {
             if !self.step() {
                 return;
             }
@@ -167,7 +176,7 @@ impl Reader<'_> {
                     self.note(self.filesystem.inode_paths(location));
                     self.note(self.filesystem.metadata(location));
                     match entry.metadata().kind {
-                        FileKind::Regular => {
+                        FileKind::Regular if with_content => {
                             if let Some(reader) = self.note(entry.reader()) {
                                 self.read_file(reader);
                             }

@@ -42,7 +42,7 @@ pub fn encode(key: &Key, data: &[u8]) -> Vec<u8> {
 fn run(
     bytes: &[u8],
     item_type: ItemType,
-    mend: fn(&mut Key, &[u8]),
+    mend: fn(&mut Key, &mut Vec<u8>),
     parse: fn(&Key, &[u8], &Volume) -> bool,
 ) -> Depth {
     let mut input = Input::new(bytes);
@@ -50,9 +50,9 @@ fn run(
     let sector_bytes = SECTOR_SIZES[usize::from(choices >> 1 & 3)];
     let checksum_type = ChecksumType::ALL[usize::from(choices >> 3 & 3)];
     let mut key = Key::new(ObjectId::new(input.u64()), item_type, input.u64());
-    let data = input.rest();
+    let mut data = input.rest().to_vec();
     if choices & 1 != 0 {
-        mend(&mut key, data);
+        mend(&mut key, &mut data);
     }
     let mut incompat = Incompat::from_bits_retain(0);
     if choices & 0x20 == 0 {
@@ -74,7 +74,7 @@ fn run(
     };
     Depth::passed(parse(
         &key,
-        data,
+        &data,
         &Volume {
             sector_bytes,
             checksum_type,
@@ -102,34 +102,112 @@ fn used_all<I: Iterator<Item: Debug>, E: Debug + std::fmt::Display>(result: Resu
     used(result.map(|items| items.map(|item| format!("{item:?}").len()).sum::<usize>()))
 }
 
-fn keep(_: &mut Key, _: &[u8]) {}
+fn keep(_: &mut Key, _: &mut Vec<u8>) {}
 
-fn align(key: &mut Key, _: &[u8]) {
+fn align(key: &mut Key, _: &mut Vec<u8>) {
     key.objectid = ObjectId::new(key.objectid.get() & !0xffff & (u64::MAX >> 8));
     key.offset = key.offset & !0xffff & (u64::MAX >> 8);
 }
 
-fn of_inode(key: &mut Key, _: &[u8]) {
+fn of_inode(key: &mut Key, data: &mut Vec<u8>) {
+    data.resize(160, 0);
+    let kind = [0x10, 0x20, 0x40, 0x60, 0x80, 0xa0, 0xc0, 0x40][usize::from(data[55] & 7)];
+    data[53] = data[53] & 0x0f | kind;
+    data[54..56].fill(0);
+    // A size below 2^63, and no flag without a meaning.
+    data[23] &= 0x7f;
+    data[65] &= 0x0f;
+    data[66..72].fill(0);
     key.objectid = ObjectId::new(256 + (key.objectid.get() & 0xffff));
     key.offset = 0;
 }
 
-/// The hash of the first name of a directory item.
-fn hash_of_entry(key: &mut Key, data: &[u8]) {
-    let mut input = Input::new(data);
-    input.bytes(27);
-    let name_bytes = usize::from(input.u16());
-    input.byte();
-    key.offset = name_hash(input.bytes(name_bytes));
+/// Makes the name of an entry end with the item, and takes out of it what no name can hold.
+fn one_name(data: &mut [u8], length_at: usize, head_bytes: usize) {
+    let Some(name_bytes) = data.len().checked_sub(head_bytes) else {
+        return;
+    };
+    let length = u16::try_from(name_bytes).unwrap_or(u16::MAX);
+    data[length_at..length_at + 2].copy_from_slice(&length.to_le_bytes());
+    for byte in &mut data[head_bytes..] {
+        if matches!(byte, 0 | b'/') {
+            *byte = b'_';
+        }
+    }
 }
 
-/// The hash of the first name of an extended reference.
-fn hash_of_extref(key: &mut Key, data: &[u8]) {
+fn one_reference(_: &mut Key, data: &mut Vec<u8>) {
+    data.truncate(10 + 255);
+    one_name(data, 8, 10);
+}
+
+fn one_root(data: &mut Vec<u8>) {
+    data.truncate(18 + 255);
+    one_name(data, 16, 18);
+}
+
+/// One entry whose name has the hash in the key.
+fn one_extended(key: &mut Key, data: &mut Vec<u8>) {
+    one_root(data);
     let mut input = Input::new(data);
     let parent = InodeNumber::new(input.u64());
-    input.u64();
-    let name_bytes = usize::from(input.u16());
-    key.offset = extref_hash(parent, input.bytes(name_bytes));
+    input.bytes(10);
+    key.offset = extref_hash(parent, input.rest());
+}
+
+/// One entry that leads to an inode, under the hash of its name.
+fn one_entry(key: &mut Key, data: &mut Vec<u8>) {
+    data.truncate(30 + 255);
+    if data.len() < 30 {
+        return;
+    }
+    if key.item_type == ItemType::XATTR_ITEM {
+        data[..17].fill(0);
+        data[29] = 8;
+        // Half of it is the value.
+        let name_bytes = u16::try_from((data.len() - 30) / 2).unwrap_or(0);
+        let value_bytes = u16::try_from(data.len() - 30).unwrap_or(0) - name_bytes;
+        data[25..27].copy_from_slice(&value_bytes.to_le_bytes());
+        data[27..29].copy_from_slice(&name_bytes.to_le_bytes());
+        key.offset = name_hash(&data[30..30 + usize::from(name_bytes)]);
+    } else {
+        data[1..8].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0]);
+        data[8..17].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 0]);
+        data[25..27].fill(0);
+        data[29] %= 8;
+        one_name(data, 27, 30);
+        key.offset = name_hash(&data[30..]);
+    }
+}
+
+/// A regular or preallocated extent whose numbers are whole sectors and not too large.
+fn small_extent(key: &mut Key, data: &mut Vec<u8>) {
+    key.offset &= 0xff_0000;
+    let Some(head) = data.get_mut(..21) else { return };
+    head[16] %= 4;
+    head[17] = 0;
+    head[20] %= 3;
+    if head[20] == 0 {
+        key.offset = 0;
+        return;
+    }
+    data.resize(53, 0);
+    for at in [8, 21, 29, 37, 45] {
+        // Multiples of 64 KiB below 16 MiB.
+        data[at..at + 2].fill(0);
+        data[at + 3..at + 8].fill(0);
+    }
+}
+
+/// A root item of either length whose levels, flags and address can be.
+fn small_root(key: &mut Key, data: &mut Vec<u8>) {
+    key.objectid = TreeId::FS.object_id();
+    data.resize(if data.len() > 300 { 439 } else { 239 }, 0);
+    data[176..178].fill(0);
+    data[208] &= 1;
+    data[209..216].fill(0);
+    data[237] = 1 + data[237] % 7;
+    data[238] %= 8;
 }
 
 macro_rules! item_targets {
@@ -147,9 +225,9 @@ macro_rules! item_targets {
         }
 
         /// Gives the key what its type and the item's data ask of it.
-        pub(crate) fn mend(key: &mut Key, data: &[u8]) {
+        pub(crate) fn mend(key: &mut Key, data: &mut Vec<u8>) {
             $(if key.item_type == ItemType::$item_type {
-                let mend: fn(&mut Key, &[u8]) = $mend;
+                let mend: fn(&mut Key, &mut Vec<u8>) = $mend;
                 return mend(key, data);
             })*
         }
@@ -186,11 +264,11 @@ use buttress_format as f;
 
 item_targets! {
     inode INODE_ITEM of_inode, |key, data, _| used(f::InodeItem::parse(key, data));
-    inode_ref INODE_REF keep, |key, data, _| used_all(f::InodeRefs::parse(key, data));
-    inode_extref INODE_EXTREF hash_of_extref, |key, data, _| used_all(f::InodeExtrefs::parse(key, data));
-    xattr XATTR_ITEM hash_of_entry, |key, data, _| used_all(f::DirItems::parse(key, data));
-    dir_item DIR_ITEM hash_of_entry, |key, data, _| used_all(f::DirItems::parse(key, data));
-    dir_index DIR_INDEX keep, |key, data, _| used_all(f::DirItems::parse(key, data));
+    inode_ref INODE_REF one_reference, |key, data, _| used_all(f::InodeRefs::parse(key, data));
+    inode_extref INODE_EXTREF one_extended, |key, data, _| used_all(f::InodeExtrefs::parse(key, data));
+    xattr XATTR_ITEM one_entry, |key, data, _| used_all(f::DirItems::parse(key, data));
+    dir_item DIR_ITEM one_entry, |key, data, _| used_all(f::DirItems::parse(key, data));
+    dir_index DIR_INDEX one_entry, |key, data, _| used_all(f::DirItems::parse(key, data));
     verity_descriptor VERITY_DESC_ITEM |key, _| key.offset &= 1,
         |key, data, _| used(f::VerityDescriptor::parse(key, data));
     verity_merkle VERITY_MERKLE_ITEM keep, |key, data, _| used(f::VerityMerkle::parse(key, data));
@@ -198,7 +276,7 @@ item_targets! {
         |key, data, _| used(f::OrphanItem::parse(key, data));
     dir_log_range DIR_LOG_INDEX |key, _| key.offset &= 0xffff,
         |key, data, _| used(f::DirLogRange::parse(key, data));
-    file_extent EXTENT_DATA |key, _| key.offset &= 0xff_0000,
+    file_extent EXTENT_DATA small_extent,
         |key, data, volume| used(f::FileExtent::parse(key, data, volume.sector_bytes));
     checksums EXTENT_CSUM |key, data| {
             align(key, data);
@@ -212,14 +290,16 @@ item_targets! {
             }
             used(item)
         };
-    root ROOT_ITEM |key, _| key.objectid = TreeId::FS.object_id(),
+    root ROOT_ITEM small_root,
         |key, data, volume| used(f::RootItem::parse(key, data, volume.sector_bytes));
-    root_ref ROOT_REF |key, _| {
+    root_ref ROOT_REF |key, data| {
+            one_root(data);
             key.objectid = TreeId::FS.object_id();
             key.offset = 256 + (key.offset & 0xff);
         },
         |key, data, _| used(f::RootRef::parse(key, data));
-    root_backref ROOT_BACKREF |key, _| {
+    root_backref ROOT_BACKREF |key, data| {
+            one_root(data);
             key.offset = TreeId::FS.get();
             key.objectid = ObjectId::new(256 + (key.objectid.get() & 0xff));
         },
@@ -272,6 +352,6 @@ fn keyed(key: &Key, data: &[u8], volume: &Volume) -> bool {
     used(f::parse_keyed_references(key, data, volume.sector_bytes))
 }
 
-fn zero(key: &mut Key, _: &[u8]) {
+fn zero(key: &mut Key, _: &mut Vec<u8>) {
     key.objectid = ObjectId::MIN;
 }

@@ -120,8 +120,31 @@ fn collect() -> BTreeMap<&'static str, BTreeSet<Vec<u8>>> {
         ),
     ];
     for (name, regular, inline) in extents {
+        if name == "lzo" {
+            for segments in [1, 2, 4] {
+                add(
+                    name,
+                    compressed::encode(&compressed::first_segments(regular, segments), 65_536, false),
+                );
+            }
+        }
         add(name, compressed::encode(regular, 65_536, false));
         add(name, compressed::encode(inline, 1500, true));
+    }
+    let content: Vec<u8> = (0..600_u32).flat_map(|n| (n * n / 7).to_le_bytes()).collect();
+    for level in [1, 3, 9] {
+        for stored in [
+            zstd::bulk::compress(&content, level),
+            compressed::deflate(&content, level),
+        ] {
+            let stored = stored.unwrap_or_default();
+            let name = if stored.first() == Some(&0x78) {
+                "zlib"
+            } else {
+                "zstd"
+            };
+            add(name, compressed::encode(&stored, content.len(), false));
+        }
     }
     for input in crate::partitions::seeds() {
         add("gpt", input.clone());
