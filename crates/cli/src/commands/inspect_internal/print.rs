@@ -80,6 +80,8 @@ pub(super) fn block(sink: &mut impl Sink, block: &TreeBlock, options: &Options) 
                 None => Some(ItemDamage::OutsideBlock),
             };
             if let Some(problem) = problem {
+                // Only the list of items stays open.
+                sink.abandon(1);
                 let key = block.key(slot).map_or_else(String::new, |key| key.to_string());
                 damages.push(Damage {
                     block: block.logical().get(),
@@ -216,4 +218,94 @@ fn named_only(sink: &mut impl Sink, item_type: ItemType) {
     sink.begin(2);
     sink.words(words);
     sink.end();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buttress_format::superblock::{SUPERBLOCK_BYTES, Superblock};
+
+    const OPTIONS: Options = Options {
+        hide_names: false,
+        checksum_headers: true,
+        checksum_items: true,
+        checksum_bytes: 4,
+        sector_bytes: 4096,
+        simple_quotas: true,
+    };
+
+    /// Bytes of which some are small numbers, so that counts and lengths in them make sense now and then.
+    fn noise(seed: u64, length: usize) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        (0..length)
+            .map(|_| {
+                if next() % 3 == 0 {
+                    next() as u8
+                } else {
+                    (next() % 3) as u8
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn any_bytes_are_printed_or_refused() {
+        let objects = [0, 1, 256, u64::MAX - 3, u64::MAX - 10, u64::MAX - 12];
+        for number in 0..=u8::MAX {
+            for seed in 0..60u64 {
+                let data = noise(seed + 1000 * u64::from(number), (seed * 9) as usize);
+                let object = ObjectId::new(objects[seed as usize % objects.len()]);
+                let key = Key::new(object, ItemType(number), seed);
+                let (mut text, mut tree) = (sink::Text::default(), sink::Tree::default());
+                let as_text = item_body(&mut text, &key, &data, &OPTIONS);
+                let as_json = item_body(&mut tree, &key, &data, &OPTIONS);
+                assert_eq!(as_text, as_json);
+                // Nothing is printed that is not there: a line of text for every few bytes at most.
+                assert!(text.as_bytes().len() < 1000 + data.len() * 120);
+            }
+        }
+    }
+
+    #[test]
+    fn an_item_that_is_cut_short_is_refused_at_every_length() {
+        let whole = [
+            (ItemType::INODE_ITEM, 160),
+            (ItemType::ROOT_ITEM, 239),
+            (ItemType::DEV_ITEM, 98),
+            (ItemType::DEV_EXTENT, 48),
+            (ItemType::BLOCK_GROUP_ITEM, 24),
+            (ItemType::EXTENT_ITEM, 24),
+            (ItemType::QGROUP_LIMIT, 40),
+            (ItemType::DEV_REPLACE, 72),
+            (ItemType::FREE_SPACE_INFO, 8),
+        ];
+        for (item_type, bytes) in whole {
+            let key = Key::new(ObjectId::new(300), item_type, 0);
+            for length in 0..=bytes {
+                let mut text = sink::Text::default();
+                let result = item_body(&mut text, &key, &vec![0; length], &OPTIONS);
+                assert_eq!(result.is_ok(), length == bytes, "{item_type} of {length} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn any_superblock_is_printed() {
+        for seed in 0..200 {
+            let bytes = noise(seed, SUPERBLOCK_BYTES);
+            let Ok(raw) = Superblock::raw(&bytes) else {
+                panic!("it is long enough")
+            };
+            let (mut text, mut tree) = (sink::Text::default(), sink::Tree::default());
+            let as_text = superblock::superblock(&mut text, raw, true);
+            assert_eq!(as_text, superblock::superblock(&mut tree, raw, true));
+            assert!(text.as_bytes().ends_with(b"\n\n"));
+        }
+    }
 }

@@ -40,6 +40,8 @@ pub(crate) trait Sink {
     fn next_entry(&mut self);
     /// Ends the array.
     fn end_list(&mut self);
+    /// Ends what an item that was given up left open: its line, and all arrays but the outermost `lists`.
+    fn abandon(&mut self, lists: usize);
 }
 
 /// Writes lines of text.
@@ -48,6 +50,7 @@ pub(crate) struct Text {
     bytes: Vec<u8>,
     clock: LocalTime,
     within_line: bool,
+    line_open: bool,
 }
 
 impl Text {
@@ -124,11 +127,13 @@ impl Sink for Text {
     fn begin(&mut self, indent_tabs: usize) {
         self.bytes.extend(std::iter::repeat_n(b'\t', indent_tabs));
         self.within_line = false;
+        self.line_open = true;
     }
 
     fn end(&mut self) {
         self.bytes.push(b'\n');
         self.within_line = false;
+        self.line_open = false;
     }
 
     fn words(&mut self, words: &str) {
@@ -166,6 +171,12 @@ impl Sink for Text {
     fn begin_list(&mut self, _name: &str) {}
     fn next_entry(&mut self) {}
     fn end_list(&mut self) {}
+
+    fn abandon(&mut self, _lists: usize) {
+        if self.line_open {
+            self.end();
+        }
+    }
 }
 
 /// Gathers fields in a JSON object.
@@ -243,11 +254,44 @@ impl Sink for Tree {
             self.entry_begun = !self.open.is_empty();
         }
     }
+
+    fn abandon(&mut self, lists: usize) {
+        while self.open.len() > lists {
+            self.end_list();
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_given_up_is_closed() {
+        let (mut text, mut tree) = (Text::default(), Tree::default());
+        fn half(sink: &mut impl Sink) {
+            sink.begin_list("items");
+            sink.next_entry();
+            sink.field("item", 0u64);
+            sink.begin_list("names");
+            sink.next_entry();
+            sink.begin(1);
+            sink.field("index", 5u64);
+            sink.abandon(1);
+            sink.next_entry();
+            sink.begin(0);
+            sink.field("item", 1u64);
+            sink.end();
+            sink.end_list();
+        }
+        half(&mut text);
+        half(&mut tree);
+        assert_eq!(text.as_bytes(), b"item 0\tindex 5\nitem 1\n");
+        assert_eq!(
+            Json::Object(tree.take()),
+            serde_json::json!({"items": [{"item": 0, "names": [{"index": 5}]}, {"item": 1}]})
+        );
+    }
 
     #[test]
     fn lists_nest() {
