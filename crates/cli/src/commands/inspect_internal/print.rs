@@ -221,6 +221,10 @@ fn named_only(sink: &mut impl Sink, item_type: ItemType) {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the numbers are the test's own, and small"
+)]
 mod tests {
     use super::*;
     use buttress_format::superblock::{SUPERBLOCK_BYTES, Superblock};
