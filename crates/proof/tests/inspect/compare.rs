@@ -170,6 +170,17 @@ pub fn everything(images: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
+/// The ids of all subvolumes but the top level. (With the first space cache they need not begin at 256: its
+/// inodes take numbers too.)
+pub fn subvolumes(image: &Path) -> Result<Vec<u64>> {
+    let printed = run(&tools::newest("btrfs"), &["dump-tree", "-r"], &[image.to_owned()])?;
+    let text = String::from_utf8_lossy(&printed.stdout).into_owned();
+    let ids = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("file tree key (")?.split(' ').next());
+    Ok(ids.filter_map(|id| id.parse().ok()).collect())
+}
+
 /// Blocks and their layout; the reference takes one device only.
 pub fn tree_statistics(image: &Path, trees: &[u64]) -> Result<()> {
     let images = [image.to_owned()];
