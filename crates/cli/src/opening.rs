@@ -84,11 +84,18 @@ impl Opened {
 impl Context {
     /// Opens the volume on an image or device, and prints what is to be said about it.
     pub fn open_volume(&self, image: &Path) -> Result<Opened> {
-        self.open_volume_on(&[image.to_owned()])
+        let filesystem = self.open_filesystem(&[image.to_owned()], false)?;
+        let root = self.root_of(&filesystem)?;
+        Ok(Opened { filesystem, root })
     }
 
-    /// Opens the volume on images or devices, and prints what is to be said about it.
-    pub fn open_volume_on(&self, images: &[PathBuf]) -> Result<Opened> {
+    /// Opens the volume on images or devices for looking at its blocks: it need not have a root tree that can be
+    /// read.
+    pub fn open_for_inspection(&self, images: &[PathBuf]) -> Result<Filesystem> {
+        self.open_filesystem(images, true)
+    }
+
+    fn open_filesystem(&self, images: &[PathBuf], for_inspection: bool) -> Result<Filesystem> {
         let globals = self.globals();
         let devices = self.open_devices(images)?;
         let image = images.first().map_or(Path::new(""), PathBuf::as_path);
@@ -102,14 +109,14 @@ impl Context {
             .cache(ByteCount::new(globals.cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES)))
             .degraded(globals.degraded)
             .rescue(rescue)
+            .for_inspection(for_inspection)
             .open()
             .with_context(|| format!("opening {}", image.display()))?;
         for notice in filesystem.notices() {
             self.warn(notice);
         }
         self.report_faults(&filesystem, image);
-        let root = self.root_of(&filesystem)?;
-        Ok(Opened { filesystem, root })
+        Ok(filesystem)
     }
 
     /// Opens the volume of a target and finds what its path leads to.

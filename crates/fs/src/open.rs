@@ -36,6 +36,7 @@ pub struct OpenOptions {
     cache: ByteCount,
     degraded: bool,
     rescue: Rescue,
+    for_inspection: bool,
 }
 
 impl OpenOptions {
@@ -46,6 +47,7 @@ impl OpenOptions {
             cache: DEFAULT_CACHE,
             degraded: false,
             rescue: Rescue::default(),
+            for_inspection: false,
         }
     }
 
@@ -64,6 +66,13 @@ impl OpenOptions {
     /// Exceptions for damaged volumes.
     pub fn rescue(mut self, rescue: Rescue) -> Self {
         self.rescue = rescue;
+        self
+    }
+
+    /// Whether to go on when the root tree cannot be read, for looking at what is left: the chunk tree, and
+    /// blocks by their addresses. A notice says so, and trees that need it are not found.
+    pub fn for_inspection(mut self, for_inspection: bool) -> Self {
+        self.for_inspection = for_inspection;
         self
     }
 
@@ -88,6 +97,7 @@ impl Filesystem {
             cache,
             degraded,
             rescue,
+            for_inspection,
         } = options;
         // On a simulated device everything happens on the caller's thread, so that runs can be repeated.
         let executor = if devices.iter().any(|device| device.virtual_clock().is_some()) {
@@ -101,9 +111,22 @@ impl Filesystem {
         )?);
         let forest = Forest::new(Arc::clone(&volume), cache);
         let mut notices = Vec::new();
-        let (chunk_tree, root_tree) = open_roots(&forest, &rescue, &mut notices)?;
-        attach_stripe_tree(&volume, &forest, &root_tree)?;
-        report_trees(&forest, &root_tree, &mut notices);
+        let Roots {
+            chunk_tree,
+            root_tree,
+            failure,
+        } = open_roots(&forest, &rescue, &mut notices)?;
+        match failure {
+            None => {
+                attach_stripe_tree(&volume, &forest, &root_tree)?;
+                report_trees(&forest, &root_tree, &mut notices);
+            }
+            Some(failure) if for_inspection => notices.push(Notice::TreeUnreadable {
+                tree: TreeId::ROOT,
+                reason: failure.to_string(),
+            }),
+            Some(failure) => return Err(failure),
+        }
         let superblock = volume.superblock();
         if superblock.log_root != Logical::MIN && !rescue.no_log_replay {
             notices.push(Notice::PendingLog {
@@ -126,8 +149,18 @@ impl Filesystem {
     }
 }
 
+/// The trees that opening begins with.
+struct Roots {
+    /// The chunk tree, which has been walked.
+    chunk_tree: Tree,
+    /// The root tree.
+    root_tree: Tree,
+    /// Why the root tree cannot be used, if it cannot.
+    failure: Option<Error>,
+}
+
 /// The chunk tree, walked, and the root tree, by the superblock's roots or a backup's.
-fn open_roots(forest: &Arc<Forest>, rescue: &Rescue, notices: &mut Vec<Notice>) -> Result<(Tree, Tree)> {
+fn open_roots(forest: &Arc<Forest>, rescue: &Rescue, notices: &mut Vec<Notice>) -> Result<Roots> {
     let superblock = forest.volume().superblock();
     let chunk_tree = forest.tree(RootPointer {
         tree: TreeId::CHUNK,
@@ -144,7 +177,13 @@ fn open_roots(forest: &Arc<Forest>, rescue: &Rescue, notices: &mut Vec<Notice>) 
         level: superblock.root_level,
     });
     let failure = match check_roots(forest, &root_tree, rescue.use_backup_root) {
-        Ok(()) => return Ok((chunk_tree, root_tree)),
+        Ok(()) => {
+            return Ok(Roots {
+                chunk_tree,
+                root_tree,
+                failure: None,
+            });
+        }
         Err(failure) => failure,
     };
     if rescue.use_backup_root
@@ -155,9 +194,17 @@ fn open_roots(forest: &Arc<Forest>, rescue: &Rescue, notices: &mut Vec<Notice>) 
             generation: backup.tree_root.generation,
             reason: failure.to_string(),
         });
-        return Ok((chunk_tree, root_tree));
+        return Ok(Roots {
+            chunk_tree,
+            root_tree,
+            failure: None,
+        });
     }
-    Err(failure)
+    Ok(Roots {
+        chunk_tree,
+        root_tree,
+        failure: Some(failure),
+    })
 }
 
 /// Hands every chunk and device of the chunk tree to the volume.

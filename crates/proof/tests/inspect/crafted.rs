@@ -250,6 +250,26 @@ fn lost_leaf() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// Without a root tree blocks can still be printed by their addresses, and the chunk tree as a whole.
+fn lost_root_tree() -> Result<Outcome> {
+    let target = Target::make()?;
+    let image = target.images.first().context("an image")?;
+    let file = File::options().read(true).write(true).open(image)?;
+    let mut root = [0; 8];
+    file.read_exact_at(&mut root, 65536 + 80)?;
+    for place in places(image, u64::from_le_bytes(root))? {
+        file.write_all_at(b"damage", place + 5000)?;
+    }
+    let address = target.address.to_string();
+    equal(&["dump-tree", "-b", &address], &target.images)?;
+    shows(
+        &["dump-tree", "-t", "chunk"],
+        &target.images,
+        "DEV_ITEMS DEV_ITEM 1",
+    )?;
+    Ok(Outcome::Passed)
+}
+
 fn case(name: &str, body: impl Fn() -> Result<Outcome> + Send + Sync + 'static) -> Case {
     Case::new(format!("crafted::{name}"), move || match missing() {
         Some(reason) => Ok(Outcome::Skipped(reason)),
@@ -279,5 +299,6 @@ pub fn cases() -> Vec<Case> {
     cases.push(case("header_flags", header_flags));
     cases.push(case("superblocks", superblocks));
     cases.push(case("lost_leaf", lost_leaf));
+    cases.push(case("lost_root_tree", lost_root_tree));
     cases
 }

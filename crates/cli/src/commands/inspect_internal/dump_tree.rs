@@ -81,7 +81,7 @@ impl Subcommand for DumpTree {
     const NAME: &'static str = "dump-tree";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let filesystem = context.open_volume_on(&self.devices)?.filesystem;
+        let filesystem = context.open_for_inspection(&self.devices)?;
         let superblock = filesystem.superblock();
         let options = Options {
             hide_names: self.hide_names,
