@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: runs the fuzz targets under libFuzzer, and says what they reached.
 //!
 //! The targets are built once, with coverage, in a target directory of their own. Each then runs for its share of the
-//! seconds, several at a time: whole images get half of them, as they hold everything else. The working corpora stay
+//! seconds, several at a time: whole images and commands get most of them, as they hold everything else. The working corpora stay
 //! in the target directory; `--keep` folds them, reduced to what adds coverage, into `fuzz/corpus`.
 //!
 //! A finding ends its target's run: the input is put into `fuzz/regressions/TARGET`, from where `cargo test` runs it
@@ -23,6 +23,8 @@ const RUST_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage
 
 /// The name of the target of whole images.
 const IMAGE: &str = "image";
+/// The name of the target of whole commands.
+const COMMAND: &str = "command";
 /// An input may take this long.
 const TIMEOUT_SECONDS: u64 = 30;
 /// An input may take this much memory, all in all and at once.
@@ -171,49 +173,47 @@ fn run_to_end(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The targets, each with its seconds: half of all for images, the rest in equal parts.
+/// How many seconds a target gets for each that the smallest one gets.
+fn weight(name: &str) -> u64 {
+    match name {
+        IMAGE => 100,
+        COMMAND => 40,
+        "superblock" | "tree_block" | "leaf" | "zlib" | "lzo" | "zstd" => 5,
+        _ => 1,
+    }
+}
+
+/// The targets, each with its seconds, the longest first. Whole images and commands are run by every job at once,
+/// so that none of them is left to run alone.
 fn plan(program: &Path, options: &Options) -> Result<Vec<Target>> {
     let output = Command::new(program)
         .env("BUTTRESS_FUZZ_CHORE", "list")
         .output()
         .context("listing the targets")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut targets = Vec::new();
+    let mut wanted = Vec::new();
     for line in text.lines() {
         let (name, bytes) = line.split_once(' ').context("a line of the list of targets")?;
         if options.names.is_empty() || options.names.iter().any(|wanted| wanted == name) {
-            let (name, input_bytes_max) = (name.to_owned(), bytes.parse()?);
-            targets.push(Target {
-                name,
-                input_bytes_max,
-                seconds: 0,
-            });
+            wanted.push((name.to_owned(), bytes.parse()?));
         }
     }
-    let others = targets.iter().filter(|target| target.name != IMAGE).count() as u64;
-    let has_image = targets.iter().any(|target| target.name == IMAGE);
-    let for_image = match (has_image, others) {
-        (false, _) => 0,
-        (true, 0) => options.seconds,
-        (true, _) => options.seconds / 2,
-    };
-    for target in &mut targets {
-        target.seconds = if target.name == IMAGE {
-            // Several runs at once, so that the long target does not end alone.
-            for_image / options.jobs as u64
-        } else {
-            (options.seconds - for_image) / others.max(1)
-        }
-        .max(1);
-    }
-    let image = targets.iter().find(|target| target.name == IMAGE).cloned();
-    for _ in 1..options.jobs {
-        targets.extend(image.clone());
-    }
-    targets.sort_by_key(|target| std::cmp::Reverse(target.seconds));
-    if targets.is_empty() {
+    if wanted.is_empty() {
         bail!("no target of that name; the names are:\n{text}");
     }
+    let sum: u64 = wanted.iter().map(|(name, _)| weight(name)).sum();
+    let mut targets = Vec::new();
+    for (name, input_bytes_max) in wanted {
+        let runs = if weight(&name) > 5 { options.jobs } else { 1 };
+        let seconds = (options.seconds * weight(&name) / sum / runs as u64).max(1);
+        let target = Target {
+            name,
+            input_bytes_max,
+            seconds,
+        };
+        targets.extend(std::iter::repeat_n(target, runs));
+    }
+    targets.sort_by_key(|target| std::cmp::Reverse(target.seconds));
     Ok(targets)
 }
 
@@ -235,6 +235,8 @@ fn fuzz(root: &Path, folder: &Path, program: &Path, target: &Target) -> Result<R
         .arg(format!("-artifact_prefix={}/", found.display()))
         .args(["-print_final_stats=1", "-len_control=20", "-reload=1"])
         .arg(&corpus)
+        // Commands print on both.
+        .arg(format!("-close_fd_mask={}", if name == COMMAND { 3 } else { 1 }))
         .env("BUTTRESS_FUZZ_TARGET", name)
         .env("BUTTRESS_FUZZ_SHARE", &share)
         .stdin(Stdio::null())

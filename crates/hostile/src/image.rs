@@ -96,6 +96,10 @@ impl Reader<'_> {
             }
         }
         self.note(self.filesystem.default_subvolume());
+        if let Some(space) = self.note(self.filesystem.space()) {
+            black_box((format!("{space:?}").len(), space.totals()));
+            black_box(space.available());
+        }
         let mut ids = vec![SubvolumeId::TOP_LEVEL];
         if let Some(found) = self.note(self.filesystem.subvolumes()) {
             ids.extend(found.iter().map(|subvolume| subvolume.id));
@@ -162,6 +166,7 @@ impl Reader<'_> {
     }
 
     fn walk(&self, start: Location, options: WalkOptions) {
+        let mut sharing = self.filesystem.sharing();
         let with_content = options.read_ahead > ByteCount::ZERO;
         for item in self.filesystem.walk(start, options) {
             if !self.step() {
@@ -177,6 +182,7 @@ impl Reader<'_> {
                     self.note(self.filesystem.metadata(location));
                     match entry.metadata().kind {
                         FileKind::Regular if with_content => {
+                            self.note(sharing.file_space(&entry.record));
                             if let Some(reader) = self.note(entry.reader()) {
                                 self.read_file(reader);
                             }
@@ -254,6 +260,13 @@ impl Reader<'_> {
                 return;
             }
             let start = chunk.start();
+            if let Some(extent) = self.note(self.filesystem.extent_at(start)) {
+                self.note(self.filesystem.extent_references(&extent));
+            }
+            if let Some(found) = self.note(self.filesystem.data_references(start, true)) {
+                black_box(found.references.len());
+            }
+            self.note(self.filesystem.trees_of_block(start));
             self.note(volume.map(start, ByteCount::new(256 << 10)));
             for copy in 0..=self.note(volume.copies(start)).unwrap_or(0).min(8) {
                 self.note(volume.read_copy(

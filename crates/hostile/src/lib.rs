@@ -10,11 +10,12 @@
 //!
 //! - [`input`]: draws numbers and bytes from an input;
 //! - [`items`], [`blocks`], [`compressed`], [`partitions`]: the targets of single structures;
-//! - [`image`]: the target of whole volumes;
+//! - [`image`]: the target of whole volumes, read by the library; [`command`]: by the command;
 //! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them;
 //! - [`seeds`]: inputs to begin with, cut out of those volumes; [`corpus`]: inputs kept in one file.
 
 pub mod blocks;
+pub mod command;
 pub mod compressed;
 pub mod corpus;
 pub mod image;
@@ -61,6 +62,11 @@ pub fn targets() -> Vec<Target> {
             name: "image",
             input_bytes_max: 1024,
             body: image::image,
+        },
+        Target {
+            name: "command",
+            input_bytes_max: 512,
+            body: command::command,
         },
         Target {
             name: "superblock",

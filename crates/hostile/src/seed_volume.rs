@@ -5,7 +5,7 @@
 //! memory, shared by all inputs; an [`Overlay`] is one device of it with the changes of one input.
 
 use buttress_device::Backend;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{Error, ErrorKind, Read, Result};
 use std::sync::Arc;
 
@@ -162,6 +162,17 @@ impl Overlay {
         let mut bytes = vec![0; length];
         copy_out(offset, &mut bytes, |number| self.block(number));
         bytes
+    }
+
+    /// The blocks that may be other than zero.
+    #[must_use]
+    pub fn block_numbers(&self) -> BTreeSet<u64> {
+        self.below
+            .blocks
+            .keys()
+            .chain(self.changed.keys())
+            .copied()
+            .collect()
     }
 
     /// Changes the bytes from `offset` on; what lies past the end is dropped.

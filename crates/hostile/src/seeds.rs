@@ -89,6 +89,9 @@ fn collect() -> BTreeMap<&'static str, BTreeSet<Vec<u8>>> {
     };
     for (aims, index) in volumes().iter().zip(0_u8..) {
         add("image", vec![index, 0]);
+        for choice in [0, 1, 6, 8, 9, 10, 12, 15, 17, 0x86] {
+            add("command", vec![choice, index, 0]);
+        }
         for &(device, physical) in &aims.superblocks {
             let bytes = aims.volume.devices[device].read(physical, SUPERBLOCK_BYTES);
             add("superblock", bytes.clone());

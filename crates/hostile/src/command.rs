@@ -1,0 +1,79 @@
+//! The target of whole commands: a seed volume with changes, as files in memory, and one command line over it.
+//!
+//! What the library finds in order must also print: names, times, flags, trees, tables. An input is that of
+//! [`crate::image`] with a byte before it that chooses the command. Results go to standard output: the fuzzer closes
+//! it, and tests redirect it.
+
+use crate::input::Input;
+use crate::seed_volume::{BLOCK_BYTES, Overlay};
+use crate::{Depth, mutation, seeds};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use std::ffi::OsString;
+
+/// The commands; `%` stands for the first image.
+const COMMANDS: &[&str] = &[
+    "inspect-internal dump-tree %",
+    "inspect-internal dump-super -a -f %",
+    "inspect-internal tree-stats %",
+    "inspect-internal list-chunks %",
+    "inspect-internal logical-resolve 13631488 %",
+    "inspect-internal inode-resolve 257 %",
+    "ls -l -R %:/",
+    "tree %:/",
+    "stat %:/links/first",
+    "tar %:/",
+    "cat %:/zlib/regular %:/lzo/regular %:/zstd/regular %:/holes",
+    "subvolume list %",
+    "subvolume show %:/subvolume",
+    "subvolume get-default %",
+    "filesystem df %",
+    "filesystem usage %",
+    "filesystem du %:/",
+    "filesystem show %",
+];
+
+/// One command over a volume with changes.
+pub fn command(bytes: &[u8]) -> Depth {
+    let mut input = Input::new(bytes);
+    let choice = input.byte();
+    let volumes = seeds::volumes();
+    let aims = &volumes[usize::from(input.byte()) % volumes.len()];
+    input.byte();
+    let overlays = mutation::apply(aims, &mut input);
+    let Ok(images) = overlays
+        .iter()
+        .map(file_in_memory)
+        .collect::<std::io::Result<Vec<_>>>()
+    else {
+        return Depth::Refused;
+    };
+    let paths: Vec<_> = images
+        .iter()
+        .map(|image| format!("/proc/self/fd/{}", image.as_raw_fd()))
+        .collect();
+    let line = COMMANDS[usize::from(choice & 0x3f) % COMMANDS.len()];
+    let mut words: Vec<OsString> = ["buttress", "--cache", "8M", "--progress", "never"]
+        .map(Into::into)
+        .into();
+    for path in &paths[1..] {
+        words.extend(["--device".into(), path.into()]);
+    }
+    if choice & 0x80 != 0 {
+        words.extend(["--format".into(), "json".into()]);
+    }
+    words.extend(line.split(' ').map(|word| word.replace('%', &paths[0]).into()));
+    let done = buttress_cli::main(words);
+    Depth::passed(done == std::process::ExitCode::SUCCESS)
+}
+
+/// The device as a file that is only in memory.
+fn file_in_memory(overlay: &Overlay) -> std::io::Result<OwnedFd> {
+    let file = memfd_create("device", MemfdFlags::CLOEXEC)?;
+    ftruncate(&file, overlay.size_bytes())?;
+    for number in overlay.block_numbers() {
+        let at = number * BLOCK_BYTES as u64;
+        rustix::io::pwrite(&file, &overlay.read(at, BLOCK_BYTES), at)?;
+    }
+    Ok(file)
+}
