@@ -1,5 +1,6 @@
 //! The project's own chores: `cargo xtask CHORE`.
 
+mod docs;
 mod fuzz;
 mod licences;
 mod run;
@@ -20,6 +21,7 @@ cargo xtask CHORE
                        fuzz targets with coverage, and what they reached
   soak [--seed N] [--seconds N]
                        deep random runs against the kernel
+  docs                 writes docs/commands.md from the command table
   tour-image           makes the volume that `buttress tour` shows (needs root)
 ";
 
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let rest: Vec<String> = words.collect();
     let done = match chore.as_str() {
         "test" => test::run(&rest),
+        "docs" => docs::run(),
         "licences" => licences::run(),
         "bench" => run::bench(&rest),
         "fuzz" => fuzz::run(&rest),

@@ -8,6 +8,7 @@ pub mod filesystem;
 pub mod inspect_internal;
 pub mod ls;
 pub mod man;
+pub mod reference;
 pub mod stat;
 pub mod subvolume;
 pub mod tar;

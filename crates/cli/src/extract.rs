@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context as _, Result};
 use buttress_format::FileKind;
 use buttress_fs::directory::is_valid_name;
-use buttress_fs::{WalkEntry, WalkItem};
+use buttress_fs::{Progress, WalkEntry, WalkItem};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 pub use attributes::Preserve;
@@ -58,6 +58,7 @@ pub struct Totals {
 #[derive(Debug)]
 struct Shared {
     preserve: Preserve,
+    progress: Progress,
     refusals: Refusals,
     files: AtomicU64,
     bytes: AtomicU64,
@@ -96,11 +97,18 @@ pub struct Extractor {
 impl Extractor {
     /// Extracts into `parent`: the walk's beginning becomes `name` there, or, without a name, `parent` itself,
     /// which must then be a directory.
-    pub fn new(parent: &Path, name: Option<OsString>, preserve: Preserve) -> Result<Self> {
+    pub fn new(
+        parent: &Path,
+        name: Option<OsString>,
+        preserve: Preserve,
+        progress: Progress,
+    ) -> Result<Self> {
+        allow_deep_trees();
         let base = Directory::destination(parent)
             .with_context(|| format!("opening the directory {}", parent.display()))?;
         let shared = Arc::new(Shared {
             preserve,
+            progress,
             refusals: Refusals::default(),
             files: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -246,6 +254,20 @@ impl Extractor {
             run(returned.into_inner(), &self.shared);
         }
     }
+}
+
+/// Each directory on the way down is an open file: allows as many as the system lets this process have.
+fn allow_deep_trees() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // If it is refused, trees deeper than the present limit fail with an error that says so.
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    );
 }
 
 fn spawn_worker(shared: &Arc<Shared>, queue: &Receiver<Job>) -> JoinHandle<()> {

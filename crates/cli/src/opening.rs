@@ -4,6 +4,7 @@
 //! aloud goes to stderr at once; what was read around on the way (a bad copy passed over) when the command
 //! ends, see [`crate::context::Context::report_at_end`].
 
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -65,6 +66,28 @@ impl Context {
     }
 }
 
+/// Marks errors of opening a volume, which name the image themselves. It prints as nothing.
+#[derive(Debug)]
+struct Opening;
+
+impl fmt::Display for Opening {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
+impl Target {
+    /// Puts the target's name before an error that does not name it.
+    pub fn name_in(&self, error: impl Into<anyhow::Error>) -> anyhow::Error {
+        let error = error.into();
+        if error.downcast_ref::<Opening>().is_some() {
+            error
+        } else {
+            error.context(self.display())
+        }
+    }
+}
+
 /// A volume and the directory in which paths begin.
 #[derive(Clone, Debug)]
 pub struct Opened {
@@ -95,7 +118,12 @@ impl Context {
         self.open_filesystem(images, true)
     }
 
+    /// Opens the volume and prints what is to be said about it. Errors name the image.
     fn open_filesystem(&self, images: &[PathBuf], for_inspection: bool) -> Result<Filesystem> {
+        self.try_filesystem(images, for_inspection).map_err(|error| error.context(Opening))
+    }
+
+    fn try_filesystem(&self, images: &[PathBuf], for_inspection: bool) -> Result<Filesystem> {
         let globals = self.globals();
         let devices = self.open_devices(images)?;
         let image = images.first().map_or(Path::new(""), PathBuf::as_path);

@@ -103,6 +103,7 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::tour::TourCommand>(),
     leaf::<commands::completions::Completions>(),
     leaf::<commands::man::Man>(),
+    leaf::<commands::reference::Reference>(),
 ];
 
 const ABOUT: &str = "btrfs images and devices, without a mount and without root";
@@ -191,6 +192,92 @@ fn run_leaf(run: RunFunction, trouble: u8, matches: &ArgMatches, globals: Global
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The path of the command that a command line names, and its global flags; or that it is wrong.
+    fn parse(line: &str) -> Option<(String, Globals)> {
+        let matches = command().try_get_matches_from(line.split(' ')).ok()?;
+        let mut levels = vec![&matches];
+        let mut path = Vec::new();
+        while let Some((name, below)) = levels.last().and_then(|level| level.subcommand()) {
+            path.push(name);
+            levels.push(below);
+        }
+        Some((path.join(" "), Globals::collect(&levels).ok()?))
+    }
+
+    #[test]
+    fn commands_are_found_by_unambiguous_prefixes() {
+        let cases = [
+            ("buttress ls i", Some("ls")),
+            ("buttress l i", Some("ls")),
+            ("buttress sub li i", Some("subvolume list")),
+            ("buttress sub get i", Some("subvolume get-default")),
+            ("buttress fi df i", Some("filesystem df")),
+            ("buttress filesystem d i", None),
+            ("buttress in dump-s i", Some("inspect-internal dump-super")),
+            ("buttress s i", None),
+            ("buttress t i", None),
+            ("buttress ta i", Some("tar")),
+            ("buttress nonsense i", None),
+            ("buttress subvolume", None),
+        ];
+        for (line, expected) in cases {
+            let found = parse(line).map(|(path, _)| path);
+            assert_eq!(found.as_deref(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn global_flags_count_wherever_they_stand() {
+        let globals = |line: &str| parse(line).map(|(_, globals)| globals).unwrap();
+        for line in [
+            "buttress -v --device a --cache 1M --degraded ls i",
+            "buttress ls i -v --device a --cache 1M --degraded",
+            "buttress ls -v --device a --cache=1M i --degraded",
+        ] {
+            let globals = globals(line);
+            assert_eq!((globals.verbose, globals.degraded), (1, true), "{line}");
+            assert_eq!(globals.cache_bytes, Some(1 << 20), "{line}");
+            assert_eq!(globals.devices, [std::path::PathBuf::from("a")], "{line}");
+        }
+        let merged = globals("buttress -v --device a sub -v --device b list --device c -v i");
+        assert_eq!(merged.verbose, 3);
+        assert_eq!(merged.devices, ["a", "b", "c"].map(std::path::PathBuf::from));
+        assert_eq!(globals("buttress --subvol a ls --subvolid 7 i").subvolume, None);
+    }
+
+    #[test]
+    fn a_command_s_own_short_flags_win_after_its_name() {
+        let quiet = |line: &str| parse(line).map(|(_, globals)| globals.quiet);
+        assert_eq!(quiet("buttress -q subvolume list i"), Some(true));
+        assert_eq!(quiet("buttress subvolume list --quiet i"), Some(true));
+        assert_eq!(quiet("buttress subvolume list -q i"), Some(false));
+        assert_eq!(quiet("buttress ls -q i"), Some(true));
+        // -h is a size here, not help.
+        assert!(parse("buttress ls -lh i").is_some());
+        assert!(parse("buttress filesystem df -h i").is_some());
+    }
+
+    #[test]
+    fn options_stand_in_any_order() {
+        for line in [
+            "buttress cp a:/b --one-file-system c -r",
+            "buttress diff a --ignore mtime,mode b --holes",
+            "buttress tar i --times mtime -f out",
+            "buttress subvolume list i -G +7 --sort=-gen,path -t",
+            "buttress filesystem usage i -T --si",
+        ] {
+            assert!(parse(line).is_some(), "{line}");
+        }
+        for line in [
+            "buttress cp",
+            "buttress diff a",
+            "buttress tar --times never i",
+            "buttress ls --offset part=0 i",
+        ] {
+            assert!(parse(line).is_none(), "{line}");
+        }
+    }
 
     #[test]
     fn the_table_is_sound() {

@@ -6,12 +6,13 @@
 use std::ffi::OsString;
 use std::io::Write;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use buttress_fs::{Content, File, Follow};
 use clap::Args;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::opening::Images;
 use crate::output::stdout::DirectOutput;
 use crate::table::Subcommand;
 use crate::target::Target;
@@ -29,16 +30,16 @@ impl Subcommand for Cat {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let mut out = DirectOutput::stdout()?;
-        let mut images = crate::opening::Images::new(context);
+        let mut images = Images::new(context);
         for argument in &self.files {
             let target = Target::parse(argument);
             let copied = images.open(&target.image).and_then(|opened| {
                 let location = opened.resolve(&target.path, Follow::All)?;
                 Ok(opened.filesystem.open_file(location)?)
             });
-            match copied.with_context(|| target.display()) {
+            match copied {
                 Ok(file) => copy(&file, &target, context, &mut out)?,
-                Err(error) => context.lost(&error),
+                Err(error) => context.lost(&target.name_in(error)),
             }
         }
         Ok(Outcome::Done)
@@ -53,7 +54,7 @@ fn copy(file: &File, target: &Target, context: &Context, out: &mut DirectOutput)
             Ok(Some(chunk)) => chunk,
             Ok(None) => return Ok(()),
             Err(error) => {
-                context.lost(&anyhow::Error::new(error).context(target.display()));
+                context.lost(&target.name_in(error));
                 return Ok(());
             }
         };
@@ -61,7 +62,7 @@ fn copy(file: &File, target: &Target, context: &Context, out: &mut DirectOutput)
             Content::Data(bytes) => out.write_all(&bytes)?,
             Content::Hole => out.zeros(chunk.length.get())?,
             Content::Damaged(error) => {
-                context.lost(&anyhow::Error::new(error).context(target.display()));
+                context.lost(&target.name_in(error));
                 out.zeros(chunk.length.get())?;
             }
         }

@@ -36,7 +36,7 @@ pub struct Cp {
     #[arg(long)]
     one_file_system: bool,
     /// What to copy, then where to
-    #[arg(value_name = "IMAGE:/path… DESTINATION", required = true, num_args = 2..)]
+    #[arg(value_name = "IMAGE:/path… DESTINATION", required = true)]
     places: Vec<OsString>,
 }
 
@@ -44,8 +44,13 @@ impl Subcommand for Cp {
     const NAME: &'static str = "cp";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let Some((destination, sources)) = self.places.split_last() else {
-            anyhow::bail!("a destination is missing");
+        let Some((destination, sources)) = self
+            .places
+            .split_last()
+            .filter(|(_, sources)| !sources.is_empty())
+        else {
+            return Err(anyhow::anyhow!("a destination is missing"))
+                .context(Advice::new("the last argument says where to copy to"));
         };
         let destination = Path::new(destination);
         let into_directory = destination.is_dir() && !self.no_target_directory;
@@ -61,7 +66,7 @@ impl Subcommand for Cp {
             let target = Target::parse(source);
             match self.copy(context, &mut images, &target, destination, into_directory) {
                 Ok(copied) => totals.push((target.display(), copied)),
-                Err(error) => context.lost(&error.context(target.display())),
+                Err(error) => context.lost(&target.name_in(error)),
             }
         }
         if context.json() {
@@ -106,22 +111,22 @@ impl Cp {
         } else {
             Preserve::Nothing
         };
-        let mut extractor = Extractor::new(&parent, name, preserve)?;
         let options = WalkOptions {
             one_file_system: self.one_file_system,
             ..WalkOptions::default()
         };
+        let mut extractor = Extractor::new(&parent, name, preserve, options.progress.clone())?;
         let watch = Watch::start(context, "cp", options.progress.clone());
         for item in opened.filesystem.walk(start, options) {
             extractor.take(item);
             for error in extractor.errors() {
-                context.lost(&error.context(target.display()));
+                context.lost(&target.name_in(error));
             }
         }
         let (totals, errors, refusals) = extractor.finish();
         watch.end();
         for error in errors {
-            context.lost(&error.context(target.display()));
+            context.lost(&target.name_in(error));
         }
         for refusal in refusals {
             context.warn(refusal);

@@ -9,7 +9,7 @@ mod listing;
 
 use std::ffi::OsString;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use buttress_fs::{Follow, Location, WalkEntry, WalkItem, WalkOptions, WalkOrder};
 use clap::Args;
 
@@ -105,9 +105,9 @@ impl Subcommand for Ls {
                 let start = opened.resolve(&target.path, Follow::NotLast)?;
                 Ok((opened, start))
             });
-            match found.with_context(|| target.display()) {
+            match found {
                 Ok((opened, start)) => self.list(context, &opened, start, &target, &mut sink)?,
-                Err(error) => context.lost(&error),
+                Err(error) => context.lost(&target.name_in(error)),
             }
         }
         match sink {
@@ -176,7 +176,7 @@ impl Ls {
                     }
                 }
                 WalkItem::Failed(error) => {
-                    context.lost(&anyhow::Error::new(error).context(target.display()));
+                    context.lost(&target.name_in(error));
                 }
             }
         }

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use buttress_format::{FileKind, Timestamp};
 use buttress_fs::{Follow, InodeRecord, Xattr};
 use clap::Args;
@@ -55,12 +55,11 @@ impl Subcommand for Stat {
             let target = Target::parse(argument);
             let shown = images
                 .open(&target.image)
-                .and_then(|opened| look(&opened, &target.path, follow))
-                .with_context(|| target.display());
+                .and_then(|opened| look(&opened, &target.path, follow));
             match shown {
                 Ok(shown) if context.json() => values.push(as_json(&shown)),
                 Ok(shown) => write_text(&mut out, &shown, &clock, context)?,
-                Err(error) => context.lost(&error),
+                Err(error) => context.lost(&target.name_in(error)),
             }
         }
         out.flush()?;

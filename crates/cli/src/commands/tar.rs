@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use buttress_format::{FileKind, Timestamp};
-use buttress_fs::{Content, FileReader, Follow, RangeKind, WalkEntry, WalkItem, WalkOptions};
+use buttress_fs::{Content, FileReader, Follow, Progress, RangeKind, WalkEntry, WalkItem, WalkOptions};
 use clap::{Args, ValueEnum};
 
 use crate::context::Context;
@@ -92,12 +92,13 @@ impl Subcommand for Tar {
                 .find(|name| !name.is_empty())
                 .unwrap_or(b"root"),
             archive: Archive::new(WriterThread::new(out)),
+            progress: options.progress.clone(),
         };
         for item in opened.filesystem.walk(start, options) {
             match item {
                 WalkItem::Entry(entry) => archive.add(*entry)?,
                 WalkItem::Failed(error) => {
-                    context.lost(&anyhow::Error::new(error).context(target.display()));
+                    context.lost(&target.name_in(error));
                 }
                 WalkItem::Enter(_) | WalkItem::Leave(_) => {}
             }
@@ -115,6 +116,7 @@ struct Archiver<'a> {
     /// The member's name where the walk begins at a file.
     start_name: &'a [u8],
     archive: Archive<WriterThread>,
+    progress: Progress,
 }
 
 impl Archiver<'_> {
@@ -259,7 +261,10 @@ impl Archiver<'_> {
         loop {
             match reader.next_chunk() {
                 Ok(Some(chunk)) => match chunk.content {
-                    Content::Data(bytes) => self.archive.content(chunk.offset.get(), &bytes)?,
+                    Content::Data(bytes) => {
+                        self.progress.advance(0, chunk.length);
+                        self.archive.content(chunk.offset.get(), &bytes)?;
+                    }
                     Content::Hole => {}
                     Content::Damaged(error) => self.lost(path, error),
                 },

@@ -42,6 +42,7 @@ pub(super) fn make(
                 file.write_all_at(&bytes, chunk.offset.get()).context("writing")?;
                 written_to = end.get();
                 shared.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                shared.progress.advance(0, chunk.length);
             }
             Content::Hole => {}
             Content::Damaged(error) => {

@@ -64,7 +64,7 @@ impl Subcommand for Du {
                 if crate::exit::is_broken_pipe(&error) {
                     return Err(error);
                 }
-                context.lost(&error.context(target.display()));
+                context.lost(&target.name_in(error));
             }
         }
         match sink {
@@ -157,7 +157,7 @@ impl Du {
                     }
                 }
                 WalkItem::Failed(error) => {
-                    context.lost(&anyhow::Error::new(error).context(target.display()));
+                    context.lost(&target.name_in(error));
                 }
             }
         }

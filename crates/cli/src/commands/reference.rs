@@ -1,0 +1,127 @@
+//! `buttress reference` (not shown in help): the page `docs/commands.md`, made from the command table.
+
+use std::io::Write;
+
+use anyhow::Result;
+use clap::{Arg, Args, Command};
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::globals::Globals;
+use crate::table::{self, Subcommand};
+
+/// Print the reference of all commands as Markdown
+#[derive(Args, Debug)]
+pub struct Reference {}
+
+impl Subcommand for Reference {
+    const NAME: &'static str = "reference";
+    const HIDDEN: bool = true;
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let mut out = context.stdout();
+        out.write_all(markdown().as_bytes())?;
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}
+
+const HEAD: &str = "\
+# Commands
+
+Made from the command table by `cargo xtask docs`; a test compares the two.
+
+";
+
+/// The page.
+pub fn markdown() -> String {
+    let mut root = table::command();
+    root.build();
+    let mut page = HEAD.to_owned();
+    if let Some(text) = root.get_after_help() {
+        page.push_str(&format!("{text}\n\n"));
+    }
+    let globals = Globals::augment_args(Command::new("globals"));
+    page.push_str("## Global options\n\nBefore the command or after it.\n\n");
+    options(&mut page, globals.get_arguments());
+    for command in root.get_subcommands() {
+        describe(&mut page, command, "buttress");
+    }
+    format!("{}\n", page.trim_end())
+}
+
+fn describe(page: &mut String, command: &Command, above: &str) {
+    if command.is_hide_set() {
+        return;
+    }
+    let name = format!("{above} {}", command.get_name());
+    if command.has_subcommands() {
+        for inner in command.get_subcommands() {
+            describe(page, inner, &name);
+        }
+        return;
+    }
+    page.push_str(&format!("## {name}\n\n"));
+    if let Some(about) = command.get_long_about().or(command.get_about()) {
+        page.push_str(&format!("{about}.\n\n"));
+    }
+    let usage = command.clone().render_usage().to_string();
+    page.push_str(&format!(
+        "```text\n{}\n```\n\n",
+        usage.trim_start_matches("Usage: ")
+    ));
+    let own = |argument: &&Arg| {
+        let id = argument.get_id().as_str();
+        !id.starts_with("global-") && !matches!(id, "help" | "version")
+    };
+    options(page, command.get_arguments().filter(own));
+}
+
+fn options<'a>(page: &mut String, arguments: impl Iterator<Item = &'a Arg>) {
+    let mut rows = String::new();
+    for argument in arguments.filter(|argument| !argument.is_hide_set()) {
+        let mut names = Vec::new();
+        names.extend(argument.get_short().map(|letter| format!("-{letter}")));
+        names.extend(argument.get_long().map(|word| format!("--{word}")));
+        let mut spelling = names.join(", ");
+        let takes_value = argument.get_action().takes_values();
+        let value = argument.get_value_names().filter(|_| takes_value);
+        if let Some(value) = value.and_then(|names| names.first()) {
+            let gap = if spelling.is_empty() { "" } else { " " };
+            spelling.push_str(&format!("{gap}{value}"));
+        }
+        let mut help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+        let values: Vec<String> = argument
+            .get_possible_values()
+            .iter()
+            .filter(|value| takes_value && !value.is_hide_set())
+            .map(|value| format!("`{}`", value.get_name()))
+            .collect();
+        if !values.is_empty() && values.len() < LISTED_VALUES_MAX {
+            help.push_str(&format!(": {}", values.join(", ")));
+        }
+        let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
+        rows.push_str(&format!("| `{}` | {} |\n", cell(&spelling), cell(&help)));
+    }
+    if !rows.is_empty() {
+        page.push_str(&format!("| | |\n|---|---|\n{rows}\n"));
+    }
+}
+
+/// Longer lists of values are left to `--help`.
+const LISTED_VALUES_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_in_docs_is_the_table_s() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands.md");
+        let written = std::fs::read_to_string(page).unwrap_or_default();
+        assert!(
+            written == markdown(),
+            "docs/commands.md is out of date: run `cargo xtask docs`"
+        );
+    }
+}
