@@ -29,6 +29,21 @@ pub struct Context {
     reports: Mutex<Vec<Report>>,
 }
 
+/// For jobs that keep each directory on the way down open: allows as many open files as the system lets this
+/// process have.
+pub fn allow_deep_trees() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // If it is refused, trees deeper than the present limit fail with an error that says so.
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    );
+}
+
 /// Something that is asked for late faults when the command ends.
 type ReportFunction = Box<dyn Fn() -> Vec<String> + Send>;
 

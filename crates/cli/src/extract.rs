@@ -103,7 +103,7 @@ impl Extractor {
         preserve: Preserve,
         progress: Progress,
     ) -> Result<Self> {
-        allow_deep_trees();
+        crate::context::allow_deep_trees();
         let base = Directory::destination(parent)
             .with_context(|| format!("opening the directory {}", parent.display()))?;
         let shared = Arc::new(Shared {
@@ -254,20 +254,6 @@ impl Extractor {
             run(returned.into_inner(), &self.shared);
         }
     }
-}
-
-/// Each directory on the way down is an open file: allows as many as the system lets this process have.
-fn allow_deep_trees() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    // If it is refused, trees deeper than the present limit fail with an error that says so.
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        },
-    );
 }
 
 fn spawn_worker(shared: &Arc<Shared>, queue: &Receiver<Job>) -> JoinHandle<()> {

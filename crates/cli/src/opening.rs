@@ -120,7 +120,8 @@ impl Context {
 
     /// Opens the volume and prints what is to be said about it. Errors name the image.
     fn open_filesystem(&self, images: &[PathBuf], for_inspection: bool) -> Result<Filesystem> {
-        self.try_filesystem(images, for_inspection).map_err(|error| error.context(Opening))
+        self.try_filesystem(images, for_inspection)
+            .map_err(|error| error.context(Opening))
     }
 
     fn try_filesystem(&self, images: &[PathBuf], for_inspection: bool) -> Result<Filesystem> {

@@ -28,7 +28,7 @@ use buttress_fs::Follow;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
-use crate::context::Context;
+use crate::context::{Context, allow_deep_trees};
 use crate::exit::{Outcome, USAGE};
 use crate::opening::Images;
 use crate::output::json::{ArrayWriter, insert_name};
@@ -103,6 +103,7 @@ impl Subcommand for Diff {
     const TROUBLE: u8 = USAGE;
 
     fn run(self, context: &Context) -> Result<Outcome> {
+        allow_deep_trees();
         let mut images = Images::new(context);
         let mut root = |argument: &OsStr| root(&mut images, argument, self.one_file_system);
         let (old, new) = (root(&self.old)?, root(&self.new)?);
