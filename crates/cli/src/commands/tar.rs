@@ -142,6 +142,11 @@ impl Archiver<'_> {
         let map;
         let member_kind = match (kind, &link_path) {
             (FileKind::Directory, _) => Kind::Directory,
+            (FileKind::Socket, _) => {
+                self.context
+                    .warn(format!("{}: socket ignored", path.escape_ascii()));
+                return Ok(());
+            }
             (_, Some(first)) => Kind::HardLink { target: first },
             (FileKind::Regular, None) => {
                 let reader = match entry.reader() {
@@ -170,11 +175,6 @@ impl Archiver<'_> {
                 minor: device.1,
             },
             (FileKind::Fifo, None) => Kind::Fifo,
-            (FileKind::Socket, None) => {
-                self.context
-                    .warn(format!("{}: socket ignored", path.escape_ascii()));
-                return Ok(());
-            }
             (FileKind::Unknown | FileKind::Xattr, None) => {
                 let error = anyhow::anyhow!("mode {:o} is no kind of file", metadata.mode);
                 self.context.lost(&error.context(format!(
