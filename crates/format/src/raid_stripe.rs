@@ -1,11 +1,13 @@
 //! Where the stripes of an extent lie, on volumes with the raid-stripe-tree feature.
 //!
-//! In the raid stripe tree, `(logical RAID_STRIPE length)` holds one device and address for each stripe that
-//! the profile of the chunk asks for, 16 bytes each. The chunk's own stripe addresses do not count for such an
+//! In the raid stripe tree, `(logical RAID_STRIPE length)` holds one device and address for each copy that the
+//! profile of the chunk asks for, 16 bytes each. The chunk's own stripe addresses do not count for such an
 //! extent.
 //!
-//! Source: on-disk format documentation, section "RAID stripe tree"; the first kernels with this feature
-//! (6.7 to 6.10, for testing only) put 8 bytes before the stripes, which is not read here.
+//! Source: btrfs-progs' documentation, "BTRFS RAID Stripe Tree Design", for the key and what it means. Its items
+//! also have an encoding and a length in each stripe; those were dropped before the format settled. The first
+//! kernels with this feature (6.7 to 6.10, for testing only) still put 8 bytes before the stripes, which is not
+//! read here.
 
 use crate::item_error::{ItemError, ItemProblem};
 use crate::key::Key;

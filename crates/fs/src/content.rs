@@ -289,10 +289,12 @@ impl Piece {
     }
 }
 
-/// What a lost range says: its own error where reading failed; `None` where only checksums did, which is said
-/// with the place in the file.
+/// What a lost range says: its own error where reading failed, or where it could not be said what to read; `None`
+/// where only checksums did, which is said with the place in the file.
 fn lost_error(error: buttress_volume::Error) -> Option<Error> {
-    (error.kind() != buttress_format::ErrorKind::Corrupt).then(|| error.into())
+    let only_checksums = matches!(error, buttress_volume::Error::Unreadable(_))
+        && error.kind() == buttress_format::ErrorKind::Corrupt;
+    (!only_checksums).then(|| error.into())
 }
 
 /// Decompresses into `ram_bytes` bytes; what the stored bytes do not fill is zero, as in the kernel.

@@ -118,7 +118,7 @@ impl Filesystem {
         } = open_roots(&forest, &rescue, &mut notices)?;
         match failure {
             None => {
-                attach_stripe_tree(&volume, &forest, &root_tree)?;
+                attach_stripe_tree(&volume, &forest, &root_tree);
                 report_trees(&forest, &root_tree, &mut notices);
             }
             Some(failure) if for_inspection => notices.push(Notice::TreeUnreadable {
@@ -247,8 +247,8 @@ fn check_roots(forest: &Arc<Forest>, root_tree: &Tree, thorough: bool) -> Result
     Ok(())
 }
 
-/// Reads the root block of a tree.
-fn check_tree(forest: &Arc<Forest>, root_tree: &Tree, id: TreeId) -> Result<()> {
+/// Where the root item of one of the volume's own trees says that it begins.
+fn root_of(forest: &Arc<Forest>, root_tree: &Tree, id: TreeId) -> Result<RootPointer> {
     let key = Key::new(id.object_id(), ItemType::ROOT_ITEM, 0);
     let item = root_tree.get(&key)?.ok_or(Corruption::TreeMissing { tree: id })?;
     let root =
@@ -258,7 +258,12 @@ fn check_tree(forest: &Arc<Forest>, root_tree: &Tree, id: TreeId) -> Result<()> 
                 error,
             }
         })?;
-    forest.read_block(&BlockPointer::root(&root_pointer(id, &root)))?;
+    Ok(root_pointer(id, &root))
+}
+
+/// Reads the root block of a tree.
+fn check_tree(forest: &Arc<Forest>, root_tree: &Tree, id: TreeId) -> Result<()> {
+    forest.read_block(&BlockPointer::root(&root_of(forest, root_tree, id)?))?;
     Ok(())
 }
 
@@ -282,33 +287,25 @@ fn usable_backup(forest: &Arc<Forest>) -> Option<(usize, BackupRoot, Tree)> {
         })
 }
 
-/// With the raid-stripe-tree feature, gives the volume the tree that knows where data lies.
-fn attach_stripe_tree(volume: &Arc<Volume>, forest: &Arc<Forest>, root_tree: &Tree) -> Result<()> {
-    if !volume.superblock().incompat.contains(Incompat::RAID_STRIPE_TREE) {
-        return Ok(());
+/// With the raid-stripe-tree feature, gives the volume the tree that knows where data lies. Without its root the
+/// volume has no answer for such data; [`report_trees`] then says why.
+fn attach_stripe_tree(volume: &Arc<Volume>, forest: &Arc<Forest>, root_tree: &Tree) {
+    if volume.superblock().incompat.contains(Incompat::RAID_STRIPE_TREE)
+        && let Ok(root) = root_of(forest, root_tree, TreeId::RAID_STRIPE)
+    {
+        volume.set_stripe_resolver(Arc::new(stripe_tree::StripeTree::new(
+            forest.tree(root),
+            volume.superblock().sector_bytes,
+        )));
     }
-    let key = Key::new(TreeId::RAID_STRIPE.object_id(), ItemType::ROOT_ITEM, 0);
-    let Some(item) = root_tree.get(&key)? else {
-        return Ok(());
-    };
-    let root =
-        RootItem::parse(&key, item.data(), forest.volume().superblock().sector_bytes).map_err(|error| {
-            Corruption::Item {
-                tree: TreeId::ROOT,
-                error,
-            }
-        })?;
-    let tree = forest.tree(root_pointer(TreeId::RAID_STRIPE, &root));
-    volume.set_stripe_resolver(Arc::new(stripe_tree::StripeTree::new(
-        tree,
-        volume.superblock().sector_bytes,
-    )));
-    Ok(())
 }
 
-/// Says which of the trees that every volume has cannot be read.
+/// Says which of the trees that the volume must have cannot be read.
 fn report_trees(forest: &Arc<Forest>, root_tree: &Tree, notices: &mut Vec<Notice>) {
-    for id in ESSENTIAL_TREES {
+    let superblock = forest.volume().superblock();
+    let stripe_tree = superblock.incompat.contains(Incompat::RAID_STRIPE_TREE);
+    let by_feature = stripe_tree.then_some(TreeId::RAID_STRIPE);
+    for id in ESSENTIAL_TREES.into_iter().chain(by_feature) {
         if let Err(error) = check_tree(forest, root_tree, id) {
             notices.push(Notice::TreeUnreadable {
                 tree: id,

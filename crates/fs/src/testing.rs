@@ -12,13 +12,16 @@ use buttress_format::inode::RawInodeItem;
 use buttress_format::key::RawKey;
 use buttress_format::names::RawInodeRef;
 use buttress_format::root::{RawRootItem, RawRootItemExtension, RawRootRef};
+use buttress_format::superblock::RawSuperblock;
 use buttress_format::{
-    ByteCount, ChecksumType, FileKind, InodeNumber, ItemType, Key, Logical, ObjectId, SubvolumeId, TreeId,
-    name_hash,
+    ByteCount, ChecksumType, FileKind, InodeNumber, ItemType, Key, Logical, ObjectId, SUPERBLOCK_OFFSETS,
+    SubvolumeId, TreeId, name_hash,
 };
 use buttress_tree::testing::{CHUNK_LOGICAL, ImageBuilder, ImageOptions, TreeShape};
 use std::collections::BTreeMap;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+pub(crate) mod striped;
 
 const FS: u64 = 5;
 const GENERATION: u64 = 7;
@@ -189,6 +192,7 @@ impl World {
         };
         let mut builder = ImageBuilder::new(ImageOptions::default());
         let mut roots = self.trees.remove(&TreeId::ROOT.get()).unwrap_or_default();
+        let mut chunks = self.trees.remove(&TreeId::CHUNK.get()).unwrap_or_default();
         // These two are never empty.
         let chunk_bytes = ImageOptions::default().chunk_bytes;
         let block_group = [0, 256, 2_u64].map(u64::to_le_bytes).concat();
@@ -214,7 +218,10 @@ impl World {
         }
         let roots: Vec<(Key, Vec<u8>)> = roots.into_iter().collect();
         let root = builder.tree(TreeId::ROOT, &roots, shape);
-        let chunks = [builder.device_item(), builder.chunk_item()];
+        for (place, bytes) in [builder.device_item(), builder.chunk_item()] {
+            chunks.entry(place).or_insert(bytes);
+        }
+        let chunks: Vec<(Key, Vec<u8>)> = chunks.into_iter().collect();
         let chunk_root = builder.tree(TreeId::CHUNK, &chunks, shape);
         for (start, content) in &self.data {
             for (number, block) in content.chunks(4096).enumerate() {
@@ -229,6 +236,15 @@ impl World {
     pub(crate) fn open(self) -> Filesystem {
         open_image(self.image(), |options| options)
     }
+}
+
+/// Changes the superblock and makes its checksum right again.
+pub(crate) fn edit_superblock(image: &mut [u8], change: impl FnOnce(&mut RawSuperblock)) {
+    let start = usize::try_from(SUPERBLOCK_OFFSETS[0].get()).unwrap();
+    let bytes = &mut image[start..start + 4096];
+    change(RawSuperblock::mut_from_bytes(bytes).unwrap());
+    let checksum = ChecksumType::Crc32c.compute(&bytes[32..]);
+    bytes[..4].copy_from_slice(checksum.as_bytes());
 }
 
 /// Opens an image with options.

@@ -3,5 +3,7 @@
 mod content;
 mod directories;
 mod hostile;
+mod log_tree;
 mod opening;
 mod simulated;
+mod stripe_tree;

@@ -129,7 +129,7 @@ impl Volume {
             let bytes = match way {
                 Some(way) => fetch(&segment, *way, 0..segment.length())
                     .map_err(|attempt| segment.unreadable(vec![attempt]))?,
-                None => return Err(segment.unreadable(Vec::new()).into()),
+                None => return Err(segment.unreadable(Vec::new())),
             };
             if bytes.len() == read.length {
                 return Ok(bytes);
@@ -216,7 +216,12 @@ impl Volume {
         found
     }
 
+    /// The segments of an extent, if it can be said of all of them where they lie.
     fn segments(&self, read: ExtentRead) -> Result<impl Iterator<Item = Segment>, Error> {
-        Ok(self.plan(read)?.into_iter().map(|pending| pending.segment))
+        let plan = self.plan(read)?;
+        match plan.iter().find_map(|pending| pending.segment.failure.clone()) {
+            Some(failure) => Err(failure),
+            None => Ok(plan.into_iter().map(|pending| pending.segment)),
+        }
     }
 }

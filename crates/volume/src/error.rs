@@ -182,6 +182,19 @@ pub enum Corruption {
         /// The address.
         logical: Logical,
     },
+    /// The raid-stripe-tree's entry goes on past the stripe unit, or the chunk, that it begins in.
+    #[error(
+        "the RAID stripe extent [{start}, +{length}) does not lie in one stripe unit of its chunk: \
+         it does not tell where logical {logical} lies"
+    )]
+    StripeExtentTooLong {
+        /// Start of the entry.
+        start: Logical,
+        /// Its length.
+        length: ByteCount,
+        /// The address past the unit.
+        logical: Logical,
+    },
     /// The raid-stripe-tree's entry does not name the device that the chunk does.
     #[error("the RAID stripe extent at logical {logical} has no stripe on device {device}")]
     NoStripeOnDevice {

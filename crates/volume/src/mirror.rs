@@ -56,10 +56,15 @@ pub(crate) struct Segment {
     pub(crate) chunk: Arc<MappedChunk>,
     pub(crate) place: Place,
     pub(crate) ways: SmallVec<[Way; 4]>,
+    /// Where the RAID stripe tree puts the run; `None` where the chunk says so itself.
+    resolved: Option<ResolvedStripes>,
+    /// Why it cannot be said where the run lies; then there are no ways.
+    pub(crate) failure: Option<Error>,
 }
 
 impl Segment {
-    /// Plans the run of at most `range` that starts at `logical`.
+    /// Plans the run of at most `range` that starts at `logical`. A run that the RAID stripe tree has no sound
+    /// entry for is planned too, without ways: what lies before and after it can be read all the same.
     pub(crate) fn plan(
         chunk: &Arc<MappedChunk>,
         logical: Logical,
@@ -76,10 +81,10 @@ impl Segment {
             .and_then(|offset| chunk.layout().place(offset));
         let place = place.ok_or_else(unmapped)?;
         let mut length = place.length.to_usize().unwrap_or(usize::MAX).min(wanted);
-        let resolved = match resolver.filter(|_| needs_resolver(chunk.flags())) {
-            Some(resolver) => Some(resolver.resolve_from(logical, &mut length)?),
-            None => None,
-        };
+        let resolved = resolver
+            .filter(|_| needs_resolver(chunk.flags()))
+            .map(|resolver| resolver.resolve_from(logical, &mut length))
+            .transpose();
         let end = range.start.checked_add(length).ok_or_else(unmapped)?;
         let mut segment = Self {
             range: range.start..end,
@@ -87,18 +92,30 @@ impl Segment {
             chunk: Arc::clone(chunk),
             place,
             ways: SmallVec::new(),
+            resolved: None,
+            failure: None,
         };
-        let failure = segment.add_copies(resolved.as_ref()).err();
+        let failure = resolved.and_then(|resolved| {
+            segment.resolved = resolved;
+            segment.add_copies()
+        });
         segment.add_rebuilds();
         if chunk.has_stale() {
             let mut ways = core::mem::take(&mut segment.ways);
             ways.sort_by_cached_key(|way| segment.needs_stale(*way));
             segment.ways = ways;
         }
-        match failure {
-            Some(error) if segment.ways.is_empty() => Err(error),
-            _ => Ok(segment),
-        }
+        segment.failure = failure.err().filter(|_| segment.ways.is_empty());
+        Ok(segment)
+    }
+
+    /// Whether `next`, which follows it, is lost for the same reason: the RAID stripe tree has no entry.
+    pub(crate) fn is_unmapped_like(&self, next: &Self) -> bool {
+        let unmapped = |segment: &Self| match &segment.failure {
+            Some(Error::Corrupt(corruption)) => matches!(**corruption, Corruption::NoStripeExtent { .. }),
+            _ => false,
+        };
+        unmapped(self) && unmapped(next) && Arc::ptr_eq(&self.chunk, &next.chunk)
     }
 
     /// The bytes that it has.
@@ -120,15 +137,11 @@ impl Segment {
     }
 
     /// Adds the copies that can be reached, and fails with the first whose place cannot be told.
-    fn add_copies(&mut self, resolved: Option<&ResolvedStripes>) -> Result<(), Error> {
+    fn add_copies(&mut self) -> Result<(), Error> {
         let mut failure = None;
         for copy in self.copies_in_order() {
             let stripe_index = self.place.stripe_index.saturating_add(copy);
-            let physical = match resolved {
-                Some(stripes) => stripes.physical(&self.chunk, stripe_index, self.logical),
-                None => self.chunk.physical(stripe_index, self.place.stripe_offset),
-            };
-            match physical {
+            match self.place_on(stripe_index) {
                 Ok(physical) => self.add_way(
                     copy,
                     Source::Direct {
@@ -206,18 +219,17 @@ impl Segment {
         }
     }
 
-    /// Where the segment's bytes, or the parity over them, lie on a stripe: the last address where the chunk's
-    /// numbers have no answer.
+    fn place_on(&self, stripe_index: usize) -> Result<Physical, Error> {
+        match &self.resolved {
+            Some(stripes) => stripes.physical(&self.chunk, stripe_index, self.logical),
+            None => self.chunk.physical(stripe_index, self.place.stripe_offset),
+        }
+    }
+
+    /// Where the segment's bytes, or the parity over them, lie on a stripe, whether or not its device is there:
+    /// the last address where the chunk's numbers, or those of the RAID stripe tree, have no answer.
     pub(crate) fn physical_on(&self, stripe_index: usize) -> Physical {
-        let direct = self.ways.iter().find_map(|way| match way.source {
-            Source::Direct {
-                stripe_index: index,
-                physical,
-            } if index == stripe_index => Some(physical),
-            _ => None,
-        });
-        let by_chunk = || self.chunk.physical(stripe_index, self.place.stripe_offset).ok();
-        direct.or_else(by_chunk).unwrap_or(Physical::MAX)
+        self.place_on(stripe_index).unwrap_or(Physical::MAX)
     }
 
     /// The failure of a way on a stripe, for error and log.
@@ -231,15 +243,18 @@ impl Segment {
         }
     }
 
-    /// The error when no way worked: copies out of reach first, then what was tried.
-    pub(crate) fn unreadable(&self, attempts: Vec<Attempt>) -> Unreadable {
+    /// The error when no way worked: why there was none, or copies out of reach first, then what was tried.
+    pub(crate) fn unreadable(&self, attempts: Vec<Attempt>) -> Error {
+        if let Some(failure) = &self.failure {
+            return failure.clone();
+        }
         let mut all = self.missing_copies();
         all.extend(attempts);
-        Unreadable {
+        Error::from(Unreadable {
             logical: self.logical,
             length: ByteCount::of(self.length()),
             attempts: all,
-        }
+        })
     }
 
     /// One attempt for each copy that is out of reach, for the error when nothing else works.

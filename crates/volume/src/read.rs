@@ -86,7 +86,7 @@ impl Volume {
         }
         let map = self.chunk_map();
         let resolver = self.resolver();
-        let mut segments = SmallVec::new();
+        let mut segments: SmallVec<[PendingSegment; 1]> = SmallVec::new();
         let mut position = 0;
         while position < length {
             let rest = ByteCount::of(length.saturating_sub(position));
@@ -100,10 +100,15 @@ impl Volume {
             let chunk = map.find(at).ok_or(unmapped(at))?;
             let segment = Segment::plan(chunk, at, position..length, resolver)?;
             position = segment.range.end;
-            segments.push(PendingSegment {
-                segment,
-                started: None,
-            });
+            match segments.last_mut() {
+                Some(PendingSegment { segment: last, .. }) if last.is_unmapped_like(&segment) => {
+                    last.range.end = position;
+                }
+                _ => segments.push(PendingSegment {
+                    segment,
+                    started: None,
+                }),
+            }
         }
         Ok(segments)
     }

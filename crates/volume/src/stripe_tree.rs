@@ -5,9 +5,13 @@
 //! written extent, one physical address per copy. The chunk still says which devices hold a byte; the tree
 //! only replaces the address on them. Metadata and system chunks are mapped as ever.
 //!
+//! An entry lists the copies of one contiguous run, without lengths. For RAID0 and RAID10 it so tells the places
+//! of one unit of striping at most: bytes of an entry past the unit that it begins in are an error.
+//!
 //! Trees are above this layer, so the look-up is handed in as a [`StripeResolver`].
 //!
-//! Source: on-disk format documentation, section "RAID_STRIPE_TREE".
+//! Source: btrfs-progs' documentation, "BTRFS RAID Stripe Tree Design"; the items that kernels write since then
+//! have no encoding and no lengths.
 
 use crate::chunk_map::MappedChunk;
 use crate::error::{Corruption, Error};
@@ -34,6 +38,9 @@ pub struct ResolvedStripe {
     pub physical: Physical,
 }
 
+/// Entries begin and end at sectors, which are not smaller than this.
+const SMALLEST_ENTRY_BYTES: usize = 4096;
+
 /// Looks addresses up in the RAID stripe tree.
 pub trait StripeResolver: Send + Sync + core::fmt::Debug {
     /// The entry that covers `logical`, or `None` where the tree has none.
@@ -44,20 +51,24 @@ pub trait StripeResolver: Send + Sync + core::fmt::Debug {
 }
 
 impl dyn StripeResolver + '_ {
-    /// The entry that covers `logical`; `length` is cut to what it maps from there on.
+    /// The entry that covers `logical`; `length` is cut to what it maps from there on, or where there is no entry,
+    /// to what cannot have one either.
     pub(crate) fn resolve_from(
         &self,
         logical: Logical,
         length: &mut usize,
     ) -> Result<ResolvedStripes, Error> {
-        let missing = || Corruption::NoStripeExtent { logical };
-        let found = self.resolve(logical)?.ok_or_else(missing)?;
-        let left = usize::try_from(found.length_from(logical)).unwrap_or(usize::MAX);
-        *length = left.min(*length);
-        if left == 0 {
-            Err(missing().into())
-        } else {
-            Ok(found)
+        let found = self.resolve(logical)?;
+        let left = found.as_ref().map_or(0, |found| found.length_from(logical));
+        match found {
+            Some(found) if left > 0 => {
+                *length = usize::try_from(left).unwrap_or(usize::MAX).min(*length);
+                Ok(found)
+            }
+            _ => {
+                *length = SMALLEST_ENTRY_BYTES.min(*length);
+                Err(Corruption::NoStripeExtent { logical }.into())
+            }
         }
     }
 }
@@ -101,6 +112,19 @@ impl ResolvedStripes {
             .ok_or_else(unmapped)?
             .device;
         let offset = logical.checked_distance_from(self.logical).ok_or_else(unmapped)?;
+        let start = chunk.offset_of(self.logical);
+        let contiguous = start
+            .and_then(|start| chunk.layout().place(start))
+            .map(|place| place.length);
+        if contiguous.is_none_or(|contiguous| offset >= contiguous) {
+            let (start, length) = (self.logical, self.length);
+            return Err(Corruption::StripeExtentTooLong {
+                start,
+                length,
+                logical,
+            }
+            .into());
+        }
         let by_order = chunk.layout().profile() == Profile::Dup;
         let mut found =
             self.stripes.iter().enumerate().filter(|(position, stripe)| {

@@ -444,10 +444,19 @@ fn the_stripe_tree_says_where_mirrored_data_lies() {
             put(device, 65536, &superblock.bytes(65536));
         }
         let volume = image.open(&[]);
-        let unconnected = volume.read_data(read(0, SECTOR), &|_, _| ()).unwrap_err();
+        // Not connected yet, nothing is mapped: all of the read is lost, as one range, and nothing is guessed.
+        let (_, lost) = volume.read_data(read(0, 3 * SECTOR), &|_, _| ()).unwrap();
         assert!(
-            unconnected.to_string().contains("no RAID stripe extent"),
-            "{unconnected}"
+            matches!(&lost[..], [lost] if lost.range == (0..3 * SECTOR)
+                && lost.error.to_string().contains("no RAID stripe extent")),
+            "{lost:?}"
+        );
+        let verified = volume.read_verified(read(0, SECTOR), &mut |_| Ok(()));
+        assert!(
+            verified
+                .unwrap_err()
+                .to_string()
+                .contains("no RAID stripe extent")
         );
         volume.set_stripe_resolver(std::sync::Arc::new(Moved {
             image_stripes: starts,

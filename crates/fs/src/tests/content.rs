@@ -5,6 +5,7 @@ use crate::error::{Corruption, Error};
 use crate::extents::RangeKind;
 use crate::testing::{World, at, open_image};
 use crate::walk::{WalkItem, WalkOptions};
+use buttress_format::superblock::CompatRo;
 use buttress_format::{FileOffset, ItemType};
 use buttress_volume::Rescue;
 use proptest::prelude::*;
@@ -133,6 +134,47 @@ fn data_without_checksums_is_an_error_unless_the_inode_says_so() {
         "{error}"
     );
     assert_eq!(chunks(&filesystem, 258), [(0, 16_384, 'd')]);
+}
+
+#[test]
+fn fs_verity_items_do_not_disturb_reading() {
+    let mut world = World::new();
+    let content = pattern(8);
+    for inode in [257, 258] {
+        world.file(256, format!("{inode}").as_bytes(), inode, 8 * 4096 - 100);
+        let extent = world.data(&content, 8);
+        world.range(inode, 0, extent, 0, 8 * 4096);
+    }
+    // A head that tells of 300 bytes, the descriptor, and a Merkle tree of 5000 bytes in three items.
+    let head = [&300_u64.to_le_bytes()[..], &[0; 17]].concat();
+    let verity = [
+        (ItemType::VERITY_DESC_ITEM, 0, head),
+        (ItemType::VERITY_DESC_ITEM, 1, vec![1; 300]),
+        (ItemType::VERITY_MERKLE_ITEM, 0, vec![2; 2048]),
+        (ItemType::VERITY_MERKLE_ITEM, 2048, vec![3; 2048]),
+        (ItemType::VERITY_MERKLE_ITEM, 4096, vec![4; 904]),
+    ];
+    for (item_type, offset, bytes) in verity {
+        world
+            .items(5)
+            .insert(crate::testing::key(257, item_type, offset), bytes);
+    }
+    // VERITY is the first of the flags in the upper half.
+    let place = crate::testing::key(257, ItemType::INODE_ITEM, 0);
+    world.items(5).get_mut(&place).unwrap()[68] |= 1;
+    let mut image = world.image();
+    crate::testing::edit_superblock(&mut image, |raw| raw.compat_ro_flags |= CompatRo::VERITY.bits());
+    let filesystem = open_image(image, |options| options);
+    for inode in [257, 258] {
+        let bytes = read(&filesystem, inode, 0, 1 << 20).unwrap();
+        assert!(bytes == content[..8 * 4096 - 100], "inode {inode}");
+        assert_eq!(chunks(&filesystem, inode), [(0, 8 * 4096 - 100, 'd')]);
+        assert!(filesystem.xattrs(at(inode)).unwrap().is_empty());
+        assert_eq!(filesystem.metadata(at(inode)).unwrap().size.get(), 8 * 4096 - 100);
+    }
+    assert_eq!(filesystem.notices(), []);
+    let mut walked = filesystem.walk(at(256), WalkOptions::default());
+    assert!(!walked.any(|item| matches!(item, WalkItem::Failed(_))));
 }
 
 #[test]

@@ -2,25 +2,13 @@
 
 use crate::notice::Notice;
 use crate::open::OpenOptions;
-use crate::testing::{World, at, key, open_image};
+use crate::testing::{World, at, edit_superblock, key, open_image};
 use buttress_device::Device;
 use buttress_format::directory::RawDirItem;
 use buttress_format::key::RawKey;
-use buttress_format::superblock::RawSuperblock;
-use buttress_format::{
-    ChecksumType, ErrorKind, FileKind, ItemType, SUPERBLOCK_OFFSETS, SubvolumeId, TreeId, name_hash,
-};
+use buttress_format::{ErrorKind, FileKind, ItemType, SubvolumeId, TreeId, name_hash};
 use buttress_volume::Rescue;
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
-
-/// Changes the superblock and makes its checksum right again.
-fn edit_superblock(image: &mut [u8], change: impl FnOnce(&mut RawSuperblock)) {
-    let start = usize::try_from(SUPERBLOCK_OFFSETS[0].get()).unwrap();
-    let bytes = &mut image[start..start + 4096];
-    change(RawSuperblock::mut_from_bytes(bytes).unwrap());
-    let checksum = ChecksumType::Crc32c.compute(&bytes[32..]);
-    bytes[..4].copy_from_slice(checksum.as_bytes());
-}
+use zerocopy::{FromZeros, IntoBytes};
 
 #[test]
 fn a_pending_log_is_named_unless_that_is_not_wanted() {

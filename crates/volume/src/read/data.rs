@@ -35,7 +35,8 @@ impl PendingExtent {
     /// without checksums pushes nothing: then only read failures make another copy be used.
     ///
     /// # Errors
-    /// What planning the extent failed with. Lost ranges are not an error of the call.
+    /// What planning the extent failed with. Lost ranges are not an error of the call, nor are ranges that the
+    /// RAID stripe tree does not map: those are lost.
     pub fn wait_data(
         self,
         volume: &Volume,
@@ -271,7 +272,7 @@ fn lost_ranges(work: &Work, bad: &[Range<usize>]) -> Vec<LostRange> {
     for range in ranges {
         push_merged(&mut merged, range);
     }
-    let error = || Error::from(work.segment.unreadable(work.attempts.clone()));
+    let error = || work.segment.unreadable(work.attempts.clone());
     merged
         .into_iter()
         .map(|range| LostRange {

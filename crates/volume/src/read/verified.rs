@@ -71,7 +71,7 @@ fn wait_single<T>(volume: &Volume, pending: &mut PendingSegment, verify: Verify<
         attempts.push(attempt);
     }
     record(volume, segment, &attempts, None);
-    Err(segment.unreadable(attempts).into())
+    Err(segment.unreadable(attempts))
 }
 
 /// Logs what was passed over. A rejected rebuild says that some column is bad, not which: it is laid to a
@@ -129,7 +129,7 @@ fn wait_several<T>(
         let choice = advance(volume, &pending.segment, 0, first, &mut error.attempts);
         match choice {
             Some(choice) => choices.push(choice),
-            None => return Err(pending.segment.unreadable(error.attempts).into()),
+            None => return Err(pending.segment.unreadable(error.attempts)),
         }
     }
     let tried_first: Vec<usize> = choices.iter().map(|choice| choice.index).collect();
