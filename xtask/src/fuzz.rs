@@ -27,9 +27,8 @@ const IMAGE: &str = "image";
 const COMMAND: &str = "command";
 /// An input may take this long.
 const TIMEOUT_SECONDS: u64 = 30;
-/// An input may take this much memory, all in all and at once.
-const MEMORY_MIB: u64 = 1024;
-const ALLOCATION_MIB: u64 = 256;
+/// The whole process may take this much memory: 8 MiB of cache, what is under way, and the fuzzer's own.
+const MEMORY_MIB: u64 = 256;
 
 struct Options {
     seconds: u64,
@@ -231,7 +230,6 @@ fn fuzz(root: &Path, folder: &Path, program: &Path, target: &Target) -> Result<R
         .arg(format!("-max_len={}", target.input_bytes_max))
         .arg(format!("-timeout={TIMEOUT_SECONDS}"))
         .arg(format!("-rss_limit_mb={MEMORY_MIB}"))
-        .arg(format!("-malloc_limit_mb={ALLOCATION_MIB}"))
         .arg(format!("-artifact_prefix={}/", found.display()))
         .args(["-print_final_stats=1", "-len_control=20", "-reload=1"])
         .arg(&corpus)
