@@ -4,7 +4,8 @@ use crate::run::{self, cargo};
 use crate::tools;
 use anyhow::{Context, Result, bail};
 
-/// `[--seed N] [--seconds N]`: seeds count up from `N` until the time is over.
+/// `[--seed N] [--seconds N]`: seeds count up from `N` until the time is over; once for random volumes, and
+/// once for random histories that are sent.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let (mut seed, mut seconds) = (1u64, 600u64);
     let mut words = words.iter();
@@ -34,6 +35,9 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         "buttress-proof",
         "--test",
         "kernel",
+        "--test",
+        "send",
+        "--no-fail-fast",
         "--",
         "soak",
     ]);

@@ -6,10 +6,12 @@
 //! - [`loop_device`]: attaches images, mounts volumes, and undoes both;
 //! - [`volumes`]: makes volumes with mkfs.btrfs and the kernel from a specification;
 //! - [`content`]: fills a mounted volume with every kind of file and metadata, from a seed;
+//! - [`history`]: chains of snapshots with changes in between, from seeds or written down by hand;
 //! - [`manifest`]: what a directory tree holds: the common form in which two sides are compared;
 //! - [`noise`]: spoils copies of a volume's devices.
 
 pub mod content;
+pub mod history;
 pub mod loop_device;
 pub mod manifest;
 pub mod noise;

@@ -93,6 +93,23 @@ pub fn shown(path: &[u8]) -> String {
 
 /// Reads the tree at `top`, descending into nested subvolumes.
 pub fn of_directory(top: &Path) -> Result<Manifest> {
+    of_directory_by(top, |_, file, entry| {
+        for (start, end) in data_ranges(file, entry.size)? {
+            entry.data.push(DataRange {
+                start,
+                end,
+                crc32c: crc_of(file, start, end)?,
+            });
+        }
+        Ok(())
+    })
+}
+
+/// As [`of_directory`]; `content` is shown each regular file by its path, and fills in [`Entry::data`].
+pub fn of_directory_by(
+    top: &Path,
+    mut content: impl FnMut(&[u8], &File, &mut Entry) -> Result<()>,
+) -> Result<Manifest> {
     let mut manifest = Manifest::new();
     let mut groups: HashMap<(u32, u32, u64), Vec<Vec<u8>>> = HashMap::new();
     let mut waiting: Vec<Vec<u8>> = vec![Vec::new()];
@@ -104,7 +121,10 @@ pub fn of_directory(top: &Path) -> Result<Manifest> {
         };
         let stat = statx(CWD, &place, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::ALL)
             .with_context(|| format!("stat of {}", shown(&path)))?;
-        let entry = entry_of(&place, &stat).with_context(|| shown(&path))?;
+        let mut entry = entry_of(&place, &stat).with_context(|| shown(&path))?;
+        if entry.mode & 0o170_000 == 0o100_000 {
+            content(&path, &File::open(&place)?, &mut entry).with_context(|| shown(&path))?;
+        }
         if entry.mode & 0o170_000 == 0o040_000 {
             for child in std::fs::read_dir(&place)? {
                 let mut name = path.clone();
@@ -164,10 +184,8 @@ fn entry_of(place: &Path, stat: &rustix::fs::Statx) -> Result<Entry> {
         }),
         ..Entry::default()
     };
-    match mode & 0o170_000 {
-        0o100_000 => entry.data = data_of(place, stat.stx_size)?,
-        0o120_000 => entry.target = std::fs::read_link(place)?.as_os_str().as_bytes().to_vec(),
-        _ => {}
+    if mode & 0o170_000 == 0o120_000 {
+        entry.target = std::fs::read_link(place)?.as_os_str().as_bytes().to_vec();
     }
     Ok(entry)
 }
@@ -188,25 +206,21 @@ fn xattrs_of(place: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(xattrs)
 }
 
-fn data_of(place: &Path, size: u64) -> Result<Vec<DataRange>> {
-    let file = File::open(place)?;
+/// Where data lies in the first `size` bytes of `file`, by SEEK_DATA and SEEK_HOLE: half-open, in bytes.
+pub fn data_ranges(file: &File, size: u64) -> Result<Vec<(u64, u64)>> {
     let mut ranges = Vec::new();
     let mut position = 0;
     while position < size {
-        let start = match seek(&file, SeekFrom::Data(position)) {
+        let start = match seek(file, SeekFrom::Data(position)) {
             Ok(start) => start,
             Err(rustix::io::Errno::NXIO) => break,
             Err(error) => return Err(error).context("seek to data"),
         };
-        let end = seek(&file, SeekFrom::Hole(start))?.min(size);
+        let end = seek(file, SeekFrom::Hole(start))?.min(size);
         if end <= start {
             bail!("a hole at {end} where data starts at {start}");
         }
-        ranges.push(DataRange {
-            start,
-            end,
-            crc32c: crc_of(&file, start, end)?,
-        });
+        ranges.push((start, end));
         position = end;
     }
     Ok(ranges)

@@ -5,6 +5,7 @@
 //! - [`harness`]: runs named cases, several at a time, and says for each whether it passed, failed or was
 //!   skipped, and why; the last line counts them;
 //! - [`library`]: reads an unmounted volume through the library into a manifest;
+//! - [`send`]: sends histories of snapshots, has the kernel receive them, and compares all that came of it;
 //! - [`pax`]: reads a tar stream into a manifest, independently of the writer in the command.
 //!
 //! The volumes come from `buttress_oracle`; the comparisons themselves are in `tests/`.
@@ -12,3 +13,4 @@
 pub mod harness;
 pub mod library;
 pub mod pax;
+pub mod send;

@@ -1,0 +1,216 @@
+//! A whole history in every format, and what is kept of one that fails.
+
+use super::compare::{same_but_for_times_of_directories, same_content, same_holes, same_sharing};
+use super::transfer::{receive, send};
+use super::tree::{Tree, of_snapshot};
+use super::volumes::{Flavour, Pair, lend, unused_name};
+use super::{Format, Sender};
+use anyhow::{Context, Result, ensure};
+use buttress_oracle::history::random::smaller;
+use buttress_oracle::history::{History, Made, Strictness};
+use std::fmt;
+use std::ops::AddAssign;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Bytes of the streams under test.
+    pub ours: u64,
+    /// Bytes of the kernel's.
+    pub kernel: u64,
+    /// How many times (histories, formats) the kernel's own streams did not make the snapshots.
+    pub kernel_wrong: u64,
+}
+
+impl AddAssign for Sums {
+    fn add_assign(&mut self, other: Self) {
+        self.ours += other.ours;
+        self.kernel += other.kernel;
+        self.kernel_wrong += other.kernel_wrong;
+    }
+}
+
+impl fmt::Display for Sums {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "{} bytes of streams, the kernel's {}, which were wrong {} times",
+            self.ours, self.kernel, self.kernel_wrong
+        )
+    }
+}
+
+/// One history that is sent, received and compared.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundTrip<'a> {
+    /// For messages and the names of files.
+    pub name: &'a str,
+    /// Who makes the streams.
+    pub sender: Sender,
+    /// In which formats.
+    pub formats: &'a [Format],
+    /// How the volume is made that it is carried out on.
+    pub flavour: Flavour,
+    /// What to do about changes that cannot be carried out.
+    pub strictness: Strictness,
+}
+
+impl RoundTrip<'_> {
+    /// Carries out `history`, sends and receives it in each format, and compares. Streams are kept in
+    /// `folder`.
+    fn run(&self, history: &History, folder: &Path) -> Result<Sums> {
+        let pair = lend(self.flavour)?;
+        let directory = pair.source.top().join(unused_name("history"));
+        let made = Made::new(history, &directory, self.strictness)?;
+        pair.source.commit()?;
+        let compared = self.compare(history, &pair, &made, folder);
+        made.remove()?;
+        compared
+    }
+
+    fn compare(&self, history: &History, pair: &Pair, made: &Made, folder: &Path) -> Result<Sums> {
+        let mut sources = Vec::new();
+        for path in &made.snapshots {
+            sources.push(of_snapshot(path).with_context(|| path.display().to_string())?);
+        }
+        let mut sizes = Sums::default();
+        for format in self.formats {
+            sizes += self.compare_format(history, pair, made, folder, &sources, *format)?;
+        }
+        Ok(sizes)
+    }
+
+    fn compare_format(
+        &self,
+        history: &History,
+        pair: &Pair,
+        made: &Made,
+        folder: &Path,
+        sources: &[Tree],
+        format: Format,
+    ) -> Result<Sums> {
+        let theirs = send(Sender::Kernel, format, &pair.source, history, made, folder)?;
+        let kernel = receive(pair, history, &theirs).and_then(|trees| {
+            for (number, source, tree) in sent(sources, &trees) {
+                same_but_for_times_of_directories(&format!("s{number}, {}", format.name), source, tree)?;
+            }
+            Ok(trees)
+        });
+        let mut sums = Sums {
+            ours: 0,
+            kernel: bytes(&theirs)?,
+            kernel_wrong: u64::from(kernel.is_err()),
+        };
+        if self.sender == Sender::Kernel {
+            kernel.context("the kernel's own streams")?;
+            return Ok(sums);
+        }
+        let ours = send(self.sender, format, &pair.source, history, made, folder)?;
+        sums.ours = bytes(&ours)?;
+        let received = receive(pair, history, &ours)?;
+        for (number, source, tree) in sent(sources, &received) {
+            let what = format!("s{number}, {}", format.name);
+            same_content(&what, source, tree)?;
+            let reference = match &kernel {
+                Ok(kernel) => kernel.get(number).and_then(Option::as_ref),
+                Err(_) => None,
+            };
+            same_holes(&what, source, reference.unwrap_or(source), tree)?;
+        }
+        // Where the kernel's streams are wrong, the snapshot alone says what is right.
+        if let Ok(kernel) = &kernel {
+            same_sharing(format.name, kernel, &received)?;
+            ensure!(
+                sums.ours <= sums.kernel,
+                "{}: larger than the kernel's: {sums}",
+                format.name
+            );
+        }
+        Ok(sums)
+    }
+
+    /// Runs `history`. Where it fails, a smaller one that still fails is looked for, for at most
+    /// `time_to_look`, and its changes and all streams are kept; the error says where.
+    pub fn check(&self, history: &History, time_to_look: Duration) -> Result<Sums> {
+        let folder = buttress_oracle::volumes::scratch()?;
+        let error = match self.run(history, folder.path()) {
+            Ok(sizes) => return Ok(sizes),
+            Err(error) => error,
+        };
+        let kept = failures()?.join(self.name.replace("::", "-"));
+        if kept.exists() {
+            std::fs::remove_dir_all(&kept)?;
+        }
+        std::fs::create_dir_all(&kept)?;
+        let lenient = RoundTrip {
+            strictness: Strictness::Lenient,
+            ..*self
+        };
+        let class = class_of(&error);
+        let small = smaller(history, time_to_look, |candidate| {
+            let Ok(folder) = buttress_oracle::volumes::scratch() else {
+                return false;
+            };
+            let failed = lenient.run(candidate, folder.path()).err();
+            failed.is_some_and(|error| class_of(&error) == class)
+        });
+        let small_error = lenient.run(&small, &kept).err();
+        std::fs::write(kept.join("history.txt"), format!("{history}\n{error:?}\n"))?;
+        std::fs::write(kept.join("smaller.txt"), format!("{small}\n{small_error:?}\n"))?;
+        Err(error.context(format!(
+            "{} on a {:?} volume; {} of {} changes suffice; kept in {}",
+            self.name,
+            self.flavour,
+            small.operations(),
+            history.operations(),
+            kept.display()
+        )))
+    }
+}
+
+/// The transfers' snapshots with what came of them.
+fn sent<'a>(
+    sources: &'a [Tree],
+    trees: &'a [Option<Tree>],
+) -> impl Iterator<Item = (usize, &'a Tree, &'a Tree)> {
+    let pairs = sources.iter().zip(trees).enumerate();
+    pairs.filter_map(|(number, (source, tree))| Some((number, source, tree.as_ref()?)))
+}
+
+fn bytes(streams: &[PathBuf]) -> Result<u64> {
+    streams.iter().map(|path| Ok(path.metadata()?.len())).sum()
+}
+
+/// What kind of failure it is, so that a smaller history is one that fails in the same way.
+fn class_of(error: &anyhow::Error) -> &'static str {
+    const CLASSES: [&str; 14] = [
+        "receiving",
+        "not expected",
+        "missing",
+        "mode is",
+        "data is",
+        "size is",
+        "linked is",
+        "target is",
+        "xattr",
+        "modified is",
+        "extra is",
+        "has data in",
+        "shares snapshot",
+        "larger than",
+    ];
+    let text = format!("{error:#}");
+    CLASSES
+        .into_iter()
+        .find(|class| text.contains(class))
+        .unwrap_or("other")
+}
+
+/// Where failing histories are kept: beside the build's other results.
+fn failures() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("the running program's own path")?;
+    let target = program.ancestors().nth(3).context("the build's folder")?;
+    Ok(target.join("send-failures"))
+}

@@ -1,0 +1,185 @@
+//! What a snapshot holds: names, attributes, content, holes, shared extents.
+//!
+//! Content and holes are kept apart, because a stream may say the same content with and without a hole:
+//! content is the blocks that are not all zeros, and the map of holes is what SEEK_HOLE shows.
+//!
+//! Shared extents come from the file extent items, read by the library from the image: unlike FIEMAP they
+//! tell which part of a compressed extent a range uses. Where an extent is not compressed, FIEMAP, asked
+//! through the mount, must say the same.
+
+use anyhow::{Context, Result, ensure};
+use buttress::{Device, DeviceOptions, Filesystem, Follow, Location, OpenOptions, RangeKind, SubvolumeId};
+use buttress_oracle::manifest::{DataRange, Entry, Extra, Manifest, data_ranges, of_directory_by, shown};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Blocks by which content is told from zeros.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// Half-open ranges of bytes, in order.
+pub type Ranges = Vec<(u64, u64)>;
+
+/// Where a block of a file lies: the address of its extent, and its place in the extent, both in bytes.
+pub type Place = (u64, u64);
+
+/// What a snapshot holds.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    /// All but holes and places; [`Entry::data`] has the runs of blocks that are not all zeros.
+    pub manifest: Manifest,
+    /// Where SEEK_DATA finds data, by path.
+    pub data: BTreeMap<Vec<u8>, Ranges>,
+    /// Where the blocks of files lie, by path and offset.
+    pub places: BTreeMap<Vec<u8>, BTreeMap<u64, Place>>,
+}
+
+/// Reads the snapshot at `top` of a mounted volume, without [`Tree::places`].
+///
+/// The directory that stands for a nested subvolume is left out: it is not in the snapshot's tree.
+pub fn of_snapshot(top: &Path) -> Result<Tree> {
+    let mut data = BTreeMap::new();
+    let mut manifest = of_directory_by(top, |path, file, entry| {
+        let ranges = data_ranges(file, entry.size)?;
+        entry.data = blocks_with_content(file, &ranges)?;
+        data.insert(path.to_vec(), ranges);
+        Ok(())
+    })?;
+    manifest.retain(|_, entry| !entry.made_up);
+    for entry in manifest.values_mut() {
+        // A receiver chooses the rest itself.
+        entry.extra = entry.extra.take().map(|extra| Extra {
+            accessed: extra.accessed,
+            links: extra.links,
+            ..Extra::default()
+        });
+        // A directory's size counts the names in it, those of nested subvolumes too.
+        if entry.mode & 0o170_000 == 0o040_000 {
+            entry.size = 0;
+        }
+    }
+    Ok(Tree {
+        manifest,
+        data,
+        places: BTreeMap::new(),
+    })
+}
+
+fn blocks_with_content(file: &File, ranges: &Ranges) -> Result<Vec<DataRange>> {
+    let mut runs: Vec<DataRange> = Vec::new();
+    let mut buffer = vec![0u8; 1 << 18];
+    for (start, end) in ranges {
+        let mut position = *start;
+        while position < *end {
+            let length = usize::try_from(end - position)?.min(buffer.len());
+            let part = &mut buffer[..length];
+            file.read_exact_at(part, position)?;
+            for (number, block) in part.chunks(BLOCK_BYTES as usize).enumerate() {
+                let start = position + number as u64 * BLOCK_BYTES;
+                if block.iter().any(|byte| *byte != 0) {
+                    add_block(&mut runs, start, block);
+                }
+            }
+            position += length as u64;
+        }
+    }
+    Ok(runs)
+}
+
+fn add_block(runs: &mut Vec<DataRange>, start: u64, block: &[u8]) {
+    let end = start + block.len() as u64;
+    match runs.last_mut() {
+        Some(last) if last.end == start => {
+            last.end = end;
+            last.crc32c = crc32c::crc32c_append(last.crc32c, block);
+        }
+        _ => runs.push(DataRange {
+            start,
+            end,
+            crc32c: crc32c::crc32c(block),
+        }),
+    }
+}
+
+/// Opens the volume on `image`, which may be mounted, as of its last commit.
+pub fn open(image: &Path) -> Result<Filesystem> {
+    let device = Device::open(image, &DeviceOptions::default())?;
+    Ok(OpenOptions::new(vec![device]).open()?)
+}
+
+/// Fills in [`Tree::places`] for the snapshot `path`, relative to the top of the volume mounted at `mount`.
+pub fn add_places(tree: &mut Tree, filesystem: &Filesystem, mount: &Path, path: &Path) -> Result<()> {
+    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let root = filesystem.resolve(top, path.as_os_str().as_bytes(), Follow::All)?;
+    for (name, entry) in &tree.manifest {
+        if !is_file(entry) {
+            continue;
+        }
+        let location = filesystem
+            .resolve(root, name, Follow::NotLast)
+            .with_context(|| shown(name))?;
+        let places = places(filesystem, location, entry.size)?;
+        let seen = mount.join(path).join(std::ffi::OsStr::from_bytes(name));
+        agrees_with_fiemap(&seen, &places).with_context(|| shown(name))?;
+        tree.places.insert(
+            name.clone(),
+            places
+                .into_iter()
+                .map(|(offset, block)| (offset, block.place))
+                .collect(),
+        );
+    }
+    Ok(())
+}
+
+struct Block {
+    place: Place,
+    compressed: bool,
+}
+
+fn is_file(entry: &Entry) -> bool {
+    entry.mode & 0o170_000 == 0o100_000
+}
+
+fn places(filesystem: &Filesystem, location: Location, size: u64) -> Result<BTreeMap<u64, Block>> {
+    let mut places = BTreeMap::new();
+    for range in filesystem.open_file(location)?.extents()? {
+        let range = range?;
+        let RangeKind::Data(extent) = &range.kind else {
+            continue;
+        };
+        let (start, end) = (range.offset.get(), range.end().get().min(size));
+        for offset in (start..end).step_by(BLOCK_BYTES as usize) {
+            let block = Block {
+                place: (extent.logical.get(), extent.offset.get() + (offset - start)),
+                compressed: extent.compression != buttress::Compression::None,
+            };
+            places.insert(offset, block);
+        }
+    }
+    Ok(places)
+}
+
+/// What FIEMAP says of extents that are not compressed is what their items say.
+fn agrees_with_fiemap(path: &Path, places: &BTreeMap<u64, Block>) -> Result<()> {
+    for extent in fiemap::fiemap(path)? {
+        let extent = extent?;
+        let flags = fiemap::FiemapExtentFlags::ENCODED
+            | fiemap::FiemapExtentFlags::DATA_INLINE
+            | fiemap::FiemapExtentFlags::UNWRITTEN;
+        if extent.fe_flags.intersects(flags) {
+            continue;
+        }
+        for (offset, block) in places.range(extent.fe_logical..extent.fe_logical + extent.fe_length) {
+            let physical = extent.fe_physical + (offset - extent.fe_logical);
+            ensure!(
+                !block.compressed && block.place.0 + block.place.1 == physical,
+                "FIEMAP says that offset {offset} is at {physical}, the item {:?}",
+                block.place
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! Pairs of mounted volumes, to send from and to receive in.
+//!
+//! Making a volume takes longer than a small history, so pairs are kept and lent to one history at a time;
+//! each works in directories of its own and removes them. [`close`] unmounts them all at the end.
+
+use anyhow::{Context, Result};
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::volumes::{Fill, Specification, format};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How the volume that is sent from is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// As mkfs.btrfs and mount choose.
+    Plain,
+    /// Holes have items of their own, and blocks are small, so that trees are deep.
+    HoleItems,
+    /// All data is compressed that can be.
+    Zstd,
+}
+
+impl Flavour {
+    /// The flavour of a seed.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        match seed % 4 {
+            0 => Self::HoleItems,
+            1 => Self::Zstd,
+            _ => Self::Plain,
+        }
+    }
+
+    fn specification(self) -> Specification {
+        let plain = Specification {
+            metadata: "single",
+            device_mib: 2048,
+            fill: Fill::Empty,
+            mount: "noatime",
+            ..Specification::default()
+        };
+        match self {
+            Self::Plain => plain,
+            Self::HoleItems => Specification {
+                node_kib: 4,
+                features: &["^no-holes"],
+                ..plain
+            },
+            Self::Zstd => Specification {
+                mount: "noatime,compress-force=zstd",
+                ..plain
+            },
+        }
+    }
+}
+
+/// A mounted volume on one image.
+#[derive(Debug)]
+pub struct Mounted {
+    // Fields drop in order: unmounted before the image is removed.
+    mount: Mount,
+    image: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Mounted {
+    fn new(specification: &Specification) -> Result<Self> {
+        let (folder, images) = format(specification)?;
+        Ok(Self {
+            mount: Mount::new(&images, specification.mount)?,
+            image: images.first().context("an image")?.clone(),
+            _folder: folder,
+        })
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn top(&self) -> &Path {
+        self.mount.path()
+    }
+
+    /// The image, which holds what was committed.
+    #[must_use]
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
+    /// Commits: the image holds what the mount shows.
+    pub fn commit(&self) -> Result<()> {
+        Ok(rustix::fs::syncfs(std::fs::File::open(self.top())?)?)
+    }
+}
+
+/// A volume to send from, and one to receive in.
+#[derive(Debug)]
+pub struct Pair {
+    /// Sent from.
+    pub source: Mounted,
+    /// Received in.
+    pub target: Mounted,
+    flavour: Flavour,
+}
+
+static IDLE: Mutex<Vec<Pair>> = Mutex::new(Vec::new());
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// A pair that nobody else uses while it is lent.
+#[derive(Debug)]
+pub struct Lent(Option<Pair>);
+
+impl Deref for Lent {
+    type Target = Pair;
+
+    fn deref(&self) -> &Pair {
+        self.0.as_ref().expect("a pair is there until it is dropped")
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // After a panic nobody knows what is left in it: it is unmounted.
+        if let Some(pair) = self.0.take().filter(|_| !std::thread::panicking()) {
+            idle().push(pair);
+        }
+    }
+}
+
+fn idle() -> std::sync::MutexGuard<'static, Vec<Pair>> {
+    IDLE.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+/// Lends a pair, made now if there is none.
+pub fn lend(flavour: Flavour) -> Result<Lent> {
+    {
+        let mut idle = idle();
+        if let Some(place) = idle.iter().position(|pair| pair.flavour == flavour) {
+            return Ok(Lent(Some(idle.swap_remove(place))));
+        }
+    }
+    Ok(Lent(Some(Pair {
+        source: Mounted::new(&flavour.specification())?,
+        target: Mounted::new(&Flavour::Plain.specification())?,
+        flavour,
+    })))
+}
+
+/// Unmounts and removes all pairs.
+pub fn close() {
+    idle().clear();
+}
+
+/// A directory name that was not used before in this process.
+#[must_use]
+pub fn unused_name(prefix: &str) -> String {
+    format!("{prefix}-{}", NUMBER.fetch_add(1, Ordering::Relaxed))
+}
