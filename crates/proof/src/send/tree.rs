@@ -9,7 +9,7 @@
 
 use anyhow::{Context, Result, ensure};
 use buttress::{Device, DeviceOptions, Filesystem, Follow, Location, OpenOptions, RangeKind, SubvolumeId};
-use buttress_oracle::manifest::{DataRange, Entry, Extra, Manifest, data_ranges, of_directory_by, shown};
+use buttress_oracle::manifest::{DataRange, Extra, Manifest, data_ranges, of_directory_by, shown};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -114,7 +114,8 @@ pub fn add_places(tree: &mut Tree, filesystem: &Filesystem, mount: &Path, path: 
     let top = Location::root_of(SubvolumeId::TOP_LEVEL);
     let root = filesystem.resolve(top, path.as_os_str().as_bytes(), Follow::All)?;
     for (name, entry) in &tree.manifest {
-        if !is_file(entry) {
+        // A file without data has no place; there may be thousands of them.
+        if tree.data.get(name).is_none_or(Vec::is_empty) {
             continue;
         }
         let location = filesystem
@@ -137,10 +138,6 @@ pub fn add_places(tree: &mut Tree, filesystem: &Filesystem, mount: &Path, path: 
 struct Block {
     place: Place,
     compressed: bool,
-}
-
-fn is_file(entry: &Entry) -> bool {
-    entry.mode & 0o170_000 == 0o100_000
 }
 
 fn places(filesystem: &Filesystem, location: Location, size: u64) -> Result<BTreeMap<u64, Block>> {
