@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::path::Path;
 use crate::pointer::BlockPointer;
 use crate::read_ahead::{Ahead, ReadAhead, Toward};
+use crate::scope::Scope;
 use crate::tree::Tree;
 use buttress_format::node::TreeBlock;
 use core::iter::FusedIterator;
@@ -114,7 +115,7 @@ impl Walk {
     fn new(floor: u8, read_ahead: ReadAhead) -> Self {
         Self {
             path: Path::default(),
-            ahead: Ahead::new(read_ahead, floor, None),
+            ahead: Ahead::new(read_ahead, floor, Scope::default()),
             floor,
             started: false,
         }

@@ -15,6 +15,7 @@ use crate::items::OwnedItem;
 use crate::path::{Aim, Path, Step};
 use crate::pointer::BlockPointer;
 use crate::read_ahead::{Ahead, ReadAhead, Toward};
+use crate::scope::Scope;
 use crate::tree::Tree;
 use buttress_format::Key;
 use buttress_format::node::{Item, TreeBlock};
@@ -40,7 +41,7 @@ pub struct Cursor {
 impl Cursor {
     /// A cursor before the first item. Nothing at `end` and after it is read ahead.
     pub(crate) fn new(tree: Tree, read_ahead: ReadAhead, end: Option<Key>) -> Self {
-        let ahead = Ahead::new(read_ahead, 0, end);
+        let ahead = Ahead::new(read_ahead, 0, Scope::below(end));
         Self {
             tree,
             path: Path::default(),

@@ -7,6 +7,8 @@
 //! | [`mod@pointer`] | what a parent says about its child: address, generation, level, owner, range of keys |
 //! | [`tree`] | one held root, and what can be asked of it |
 //! | [`cursor`], [`items`] | a place in a tree: seek, next, previous; ranges of items |
+//! | [`leaves`] | a range of items leaf by leaf, without subtrees that nobody wants |
+//! | [`changes`](mod@changes) | what differs between two trees, without reading what they share |
 //! | [`blocks`] | a walk over nodes and leaves that goes on past damaged ones |
 //! | [`by_address`] | the same for jobs that need no order of keys: one pass over the disk |
 //! | [`read_ahead`] | which blocks are fetched before they are asked for |
@@ -48,15 +50,18 @@
 pub mod blocks;
 pub mod by_address;
 pub mod cache;
+pub mod changes;
 pub mod cursor;
 mod error;
 pub mod forest;
 pub mod items;
+pub mod leaves;
 pub mod measure;
 mod path;
 pub mod pointer;
 pub mod read_ahead;
 mod reader;
+mod scope;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod tree;
@@ -68,10 +73,12 @@ mod tests;
 pub use blocks::{BlockOrder, Blocks, Visit};
 pub use by_address::BlocksByAddress;
 pub use cache::CacheStatistics;
+pub use changes::{Change, Changes, changes};
 pub use cursor::Cursor;
 pub use error::{Error, Result};
 pub use forest::Forest;
 pub use items::{Items, OwnedItem};
+pub use leaves::{Leaf, Leaves};
 pub use pointer::{BlockPointer, RootPointer};
 pub use read_ahead::ReadAhead;
 pub use tree::Tree;

@@ -23,8 +23,9 @@ use crate::error::Result;
 use crate::forest::Forest;
 use crate::path::Step;
 use crate::pointer::BlockPointer;
+use crate::scope::Scope;
+use buttress_format::ByteCount;
 use buttress_format::node::TreeBlock;
-use buttress_format::{ByteCount, Key};
 use near::Near;
 use sweep::Sweep;
 
@@ -79,14 +80,17 @@ pub(crate) enum Ahead {
 }
 
 impl Ahead {
-    /// Read-ahead for a walk whose lowest blocks have level `floor`, and that ends before `end`.
-    pub(crate) fn new(mode: ReadAhead, floor: u8, end: Option<Key>) -> Self {
+    /// Read-ahead for a walk whose lowest blocks have level `floor`; nothing outside `scope` is fetched.
+    pub(crate) fn new(mode: ReadAhead, floor: u8, scope: Scope) -> Self {
+        let near = |reach| Self::Near(Near::new(reach, scope.clone()));
         match mode {
             ReadAhead::None => Self::None,
-            ReadAhead::Backward => Self::Near(Near::new(near::Reach::Backward)),
-            ReadAhead::Forward => Self::Near(Near::new(near::Reach::Forward)),
-            ReadAhead::ForwardAlways => Self::Near(Near::new(near::Reach::ForwardAlways)),
-            ReadAhead::Sweep { window_bytes } => Self::Sweep(Box::new(Sweep::new(window_bytes, floor, end))),
+            ReadAhead::Backward => near(near::Reach::Backward),
+            ReadAhead::Forward => near(near::Reach::Forward),
+            ReadAhead::ForwardAlways => near(near::Reach::ForwardAlways),
+            ReadAhead::Sweep { window_bytes } => {
+                Self::Sweep(Box::new(Sweep::new(window_bytes, floor, scope)))
+            }
         }
     }
 

@@ -1,7 +1,9 @@
 //! Tests of the crate as a whole: made-up trees, read in every way.
 
 mod budget;
+mod changes;
 mod corruption;
+mod leaves;
 mod model;
 mod random_damage;
 mod simulated;

@@ -10,6 +10,7 @@ use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::forest::Forest;
 use crate::items::{Items, OwnedItem};
+use crate::leaves::Leaves;
 use crate::pointer::RootPointer;
 use crate::read_ahead::ReadAhead;
 use buttress_format::Key;
@@ -64,6 +65,30 @@ impl Tree {
             range.end_bound().cloned(),
             read_ahead,
         )
+    }
+
+    /// The leaves that hold items with keys in `range`, in order. Nothing past its end is read ahead. The least
+    /// costly way over many items.
+    #[must_use]
+    pub fn leaves(&self, range: impl RangeBounds<Key>, read_ahead: ReadAhead) -> Leaves {
+        let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
+        Leaves::new(self, start, end, read_ahead, |scope| scope)
+    }
+
+    /// As [`Tree::leaves`], without the subtrees that are not wanted: they are never read.
+    ///
+    /// `wanted(first, end)` says whether the caller wants anything with a key in `[first, end)`; without `end`,
+    /// in `[first, ..)`. It is asked for nodes and for leaves, more than once for each, and must always say the
+    /// same. Leaves that come may hold items that are not wanted.
+    #[must_use]
+    pub fn leaves_where(
+        &self,
+        range: impl RangeBounds<Key>,
+        read_ahead: ReadAhead,
+        wanted: impl Fn(&Key, Option<&Key>) -> bool + Send + Sync + 'static,
+    ) -> Leaves {
+        let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
+        Leaves::new(self, start, end, read_ahead, |scope| scope.only(Arc::new(wanted)))
     }
 
     /// Every node and leaf, parents before their children, going on past those that cannot be had.

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::forest::Forest;
 use crate::path::Step;
 use crate::pointer::BlockPointer;
+use crate::scope::Scope;
 use buttress_format::node::TreeBlock;
 use buttress_volume::PendingExtent;
 use std::collections::VecDeque;
@@ -19,10 +20,10 @@ use std::collections::VecDeque;
 const NEAR_BYTES: u64 = 64 << 10;
 
 /// At most this much is fetched for one leaf that is not in memory.
-const NEAR_BYTES_MAX: u64 = 64 << 10;
+pub(crate) const NEAR_BYTES_MAX: u64 = 64 << 10;
 
 /// At most this much is fetched ahead of a leaf, always.
-const ALWAYS_BYTES_MAX: u64 = 128 << 10;
+pub(crate) const ALWAYS_BYTES_MAX: u64 = 128 << 10;
 
 /// How many neighbours are looked at.
 const SLOTS_MAX: usize = 32;
@@ -42,6 +43,7 @@ pub(crate) enum Reach {
 #[derive(Debug)]
 pub(crate) struct Near {
     reach: Reach,
+    scope: Scope,
     pending: VecDeque<Pending>,
 }
 
@@ -53,9 +55,10 @@ struct Pending {
 }
 
 impl Near {
-    pub(crate) const fn new(reach: Reach) -> Self {
+    pub(crate) const fn new(reach: Reach, scope: Scope) -> Self {
         Self {
             reach,
+            scope,
             pending: VecDeque::new(),
         }
     }
@@ -123,6 +126,9 @@ impl Near {
             };
             if self.reach == Reach::Backward && !same_object(&child, pointer) {
                 break;
+            }
+            if !self.scope.admits(&child) {
+                continue;
             }
             let distance = child.logical.get().abs_diff(pointer.logical.get());
             if self.reach == Reach::ForwardAlways || distance <= NEAR_BYTES {

@@ -16,7 +16,8 @@
 //!
 //! A sweep starts small and doubles its window with each refill, so that one over a few leaves reads few. Each
 //! stage above has a window of its own, small because its nodes are few, and is refilled before the stage below
-//! needs its next node. Nothing that lies past the end of the cursor's range is read.
+//! needs its next node. Nothing outside the
+//! walk's [`Scope`] is read.
 //!
 //! # Order of address
 //!
@@ -38,21 +39,22 @@ use crate::path::Step;
 use crate::pointer::BlockPointer;
 use crate::read_ahead::Toward;
 use crate::read_ahead::queue::{Queue, Taken};
+use crate::scope::Scope;
+use buttress_format::ByteCount;
 use buttress_format::node::TreeBlock;
-use buttress_format::{ByteCount, Key};
 
 /// The window of a sweep's first refill.
-const FIRST_WINDOW_BYTES: u64 = 128 << 10;
+pub(crate) const FIRST_WINDOW_BYTES: u64 = 128 << 10;
 
 /// A stage is refilled when its queue holds less than this part of the window: large enough that the devices
 /// always have work, small enough that a refill is a long ascending run of requests.
 const REFILL_PARTS: u64 = 4;
 
 /// The window of a stage above is this many times smaller than that of the one below.
-const NODES_TO_LEAVES: u64 = 64;
+pub(crate) const NODES_TO_LEAVES: u64 = 64;
 
 /// Each stage above the lowest has at least this many blocks ahead.
-const NODES_AHEAD_MIN: u64 = 4;
+pub(crate) const NODES_AHEAD_MIN: u64 = 4;
 
 /// A queue holds at most this many blocks of higher levels: each holds memory, and a hostile tree could have
 /// any number of nodes without children that can be read.
@@ -66,7 +68,7 @@ pub(crate) struct Sweep {
     /// The window now.
     window_bytes: u64,
     floor: u8,
-    end: Option<Key>,
+    scope: Scope,
     /// The lowest level first. Empty until the sweep starts.
     stages: Vec<Stage>,
 }
@@ -82,15 +84,15 @@ struct Stage {
 }
 
 impl Sweep {
-    /// A sweep whose lowest blocks have level `floor`, over keys before `end`.
-    pub(crate) fn new(window: ByteCount, floor: u8, end: Option<Key>) -> Self {
+    /// A sweep whose lowest blocks have level `floor`, over the blocks of `scope`.
+    pub(crate) fn new(window: ByteCount, floor: u8, scope: Scope) -> Self {
         let given_window_bytes = window.get();
         let window_bytes = given_window_bytes.min(FIRST_WINDOW_BYTES);
         Self {
             given_window_bytes,
             window_bytes,
             floor,
-            end,
+            scope,
             stages: Vec::new(),
         }
     }
@@ -201,15 +203,14 @@ impl Sweep {
         loop {
             let stage = self.stages.get_mut(index)?;
             if let Some(parent) = &mut stage.parent {
-                if let Some(child) = parent.pointer.child(&parent.block, parent.slot) {
-                    if self
-                        .end
-                        .is_some_and(|end| child.first_key.is_some_and(|first| first >= end))
-                    {
+                while let Some(child) = parent.pointer.child(&parent.block, parent.slot) {
+                    if self.scope.ends_before(&child) {
                         return None;
                     }
                     parent.slot = parent.slot.saturating_add(1);
-                    return Some(child);
+                    if self.scope.admits(&child) {
+                        return Some(child);
+                    }
                 }
                 stage.parent = None;
             }

@@ -1,0 +1,278 @@
+//! The rows of blocks that differ, one for each level.
+//!
+//! A [`Stage`] merges the pointers of two trees to blocks of one level: children of the blocks that differ one
+//! level up, and a tree's root where it has this level. Equal pointers of one volume are dropped, the others are
+//! planned in order of their first keys (the old tree's first where both have one), fetched in windows, and
+//! handed to the stage below in that order.
+//!
+//! Blocks of one tree and level have disjoint ranges of keys, and a checked block has no key outside its range.
+//! So when the next block of either tree begins no later than any child at hand, the block of the same tree that
+//! was merged before has no children left, and is let go.
+
+use super::{is_one_volume, smallest};
+use crate::error::{Error, Result};
+use crate::forest::Forest;
+use crate::path::Step;
+use crate::pointer::BlockPointer;
+use crate::read_ahead::queue::Queue;
+use crate::read_ahead::sweep::{FIRST_WINDOW_BYTES, NODES_AHEAD_MIN, NODES_TO_LEAVES};
+use crate::read_ahead::{ReadAhead, near};
+use buttress_format::Key;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A level is refilled when it has at most this part of its window ahead.
+const REFILL_BLOCKS_PARTS: usize = 4;
+
+/// One of the two trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Old,
+    New,
+}
+
+impl Side {
+    pub(super) const fn of<T>(self, [old, new]: &[T; 2]) -> &T {
+        match self {
+            Self::Old => old,
+            Self::New => new,
+        }
+    }
+
+    pub(super) const fn of_mut<T>(self, [old, new]: &mut [T; 2]) -> &mut T {
+        match self {
+            Self::Old => old,
+            Self::New => new,
+        }
+    }
+}
+
+/// All levels, the leaves first.
+#[derive(Debug)]
+pub(super) struct Stages {
+    forests: [Arc<Forest>; 2],
+    one_volume: bool,
+    one_forest: bool,
+    /// The window of leaves now, and the largest.
+    window_bytes: u64,
+    window_bytes_max: u64,
+    levels: Vec<Stage>,
+}
+
+/// One level.
+#[derive(Debug, Default)]
+struct Stage {
+    /// The roots of this level that have not been planned.
+    roots: [Option<BlockPointer>; 2],
+    /// Nodes one level up; the slot is the first child that has not been planned.
+    parents: [Option<Step>; 2],
+    /// The next block, where it could not be planned for want of memory.
+    postponed: Option<(Side, BlockPointer)>,
+    /// Planned blocks: which tree's, and their first keys.
+    order: VecDeque<(Side, Key)>,
+    /// The same blocks on their way: for each forest, or all in the first queue when there is one forest.
+    queues: [Queue; 2],
+    /// The block one level up that could not be had, with its first key: nothing is planned after it.
+    failure: Option<(Key, Error)>,
+}
+
+impl Stages {
+    pub(super) fn new(forests: [Arc<Forest>; 2], read_ahead: ReadAhead) -> Self {
+        let window_bytes_max = match read_ahead {
+            ReadAhead::None => 0,
+            ReadAhead::Backward | ReadAhead::Forward => near::NEAR_BYTES_MAX,
+            ReadAhead::ForwardAlways => near::ALWAYS_BYTES_MAX,
+            ReadAhead::Sweep { window_bytes } => window_bytes.get(),
+        };
+        let [old, new] = &forests;
+        Self {
+            one_volume: is_one_volume(old, new),
+            one_forest: Arc::ptr_eq(old, new),
+            forests,
+            window_bytes: window_bytes_max.min(FIRST_WINDOW_BYTES),
+            window_bytes_max,
+            levels: Vec::new(),
+        }
+    }
+
+    /// Sets the roots. They are read now, since only they know their first keys; the same root twice is not.
+    pub(super) fn set_roots(&mut self, roots: [BlockPointer; 2]) -> Result<()> {
+        let [old, new] = &roots;
+        if self.one_volume && old.level == new.level && old.same_block(new) {
+            return Ok(());
+        }
+        let highest = usize::from(old.level.max(new.level));
+        self.levels.resize_with(highest.saturating_add(1), Stage::default);
+        for (side, root) in [Side::Old, Side::New].into_iter().zip(&roots) {
+            let block = side.of(&self.forests).read_block(root)?;
+            if let (Some(first_key), Some(stage)) =
+                (block.key(0), self.levels.get_mut(usize::from(root.level)))
+            {
+                *side.of_mut(&mut stage.roots) = Some(BlockPointer {
+                    first_key: Some(first_key),
+                    ..*root
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The first key of the next block of a level, planning as far as the window reaches.
+    pub(super) fn front(&mut self, level: usize) -> Option<Key> {
+        self.refill(level);
+        let stage = self.levels.get(level)?;
+        match (stage.order.front(), &stage.failure) {
+            (Some((_, key)), _) | (None, Some((key, _))) => Some(*key),
+            (None, None) => None,
+        }
+    }
+
+    /// Takes the next block of a level, waiting for it; `None` when there is none.
+    pub(super) fn pull(&mut self, level: usize) -> Option<Result<(Side, Step)>> {
+        self.refill(level);
+        let stage = self.levels.get_mut(level)?;
+        let Some((side, _)) = stage.order.pop_front() else {
+            return stage.failure.as_ref().map(|(_, error)| Err(error.clone()));
+        };
+        let forest = side.of(&self.forests);
+        let queue = if self.one_forest { Side::Old } else { side }.of_mut(&mut stage.queues);
+        let taken = queue.take(forest)?;
+        Some(taken.result.map(|block| {
+            let pointer = taken.pointer;
+            (
+                side,
+                Step {
+                    pointer,
+                    block,
+                    slot: 0,
+                },
+            )
+        }))
+    }
+
+    /// Plans and asks for blocks of a level when few are on their way.
+    fn refill(&mut self, level: usize) {
+        let window_blocks = self.window_blocks(level);
+        let low_blocks = window_blocks.checked_div(REFILL_BLOCKS_PARTS).unwrap_or(0);
+        match self.levels.get(level) {
+            Some(stage) if stage.order.len() <= low_blocks => {}
+            _ => return,
+        }
+        let mut planned = false;
+        while let Some(stage) = self.levels.get(level)
+            && stage.order.len() < window_blocks
+            && let Some((side, pointer)) = self.next_pointer(level)
+        {
+            if !self.plan(level, side, pointer) {
+                break;
+            }
+            planned = true;
+        }
+        let Some(stage) = self.levels.get_mut(level).filter(|_| planned) else {
+            return;
+        };
+        for (queue, forest) in stage.queues.iter_mut().zip(&self.forests) {
+            queue.ask(forest);
+        }
+        if level == 0 {
+            self.window_bytes = self.window_bytes.saturating_mul(2).min(self.window_bytes_max);
+        }
+        // The level above goes on in time, so that its next nodes are here when these are used up.
+        if let Some(above) = level
+            .checked_add(1)
+            .filter(|_| self.window_bytes > FIRST_WINDOW_BYTES)
+        {
+            self.refill(above);
+        }
+    }
+
+    /// Plans a block, if there is memory for it; else it is postponed.
+    fn plan(&mut self, level: usize, side: Side, pointer: BlockPointer) -> bool {
+        let Some(stage) = self.levels.get_mut(level) else {
+            return false;
+        };
+        let queue = if self.one_forest { Side::Old } else { side }.of_mut(&mut stage.queues);
+        let forest: &Arc<Forest> = side.of(&self.forests);
+        let Some(reservation) = queue.room(forest) else {
+            stage.postponed = Some((side, pointer));
+            return false;
+        };
+        queue.plan(pointer, reservation);
+        let first_key = pointer.first_key.unwrap_or(Key::MIN);
+        stage.order.push_back((side, first_key));
+        true
+    }
+
+    fn window_blocks(&self, level: usize) -> usize {
+        if self.window_bytes_max == 0 {
+            return 1;
+        }
+        let node_bytes = u64::from(Side::Old.of(&self.forests).reader().node_bytes());
+        let blocks = self.window_bytes.checked_div(node_bytes).unwrap_or(1).max(1);
+        let blocks = (0..level).fold(blocks, |blocks, _| {
+            let fewer = blocks.checked_div(NODES_TO_LEAVES).unwrap_or(1);
+            fewer.max(NODES_AHEAD_MIN)
+        });
+        usize::try_from(blocks).unwrap_or(usize::MAX)
+    }
+
+    /// The next block of a level that differs, reading nodes one level up as needed.
+    fn next_pointer(&mut self, level: usize) -> Option<(Side, BlockPointer)> {
+        let above = level.checked_add(1)?;
+        loop {
+            let stage = self.levels.get_mut(level)?;
+            if let Some(postponed) = stage.postponed.take() {
+                return Some(postponed);
+            }
+            if stage.failure.is_some() {
+                return None;
+            }
+            let heads = [stage.head(Side::Old), stage.head(Side::New)];
+            let [old_key, new_key] = heads.map(|head| head.and_then(|head| head.first_key));
+            let next = smallest(old_key, new_key);
+            if let Some(front) = self.front(above)
+                && next.is_none_or(|next| front <= next)
+            {
+                let pulled = self.pull(above)?;
+                let stage = self.levels.get_mut(level)?;
+                match pulled {
+                    Ok((side, node)) => *side.of_mut(&mut stage.parents) = Some(node),
+                    Err(error) => stage.failure = Some((front, error)),
+                }
+                continue;
+            }
+            let stage = self.levels.get_mut(level)?;
+            let side = match heads {
+                [Some(old), Some(new)] if old_key == new_key && self.one_volume && old.same_block(&new) => {
+                    stage.advance(Side::Old);
+                    stage.advance(Side::New);
+                    continue;
+                }
+                [Some(_), _] if old_key == next => Side::Old,
+                _ => Side::New,
+            };
+            let pointer = (*side.of(&heads))?;
+            stage.advance(side);
+            return Some((side, pointer));
+        }
+    }
+}
+
+impl Stage {
+    /// The first block of one tree that has not been planned, among those whose parent is here.
+    fn head(&self, side: Side) -> Option<BlockPointer> {
+        let child = side
+            .of(&self.parents)
+            .as_ref()
+            .and_then(|step| step.pointer.child(&step.block, step.slot));
+        child.or(*side.of(&self.roots))
+    }
+
+    /// Goes on behind the head.
+    fn advance(&mut self, side: Side) {
+        if let Some(step) = side.of_mut(&mut self.parents) {
+            step.slot = step.slot.saturating_add(1);
+        }
+        *side.of_mut(&mut self.roots) = None;
+    }
+}

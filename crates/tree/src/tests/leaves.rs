@@ -1,0 +1,127 @@
+//! Walks leaf by leaf: the same items as a range gives, and nothing read that is not wanted.
+
+use super::{Image, MODES, Sample, collect, key};
+use crate::testing::Random;
+use crate::{Leaves, ReadAhead};
+use buttress_format::{ByteCount, Key};
+use std::ops::Bound;
+
+fn items(mut leaves: Leaves) -> Vec<(Key, Vec<u8>)> {
+    let mut items = Vec::new();
+    while let Some(leaf) = leaves.next().unwrap() {
+        assert!(!leaf.slots.is_empty());
+        let before = items.len();
+        items.extend(leaf.items().map(|item| (item.key, item.data.to_vec())));
+        assert_eq!(items.len() - before, leaf.slots.len());
+    }
+    items
+}
+
+#[test]
+fn leaves_give_the_items_of_a_range_in_every_mode() {
+    let sample = Image::scattered().open(ByteCount::new(300_000));
+    let mut random = Random::new(4);
+    let mut ranges = vec![(Bound::Unbounded, Bound::Unbounded)];
+    for _ in 0..60 {
+        let (one, other) = (random.below(2100), random.below(2100));
+        // Turned round now and then: an empty range.
+        let (low, high) = (
+            key(one),
+            key(if random.below(5) == 0 {
+                other
+            } else {
+                one + other % 300
+            }),
+        );
+        let start = match random.below(3) {
+            0 => Bound::Unbounded,
+            1 => Bound::Included(low),
+            _ => Bound::Excluded(low),
+        };
+        let end = match random.below(3) {
+            0 => Bound::Unbounded,
+            1 => Bound::Included(high),
+            _ => Bound::Excluded(high),
+        };
+        ranges.push((start, end));
+    }
+    for range in ranges {
+        for mode in MODES {
+            let expected = collect(sample.tree.range(range, mode));
+            assert_eq!(
+                items(sample.tree.leaves(range, mode)),
+                expected,
+                "{mode:?} {range:?}"
+            );
+        }
+    }
+}
+
+/// How many blocks were read for a walk over what `wanted` admits.
+fn misses(sample: &Sample, mode: ReadAhead, wanted: fn(&Key, Option<&Key>) -> bool) -> (Vec<Key>, u64) {
+    let before = sample.forest().cache_statistics().misses;
+    let keys = items(sample.tree.leaves_where(.., mode, wanted));
+    let misses = sample.forest().cache_statistics().misses - before;
+    (keys.into_iter().map(|(key, _)| key).collect(), misses)
+}
+
+#[test]
+fn subtrees_that_are_not_wanted_are_not_read() {
+    for mode in MODES {
+        if matches!(mode, ReadAhead::Forward | ReadAhead::ForwardAlways) {
+            // What these give up before it has arrived they read twice.
+            continue;
+        }
+        // 100 items a node of level 1, 20 leaves each.
+        let sample = || Image::scattered().open(ByteCount::new(16 << 20));
+        let (keys, read) = misses(&sample(), mode, |_, _| true);
+        assert_eq!((keys.len(), read), (2000, 421), "{mode:?}");
+        let (keys, read) = misses(&sample(), mode, |_, _| false);
+        assert_eq!((keys.len(), read), (0, 0), "{mode:?}");
+        // A hole over leaves: items 510 to 559, ten leaves of one node.
+        let (keys, read) = misses(&sample(), mode, |first, end| {
+            !(*first >= key(510) && end.is_some_and(|end| *end <= key(560)))
+        });
+        assert_eq!((keys.len(), read), (1950, 411), "{mode:?}");
+        assert!(keys.contains(&key(509)) && !keys.contains(&key(510)) && keys.contains(&key(560)));
+        // Two parts far from each other: whole nodes of level 1 are left out.
+        let (keys, read) = misses(&sample(), mode, |first, end| {
+            end.is_none_or(|end| *end > key(1900)) || *first < key(100)
+        });
+        assert_eq!((keys.len(), read), (200, 1 + 2 + 40), "{mode:?}");
+        // What was left out and is wanted later is there.
+        let sample = sample();
+        misses(&sample, mode, |first, _| *first < key(1000));
+        assert_eq!(items(sample.tree.leaves(.., mode)), sample.pairs(), "{mode:?}");
+    }
+}
+
+#[test]
+fn a_damaged_leaf_is_one_error_and_the_walk_goes_on() {
+    for mode in MODES {
+        let mut image = Image::scattered();
+        let bad = image_leaf(&image, 250);
+        image.builder.block_mut(bad)[200] ^= 1;
+        let sample = image.open(ByteCount::new(1 << 20));
+        let mut leaves = sample.tree.leaves(.., mode);
+        let (mut count, mut errors) = (0, Vec::new());
+        loop {
+            match leaves.next() {
+                Ok(Some(leaf)) => count += leaf.items().count(),
+                Ok(None) => break,
+                Err(error) => errors.push(error.pointer().logical),
+            }
+        }
+        assert_eq!((count, errors), (1995, vec![bad]), "{mode:?}");
+        assert!(leaves.next().unwrap().is_none());
+    }
+}
+
+/// The address of the leaf that holds item `number`.
+fn image_leaf(image: &Image, number: u64) -> buttress_format::Logical {
+    let copy = Image::scattered().open(ByteCount::new(1 << 20));
+    assert_eq!(copy.tree.root(), &image.root);
+    let mut cursor = copy.tree.cursor(ReadAhead::None);
+    cursor.seek(&key(number)).unwrap();
+    cursor.current_pointer().unwrap().logical
+}
