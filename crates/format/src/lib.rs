@@ -11,6 +11,7 @@
 //! | tree blocks; the tree checker runs inside [`TreeBlock::check`] | [`node`] |
 //! | items of the volume: chunks, devices, extents, space | [`chunk`], [`device_item`], [`device_statistics`], [`replace`], [`block_group`], [`free_space`], [`extent`], [`raid_stripe`], [`remap`], [`balance`], [`quota`] |
 //! | items of files and subvolumes | [`inode`], [`names`], [`directory`], [`file_extent`], [`checksum_item`], [`root`], [`uuid_item`], [`orphan`], [`verity`], [`log`] |
+//! | the send stream: its commands and attributes | [`send`] |
 //! | checksums and hashes of names | [`checksum`] |
 //! | compressed content | [`compression`] |
 //! | errors | [`error`], [`item_error`] |
@@ -46,6 +47,7 @@ mod raw;
 pub mod remap;
 pub mod replace;
 pub mod root;
+pub mod send;
 pub mod superblock;
 mod tree_checker;
 pub mod units;

@@ -1,0 +1,378 @@
+//! Writing streams: commands to bytes.
+//!
+//! [`Encoder`] appends to a buffer of the caller's: nothing is allocated but what that buffer grows by, and
+//! nothing is copied but each value once. Where the caller can put file data straight into the buffer,
+//! [`Encoder::begin_data`] writes all of a command but its data, and [`Encoder::finish_data`] closes it: no copy
+//! at all.
+//!
+//! An encoder has no state but the version: commands of one stream may be encoded on several threads, each
+//! into its own buffer. A call that fails leaves the buffer as it was.
+//!
+//! The order of commands is the caller's: a stream is [`Encoder::header`], a `Subvolume` or `Snapshot`, the
+//! changes, and `End`.
+
+use crate::command::{AttributeSink, Command, Value};
+use crate::error::{EncodeProblem, Error, Result};
+use buttress_format::crc32c;
+use buttress_format::send::{
+    ATTRIBUTE_BYTES_MAX, AttributeKind, COMMAND_CHECKSUM_OFFSET, COMMAND_HEADER_BYTES, CommandKind, MAGIC,
+    Version,
+};
+
+/// Encodes commands for a stream of one version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoder {
+    version: Version,
+}
+
+/// A command whose data is still to be appended. From [`Encoder::begin_data`]; [`Encoder::finish_data`] takes it.
+#[derive(Debug)]
+#[must_use = "the command is not whole before finish_data"]
+pub struct PendingData {
+    kind: CommandKind,
+    start: usize,
+    data_start: usize,
+    data_bytes: usize,
+}
+
+impl Encoder {
+    /// For streams of this version.
+    #[must_use]
+    pub const fn new(version: Version) -> Self {
+        Self { version }
+    }
+
+    /// The version of the stream.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Appends the header of a stream.
+    pub fn header(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&self.version.to_raw().to_le_bytes());
+    }
+
+    /// Appends one command, with its length and checksum. The creation time of `Utimes` is left out of version 1,
+    /// which does not have it.
+    ///
+    /// # Errors
+    /// [`Error::Encode`]: the version does not have the command, or an attribute or the whole command is too long
+    /// for it. `out` is as it was.
+    #[inline]
+    pub fn encode(&self, command: &Command<'_>, out: &mut Vec<u8>) -> Result<()> {
+        let start = out.len();
+        self.open(command, 0, out)
+            .and_then(|()| self.close(start, out))
+            .map_err(|problem| {
+                out.truncate(start);
+                Error::Encode {
+                    command: command.kind(),
+                    problem,
+                }
+            })
+    }
+
+    /// Appends a `Write` or `EncodedWrite` but for its data, which is empty in `command`. The caller then appends
+    /// exactly `data_bytes` bytes to `out` and calls [`Encoder::finish_data`]; to give up instead, it calls
+    /// [`Encoder::abandon_data`].
+    ///
+    /// # Errors
+    /// [`Error::Encode`] as of [`Encoder::encode`], and for any other command. `out` is as it was.
+    #[inline]
+    pub fn begin_data(
+        &self,
+        command: &Command<'_>,
+        data_bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<PendingData> {
+        let start = out.len();
+        let opened = match command {
+            Command::Write { data: [], .. } | Command::EncodedWrite { data: [], .. } => {
+                self.open(command, data_bytes, out)
+            }
+            _ => Err(EncodeProblem::NoData),
+        };
+        let payload_bytes = out
+            .len()
+            .saturating_sub(start)
+            .saturating_sub(COMMAND_HEADER_BYTES)
+            .saturating_add(data_bytes);
+        match opened.and_then(|()| self.check_payload(payload_bytes)) {
+            Ok(_) => Ok(PendingData {
+                kind: command.kind(),
+                start,
+                data_start: out.len(),
+                data_bytes,
+            }),
+            Err(problem) => {
+                out.truncate(start);
+                Err(Error::Encode {
+                    command: command.kind(),
+                    problem,
+                })
+            }
+        }
+    }
+
+    /// Closes a command whose data was appended.
+    ///
+    /// # Errors
+    /// [`Error::Encode`] when not as many bytes were appended as announced. The whole command is taken away.
+    #[inline]
+    pub fn finish_data(&self, pending: PendingData, out: &mut Vec<u8>) -> Result<()> {
+        let appended_bytes = out.len().saturating_sub(pending.data_start);
+        let closed = if appended_bytes == pending.data_bytes {
+            self.close(pending.start, out)
+        } else {
+            Err(EncodeProblem::DataLength {
+                appended_bytes,
+                announced_bytes: pending.data_bytes,
+            })
+        };
+        closed.map_err(|problem| {
+            out.truncate(pending.start);
+            Error::Encode {
+                command: pending.kind,
+                problem,
+            }
+        })
+    }
+
+    /// Takes a command away again whose data did not come.
+    #[expect(clippy::needless_pass_by_value, reason = "it is used up")]
+    pub fn abandon_data(&self, pending: PendingData, out: &mut Vec<u8>) {
+        out.truncate(pending.start);
+    }
+
+    /// Appends a header with zeros and the attributes.
+    #[inline]
+    fn open(&self, command: &Command<'_>, data_bytes: usize, out: &mut Vec<u8>) -> Result<(), EncodeProblem> {
+        let kind = command.kind();
+        if kind.version() > self.version {
+            return Err(EncodeProblem::Version {
+                needed: kind.version(),
+                version: self.version,
+            });
+        }
+        let [low, high] = kind.to_raw().to_le_bytes();
+        out.extend_from_slice(&[0, 0, 0, 0, low, high, 0, 0, 0, 0]);
+        command.visit(&mut Attributes {
+            version: self.version,
+            data_bytes,
+            out,
+        })
+    }
+
+    /// Fills in length and checksum of the command at `start`, which goes up to the end of `out`.
+    #[inline]
+    fn close(&self, start: usize, out: &mut [u8]) -> Result<(), EncodeProblem> {
+        let command = out.get_mut(start..).unwrap_or_default();
+        let payload_bytes = self.check_payload(command.len().saturating_sub(COMMAND_HEADER_BYTES))?;
+        if let Some(length) = command.first_chunk_mut() {
+            *length = payload_bytes.to_le_bytes();
+        }
+        let checksum = crc32c(0, command);
+        if let Some(field) = command
+            .get_mut(COMMAND_CHECKSUM_OFFSET..)
+            .and_then(<[u8]>::first_chunk_mut)
+        {
+            *field = checksum.to_le_bytes();
+        }
+        Ok(())
+    }
+
+    /// The length of a payload as its field has it, when it is not too long.
+    fn check_payload(&self, payload_bytes: usize) -> Result<u32, EncodeProblem> {
+        let maximum_bytes = self.version.payload_bytes_max();
+        match u32::try_from(payload_bytes) {
+            Ok(length) if payload_bytes <= maximum_bytes => Ok(length),
+            _ => Err(EncodeProblem::PayloadLength {
+                found_bytes: payload_bytes,
+                maximum_bytes,
+                version: self.version,
+            }),
+        }
+    }
+}
+
+/// Appends attributes.
+struct Attributes<'b> {
+    version: Version,
+    /// What comes later on top of the data in the command.
+    data_bytes: usize,
+    out: &'b mut Vec<u8>,
+}
+
+impl AttributeSink for Attributes<'_> {
+    type Error = EncodeProblem;
+
+    #[inline]
+    fn attribute(&mut self, kind: AttributeKind, value: Value<'_>) -> Result<(), EncodeProblem> {
+        if kind.version() > self.version {
+            return Ok(());
+        }
+        self.out.extend_from_slice(&kind.to_raw().to_le_bytes());
+        if kind != AttributeKind::Data || !self.version.has_unsized_data() {
+            let later = if kind == AttributeKind::Data {
+                self.data_bytes
+            } else {
+                0
+            };
+            let found_bytes = value.size_bytes().saturating_add(later);
+            let length = u16::try_from(found_bytes).map_err(|_| EncodeProblem::AttributeLength {
+                attribute: kind,
+                found_bytes,
+                maximum_bytes: ATTRIBUTE_BYTES_MAX,
+            })?;
+            self.out.extend_from_slice(&length.to_le_bytes());
+        }
+        value.append_to(self.out);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buttress_format::{FileOffset, InodeNumber, Timestamp};
+
+    fn encoded(version: Version, command: &Command<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        Encoder::new(version).encode(command, &mut out).unwrap();
+        out
+    }
+
+    fn write(data: &[u8]) -> Command<'_> {
+        Command::Write {
+            path: b"f",
+            offset: FileOffset::new(0x1000),
+            data,
+        }
+    }
+
+    #[test]
+    fn a_command_is_framed_as_documented() {
+        let command = Command::Mkfile {
+            path: b"o257-7-0",
+            inode: Some(InodeNumber::new(257)),
+        };
+        let bytes = encoded(Version::V1, &command);
+        let payload: &[u8] = b"\x0f\x00\x08\x00o257-7-0\x03\x00\x08\x00\x01\x01\0\0\0\0\0\0";
+        assert_eq!(bytes[..6], [payload.len() as u8, 0, 0, 0, 3, 0]);
+        assert_eq!(bytes[10..], *payload);
+        let mut cleared = bytes.clone();
+        cleared[6..10].fill(0);
+        assert_eq!(bytes[6..10], crc32c(0, &cleared).to_le_bytes());
+        assert_eq!(crc32c(0, b"123456789"), 0x58e3_fa20, "raw, from a start of zero");
+    }
+
+    #[test]
+    fn the_end_has_no_payload() {
+        assert_eq!(
+            encoded(Version::V1, &Command::End),
+            b"\0\0\0\0\x15\0\x50\x6c\xc9\x9d"
+        );
+    }
+
+    #[test]
+    fn data_has_a_length_in_version_1_alone() {
+        let command = write(b"abc");
+        assert!(encoded(Version::V1, &command).ends_with(b"\x13\0\x03\0abc"));
+        assert!(encoded(Version::V2, &command).ends_with(b"\0\x13\0abc"));
+    }
+
+    #[test]
+    fn creation_times_are_left_out_of_version_1() {
+        let time = Timestamp::default();
+        let with = Command::Utimes {
+            path: b"f",
+            atime: time,
+            mtime: time,
+            ctime: time,
+            otime: Some(time),
+        };
+        let one = encoded(Version::V1, &with).len();
+        assert_eq!(encoded(Version::V2, &with).len(), one + 16);
+    }
+
+    #[test]
+    fn data_that_is_appended_in_place_gives_the_same_bytes() {
+        for version in [Version::V1, Version::V2] {
+            let encoder = Encoder::new(version);
+            let data = vec![7; version.write_bytes_max()];
+            let mut out = b"before".to_vec();
+            let pending = encoder.begin_data(&write(b""), data.len(), &mut out).unwrap();
+            out.extend_from_slice(&data);
+            encoder.finish_data(pending, &mut out).unwrap();
+            assert!(out[6..] == encoded(version, &write(&data)));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_leaves_the_buffer_as_it_was() {
+        let long = vec![b'x'; 65_536];
+        let path = Command::Unlink { path: &long };
+        let two_paths = Command::Rename {
+            from: &long[..40_000],
+            to: &long[..40_000],
+        };
+        let fallocate = Command::Fallocate {
+            path: b"f",
+            mode: 0,
+            offset: FileOffset::new(0),
+            length: buttress_format::ByteCount::new(1),
+        };
+        let one = Encoder::new(Version::V1);
+        let cases: [(&Command<'_>, &str); 4] = [
+            (
+                &path,
+                "unlink cannot be encoded: attribute path has 65536 bytes, at most 65535 can be sent",
+            ),
+            (
+                &two_paths,
+                "rename cannot be encoded: its payload has 80008 bytes, version 1 of the stream has at most 65526",
+            ),
+            (
+                &fallocate,
+                "fallocate cannot be encoded: it needs version 2 of the stream, which is of version 1",
+            ),
+            (
+                &write(&long),
+                "write cannot be encoded: attribute data has 65536 bytes, at most 65535 can be sent",
+            ),
+        ];
+        for (command, message) in cases {
+            let mut out = b"before".to_vec();
+            let error = one.encode(command, &mut out).unwrap_err();
+            assert_eq!(error.to_string(), message);
+            assert_eq!(error.kind(), buttress_format::ErrorKind::Caller);
+            assert_eq!(out, b"before");
+        }
+    }
+
+    #[test]
+    fn appended_data_must_be_as_long_as_announced() {
+        let encoder = Encoder::new(Version::V2);
+        let mut out = b"before".to_vec();
+        let pending = encoder.begin_data(&write(b""), 3, &mut out).unwrap();
+        out.extend_from_slice(b"four");
+        assert!(encoder.finish_data(pending, &mut out).is_err());
+        assert_eq!(out, b"before");
+        let pending = encoder.begin_data(&write(b""), 3, &mut out).unwrap();
+        encoder.abandon_data(pending, &mut out);
+        assert_eq!(out, b"before");
+        for refused in [Command::End, write(b"x")] {
+            assert!(encoder.begin_data(&refused, 1, &mut out).is_err());
+        }
+        for (version, bytes) in [(Version::V1, 65_520), (Version::V2, 16 << 20)] {
+            assert!(
+                Encoder::new(version)
+                    .begin_data(&write(b""), bytes, &mut out)
+                    .is_err()
+            );
+        }
+        assert_eq!(out, b"before");
+    }
+}
