@@ -9,6 +9,7 @@ pub mod inspect_internal;
 pub mod ls;
 pub mod man;
 pub mod reference;
+pub mod send;
 pub mod stat;
 pub mod subvolume;
 pub mod tar;

@@ -85,6 +85,7 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::cp::Cp>(),
     leaf::<commands::tar::Tar>(),
     leaf::<commands::diff::Diff>(),
+    leaf::<commands::send::Send>(),
     group(
         "subvolume",
         "List and show subvolumes and snapshots",

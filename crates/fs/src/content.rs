@@ -15,13 +15,13 @@ mod plan;
 
 use crate::checksums::{ChecksumReader, ExpectedChecksums};
 use crate::error::{Corruption, Error, Result};
-use crate::extents::InlineContent;
+use crate::extents::{DiskExtent, InlineContent};
 use crate::filesystem::Filesystem;
 use crate::location::Location;
 use buttress_format::{ByteCount, Compression, FileOffset, Logical, decompress};
 use buttress_volume::{ExtentRead, PendingExtent};
 use bytes::Bytes;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
 pub(crate) use plan::plan;
@@ -107,6 +107,25 @@ pub(crate) enum Planned {
 }
 
 impl Piece {
+    /// A whole extent as it is stored, whatever its compression.
+    pub(crate) fn stored(location: Location, offset: FileOffset, extent: &DiskExtent) -> Self {
+        let length = extent.disk_bytes.to_usize().unwrap_or(usize::MAX);
+        Self {
+            location,
+            read: ExtentRead {
+                logical: extent.logical,
+                length,
+            },
+            compression: Compression::None,
+            ram_bytes: 0,
+            slices: smallvec![Slice {
+                offset,
+                inside: 0..length,
+            }],
+            expected: None,
+        }
+    }
+
     /// What is to be read.
     pub(crate) const fn read(&self) -> ExtentRead {
         self.read

@@ -116,15 +116,20 @@ impl FileRange {
 }
 
 /// Turns extent items of one file into ranges, in order.
+///
+/// For jobs that go over the items of a tree themselves: they hand in each extent item of a file, and get the
+/// range that it describes, checked against its extent and against the range before it.
 #[derive(Clone, Debug)]
-pub(crate) struct FileRangeBuilder {
+pub struct FileRangeBuilder {
     location: Location,
     sector_bytes: u32,
     next: FileOffset,
 }
 
 impl FileRangeBuilder {
-    pub(crate) fn new(location: Location, sector_bytes: u32) -> Self {
+    /// A builder for the file `location` of a volume with sectors of `sector_bytes`.
+    #[must_use]
+    pub fn new(location: Location, sector_bytes: u32) -> Self {
         Self {
             location,
             sector_bytes,
@@ -147,7 +152,11 @@ impl FileRangeBuilder {
     }
 
     /// The range of one item, which must not begin before the end of the one before it.
-    pub(crate) fn range(&mut self, key: &Key, data: &[u8]) -> Result<FileRange> {
+    ///
+    /// # Errors
+    /// [`Corruption::Item`], [`Corruption::ExtentOverlap`], [`Corruption::ExtentOutOfBounds`] or
+    /// [`Corruption::CompressedTooLarge`].
+    pub fn range(&mut self, key: &Key, data: &[u8]) -> Result<FileRange> {
         let tree = self.location.subvolume.tree();
         let extent = FileExtent::parse(key, data, self.sector_bytes)
             .map_err(|error| Corruption::Item { tree, error })?;

@@ -71,6 +71,18 @@ impl Filesystem {
     }
 }
 
+impl Filesystem {
+    /// A regular file (or a symlink, whose content is its target) whose inode was read already, and its ranges
+    /// too where `ranges` holds all of them.
+    ///
+    /// # Errors
+    /// That the subvolume cannot be found.
+    pub fn open_known(&self, metadata: Metadata, ranges: Option<Vec<FileRange>>) -> Result<File> {
+        let tree = self.subvolume_tree(metadata.location.subvolume)?;
+        Ok(File::new(self, tree, metadata, ranges))
+    }
+}
+
 impl File {
     fn new(filesystem: &Filesystem, tree: Tree, metadata: Metadata, known: Option<Vec<FileRange>>) -> Self {
         let verified =

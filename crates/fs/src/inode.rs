@@ -90,7 +90,8 @@ pub struct Metadata {
 
 impl Metadata {
     /// What an inode item says. `sector_bytes` is the sector size of the volume.
-    pub(crate) fn from_item(location: Location, item: &InodeItem, sector_bytes: u32) -> Self {
+    #[must_use]
+    pub fn from_item(location: Location, item: &InodeItem, sector_bytes: u32) -> Self {
         let kind = kind_of_mode(item.mode);
         let allocated = item
             .nbytes

@@ -11,6 +11,7 @@
 //! | follow paths, list directories | [`lookup`], [`directory`] |
 //! | see what `stat`, `lsattr`, `getfattr` show | [`inode`], [`xattrs`] |
 //! | read files | [`mod@file`] at any offset, [`reader`] as a stream, [`extents`] for their maps |
+//! | have extents as they are stored | [`stored`] |
 //! | go over whole directory trees | [`walk`] |
 //! | find who uses an address, and who shares extents | [`back_references`] |
 //! | see where space went | [`space`] |
@@ -40,6 +41,7 @@ pub mod open;
 pub mod progress;
 pub mod reader;
 pub mod space;
+pub mod stored;
 pub mod subvolume;
 #[cfg(test)]
 mod testing;
@@ -52,7 +54,7 @@ pub use back_references::{DataReference, DataReferences, Extent, FileSpace, Refe
 pub use content::{Chunk, Content};
 pub use directory::{DirEntry, ReadDir};
 pub use error::{Corruption, Error, Name, Result};
-pub use extents::{DiskExtent, FileExtents, FileRange, InlineContent, RangeKind};
+pub use extents::{DiskExtent, FileExtents, FileRange, FileRangeBuilder, InlineContent, RangeKind};
 pub use file::File;
 pub use filesystem::Filesystem;
 pub use inode::{DeviceNumber, FileAttributes, InodeLink, InodeRecord, Metadata};
@@ -63,6 +65,7 @@ pub use open::OpenOptions;
 pub use progress::Progress;
 pub use reader::FileReader;
 pub use space::{DeviceSpace, GroupSpace, Space, Totals};
+pub use stored::{PendingStored, StoredReader};
 pub use subvolume::{SubvolumeInfo, SubvolumePlace};
 pub use walk::{Walk, WalkEntry, WalkError, WalkItem, WalkOptions, WalkOrder};
 pub use xattrs::Xattr;

@@ -119,6 +119,20 @@ impl FileReader {
         &self.file
     }
 
+    /// Puts the first part of the content under way, so that it is there when it is asked for.
+    ///
+    /// # Errors
+    /// As [`FileReader::next_chunk`].
+    pub fn prefetch(&mut self) -> Result<()> {
+        self.refill()
+    }
+
+    /// How many bytes are under way or wait to be taken, roughly.
+    #[must_use]
+    pub const fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
     /// The next run of the file: content, a hole, or damage; `None` at its end. Runs come in order, without
     /// gaps, and end exactly at the end of what was asked for. Damage of the map that loses nothing comes as
     /// damage of length zero.

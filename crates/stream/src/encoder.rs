@@ -260,7 +260,7 @@ mod tests {
         };
         let bytes = encoded(Version::V1, &command);
         let payload: &[u8] = b"\x0f\x00\x08\x00o257-7-0\x03\x00\x08\x00\x01\x01\0\0\0\0\0\0";
-        assert_eq!(bytes[..6], [payload.len() as u8, 0, 0, 0, 3, 0]);
+        assert_eq!(bytes[..6], [u8::try_from(payload.len()).unwrap(), 0, 0, 0, 3, 0]);
         assert_eq!(bytes[10..], *payload);
         let mut cleared = bytes.clone();
         cleared[6..10].fill(0);

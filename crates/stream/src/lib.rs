@@ -8,6 +8,7 @@
 //! |---|---|
 //! | hold a command | [`command`] |
 //! | write streams | [`encoder`] |
+//! | send snapshots | [`mod@send`] |
 //! | know what went wrong | [`error`] |
 //!
 //! The numbers, names and limits of the format are in `buttress_format::send`.
@@ -20,6 +21,7 @@
 pub mod command;
 pub mod encoder;
 pub mod error;
+pub mod send;
 
 pub use buttress_format::send::{AttributeKind, CommandKind, EncodedCompression, Version};
 pub use command::Command;

@@ -1,0 +1,106 @@
+//! Sending: a snapshot, or what differs between two, as a stream of commands that makes it anew elsewhere.
+//!
+//! A full send is one pass over one tree; an incremental one goes over what two trees do not share, twice: once
+//! for the names that go away, once to send. Nothing is searched for per inode. While commands are made, the
+//! tree is read ahead, file data is on its way from the devices, and finished parts are written out by a thread
+//! of their own. The same snapshots and options give the same bytes.
+//!
+//! | room | holds |
+//! |---|---|
+//! | [`Snapshot`], [`Options`], [`Error`] | what to send, how, and what can go wrong |
+//! | `items`, `inode` | from the items of the trees to inodes and what became of them |
+//! | `plan` | what must be known before the first command |
+//! | `names`, `links` | the names as the receiver has them, and the commands that change them |
+//! | `content`, `clones` | which data the receiver needs, and where it can clone it from |
+//! | `attributes`, `times` | owner, mode, flags, times, extended attributes |
+//! | `sender` | the order of all that |
+//! | `output` | commands to bytes, and bytes out |
+//!
+//! What comes out means what the kernel's stream of the same snapshots means. It is shorter: new files get their
+//! names at once instead of being renamed, and directories get their times once.
+
+mod attributes;
+mod clones;
+mod content;
+mod error;
+mod inode;
+mod items;
+mod links;
+mod names;
+mod options;
+mod output;
+mod plan;
+mod sender;
+mod snapshot;
+mod times;
+
+pub use error::{Error, NamesProblem, Result};
+pub use options::Options;
+pub use snapshot::Snapshot;
+
+use buttress_format::ByteCount;
+use buttress_format::send::Version;
+use buttress_fs::Progress;
+use std::io::Write;
+
+/// What was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Inodes that were looked at.
+    pub inodes: u64,
+    /// Commands of the stream.
+    pub commands: u64,
+    /// Bytes of the stream, with those that were left out as asked.
+    pub stream_bytes: ByteCount,
+}
+
+/// Sends `snapshot` to `sink`.
+///
+/// Progress counts inodes and bytes of file data; a cancelled send ends with
+/// [`buttress_fs::Error::Cancelled`].
+///
+/// # Errors
+/// See [`Error`]. What was written until then is a stream without its end, which a receiver refuses.
+pub fn send(
+    snapshot: &Snapshot,
+    options: &Options,
+    sink: &mut (dyn Write + Send),
+    progress: &Progress,
+) -> Result<Summary> {
+    if options.compressed_data && options.version == Version::V1 {
+        return Err(Error::Options(
+            "compressed data needs version 2 of the stream: ask for that, or leave it out",
+        ));
+    }
+    let (mut output, drain) = output::Output::new(options, progress);
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(move || drain.run(sink, options.skip_bytes));
+        let made = make_stream(snapshot, options, &mut output, progress);
+        let commands = output.commands();
+        drop(output);
+        let written = writing
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // Where both ends failed, the output's failure is the cause.
+        let stream_bytes = written?;
+        Ok(Summary {
+            inodes: made?,
+            commands,
+            stream_bytes: ByteCount::new(stream_bytes),
+        })
+    })
+}
+
+fn make_stream<'a>(
+    snapshot: &'a Snapshot,
+    options: &'a Options,
+    output: &mut output::Output<'a>,
+    progress: &'a Progress,
+) -> Result<u64> {
+    if !options.omit_header {
+        output.header();
+    }
+    let inodes = sender::send_commands(snapshot, options, output, progress)?;
+    output.finish()?;
+    Ok(inodes)
+}

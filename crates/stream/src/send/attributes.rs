@@ -1,0 +1,125 @@
+//! Owner, mode, times, flags and extended attributes.
+//!
+//! The order matters to the receiver: changing the owner takes away set-user-id bits and capabilities, writing
+//! takes away capabilities, and every change of names or content spoils times. So it is content, owner, mode,
+//! capabilities, times.
+
+use crate::command::Command;
+use crate::send::error::Result;
+use crate::send::inode::{Attribute, InodeState};
+use crate::send::output::Output;
+use buttress_format::{InodeItem, Timestamp};
+
+/// The attribute that changes of owner and content take away.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
+/// What the receiver sets on an attribute of this name when it has no value: the header of an empty access list.
+const EMPTY_ACCESS_LIST: [u8; 4] = [2, 0, 0, 0];
+
+/// The times of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Times {
+    accessed: Timestamp,
+    modified: Timestamp,
+    changed: Timestamp,
+    created: Timestamp,
+}
+
+impl Times {
+    pub(crate) const fn of(item: &InodeItem) -> Self {
+        Self {
+            accessed: item.atime,
+            modified: item.mtime,
+            changed: item.ctime,
+            created: item.otime,
+        }
+    }
+
+    pub(crate) fn send(&self, path: &[u8], output: &mut Output<'_>) -> Result<()> {
+        let otime = output.is_version_2().then_some(self.created);
+        output.command(&Command::Utimes {
+            path,
+            atime: self.accessed,
+            mtime: self.modified,
+            ctime: self.changed,
+            otime,
+        })
+    }
+}
+
+/// Sends the extended attributes that differ; capabilities are left to [`send_owner_and_mode`] where those are
+/// sent anyway.
+pub(crate) fn send_xattrs(
+    inode: &InodeState,
+    path: &[u8],
+    with_capability: bool,
+    output: &mut Output<'_>,
+) -> Result<()> {
+    for attribute in &inode.old_xattrs {
+        if !inode.new_xattrs.iter().any(|new| new.name == attribute.name) {
+            output.command(&Command::RemoveXattr {
+                path,
+                name: &attribute.name,
+            })?;
+        }
+    }
+    for attribute in &inode.new_xattrs {
+        if (with_capability || attribute.name != CAPABILITY) && !inode.old_xattrs.contains(attribute) {
+            send_xattr(attribute, path, output)?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn send_xattr(attribute: &Attribute, path: &[u8], output: &mut Output<'_>) -> Result<()> {
+    let is_access_list = attribute.name.starts_with(b"system.posix_acl_");
+    let value = if attribute.value.is_empty() && is_access_list {
+        &EMPTY_ACCESS_LIST
+    } else {
+        attribute.value.as_slice()
+    };
+    output.command(&Command::SetXattr {
+        path,
+        name: &attribute.name,
+        value,
+    })
+}
+
+/// Whether the owner has to be sent.
+pub(crate) fn owner_differs(old: Option<&InodeItem>, new: &InodeItem) -> bool {
+    old.is_none_or(|old| old.uid != new.uid || old.gid != new.gid)
+}
+
+/// Sends owner, mode and flags where they differ from `old` (`None`: all of them).
+pub(crate) fn send_owner_and_mode(
+    old: Option<&InodeItem>,
+    new: &InodeItem,
+    path: &[u8],
+    output: &mut Output<'_>,
+) -> Result<()> {
+    const SYMLINK: u32 = 0o120_000;
+    const KIND: u32 = 0o170_000;
+    const SET_ID: u32 = 0o6_000;
+    let owner = owner_differs(old, new);
+    if owner {
+        output.command(&Command::Chown {
+            path,
+            uid: u64::from(new.uid),
+            gid: u64::from(new.gid),
+        })?;
+    }
+    let mode_spoilt = owner && new.mode & SET_ID != 0;
+    if new.mode & KIND != SYMLINK && (mode_spoilt || old.is_none_or(|old| old.mode != new.mode)) {
+        output.command(&Command::Chmod {
+            path,
+            mode: u64::from(new.mode & 0o7_777),
+        })?;
+    }
+    if output.is_version_2() && old.is_some_and(|old| old.flags != new.flags) {
+        output.command(&Command::FileAttributes {
+            path,
+            attributes: new.flags.bits(),
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,279 @@
+//! From items to inodes: gathers what the items of each inode say and hands it on, inode by inode.
+//!
+//! The items of one inode lie side by side: first its inode item, then its names, its attributes, and last its
+//! extents. Names and attributes are gathered; extents, of which there can be millions, are handed on one by one.
+//!
+//! An inode whose inode item did not change did not change: every call that changes an inode sets its change
+//! time. (Relocation of block groups does change addresses in extent items, and nothing that a receiver sees.)
+
+use crate::send::error::{NamesProblem, Result};
+use crate::send::inode::{Attribute, InodeState};
+use crate::send::snapshot::Snapshot;
+use buttress_format::{
+    DirItems, FileExtent, FileExtentBody, InodeItem, InodeNumber, ItemType, Key, ObjectId,
+};
+use buttress_fs::{Error as FsError, Progress};
+use buttress_tree::ReadAhead;
+
+/// Extended attributes of one inode that are held at once.
+const ATTRIBUTES_LIMIT: usize = 16 << 20;
+
+/// An item that both snapshots may have, in different forms.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Difference<'a> {
+    pub(crate) key: Key,
+    pub(crate) old: Option<&'a [u8]>,
+    pub(crate) new: Option<&'a [u8]>,
+}
+
+/// Who is told.
+pub(crate) trait Visitor {
+    /// An inode: all but its extents.
+    fn begin(&mut self, inode: &InodeState) -> Result<()>;
+    /// An extent item of the inode that was begun last.
+    fn extent(&mut self, difference: &Difference<'_>) -> Result<()>;
+    /// That inode has no more items.
+    fn end(&mut self) -> Result<()>;
+}
+
+/// The inode that items are gathered for.
+struct Gathering {
+    inode: InodeState,
+    begun: bool,
+    attribute_bytes: usize,
+    /// Items that differ do not tell enough: see [`InodeState::needs_all_items`].
+    needs_all: bool,
+}
+
+/// Gathers; see the module.
+pub(crate) struct Gatherer<'a> {
+    new: &'a Snapshot,
+    old: Option<&'a Snapshot>,
+    progress: &'a Progress,
+    current: Option<Gathering>,
+}
+
+/// Whether a subtree with keys of `[first, end)` can hold anything that sending needs: entries of directories say
+/// nothing that the names at the inodes do not say as well.
+pub(crate) fn is_wanted(first: &Key, end: Option<&Key>) -> bool {
+    let entries = |key: &Key| matches!(key.item_type, ItemType::DIR_ITEM | ItemType::DIR_INDEX);
+    !(entries(first) && end.is_some_and(|end| first.objectid == end.objectid && entries(end)))
+}
+
+impl<'a> Gatherer<'a> {
+    pub(crate) const fn new(new: &'a Snapshot, old: Option<&'a Snapshot>, progress: &'a Progress) -> Self {
+        Self {
+            new,
+            old,
+            progress,
+            current: None,
+        }
+    }
+
+    /// Goes over all that differs.
+    pub(crate) fn run(mut self, read_ahead: ReadAhead, visitor: &mut dyn Visitor) -> Result<()> {
+        match self.old {
+            None => self.all_items(read_ahead, visitor)?,
+            Some(old) => self.differences(old, read_ahead, visitor)?,
+        }
+        self.finish(visitor)
+    }
+
+    fn all_items(&mut self, read_ahead: ReadAhead, visitor: &mut dyn Visitor) -> Result<()> {
+        let first = Key::new(ObjectId::FIRST_FREE, ItemType(0), 0);
+        let last = Key::new(ObjectId::LAST_FREE, ItemType(u8::MAX), u64::MAX);
+        let tree = self.new.tree().clone();
+        let mut leaves = tree.leaves_where(first..=last, read_ahead, is_wanted);
+        while let Some(leaf) = leaves.next().map_err(FsError::from)? {
+            self.progress.check()?;
+            for item in leaf.items() {
+                let difference = Difference {
+                    key: item.key,
+                    old: None,
+                    new: Some(item.data),
+                };
+                self.item(&difference, visitor)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn differences(
+        &mut self,
+        old: &Snapshot,
+        read_ahead: ReadAhead,
+        visitor: &mut dyn Visitor,
+    ) -> Result<()> {
+        let mut changes = buttress_tree::changes(old.tree(), self.new.tree(), read_ahead);
+        let mut count = 0_u32;
+        while let Some(change) = changes.next().map_err(FsError::from)? {
+            count = count.wrapping_add(1);
+            if count.is_multiple_of(256) {
+                self.progress.check()?;
+            }
+            let difference = Difference {
+                key: change.key,
+                old: change.old,
+                new: change.new,
+            };
+            self.item(&difference, visitor)?;
+        }
+        Ok(())
+    }
+
+    /// Takes one item.
+    fn item(&mut self, difference: &Difference<'_>, visitor: &mut dyn Visitor) -> Result<()> {
+        let key = &difference.key;
+        let number = InodeNumber::new(key.objectid.get());
+        if self.current.as_ref().map(|current| current.inode.number) != Some(number) {
+            self.finish(visitor)?;
+            if key.item_type != ItemType::INODE_ITEM
+                || key.objectid < ObjectId::FIRST_FREE
+                || key.objectid > ObjectId::LAST_FREE
+            {
+                return Ok(());
+            }
+            self.current = Some(Gathering {
+                inode: InodeState::new(number),
+                begun: false,
+                attribute_bytes: 0,
+                needs_all: false,
+            });
+        }
+        let Some(current) = &mut self.current else {
+            return Ok(());
+        };
+        if current.needs_all {
+            return Ok(());
+        }
+        if key.item_type == ItemType::INODE_ITEM {
+            let parse = |data: Option<&[u8]>, of: &Snapshot| {
+                data.map(|data| InodeItem::parse(key, data).map_err(|error| of.corrupt(error)))
+                    .transpose()
+            };
+            current.inode.old = parse(difference.old, self.old.unwrap_or(self.new))?;
+            current.inode.new = parse(difference.new, self.new)?;
+            current.needs_all = current.inode.needs_all_items();
+            return Ok(());
+        }
+        Self::part(self.new, self.old, current, difference, visitor)
+    }
+
+    /// Takes an item that is not the inode item.
+    fn part(
+        new: &Snapshot,
+        old: Option<&Snapshot>,
+        current: &mut Gathering,
+        difference: &Difference<'_>,
+        visitor: &mut dyn Visitor,
+    ) -> Result<()> {
+        let key = &difference.key;
+        let old = old.unwrap_or(new);
+        match key.item_type {
+            ItemType::INODE_REF | ItemType::INODE_EXTREF => {
+                if let Some(data) = difference.old {
+                    old.parse_links(key, data, &mut current.inode.old_links)?;
+                }
+                if let Some(data) = difference.new {
+                    new.parse_links(key, data, &mut current.inode.new_links)?;
+                }
+            }
+            ItemType::XATTR_ITEM => {
+                let bytes = difference.old.map_or(0, <[u8]>::len);
+                let more = difference.new.map_or(0, <[u8]>::len);
+                current.attribute_bytes = current.attribute_bytes.saturating_add(bytes).saturating_add(more);
+                if current.attribute_bytes > ATTRIBUTES_LIMIT {
+                    return Err(FsError::TooBig {
+                        what: "extended attributes",
+                        location: new.location(current.inode.number),
+                        limit: buttress_format::ByteCount::of(ATTRIBUTES_LIMIT),
+                    }
+                    .into());
+                }
+                parse_xattrs(old, key, difference.old, &mut current.inode.old_xattrs)?;
+                parse_xattrs(new, key, difference.new, &mut current.inode.new_xattrs)?;
+            }
+            ItemType::EXTENT_DATA => {
+                let mode = current.inode.new.as_ref().or(current.inode.old.as_ref());
+                if mode.is_some_and(|item| item.mode & 0o170_000 == 0o120_000) {
+                    current.inode.target = link_target(new, key, difference.new)?;
+                    return Ok(());
+                }
+                if !current.begun {
+                    current.begun = true;
+                    visitor.begin(&current.inode)?;
+                }
+                visitor.extent(difference)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The current inode has no more items.
+    fn finish(&mut self, visitor: &mut dyn Visitor) -> Result<()> {
+        let Some(mut current) = self.current.take() else {
+            return Ok(());
+        };
+        if current.needs_all {
+            self.take_all(&mut current, visitor)?;
+        }
+        if !current.begun {
+            visitor.begin(&current.inode)?;
+        }
+        visitor.end()
+    }
+
+    /// Reads all items of an inode whose number stands for something else in each snapshot.
+    fn take_all(&self, current: &mut Gathering, visitor: &mut dyn Visitor) -> Result<()> {
+        let number = current.inode.number;
+        let mut fresh = InodeState::new(number);
+        fresh.old = current.inode.old;
+        fresh.new = current.inode.new;
+        if let Some(old) = self.old
+            && fresh.old_present().is_some()
+        {
+            fresh.old_links = old.links(number)?;
+        }
+        current.inode = fresh;
+        if current.inode.new_present().is_none() {
+            return Ok(());
+        }
+        let first = Key::new(number.object_id(), ItemType::INODE_REF, 0);
+        let last = Key::new(number.object_id(), ItemType(u8::MAX), u64::MAX);
+        for item in self.new.tree().range(first..=last, ReadAhead::Forward) {
+            let item = item.map_err(FsError::from)?;
+            let difference = Difference {
+                key: item.key(),
+                old: None,
+                new: Some(item.data()),
+            };
+            Self::part(self.new, self.old, current, &difference, visitor)?;
+        }
+        Ok(())
+    }
+}
+
+fn parse_xattrs(of: &Snapshot, key: &Key, data: Option<&[u8]>, xattrs: &mut Vec<Attribute>) -> Result<()> {
+    let Some(data) = data else { return Ok(()) };
+    for entry in DirItems::parse(key, data).map_err(|error| of.corrupt(error))? {
+        xattrs.push(Attribute {
+            name: entry.name.to_vec(),
+            value: entry.data.to_vec(),
+        });
+    }
+    Ok(())
+}
+
+/// The target that the extent item of a symbolic link holds.
+fn link_target(of: &Snapshot, key: &Key, data: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
+    let Some(data) = data else { return Ok(None) };
+    let sector_bytes = of.filesystem().sector_bytes();
+    let extent = FileExtent::parse(key, data, sector_bytes).map_err(|error| of.corrupt(error))?;
+    match extent.body {
+        FileExtentBody::Inline(target) if extent.compression == buttress_format::Compression::None => {
+            Ok(Some(target.to_vec()))
+        }
+        _ => Err(of.names_error(InodeNumber::new(key.objectid.get()), NamesProblem::NoTarget)),
+    }
+}
