@@ -103,6 +103,27 @@ pub(crate) fn large_file(scale: Scale, name: &str, options: &str) -> Result<Path
     })
 }
 
+/// Makes the read-only snapshot `snap` of the top level, where it is not there yet.
+pub(crate) fn add_snapshot(image: &Path) -> Result<()> {
+    let mount = Mount::new(&[image.to_path_buf()], "ro")?;
+    let there = mount.path().join("snap").exists();
+    mount.close()?;
+    if there {
+        return Ok(());
+    }
+    let mount = Mount::new(&[image.to_path_buf()], "")?;
+    snapshot(mount.path(), "snap")?;
+    mount.close()
+}
+
+fn snapshot(top: &Path, name: &str) -> Result<()> {
+    run(Command::new(newest("btrfs"))
+        .args(["subvolume", "snapshot", "-r"])
+        .arg(top)
+        .arg(top.join(name)))
+    .map(drop)
+}
+
 /// The volume of the seeds' script: inline files of 2,000 bytes by four interleaved jobs, a snapshot, a
 /// quarter more files, every 50th of the first overwritten, a second snapshot. The script starts a process
 /// for each file; this makes the same calls in four threads.
@@ -110,13 +131,7 @@ pub(crate) fn inline_files(scale: Scale) -> Result<PathBuf> {
     kept("inline", scale, 8, "max_inline=2048", |top| {
         let first = scale.inline_files;
         add_files(top, 0, first)?;
-        let snapshot = |name: &str| {
-            run(Command::new(newest("btrfs"))
-                .args(["subvolume", "snapshot", "-r"])
-                .arg(top)
-                .arg(top.join(name)))
-        };
-        snapshot("snap1")?;
+        snapshot(top, "snap1")?;
         add_files(top, first, first / 4)?;
         for number in (1..first).step_by(50) {
             let file = File::options()
@@ -124,8 +139,7 @@ pub(crate) fn inline_files(scale: Scale) -> Result<PathBuf> {
                 .open(top.join(format!("file_{number}")))?;
             file.write_all_at(&[0xcd; 20], 0)?;
         }
-        snapshot("snap2")?;
-        Ok(())
+        snapshot(top, "snap2")
     })
 }
 

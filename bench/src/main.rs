@@ -3,6 +3,7 @@
 //! `cargo xtask bench NAME`:
 //!
 //! - `read`: taking files out of volumes, cold and warm, against the kernel's mount ([`read`]);
+//! - `send`: sending snapshots, cold and warm, against the kernel's send ([`send`]);
 //! - `sweep`: a whole tree under each read-ahead mode on the simulated spinning disk ([`sweep`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
 //!
@@ -14,6 +15,7 @@ mod images;
 mod measure;
 mod read;
 mod report;
+mod send;
 mod sweep;
 
 use anyhow::{Result, bail};
@@ -54,6 +56,7 @@ fn run() -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["read", jobs @ ..] => read::run_all(FULL, jobs),
+        ["send", jobs @ ..] => send::run_all(FULL, jobs),
         ["sweep"] => sweep::run(FULL),
         ["tiny"] => {
             if let Some(reason) = buttress_oracle::tools::kernel_missing() {
@@ -62,9 +65,10 @@ fn run() -> Result<()> {
             }
             println!("tiny volumes: this shows that the benchmarks run; the figures mean nothing\n");
             read::run_all(TINY, &[])?;
+            send::run_all(TINY, &[])?;
             sweep::run(TINY)
         }
-        _ => bail!("usage: cargo xtask bench read [JOB]… | sweep | tiny"),
+        _ => bail!("usage: cargo xtask bench read [JOB]… | send [JOB]… | sweep | tiny"),
     }
 }
 

@@ -43,10 +43,11 @@ pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
 }
 
 /// One side of a pair: a command, given the mount's directory on the kernel's side.
-type Ours<'a> = &'a dyn Fn() -> Result<Command>;
-type Theirs<'a> = &'a dyn Fn(&Path) -> Command;
+pub(crate) type Ours<'a> = &'a dyn Fn() -> Result<Command>;
+pub(crate) type Theirs<'a> = &'a dyn Fn(&Path) -> Command;
 
-fn pairs(
+/// Runs both sides in pairs, cold and warm, prints a row for each, and returns the bytes that both wrote.
+pub(crate) fn pairs(
     scale: Scale,
     job: &str,
     image: &Path,
@@ -88,14 +89,16 @@ fn mounted(image: &Path, cache: Cache, theirs: Theirs<'_>) -> Result<Run> {
     Ok(done)
 }
 
-fn target(image: &Path, path: &str) -> std::ffi::OsString {
+/// `IMAGE:PATH`.
+pub(crate) fn target(image: &Path, path: &str) -> std::ffi::OsString {
     let mut target = image.as_os_str().to_owned();
     target.push(":");
     target.push(path);
     target
 }
 
-fn command(words: &[&str]) -> Result<Command> {
+/// A `buttress` command.
+pub(crate) fn command(words: &[&str]) -> Result<Command> {
     let mut command = Command::new(buttress()?);
     command.args(words);
     Ok(command)

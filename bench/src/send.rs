@@ -1,0 +1,154 @@
+//! `buttress send` against the kernel's `btrfs send` of the same image, into a pipe that is drained.
+//!
+//! Both sides are whole processes, and both send read-only snapshots. Cold and warm as in [`crate::read`];
+//! our side's time includes opening the volume, the kernel's does not include mounting it.
+//!
+//! The yardstick "plain read" is a file that holds as many bytes as the snapshot's tree has, read from one
+//! end to the other: no program that has to look at each of those bytes can be much faster.
+
+use crate::Scale;
+use crate::cache::Cache;
+use crate::images;
+use crate::measure::run;
+use crate::read::{command, pairs, target};
+use crate::report::Pairs;
+use anyhow::{Context, Result, bail, ensure};
+use buttress::{ByteCount, Follow, Location, OpenOptions, SubvolumeId};
+use buttress_device::Device;
+use buttress_oracle::tools::newest;
+use buttress_tree::{Forest, ReadAhead};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+type Job = fn(Scale) -> Result<()>;
+
+/// Runs the jobs whose names are given, or all.
+pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
+    let all: [(&str, Job); 4] = [
+        ("full", full),
+        ("incremental", incremental),
+        ("plain-read", plain_read),
+        ("large", large),
+    ];
+    if let Some(unknown) = wanted
+        .iter()
+        .find(|word| !all.iter().any(|(name, _)| name == *word))
+    {
+        bail!("no job {unknown}; there are full, incremental, plain-read, large");
+    }
+    println!("{}", Pairs::head());
+    for (name, job) in all {
+        if wanted.is_empty() || wanted.contains(&name) {
+            job(scale)?;
+        }
+    }
+    Ok(())
+}
+
+/// Both sides' commands: options, parent, snapshot.
+fn send_pairs(
+    scale: Scale,
+    job: &str,
+    image: &Path,
+    goals: [f64; 2],
+    options: &[&str],
+    parent: Option<&str>,
+    snapshot: &str,
+) -> Result<()> {
+    let ours = || {
+        let mut ours = command(&["send", "-q"])?;
+        ours.args(options);
+        if let Some(parent) = parent {
+            ours.arg("-p").arg(target(image, &format!("/{parent}")));
+        }
+        ours.arg(target(image, &format!("/{snapshot}")));
+        Ok(ours)
+    };
+    let theirs = |top: &Path| {
+        let mut theirs = Command::new(newest("btrfs"));
+        theirs.args(["send", "-q"]).args(options);
+        if let Some(parent) = parent {
+            theirs.arg("-p").arg(top.join(parent));
+        }
+        theirs.arg(top.join(snapshot));
+        theirs
+    };
+    let (ours, theirs) = pairs(scale, job, image, goals, &ours, &theirs)?;
+    println!("\n{job}: streams of {ours} bytes, the kernel's of {theirs}\n");
+    ensure!(ours <= theirs, "{job}: a larger stream than the kernel's");
+    Ok(())
+}
+
+fn full(scale: Scale) -> Result<()> {
+    let image = images::inline_files(scale)?;
+    let job = format!("full send, {} inline files", scale.inline_files);
+    send_pairs(scale, &job, &image, [0.08, 0.05], &[], None, "snap1")
+}
+
+fn incremental(scale: Scale) -> Result<()> {
+    let image = images::inline_files(scale)?;
+    let job = "incremental send, a quarter new, every 50th changed";
+    send_pairs(scale, job, &image, [0.05, 0.05], &[], Some("snap1"), "snap2")
+}
+
+fn large(scale: Scale) -> Result<()> {
+    let compressed: &[&str] = &["--proto", "2", "--compressed-data"];
+    for (name, mount, options) in [
+        ("plain", "", &[][..]),
+        ("zstd", "compress-force=zstd", compressed),
+    ] {
+        let image = images::large_file(scale, name, mount)?;
+        images::add_snapshot(&image)?;
+        let job = ["full send of a large file, ", name, " ", &options.join(" ")].concat();
+        send_pairs(scale, job.trim_end(), &image, [0.9, 0.9], options, None, "snap")?;
+    }
+    Ok(())
+}
+
+/// A full send, cold, beside a plain read of as many bytes as its tree has.
+fn plain_read(scale: Scale) -> Result<()> {
+    let image = images::inline_files(scale)?;
+    let flat = flat_file(&image, "/snap1")?;
+    let mut pairs = Pairs {
+        job: format!(
+            "full send beside a plain read of {} MiB",
+            flat.metadata()?.len() >> 20
+        ),
+        cache: Cache::Cold.name(),
+        ours: Vec::new(),
+        theirs: Vec::new(),
+        goal: 1.3,
+    };
+    for _ in 0..scale.rounds {
+        Cache::Cold.prepare(&image)?;
+        pairs
+            .ours
+            .push(run(command(&["send", "-q"])?.arg(target(&image, "/snap1")))?);
+        Cache::Cold.prepare(&flat)?;
+        pairs.theirs.push(run(Command::new("cat").arg(&flat))?);
+    }
+    println!("{}", pairs.row());
+    Ok(std::fs::remove_file(flat)?)
+}
+
+/// A file beside `image` with as many bytes as the tree of the snapshot `path` has.
+fn flat_file(image: &Path, path: &str) -> Result<PathBuf> {
+    let flat = image.with_extension("flat");
+    let device = Device::open(image, &buttress_device::OpenOptions::default())?;
+    let filesystem = OpenOptions::new(vec![device]).open()?;
+    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let snapshot = filesystem.resolve(top, path.as_bytes(), Follow::All)?.subvolume;
+    let root = *filesystem.subvolume_tree(snapshot)?.root();
+    let forest = Forest::new(Arc::clone(filesystem.volume()), ByteCount::new(64 << 20));
+    let blocks = forest.tree(root).blocks(ReadAhead::sweep()).count();
+    let block = vec![0x5a; filesystem.volume().block_format().node_bytes as usize];
+    let mut file = File::create(&flat).with_context(|| format!("making {}", flat.display()))?;
+    for _ in 0..blocks {
+        file.write_all(&block)?;
+    }
+    file.sync_all()?;
+    Ok(flat)
+}
