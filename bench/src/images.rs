@@ -21,6 +21,13 @@ fn folder() -> Result<PathBuf> {
     Ok(std::fs::canonicalize(folder)?)
 }
 
+/// The folder of the documentation that plots go to.
+pub(crate) fn plots() -> Result<PathBuf> {
+    let folder = PathBuf::from("docs/plots");
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
 /// The image `name` of this scale; made by `fill` on a mount with `options` where it is not there yet.
 fn kept(
     name: &str,
@@ -128,7 +135,12 @@ fn snapshot(top: &Path, name: &str) -> Result<()> {
 /// quarter more files, every 50th of the first overwritten, a second snapshot. The script starts a process
 /// for each file; this makes the same calls in four threads.
 pub(crate) fn inline_files(scale: Scale) -> Result<PathBuf> {
-    kept("inline", scale, 8, "max_inline=2048", |top| {
+    // Other numbers than the scale's own have names of their own.
+    let name = match scale.inline_files {
+        500_000 | 1000 => "inline".to_owned(),
+        files => format!("inline-{files}"),
+    };
+    kept(&name, scale, 8, "max_inline=2048", |top| {
         let first = scale.inline_files;
         add_files(top, 0, first)?;
         snapshot(top, "snap1")?;

@@ -4,6 +4,7 @@
 //!
 //! - `read`: taking files out of volumes, cold and warm, against the kernel's mount ([`read`]);
 //! - `send`: sending snapshots, cold and warm, against the kernel's send ([`send`]);
+//!   `send simulated`: on simulated disks, beside the seeds' tables ([`send_simulated`]);
 //! - `sweep`: a whole tree under each read-ahead mode on the simulated spinning disk ([`sweep`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
 //!
@@ -13,9 +14,11 @@
 mod cache;
 mod images;
 mod measure;
+mod plot;
 mod read;
 mod report;
 mod send;
+mod send_simulated;
 mod sweep;
 
 use anyhow::{Result, bail};
@@ -34,6 +37,8 @@ struct Scale {
     inline_files: u64,
     /// Pairs of runs.
     rounds: usize,
+    /// Plots are written into the documentation.
+    draws: bool,
 }
 
 const FULL: Scale = Scale {
@@ -42,6 +47,7 @@ const FULL: Scale = Scale {
     large_bytes: 8 << 30,
     inline_files: 500_000,
     rounds: 3,
+    draws: true,
 };
 const TINY: Scale = Scale {
     name: "tiny",
@@ -49,6 +55,7 @@ const TINY: Scale = Scale {
     large_bytes: 16 << 20,
     inline_files: 1000,
     rounds: 1,
+    draws: false,
 };
 
 fn run() -> Result<()> {
@@ -56,6 +63,7 @@ fn run() -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["read", jobs @ ..] => read::run_all(FULL, jobs),
+        ["send", "simulated"] => send_simulated::run(FULL),
         ["send", jobs @ ..] => send::run_all(FULL, jobs),
         ["sweep"] => sweep::run(FULL),
         ["tiny"] => {
@@ -66,9 +74,10 @@ fn run() -> Result<()> {
             println!("tiny volumes: this shows that the benchmarks run; the figures mean nothing\n");
             read::run_all(TINY, &[])?;
             send::run_all(TINY, &[])?;
+            send_simulated::run(TINY)?;
             sweep::run(TINY)
         }
-        _ => bail!("usage: cargo xtask bench read [JOB]… | send [JOB]… | sweep | tiny"),
+        _ => bail!("usage: cargo xtask bench read [JOB]… | send [simulated|JOB…] | sweep | tiny"),
     }
 }
 

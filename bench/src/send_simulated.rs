@@ -1,0 +1,221 @@
+//! A full send under each read-ahead mode, in the virtual time of simulated disks, beside the seeds' tables.
+//!
+//! The volumes are those of the seeds' script (500,000 and 200,000 files); what is sent is the first
+//! snapshot, as there. The drives were fixed before the first table (docs/simulated-disks.md). No CPU time
+//! is charged: the figures are what the drives take. "one sequential read" reads as many bytes as the tree
+//! has from one place on, and "address order" the tree's own blocks sorted by address.
+
+use crate::Scale;
+use crate::images;
+use crate::plot::{Group, bars};
+use anyhow::{Context, Result, ensure};
+use buttress::{ByteCount, Filesystem, Follow, Location, OpenOptions, Progress, ReadAhead, SubvolumeId};
+use buttress_device::{Device, Model, VirtualClock};
+use buttress_stream::send::{self, Options, Snapshot};
+use buttress_tree::measure;
+use std::path::Path;
+use std::time::Duration;
+
+/// `sweep` may take at most this many times what the drive takes for the same bytes in sequence.
+const GOAL: f64 = 1.3;
+
+/// What the seeds measured on their spinning disk: whole seconds of a full send.
+struct Seed {
+    files: u64,
+    none: u32,
+    forward: u32,
+    /// From another run of theirs, with other times throughout: the gain of forward-always over forward.
+    forward_always_gain_percent: Option<f64>,
+    /// Lines that `dump-tree` printed: two for each node and leaf.
+    lines: u64,
+}
+
+const SEEDS: [Seed; 2] = [
+    Seed {
+        files: 500_000,
+        none: 407,
+        forward: 353,
+        forward_always_gain_percent: Some(5.7),
+        lines: 152_476,
+    },
+    Seed {
+        files: 200_000,
+        none: 165,
+        forward: 149,
+        forward_always_gain_percent: None,
+        lines: 62_600,
+    },
+];
+
+/// One way to read, and what it took.
+#[derive(Clone, Debug, PartialEq)]
+struct Row {
+    name: &'static str,
+    elapsed: Duration,
+    requests: u64,
+    request_bytes: u64,
+}
+
+/// Prints a table for each drive and number of files, and draws the spinning disk's.
+pub(crate) fn run(scale: Scale) -> Result<()> {
+    let drives = [
+        ("7200 rpm spinning disk", "spinning-disk", Model::spinning_7200()),
+        ("SATA SSD", "sata-ssd", Model::sata_ssd()),
+        ("NVMe SSD", "nvme-ssd", Model::nvme_ssd()),
+    ];
+    for (name, file, model) in drives {
+        let mut groups = Vec::new();
+        let mut series = Vec::new();
+        for seed in &SEEDS {
+            let files = seed.files * scale.inline_files / 500_000;
+            let image = images::inline_files(Scale {
+                inline_files: files,
+                ..scale
+            })?;
+            let rows = rows(&image, &model)?;
+            if matches!(model, Model::Spinning(_)) {
+                ensure!(rows == self::rows(&image, &model)?, "two runs on the {name} differ");
+            }
+            print(name, files, seed, &image, &rows)?;
+            series = rows.iter().map(|row| row.name).collect();
+            groups.push(Group {
+                label: format!("{files} files"),
+                values: rows.iter().map(|row| Some(row.elapsed.as_secs_f64())).collect(),
+            });
+        }
+        if scale.draws {
+            let title = format!("Full send on a simulated {name}");
+            let svg = bars(&title, "virtual seconds", &series, &groups);
+            let path = images::plots()?.join(format!("send-{file}.svg"));
+            std::fs::write(&path, svg).with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
+fn open(image: &Path, model: &Model) -> Result<Filesystem> {
+    let backend = Device::open_backend(image, &buttress_device::OpenOptions::default())?;
+    let device = Device::simulated(backend, model, &VirtualClock::new());
+    Ok(OpenOptions::new(vec![device]).open()?)
+}
+
+fn snapshot_id(filesystem: &Filesystem) -> Result<SubvolumeId> {
+    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    Ok(filesystem.resolve(top, b"/snap1", Follow::All)?.subvolume)
+}
+
+/// Each row gets a drive of its own: what one leaves in the drive's cache must not help the next.
+fn rows(image: &Path, model: &Model) -> Result<Vec<Row>> {
+    let modes = [
+        ("none", ReadAhead::None),
+        ("forward", ReadAhead::Forward),
+        ("forward-always", ReadAhead::ForwardAlways),
+        ("sweep", ReadAhead::sweep()),
+    ];
+    let mut rows = Vec::new();
+    for (name, read_ahead) in modes {
+        let filesystem = open(image, model)?;
+        let snapshot = Snapshot::open(&filesystem, snapshot_id(&filesystem)?)?;
+        let options = Options {
+            read_ahead,
+            ..Options::default()
+        };
+        rows.push(measured(name, &filesystem, || {
+            send::send(&snapshot, &options, &mut std::io::sink(), &Progress::new())?;
+            Ok(())
+        })?);
+    }
+    let filesystem = open(image, model)?;
+    let root = *filesystem.subvolume_tree(snapshot_id(&filesystem)?)?.root();
+    let pointers = measure::pointers_by_address(filesystem.volume(), root, ByteCount::new(256 << 20))?;
+    let node_bytes = u64::from(filesystem.volume().block_format().node_bytes);
+    let filesystem = open(image, model)?;
+    rows.push(measured("address order", &filesystem, || {
+        measure::read_in_order(filesystem.volume(), &pointers)?;
+        Ok(())
+    })?);
+    let filesystem = open(image, model)?;
+    rows.push(measured("one sequential read", &filesystem, || {
+        read_in_sequence(&filesystem, node_bytes * pointers.len() as u64)
+    })?);
+    Ok(rows)
+}
+
+fn measured(name: &'static str, filesystem: &Filesystem, job: impl FnOnce() -> Result<()>) -> Result<Row> {
+    let slots = filesystem.volume().devices();
+    let slot = slots.first().context("a device")?;
+    let device = slot.device().context("a device that is there")?;
+    let before = device.statistics();
+    job()?;
+    let during = device.statistics().since(&before);
+    Ok(Row {
+        name,
+        elapsed: during.elapsed,
+        requests: during.reads.requests,
+        request_bytes: during.reads.bytes,
+    })
+}
+
+fn read_in_sequence(filesystem: &Filesystem, bytes: u64) -> Result<()> {
+    const PART_BYTES: u64 = 1 << 20;
+    let slots = filesystem.volume().devices();
+    let slot = slots.first().context("a device")?;
+    let device = slot.device().context("a device that is there")?;
+    for start in (0..bytes).step_by(PART_BYTES as usize) {
+        device.read(start, usize::try_from(PART_BYTES.min(bytes - start))?)?;
+    }
+    Ok(())
+}
+
+fn print(drive: &str, files: u64, seed: &Seed, image: &Path, rows: &[Row]) -> Result<()> {
+    let find = |name: &str| {
+        let found = rows.iter().find(|row| row.name == name);
+        found.with_context(|| format!("a row {name}"))
+    };
+    let seconds = |name: &str| -> Result<f64> { Ok(find(name)?.elapsed.as_secs_f64()) };
+    let filesystem = open(image, &Model::Null)?;
+    let root = *filesystem.subvolume_tree(snapshot_id(&filesystem)?)?.root();
+    let blocks = measure::walk(
+        filesystem.volume(),
+        root,
+        ByteCount::new(64 << 20),
+        ReadAhead::None,
+    )
+    .blocks;
+    println!(
+        "\nFull send of the first snapshot, {files} files, on a simulated {drive}, virtual time; the tree has {blocks} \
+         nodes and leaves (the seed's {}, from {} lines)\n",
+        seed.lines / 2,
+        seed.lines
+    );
+    println!("| read-ahead | seconds | less than before | seed's seconds | seed's gain | requests | mean KiB |");
+    println!("|---|---|---|---|---|---|---|");
+    let seed_gain = 100.0 * f64::from(seed.none - seed.forward) / f64::from(seed.none);
+    let mut before: Option<f64> = None;
+    for row in rows {
+        let time = row.elapsed.as_secs_f64();
+        let gain = before.map_or(String::new(), |before| {
+            format!("{:.1} %", 100.0 * (before - time) / before)
+        });
+        let (seed_seconds, seed_gain) = match row.name {
+            "none" => (seed.none.to_string(), String::new()),
+            "forward" => (seed.forward.to_string(), format!("{seed_gain:.1} %")),
+            "forward-always" => (
+                String::new(),
+                seed.forward_always_gain_percent
+                    .map_or(String::new(), |gain| format!("{gain:.1} %")),
+            ),
+            _ => (String::new(), String::new()),
+        };
+        let mean = row.request_bytes as f64 / 1024.0 / row.requests.max(1) as f64;
+        println!(
+            "| {} | {time:.2} | {gain} | {seed_seconds} | {seed_gain} | {} | {mean:.1} |",
+            row.name, row.requests
+        );
+        before = Some(time);
+    }
+    let ratio = seconds("sweep")? / seconds("one sequential read")?;
+    let met = if ratio <= GOAL { "yes" } else { "no" };
+    println!("\nsweep takes {ratio:.2} times one sequential read; at most {GOAL}: {met}");
+    Ok(())
+}
