@@ -55,13 +55,7 @@ pub(crate) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -
             text(&mut svg, x + wide / 2.0, y - 4.0, "middle", &short(*value));
         }
         let middle = left + (group_width - GROUP_GAP) / 2.0;
-        text(
-            &mut svg,
-            middle,
-            TOP + PLOT_HEIGHT + 18.0,
-            "middle",
-            &group.label,
-        );
+        text(&mut svg, middle, TOP + PLOT_HEIGHT + 18.0, "middle", &group.label);
     }
     svg.push_str("</svg>\n");
     svg

@@ -74,7 +74,10 @@ pub(crate) fn run(scale: Scale) -> Result<()> {
             })?;
             let rows = rows(&image, &model)?;
             if matches!(model, Model::Spinning(_)) {
-                ensure!(rows == self::rows(&image, &model)?, "two runs on the {name} differ");
+                ensure!(
+                    rows == self::rows(&image, &model)?,
+                    "two runs on the {name} differ"
+                );
             }
             print(name, files, seed, &image, &rows)?;
             series = rows.iter().map(|row| row.name).collect();
@@ -188,7 +191,9 @@ fn print(drive: &str, files: u64, seed: &Seed, image: &Path, rows: &[Row]) -> Re
         seed.lines / 2,
         seed.lines
     );
-    println!("| read-ahead | seconds | less than before | seed's seconds | seed's gain | requests | mean KiB |");
+    println!(
+        "| read-ahead | seconds | less than before | seed's seconds | seed's gain | requests | mean KiB |"
+    );
     println!("|---|---|---|---|---|---|---|");
     let seed_gain = 100.0 * f64::from(seed.none - seed.forward) / f64::from(seed.none);
     let mut before: Option<f64> = None;
