@@ -107,6 +107,13 @@ fn snapshot_id(filesystem: &Filesystem) -> Result<SubvolumeId> {
     Ok(filesystem.resolve(top, b"/snap1", Follow::All)?.subvolume)
 }
 
+/// A sweep with a window other than the usual one.
+fn window(mebibytes: u64) -> ReadAhead {
+    ReadAhead::Sweep {
+        window_bytes: ByteCount::new(mebibytes << 20),
+    }
+}
+
 /// Each row gets a drive of its own: what one leaves in the drive's cache must not help the next.
 fn rows(image: &Path, model: &Model) -> Result<Vec<Row>> {
     let modes = [
@@ -114,6 +121,8 @@ fn rows(image: &Path, model: &Model) -> Result<Vec<Row>> {
         ("forward", ReadAhead::Forward),
         ("forward-always", ReadAhead::ForwardAlways),
         ("sweep", ReadAhead::sweep()),
+        ("sweep, 64 MiB", window(64)),
+        ("sweep, 192 MiB", window(192)),
     ];
     let mut rows = Vec::new();
     for (name, read_ahead) in modes {
