@@ -77,6 +77,14 @@ macro_rules! commands {
                 }
             }
 
+            /// [`Command::attributes_of`] as a set: bit N is the attribute with number N.
+            pub(crate) const fn attribute_set(kind: CommandKind) -> u64 {
+                match kind {
+                    $(CommandKind::$variant => 0 $(| (1 << AttributeKind::$attribute.to_raw()))*,)*
+                    $(CommandKind::$unit => 0,)*
+                }
+            }
+
             /// Hands each attribute that the command has to `sink`, in the order of the wire.
             ///
             /// # Errors

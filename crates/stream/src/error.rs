@@ -49,7 +49,10 @@ pub enum Error {
         version: u32,
     },
     /// A command has a number that is not known.
-    #[error("{place}: command number {number} is not known to version {version} of the stream")]
+    #[error(
+        "{place}: command number {number}{} is not known to version {version} of the stream",
+        InParentheses(CommandKind::from_raw(*number))
+    )]
     CommandUnknown {
         /// Where.
         place: Place,
@@ -59,7 +62,11 @@ pub enum Error {
         version: Version,
     },
     /// An attribute has a number that is not known.
-    #[error("{place}: {command} has an attribute with the unknown number {number}")]
+    #[error(
+        "{place}: {command} has an attribute with number {number}{}, which is not known to version {version} of \
+         the stream",
+        InParentheses(AttributeKind::from_raw(*number))
+    )]
     AttributeUnknown {
         /// Where.
         place: Place,
@@ -67,6 +74,8 @@ pub enum Error {
         command: CommandKind,
         /// The number.
         number: u16,
+        /// The version of the stream.
+        version: Version,
     },
     /// The input failed.
     #[error("cannot read the stream at byte {offset}: {error}")]
@@ -287,6 +296,18 @@ pub enum EncodeProblem {
         /// How much should have come.
         announced_bytes: usize,
     },
+}
+
+/// A name behind its number, where there is one.
+struct InParentheses<T>(Option<T>);
+
+impl<T: fmt::Display> fmt::Display for InParentheses<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(name) => write!(f, " ({name})"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Bytes as hexadecimal digits.

@@ -9,6 +9,8 @@
 //! | hold a command | [`command`] |
 //! | write streams | [`encoder`] |
 //! | send snapshots | [`mod@send`] |
+//! | read streams | [`decoder`] |
+//! | print them | [`dump`] |
 //! | know what went wrong | [`error`] |
 //!
 //! The numbers, names and limits of the format are in `buttress_format::send`.
@@ -19,11 +21,15 @@
 )]
 
 pub mod command;
+pub mod decoder;
+pub mod dump;
 pub mod encoder;
 pub mod error;
 pub mod send;
 
 pub use buttress_format::send::{AttributeKind, CommandKind, EncodedCompression, Version};
 pub use command::Command;
+pub use decoder::{Decoder, Frame, Streams};
+pub use dump::TextDump;
 pub use encoder::{Encoder, PendingData};
 pub use error::{Error, Result};

@@ -1,0 +1,105 @@
+//! The payload of a command: attributes, found and checked in one pass.
+
+use crate::command::{AttributeSource, Command};
+use crate::error::{CommandProblem, Error, Place, Result, StreamProblem};
+use buttress_format::send::{
+    ATTRIBUTE_HEADER_BYTES, AttributeKind, CommandKind, UNSIZED_ATTRIBUTE_HEADER_BYTES, Version,
+};
+
+/// One more than the largest number of an attribute.
+const ATTRIBUTE_SLOTS: usize = AttributeKind::ALL.len() + 1;
+
+/// The attributes of one command by their numbers.
+struct Attributes<'a> {
+    values: [&'a [u8]; ATTRIBUTE_SLOTS],
+    /// Bit N: the attribute with number N is there.
+    present: u64,
+}
+
+impl<'a> AttributeSource<'a> for Attributes<'a> {
+    #[inline]
+    fn attribute(&self, kind: AttributeKind) -> Option<&'a [u8]> {
+        let value = self.values.get(usize::from(kind.to_raw()));
+        value.copied().filter(|_| self.present & bit(kind) != 0)
+    }
+}
+
+const fn bit(kind: AttributeKind) -> u64 {
+    1 << kind.to_raw()
+}
+
+/// Makes a command of its payload, whose checksum was right.
+#[inline]
+pub(super) fn parse<'a>(
+    place: Place,
+    version: Version,
+    command: CommandKind,
+    payload: &'a [u8],
+) -> Result<Command<'a>> {
+    let corrupt = |problem| Error::Corrupt {
+        place,
+        problem: StreamProblem::Command { command, problem },
+    };
+    let allowed = Command::attribute_set(command);
+    let mut attributes = Attributes {
+        values: [&[]; ATTRIBUTE_SLOTS],
+        present: 0,
+    };
+    let mut rest = payload;
+    while !rest.is_empty() {
+        let offset = payload.len().saturating_sub(rest.len());
+        let Some((number, after)) = rest.split_first_chunk::<UNSIZED_ATTRIBUTE_HEADER_BYTES>() else {
+            return Err(corrupt(CommandProblem::Rest {
+                offset,
+                left_bytes: rest.len(),
+            }));
+        };
+        let number = u16::from_le_bytes(*number);
+        let kind = AttributeKind::from_raw(number)
+            .filter(|kind| kind.version() <= version)
+            .ok_or(Error::AttributeUnknown {
+                place,
+                command,
+                number,
+                version,
+            })?;
+        if allowed & bit(kind) == 0 {
+            return Err(corrupt(CommandProblem::AttributeForeign {
+                attribute: kind,
+                offset,
+            }));
+        }
+        if attributes.present & bit(kind) != 0 {
+            return Err(corrupt(CommandProblem::AttributeRepeated {
+                attribute: kind,
+                offset,
+            }));
+        }
+        let value;
+        (value, rest) = if kind == AttributeKind::Data && version.has_unsized_data() {
+            (after, <&[u8]>::default())
+        } else {
+            split_sized(after).map_err(|length_bytes| {
+                corrupt(CommandProblem::AttributeCutShort {
+                    number,
+                    offset,
+                    needed_bytes: ATTRIBUTE_HEADER_BYTES.saturating_add(length_bytes),
+                    left_bytes: rest.len(),
+                })
+            })?
+        };
+        attributes.present |= bit(kind);
+        if let Some(slot) = attributes.values.get_mut(usize::from(number)) {
+            *slot = value;
+        }
+    }
+    Command::from_attributes(command, &attributes).map_err(corrupt)
+}
+
+/// Splits off a value that has its length before it. The error is that length, or 0 when it is cut short itself.
+#[inline]
+fn split_sized(bytes: &[u8]) -> Result<(&[u8], &[u8]), usize> {
+    let (length, after) = bytes.split_first_chunk::<2>().ok_or(0_usize)?;
+    let length = usize::from(u16::from_le_bytes(*length));
+    after.split_at_checked(length).ok_or(length)
+}
