@@ -3,13 +3,14 @@
 //! A seed chooses the history and the kind of volume. A failure names its seed, looks for a smaller history
 //! that still fails, and keeps its streams.
 
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 use buttress_oracle::history::{Strictness, random};
 use buttress_oracle::tools::kernel_missing;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::send::round_trip::{RoundTrip, Sums};
 use buttress_proof::send::volumes::Flavour;
 use buttress_proof::send::{FORMATS, Sender};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 const SEEDS: u64 = 60;
 
 /// How long a failing history is made smaller.
-const TIME_TO_LOOK: Duration = Duration::from_secs(60);
+const TIME_TO_LOOK: Duration = Duration::from_secs(20);
 
 fn one(seed: u64, sender: Sender) -> Result<Sums> {
     let round_trip = RoundTrip {
@@ -38,40 +39,42 @@ fn seeded(seed: u64, sender: Sender) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Seeds count up from `first_seed` until the time is over; several runs share them.
+/// Seeds count up from `first_seed` until the time is over; several threads share them. Failures are gathered,
+/// because the rest of a night should not be lost to the first of them.
 fn soak(first_seed: u64, time: Duration) -> Result<Outcome> {
     if let Some(reason) = kernel_missing() {
         return Ok(Outcome::Skipped(reason));
     }
     let start = Instant::now();
     let next = AtomicU64::new(first_seed);
-    let worker = || -> Result<Sums> {
-        let mut sum = Sums::default();
+    let gathered = Mutex::new((Sums::default(), Vec::new()));
+    let worker = || {
         while start.elapsed() < time {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            sum += one(seed, Sender::under_test()).with_context(|| format!("seed {seed}"))?;
+            let result = one(seed, Sender::under_test());
+            let mut gathered = gathered.lock().unwrap_or_else(|poison| poison.into_inner());
+            match result {
+                Ok(sums) => gathered.0 += sums,
+                Err(error) => {
+                    println!("soak: seed {seed}: {error:#}");
+                    gathered.1.push(seed);
+                }
+            }
         }
-        Ok(sum)
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let results: Vec<Result<Sums>> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
-        let join = |worker: std::thread::ScopedJoinHandle<'_, Result<Sums>>| {
-            worker
-                .join()
-                .unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked")))
-        };
-        workers.into_iter().map(join).collect()
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(worker);
+        }
     });
-    let mut sum = Sums::default();
-    for result in results {
-        sum += result?;
-    }
+    let (sums, failed) = gathered.into_inner().unwrap_or_else(|poison| poison.into_inner());
     let end = next.into_inner();
     println!(
-        "soak: {} histories, seeds [{first_seed}, {end}): {sum}",
+        "soak: {} histories, seeds [{first_seed}, {end}): {sums}",
         end - first_seed
     );
+    ensure!(failed.is_empty(), "{} seeds failed: {failed:?}", failed.len());
     Ok(Outcome::Passed)
 }
 
