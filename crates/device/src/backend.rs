@@ -26,6 +26,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
         512
     }
 
+    /// Whether the medium is known to turn, so that going elsewhere costs milliseconds.
+    fn is_rotational(&self) -> bool {
+        false
+    }
+
     /// Whether writes are allowed.
     fn is_writable(&self) -> bool;
 

@@ -71,6 +71,7 @@ struct Inner {
     engine: Box<dyn RunReads>,
     max_request_bytes: u64,
     notices: Vec<String>,
+    rotational: bool,
 }
 
 impl Device {
@@ -132,6 +133,7 @@ impl Device {
         let max_request_bytes = options.max_request_bytes;
         Self {
             inner: Arc::new(Inner {
+                rotational: core.backend.is_rotational(),
                 core,
                 engine,
                 max_request_bytes,
@@ -156,6 +158,7 @@ impl Device {
             engine,
             max_request_bytes: MAX_REQUEST_BYTES,
             notices: Vec::new(),
+            rotational: matches!(model, Model::Spinning(_)),
         };
         Self {
             inner: Arc::new(inner),
@@ -188,6 +191,13 @@ impl Device {
     #[must_use]
     pub fn sector_bytes(&self) -> u32 {
         self.core().backend.sector_bytes()
+    }
+
+    /// Whether its medium is known to turn: a simulated spinning disk, or a block device (or the one under an image
+    /// file) of which the kernel says so. Virtual disks often say so without turning.
+    #[must_use]
+    pub fn is_rotational(&self) -> bool {
+        self.inner.rotational
     }
 
     /// The engine in use; not the one that was asked for, where that was refused.

@@ -260,6 +260,10 @@ impl Backend for FaultyBackend {
         self.inner.sector_bytes()
     }
 
+    fn is_rotational(&self) -> bool {
+        self.inner.is_rotational()
+    }
+
     fn is_writable(&self) -> bool {
         self.inner.is_writable()
     }

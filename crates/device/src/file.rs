@@ -89,6 +89,7 @@ struct FileBackend {
     is_block_device: bool,
     writable: bool,
     direct: bool,
+    rotational: bool,
     size_bytes: u64,
     sector_bytes: u32,
 }
@@ -109,6 +110,7 @@ impl FileBackend {
         };
         Ok(Self {
             name: Arc::clone(name),
+            rotational: system::is_rotational(&file, is_block_device),
             file,
             is_block_device,
             writable: options.write,
@@ -214,6 +216,10 @@ impl Backend for FileBackend {
 
     fn sector_bytes(&self) -> u32 {
         self.sector_bytes
+    }
+
+    fn is_rotational(&self) -> bool {
+        self.rotational
     }
 
     fn is_writable(&self) -> bool {

@@ -1,7 +1,8 @@
 //! The node cache: checked blocks by address and generation, and the budget of everything held ahead.
 //!
 //! One budget is split in two: three quarters hold checked blocks (`NodeCache`), one quarter bounds what all
-//! cursors together have read ahead and not yet looked at (`ReadAheadPool`). What is not counted is what
+//! cursors together have read ahead and not yet looked at (`ReadAheadPool`). A sweep that holds back blocks on a
+//! spinning disk may borrow two thirds of the cache's part for as long as it does (`Loan`). What is not counted is what
 //! callers hold on to: a block that was evicted stays in memory while a cursor or an item refers to it.
 //!
 //! The key is address *and* generation: an address is used again after its block was freed, and the generation
@@ -23,7 +24,7 @@ use quick_cache::{OptionsBuilder, Weighter};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a cached block takes beside its bytes: header, reference counts, the cache's own records.
 const BLOCK_OVERHEAD_BYTES: u64 = 320;
@@ -70,6 +71,8 @@ type Blocks = Cache<BlockId, TreeBlock, BlockWeight, BuildHasherDefault<DefaultH
 #[derive(Debug)]
 pub(crate) struct NodeCache {
     blocks: Blocks,
+    /// Whether a part of the budget is lent.
+    lent: AtomicBool,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -133,6 +136,7 @@ impl NodeCache {
         };
         Self {
             blocks,
+            lent: AtomicBool::new(false),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -211,7 +215,7 @@ fn fits(pointer: &BlockPointer, block: &TreeBlock) -> bool {
 /// How much all cursors of a forest together may hold that was read ahead.
 #[derive(Debug)]
 pub(crate) struct ReadAheadPool {
-    capacity_bytes: u64,
+    capacity_bytes: AtomicU64,
     used_bytes: AtomicU64,
 }
 
@@ -225,7 +229,7 @@ pub(crate) struct Reservation {
 impl ReadAheadPool {
     pub(crate) fn new(capacity: ByteCount) -> Arc<Self> {
         Arc::new(Self {
-            capacity_bytes: capacity.get(),
+            capacity_bytes: AtomicU64::new(capacity.get()),
             used_bytes: AtomicU64::new(0),
         })
     }
@@ -237,20 +241,25 @@ impl ReadAheadPool {
 
     /// Room for `bytes`, or `None` when the pool has less left.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
-        self.used_bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes)
-                    .filter(|used| *used <= self.capacity_bytes)
-            })
-            .ok()?;
-        Some(Reservation {
+        self.take(bytes).then(|| Reservation {
             pool: Arc::clone(self),
             bytes,
         })
     }
 
+    /// Takes `bytes` from the pool, if it has them.
+    fn take(&self, bytes: u64) -> bool {
+        let capacity_bytes = self.capacity_bytes.load(Ordering::Relaxed);
+        let taken = self
+            .used_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|used| *used <= capacity_bytes)
+            });
+        taken.is_ok()
+    }
+
     pub(crate) fn capacity(&self) -> ByteCount {
-        ByteCount::new(self.capacity_bytes)
+        ByteCount::new(self.capacity_bytes.load(Ordering::Relaxed))
     }
 
     pub(crate) fn used(&self) -> ByteCount {
@@ -258,9 +267,84 @@ impl ReadAheadPool {
     }
 }
 
+impl Reservation {
+    /// Takes `bytes` more from the pool, if it has them.
+    pub(crate) fn grow(&mut self, bytes: u64) -> bool {
+        let grown = self.pool.take(bytes);
+        if grown {
+            self.bytes = self.bytes.saturating_add(bytes);
+        }
+        grown
+    }
+
+    /// Gives `bytes` back, at most all.
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.pool.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// How much is reserved.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.pool.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The parts of the cache's budget that are lent; the rest stays.
+const LENT_PARTS: u64 = 2;
+const LENT_OF: u64 = 3;
+
+/// A part of the cache's budget, for one borrower at a time. When dropped, the cache has it again.
+///
+/// What the borrower reserved must have been given back by then.
+#[derive(Debug)]
+pub(crate) struct Loan {
+    cache: Arc<NodeCache>,
+    pool: Arc<ReadAheadPool>,
+    bytes: u64,
+}
+
+impl Loan {
+    /// Takes a part of the cache's budget, unless it is lent already. `pool` stands for what is lent; it is empty
+    /// while nothing is.
+    pub(crate) fn new(cache: &Arc<NodeCache>, pool: &Arc<ReadAheadPool>) -> Option<Self> {
+        if cache.lent.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let capacity = cache.blocks.capacity();
+        let bytes = capacity
+            .checked_div(LENT_OF)
+            .unwrap_or(0)
+            .saturating_mul(LENT_PARTS);
+        cache.blocks.set_capacity(capacity.saturating_sub(bytes));
+        // What the cache gave up, which is a little less where shards round.
+        let bytes = capacity.saturating_sub(cache.blocks.capacity());
+        pool.capacity_bytes.store(bytes, Ordering::Relaxed);
+        Some(Self {
+            cache: Arc::clone(cache),
+            pool: Arc::clone(pool),
+            bytes,
+        })
+    }
+
+    /// What was lent, to reserve from.
+    pub(crate) const fn pool(&self) -> &Arc<ReadAheadPool> {
+        &self.pool
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.pool.capacity_bytes.store(0, Ordering::Relaxed);
+        let blocks = &self.cache.blocks;
+        blocks.set_capacity(blocks.capacity().saturating_add(self.bytes));
+        self.cache.lent.store(false, Ordering::Release);
     }
 }
 
@@ -278,8 +362,28 @@ mod tests {
         assert_eq!(pool.used().get(), 2 * (16_384 + BLOCK_OVERHEAD_BYTES));
         drop(first);
         assert!(pool.reserve_block(16_384).is_some());
+        let mut second = second.unwrap();
+        assert!(!second.grow(40_000) && second.grow(100));
+        assert_eq!(second.bytes(), 16_384 + BLOCK_OVERHEAD_BYTES + 100);
+        second.shrink(1_000_000);
+        assert_eq!((second.bytes(), pool.used()), (0, ByteCount::ZERO));
         drop(second);
         assert_eq!(pool.used(), ByteCount::ZERO);
         assert!(ReadAheadPool::new(ByteCount::ZERO).reserve_block(4096).is_none());
+    }
+
+    #[test]
+    fn a_loan_comes_out_of_the_cache_and_goes_back() {
+        let cache = Arc::new(NodeCache::new(ByteCount::new(96 << 20), 16_384));
+        let pool = ReadAheadPool::new(ByteCount::ZERO);
+        let whole = cache.blocks.capacity();
+        let loan = Loan::new(&cache, &pool).unwrap();
+        assert!(Loan::new(&cache, &pool).is_none());
+        assert_eq!(pool.capacity().get() + cache.blocks.capacity(), whole);
+        assert!(pool.capacity().get() > whole / 2);
+        assert!(loan.pool().reserve(1 << 20).is_some());
+        drop(loan);
+        assert_eq!((pool.capacity().get(), cache.blocks.capacity()), (0, whole));
+        assert!(Loan::new(&cache, &pool).is_some());
     }
 }

@@ -3,7 +3,7 @@
 //! A [`Forest`] does not know which trees there are; whoever has a root pointer asks for its [`Tree`]. Readers
 //! on any number of threads share it.
 
-use crate::cache::{CacheStatistics, NodeCache, ReadAheadPool};
+use crate::cache::{CacheStatistics, Loan, NodeCache, ReadAheadPool};
 use crate::error::{Error, Failure, Result};
 use crate::pointer::{BlockPointer, LEVELS_MAX, RootPointer};
 use crate::read_ahead::batch::Batch;
@@ -22,8 +22,10 @@ pub use crate::reader::CHECK_COST_PER_4_KIB;
 #[derive(Debug)]
 pub struct Forest {
     reader: Arc<BlockReader>,
-    cache: NodeCache,
+    cache: Arc<NodeCache>,
     ahead: Arc<ReadAheadPool>,
+    /// What the cache has lent.
+    lent: Arc<ReadAheadPool>,
     workers: Workers,
     budget: ByteCount,
 }
@@ -37,8 +39,9 @@ impl Forest {
         let ahead = ByteCount::new(cache_budget.get().checked_div(4).unwrap_or(0));
         let cached = ByteCount::new(cache_budget.get().saturating_sub(ahead.get()));
         Arc::new(Self {
-            cache: NodeCache::new(cached, reader.node_bytes()),
+            cache: Arc::new(NodeCache::new(cached, reader.node_bytes())),
             ahead: ReadAheadPool::new(ahead),
+            lent: ReadAheadPool::new(ByteCount::ZERO),
             workers: Workers::default(),
             budget: cache_budget,
             reader,
@@ -113,7 +116,7 @@ impl Forest {
     #[must_use]
     pub fn cache_statistics(&self) -> CacheStatistics {
         CacheStatistics {
-            ahead_bytes: self.ahead.used(),
+            ahead_bytes: self.ahead.used().saturating_add(self.lent.used()),
             budget_bytes: self.budget,
             ..self.cache.statistics()
         }
@@ -123,7 +126,12 @@ impl Forest {
         &self.reader
     }
 
-    pub(crate) const fn cache(&self) -> &NodeCache {
+    /// A part of the cache's budget, unless somebody else has it.
+    pub(crate) fn borrow_cache(&self) -> Option<Loan> {
+        Loan::new(&self.cache, &self.lent)
+    }
+
+    pub(crate) fn cache(&self) -> &NodeCache {
         &self.cache
     }
 

@@ -16,6 +16,8 @@
 
 pub(crate) mod batch;
 pub(crate) mod near;
+mod packed;
+mod pass;
 pub(crate) mod queue;
 pub(crate) mod sweep;
 

@@ -9,6 +9,7 @@ use buttress_volume::{ExtentRead, PendingExtent, Rejection, Volume};
 use bytes::Bytes;
 use core::time::Duration;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What checking a block is taken to cost on a simulated device, for each 4 KiB of it.
 ///
@@ -24,6 +25,8 @@ pub(crate) struct BlockReader {
     format: BlockFormat,
     check_cost: Duration,
     simulated: bool,
+    rotational: bool,
+    opened: Instant,
 }
 
 impl BlockReader {
@@ -32,11 +35,17 @@ impl BlockReader {
         let units = format.node_bytes.checked_div(4096).unwrap_or(0).max(1);
         let check_cost = CHECK_COST_PER_4_KIB.saturating_mul(units);
         let simulated = volume.virtual_clock().is_some();
+        let devices = volume.devices();
+        let rotational = devices
+            .iter()
+            .any(|slot| slot.device().is_some_and(|device| device.is_rotational()));
         Self {
             volume,
             format,
             check_cost,
             simulated,
+            rotational,
+            opened: Instant::now(),
         }
     }
 
@@ -55,6 +64,32 @@ impl BlockReader {
     /// Whether everything is to run on the calling thread, because time is simulated.
     pub(crate) const fn is_simulated(&self) -> bool {
         self.simulated
+    }
+
+    /// Whether a device of the volume is said to turn.
+    pub(crate) const fn is_rotational(&self) -> bool {
+        self.rotational
+    }
+
+    /// The time, on the devices' clock.
+    pub(crate) fn now(&self) -> Duration {
+        match self.volume.virtual_clock() {
+            Some(clock) => clock.now(),
+            None => self.opened.elapsed(),
+        }
+    }
+
+    /// Checks a block that was checked before, and was out of sight since.
+    pub(crate) fn check_again(&self, bytes: Bytes, pointer: &BlockPointer) -> Option<TreeBlock> {
+        self.charge_cpu(self.check_cost);
+        TreeBlock::check(bytes, &self.format, &pointer.expectation()).ok()
+    }
+
+    /// Lets a simulated clock move on by computing time.
+    pub(crate) fn charge_cpu(&self, cost: Duration) {
+        if self.simulated {
+            self.volume.charge_cpu(cost);
+        }
     }
 
     /// Asks for blocks, all in one plug: the devices see them in order of address, neighbours merged.
@@ -98,9 +133,7 @@ impl BlockReader {
         let expectation = pointer.expectation();
         let mut failure = None;
         let result = read(&mut |bytes| {
-            if self.simulated {
-                self.volume.charge_cpu(self.check_cost);
-            }
+            self.charge_cpu(self.check_cost);
             let checked = TreeBlock::check(bytes, &self.format, &expectation).map_err(Failure::Block);
             let checked = checked.and_then(|block| match pointer.key_past_end(&block) {
                 None => Ok(block),

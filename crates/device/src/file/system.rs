@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -52,6 +53,27 @@ pub(super) fn direct_alignment_bytes(file: &File) -> u32 {
         }
         _ => 4096,
     }
+}
+
+/// Whether the kernel says of the block device, or of the one that the file lies on, that its medium turns. Virtual
+/// disks often say so too; files whose file system has no one block device never do.
+///
+/// Source: the kernel's documentation "Queue sysfs files", `rotational`.
+pub(super) fn is_rotational(file: &File, is_block_device: bool) -> bool {
+    let Ok(metadata) = file.metadata() else {
+        return false;
+    };
+    let device = if is_block_device {
+        metadata.rdev()
+    } else {
+        metadata.dev()
+    };
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    // A partition has no queue of its own.
+    ["queue", "../queue"].iter().any(|queue| {
+        let path = format!("/sys/dev/block/{major}:{minor}/{queue}/rotational");
+        std::fs::read(path).is_ok_and(|answer| answer.starts_with(b"1"))
+    })
 }
 
 /// Fills all buffers from `offset` on; goes on after short reads.

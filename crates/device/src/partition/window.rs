@@ -49,6 +49,10 @@ impl Backend for Window {
         self.whole.sector_bytes()
     }
 
+    fn is_rotational(&self) -> bool {
+        self.whole.is_rotational()
+    }
+
     fn is_writable(&self) -> bool {
         self.whole.is_writable()
     }

@@ -33,15 +33,18 @@
 //! block. Nodes go through the cache. Leaves are taken from it when they are there, and put into it only as
 //! long as it has room: a sweep never pushes out what others use.
 
+use crate::cache::Reservation;
 use crate::error::Result;
 use crate::forest::Forest;
 use crate::path::Step;
 use crate::pointer::BlockPointer;
 use crate::read_ahead::Toward;
+use crate::read_ahead::pass::Pass;
 use crate::read_ahead::queue::{Queue, Taken};
 use crate::scope::Scope;
 use buttress_format::ByteCount;
 use buttress_format::node::TreeBlock;
+use core::time::Duration;
 
 /// The window of a sweep's first refill.
 pub(crate) const FIRST_WINDOW_BYTES: u64 = 128 << 10;
@@ -60,6 +63,15 @@ pub(crate) const NODES_AHEAD_MIN: u64 = 4;
 /// any number of nodes without children that can be read.
 const ABOVE_MAX: u64 = 64;
 
+/// A window of at least this size shows how fast the disk is.
+const PASS_AFTER_BYTES: u64 = 512 << 10;
+
+/// What comes more slowly than this lies scattered: half of what a spinning disk gives at its inner edge.
+const SLOW_BYTES_PER_SECOND: u64 = 40_000_000;
+
+/// The window of nodes of level 1 for a pass.
+const PASS_NODES_BYTES: u64 = 4 << 20;
+
 /// The state of one sweep.
 #[derive(Debug)]
 pub(crate) struct Sweep {
@@ -69,6 +81,10 @@ pub(crate) struct Sweep {
     window_bytes: u64,
     floor: u8,
     scope: Scope,
+    /// Whether the sweep may yet become a pass over a spinning disk.
+    may_pass: bool,
+    /// How long the walk has waited for blocks of the last window.
+    waited: Duration,
     /// The lowest level first. Empty until the sweep starts.
     stages: Vec<Stage>,
 }
@@ -81,6 +97,61 @@ struct Stage {
     /// Blocks of this level, and between them those of higher levels, parents before children: the order in
     /// which the walk asks for them.
     queue: Queue,
+    /// What comes after the queue, once the sweep is a pass over a spinning disk. Only on the lowest level.
+    pass: Option<Box<Pass>>,
+}
+
+impl Stage {
+    /// How many blocks of this level are planned.
+    fn blocks(&self) -> u64 {
+        let pass = self.pass.as_ref().map_or(0, |pass| pass.leaves());
+        self.queue.blocks().saturating_add(pass)
+    }
+
+    /// How many blocks of higher levels lie between them.
+    fn passed(&self) -> u64 {
+        let pass = self.pass.as_ref().map_or(0, |pass| pass.passed());
+        self.queue.passed().saturating_add(pass)
+    }
+
+    /// Plans a block: it will be the last. False when there is no memory for it.
+    fn has_room(&self, forest: &Forest) -> Option<Option<Reservation>> {
+        if self.pass.is_some() {
+            Some(None)
+        } else {
+            self.queue.room(forest)
+        }
+    }
+
+    fn plan(&mut self, pointer: BlockPointer, reservation: Option<Reservation>) {
+        match &mut self.pass {
+            Some(pass) => pass.plan(pointer),
+            None => self.queue.plan(pointer, reservation),
+        }
+    }
+
+    fn pass_on(&mut self, taken: Taken) {
+        match &mut self.pass {
+            Some(pass) => pass.pass_on(taken),
+            None => self.queue.pass_on(taken),
+        }
+    }
+
+    fn take(&mut self, forest: &Forest) -> Option<Taken> {
+        let taken = self.queue.take(forest);
+        taken.or_else(|| self.pass.as_mut()?.take(forest))
+    }
+
+    fn skip_to(&mut self, pointer: &BlockPointer) -> bool {
+        if self.queue.skip_to(pointer) {
+            return true;
+        }
+        let found = self.pass.as_mut().is_some_and(|pass| pass.skip_to(pointer));
+        if found {
+            self.queue = Queue::default();
+        }
+        found
+    }
 }
 
 impl Sweep {
@@ -93,6 +164,8 @@ impl Sweep {
             window_bytes,
             floor,
             scope,
+            may_pass: false,
+            waited: Duration::ZERO,
             stages: Vec::new(),
         }
     }
@@ -113,16 +186,22 @@ impl Sweep {
         if !self
             .stages
             .first_mut()
-            .is_some_and(|stage| stage.queue.skip_to(pointer))
+            .is_some_and(|stage| stage.skip_to(pointer))
         {
             if pointer.level != self.floor {
                 // Wait with starting until the walk has come down: only then is it known where it begins.
                 return forest.read_block(pointer);
             }
             self.stop();
-            self.start(steps);
+            self.start(forest, steps);
         }
-        match self.take(forest, 0) {
+        let before = self.may_pass.then(|| forest.reader().now());
+        let taken = self.take(forest, 0);
+        if let Some(before) = before {
+            let waited = forest.reader().now().saturating_sub(before);
+            self.waited = self.waited.saturating_add(waited);
+        }
+        match taken {
             Some(taken) => taken.result,
             None => forest.read_block(pointer),
         }
@@ -131,11 +210,14 @@ impl Sweep {
     /// Forgets where it was; what is on its way is let go.
     fn stop(&mut self) {
         self.stages.clear();
+        self.may_pass = false;
         self.window_bytes = self.given_window_bytes.min(FIRST_WINDOW_BYTES);
     }
 
     /// Starts at the child in the last step's slot.
-    fn start(&mut self, steps: &[Step]) {
+    fn start(&mut self, forest: &Forest, steps: &[Step]) {
+        self.may_pass = self.floor == 0 && forest.reader().is_rotational();
+        self.waited = Duration::ZERO;
         let parents = steps.iter().rev().enumerate().map(|(distance, step)| {
             let mut parent = step.clone();
             // Above the last step, the child in the slot is already on the path.
@@ -151,7 +233,7 @@ impl Sweep {
     /// Takes the front of a stage's queue, waiting for it.
     fn take(&mut self, forest: &Forest, index: usize) -> Option<Taken> {
         self.refill(forest, index);
-        self.stages.get_mut(index)?.queue.take(forest)
+        self.stages.get_mut(index)?.take(forest)
     }
 
     /// Fills a stage's queue up to its window when it has little left.
@@ -159,23 +241,28 @@ impl Sweep {
         let window_blocks = self.window_blocks(forest, index);
         let low_blocks = window_blocks.checked_div(REFILL_PARTS).unwrap_or(0);
         match self.stages.get(index) {
-            Some(stage) if stage.queue.blocks() <= low_blocks => {}
+            Some(stage) if stage.blocks() <= low_blocks => {}
             _ => return,
         }
+        if index == 0 && self.may_pass && self.is_slow() {
+            self.begin_pass(forest);
+        }
+        let window_blocks = self.window_blocks(forest, index);
         let mut planned = false;
         while let Some(stage) = self.stages.get(index)
-            && stage.queue.blocks() < window_blocks
-            && let Some(reservation) = stage.queue.room(forest)
+            && stage.blocks() < window_blocks
+            && let Some(reservation) = stage.has_room(forest)
             && let Some(pointer) = self.next_pointer(forest, index)
             && let Some(stage) = self.stages.get_mut(index)
         {
-            stage.queue.plan(pointer, reservation);
+            stage.plan(pointer, reservation);
             planned = true;
         }
         if planned && let Some(stage) = self.stages.get_mut(index) {
             stage.queue.ask(forest);
             if index == 0 {
                 self.window_bytes = self.window_bytes.saturating_mul(2).min(self.given_window_bytes);
+                self.waited = Duration::ZERO;
             }
         }
         // The stage above goes on in time, so that its next node is here when this stage's is used up.
@@ -187,8 +274,34 @@ impl Sweep {
         }
     }
 
+    /// Whether the last window came so slowly that the disk must have gone to and fro for it.
+    fn is_slow(&self) -> bool {
+        // The window was doubled when it had been asked for.
+        let bytes = self.window_bytes.checked_div(2).unwrap_or(0);
+        let ample = bytes.saturating_mul(1_000_000_000) / SLOW_BYTES_PER_SECOND;
+        bytes >= PASS_AFTER_BYTES && self.waited > Duration::from_nanos(ample)
+    }
+
+    /// Goes on as a pass over the disk, where memory can be had for it.
+    fn begin_pass(&mut self, forest: &Forest) {
+        self.may_pass = false;
+        if let Some(stage) = self.stages.first_mut() {
+            stage.pass = Pass::new(forest, self.given_window_bytes).map(Box::new);
+        }
+    }
+
+    fn pass(&self) -> Option<&Pass> {
+        self.stages.first()?.pass.as_deref()
+    }
+
     fn window_blocks(&self, forest: &Forest, index: usize) -> u64 {
         let node_bytes = u64::from(forest.reader().node_bytes());
+        match self.pass() {
+            Some(pass) if index == 0 => return pass.leaves_max(),
+            // A pass wants all nodes of level 1 before it begins.
+            Some(_) if index == 1 => return PASS_NODES_BYTES.checked_div(node_bytes).unwrap_or(1).max(1),
+            _ => {}
+        }
         let blocks = self.window_bytes.checked_div(node_bytes).unwrap_or(1).max(1);
         (0..index).fold(blocks, |blocks, _| {
             blocks
@@ -198,8 +311,19 @@ impl Sweep {
         })
     }
 
+    /// How many blocks of higher levels a stage may hold.
+    fn above_max(&self, forest: &Forest) -> u64 {
+        let held = forest.ahead().capacity().get().checked_div(2).unwrap_or(0);
+        let node_bytes = u64::from(forest.reader().node_bytes()).max(1);
+        match self.pass() {
+            Some(_) => held.checked_div(node_bytes).unwrap_or(0).max(ABOVE_MAX),
+            None => ABOVE_MAX,
+        }
+    }
+
     /// The pointer to the next block of a stage's level, taking nodes from the stage above as needed.
     fn next_pointer(&mut self, forest: &Forest, index: usize) -> Option<BlockPointer> {
+        let above_max = self.above_max(forest);
         loop {
             let stage = self.stages.get_mut(index)?;
             if let Some(parent) = &mut stage.parent {
@@ -214,7 +338,7 @@ impl Sweep {
                 }
                 stage.parent = None;
             }
-            if stage.queue.passed() >= ABOVE_MAX {
+            if stage.passed() >= above_max {
                 return None;
             }
             let taken = self.take(forest, index.checked_add(1)?)?;
@@ -227,7 +351,7 @@ impl Sweep {
                     slot: 0,
                 });
             }
-            stage.queue.pass_on(taken);
+            stage.pass_on(taken);
         }
     }
 }
