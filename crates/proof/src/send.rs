@@ -5,6 +5,7 @@
 //! - [`transfer`]: sends one history in one format, by the kernel or by Buttress, and receives it;
 //! - [`tree`]: what a snapshot holds: names, attributes, content, holes, shared extents;
 //! - [`compare`]: two such trees, and three;
+//! - [`wire`]: the kernel's streams decoded, dumped and encoded again;
 //! - [`round_trip`]: a whole history in every format, and what is kept of one that fails.
 
 pub mod compare;
@@ -12,6 +13,7 @@ pub mod round_trip;
 pub mod transfer;
 pub mod tree;
 pub mod volumes;
+pub mod wire;
 
 /// Who makes the streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::compare::{same_but_for_times_of_directories, same_content, same_holes
 use super::transfer::{receive, send};
 use super::tree::{Tree, of_snapshot};
 use super::volumes::{Flavour, Pair, lend, unused_name};
-use super::{Format, Sender};
+use super::{Format, Sender, wire};
 use anyhow::{Context, Result, ensure};
 use buttress_oracle::history::random::smaller;
 use buttress_oracle::history::{History, Made, Strictness};
@@ -92,6 +92,9 @@ impl RoundTrip<'_> {
         format: Format,
     ) -> Result<Sums> {
         let theirs = send(Sender::Kernel, format, &pair.source, history, made, folder)?;
+        for stream in &theirs {
+            wire::check(stream).with_context(|| stream.display().to_string())?;
+        }
         let kernel = receive(pair, history, &theirs).and_then(|trees| {
             for (number, source, tree) in sent(sources, &trees) {
                 same_but_for_times_of_directories(&format!("s{number}, {}", format.name), source, tree)?;

@@ -1,0 +1,59 @@
+//! The kernel's own streams, decoded, dumped as btrfs-progs dumps them, and encoded again to the same bytes.
+
+use anyhow::{Context, Result, bail, ensure};
+use buttress_oracle::tools::{newest, newest_version, run};
+use buttress_stream::{Decoder, Encoder, TextDump};
+use std::path::Path;
+use std::process::Command;
+
+/// The version of btrfs-progs whose dump is the reference.
+const DUMP_VERSION: (u32, u32) = (6, 14);
+
+/// Checks the stream in the file `path`; its dump only where btrfs-progs is the reference or newer.
+pub fn check(path: &Path) -> Result<()> {
+    let stream = std::fs::read(path)?;
+    let (mut encoded, mut dumped) = (Vec::with_capacity(stream.len()), Vec::new());
+    let mut decoder = Decoder::new(stream.as_slice());
+    let mut dump = TextDump::new();
+    while let Some(frame) = decoder.next_command()? {
+        let encoder = Encoder::new(frame.version());
+        if frame.index() == 1 {
+            encoder.header(&mut encoded);
+        }
+        encoder.encode(frame.command(), &mut encoded)?;
+        dump.line(frame.command(), &mut dumped);
+        let end = encoded.len();
+        let same = stream.get(end - frame.bytes().len()..end) == encoded.get(end - frame.bytes().len()..);
+        ensure!(
+            same,
+            "encoded differently: {:?} at {}",
+            frame.command(),
+            frame.place()
+        );
+    }
+    ensure!(encoded == stream, "something is left after the last command");
+    if newest_version() >= DUMP_VERSION {
+        same_dump(path, &dumped)?;
+    }
+    Ok(())
+}
+
+fn same_dump(path: &Path, dumped: &[u8]) -> Result<()> {
+    let mut theirs = Command::new(newest("btrfs"));
+    let theirs = run(theirs.args(["receive", "--dump", "-f"]).arg(path)).context("btrfs receive --dump")?;
+    let lines = |text: &[u8]| -> Vec<String> {
+        let lines = text.split(|byte| *byte == b'\n');
+        lines.map(|line| line.escape_ascii().to_string()).collect()
+    };
+    if theirs.stdout != dumped {
+        let (theirs, ours) = (lines(&theirs.stdout), lines(dumped));
+        let place = theirs.iter().zip(&ours).take_while(|(a, b)| a == b).count();
+        bail!(
+            "dumped differently in line {}: {:?}, btrfs-progs {:?}",
+            place + 1,
+            ours.get(place),
+            theirs.get(place)
+        );
+    }
+    Ok(())
+}
