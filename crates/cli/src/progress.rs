@@ -27,24 +27,24 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Whether anybody will see it.
+    pub fn is_wanted(context: &Context) -> bool {
+        match context.globals().progress.unwrap_or(When::Auto) {
+            When::Never => false,
+            When::Auto => !context.globals().quiet && io::stderr().is_terminal(),
+            When::Always | When::Json => true,
+        }
+    }
+
     /// Begins to watch a job of the command `name`.
     pub fn start(context: &Context, name: &'static str, progress: Progress) -> Self {
-        let json = match context.globals().progress.unwrap_or(When::Auto) {
-            When::Never => {
-                return Self {
-                    stop: None,
-                    thread: None,
-                };
-            }
-            When::Auto if context.globals().quiet || !io::stderr().is_terminal() => {
-                return Self {
-                    stop: None,
-                    thread: None,
-                };
-            }
-            When::Auto | When::Always => false,
-            When::Json => true,
-        };
+        if !Self::is_wanted(context) {
+            return Self {
+                stop: None,
+                thread: None,
+            };
+        }
+        let json = context.globals().progress == Some(When::Json);
         let (stop, stopped) = bounded::<()>(0);
         let thread = std::thread::spawn(move || {
             let begun = Instant::now();
@@ -77,6 +77,25 @@ impl Drop for Watch {
     }
 }
 
+/// Bytes a second; and percent and time left where it is known what will come.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "figures to look at"
+)]
+fn rate_text(bytes: u64, expected: u64, elapsed: Duration) -> String {
+    let rate = bytes as f64 / elapsed.as_secs_f64().max(1e-3);
+    let shown = Units::default().text(rate as u64);
+    if expected == 0 {
+        return format!(", {shown}/s");
+    }
+    let percent = (bytes as f64 / expected as f64 * 100.0).min(100.0);
+    let left = expected.saturating_sub(bytes) as f64 / rate.max(1.0);
+    let (minutes, seconds) = (left as u64 / 60, left as u64 % 60);
+    format!(", {shown}/s, {percent:.0} %, {minutes}:{seconds:02} left")
+}
+
 fn show(name: &str, progress: &Progress, elapsed: Duration, json: bool) {
     let now = progress.snapshot();
     let line = if json {
@@ -96,8 +115,9 @@ fn show(name: &str, progress: &Progress, elapsed: Duration, json: bool) {
             format!(", {} errors", now.errors)
         };
         let units = Units::default();
+        let rate = rate_text(now.bytes.get(), now.expected.get(), elapsed);
         format!(
-            "\r\x1b[K{name}: {} files, {}{errors}",
+            "\r\x1b[K{name}: {} files, {}{rate}{errors}",
             now.items,
             units.text(now.bytes.get())
         )

@@ -14,6 +14,7 @@
 //! | `content`, `clones` | which data the receiver needs, and where it can clone it from |
 //! | `attributes`, `times` | owner, mode, flags, times, extended attributes |
 //! | `sender` | the order of all that |
+//! | [`estimate`], [`resume`] | how long a stream will be; going on with one that was cut off |
 //! | `output` | commands to bytes, and bytes out |
 //!
 //! What comes out means what the kernel's stream of the same snapshots means. It is shorter: new files get their
@@ -23,6 +24,7 @@ mod attributes;
 mod clones;
 mod content;
 mod error;
+pub mod estimate;
 mod inode;
 mod items;
 mod links;
@@ -30,6 +32,7 @@ mod names;
 mod options;
 mod output;
 mod plan;
+pub mod resume;
 mod sender;
 mod snapshot;
 mod times;
@@ -72,23 +75,28 @@ pub fn send(
             "compressed data needs version 2 of the stream: ask for that, or leave it out",
         ));
     }
-    let (mut output, drain) = output::Output::new(options, progress);
+    let (mut output, drain) = output::Output::new(options, options.skip_bytes, progress);
     std::thread::scope(|scope| {
-        let writing = scope.spawn(move || drain.run(sink, options.skip_bytes));
+        let writing = scope.spawn(move || drain.run(sink));
         let made = make_stream(snapshot, options, &mut output, progress);
-        let commands = output.commands();
+        let summary = made.map(|inodes| Summary::new(inodes, &output));
         drop(output);
-        let written = writing
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         // Where both ends failed, the output's failure is the cause.
-        let stream_bytes = written?;
-        Ok(Summary {
-            inodes: made?,
-            commands,
-            stream_bytes: ByteCount::new(stream_bytes),
-        })
+        writing
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        summary
     })
+}
+
+impl Summary {
+    const fn new(inodes: u64, output: &output::Output<'_>) -> Self {
+        Self {
+            inodes,
+            commands: output.commands(),
+            stream_bytes: ByteCount::new(output.position()),
+        }
+    }
 }
 
 fn make_stream<'a>(

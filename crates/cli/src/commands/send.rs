@@ -2,15 +2,18 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Seek as _, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use buttress_format::ByteCount;
 use buttress_fs::{Follow, Progress};
 use buttress_stream::Version;
-use buttress_stream::send::{self, Options, Snapshot};
+use buttress_stream::send::resume::{Digest, Token};
+use buttress_stream::send::{self, Options, Snapshot, estimate};
 use buttress_tree::ReadAhead;
 use clap::{Args, ValueEnum};
+use serde_json::json;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
@@ -47,6 +50,14 @@ pub struct Send {
     /// Version of the stream; 0 is the newest
     #[arg(long, value_name = "N")]
     proto: Option<u32>,
+    /// Send nothing; say how long the stream will be and how many inodes it is about. By default from a part of the
+    /// metadata, to about two percent; `exact` goes over all of it, but reads no data
+    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "sample")]
+    estimate: Option<How>,
+    /// Go on with a send that was cut off: what it printed when it ended. Its last number is how many bytes the
+    /// receiver has; put the true one there. A file named by -f is continued
+    #[arg(long, value_name = "TOKEN", conflicts_with = "estimate")]
+    resume: Option<Token>,
     /// How the trees are read ahead
     #[arg(long, value_enum, default_value_t = Ahead::Sweep, value_name = "MODE")]
     read_ahead: Ahead,
@@ -65,6 +76,15 @@ enum Ahead {
     Sweep,
 }
 
+/// How to estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum How {
+    /// From a part of the metadata
+    Sample,
+    /// From all of the metadata
+    Exact,
+}
+
 impl From<Ahead> for ReadAhead {
     fn from(ahead: Ahead) -> Self {
         match ahead {
@@ -81,50 +101,32 @@ impl Subcommand for Send {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let version = self.version()?;
-        if self.file.is_none() && io::stdout().is_terminal() {
+        if self.estimate.is_none() && self.file.is_none() && io::stdout().is_terminal() {
             return Err(anyhow!("a send stream is not written to a terminal"))
                 .context(Advice::new("redirect it, or name a file with -f"));
         }
-        let mut images = Images::new(context);
-        let mut open = |argument: &OsString| open_snapshot(&mut images, argument);
-        let parent = self.parent.as_ref().map(&mut open).transpose()?;
-        let mut sources: Vec<Snapshot> = self.clone_sources.iter().map(&mut open).collect::<Result<_>>()?;
-        let snapshots: Vec<Snapshot> = self.snapshots.iter().map(&mut open).collect::<Result<_>>()?;
-        let mut sink = self.sink()?;
+        let sends = self.plan(context, version)?;
         let progress = Progress::new();
-        let watch = Watch::start(context, "send", progress.clone());
-        for (number, snapshot) in snapshots.iter().enumerate() {
-            let parent = match (&parent, self.clone_sources.is_empty()) {
-                (None, false) => Some(good_parent(snapshot, &sources)?),
-                _ => parent.clone(),
-            };
-            let options = Options {
-                parent,
-                clone_sources: sources.clone(),
-                version,
-                no_data: self.no_data,
-                compressed_data: self.compressed_data,
-                read_ahead: self.read_ahead.into(),
-                omit_header: self.omit_ends && number > 0,
-                omit_end: self.omit_ends && number.saturating_add(1) < snapshots.len(),
-                ..Options::default()
-            };
-            let summary = send::send(snapshot, &options, sink.as_mut(), &progress);
-            let summary = summary.with_context(|| name_of(snapshot))?;
-            if context.globals().verbose > 0 {
-                context.notice(format_args!(
-                    "{}: {} inodes, {} commands, {} bytes",
-                    name_of(snapshot),
-                    summary.inodes,
-                    summary.commands,
-                    summary.stream_bytes
-                ));
-            }
-            // What was sent can be cloned from.
-            sources.push(snapshot.clone());
+        if let Some(how) = self.estimate {
+            return estimate(context, how, &sends, &progress);
         }
-        sink.flush()?;
+        let digest = Digest::of(sends.iter().map(|(snapshot, options)| (snapshot, options)));
+        let offset = self.resume_offset(digest)?;
+        let mut sink = self.sink(offset)?;
+        expect(context, &sends, offset, &progress);
+        let watch = Watch::start(context, "send", progress.clone());
+        let result = send_all(context, sends, offset, sink.as_mut(), &progress);
         watch.end();
+        result
+            .and_then(|()| Ok(sink.flush()?))
+            .inspect_err(|_| {
+                let offset = offset.saturating_add(progress.snapshot().bytes.get());
+                let token = Token { digest, offset };
+                context.warn(format_args!(
+                    "the stream was cut off after {offset} bytes; to go on, repeat the command with --resume {token} \
+                     (in place of {offset}, the number of bytes that arrived)"
+                ));
+            })?;
         Ok(Outcome::Done)
     }
 }
@@ -139,14 +141,162 @@ impl Send {
         })
     }
 
-    fn sink(&self) -> Result<Box<dyn Write + std::marker::Send>> {
-        Ok(match &self.file {
-            Some(path) => {
-                Box::new(fs::File::create(path).with_context(|| format!("creating {}", path.display()))?)
-            }
-            None => Box::new(DirectOutput::stdout()?),
-        })
+    /// What is sent, in order, and how.
+    fn plan(&self, context: &Context, version: Version) -> Result<Vec<(Snapshot, Options)>> {
+        let mut images = Images::new(context);
+        let mut open = |argument: &OsString| open_snapshot(&mut images, argument);
+        let parent = self.parent.as_ref().map(&mut open).transpose()?;
+        let mut sources: Vec<Snapshot> = self.clone_sources.iter().map(&mut open).collect::<Result<_>>()?;
+        let snapshots: Vec<Snapshot> = self.snapshots.iter().map(&mut open).collect::<Result<_>>()?;
+        let count = snapshots.len();
+        let mut sends = Vec::with_capacity(count);
+        for (number, snapshot) in snapshots.into_iter().enumerate() {
+            let parent = match (&parent, self.clone_sources.is_empty()) {
+                (None, false) => Some(good_parent(&snapshot, &sources)?),
+                _ => parent.clone(),
+            };
+            let options = Options {
+                parent,
+                clone_sources: sources.clone(),
+                version,
+                no_data: self.no_data,
+                compressed_data: self.compressed_data,
+                read_ahead: self.read_ahead.into(),
+                omit_header: self.omit_ends && number > 0,
+                omit_end: self.omit_ends && number.saturating_add(1) < count,
+                ..Options::default()
+            };
+            // What was sent can be cloned from.
+            sources.push(snapshot.clone());
+            sends.push((snapshot, options));
+        }
+        Ok(sends)
     }
+
+    /// How many bytes the receiver has already.
+    fn resume_offset(&self, digest: Digest) -> Result<u64> {
+        let Some(token) = self.resume else { return Ok(0) };
+        if token.digest != digest {
+            return Err(anyhow!("--resume: the token belongs to another stream")).context(Advice::new(
+                "give the same snapshots and options as before; what was sent must not have been made anew since",
+            ));
+        }
+        Ok(token.offset)
+    }
+
+    /// Where the stream goes from its byte `offset` on.
+    fn sink(&self, offset: u64) -> Result<Box<dyn Write + std::marker::Send>> {
+        let Some(path) = &self.file else {
+            return Ok(Box::new(DirectOutput::stdout()?));
+        };
+        let open = || -> Result<fs::File> {
+            if offset == 0 {
+                return Ok(fs::File::create(path)?);
+            }
+            let mut file = fs::OpenOptions::new().write(true).open(path)?;
+            let bytes = file.metadata()?.len();
+            if bytes < offset {
+                bail!(
+                    "it has {bytes} bytes, fewer than the {offset} of the token: put {bytes} at the token's end"
+                );
+            }
+            file.set_len(offset)?;
+            file.seek(io::SeekFrom::Start(offset))?;
+            Ok(file)
+        };
+        Ok(Box::new(
+            open().with_context(|| format!("opening {}", path.display()))?,
+        ))
+    }
+}
+
+/// Sends one after the other, leaving out the first `skip_bytes` of all.
+fn send_all(
+    context: &Context,
+    sends: Vec<(Snapshot, Options)>,
+    skip_bytes: u64,
+    sink: &mut (dyn Write + std::marker::Send),
+    progress: &Progress,
+) -> Result<()> {
+    let mut total_bytes = 0_u64;
+    for (snapshot, mut options) in sends {
+        options.skip_bytes = skip_bytes.saturating_sub(total_bytes);
+        let summary = send::send(&snapshot, &options, sink, progress).with_context(|| name_of(&snapshot))?;
+        if context.globals().verbose > 0 {
+            context.notice(format_args!(
+                "{}: {} inodes, {} commands, {} bytes",
+                name_of(&snapshot),
+                summary.inodes,
+                summary.commands,
+                summary.stream_bytes
+            ));
+        }
+        total_bytes = total_bytes.saturating_add(summary.stream_bytes.get());
+    }
+    if total_bytes < skip_bytes {
+        bail!("--resume: the stream has only {total_bytes} bytes, the token says {skip_bytes}");
+    }
+    Ok(())
+}
+
+/// Tells the progress what will come, where that can be said from a glance and somebody watches.
+fn expect(context: &Context, sends: &[(Snapshot, Options)], offset: u64, progress: &Progress) {
+    if !Watch::is_wanted(context) || sends.iter().any(|(_, options)| options.parent.is_some()) {
+        return;
+    }
+    let guess =
+        |(snapshot, options): &(Snapshot, Options)| estimate::sample(snapshot, options, &Progress::new());
+    let estimates: Result<Vec<_>, _> = sends.iter().map(guess).collect();
+    // A volume that cannot be read is told by the send itself.
+    if let Ok(estimates) = estimates {
+        let bytes: u64 = estimates.iter().map(|estimate| estimate.stream_bytes.get()).sum();
+        progress.expect(ByteCount::new(bytes.saturating_sub(offset)));
+    }
+}
+
+/// Prints how long the stream will be.
+fn estimate(
+    context: &Context,
+    how: How,
+    sends: &[(Snapshot, Options)],
+    progress: &Progress,
+) -> Result<Outcome> {
+    let mut rows = Vec::new();
+    for (snapshot, options) in sends {
+        let estimate = match how {
+            How::Sample => estimate::sample(snapshot, options, progress),
+            How::Exact => estimate::exact(snapshot, options, progress),
+        };
+        rows.push((name_of(snapshot), estimate.with_context(|| name_of(snapshot))?));
+    }
+    if context.json() {
+        let rows = rows.iter().map(|(name, estimate)| {
+            json!({
+                "snapshot": name,
+                "stream-bytes": estimate.stream_bytes.get(),
+                "inodes": estimate.inodes,
+                "uncertainty": estimate.uncertainty,
+            })
+        });
+        context.print_json("send-estimate", rows.collect())?;
+        return Ok(Outcome::Done);
+    }
+    let mut out = context.stdout();
+    for (name, estimate) in rows {
+        let percent = estimate.uncertainty * 100.0;
+        let exactness = if estimate.uncertainty > 0.0 {
+            format!(" (within about {percent:.1} %)")
+        } else {
+            String::new()
+        };
+        writeln!(
+            out,
+            "{name}: {} bytes of stream, {} inodes{exactness}",
+            estimate.stream_bytes, estimate.inodes
+        )?;
+    }
+    out.flush()?;
+    Ok(Outcome::Done)
 }
 
 fn name_of(snapshot: &Snapshot) -> String {

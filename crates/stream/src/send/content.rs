@@ -429,7 +429,6 @@ impl Content {
         };
         let end = range.end().min(self.size);
         let file_bytes = end.checked_distance_from(range.offset).unwrap_or(ByteCount::ZERO);
-        let pending = sources.stored.start(&self.metadata, range.offset, extent)?;
         let write = StoredWrite {
             offset: range.offset,
             file_bytes,
@@ -438,12 +437,11 @@ impl Content {
             compression: encoding(extent.compression, sources.new),
         };
         self.written_to(end);
-        output.stored(
-            Arc::clone(&self.path),
-            write,
-            pending,
-            extent.disk_bytes.to_usize().unwrap_or(usize::MAX),
-        )
+        let bytes = extent.disk_bytes.to_usize().unwrap_or(usize::MAX);
+        let metadata = &self.metadata;
+        output.stored(Arc::clone(&self.path), write, bytes, || {
+            Ok(sources.stored.start(metadata, range.offset, extent)?)
+        })
     }
 
     /// Sends content that lies in the tree.
@@ -486,7 +484,7 @@ impl Content {
             .new
             .filesystem()
             .open_known(self.metadata.clone(), Some(known))?;
-        output.content(Arc::clone(&self.path), file.reader_of(offset..end))
+        output.content(Arc::clone(&self.path), &file, offset..end)
     }
 
     fn write(&mut self, offset: FileOffset, data: &[u8], output: &mut Output<'_>) -> Result<()> {
@@ -514,7 +512,7 @@ impl Content {
             .new
             .filesystem()
             .open_known(self.metadata.clone(), Some(run))?;
-        output.content(Arc::clone(&self.path), file.reader_of(wanted))
+        output.content(Arc::clone(&self.path), &file, wanted)
     }
 
     /// The file has no more items that differ. Returns whether any content was sent.

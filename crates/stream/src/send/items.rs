@@ -50,6 +50,8 @@ pub(crate) struct Gatherer<'a> {
     new: &'a Snapshot,
     old: Option<&'a Snapshot>,
     progress: &'a Progress,
+    /// Where to end.
+    last: ObjectId,
     current: Option<Gathering>,
 }
 
@@ -66,8 +68,15 @@ impl<'a> Gatherer<'a> {
             new,
             old,
             progress,
+            last: ObjectId::LAST_FREE,
             current: None,
         }
+    }
+
+    /// Ends after this inode.
+    pub(crate) const fn up_to(mut self, last: InodeNumber) -> Self {
+        self.last = last.object_id();
+        self
     }
 
     /// Goes over all that differs.
@@ -110,6 +119,9 @@ impl<'a> Gatherer<'a> {
             count = count.wrapping_add(1);
             if count.is_multiple_of(256) {
                 self.progress.check()?;
+            }
+            if change.key.objectid > self.last {
+                break;
             }
             let difference = Difference {
                 key: change.key,

@@ -3,6 +3,9 @@
 //! Commands that carry file data wait in a queue for their reads, which are all under way at once; what follows
 //! them waits behind them, encoded already. What is finished goes to a thread that writes it out, in large pieces.
 //!
+//! How long a command is, is known before its data is read. So a stream can be measured without reading any, and
+//! one that goes on where an earlier one was cut off reads only what it writes.
+//!
 //! Bounds: [`QUEUE_BYTES_MAX`] of data under way and [`QUEUE_SEGMENTS_MAX`] reads; [`PIECES_MAX`] pieces of
 //! [`PIECE_BYTES`] on their way out.
 
@@ -12,7 +15,9 @@ use crate::send::error::{Error, Result};
 use crate::send::options::Options;
 use buttress_format::send::Version;
 use buttress_format::{ByteCount, FileOffset};
-use buttress_fs::{Content, FileReader, PendingStored, Progress};
+use buttress_fs::{Content, File, FileReader, PendingStored, Progress};
+use bytes::Bytes;
+use core::ops::Range;
 use crossbeam_channel::{Receiver, Sender};
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -30,6 +35,9 @@ const PIECE_BYTES: usize = 1 << 20;
 /// How many pieces may wait to be written out.
 const PIECES_MAX: usize = 4;
 
+/// The longest hole that a range of data may have inside: what content in the tree leaves of its sector.
+const ZEROS_MAX: usize = 1 << 20;
+
 /// A part of the stream.
 enum Segment {
     /// Finished commands.
@@ -37,6 +45,7 @@ enum Segment {
     /// Content of a file, to be sent as writes.
     Content {
         path: Arc<[u8]>,
+        range: Range<FileOffset>,
         reader: Box<FileReader>,
     },
     /// A compressed extent, to be sent as it is stored.
@@ -72,8 +81,14 @@ pub(crate) struct Output<'a> {
     used: Receiver<Vec<u8>>,
     /// Commands so far.
     commands: u64,
-    /// Bytes handed to the writing thread.
-    written: u64,
+    /// Bytes of the stream so far, those of the queue and those left out among them.
+    position: u64,
+    /// Bytes of the stream to leave out; all of them when it is only measured.
+    skip: u64,
+    /// How many of the next finished bytes belong to those.
+    cut: usize,
+    /// For commands that are only measured.
+    scratch: Vec<u8>,
 }
 
 impl core::fmt::Debug for Output<'_> {
@@ -83,52 +98,55 @@ impl core::fmt::Debug for Output<'_> {
 }
 
 /// The writing thread's end.
-pub(crate) struct Drain {
+pub(crate) struct Drain<'a> {
     pieces: Receiver<Vec<u8>>,
     used: Sender<Vec<u8>>,
+    progress: &'a Progress,
+    /// Where in the stream the first byte lies.
+    offset: u64,
 }
 
-impl Drain {
-    /// Writes pieces until there are no more, leaving out the first `skip` bytes. Returns how many bytes were
-    /// passed over or written.
+impl Drain<'_> {
+    /// Writes pieces until there are no more.
     ///
     /// # Errors
     /// What the sink says, with how far it got.
-    pub(crate) fn run(self, sink: &mut (dyn Write + Send), mut skip: u64) -> Result<u64, Error> {
-        let mut offset = 0_u64;
-        for mut piece in &self.pieces {
-            let skipped = usize::try_from(skip).unwrap_or(usize::MAX).min(piece.len());
-            skip = skip.saturating_sub(ByteCount::of(skipped).get());
-            offset = offset.saturating_add(ByteCount::of(skipped).get());
-            let mut rest = piece.get(skipped..).unwrap_or_default();
-            while !rest.is_empty() {
-                match sink.write(rest) {
-                    Ok(0) => {
-                        return Err(Error::Output {
-                            offset,
-                            error: io::ErrorKind::WriteZero.into(),
-                        });
-                    }
-                    Ok(bytes) => {
-                        offset = offset.saturating_add(ByteCount::of(bytes).get());
-                        rest = rest.get(bytes..).unwrap_or_default();
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(Error::Output { offset, error }),
-                }
-            }
+    pub(crate) fn run(mut self, sink: &mut (dyn Write + Send)) -> Result<(), Error> {
+        while let Ok(mut piece) = self.pieces.recv() {
+            self.write(&piece, sink)?;
             piece.clear();
             // The other side may be done and gone.
             drop(self.used.try_send(piece));
         }
-        sink.flush().map_err(|error| Error::Output { offset, error })?;
-        Ok(offset)
+        sink.flush().map_err(|error| Error::Output {
+            offset: self.offset,
+            error,
+        })
+    }
+
+    /// Writes a piece, in as many parts as the sink takes.
+    fn write(&mut self, mut rest: &[u8], sink: &mut (dyn Write + Send)) -> Result<(), Error> {
+        while !rest.is_empty() {
+            let written = match sink.write(rest) {
+                Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                other => other,
+            };
+            let written = written.map_err(|error| Error::Output {
+                offset: self.offset,
+                error,
+            })?;
+            self.offset = self.offset.saturating_add(ByteCount::of(written).get());
+            self.progress.advance(0, ByteCount::of(written));
+            rest = rest.get(written..).unwrap_or_default();
+        }
+        Ok(())
     }
 }
 
 impl<'a> Output<'a> {
-    /// A stream, and the end that writes it out.
-    pub(crate) fn new(options: &Options, progress: &'a Progress) -> (Self, Drain) {
+    /// A stream, and the end that writes it out. What is before `skip` is left out.
+    pub(crate) fn new(options: &Options, skip: u64, progress: &'a Progress) -> (Self, Drain<'a>) {
         let (pieces, received) = crossbeam_channel::bounded(PIECES_MAX);
         let (returned, used) = crossbeam_channel::bounded(PIECES_MAX);
         let output = Self {
@@ -142,11 +160,16 @@ impl<'a> Output<'a> {
             pieces,
             used,
             commands: 0,
-            written: 0,
+            position: 0,
+            skip,
+            cut: 0,
+            scratch: Vec::new(),
         };
         let drain = Drain {
             pieces: received,
             used: returned,
+            progress,
+            offset: skip,
         };
         (output, drain)
     }
@@ -171,47 +194,111 @@ impl<'a> Output<'a> {
         self.version.write_bytes_max()
     }
 
+    /// Bytes of the stream so far.
+    pub(crate) const fn position(&self) -> u64 {
+        self.position
+    }
+
     /// The stream's header.
     pub(crate) fn header(&mut self) {
-        self.encoder.header(&mut self.finished);
+        let mut header = Vec::new();
+        self.encoder.header(&mut header);
+        if self.admit(header.len()) {
+            self.finished.extend_from_slice(&header);
+        }
+    }
+
+    /// Counts the next `bytes` of the stream. Returns whether any of them are to be written.
+    fn admit(&mut self, bytes: usize) -> bool {
+        let start = self.position;
+        self.position = start.saturating_add(ByteCount::of(bytes).get());
+        if start < self.skip && self.position > self.skip {
+            self.cut = usize::try_from(self.skip.saturating_sub(start)).unwrap_or(usize::MAX);
+        }
+        self.position > self.skip
+    }
+
+    /// How many bytes a command with data has beside its data.
+    fn overhead_bytes(&mut self, command: &Command<'_>) -> Result<usize> {
+        self.scratch.clear();
+        self.encoder.encode(command, &mut self.scratch)?;
+        Ok(self.scratch.len())
     }
 
     /// Appends a command.
+    #[inline]
     pub(crate) fn command(&mut self, command: &Command<'_>) -> Result<()> {
         self.commands = self.commands.saturating_add(1);
-        if self.queue.is_empty() {
-            self.encoder.encode(command, &mut self.finished)?;
+        if self.position < self.skip {
+            let bytes = self.overhead_bytes(command)?;
+            if !self.admit(bytes) {
+                return Ok(());
+            }
+            self.finished.extend_from_slice(&self.scratch);
             return self.flush_full();
         }
-        if let Some(Segment::Bytes(bytes)) = self.queue.back_mut() {
-            self.encoder.encode(command, bytes)?;
-            return Ok(());
-        }
-        let mut bytes = Vec::new();
-        self.encoder.encode(command, &mut bytes)?;
-        self.queue.push_back(Segment::Bytes(bytes));
-        Ok(())
+        let to = match self.queue.back_mut() {
+            None => &mut self.finished,
+            Some(Segment::Bytes(bytes)) => bytes,
+            Some(_) => {
+                self.queue.push_back(Segment::Bytes(Vec::new()));
+                match self.queue.back_mut() {
+                    Some(Segment::Bytes(bytes)) => bytes,
+                    _ => &mut self.finished,
+                }
+            }
+        };
+        let before = to.len();
+        self.encoder.encode(command, to)?;
+        let bytes = to.len().saturating_sub(before);
+        self.admit(bytes);
+        self.flush_full()
     }
 
-    /// Appends writes for a run of a file, whose reads begin now.
-    pub(crate) fn content(&mut self, path: Arc<[u8]>, mut reader: FileReader) -> Result<()> {
+    /// Appends writes for a range of a file that is all data, whose reads begin now.
+    pub(crate) fn content(&mut self, path: Arc<[u8]>, file: &File, range: Range<FileOffset>) -> Result<()> {
+        let Some(length) = range
+            .end
+            .checked_distance_from(range.start)
+            .and_then(ByteCount::to_usize)
+        else {
+            return Ok(());
+        };
+        let overhead = self.overhead_bytes(&Command::Write {
+            path: &path,
+            offset: range.start,
+            data: &[],
+        })?;
+        let writes = length.div_ceil(self.write_bytes_max());
+        self.commands = self.commands.saturating_add(ByteCount::of(writes).get());
+        if !self.admit(overhead.saturating_mul(writes).saturating_add(length)) {
+            return Ok(());
+        }
+        let mut reader = file.reader_of(range.clone());
         reader.prefetch()?;
         self.queued_bytes = self.queued_bytes.saturating_add(reader.queued_bytes());
         self.queue.push_back(Segment::Content {
             path,
+            range,
             reader: Box::new(reader),
         });
         self.make_room()
     }
 
-    /// Appends an encoded write, whose read has begun.
+    /// Appends an encoded write of `bytes` of data, whose read `start` begins.
     pub(crate) fn stored(
         &mut self,
         path: Arc<[u8]>,
         write: StoredWrite,
-        pending: PendingStored,
         bytes: usize,
+        start: impl FnOnce() -> Result<PendingStored>,
     ) -> Result<()> {
+        self.commands = self.commands.saturating_add(1);
+        let overhead = self.overhead_bytes(&write.command(&path, &[]))?;
+        if !self.admit(overhead.saturating_add(bytes)) {
+            return Ok(());
+        }
+        let pending = start()?;
         self.queued_bytes = self.queued_bytes.saturating_add(bytes);
         self.queue.push_back(Segment::Stored {
             path,
@@ -234,16 +321,10 @@ impl<'a> Output<'a> {
         match self.queue.pop_front() {
             None => {}
             Some(Segment::Bytes(bytes)) => self.finished.extend_from_slice(&bytes),
-            Some(Segment::Content { path, mut reader }) => {
+            Some(Segment::Content { path, range, reader }) => {
                 self.queued_bytes = self.queued_bytes.saturating_sub(reader.queued_bytes());
                 self.progress.check()?;
-                while let Some(chunk) = reader.next_chunk()? {
-                    match chunk.content {
-                        Content::Data(bytes) => self.write(&path, chunk.offset, &bytes)?,
-                        Content::Hole => {}
-                        Content::Damaged(error) => return Err(error.into()),
-                    }
-                }
+                self.finish_content(&path, range, *reader)?;
             }
             Some(Segment::Stored {
                 path,
@@ -254,43 +335,49 @@ impl<'a> Output<'a> {
                 self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
                 self.progress.check()?;
                 let data = pending.wait()?;
-                self.commands = self.commands.saturating_add(1);
-                self.encoder.encode(
-                    &Command::EncodedWrite {
-                        path: &path,
-                        offset: write.offset,
-                        unencoded_file_bytes: write.file_bytes,
-                        unencoded_bytes: write.unencoded_bytes,
-                        unencoded_offset: write.unencoded_offset,
-                        compression: Some(write.compression),
-                        encryption: None,
-                        data: &data,
-                    },
-                    &mut self.finished,
-                )?;
-                self.progress.advance(0, ByteCount::of(data.len()));
+                self.encoder
+                    .encode(&write.command(&path, &data), &mut self.finished)?;
             }
         }
         self.flush_full()
     }
 
-    /// Finishes the writes of data that is at hand.
-    fn write(&mut self, path: &[u8], offset: FileOffset, data: &[u8]) -> Result<()> {
-        let mut at = offset;
-        for data in data.chunks(self.write_bytes_max()) {
-            self.commands = self.commands.saturating_add(1);
-            self.encoder.encode(
-                &Command::Write {
-                    path,
-                    offset: at,
-                    data,
-                },
-                &mut self.finished,
-            )?;
-            at = at.saturating_add(ByteCount::of(data.len()));
+    /// Finishes the writes of a range of a file. They are as long as may be, wherever the extents end.
+    fn finish_content(
+        &mut self,
+        path: &[u8],
+        range: Range<FileOffset>,
+        mut reader: FileReader,
+    ) -> Result<()> {
+        let mut chunk: Option<Bytes> = None;
+        let mut offset = range.start;
+        while let Some(left) = range
+            .end
+            .checked_distance_from(offset)
+            .filter(|left| *left != ByteCount::ZERO)
+        {
+            let bytes = left.to_usize().unwrap_or(usize::MAX).min(self.write_bytes_max());
+            let command = Command::Write {
+                path,
+                offset,
+                data: &[],
+            };
+            let pending = self.encoder.begin_data(&command, bytes, &mut self.finished)?;
+            let mut missing = bytes;
+            while missing > 0 {
+                let mut data = match chunk.take() {
+                    Some(data) => data,
+                    None => next_data(&mut reader)?.unwrap_or_else(|| Bytes::from(vec![0; missing])),
+                };
+                let part = data.split_to(missing.min(data.len()));
+                self.finished.extend_from_slice(&part);
+                missing = missing.saturating_sub(part.len());
+                chunk = (!data.is_empty()).then_some(data);
+            }
+            self.encoder.finish_data(pending, &mut self.finished)?;
+            offset = offset.saturating_add(ByteCount::of(bytes));
             self.flush_full()?;
         }
-        self.progress.advance(0, ByteCount::of(data.len()));
         Ok(())
     }
 
@@ -312,14 +399,17 @@ impl<'a> Output<'a> {
                     .unwrap_or(PIECE_BYTES),
             );
         }
-        let piece = core::mem::replace(&mut self.finished, next);
-        let bytes = ByteCount::of(piece.len()).get();
+        let mut piece = core::mem::replace(&mut self.finished, next);
+        if self.cut > 0 {
+            let cut = self.cut.min(piece.len());
+            piece.drain(..cut);
+            self.cut = self.cut.saturating_sub(cut);
+        }
+        // The writing thread ends early only by an error of its own, which says more than this one.
         self.pieces.send(piece).map_err(|_| Error::Output {
-            offset: self.written,
+            offset: self.skip,
             error: io::ErrorKind::BrokenPipe.into(),
-        })?;
-        self.written = self.written.saturating_add(bytes);
-        Ok(())
+        })
     }
 
     /// Finishes all that is in the queue and hands it over.
@@ -329,4 +419,35 @@ impl<'a> Output<'a> {
         }
         self.flush()
     }
+}
+
+impl StoredWrite {
+    const fn command<'c>(&self, path: &'c [u8], data: &'c [u8]) -> Command<'c> {
+        Command::EncodedWrite {
+            path,
+            offset: self.offset,
+            unencoded_file_bytes: self.file_bytes,
+            unencoded_bytes: self.unencoded_bytes,
+            unencoded_offset: self.unencoded_offset,
+            compression: Some(self.compression),
+            encryption: None,
+            data,
+        }
+    }
+}
+
+/// The next bytes of a range that is all data; zeros for what turns out to be none.
+fn next_data(reader: &mut FileReader) -> Result<Option<Bytes>> {
+    while let Some(chunk) = reader.next_chunk()? {
+        match chunk.content {
+            Content::Data(bytes) if bytes.is_empty() => {}
+            Content::Data(bytes) => return Ok(Some(bytes)),
+            Content::Hole => {
+                let length = chunk.length.to_usize().unwrap_or(usize::MAX).min(ZEROS_MAX);
+                return Ok(Some(Bytes::from(vec![0; length])));
+            }
+            Content::Damaged(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
 }

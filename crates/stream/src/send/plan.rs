@@ -1,6 +1,7 @@
 //! What an incremental send must know before its first command: which names go away, and which directories move.
 //!
-//! One pass over the items that differ, no data. It finds
+//! One pass over the items that differ, no data, up to the last inode of the parent snapshot: those after it are
+//! all new. It finds
 //! - every name that the parent snapshot has and the new one has not: what stands in the way of new names, and
 //!   what keeps a directory from being empty;
 //! - the directories that are made, that go away, and that get another name or parent.
@@ -25,8 +26,10 @@ pub(crate) struct Plan {
     remaining: HashMap<InodeNumber, u64>,
     /// Directories of both snapshots whose name or parent changes, and which were not moved yet.
     moving: HashSet<InodeNumber>,
-    /// Directories that only the new snapshot has.
+    /// Directories that only the new snapshot has, up to `last_old`.
     created: HashSet<InodeNumber>,
+    /// The highest inode number of the parent snapshot.
+    last_old: InodeNumber,
     /// Directories that only the parent snapshot has, those among them whose number is used again.
     gone: HashSet<InodeNumber>,
 }
@@ -51,6 +54,14 @@ pub(crate) struct Occupant {
 }
 
 impl Plan {
+    /// For a parent snapshot whose highest inode number is `last_old`.
+    pub(crate) fn new(last_old: InodeNumber) -> Self {
+        Self {
+            last_old,
+            ..Self::default()
+        }
+    }
+
     /// Takes note of one inode that differs.
     pub(crate) fn add(&mut self, inode: &InodeState) -> Result<()> {
         let (old, new) = (inode.old_present(), inode.new_present());
@@ -150,7 +161,7 @@ impl Plan {
 
     /// Whether only the new snapshot has the directory.
     pub(crate) fn is_created(&self, directory: InodeNumber) -> bool {
-        self.created.contains(&directory)
+        directory > self.last_old || self.created.contains(&directory)
     }
 
     /// Whether only the parent snapshot has the directory (the new one may use its number for another inode).

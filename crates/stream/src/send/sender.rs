@@ -55,9 +55,13 @@ pub(crate) fn send_commands<'a>(
 ) -> Result<u64> {
     let old = options.parent.as_ref();
     let mut plan = Plan::default();
-    if old.is_some() {
+    if let Some(parent) = old {
+        let last = parent.last_inode()?;
+        plan = Plan::new(last);
         let mut planner = Planner { plan: &mut plan };
-        Gatherer::new(new, old, progress).run(options.read_ahead, &mut planner)?;
+        Gatherer::new(new, old, progress)
+            .up_to(last)
+            .run(options.read_ahead, &mut planner)?;
         plan.finish();
     }
     begin(new, old, output)?;

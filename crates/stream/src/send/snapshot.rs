@@ -2,7 +2,8 @@
 
 use crate::send::error::{Error, NamesProblem, Result};
 use buttress_format::{
-    Generation, InodeExtrefs, InodeItem, InodeNumber, InodeRefs, ItemType, Key, SubvolumeId, Uuid, name_hash,
+    Generation, InodeExtrefs, InodeItem, InodeNumber, InodeRefs, ItemType, Key, ObjectId, SubvolumeId, Uuid,
+    name_hash,
 };
 use buttress_fs::{Corruption, Filesystem, Location, SubvolumeInfo};
 use buttress_tree::{ReadAhead, Tree};
@@ -142,6 +143,16 @@ impl Snapshot {
         InodeItem::parse(&key, item.data())
             .map(Some)
             .map_err(|error| self.corrupt(error))
+    }
+
+    /// The highest inode number in use: all higher ones were given out later.
+    pub(crate) fn last_inode(&self) -> Result<InodeNumber> {
+        let end = Key::new(ObjectId::LAST_FREE, ItemType(u8::MAX), u64::MAX);
+        let mut cursor = self.tree.cursor(ReadAhead::None);
+        cursor.seek_at_or_before(&end).map_err(buttress_fs::Error::from)?;
+        Ok(cursor
+            .key()
+            .map_or(InodeNumber::MIN, |key| InodeNumber::new(key.objectid.get())))
     }
 
     /// All names of an inode, in the order of its items.

@@ -1,0 +1,164 @@
+//! Going on with a stream that was cut off.
+//!
+//! The same snapshots and options always give the same bytes. So a transfer that broke goes on by making the
+//! stream again from the byte at which it ended: the metadata before that is walked again, data is not read. A
+//! [`Token`] names that byte, and holds a digest of all that decides about the bytes, so that nobody goes on with
+//! another stream.
+
+use crate::send::options::Options;
+use crate::send::snapshot::Snapshot;
+use buttress_format::ChecksumType;
+use core::fmt;
+use core::str::FromStr;
+
+/// Raised whenever the same snapshots and options would give other bytes than before.
+const STREAM_REVISION: u32 = 1;
+
+/// What the text of a token begins with.
+const PREFIX: &str = "send1";
+
+/// Where to go on, and with which stream. As text: `send1-<digest>-<byte>`.
+///
+/// ```
+/// use buttress_stream::send::resume::Token;
+///
+/// let token: Token = "send1-00112233445566778899aabbccddeeff-4096".parse()?;
+/// assert_eq!(token.offset, 4096);
+/// assert_eq!(token.to_string(), "send1-00112233445566778899aabbccddeeff-4096");
+/// # Ok::<(), buttress_stream::send::resume::TokenError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Of the snapshots and options.
+    pub digest: Digest,
+    /// How many bytes of the output the receiver has.
+    pub offset: u64,
+}
+
+/// A digest of all that decides about the bytes of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digest([u8; 16]);
+
+/// Why a text is no token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a token: those look like {PREFIX}-<32 hexadecimal digits>-<bytes>")]
+pub struct TokenError {
+    text: String,
+}
+
+impl Digest {
+    /// The digest of an output that sends these snapshots one after the other, each with its options.
+    #[must_use]
+    pub fn of<'a>(sends: impl IntoIterator<Item = (&'a Snapshot, &'a Options)>) -> Self {
+        let mut bytes = Vec::from(STREAM_REVISION.to_le_bytes());
+        for (snapshot, options) in sends {
+            add_snapshot(&mut bytes, snapshot);
+            let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX).to_le_bytes();
+            bytes.extend(count(usize::from(options.parent.is_some())));
+            options
+                .parent
+                .iter()
+                .for_each(|parent| add_snapshot(&mut bytes, parent));
+            bytes.extend(count(options.clone_sources.len()));
+            for source in &options.clone_sources {
+                add_snapshot(&mut bytes, source);
+            }
+            bytes.extend(options.version.to_raw().to_le_bytes());
+            bytes.extend(
+                [
+                    options.no_data,
+                    options.compressed_data,
+                    options.omit_header,
+                    options.omit_end,
+                ]
+                .map(u8::from),
+            );
+        }
+        let mut digest = [0; 16];
+        let checksum = ChecksumType::Sha256.compute(&bytes);
+        for (to, from) in digest.iter_mut().zip(checksum.as_bytes()) {
+            *to = *from;
+        }
+        Self(digest)
+    }
+}
+
+/// What tells one state of a subvolume from all others.
+fn add_snapshot(bytes: &mut Vec<u8>, snapshot: &Snapshot) {
+    let item = &snapshot.info().root_item;
+    bytes.extend(snapshot.filesystem().superblock().fsid.as_bytes());
+    bytes.extend(item.uuid.as_bytes());
+    bytes.extend(item.received_uuid.as_bytes());
+    for number in [
+        snapshot.id().get(),
+        item.generation.get(),
+        item.ctransid.get(),
+        item.logical.get(),
+    ] {
+        bytes.extend(number.to_le_bytes());
+    }
+    let name = snapshot.name();
+    bytes.extend(u64::try_from(name.len()).unwrap_or(u64::MAX).to_le_bytes());
+    bytes.extend(name);
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}-")?;
+        for byte in self.digest.0 {
+            write!(f, "{byte:02x}")?;
+        }
+        write!(f, "-{}", self.offset)
+    }
+}
+
+impl FromStr for Token {
+    type Err = TokenError;
+
+    fn from_str(text: &str) -> Result<Self, TokenError> {
+        let wrong = || TokenError {
+            text: text.to_owned(),
+        };
+        let mut parts = text.split('-');
+        let (Some(PREFIX), Some(hex), Some(offset), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(wrong());
+        };
+        let mut digest = [0; 16];
+        if hex.len() != 32 || !hex.is_ascii() {
+            return Err(wrong());
+        }
+        for (byte, pair) in digest.iter_mut().zip(hex.as_bytes().chunks(2)) {
+            let pair = core::str::from_utf8(pair).map_err(|_| wrong())?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+        }
+        Ok(Self {
+            digest: Digest(digest),
+            offset: offset.parse().map_err(|_| wrong())?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_texts_are_no_tokens() {
+        for text in [
+            "",
+            "send1",
+            "send1--",
+            "send2-00112233445566778899aabbccddeeff-0",
+            "send1-00112233445566778899aabbccddeef-0",
+            "send1-00112233445566778899aabbccddeeffff-0",
+            "send1-0011223344556677889+aabbccddeeff-0",
+            "send1-00112233445566778899aabbccddeeff--1",
+            "send1-00112233445566778899aabbccddeeff-0-",
+            "send1-00112233445566778899aabbccddeeff-99999999999999999999",
+        ] {
+            assert!(text.parse::<Token>().is_err(), "{text}");
+        }
+    }
+}
