@@ -10,7 +10,7 @@
 //! | [`Snapshot`], [`Options`], [`Error`] | what to send, how, and what can go wrong |
 //! | `items`, `inode` | from the items of the trees to inodes and what became of them |
 //! | `plan` | what must be known before the first command |
-//! | `names`, `links` | the names as the receiver has them, and the commands that change them |
+//! | `names`, `links`, `heirs` | the names as the receiver has them, and the commands that change them |
 //! | `content`, `clones` | which data the receiver needs, and where it can clone it from |
 //! | `attributes`, `times` | owner, mode, flags, times, extended attributes |
 //! | `sender` | the order of all that |
@@ -25,6 +25,7 @@ mod clones;
 mod content;
 mod error;
 pub mod estimate;
+mod heirs;
 mod inode;
 mod items;
 mod links;

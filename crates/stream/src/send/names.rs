@@ -19,6 +19,8 @@
 
 use crate::command::Command;
 use crate::send::error::{NamesProblem, Result};
+use crate::send::heirs::Heirs;
+use crate::send::inode::Attribute;
 use crate::send::links::LinkCache;
 use crate::send::output::Output;
 use crate::send::plan::{Occupant, Plan};
@@ -55,6 +57,14 @@ impl Directory {
     }
 }
 
+/// An inode that the receiver does not have yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fresh<'i> {
+    pub(crate) number: InodeNumber,
+    pub(crate) generation: Generation,
+    pub(crate) xattrs: &'i [Attribute],
+}
+
 /// The receiver's names. See the module.
 #[derive(Debug)]
 pub(crate) struct Names<'a> {
@@ -72,6 +82,7 @@ pub(crate) struct Names<'a> {
     /// Directories whose turn to go away has come, but which are not empty.
     doomed: HashSet<InodeNumber>,
     links: LinkCache,
+    heirs: Heirs,
     /// Paths of directories; they hold as long as no directory moves.
     paths: HashMap<Directory, Arc<[u8]>>,
     pub(crate) times: DirectoryTimes,
@@ -89,14 +100,17 @@ impl<'a> Names<'a> {
             created_to: InodeNumber::ROOT_DIRECTORY,
             doomed: HashSet::new(),
             links: LinkCache::default(),
+            heirs: Heirs::default(),
             paths: HashMap::new(),
             times: DirectoryTimes::default(),
         }
     }
 
-    /// Remembers the name of a directory that was met, which saves looking it up.
-    pub(crate) fn remember(&mut self, directory: InodeNumber, link: &Link) {
+    /// Remembers the name of a new directory that was met, and whether it passes attributes on, which saves
+    /// looking them up.
+    pub(crate) fn remember(&mut self, directory: InodeNumber, link: &Link, xattrs: &[Attribute]) {
         self.links.insert(Directory::new(directory), link.clone());
+        self.heirs.remember(directory, xattrs);
     }
 
     /// Whether the receiver has a directory of the new snapshot.
@@ -405,21 +419,47 @@ impl<'a> Names<'a> {
     /// The turn of a directory that is new.
     pub(crate) fn create_directory(
         &mut self,
-        number: InodeNumber,
+        inode: &Fresh<'_>,
         target: &Link,
         output: &mut Output<'_>,
     ) -> Result<()> {
+        let number = inode.number;
         self.created_to = number;
         if self.ahead.remove(&number) {
             return self.settle(number, output);
         }
         self.ensure_parent(target, output)?;
         self.make_way(target, output)?;
+        self.make(inode, true, target, output, |path, output| {
+            let inode = Some(number);
+            output.command(&Command::Mkdir { path, inode })
+        })
+    }
+
+    /// Makes a new inode at its place. Where the directory would pass attributes on to it, it is made in the root
+    /// and moved, as the kernel's send does with everything.
+    fn make(
+        &mut self,
+        inode: &Fresh<'_>,
+        is_directory: bool,
+        target: &Link,
+        output: &mut Output<'_>,
+        make: impl FnOnce(&[u8], &mut Output<'_>) -> Result<()>,
+    ) -> Result<()> {
         let path = self.new_path(target)?;
         self.touch(Directory::new(target.parent));
-        output.command(&Command::Mkdir {
-            path: &path,
-            inode: Some(number),
+        let spoils = self
+            .heirs
+            .spoils(target.parent, is_directory, inode.xattrs, self.new, self.old)?;
+        if !spoils {
+            return make(&path, output);
+        }
+        let name = self.free_name(inode.number, inode.generation)?;
+        self.times.touch(InodeNumber::ROOT_DIRECTORY);
+        make(&name, output)?;
+        output.command(&Command::Rename {
+            from: &name,
+            to: &path,
         })
     }
 
@@ -505,24 +545,27 @@ impl<'a> Names<'a> {
     /// links. Returns its path.
     pub(crate) fn create_file(
         &mut self,
-        number: InodeNumber,
+        inode: &Fresh<'_>,
         links: &[Link],
         output: &mut Output<'_>,
         make: impl FnOnce(&[u8], &mut Output<'_>) -> Result<()>,
     ) -> Result<Vec<u8>> {
+        let number = inode.number;
         self.created_to = number;
         let mut make = Some(make);
         let mut first = None;
         for link in links {
             self.ensure_parent(link, output)?;
             self.make_way(link, output)?;
-            let path = self.new_path(link)?;
             match make.take() {
                 Some(make) => {
-                    make(&path, output)?;
+                    self.make(inode, false, link, output, make)?;
                     first = Some(link);
                 }
-                None => self.link(first, &path, output)?,
+                None => {
+                    let path = self.new_path(link)?;
+                    self.link(first, &path, output)?;
+                }
             }
             self.touch(Directory::new(link.parent));
         }

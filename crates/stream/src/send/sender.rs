@@ -10,7 +10,7 @@ use crate::send::content::{Content, Sources};
 use crate::send::error::{NamesProblem, Result};
 use crate::send::inode::{Attribute, InodeState, State};
 use crate::send::items::{Difference, Gatherer, Visitor};
-use crate::send::names::Names;
+use crate::send::names::{Fresh, Names};
 use crate::send::options::Options;
 use crate::send::output::Output;
 use crate::send::plan::{Plan, is_directory};
@@ -212,11 +212,16 @@ impl Sender<'_, '_> {
         if number == InodeNumber::ROOT_DIRECTORY {
             return Ok(Vec::new());
         }
+        let fresh = Fresh {
+            number,
+            generation: new.generation,
+            xattrs: &inode.new_xattrs,
+        };
         if is_directory(new.mode) {
             let link = self.only_link(inode)?;
-            self.names.create_directory(number, &link, self.output)?;
+            self.names.create_directory(&fresh, &link, self.output)?;
             if self.sources.old.is_none() {
-                self.names.remember(number, &link);
+                self.names.remember(number, &link, &inode.new_xattrs);
             }
             return self.names.new_path(&link);
         }
@@ -226,7 +231,7 @@ impl Sender<'_, '_> {
         }
         let target = target.unwrap_or_default();
         self.names
-            .create_file(number, &inode.new_links, self.output, |path, output| {
+            .create_file(&fresh, &inode.new_links, self.output, |path, output| {
                 make(number, new, target, path, output)
             })
     }
