@@ -12,7 +12,7 @@
 //! | [`ReadAhead::Sweep`] | a window of megabytes, in order of address, and the nodes above | always |
 //!
 //! The first three are those of Linux's btrfs, kept to compare with and for short walks; `near` has them.
-//! `sweep` is for walks that will see everything.
+//! `sweep` is for walks that will see everything; on spinning disks it may become a `pass`.
 
 pub(crate) mod batch;
 pub(crate) mod near;

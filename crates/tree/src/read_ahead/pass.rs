@@ -43,6 +43,9 @@ const WINDOW_BYTES_MIN: u64 = 128 << 10;
 /// The leaves that come next are not packed: this part of a window.
 const NEXT_PARTS: usize = 4;
 
+/// After this many leaves in a row that were not worth packing, others are not tried until memory is free again.
+const FUTILE_MAX: u32 = 32;
+
 /// What a block takes beside its bytes.
 const OVERHEAD_BYTES: u64 = 320;
 
@@ -78,6 +81,8 @@ pub(crate) struct Pass {
     block_bytes: u64,
     pack_from: u64,
     horizon: u64,
+    /// How many leaves in a row were not worth packing.
+    futile: u32,
     /// How many entries there were before the horizon when it last came down.
     span: u64,
     loan: Loan,
@@ -136,6 +141,7 @@ impl Pass {
             block_bytes: node_bytes.saturating_add(OVERHEAD_BYTES),
             pack_from: u64::MAX,
             horizon: u64::MAX,
+            futile: 0,
             span: 0,
             loan,
         })
@@ -290,6 +296,7 @@ impl Pass {
                 self.span = span;
             }
             self.pack_from = u64::MAX;
+            self.futile = 0;
             self.nothing_to_ask = false;
         }
     }
@@ -382,14 +389,24 @@ impl Pass {
         while number > lowest {
             number = number.saturating_sub(1);
             self.pack_from = number;
-            if let Some(Content::Here(block)) = self.entry_mut(number).map(|entry| &entry.content)
-                && let Some(packed) = Packed::new(block, forest.reader())
-            {
-                self.replace(number, Content::Packed(packed));
-                return true;
+            if self.futile >= FUTILE_MAX {
+                return false;
+            }
+            if let Some(Content::Here(block)) = self.entry_mut(number).map(|entry| &entry.content) {
+                let packed = Packed::new(block, forest.reader());
+                self.count(packed.is_some());
+                if let Some(packed) = packed {
+                    self.replace(number, Content::Packed(packed));
+                    return true;
+                }
             }
         }
         false
+    }
+
+    /// Remembers whether packing helped.
+    fn count(&mut self, helped: bool) {
+        self.futile = if helped { 0 } else { self.futile.saturating_add(1) };
     }
 
     /// Drops the leaf that is wanted last of those held back, if it is wanted after `number`. The horizon comes
@@ -425,10 +442,14 @@ impl Pass {
         let content = match arriving.wait(forest.reader(), &pointer) {
             Err(error) => Content::Failed(Box::new(error)),
             Ok(_) if number >= self.horizon => Content::Unread,
-            Ok(block) if number >= self.pack_from => match Packed::new(&block, forest.reader()) {
-                Some(packed) => Content::Packed(packed),
-                None => Content::Here(Box::new(block)),
-            },
+            Ok(block) if number >= self.pack_from && self.futile < FUTILE_MAX => {
+                let packed = Packed::new(&block, forest.reader());
+                self.count(packed.is_some());
+                match packed {
+                    Some(packed) => Content::Packed(packed),
+                    None => Content::Here(Box::new(block)),
+                }
+            }
             Ok(block) => Content::Here(Box::new(block)),
         };
         self.replace(number, content);

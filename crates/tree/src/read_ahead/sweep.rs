@@ -23,9 +23,9 @@
 //!
 //! Blocks are handed out in order of keys, so what can be read in order of address is one window at a time.
 //! Where neighbours in the tree are neighbours on disk that is as good as reading everything in order of
-//! address. Where they lie scattered over the disk, each window is a pass over it; then windows larger than the
-//! default do not help before they are as large as the scattered part. A job that needs no order of keys walks
-//! with [`Tree::blocks_by_address`](crate::Tree::blocks_by_address).
+//! address. Where they lie scattered over the disk, each window crosses it once. On a disk that turns that costs
+//! seconds a time, so there a sweep goes over to a [`Pass`] when a window was slow. A job that needs no order of
+//! keys walks with [`Tree::blocks_by_address`](crate::Tree::blocks_by_address).
 //!
 //! # Memory
 //!
@@ -114,7 +114,7 @@ impl Stage {
         self.queue.passed().saturating_add(pass)
     }
 
-    /// Plans a block: it will be the last. False when there is no memory for it.
+    /// Room in the budget for one more block; a pass has its own, and as many entries as a window of it may have.
     fn has_room(&self, forest: &Forest) -> Option<Option<Reservation>> {
         if self.pass.is_some() {
             Some(None)
@@ -123,6 +123,7 @@ impl Stage {
         }
     }
 
+    /// Plans a block: it will be the last.
     fn plan(&mut self, pointer: BlockPointer, reservation: Option<Reservation>) {
         match &mut self.pass {
             Some(pass) => pass.plan(pointer),
