@@ -9,7 +9,7 @@
 //! crate's tests. The rooms:
 //!
 //! - [`input`]: draws numbers and bytes from an input;
-//! - [`items`], [`blocks`], [`compressed`], [`partitions`]: the targets of single structures;
+//! - [`items`], [`blocks`], [`compressed`], [`partitions`], [`streams`]: the targets of single structures;
 //! - [`image`]: the target of whole volumes, read by the library; [`command`]: by the command;
 //! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them;
 //! - [`seeds`]: inputs to begin with, cut out of those volumes; [`corpus`]: inputs kept in one file.
@@ -25,6 +25,7 @@ pub mod mutation;
 pub mod partitions;
 pub mod seed_volume;
 pub mod seeds;
+pub mod streams;
 
 /// How far an input got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +113,16 @@ pub fn targets() -> Vec<Target> {
             name: "mbr",
             input_bytes_max: 4096,
             body: partitions::mbr,
+        },
+        Target {
+            name: "stream",
+            input_bytes_max: 8192,
+            body: streams::stream,
+        },
+        Target {
+            name: "stream_mended",
+            input_bytes_max: 8192,
+            body: streams::stream_mended,
         },
     ];
     targets.extend(items::targets());

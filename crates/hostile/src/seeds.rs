@@ -2,7 +2,7 @@
 
 use crate::mutation::Aims;
 use crate::seed_volume::SeedVolume;
-use crate::{compressed, corpus, items};
+use crate::{compressed, corpus, items, streams};
 use buttress_format::{
     BlockFormat, Expectation, Key, Logical, Physical, SUPERBLOCK_BYTES, Superblock, TreeBlock,
 };
@@ -104,6 +104,10 @@ fn collect() -> BTreeMap<&'static str, BTreeSet<Vec<u8>>> {
         if let Some(target) = items::target_of(&key) {
             add(target, items::encode(&key, &data));
         }
+    }
+    for stream in streams::samples() {
+        add("stream", streams::encode(&stream));
+        add("stream_mended", streams::encode(&stream));
     }
     let extents: [(&str, &[u8], &[u8]); 3] = [
         (

@@ -38,12 +38,18 @@ impl TextDump {
         Self::with_zone(TimeZone::system())
     }
 
+    /// A dump with times in UTC, for output that must not depend on the machine.
+    #[must_use]
+    pub const fn utc() -> Self {
+        Self::with_zone(TimeZone::UTC)
+    }
+
     /// A dump with times in `zone`.
     #[must_use]
-    pub fn with_zone(zone: TimeZone) -> Self {
+    pub const fn with_zone(zone: TimeZone) -> Self {
         Self {
             zone,
-            subvolume: b".".to_vec(),
+            subvolume: Vec::new(),
         }
     }
 

@@ -1,0 +1,174 @@
+//! Targets for send streams.
+//!
+//! An input is a byte of choices (in which pieces the decoder reads, whether it stops at the first end), and the
+//! stream. One target takes the stream as it is; the other mends it first: magic, version, numbers of commands,
+//! lengths that go beyond the end, every checksum, and a missing end.
+//!
+//! What comes out of the decoder must print, be encoded again, and decode to the same; and the same bytes in other
+//! pieces must give the same commands and the same error.
+
+use crate::Depth;
+use crate::input::Input;
+use crate::seeds;
+use buttress_format::crc32c;
+use buttress_format::send::{
+    COMMAND_CHECKSUM_OFFSET, COMMAND_HEADER_BYTES, CommandKind, MAGIC, STREAM_HEADER_BYTES, Version,
+};
+use buttress_stream::{Command, Decoder, Encoder, Frame, Streams, TextDump};
+use std::fs;
+use std::io::{self, Read};
+
+/// A stream as it is.
+pub fn stream(bytes: &[u8]) -> Depth {
+    let mut input = Input::new(bytes);
+    let choices = input.byte();
+    run(input.rest(), choices)
+}
+
+/// A stream with everything mended that would end it at the door.
+pub fn stream_mended(bytes: &[u8]) -> Depth {
+    let mut input = Input::new(bytes);
+    let choices = input.byte();
+    run(&mend(input.rest()), choices)
+}
+
+/// The input of a stream target that decodes `stream` as a whole.
+#[must_use]
+pub fn encode(stream: &[u8]) -> Vec<u8> {
+    [&[0], stream].concat()
+}
+
+/// The streams that the crate `buttress-stream` keeps: one for each command, and some of the kernel's.
+///
+/// # Panics
+/// When a committed file cannot be read.
+#[must_use]
+pub fn samples() -> Vec<Vec<u8>> {
+    let folder = seeds::folder().join("../crates/stream/tests/golden");
+    let files = fs::read_dir(folder).expect("the golden streams are in the repository");
+    files
+        .filter_map(|file| Some(file.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "stream"))
+        .map(|path| fs::read(path).expect("a golden stream can be read"))
+        .collect()
+}
+
+/// A reader that gives at most so many bytes at once.
+struct Pieces<'a> {
+    bytes: &'a [u8],
+    piece_bytes: usize,
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let length = self.piece_bytes.min(out.len());
+        self.bytes.read(&mut out[..length])
+    }
+}
+
+fn run(bytes: &[u8], choices: u8) -> Depth {
+    let streams = if choices & 0x80 == 0 {
+        Streams::All
+    } else {
+        Streams::First
+    };
+    let mut whole = Decoder::with_streams(bytes, streams);
+    let pieces = Pieces {
+        bytes,
+        piece_bytes: usize::from(choices & 0x7f) + 1,
+    };
+    let mut pieces = Decoder::with_streams(pieces, streams);
+    let mut dump = TextDump::utc();
+    let mut commands = 0_u64;
+    loop {
+        let one = whole.next_command();
+        let other = pieces.next_command();
+        match (one, other) {
+            (Ok(Some(frame)), Ok(Some(again))) => {
+                assert_eq!(frame.command(), again.command(), "pieces give another command");
+                assert_eq!(frame.place(), again.place());
+                show(&frame, &mut dump);
+                commands += 1;
+            }
+            (Ok(None), Ok(None)) => return Depth::Passed,
+            (Err(error), Err(again)) => {
+                assert_eq!(error.to_string(), again.to_string(), "pieces give another error");
+                return Depth::passed(commands > 0);
+            }
+            (one, other) => panic!("{one:?}, but in pieces {other:?}"),
+        }
+    }
+}
+
+/// What a decoded command must stand.
+fn show(frame: &Frame<'_>, dump: &mut TextDump) {
+    let mut text = Vec::new();
+    dump.line(frame.command(), &mut text);
+    assert!(text.is_ascii(), "a line of a dump is not ASCII");
+    let ends = usize::from(*frame.command() != Command::End);
+    assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), ends);
+
+    let encoder = Encoder::new(frame.version());
+    let mut stream = Vec::new();
+    encoder.header(&mut stream);
+    if let Err(error) = encoder.encode(frame.command(), &mut stream) {
+        panic!("a decoded command cannot be encoded: {error}");
+    }
+    let mut again = Decoder::new(stream.as_slice());
+    match again.next_command() {
+        Ok(Some(again)) => assert_eq!(again.command(), frame.command()),
+        other => panic!("an encoded command gives {other:?}"),
+    }
+}
+
+/// The stream with headers and checksums that are right.
+fn mend(bytes: &[u8]) -> Vec<u8> {
+    let mut stream = bytes.to_vec();
+    stream.resize(stream.len().max(STREAM_HEADER_BYTES), 0);
+    stream[..MAGIC.len()].copy_from_slice(&MAGIC);
+    let version = Version::ALL[usize::from(stream[MAGIC.len()].wrapping_sub(1)) % Version::ALL.len()];
+    stream[MAGIC.len()..STREAM_HEADER_BYTES].copy_from_slice(&version.to_raw().to_le_bytes());
+    let mut at = STREAM_HEADER_BYTES;
+    let mut last = None;
+    while stream.len() - at >= COMMAND_HEADER_BYTES {
+        let kind = mended_kind(&stream[at..], version);
+        last = Some(kind);
+        at = mend_command(&mut stream, at, kind);
+        if kind == CommandKind::End {
+            break;
+        }
+    }
+    if last != Some(CommandKind::End) {
+        stream.truncate(at);
+        stream.resize(at + COMMAND_HEADER_BYTES, 0);
+        mend_command(&mut stream, at, CommandKind::End);
+    }
+    stream
+}
+
+/// A kind of command that the version has, as near to the number that is there as may be.
+fn mended_kind(command: &[u8], version: Version) -> CommandKind {
+    let known: Vec<_> = CommandKind::ALL
+        .into_iter()
+        .filter(|kind| kind.version() <= version)
+        .collect();
+    known[usize::from(command[4].wrapping_sub(1)) % known.len()]
+}
+
+/// Mends number, length and checksum of the command at `at`, and says where it ends.
+fn mend_command(stream: &mut [u8], at: usize, kind: CommandKind) -> usize {
+    let rest = stream.len() - at - COMMAND_HEADER_BYTES;
+    let claimed = stream[at..]
+        .first_chunk()
+        .map_or(0, |field| u32::from_le_bytes(*field));
+    let payload_bytes = usize::try_from(claimed).unwrap_or(usize::MAX).min(rest);
+    let end = at + COMMAND_HEADER_BYTES + payload_bytes;
+    let command = &mut stream[at..end];
+    let length = u32::try_from(payload_bytes).unwrap_or(0);
+    command[..4].copy_from_slice(&length.to_le_bytes());
+    command[4..COMMAND_CHECKSUM_OFFSET].copy_from_slice(&kind.to_raw().to_le_bytes());
+    command[COMMAND_CHECKSUM_OFFSET..COMMAND_HEADER_BYTES].fill(0);
+    let checksum = crc32c(0, command);
+    command[COMMAND_CHECKSUM_OFFSET..COMMAND_HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    end
+}
