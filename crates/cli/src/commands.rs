@@ -8,6 +8,7 @@ pub mod filesystem;
 pub mod inspect_internal;
 pub mod ls;
 pub mod man;
+pub mod receive;
 pub mod reference;
 pub mod send;
 pub mod stat;

@@ -86,6 +86,7 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::tar::Tar>(),
     leaf::<commands::diff::Diff>(),
     leaf::<commands::send::Send>(),
+    leaf::<commands::receive::Receive>(),
     group(
         "subvolume",
         "List and show subvolumes and snapshots",

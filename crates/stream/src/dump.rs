@@ -10,7 +10,7 @@
 //! the mode of a preallocation is signed, group comes before owner, the target of a hard link has no subvolume
 //! before it while that of a rename has, and creation times are not shown.
 //!
-//! A time that no calendar holds is printed as `@seconds`; btrfs-progs ends with an error there.
+//! A time in a year beyond 32 bits is printed as `@seconds`; btrfs-progs ends with an error there.
 
 use crate::command::Command;
 use buttress_format::Timestamp;
@@ -22,6 +22,13 @@ const COMMAND_COLUMNS: usize = 16;
 
 /// How wide the column of the paths is.
 const PATH_COLUMNS: usize = 32;
+
+/// The calendar, weekdays with it, repeats after 400 years.
+const CYCLE_YEARS: i64 = 400;
+const CYCLE_SECONDS: i64 = 146_097 * 86_400;
+
+/// 18 cycles: on either side of 1970 the calendar library knows more than that.
+const CALENDAR_SECONDS: i64 = 18 * CYCLE_SECONDS;
 
 /// Prints commands one after another.
 #[derive(Clone, Debug)]
@@ -137,18 +144,23 @@ impl TextDump {
 
     /// `2026-11-21T01:47:58+0000`. Years are printed with as many digits as they have.
     fn time(&self, time: Timestamp, out: &mut Vec<u8>) {
-        let Ok(moment) = jiff::Timestamp::from_second(time.seconds) else {
+        let cycles = cycles_outside(time.seconds);
+        let within = time.seconds.saturating_sub(cycles.saturating_mul(CYCLE_SECONDS));
+        let Ok(moment) = jiff::Timestamp::from_second(within) else {
             return print(out, format_args!("@{}", time.seconds));
         };
         let moment = moment.to_zoned(self.zone.clone());
+        let year = i64::from(moment.year()).saturating_add(cycles.saturating_mul(CYCLE_YEARS));
+        if i32::try_from(year.saturating_sub(1900)).is_err() {
+            return print(out, format_args!("@{}", time.seconds));
+        }
         let offset = moment.offset().seconds();
         let sign = if offset < 0 { '-' } else { '+' };
         let offset_minutes = offset.unsigned_abs() / 60;
         print(
             out,
             format_args!(
-                "{}-{:02}-{:02}T{:02}:{:02}:{:02}{sign}{:02}{:02}",
-                moment.year(),
+                "{year}-{:02}-{:02}T{:02}:{:02}:{:02}{sign}{:02}{:02}",
                 moment.month(),
                 moment.day(),
                 moment.hour(),
@@ -159,6 +171,18 @@ impl TextDump {
             ),
         );
     }
+}
+
+/// How many cycles a time lies beyond the years that the calendar library knows.
+const fn cycles_outside(seconds: i64) -> i64 {
+    let known = if seconds > CALENDAR_SECONDS {
+        CALENDAR_SECONDS
+    } else if seconds < -CALENDAR_SECONDS {
+        -CALENDAR_SECONDS
+    } else {
+        return 0;
+    };
+    seconds.saturating_sub(known) / CYCLE_SECONDS
 }
 
 impl Default for TextDump {
@@ -371,6 +395,32 @@ mod tests {
             "utimes          ./s/f                           atime=1970-01-01T00:59:59+0100 \
              mtime=1-01-01T00:53:27+0053 ctime=@-9223372036854775808"
         );
+    }
+
+    #[test]
+    fn years_may_have_any_number_of_digits() {
+        let cases = [
+            (253_402_300_800, "10000-01-01T00:00:00+0000"),
+            (1 << 40, "36812-02-20T00:36:16+0000"),
+            (-(1 << 40), "-32873-11-12T23:23:44+0000"),
+            (67_768_036_191_676_799, "2147485547-12-31T23:59:59+0000"),
+            (67_768_036_191_676_800, "@67768036191676800"),
+            (-67_768_040_609_740_800, "-2147481748-01-01T00:00:00+0000"),
+            (-67_768_040_609_740_801, "@-67768040609740801"),
+            (18 * CYCLE_SECONDS, "9170-01-01T00:00:00+0000"),
+            (18 * CYCLE_SECONDS + 1, "9170-01-01T00:00:01+0000"),
+            (19 * CYCLE_SECONDS - 1, "9569-12-31T23:59:59+0000"),
+            (-18 * CYCLE_SECONDS - 1, "-5231-12-31T23:59:59+0000"),
+        ];
+        for (seconds, expected) in cases {
+            let mut out = Vec::new();
+            let time = Timestamp {
+                seconds,
+                nanoseconds: 0,
+            };
+            TextDump::utc().time(time, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
     }
 
     #[test]
