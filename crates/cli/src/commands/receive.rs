@@ -8,6 +8,7 @@ mod json;
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow};
@@ -82,6 +83,8 @@ impl Receive {
                     return Err(anyhow!("a send stream is not read from a terminal"))
                         .context(Advice::new("redirect it, or name a file with -f"));
                 }
+                // Without the library's buffer: it would take more than was asked for from whoever reads next.
+                let input = File::from(input.as_fd().try_clone_to_owned()?);
                 Ok((Box::new(input), "standard input".to_owned()))
             }
         }
