@@ -9,6 +9,7 @@
 //! | hold a command | [`command`] |
 //! | write streams | [`encoder`] |
 //! | send snapshots | [`mod@send`] |
+//! | look into streams | [`view`] |
 //! | read streams | [`decoder`] |
 //! | print them | [`dump`] |
 //! | know what went wrong | [`error`] |
@@ -26,6 +27,7 @@ pub mod dump;
 pub mod encoder;
 pub mod error;
 pub mod send;
+pub mod view;
 
 pub use buttress_format::send::{AttributeKind, CommandKind, EncodedCompression, Version};
 pub use command::Command;
