@@ -12,6 +12,7 @@ pub mod receive;
 pub mod reference;
 pub mod send;
 pub mod stat;
+pub mod stream;
 pub mod subvolume;
 pub mod tar;
 pub mod tour;

@@ -88,6 +88,11 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::send::Send>(),
     leaf::<commands::receive::Receive>(),
     group(
+        "stream",
+        "Look into send streams without receiving them",
+        commands::stream::ROWS,
+    ),
+    group(
         "subvolume",
         "List and show subvolumes and snapshots",
         commands::subvolume::ROWS,

@@ -20,48 +20,17 @@ use crate::output::json::ArrayWriter;
 use crate::output::time::{Clock, TimeStyle};
 use crate::table::Subcommand;
 use crate::target::Target;
-use line::as_json;
-use listing::Listing;
+pub(in crate::commands) use line::as_json;
+pub(in crate::commands) use listing::Listing;
 
 /// List directories
 #[derive(Args, Clone, Debug)]
 pub struct Ls {
-    /// One file a line with mode, links, owner, group, size and time
-    #[arg(short = 'l')]
-    long: bool,
-    /// The same as -l; owners are always numbers
-    #[arg(short = 'n', long)]
-    numeric_uid_gid: bool,
-    /// List directories recursively
-    #[arg(short = 'R', long)]
-    recursive: bool,
-    /// Do not leave out names that begin with a dot; list . and .. too
-    #[arg(short = 'a', long)]
-    all: bool,
-    /// As -a, without . and ..
-    #[arg(short = 'A', long)]
-    almost_all: bool,
-    /// Print the inode number before each name
-    #[arg(short = 'i', long)]
-    inode: bool,
-    /// List directories themselves, not what they hold
-    #[arg(short = 'd', long)]
-    directory: bool,
-    /// With -l, print sizes as 1.5K, 23M
-    #[arg(short = 'h', long)]
-    human_readable: bool,
-    /// One name a line (it always is)
-    #[arg(short = '1')]
-    one: bool,
+    #[command(flatten)]
+    look: Look,
     /// Do not sort: list in the order of the directory
     #[arg(short = 'U', long)]
     unsorted: bool,
-    /// How times are printed
-    #[arg(long, value_name = "STYLE", default_value = "locale")]
-    time_style: TimeStyle,
-    /// As -l --time-style=full-iso
-    #[arg(long)]
-    full_time: bool,
     /// Do not list what nested subvolumes hold
     #[arg(long)]
     one_file_system: bool,
@@ -70,7 +39,45 @@ pub struct Ls {
     targets: Vec<OsString>,
 }
 
-impl Ls {
+/// How a listing looks; also that of `stream ls`.
+#[derive(Args, Clone, Debug)]
+pub(in crate::commands) struct Look {
+    /// One file a line with mode, links, owner, group, size and time
+    #[arg(short = 'l')]
+    long: bool,
+    /// The same as -l; owners are always numbers
+    #[arg(short = 'n', long)]
+    numeric_uid_gid: bool,
+    /// List directories recursively
+    #[arg(short = 'R', long)]
+    pub(in crate::commands) recursive: bool,
+    /// Do not leave out names that begin with a dot; list . and .. too
+    #[arg(short = 'a', long)]
+    pub(in crate::commands) all: bool,
+    /// As -a, without . and ..
+    #[arg(short = 'A', long)]
+    almost_all: bool,
+    /// Print the inode number before each name
+    #[arg(short = 'i', long)]
+    inode: bool,
+    /// List directories themselves, not what they hold
+    #[arg(short = 'd', long)]
+    pub(in crate::commands) directory: bool,
+    /// With -l, print sizes as 1.5K, 23M
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// One name a line (it always is)
+    #[arg(short = '1')]
+    one: bool,
+    /// How times are printed
+    #[arg(long, value_name = "STYLE", default_value = "locale")]
+    time_style: TimeStyle,
+    /// As -l --time-style=full-iso
+    #[arg(long)]
+    full_time: bool,
+}
+
+impl Look {
     fn is_long(&self) -> bool {
         self.long || self.full_time || self.numeric_uid_gid
     }
@@ -83,8 +90,9 @@ impl Ls {
         }
     }
 
-    fn shows_hidden(&self) -> bool {
-        self.all || self.almost_all
+    /// Whether an entry of this name is listed.
+    pub(in crate::commands) fn shows(&self, name: &[u8]) -> bool {
+        self.all || self.almost_all || name.first() != Some(&b'.')
     }
 }
 
@@ -96,8 +104,13 @@ impl Subcommand for Ls {
         let mut sink = if context.json() {
             Sink::Json(ArrayWriter::begin(context.stdout(), "ls")?)
         } else {
-            let headings = self.recursive || self.targets.len() > 1;
-            Sink::Text(Listing::new(self.clone(), headings, Clock::system(), context))
+            let headings = self.look.recursive || self.targets.len() > 1;
+            Sink::Text(Listing::new(
+                self.look.clone(),
+                headings,
+                Clock::system(),
+                context,
+            ))
         };
         for argument in &self.targets {
             let target = Target::parse(argument);
@@ -134,7 +147,7 @@ impl Ls {
         sink: &mut Sink<'_>,
     ) -> Result<()> {
         let record = opened.filesystem.inode_record(start)?;
-        if !record.metadata.is_directory() || self.directory {
+        if !record.metadata.is_directory() || self.look.directory {
             let name = if target.has_path {
                 target.path.clone()
             } else {
@@ -159,14 +172,16 @@ impl Ls {
             match item {
                 WalkItem::Enter(directory) => {
                     entered = entered.saturating_add(1);
-                    if entered > 1 && !self.recursive {
+                    if entered > 1 && !self.look.recursive {
                         break;
                     }
                     if self.is_hidden_below(&directory) {
                         continue;
                     }
                     if let Sink::Text(listing) = sink {
-                        listing.enter(&shown_path(top, &directory), opened, start, &directory)?;
+                        let path = shown_path(top, &directory);
+                        listing.enter(&path)?;
+                        listing.add_dots(&path, opened, start, &directory);
                     }
                 }
                 WalkItem::Entry(entry) => self.entry(*entry, top, context, target, sink)?,
@@ -192,10 +207,7 @@ impl Ls {
         sink: &mut Sink<'_>,
     ) -> Result<()> {
         // The beginning itself is not an entry of a listing.
-        if entry.name.is_empty()
-            || (entry.name.first() == Some(&b'.') && !self.shows_hidden())
-            || self.is_hidden_below(&entry.directory)
-        {
+        if entry.name.is_empty() || !self.look.shows(&entry.name) || self.is_hidden_below(&entry.directory) {
             return Ok(());
         }
         let link = match entry.metadata().kind {
@@ -223,15 +235,13 @@ impl Ls {
 
     /// Whether a path below the start leads through a hidden directory that is not to be listed.
     fn is_hidden_below(&self, path: &[u8]) -> bool {
-        !self.shows_hidden()
-            && path
-                .split(|byte| *byte == b'/')
-                .any(|name| name.first() == Some(&b'.'))
+        path.split(|byte| *byte == b'/')
+            .any(|name| !self.look.shows(name))
     }
 }
 
 /// A path without slashes at its end.
-fn trimmed(path: &[u8]) -> &[u8] {
+pub(in crate::commands) fn trimmed(path: &[u8]) -> &[u8] {
     let end = path
         .iter()
         .rposition(|byte| *byte != b'/')
@@ -240,7 +250,7 @@ fn trimmed(path: &[u8]) -> &[u8] {
 }
 
 /// The path of something below `top`, from the volume's root.
-fn shown_path(top: &[u8], inner: &[u8]) -> Vec<u8> {
+pub(in crate::commands) fn shown_path(top: &[u8], inner: &[u8]) -> Vec<u8> {
     match (top.is_empty(), inner.is_empty()) {
         (true, true) => b"/".to_vec(),
         (false, true) => top.to_vec(),

@@ -68,7 +68,7 @@ fn has_acl(record: &InodeRecord) -> bool {
 }
 
 /// An entry as JSON.
-pub(super) fn as_json(name: &[u8], path: &[u8], record: &InodeRecord, link: &[u8]) -> Value {
+pub(in crate::commands) fn as_json(name: &[u8], path: &[u8], record: &InodeRecord, link: &[u8]) -> Value {
     let metadata = &record.metadata;
     let mut object = Map::new();
     insert_name(&mut object, "name", name);

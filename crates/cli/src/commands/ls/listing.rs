@@ -5,7 +5,7 @@ use std::io::{BufWriter, StdoutLock, Write};
 use anyhow::Result;
 use buttress_fs::{Follow, InodeRecord, Location};
 
-use super::Ls;
+use super::Look;
 use super::line::{Line, Size};
 use crate::context::Context;
 use crate::opening::Opened;
@@ -13,8 +13,8 @@ use crate::output::size::ls_human;
 use crate::output::time::Clock;
 
 /// Writes directory after directory.
-pub(super) struct Listing<'a> {
-    options: Ls,
+pub(in crate::commands) struct Listing<'a> {
+    options: Look,
     /// Whether the path of a directory is printed before what it holds.
     headings: bool,
     clock: Clock,
@@ -68,7 +68,12 @@ impl Widths {
 }
 
 impl<'a> Listing<'a> {
-    pub(super) fn new(options: Ls, headings: bool, clock: Clock, context: &'a Context) -> Self {
+    pub(in crate::commands) fn new(
+        options: Look,
+        headings: bool,
+        clock: Clock,
+        context: &'a Context,
+    ) -> Self {
         Self {
             options,
             headings,
@@ -80,14 +85,8 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Begins a directory; with `-a` its `.` and `..` are looked up from where the listing began.
-    pub(super) fn enter(
-        &mut self,
-        path: &[u8],
-        opened: &Opened,
-        start: Location,
-        inner: &[u8],
-    ) -> Result<()> {
+    /// Begins a directory.
+    pub(in crate::commands) fn enter(&mut self, path: &[u8]) -> Result<()> {
         if self.headings {
             if self.blocks_begun {
                 writeln!(self.out)?;
@@ -96,29 +95,34 @@ impl<'a> Listing<'a> {
             self.out.write_all(b":\n")?;
         }
         self.blocks_begun = true;
-        if self.options.all {
-            for name in [b".".as_slice(), b".."] {
-                let shown = if name == b".." && inner.is_empty() {
-                    // What lies above the start is found from the root.
-                    opened.resolve(&[path, b"/.."].concat(), Follow::All)
-                } else {
-                    let path = [inner, b"/", name].concat();
-                    opened
-                        .filesystem
-                        .resolve(start, &path, Follow::All)
-                        .map_err(Into::into)
-                };
-                match shown.and_then(|location| Ok(opened.filesystem.inode_record(location)?)) {
-                    Ok(record) => self.add(name.to_vec(), &record, b""),
-                    Err(error) => self.context.lost(&error),
-                }
-            }
-        }
         Ok(())
     }
 
+    /// With `-a`, adds the `.` and `..` of the present directory; they are looked up from where the listing began.
+    pub(super) fn add_dots(&mut self, path: &[u8], opened: &Opened, start: Location, inner: &[u8]) {
+        if !self.options.all {
+            return;
+        }
+        for name in [b".".as_slice(), b".."] {
+            let shown = if name == b".." && inner.is_empty() {
+                // What lies above the start is found from the root.
+                opened.resolve(&[path, b"/.."].concat(), Follow::All)
+            } else {
+                let path = [inner, b"/", name].concat();
+                opened
+                    .filesystem
+                    .resolve(start, &path, Follow::All)
+                    .map_err(Into::into)
+            };
+            match shown.and_then(|location| Ok(opened.filesystem.inode_record(location)?)) {
+                Ok(record) => self.add(name.to_vec(), &record, b""),
+                Err(error) => self.context.lost(&error),
+            }
+        }
+    }
+
     /// Adds an entry of the present directory.
-    pub(super) fn add(&mut self, name: Vec<u8>, record: &InodeRecord, link: &[u8]) {
+    pub(in crate::commands) fn add(&mut self, name: Vec<u8>, record: &InodeRecord, link: &[u8]) {
         let size = if self.options.human_readable {
             ls_human
         } else {
@@ -128,14 +132,19 @@ impl<'a> Listing<'a> {
     }
 
     /// Writes something that is listed alone.
-    pub(super) fn single(&mut self, name: &[u8], record: &InodeRecord, link: &[u8]) -> Result<()> {
+    pub(in crate::commands) fn single(
+        &mut self,
+        name: &[u8],
+        record: &InodeRecord,
+        link: &[u8],
+    ) -> Result<()> {
         self.blocks_begun = true;
         self.add(name.to_vec(), record, link);
         self.write_lines()
     }
 
     /// Ends the present directory.
-    pub(super) fn leave(&mut self) -> Result<()> {
+    pub(in crate::commands) fn leave(&mut self) -> Result<()> {
         if self.options.is_long() {
             let total = self
                 .lines
@@ -198,7 +207,7 @@ impl<'a> Listing<'a> {
     }
 
     /// Flushes.
-    pub(super) fn finish(mut self) -> Result<()> {
+    pub(in crate::commands) fn finish(mut self) -> Result<()> {
         Ok(self.out.flush()?)
     }
 }

@@ -1,0 +1,49 @@
+//! `buttress stream cat FILE… FILE:/path`: the content of a file in a stream.
+//!
+//! What cannot be read back from the stream is written as zeros, so that what follows keeps its place; it is
+//! reported, and the exit code is 1. A file whose content was not sent is refused.
+
+use std::io::Write;
+
+use anyhow::{Context as _, Result, anyhow};
+use buttress_stream::view::Content;
+use clap::Args;
+
+use super::Streams;
+use crate::context::Context;
+use crate::exit::{Advice, Outcome};
+use crate::output::stdout::DirectOutput;
+use crate::table::Subcommand;
+
+/// Write the content of a file in a stream to standard output
+#[derive(Args, Debug)]
+pub(super) struct Cat {
+    #[command(flatten)]
+    streams: Streams,
+}
+
+impl Subcommand for Cat {
+    const NAME: &'static str = "cat";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let loaded = self.streams.load(context, "stream cat")?;
+        if !loaded.has_path {
+            return Err(anyhow!("which file is to be written?"))
+                .context(Advice::new("name it behind the last stream: FILE:/path"));
+        }
+        let (id, path) = loaded.start()?;
+        let mut reader = loaded.series.content(loaded.tree()?, id, &path)?;
+        let mut out = DirectOutput::stdout()?;
+        while let Some(chunk) = reader.next_chunk() {
+            match chunk.content {
+                Content::Data(bytes) => out.write_all(bytes)?,
+                Content::Hole => out.zeros(chunk.length.get())?,
+                Content::Damaged(error) => {
+                    context.lost(&anyhow!(error).context(format!("/{}", path.escape_ascii())));
+                    out.zeros(chunk.length.get())?;
+                }
+            }
+        }
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,210 @@
+//! `buttress stream tar FILE… [FILE:/directory]`: what streams make, as a tar archive.
+//!
+//! Members are what `buttress tar` makes of the snapshot that was sent, byte for byte; only their order differs,
+//! because streams do not tell that of the names in a directory: here it is that of their bytes. Sockets are
+//! skipped with a warning. A file whose content was not sent is left out, reported, and the exit code is 1.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, anyhow};
+use buttress_format::Timestamp;
+use buttress_stream::view::{self, Content, Inode, Node, NodeId, WalkEntry};
+use clap::Args;
+
+use super::{Loaded, Streams};
+use crate::context::Context;
+use crate::exit::{Advice, Outcome};
+use crate::output::stdout::DirectOutput;
+use crate::output::writer_thread::WriterThread;
+use crate::pax::{Archive, DataMap, Kind, Member, Time};
+use crate::table::Subcommand;
+
+/// Above this many data ranges a file is stored whole, as by `buttress tar`.
+const RANGES_MAX: usize = 1 << 20;
+
+/// Write what a stream, or several, make to standard output as a tar archive (pax format)
+#[derive(Args, Debug)]
+pub(super) struct Tar {
+    /// Write to this file, not to standard output
+    #[arg(short = 'f', long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Leave out extended attributes and ACLs
+    #[arg(long)]
+    no_xattrs: bool,
+    #[command(flatten)]
+    streams: Streams,
+}
+
+impl Subcommand for Tar {
+    const NAME: &'static str = "tar";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let out = self.output()?;
+        let loaded = self.streams.load(context, "stream tar")?;
+        let (start, path) = loaded.start()?;
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let mut archiver = Archiver {
+            context,
+            loaded: &loaded,
+            no_xattrs: self.no_xattrs,
+            start_name: name,
+            first_names: HashMap::new(),
+            archive: Archive::new(WriterThread::new(out)),
+        };
+        for entry in loaded.tree()?.walk(start) {
+            archiver.add(&entry)?;
+        }
+        archiver.archive.finish()?.finish()?;
+        Ok(Outcome::Done)
+    }
+}
+
+impl Tar {
+    fn output(&self) -> Result<Box<dyn Write + Send>> {
+        Ok(match &self.file {
+            Some(path) if path.as_os_str() != "-" => {
+                Box::new(File::create(path).with_context(|| format!("making {}", path.display()))?)
+            }
+            _ if io::stdout().is_terminal() => {
+                return Err(anyhow!("an archive is not written to a terminal"))
+                    .context(Advice::new("redirect it, or give -f FILE"));
+            }
+            _ => Box::new(DirectOutput::stdout()?),
+        })
+    }
+}
+
+struct Archiver<'a> {
+    context: &'a Context,
+    loaded: &'a Loaded,
+    no_xattrs: bool,
+    /// The member's name where the walk begins at a file.
+    start_name: &'a [u8],
+    /// The paths of files with several names: of the name that came first.
+    first_names: HashMap<NodeId, Vec<u8>>,
+    archive: Archive<WriterThread>,
+}
+
+impl Archiver<'_> {
+    fn add(&mut self, entry: &WalkEntry) -> Result<()> {
+        let inode = self.loaded.inode(entry.id)?;
+        let path = self.member_path(entry, inode);
+        if let Node::Socket = inode.node {
+            self.context
+                .warn(format!("{}: socket ignored", path.escape_ascii()));
+            return Ok(());
+        }
+        if let Some(first) = self.first_names.get(&entry.id) {
+            let member = member(&path, Kind::HardLink { target: first }, inode, &[]);
+            self.archive.begin(&member)?;
+            return Ok(self.archive.end()?);
+        }
+        let mut reader = None;
+        if let Node::File(_) = inode.node {
+            match self.loaded.series.content(self.loaded.tree()?, entry.id, &path) {
+                Ok(content) => reader = Some(content),
+                Err(error) => {
+                    self.context.lost(&error.into());
+                    return Ok(());
+                }
+            }
+        }
+        let xattrs = if self.no_xattrs {
+            Vec::new()
+        } else {
+            inode.xattrs()
+        };
+        let map = data_map(inode);
+        let member = member(&path, kind(inode, map.as_ref()), inode, &xattrs);
+        self.archive.begin(&member)?;
+        if inode.links > 1 {
+            self.first_names.insert(entry.id, path.clone());
+        }
+        while let Some(chunk) = reader.as_mut().and_then(view::ContentReader::next_chunk) {
+            match chunk.content {
+                Content::Data(bytes) => self.archive.content(chunk.offset.get(), bytes)?,
+                Content::Hole => {}
+                Content::Damaged(error) => {
+                    let place = path.escape_ascii().to_string();
+                    self.context.lost(&anyhow!(error).context(place));
+                }
+            }
+        }
+        Ok(self.archive.end()?)
+    }
+
+    /// `./` and the path from where the walk began; a directory's ends with a slash.
+    fn member_path(&self, entry: &WalkEntry, inode: &Inode) -> Vec<u8> {
+        let is_directory = matches!(inode.node, Node::Directory(_));
+        match (entry.path.as_slice(), is_directory) {
+            (b"", true) => b"./".to_vec(),
+            (b"", false) => [b"./", self.start_name].concat(),
+            (path, true) => [b"./", path, b"/"].concat(),
+            (path, false) => [b"./", path].concat(),
+        }
+    }
+}
+
+fn member<'a>(
+    path: &'a [u8],
+    kind: Kind<'a>,
+    inode: &Inode,
+    xattrs: &'a [(&'a [u8], &'a [u8])],
+) -> Member<'a> {
+    Member {
+        path,
+        kind,
+        permissions: inode.permissions,
+        uid: inode.uid,
+        gid: inode.gid,
+        modified: time(inode.times.modified),
+        accessed: Some(time(inode.times.accessed)),
+        changed: Some(time(inode.times.changed)),
+        xattrs,
+    }
+}
+
+fn kind<'a>(inode: &'a Inode, map: Option<&'a DataMap>) -> Kind<'a> {
+    match (&inode.node, map) {
+        (Node::Directory(_), _) => Kind::Directory,
+        (Node::File(_), Some(map)) => Kind::SparseFile { map },
+        (Node::File(file), None) => Kind::File {
+            size_bytes: file.size().get(),
+        },
+        (Node::Symlink { target }, _) => Kind::Symlink { target },
+        (Node::Device { block, major, minor }, _) => {
+            let (major, minor) = (u64::from(*major), u64::from(*minor));
+            if *block {
+                Kind::BlockDevice { major, minor }
+            } else {
+                Kind::CharacterDevice { major, minor }
+            }
+        }
+        (Node::Fifo | Node::Socket, _) => Kind::Fifo,
+    }
+}
+
+/// The ranges of a file that has holes; `None` for a file without, or with too many.
+fn data_map(inode: &Inode) -> Option<DataMap> {
+    let Node::File(file) = &inode.node else {
+        return None;
+    };
+    let mut map = DataMap::new(file.size().get());
+    for (start, end) in file.data_ranges() {
+        map.add(start.get(), end.get().saturating_sub(start.get()));
+        if map.range_count() > RANGES_MAX {
+            return None;
+        }
+    }
+    map.has_holes().then_some(map)
+}
+
+fn time(time: Timestamp) -> Time {
+    Time {
+        seconds: time.seconds,
+        nanoseconds: time.nanoseconds,
+    }
+}
