@@ -10,6 +10,7 @@
 //!
 //! - [`input`]: draws numbers and bytes from an input;
 //! - [`items`], [`blocks`], [`compressed`], [`partitions`], [`streams`]: the targets of single structures;
+//! - [`views`]: the target of looking into streams;
 //! - [`image`]: the target of whole volumes, read by the library; [`command`]: by the command;
 //! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them;
 //! - [`seeds`]: inputs to begin with, cut out of those volumes; [`corpus`]: inputs kept in one file.
@@ -26,6 +27,7 @@ pub mod partitions;
 pub mod seed_volume;
 pub mod seeds;
 pub mod streams;
+pub mod views;
 
 /// How far an input got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +125,11 @@ pub fn targets() -> Vec<Target> {
             name: "stream_mended",
             input_bytes_max: 8192,
             body: streams::stream_mended,
+        },
+        Target {
+            name: "stream_view",
+            input_bytes_max: 8192,
+            body: views::stream_view,
         },
     ];
     targets.extend(items::targets());

@@ -108,6 +108,7 @@ fn collect() -> BTreeMap<&'static str, BTreeSet<Vec<u8>>> {
     for stream in streams::samples() {
         add("stream", streams::encode(&stream));
         add("stream_mended", streams::encode(&stream));
+        add("stream_view", streams::encode(&stream));
     }
     let extents: [(&str, &[u8], &[u8]); 3] = [
         (

@@ -122,7 +122,8 @@ fn show(frame: &Frame<'_>, dump: &mut TextDump) {
 }
 
 /// The stream with headers and checksums that are right.
-fn mend(bytes: &[u8]) -> Vec<u8> {
+#[must_use]
+pub(crate) fn mend(bytes: &[u8]) -> Vec<u8> {
     let mut stream = bytes.to_vec();
     stream.resize(stream.len().max(STREAM_HEADER_BYTES), 0);
     stream[..MAGIC.len()].copy_from_slice(&MAGIC);

@@ -1,17 +1,22 @@
 //! Streams against the kernel: what is sent, received by the kernel, and compared.
 //!
 //! Named cases are in files by theme, each with a sentence on what goes wrong where its situation is not
-//! thought of; [`histories`] are random ones from seeds. Where `BUTTRESS_SENDER=kernel`, the kernel's own
-//! streams take the place of Buttress's: that tests the tests.
+//! thought of; [`histories`] are random ones from seeds; [`views`] looks into the streams of such. Where
+//! `BUTTRESS_SENDER=kernel`, the kernel's own streams take the place of Buttress's: that tests the tests.
 
 mod histories;
 mod named;
+mod views;
 
 use buttress_proof::harness::{Case, run};
 use buttress_proof::send::volumes;
 
 fn main() -> std::process::ExitCode {
-    let cases: Vec<Case> = named::cases().into_iter().chain(histories::cases()).collect();
+    let cases: Vec<Case> = named::cases()
+        .into_iter()
+        .chain(histories::cases())
+        .chain(views::cases())
+        .collect();
     let code = run(cases);
     volumes::close();
     code
