@@ -25,9 +25,12 @@ const FAULTS_SHOWN: usize = 10;
 impl Context {
     /// Opens images or devices, and those of `--device`, for reading.
     pub fn open_devices(&self, images: &[PathBuf]) -> Result<Vec<Device>> {
-        let options = self.device_options();
+        self.open_devices_with(images, &self.device_options())
+    }
+
+    fn open_devices_with(&self, images: &[PathBuf], options: &DeviceOptions) -> Result<Vec<Device>> {
         let paths = images.iter().chain(&self.globals().devices);
-        paths.map(|path| self.open_device(path, &options)).collect()
+        paths.map(|path| self.open_device(path, options)).collect()
     }
 
     /// Opens one image or device for reading, and none of `--device`.
@@ -112,6 +115,16 @@ impl Context {
         Ok(Opened { filesystem, root })
     }
 
+    /// Opens the volume for a command that reads much of it, and once: not through the page cache, unless it is
+    /// there already.
+    pub fn open_for_one_pass(&self, image: &Path) -> Result<Filesystem> {
+        let options = DeviceOptions {
+            direct_when_cold: true,
+            ..self.device_options()
+        };
+        self.open_filesystem_with(&[image.to_owned()], &options, false)
+    }
+
     /// Opens the volume on images or devices for looking at its blocks: it need not have a root tree that can be
     /// read.
     pub fn open_for_inspection(&self, images: &[PathBuf]) -> Result<Filesystem> {
@@ -120,13 +133,27 @@ impl Context {
 
     /// Opens the volume and prints what is to be said about it. Errors name the image.
     fn open_filesystem(&self, images: &[PathBuf], for_inspection: bool) -> Result<Filesystem> {
-        self.try_filesystem(images, for_inspection)
+        self.open_filesystem_with(images, &self.device_options(), for_inspection)
+    }
+
+    fn open_filesystem_with(
+        &self,
+        images: &[PathBuf],
+        options: &DeviceOptions,
+        for_inspection: bool,
+    ) -> Result<Filesystem> {
+        self.try_filesystem(images, options, for_inspection)
             .map_err(|error| error.context(Opening))
     }
 
-    fn try_filesystem(&self, images: &[PathBuf], for_inspection: bool) -> Result<Filesystem> {
+    fn try_filesystem(
+        &self,
+        images: &[PathBuf],
+        options: &DeviceOptions,
+        for_inspection: bool,
+    ) -> Result<Filesystem> {
         let globals = self.globals();
-        let devices = self.open_devices(images)?;
+        let devices = self.open_devices_with(images, options)?;
         let image = images.first().map_or(Path::new(""), PathBuf::as_path);
         let rescue = Rescue {
             use_backup_root: globals.rescues(RescueOption::UseBackupRoot),

@@ -28,6 +28,9 @@ pub struct OpenOptions {
     pub write: bool,
     /// Go around the page cache (`O_DIRECT`). Unaligned requests still work; they are widened and copied.
     pub direct: bool,
+    /// The same for reading alone, if next to nothing of the device is in the page cache and `O_DIRECT` works there.
+    /// For a job that reads much, and once: it saves copying, and the page cache keeps what others use.
+    pub direct_when_cold: bool,
     /// How reads reach the device.
     pub engine: Engine,
     /// The most requests in service at once (1 to 256).
@@ -43,6 +46,7 @@ impl Default for OpenOptions {
         Self {
             write: false,
             direct: false,
+            direct_when_cold: false,
             engine: Engine::Threads,
             depth: DEFAULT_DEPTH,
             max_request_bytes: MAX_REQUEST_BYTES,

@@ -10,6 +10,8 @@
 //!
 //! What it does not do: parallel requests (the engines'), and partitions ([`crate::partition`]).
 
+#[cfg(test)]
+mod cold;
 mod guard;
 mod system;
 
@@ -39,7 +41,18 @@ pub(crate) struct Opened {
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError> {
     let name: Arc<str> = path.to_string_lossy().into();
     let fail = |cause: io::Error| IoError::new(&name, Operation::Open, 0, 0, &cause);
+    let around = OpenOptions {
+        direct: true,
+        ..options.clone()
+    };
     let (file, is_block_device) = open_file(path, options).map_err(fail)?;
+    let wanted = options.direct_when_cold && !options.write && !options.direct;
+    let again = (wanted && system::is_cold(&file)).then(|| open_file(path, &around));
+    // Where the file system refuses O_DIRECT, the page cache will do.
+    let (file, options) = match again {
+        Some(Ok((file, _))) => (file, &around),
+        Some(Err(_)) | None => (file, options),
+    };
     let notices = guard::claim(&file, path, is_block_device, options.write).map_err(fail)?;
     let backend = FileBackend::new(&name, file, is_block_device, options).map_err(fail)?;
     let table_sector_bytes = is_block_device.then_some(backend.sector_bytes);

@@ -15,6 +15,7 @@ use crate::pointer::BlockPointer;
 use crate::read_ahead::queue::{Queue, Taken};
 use crate::read_ahead::{ReadAhead, SWEEP_WINDOW};
 use crate::tree::Tree;
+use buttress_format::ByteCount;
 use core::iter::FusedIterator;
 use std::vec;
 
@@ -121,6 +122,12 @@ impl Iterator for BlocksByAddress {
                 return None;
             }
             let mut leaves = core::mem::take(&mut self.known);
+            let bytes = ByteCount::of(leaves.len())
+                .get()
+                .saturating_mul(u64::from(self.tree.forest().reader().node_bytes()));
+            if bytes > self.tree.forest().cache().room().get() {
+                self.queue = Queue::passing_leaves();
+            }
             leaves.sort_unstable_by_key(|pointer| pointer.logical);
             self.ordered = leaves.into_iter();
         }

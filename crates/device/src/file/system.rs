@@ -55,6 +55,44 @@ pub(super) fn direct_alignment_bytes(file: &File) -> u32 {
     }
 }
 
+/// The parts of a file's bytes of which less than one must be in the page cache for the file to be cold.
+const COLD_PARTS: u64 = 16;
+
+/// Whether next to nothing of a file or block device is in the page cache. False where the kernel does not say
+/// (before 6.5).
+///
+/// Source: the manual page cachestat(2): arguments, structures, and that a length of 0 means up to the end.
+pub(super) fn is_cold(file: &File) -> bool {
+    /// The same on all architectures but Alpha.
+    const CACHESTAT: libc::c_long = 451;
+    let range: [u64; 2] = [0, 0];
+    // Pages that are cached, dirty, under write-back, evicted, recently evicted.
+    let mut counts = [0_u64; 5];
+    // SAFETY: the kernel reads two u64 at the second address and writes five at the third; both are live local
+    // variables of that size. The file descriptor is open for as long as `file` is borrowed.
+    let answer = unsafe {
+        libc::syscall(
+            CACHESTAT,
+            file.as_raw_fd(),
+            range.as_ptr(),
+            counts.as_mut_ptr(),
+            0_u32,
+        )
+    };
+    let Ok(metadata) = file.metadata() else {
+        return false;
+    };
+    let bytes = if metadata.rdev() == 0 {
+        metadata.blocks().saturating_mul(512)
+    } else {
+        block_device_bytes(file).unwrap_or(0)
+    };
+    let page_bytes = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
+    let [cached_pages, ..] = counts;
+    let cached = cached_pages.saturating_mul(page_bytes);
+    answer == 0 && cached.saturating_mul(COLD_PARTS) < bytes
+}
+
 /// Whether the kernel says of the block device, or of the one that the file lies on, that its medium turns. Virtual
 /// disks often say so too; files whose file system has no one block device never do.
 ///

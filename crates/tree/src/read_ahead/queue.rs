@@ -23,6 +23,8 @@ pub(crate) struct Queue {
     unasked: usize,
     /// How many more leaves go to the cache before it is asked again whether it has room.
     room_blocks: u64,
+    /// Leaves do not go to the cache.
+    passes_leaves: bool,
 }
 
 #[derive(Debug)]
@@ -51,6 +53,18 @@ pub(crate) struct Taken {
 }
 
 impl Queue {
+    /// A queue for a walk over more leaves than the cache will hold: keeping the first of them would only cost
+    /// memory.
+    pub(crate) fn passing_leaves() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            blocks: 0,
+            unasked: 0,
+            room_blocks: 0,
+            passes_leaves: true,
+        }
+    }
+
     /// How many blocks are in the queue, without those that were passed on to it.
     pub(crate) const fn blocks(&self) -> u64 {
         self.blocks
@@ -174,6 +188,9 @@ impl Queue {
     /// Puts a block into the cache: a node always, a leaf while that pushes nothing out.
     fn keep(&mut self, forest: &Forest, pointer: &BlockPointer, block: &TreeBlock) {
         if pointer.level == 0 {
+            if self.passes_leaves {
+                return;
+            }
             let Some(room_blocks) = self.room_blocks.checked_sub(1) else {
                 return;
             };

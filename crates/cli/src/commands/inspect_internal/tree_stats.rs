@@ -51,7 +51,7 @@ impl Subcommand for TreeStats {
     const NAME: &'static str = "tree-stats";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let filesystem = context.open_volume(&self.device)?.filesystem;
+        let filesystem = context.open_for_one_pass(&self.device)?;
         let units = if self.bytes {
             Units::RAW
         } else {

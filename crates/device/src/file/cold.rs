@@ -1,0 +1,56 @@
+//! Tests of going around the page cache for files that are not in it.
+
+use super::{open, system};
+use crate::device::OpenOptions;
+use crate::error::byte_length;
+use rustix::fs::Advice;
+use std::io::Write;
+
+fn drop_from_cache(file: &std::fs::File) {
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(file, 0, None, Advice::DontNeed).unwrap();
+}
+
+#[test]
+fn a_cold_file_is_read_around_the_page_cache_and_a_warm_one_through_it() {
+    // Beside the build's output: a temporary directory may be in memory, which is never cold.
+    let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let content: Vec<u8> = (0..1_u32 << 20).flat_map(u32::to_le_bytes).collect();
+    file.write_all(&content).unwrap();
+    drop_from_cache(file.as_file());
+    if !system::is_cold(file.as_file()) {
+        // A kernel before 6.5, or a file system in memory.
+        eprintln!("skipped: the kernel does not say what is in the page cache");
+        return;
+    }
+    let options = OpenOptions {
+        direct_when_cold: true,
+        ..OpenOptions::default()
+    };
+    let read_all = || {
+        let backend = open(file.path(), &options).unwrap().backend;
+        let mut bytes = vec![0; content.len() - 5000];
+        // Neither end is aligned.
+        backend.read_vectored_at(3000, &mut [&mut bytes]).unwrap();
+        assert!(bytes == content[3000..content.len() - 2000]);
+        assert_eq!(backend.size_bytes(), byte_length(content.len()));
+    };
+    read_all();
+    assert!(system::is_cold(file.as_file()), "the reads filled the page cache");
+    assert_eq!(std::fs::read(file.path()).unwrap(), content);
+    assert!(!system::is_cold(file.as_file()));
+    read_all();
+    // Who writes is not to go around what others have in the cache, unless told so.
+    drop_from_cache(file.as_file());
+    let write = OpenOptions {
+        write: true,
+        ..options.clone()
+    };
+    let backend = open(file.path(), &write).unwrap().backend;
+    let mut bytes = vec![0; 1 << 20];
+    backend.read_vectored_at(0, &mut [&mut bytes]).unwrap();
+    assert!(
+        !system::is_cold(file.as_file()),
+        "reading through the page cache left nothing there"
+    );
+}
