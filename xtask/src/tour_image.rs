@@ -170,6 +170,26 @@ fn fill(top: &Path) -> Result<()> {
     )?;
     fs::write(home.join("after-the-snapshot"), "Only in home.\n")?;
     fs::remove_file(home.join("plain/inline"))?;
+    let tuesday = top.join("home-tuesday");
+    btrfs(&["subvolume", "snapshot"], &[&home, &tuesday])?;
+    change(&tuesday)?;
+    btrfs(
+        &["property", "set"],
+        &[&tuesday, Path::new("ro"), Path::new("true")],
+    )
+}
+
+/// What happens between the two snapshots: names that are hard to follow, and shared extents.
+fn change(home: &Path) -> Result<()> {
+    fs::create_dir(home.join("archive"))?;
+    fs::rename(home.join("compressed"), home.join("archive/compressed"))?;
+    fs::rename(home.join("archive"), home.join("plain/archive"))?;
+    let copy = File::create(home.join("plain/another-reflink"))?;
+    rustix::fs::ioctl_ficlone(&copy, File::open(home.join("plain/text"))?)?;
+    let changed = fs::OpenOptions::new()
+        .write(true)
+        .open(home.join("plain/holes"))?;
+    changed.write_all_at(b"changed", 2 << 20)?;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //! without a mount, and read everything in it exactly as the kernel would show it.
 //!
 //! This crate is what applications depend on. It only re-exports; the parts live in crates of their own, each
-//! under its name here: [`fs`] (subvolumes, paths, files), [`tree`] (the B-trees), [`volume`] (logical addresses
+//! under its name here: [`fs`] (subvolumes, paths, files), [`stream`] (send streams), [`tree`] (the B-trees), [`volume`] (logical addresses
 //! over devices, profiles, mirrors), [`device`] (files, block devices, memory, simulated disks) and [`mod@format`]
 //! (the bytes on disk as types).
 //!
@@ -82,6 +82,35 @@
 //! # }
 //! ```
 //!
+//! # Sending a snapshot
+//!
+//! What `btrfs receive` takes, from an image that nobody mounted: whole, or what changed since another snapshot.
+//!
+//! ```
+//! use buttress::stream::send::{Options, Snapshot, send};
+//! use buttress::{Device, OpenOptions, Progress};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let packed = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/tour.img.zst"))?;
+//! # let image = zstd::decode_all(&packed[..])?;
+//! let volume = OpenOptions::new(vec![Device::memory(image)]).open()?;
+//! let mut snapshots = Vec::new();
+//! for subvolume in volume.subvolumes()? {
+//!     if subvolume.is_read_only() {
+//!         snapshots.push(Snapshot::open(&volume, subvolume.id)?);
+//!     }
+//! }
+//! let options = Options {
+//!     parent: snapshots.first().cloned(),
+//!     ..Options::default()
+//! };
+//! let mut stream = Vec::new();
+//! let sent = send(&snapshots[1], &options, &mut stream, &Progress::new())?;
+//! assert_eq!(sent.stream_bytes.get(), stream.len() as u64);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # A device that holds no volume
 //!
 //! Anything at all may be opened; what is not btrfs gives an error that says so.
@@ -104,6 +133,7 @@
 pub use buttress_device as device;
 pub use buttress_format as format;
 pub use buttress_fs as fs;
+pub use buttress_stream as stream;
 pub use buttress_tree as tree;
 pub use buttress_volume as volume;
 

@@ -187,6 +187,9 @@ fn partitions_and_offsets_are_found() {
     fs::write(&path, bytes).unwrap();
     let path = path.to_str().unwrap();
     assert_eq!(failure(&["ls", path]).0, 1);
-    assert_eq!(stdout(&["ls", "--offset", "1M", path]), "home\nhome-monday\n");
+    assert_eq!(
+        stdout(&["ls", "--offset", "1M", path]),
+        "home\nhome-monday\nhome-tuesday\n"
+    );
     assert_eq!(failure(&["ls", "--offset", "part=1", path]).0, 1);
 }

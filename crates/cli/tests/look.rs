@@ -170,7 +170,7 @@ fn subvolumes_are_listed_in_the_words_of_btrfs_progs() {
     let image = image().to_str().unwrap();
     let text = stdout(&["subvolume", "list", image]);
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.len(), 3);
+    assert_eq!(lines.len(), 4);
     assert!(lines[0].starts_with("ID 256 gen ") && lines[0].ends_with(" top level 5 path home"));
     assert!(lines[1].ends_with(" top level 256 path home/projects"));
     assert!(stdout(&["sub", "li", "-a", image]).contains("path <FS_TREE>/home/projects\n"));
@@ -190,7 +190,7 @@ fn subvolumes_are_listed_in_the_words_of_btrfs_progs() {
         "{shown}"
     );
     assert!(
-        shown.contains("\tSnapshot(s):\n\t\t\t\thome-monday\n\tQuota group:\t\tn/a\n"),
+        shown.contains("\tSnapshot(s):\n\t\t\t\thome-monday\n\t\t\t\thome-tuesday\n\tQuota group:\t\tn/a\n"),
         "{shown}"
     );
     assert_eq!(stdout(&["subvolume", "get-default", image]), "ID 5 (FS_TREE)\n");

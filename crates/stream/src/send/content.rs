@@ -202,6 +202,8 @@ impl Content {
         );
         let mut position = dirty.start;
         let end = dirty.end.min(self.size);
+        // The part of a range that differs, as far as it is known: what the old file had in pieces goes out whole.
+        let mut changed: Option<FileRange> = None;
         while position < end {
             let Some(is) = new.at(position)? else { break };
             let was = old.at(position)?;
@@ -224,43 +226,41 @@ impl Content {
             let stop = if whole { is.end() } else { stop.min(end) };
             let piece = part_of(&is, position, stop);
             let was_zero = was.as_ref().is_none_or(FileRange::is_zero) || position >= self.receiver_size;
-            if is.is_zero() {
-                if !was_zero {
-                    self.flush_run(sources, output)?;
-                    let rest_is_hole = is.end() >= self.size;
-                    self.zero(position..stop, rest_is_hole, output)?;
-                }
-            } else if !(same_volume
+            let same = same_volume
                 && !spoilt
-                && was.is_some_and(|was| same_bytes(&part_of(&was, position, stop), &piece)))
-            {
-                self.range(piece, sources, names, output)?;
+                && was.is_some_and(|was| same_bytes(&part_of(&was, position, stop), &piece));
+            if !is.is_zero() && !same {
+                match &mut changed {
+                    Some(before) if before.end() == position && continues(before, &piece) => {
+                        before.length = before.length.saturating_add(piece.length);
+                    }
+                    _ => {
+                        if let Some(before) = changed.replace(piece) {
+                            self.range(before, sources, names, output)?;
+                        }
+                    }
+                }
+            } else if let Some(before) = changed.take() {
+                self.range(before, sources, names, output)?;
+            }
+            if is.is_zero() && (!was_zero || (spoilt && position < self.receiver_size)) {
+                self.flush_run(sources, output)?;
+                // All of the hole, where the receiver's file ends in it.
+                let to_its_end = is.end() >= self.receiver_size;
+                let zero_end = if to_its_end { is.end() } else { stop };
+                self.zero(position..zero_end, output)?;
             }
             position = stop;
         }
-        Ok(())
+        match changed {
+            Some(before) => self.range(before, sources, names, output),
+            None => Ok(()),
+        }
     }
 
-    /// Makes a range of the receiver's file read as zeros.
-    fn zero(&mut self, range: Range<FileOffset>, to_the_end: bool, output: &mut Output<'_>) -> Result<()> {
-        self.wrote = true;
-        if output.is_version_2() && !to_the_end && !output.no_data() {
-            if self.receiver_size < range.end {
-                // Grown later, the file would get its last sector back, filled up with zeros.
-                output.command(&Command::Truncate {
-                    path: &self.path,
-                    size: ByteCount::new(range.end.get()),
-                })?;
-                self.receiver_size = range.end;
-            }
-            let length = range.end.checked_distance_from(range.start);
-            return output.command(&Command::Fallocate {
-                path: &self.path,
-                mode: PUNCH_HOLE,
-                offset: range.start,
-                length: length.unwrap_or(ByteCount::ZERO),
-            });
-        }
+    /// Makes a range of the receiver's file read as zeros. With nothing else behind it, it is cut off: the file
+    /// gets its size back later.
+    fn zero(&mut self, range: Range<FileOffset>, output: &mut Output<'_>) -> Result<()> {
         let end = range.end.min(self.receiver_size);
         let Some(length) = end
             .checked_distance_from(range.start)
@@ -268,16 +268,25 @@ impl Content {
         else {
             return Ok(());
         };
+        self.wrote = true;
         if output.no_data() {
             return self.update_extent(range.start, length, output);
         }
-        if to_the_end {
+        if range.end >= self.receiver_size {
             output.command(&Command::Truncate {
                 path: &self.path,
                 size: ByteCount::new(range.start.get()),
             })?;
             self.receiver_size = range.start;
             return Ok(());
+        }
+        if output.is_version_2() {
+            return output.command(&Command::Fallocate {
+                path: &self.path,
+                mode: PUNCH_HOLE,
+                offset: range.start,
+                length,
+            });
         }
         let mut position = range.start;
         while let Some(left) = end
@@ -452,17 +461,28 @@ impl Content {
         sources: &Sources<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
-        let end = offset.saturating_add(inline.ram_bytes).min(self.size);
-        let file_bytes = end.checked_distance_from(offset).unwrap_or(ByteCount::ZERO);
+        let content_end = offset.saturating_add(inline.ram_bytes).min(self.size);
+        // Behind the content, to the end of its sector, are zeros; the receiver may have other bytes there.
+        let sector_bytes = u64::from(sources.new.filesystem().sector_bytes());
+        let end = if content_end < self.receiver_size {
+            align_up(content_end, sector_bytes).min(self.size)
+        } else {
+            content_end
+        };
+        let padded = end > content_end;
+        let file_bytes = content_end
+            .checked_distance_from(offset)
+            .unwrap_or(ByteCount::ZERO);
         self.written_to(end);
-        if inline.compression == Compression::None {
+        if inline.compression == Compression::None && !padded {
             let wanted = file_bytes
                 .to_usize()
                 .unwrap_or(usize::MAX)
                 .min(inline.stored.len());
             return self.write(offset, inline.stored.get(..wanted).unwrap_or_default(), output);
         }
-        if sources.compressed_data && ByteCount::of(inline.stored.len()) <= file_bytes {
+        let encoded = sources.compressed_data && inline.compression != Compression::None && !padded;
+        if encoded && ByteCount::of(inline.stored.len()) <= file_bytes {
             return output.command(&Command::EncodedWrite {
                 path: &self.path,
                 offset,
@@ -540,10 +560,13 @@ impl Content {
     }
 }
 
-/// A map of a file that is asked for one place after the other.
+/// A map of a file that is asked for one place after the other. Holes and preallocated ranges side by side are one
+/// hole here.
 struct Map {
     ranges: FileExtents,
     current: Option<FileRange>,
+    /// The range after the current one, where that had to be known.
+    following: Option<FileRange>,
 }
 
 impl Map {
@@ -551,6 +574,14 @@ impl Map {
         Self {
             ranges,
             current: None,
+            following: None,
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<FileRange>> {
+        match self.following.take() {
+            Some(range) => Ok(Some(range)),
+            None => Ok(self.ranges.next().transpose()?),
         }
     }
 
@@ -562,13 +593,21 @@ impl Map {
             {
                 return Ok(Some(range.clone()));
             }
-            match self.ranges.next().transpose()? {
-                Some(range) => self.current = Some(range),
-                None => {
-                    self.current = None;
-                    return Ok(None);
+            let Some(mut range) = self.next()? else {
+                self.current = None;
+                return Ok(None);
+            };
+            if range.is_zero() {
+                range.kind = RangeKind::Hole;
+                while let Some(following) = self.next()? {
+                    if !following.is_zero() || following.offset != range.end() {
+                        self.following = Some(following);
+                        break;
+                    }
+                    range.length = range.length.saturating_add(following.length);
                 }
             }
+            self.current = Some(range);
         }
     }
 }
@@ -594,6 +633,16 @@ fn part_of(range: &FileRange, from: FileOffset, to: FileOffset) -> FileRange {
 fn align_up(offset: FileOffset, sector_bytes: u64) -> FileOffset {
     let length = ByteCount::new(offset.get()).checked_align_up(sector_bytes);
     length.map_or(offset, |length| FileOffset::new(length.get()))
+}
+
+/// Whether a part of a range of data goes on where the part before it ended.
+fn continues(before: &FileRange, piece: &FileRange) -> bool {
+    match (&before.kind, &piece.kind) {
+        (RangeKind::Data(a), RangeKind::Data(b)) => {
+            a.logical == b.logical && a.offset.saturating_add(before.length) == b.offset
+        }
+        _ => false,
+    }
 }
 
 /// Whether two ranges at the same place of a file of one volume use the same bytes of the same extent.

@@ -250,7 +250,8 @@ impl<'a> Names<'a> {
             return Ok(());
         };
         if occupant.directory {
-            return self.displace_directory(link, occupant, output);
+            let parent = Directory::new(link.parent);
+            return self.displace_directory(parent, &link.name, occupant, output);
         }
         let parent = Directory::new(link.parent);
         let path = self.path_in(parent, &link.name)?;
@@ -270,13 +271,18 @@ impl<'a> Names<'a> {
         self.vacate(parent, &link.name, output)
     }
 
-    fn displace_directory(&mut self, link: &Link, occupant: Occupant, output: &mut Output<'_>) -> Result<()> {
+    fn displace_directory(
+        &mut self,
+        parent: Directory,
+        old_name: &[u8],
+        occupant: Occupant,
+        output: &mut Output<'_>,
+    ) -> Result<()> {
         let directory = Directory {
             number: occupant.inode,
             gone: occupant.gone,
         };
-        let parent = Directory::new(link.parent);
-        let path = self.path_in(parent, &link.name)?;
+        let path = self.path_in(parent, old_name)?;
         if occupant.gone && !self.plan.holds_names(occupant.inode) {
             self.doomed.remove(&occupant.inode);
             output.command(&Command::Rmdir { path: &path })?;
@@ -293,7 +299,7 @@ impl<'a> Names<'a> {
             self.times.touch(InodeNumber::ROOT_DIRECTORY);
         }
         self.paths.clear();
-        self.vacate(parent, &link.name, output)
+        self.vacate(parent, old_name, output)
     }
 
     fn old_generation(&self, inode: InodeNumber) -> Result<Generation> {
@@ -360,7 +366,8 @@ impl<'a> Names<'a> {
             }
             if self.plan.holds_names(inode) {
                 self.doomed.insert(inode);
-                return Ok(());
+                // As in the kernel: what is left in it gets shorter paths.
+                return self.step_aside(directory, output);
             }
             if let Some((parent, Some(true))) = self.remove_directory(directory, output)?
                 && parent.gone
@@ -380,6 +387,22 @@ impl<'a> Names<'a> {
             self.vacate(parent, &link.name, output)?;
         }
         Ok(())
+    }
+
+    /// Moves a directory that is to go, but is not empty yet, out of the way.
+    fn step_aside(&mut self, directory: Directory, output: &mut Output<'_>) -> Result<()> {
+        if self.displaced.contains_key(&directory) {
+            return Ok(());
+        }
+        let Some((parent, name)) = self.place(directory)? else {
+            return Ok(());
+        };
+        let occupant = Occupant {
+            inode: directory.number,
+            directory: true,
+            gone: directory.gone,
+        };
+        self.displace_directory(parent, &name, occupant, output)
     }
 
     /// Removes a directory that became empty, and those above it that this empties.

@@ -263,10 +263,7 @@ impl Sender<'_, '_> {
         if !added.is_empty() || !removed.is_empty() {
             self.names.rename_file(number, &removed, &added, self.output)?;
         }
-        match added.first() {
-            Some(link) => self.names.new_path(link),
-            None => self.names.settled_path(number),
-        }
+        self.names.settled_path(number)
     }
 
     /// Sends capabilities again where something before took them away.

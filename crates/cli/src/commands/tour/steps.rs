@@ -6,7 +6,9 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend};
 use buttress_format::{BlockGroupFlags, Compression, FileKind, ItemType, Key, Logical, SubvolumeId, TreeId};
-use buttress_fs::{Content, Filesystem, Location, OpenOptions, RangeKind, WalkItem, WalkOptions};
+use buttress_fs::{Content, Filesystem, Location, OpenOptions, Progress, RangeKind, WalkItem, WalkOptions};
+use buttress_stream::send::{self, Options as SendOptions, Snapshot};
+use buttress_stream::{Decoder, Version};
 use buttress_tree::{ReadAhead, Tree};
 use buttress_volume::ExtentRead;
 
@@ -23,6 +25,9 @@ pub(super) const STEPS: &[(&str, Step)] = &[
     ("read and verify every file", Tour::read_files),
     ("verify every metadata block", Tour::verify_blocks),
     ("see where the space went", Tour::space),
+    ("send a snapshot", Tour::send_full),
+    ("send what changed to the next one", Tour::send_changes),
+    ("send it in each mode of read-ahead", Tour::send_read_ahead),
 ];
 
 /// The step that needs the volume in memory, where it can be spoilt.
@@ -193,6 +198,88 @@ impl Tour {
     }
 
     /// Reads everything again while the first copy of all metadata rots: the second stands in.
+    /// The read-only snapshots, in the order in which they were made.
+    fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        let filesystem = self.filesystem()?;
+        let mut subvolumes = filesystem.subvolumes()?;
+        subvolumes.retain(|subvolume| subvolume.is_read_only() && !subvolume.is_deleted());
+        subvolumes.sort_by_key(buttress_fs::SubvolumeInfo::created_generation);
+        let open = |subvolume: &buttress_fs::SubvolumeInfo| Ok(Snapshot::open(filesystem, subvolume.id)?);
+        subvolumes.iter().map(open).collect()
+    }
+
+    fn send_full(&mut self) -> Result<String> {
+        let Some(snapshot) = self.snapshots()?.into_iter().next() else {
+            return Ok("there is no read-only snapshot".to_owned());
+        };
+        let options = SendOptions {
+            version: Version::V2,
+            compressed_data: true,
+            ..SendOptions::default()
+        };
+        let sent = send_and_decode(&snapshot, &options)?;
+        Ok(format!("{}: {sent}", snapshot.name().escape_ascii()))
+    }
+
+    fn send_changes(&mut self) -> Result<String> {
+        let snapshots = self.snapshots()?;
+        let [first, second, ..] = snapshots.as_slice() else {
+            return Ok("there are no two read-only snapshots".to_owned());
+        };
+        let options = SendOptions {
+            parent: Some(first.clone()),
+            version: Version::V2,
+            compressed_data: true,
+            ..SendOptions::default()
+        };
+        let sent = send_and_decode(second, &options)?;
+        let (from, to) = (first.name().escape_ascii(), second.name().escape_ascii());
+        Ok(format!("{from} to {to}: {sent}"))
+    }
+
+    /// Sends the first snapshot from the devices anew in each mode, and compares what was asked of them.
+    fn send_read_ahead(&mut self) -> Result<String> {
+        let Some(snapshot) = self.snapshots()?.into_iter().next() else {
+            return Ok("there is no read-only snapshot".to_owned());
+        };
+        let modes = [
+            ("none", ReadAhead::None),
+            ("forward", ReadAhead::Forward),
+            ("sweep", ReadAhead::sweep()),
+        ];
+        let mut parts = Vec::new();
+        for (name, read_ahead) in modes {
+            let filesystem = OpenOptions::new(self.devices.clone()).open()?;
+            let fresh = Snapshot::open(&filesystem, snapshot.id())?;
+            let before = self.reads();
+            let options = SendOptions {
+                read_ahead,
+                no_data: true,
+                ..SendOptions::default()
+            };
+            send_and_decode(&fresh, &options)?;
+            let (requests, bytes) = self.reads();
+            let requests = requests.saturating_sub(before.0);
+            let bytes = bytes.saturating_sub(before.1);
+            parts.push(format!(
+                "{name} {requests} requests of {}",
+                Units::default().text(bytes.checked_div(requests).unwrap_or(0))
+            ));
+        }
+        Ok(parts.join(", "))
+    }
+
+    /// Requests that the devices have served, and their bytes.
+    fn reads(&self) -> (u64, u64) {
+        let reads = self.devices.iter().map(|device| device.statistics().reads);
+        reads.fold((0, 0), |(requests, bytes), reads| {
+            (
+                requests.saturating_add(reads.requests),
+                bytes.saturating_add(reads.bytes),
+            )
+        })
+    }
+
     fn read_rotten(&mut self) -> Result<String> {
         let expected = self.contents.as_ref().context("the files were not read before")?;
         let filesystem = self.filesystem()?;
@@ -224,6 +311,35 @@ impl Tour {
             "{faults} bad blocks passed over, every name and byte is the same"
         ))
     }
+}
+
+/// Sends a snapshot into memory, decodes the stream, and says what was in it.
+fn send_and_decode(snapshot: &Snapshot, options: &SendOptions) -> Result<String> {
+    let mut stream = Vec::new();
+    let summary = send::send(snapshot, options, &mut stream, &Progress::new())?;
+    let mut decoder = Decoder::new(stream.as_slice());
+    let mut commands = 0_u64;
+    let mut kinds: BTreeMap<&'static str, u64> = BTreeMap::new();
+    while let Some(frame) = decoder.next_command()? {
+        commands = commands.saturating_add(1);
+        let kind = kinds.entry(frame.command().kind().name()).or_default();
+        *kind = kind.saturating_add(1);
+    }
+    ensure!(
+        commands == summary.commands,
+        "{commands} commands were decoded, {} were sent",
+        summary.commands
+    );
+    let shown = ["mkfile", "rename", "clone", "write", "encoded_write"];
+    let shown: Vec<String> = shown
+        .into_iter()
+        .filter_map(|name| kinds.get(name).map(|count| format!("{count} {name}")))
+        .collect();
+    Ok(format!(
+        "{} of stream, {commands} commands decoded again ({})",
+        Units::default().text(summary.stream_bytes.get()),
+        shown.join(", ")
+    ))
 }
 
 /// Draws the places of the rotten bits.
