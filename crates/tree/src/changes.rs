@@ -7,7 +7,7 @@
 //!
 //! The trees may differ in height: a root joins the row of its own level. Blocks that differ are known one level
 //! ahead, so they are fetched in windows, in order of address, both trees' in one plug, and are checked on the
-//! forest's threads: [`stage`] has that. Memory is one window of blocks, and one block a level and tree.
+//! forest's threads: `stage` has that. Memory is one window of blocks, and one block a level and tree.
 //!
 //! Trees of two volumes may be compared too (another image of the same history). There an address and a
 //! generation prove nothing, since copies of an image that were both written to number their transactions alike:

@@ -28,7 +28,7 @@ pub type Place = (u64, u64);
 /// What a snapshot holds.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
-    /// All but holes and places; [`Entry::data`] has the runs of blocks that are not all zeros.
+    /// All but holes and places; the `data` of an entry has the runs of blocks that are not all zeros.
     pub manifest: Manifest,
     /// Where SEEK_DATA finds data, by path.
     pub data: BTreeMap<Vec<u8>, Ranges>,
