@@ -5,11 +5,13 @@
 //! sorted by address: no walk that follows the tree can be faster.
 
 use crate::Scale;
+use crate::cache::Cache;
 use crate::images;
 use anyhow::{Context, Result, ensure};
-use buttress::{ByteCount, Filesystem, OpenOptions, TreeId};
+use buttress::format::{ItemType, Key};
+use buttress::{ByteCount, Filesystem, OpenOptions, ReadAhead, TreeId};
 use buttress_device::{Device, Model, VirtualClock};
-use buttress_tree::measure::{self, Comparison};
+use buttress_tree::measure::{self, Comparison, WalkCost};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,21 +30,67 @@ pub(crate) fn run(scale: Scale) -> Result<()> {
         let rows = walks(&image, &model)?;
         print(name, &rows)?;
         if matches!(model, Model::Spinning(_)) {
+            let costs = leaves_of_a_send(&|| simulated(&image, &model))?;
+            print_leaves(name, "virtual", &costs);
             ensure!(
                 walks(&image, &model)? == rows,
                 "two runs on the simulated {name} differ"
             );
         }
     }
+    for _ in 0..scale.rounds {
+        let costs = leaves_of_a_send(&|| {
+            Cache::Cold.prepare(&image)?;
+            let device = Device::open(&image, &buttress_device::OpenOptions::default())?;
+            Ok(Filesystem::open(OpenOptions::new(vec![device]))?)
+        })?;
+        print_leaves("this machine's disk", "real", &costs);
+    }
     Ok(())
 }
 
+fn simulated(image: &Path, model: &Model) -> Result<Filesystem> {
+    let backend = Device::open_backend(image, &buttress_device::OpenOptions::default())?;
+    let device = Device::simulated(backend, model, &VirtualClock::new());
+    Ok(Filesystem::open(OpenOptions::new(vec![device]))?)
+}
+
+/// Whether a full send looks at keys of `[first, end)`: not at leaves of directory entries alone.
+fn is_sent(first: &Key, end: Option<&Key>) -> bool {
+    let entries = |key: &Key| matches!(key.item_type, ItemType::DIR_ITEM | ItemType::DIR_INDEX);
+    !(entries(first) && end.is_some_and(|end| first.objectid == end.objectid && entries(end)))
+}
+
+/// The leaves that a full send needs, in order of keys, and the same leaves in order of address.
+fn leaves_of_a_send(open: &dyn Fn() -> Result<Filesystem>) -> Result<[WalkCost; 2]> {
+    let budget = ByteCount::new(256 << 20);
+    let root = *open()?.tree(TreeId::FS)?.root();
+    let pointers = measure::leaf_pointers_by_address(open()?.volume(), root, budget, is_sent)?;
+    let swept = measure::walk_leaves(open()?.volume(), root, budget, ReadAhead::sweep(), is_sent);
+    let ordered = measure::read_in_order(open()?.volume(), &pointers)?;
+    ensure!(
+        swept.blocks == ordered.blocks,
+        "the walk saw {} leaves of {}",
+        swept.blocks,
+        ordered.blocks
+    );
+    Ok([swept, ordered])
+}
+
+fn print_leaves(drive: &str, time: &str, [swept, ordered]: &[WalkCost; 2]) {
+    let ratio = swept.elapsed.as_secs_f64() / ordered.elapsed.as_secs_f64();
+    println!(
+        "\n{drive}, {time} time, the {} leaves of a full send: sweep {:.2} s, {} requests; address order {:.2} s, {} requests; ratio {ratio:.2}",
+        swept.blocks,
+        swept.elapsed.as_secs_f64(),
+        swept.requests,
+        ordered.elapsed.as_secs_f64(),
+        ordered.requests
+    );
+}
+
 fn walks(image: &Path, model: &Model) -> Result<Vec<Comparison>> {
-    let open = || -> Result<Filesystem> {
-        let backend = Device::open_backend(image, &buttress_device::OpenOptions::default())?;
-        let device = Device::simulated(backend, model, &VirtualClock::new());
-        Ok(Filesystem::open(OpenOptions::new(vec![device]))?)
-    };
+    let open = || simulated(image, model);
     let root = *open()?.tree(TreeId::FS)?.root();
     // Each row gets a drive of its own: what one walk leaves in the drive's cache must not help the next.
     let fresh = || -> Result<_> { Ok(Arc::clone(open()?.volume())) };

@@ -3,14 +3,14 @@
 //! Meant for simulated devices, where the time is virtual and two runs give the same figures; on real devices
 //! it measures real time. Each walk gets a forest of its own, so it begins with an empty node cache.
 
-use crate::blocks::Visit;
+use crate::blocks::{BlockOrder, Visit};
 use crate::error::{Error, Result};
 use crate::forest::Forest;
 use crate::pointer::{BlockPointer, RootPointer};
 use crate::read_ahead::{ReadAhead, SWEEP_WINDOW};
 use crate::reader::BlockReader;
 use buttress_device::QueueStatistics;
-use buttress_format::ByteCount;
+use buttress_format::{ByteCount, Key};
 use buttress_volume::Volume;
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -134,6 +134,57 @@ pub fn pointers_by_address(
     let mut pointers = visits
         .map(|visit| Ok(visit?.pointer))
         .collect::<Result<Vec<BlockPointer>>>()?;
+    pointers.sort_unstable_by_key(|pointer| pointer.logical);
+    Ok(pointers)
+}
+
+/// Says whether a walk wants anything with a key of `[first, end)`; see
+/// [`Tree::leaves_where`](crate::Tree::leaves_where).
+pub type Wanted = fn(&Key, Option<&Key>) -> bool;
+
+/// Walks the leaves of a tree that are wanted, in order of keys, with an empty cache. Counts leaves only, and among
+/// the damaged blocks nodes too.
+#[must_use]
+pub fn walk_leaves(
+    volume: &Arc<Volume>,
+    root: RootPointer,
+    cache_budget: ByteCount,
+    read_ahead: ReadAhead,
+    wanted: Wanted,
+) -> WalkCost {
+    let tree = Forest::new(Arc::clone(volume), cache_budget).tree(root);
+    let meter = Meter::start(volume);
+    let (mut blocks, mut damaged): (u64, u64) = (0, 0);
+    let mut leaves = tree.leaves_where(.., read_ahead, wanted);
+    loop {
+        match leaves.next() {
+            Ok(Some(_)) => blocks = blocks.saturating_add(1),
+            Ok(None) => return meter.stop(volume, blocks, damaged),
+            Err(_) => damaged = damaged.saturating_add(1),
+        }
+    }
+}
+
+/// The pointers to the leaves of a tree that are wanted, in order of address.
+///
+/// # Errors
+/// When a node cannot be had: then its children's addresses are not known.
+pub fn leaf_pointers_by_address(
+    volume: &Arc<Volume>,
+    root: RootPointer,
+    cache_budget: ByteCount,
+    wanted: Wanted,
+) -> Result<Vec<BlockPointer>> {
+    let tree = Forest::new(Arc::clone(volume), cache_budget).tree(root);
+    let mut pointers = Vec::new();
+    for visit in tree.blocks_in(BlockOrder::DepthDownTo(1), ReadAhead::sweep()) {
+        let Visit { pointer, block } = visit?;
+        let children = (0..block.item_count()).filter_map(|slot| pointer.child(&block, slot));
+        pointers.extend(children.filter(|child| {
+            let first = child.first_key.unwrap_or(Key::MIN);
+            child.level == 0 && wanted(&first, child.end_key.as_ref())
+        }));
+    }
     pointers.sort_unstable_by_key(|pointer| pointer.logical);
     Ok(pointers)
 }
