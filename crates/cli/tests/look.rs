@@ -174,7 +174,7 @@ fn subvolumes_are_listed_in_the_words_of_btrfs_progs() {
     assert!(lines[0].starts_with("ID 256 gen ") && lines[0].ends_with(" top level 5 path home"));
     assert!(lines[1].ends_with(" top level 256 path home/projects"));
     assert!(stdout(&["sub", "li", "-a", image]).contains("path <FS_TREE>/home/projects\n"));
-    assert_eq!(stdout(&["subvolume", "list", "-r", image]).lines().count(), 1);
+    assert_eq!(stdout(&["subvolume", "list", "-r", image]).lines().count(), 2);
     assert_eq!(stdout(&["subvolume", "list", "-d", image]), "");
     let listed = json(&["subvolume", "list", image], "subvolume-list");
     assert_eq!(listed[2]["parent_uuid"], listed[0]["uuid"]);

@@ -2,6 +2,7 @@
 
 use crate::compare::{missing, tar_equals, tar_equals_but};
 use anyhow::{Context, Result, ensure};
+use buttress::{Device, DeviceOptions, OpenOptions};
 use buttress_oracle::noise::spoil;
 use buttress_oracle::volumes::{Specification, Volume, make};
 use buttress_proof::harness::{Case, Outcome};
@@ -91,8 +92,46 @@ fn copies_spoilt(profile: &'static str, devices: u32, lost: usize) -> Result<Out
     Ok(Outcome::Passed)
 }
 
+/// DUP has both copies on one device: in every chunk one of them is overwritten, the first or the second.
+fn dup_copy_spoilt(copy: usize) -> Result<Outcome> {
+    let volume = volume("dup", 1)?;
+    let mut expected = volume.manifest.clone();
+    expected.remove(UNCHECKED).context("the file without checksums")?;
+    let image = volume.images.first().context("an image")?;
+    let device = Device::open(image, &DeviceOptions::default())?;
+    let filesystem = OpenOptions::new(vec![device]).open()?;
+    let mut ranges = Vec::new();
+    for chunk in filesystem.volume().chunk_map().chunks() {
+        let stripes = &chunk.chunk().stripes;
+        ensure!(stripes.len() == 2, "a chunk with {} copies", stripes.len());
+        let start = stripes.get(copy).context("the copy")?.physical.get();
+        ranges.push((start, start + chunk.length().get()));
+    }
+    drop(filesystem);
+    for (number, (start, end)) in ranges.into_iter().enumerate() {
+        spoil(image, start, end, number as u64)?;
+    }
+    let errors = tar_equals_but(&["tar"], &volume.images, &expected, UNCHECKED)
+        .map_err(|error| error.context(format!("with copy {copy} of everything full of noise")))?;
+    // The first copies are read first; noise in the others is met only where a first one is bad too.
+    ensure!(
+        copy > 0 || errors.contains("checksum"),
+        "the noise was not reported:\n{errors}"
+    );
+    Ok(Outcome::Passed)
+}
+
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
+    for (copy, name) in ["first", "second"].into_iter().enumerate() {
+        cases.push(Case::new(
+            format!("redundancy::dup_with_the_{name}_copies_spoilt"),
+            move || match missing((6, 2)) {
+                Some(reason) => Ok(Outcome::Skipped(reason)),
+                None => dup_copy_spoilt(copy),
+            },
+        ));
+    }
     for (profile, devices, lost) in REDUNDANT {
         cases.push(Case::new(
             format!("redundancy::{profile}_without_{lost}_of_{devices}_devices"),
