@@ -6,7 +6,7 @@
 //! How long a command is, is known before its data is read. So a stream can be measured without reading any, and
 //! one that goes on where an earlier one was cut off reads only what it writes.
 //!
-//! Bounds: [`QUEUE_BYTES_MAX`] of data under way and [`QUEUE_SEGMENTS_MAX`] reads; [`PIECES_MAX`] pieces of
+//! Bounds: [`QUEUE_BYTES_MAX`] of data under way and commands behind it, and [`QUEUE_SEGMENTS_MAX`] reads; [`PIECES_MAX`] pieces of
 //! [`PIECE_BYTES`] on their way out.
 
 use crate::command::Command;
@@ -252,7 +252,12 @@ impl<'a> Output<'a> {
         self.encoder.encode(command, to)?;
         let bytes = to.len().saturating_sub(before);
         self.admit(bytes);
-        self.flush_full()
+        if self.queue.is_empty() {
+            return self.flush_full();
+        }
+        // What waits behind a read takes memory as well.
+        self.queued_bytes = self.queued_bytes.saturating_add(bytes);
+        self.make_room()
     }
 
     /// Appends writes for a range of a file that is all data, whose reads begin now.
@@ -320,7 +325,10 @@ impl<'a> Output<'a> {
     fn finish_first(&mut self) -> Result<()> {
         match self.queue.pop_front() {
             None => {}
-            Some(Segment::Bytes(bytes)) => self.finished.extend_from_slice(&bytes),
+            Some(Segment::Bytes(bytes)) => {
+                self.queued_bytes = self.queued_bytes.saturating_sub(bytes.len());
+                self.finished.extend_from_slice(&bytes);
+            }
             Some(Segment::Content { path, range, reader }) => {
                 self.queued_bytes = self.queued_bytes.saturating_sub(reader.queued_bytes());
                 self.progress.check()?;
@@ -390,6 +398,7 @@ impl<'a> Output<'a> {
     }
 
     fn flush(&mut self) -> Result<()> {
+        self.progress.check()?;
         let mut next = self.used.try_recv().unwrap_or_default();
         if next.capacity() < PIECE_BYTES {
             next.reserve(
@@ -450,4 +459,38 @@ fn next_data(reader: &mut FileReader) -> Result<Option<Bytes>> {
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_behind_a_read_do_not_pile_up() {
+        let progress = Progress::new();
+        let (mut output, drain) = Output::new(&Options::default(), 0, &progress);
+        let mut sink = Vec::new();
+        let position = std::thread::scope(|scope| {
+            let writing = scope.spawn(|| drain.run(&mut sink));
+            // Stands for a read that is not finished.
+            output.queue.push_back(Segment::Bytes(Vec::new()));
+            let data = [0x5a; 32 << 10];
+            for number in 0..2048_u64 {
+                let command = Command::Write {
+                    path: b"file",
+                    offset: FileOffset::new(number << 15),
+                    data: &data,
+                };
+                output.command(&command).unwrap();
+                assert!(output.queued_bytes <= QUEUE_BYTES_MAX);
+            }
+            output.finish().unwrap();
+            assert_eq!(output.queued_bytes, 0);
+            let position = output.position();
+            drop(output);
+            writing.join().unwrap().unwrap();
+            position
+        });
+        assert_eq!(position, sink.len() as u64);
+    }
 }
