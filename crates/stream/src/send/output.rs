@@ -474,7 +474,7 @@ mod tests {
             let writing = scope.spawn(|| drain.run(&mut sink));
             // Stands for a read that is not finished.
             output.queue.push_back(Segment::Bytes(Vec::new()));
-            let data = [0x5a; 32 << 10];
+            let data = vec![0x5a; 32 << 10];
             for number in 0..2048_u64 {
                 let command = Command::Write {
                     path: b"file",
