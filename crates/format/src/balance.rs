@@ -5,9 +5,9 @@
 
 use crate::block_group::BlockGroupFlags;
 use crate::item_error::ItemError;
-use crate::key::Key;
+use crate::key::{ItemType, Key};
 use crate::raw;
-use crate::units::{DeviceId, Logical, Physical};
+use crate::units::{DeviceId, Logical, ObjectId, Physical};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -188,6 +188,45 @@ impl BalanceItem {
             data: BalanceArguments::from_raw(&raw.data),
             metadata: BalanceArguments::from_raw(&raw.metadata),
             system: BalanceArguments::from_raw(&raw.system),
+        })
+    }
+}
+
+impl BalanceArguments {
+    fn to_raw(self) -> RawBalanceArguments {
+        RawBalanceArguments {
+            profiles: U64::new(self.profiles.bits()),
+            usage_min: U32::new(self.usage_min),
+            usage_max: U32::new(self.usage_max),
+            devid: U64::new(self.device.get()),
+            pstart: U64::new(self.physical_start.get()),
+            pend: U64::new(self.physical_end.get()),
+            vstart: U64::new(self.logical_start.get()),
+            vend: U64::new(self.logical_end.get()),
+            target: U64::new(self.target.bits()),
+            flags: U64::new(self.flags.bits()),
+            limit_min: U32::new(self.limit_min),
+            limit_max: U32::new(self.limit_max),
+            stripes_min: U32::new(self.stripes_min),
+            stripes_max: U32::new(self.stripes_max),
+            unused: [U64::ZERO; 6],
+        }
+    }
+}
+
+impl BalanceItem {
+    /// `(BALANCE TEMPORARY_ITEM 0)`, in the root tree.
+    pub const KEY: Key = Key::new(ObjectId::BALANCE, ItemType::TEMPORARY_ITEM, 0);
+
+    /// The item as it lies on disk.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<RawBalanceItem>()] {
+        zerocopy::transmute!(RawBalanceItem {
+            flags: U64::new(self.flags.bits()),
+            data: self.data.to_raw(),
+            metadata: self.metadata.to_raw(),
+            system: self.system.to_raw(),
+            unused: [U64::ZERO; 4],
         })
     }
 }

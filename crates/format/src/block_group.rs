@@ -9,7 +9,7 @@
 //! "Profiles".
 
 use crate::item_error::ItemError;
-use crate::key::Key;
+use crate::key::{ItemType, Key};
 use crate::raw;
 use crate::units::{ByteCount, Logical, ObjectId};
 use core::fmt;
@@ -371,11 +371,29 @@ pub enum BlockGroupProblem {
     },
 }
 
+impl BlockGroupItem {
+    /// `(start BLOCK_GROUP_ITEM length)`.
+    #[must_use]
+    pub const fn key(&self) -> Key {
+        let start = ObjectId::new(self.start.get());
+        Key::new(start, ItemType::BLOCK_GROUP_ITEM, self.length.get())
+    }
+
+    /// The item as it lies on disk.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<RawBlockGroupItem>()] {
+        zerocopy::transmute!(RawBlockGroupItem {
+            used: U64::new(self.used.get()),
+            chunk_objectid: U64::new(self.chunk_objectid.get()),
+            flags: U64::new(self.flags.bits()),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::item_error::ItemProblem;
-    use crate::key::ItemType;
 
     fn parse(length: u64, used: u64, chunk_objectid: u64, flags: u64) -> Result<BlockGroupItem, ItemProblem> {
         let key = Key::new(ObjectId::new(1 << 20), ItemType::BLOCK_GROUP_ITEM, length);

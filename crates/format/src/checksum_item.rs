@@ -7,7 +7,9 @@
 
 use crate::checksum::ChecksumType;
 use crate::item_error::{ItemError, ItemProblem};
-use crate::key::Key;
+use crate::key::{ItemType, Key};
+use crate::limits;
+use crate::node::RawItem;
 use crate::raw;
 use crate::units::{ByteCount, Logical, ObjectId};
 
@@ -110,6 +112,25 @@ impl<'a> ChecksumItem<'a> {
                     checksum,
                 )
             })
+    }
+}
+
+impl ChecksumItem<'_> {
+    /// `(-10 EXTENT_CSUM logical)`. The item is the checksums, one after the other.
+    #[must_use]
+    pub const fn key(logical: Logical) -> Key {
+        Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, logical.get())
+    }
+
+    /// The most bytes that the kernel lets one item grow to: as many checksums as fit a leaf beside the heads of
+    /// two items, less one, and no more than 4,096.
+    #[must_use]
+    pub fn bytes_max(node_bytes: u32, checksum_type: ChecksumType) -> usize {
+        let unit_bytes = checksum_type.size_bytes();
+        let heads_bytes = size_of::<RawItem>().saturating_mul(2);
+        let room_bytes = limits::leaf_bytes(node_bytes).saturating_sub(heads_bytes);
+        let checksums = room_bytes.checked_div(unit_bytes).unwrap_or(0).saturating_sub(1);
+        checksums.min(4096).saturating_mul(unit_bytes)
     }
 }
 

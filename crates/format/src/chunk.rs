@@ -15,7 +15,7 @@ pub use error::ChunkProblem;
 
 use crate::block_group::{BlockGroupFlags, Profile};
 use crate::item_error::{ItemError, ItemProblem};
-use crate::key::Key;
+use crate::key::{ItemType, Key};
 use crate::raw;
 use crate::superblock::Incompat;
 use crate::units::{ByteCount, DeviceId, Logical, ObjectId, Physical, TreeId};
@@ -263,6 +263,49 @@ impl Chunk {
             });
         }
         Ok(())
+    }
+}
+
+impl Chunk {
+    /// `(256 CHUNK_ITEM logical)`, in the chunk tree and in the superblock's array.
+    #[must_use]
+    pub const fn key(logical: Logical) -> Key {
+        Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, logical.get())
+    }
+
+    /// How long [`Chunk::encode`]'s item is.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        let stripes_bytes = self.stripes.len().saturating_mul(size_of::<RawStripe>());
+        size_of::<RawChunk>().saturating_add(stripes_bytes)
+    }
+
+    /// The item as it lies on disk. A chunk has at most 65,535 stripes; what is beyond is left out.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let num_stripes = u16::try_from(self.stripes.len()).unwrap_or(u16::MAX);
+        let head = RawChunk {
+            length: U64::new(self.length.get()),
+            owner: U64::new(self.owner.get()),
+            stripe_len: U64::new(self.stripe_bytes),
+            chunk_type: U64::new(self.profile.bits()),
+            io_align: U32::new(self.io_align),
+            io_width: U32::new(self.io_width),
+            sector_size: U32::new(self.sector_bytes),
+            num_stripes: U16::new(num_stripes),
+            sub_stripes: U16::new(self.sub_stripes),
+        };
+        let mut item = Vec::with_capacity(self.encoded_bytes());
+        item.extend_from_slice(head.as_bytes());
+        for stripe in self.stripes.iter().take(usize::from(num_stripes)) {
+            let raw = RawStripe {
+                devid: U64::new(stripe.device.get()),
+                offset: U64::new(stripe.physical.get()),
+                dev_uuid: stripe.device_uuid.into_bytes(),
+            };
+            item.extend_from_slice(raw.as_bytes());
+        }
+        item
     }
 }
 

@@ -6,7 +6,7 @@
 //! Source: on-disk format documentation, sections "Device item" and "Device extent".
 
 use crate::item_error::{ItemError, ItemProblem};
-use crate::key::Key;
+use crate::key::{ItemType, Key};
 use crate::raw;
 use crate::units::{ByteCount, DeviceId, Generation, Logical, ObjectId, Physical, TreeId};
 use uuid::Uuid;
@@ -129,6 +129,41 @@ impl DeviceItem {
     }
 }
 
+impl DeviceItem {
+    /// `(1 DEV_ITEM devid)`, in the chunk tree.
+    #[must_use]
+    pub const fn key(&self) -> Key {
+        Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, self.device.get())
+    }
+
+    /// The item's fields as they lie on disk: for the superblock, which holds one too.
+    #[must_use]
+    pub fn to_raw(self) -> RawDeviceItem {
+        RawDeviceItem {
+            devid: U64::new(self.device.get()),
+            total_bytes: U64::new(self.total_bytes.get()),
+            bytes_used: U64::new(self.bytes_used.get()),
+            io_align: U32::new(self.io_align),
+            io_width: U32::new(self.io_width),
+            sector_size: U32::new(self.sector_bytes),
+            device_type: U64::new(self.device_type),
+            generation: U64::new(self.generation.get()),
+            start_offset: U64::new(self.start_offset),
+            dev_group: U32::new(self.device_group),
+            seek_speed: self.seek_speed,
+            bandwidth: self.bandwidth,
+            uuid: self.uuid.into_bytes(),
+            fsid: self.fsid.into_bytes(),
+        }
+    }
+
+    /// The item as it lies on disk.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<RawDeviceItem>()] {
+        zerocopy::transmute!(self.to_raw())
+    }
+}
+
 /// A device extent as it lies on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -217,6 +252,26 @@ impl DeviceExtent {
     }
 }
 
+impl DeviceExtent {
+    /// `(devid DEV_EXTENT physical)`, in the device tree.
+    #[must_use]
+    pub const fn key(&self) -> Key {
+        Key::new(self.device.object_id(), ItemType::DEV_EXTENT, self.physical.get())
+    }
+
+    /// The item as it lies on disk.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<RawDeviceExtent>()] {
+        zerocopy::transmute!(RawDeviceExtent {
+            chunk_tree: U64::new(self.chunk_tree.get()),
+            chunk_objectid: U64::new(self.chunk_objectid.get()),
+            chunk_offset: U64::new(self.chunk.get()),
+            length: U64::new(self.length.get()),
+            chunk_tree_uuid: self.chunk_tree_uuid.into_bytes(),
+        })
+    }
+}
+
 /// The check that a device item or device extent fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceProblem {
@@ -267,7 +322,6 @@ pub enum DeviceProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::ItemType;
 
     fn raw_device() -> RawDeviceItem {
         let mut raw = RawDeviceItem::read_from_bytes(&[0; 98]).unwrap();

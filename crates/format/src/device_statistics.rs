@@ -3,9 +3,9 @@
 //! Source: on-disk format documentation, section "Device statistics"; btrfs-device(8), "stats".
 
 use crate::item_error::ItemError;
-use crate::key::Key;
+use crate::key::{ItemType, Key};
 use crate::raw;
-use crate::units::DeviceId;
+use crate::units::{DeviceId, ObjectId};
 use zerocopy::little_endian::U64;
 
 /// How often a device has failed, in which way. Counters that an old volume does not have are zero; those
@@ -42,6 +42,33 @@ impl DeviceStatistics {
             corruption_errors: at(3),
             generation_errors: at(4),
         })
+    }
+}
+
+impl DeviceStatistics {
+    /// `(0 PERSISTENT_ITEM devid)`, in the device tree.
+    #[must_use]
+    pub const fn key(device: DeviceId) -> Key {
+        Key::new(
+            ObjectId::DEVICE_STATISTICS,
+            ItemType::PERSISTENT_ITEM,
+            device.get(),
+        )
+    }
+
+    /// The item as it lies on disk: five counters.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 40] {
+        zerocopy::transmute!(
+            [
+                self.write_errors,
+                self.read_errors,
+                self.flush_errors,
+                self.corruption_errors,
+                self.generation_errors,
+            ]
+            .map(U64::new)
+        )
     }
 }
 

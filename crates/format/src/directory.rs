@@ -10,6 +10,8 @@
 //!
 //! Source: on-disk format documentation, sections "DIR_ITEM", "DIR_INDEX" and "XATTR_ITEM".
 
+mod edit;
+
 use crate::checksum::name_hash;
 use crate::inode::{MODE_TYPE_MASK, is_inode_objectid};
 use crate::item_error::{ItemError, ItemProblem};
@@ -271,6 +273,12 @@ pub enum DirectoryProblem {
     EntryHasData {
         /// Length of the value.
         data_bytes: usize,
+    },
+    /// A value that the field for its length cannot hold.
+    #[error("an attribute's value is {value_bytes} bytes long, at most 65535 are possible")]
+    ValueTooLong {
+        /// Length of the value.
+        value_bytes: usize,
     },
     /// A place in the order of a directory holds one name.
     #[error("a directory index holds more than one entry: {rest_bytes} bytes follow the first")]

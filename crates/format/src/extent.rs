@@ -16,6 +16,7 @@
 //!
 //! Source: on-disk format documentation, section "Extent item".
 
+mod edit;
 mod error;
 pub mod keyed;
 mod reference;

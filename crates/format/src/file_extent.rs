@@ -25,9 +25,9 @@ mod tests;
 pub use problem::FileExtentProblem;
 
 use crate::item_error::{ItemError, ItemProblem};
-use crate::key::Key;
+use crate::key::{ItemType, Key};
 use crate::raw;
-use crate::units::{ByteCount, FileOffset, Generation, Logical};
+use crate::units::{ByteCount, FileOffset, Generation, InodeNumber, Logical};
 use core::fmt;
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -257,6 +257,49 @@ impl<'a> FileExtent<'a> {
             FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice) => slice.num_bytes,
         };
         FileOffset::new(key.offset.saturating_add(length.get()))
+    }
+}
+
+impl FileExtent<'_> {
+    /// `(inode EXTENT_DATA offset)`.
+    #[must_use]
+    pub const fn key(inode: InodeNumber, offset: FileOffset) -> Key {
+        Key::new(inode.object_id(), ItemType::EXTENT_DATA, offset.get())
+    }
+
+    /// The length of an inline item besides its content, in bytes.
+    pub const INLINE_HEAD_BYTES: usize = size_of::<RawFileExtentHead>();
+    /// The length of every other item, in bytes.
+    pub const REGULAR_BYTES: usize = size_of::<RawFileExtentHead>() + size_of::<RawExtentSlice>();
+
+    /// The item as it lies on disk.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let head = RawFileExtentHead {
+            generation: U64::new(self.generation.get()),
+            ram_bytes: U64::new(self.ram_bytes.get()),
+            compression: self.compression.to_raw(),
+            encryption: 0,
+            other_encoding: U16::new(self.other_encoding),
+            kind: self.kind_raw(),
+        };
+        match &self.body {
+            FileExtentBody::Inline(content) => [head.as_bytes(), content].concat(),
+            FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice) => {
+                [head.as_bytes(), RawExtentSlice::from(slice).as_bytes()].concat()
+            }
+        }
+    }
+}
+
+impl From<&ExtentSlice> for RawExtentSlice {
+    fn from(slice: &ExtentSlice) -> Self {
+        Self {
+            disk: U64::new(slice.disk.get()),
+            disk_bytes: U64::new(slice.disk_bytes.get()),
+            offset: U64::new(slice.offset.get()),
+            num_bytes: U64::new(slice.num_bytes.get()),
+        }
     }
 }
 

@@ -8,9 +8,11 @@
 //! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free space bitmap".
 
 use crate::item_error::{ItemError, ItemProblem};
-use crate::key::{Key, RawKey};
+use crate::key::{ItemType, Key, RawKey};
+use crate::node::RawItem;
 use crate::raw;
-use crate::units::{ByteCount, Generation, Logical};
+use crate::units::{ByteCount, Generation, Logical, ObjectId};
+use core::ops::Range;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -163,6 +165,86 @@ impl<'a> FreeSpaceBitmap<'a> {
     }
 }
 
+impl FreeSpaceInfo {
+    /// `(start FREE_SPACE_INFO length)`: the range of the block group.
+    #[must_use]
+    pub const fn key(&self) -> Key {
+        range_key(ItemType::FREE_SPACE_INFO, self.start, self.length)
+    }
+
+    /// The item as it lies on disk.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<RawFreeSpaceInfo>()] {
+        zerocopy::transmute!(RawFreeSpaceInfo {
+            extent_count: U32::new(self.extent_count),
+            flags: U32::new(self.flags),
+        })
+    }
+
+    /// From how many free ranges on a block group of this length is to be kept in bitmaps: there the ranges'
+    /// items would take more room than the bitmaps.
+    #[must_use]
+    pub fn bitmap_threshold(length: ByteCount, sector_bytes: u32) -> u32 {
+        let bitmap_item_bytes = u64::try_from(size_of::<RawItem>().saturating_add(BITMAP_MAX_BYTES));
+        let bitmaps = length.get().div_ceil(bitmap_range_bytes(sector_bytes).max(1));
+        let bytes = bitmaps.saturating_mul(bitmap_item_bytes.unwrap_or(u64::MAX));
+        let extent_item_bytes = u64::try_from(size_of::<RawItem>()).unwrap_or(u64::MAX);
+        u32::try_from(bytes.checked_div(extent_item_bytes).unwrap_or(0)).unwrap_or(u32::MAX)
+    }
+
+    /// Below how many free ranges a block group of this length goes back from bitmaps to ranges: some way below
+    /// [`FreeSpaceInfo::bitmap_threshold`], so that it does not go to and fro.
+    #[must_use]
+    pub fn extent_threshold(length: ByteCount, sector_bytes: u32) -> u32 {
+        Self::bitmap_threshold(length, sector_bytes).saturating_sub(100)
+    }
+}
+
+impl FreeSpaceExtent {
+    /// `(start FREE_SPACE_EXTENT length)`; the item holds nothing else.
+    #[must_use]
+    pub const fn key(&self) -> Key {
+        range_key(ItemType::FREE_SPACE_EXTENT, self.start, self.length)
+    }
+}
+
+impl FreeSpaceBitmap<'_> {
+    /// `(start FREE_SPACE_BITMAP length)`; the item holds the bits as they are.
+    #[must_use]
+    pub const fn key(&self) -> Key {
+        range_key(ItemType::FREE_SPACE_BITMAP, self.start, self.length)
+    }
+
+    /// Sets (free) or clears (in use) the bits of the sectors `[first, end)` of a bitmap; what lies beyond it is
+    /// left out.
+    pub fn mark(bits: &mut [u8], sectors: Range<usize>, free: bool) {
+        for sector in sectors {
+            let Some(byte) = sector.checked_div(8).and_then(|index| bits.get_mut(index)) else {
+                return;
+            };
+            let bit = 1_u8 << (sector & 7);
+            if free {
+                *byte |= bit;
+            } else {
+                *byte &= !bit;
+            }
+        }
+    }
+}
+
+/// The longest range that one bitmap covers: [`BITMAP_MAX_BYTES`] of bits, one for each sector.
+#[must_use]
+pub fn bitmap_range_bytes(sector_bytes: u32) -> u64 {
+    u64::try_from(BITMAP_MAX_BYTES)
+        .unwrap_or(u64::MAX)
+        .saturating_mul(8)
+        .saturating_mul(u64::from(sector_bytes))
+}
+
+const fn range_key(item_type: ItemType, start: Logical, length: ByteCount) -> Key {
+    Key::new(ObjectId::new(start.get()), item_type, length.get())
+}
+
 /// The header of one block group's v1 free space cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpaceHeader {
@@ -226,8 +308,6 @@ pub enum FreeSpaceProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::ItemType;
-    use crate::units::ObjectId;
 
     fn key(item_type: ItemType, start: u64, length: u64) -> Key {
         Key::new(ObjectId::new(start), item_type, length)

@@ -11,6 +11,8 @@
 //! Source: on-disk format documentation, section "INODE_ITEM"; mode bits: POSIX sys/stat.h as Linux
 //! numbers them, inode(7).
 
+mod encode;
+
 use crate::directory::FileKind;
 use crate::item_error::{ItemError, ItemProblem};
 use crate::key::Key;

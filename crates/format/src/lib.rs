@@ -2,7 +2,8 @@
 //!
 //! Nothing from disk is trusted: each structure has one raw form (fields as they lie) and one checked form,
 //! obtained by the only function that makes it, which has one error variant for each check. After that nothing
-//! is checked again.
+//! is checked again. What is written comes from the checked form: `to_bytes` where the size is fixed, `encode`
+//! elsewhere; `key` is the key that it belongs under.
 //!
 //! | what | where |
 //! |---|---|
@@ -14,6 +15,7 @@
 //! | the send stream: its commands and attributes | [`send`] |
 //! | checksums and hashes of names | [`checksum`] |
 //! | compressed content | [`compression`] |
+//! | what fits a leaf, limits of items | [`limits`] |
 //! | errors | [`error`], [`item_error`] |
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -37,6 +39,7 @@ pub mod free_space;
 pub mod inode;
 pub mod item_error;
 pub mod key;
+pub mod limits;
 pub mod log;
 pub mod names;
 pub mod node;

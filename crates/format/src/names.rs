@@ -12,6 +12,10 @@
 //!
 //! Source: on-disk format documentation, sections "INODE_REF" and "INODE_EXTREF".
 
+mod edit;
+
+pub(crate) use edit::length;
+
 use crate::checksum::extref_hash;
 use crate::item_error::{ItemError, ItemProblem};
 use crate::key::Key;

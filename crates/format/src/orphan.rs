@@ -6,7 +6,7 @@
 //! Source: on-disk format documentation, section "ORPHAN_ITEM".
 
 use crate::item_error::{ItemError, ItemProblem};
-use crate::key::Key;
+use crate::key::{ItemType, Key};
 use crate::units::ObjectId;
 
 /// A checked orphan item.
@@ -38,6 +38,14 @@ impl OrphanItem {
         Ok(Self {
             object: ObjectId::new(key.offset),
         })
+    }
+}
+
+impl OrphanItem {
+    /// `(-5 ORPHAN_ITEM object)`; the item holds nothing else.
+    #[must_use]
+    pub const fn key(object: ObjectId) -> Key {
+        Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, object.get())
     }
 }
 

@@ -12,9 +12,9 @@
 //! Source: on-disk format documentation, section "Qgroup items"; btrfs-quota(8).
 
 use crate::item_error::{ItemError, ItemProblem};
-use crate::key::Key;
+use crate::key::{ItemType, Key};
 use crate::raw;
-use crate::units::{ByteCount, Generation};
+use crate::units::{ByteCount, Generation, ObjectId};
 use core::fmt;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -238,6 +238,71 @@ impl QgroupLimit {
     }
 }
 
+impl QgroupStatus {
+    /// `(0 QGROUP_STATUS 0)`.
+    pub const KEY: Key = Key::new(ObjectId::MIN, ItemType::QGROUP_STATUS, 0);
+
+    /// The item as it lies on disk: 32 bytes, or 40 with simple quotas.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let raw = RawQgroupStatus {
+            version: U64::new(self.version),
+            generation: U64::new(self.generation.get()),
+            flags: U64::new(self.flags.bits()),
+            rescan: U64::new(self.rescan),
+        };
+        let mut item = raw.as_bytes().to_vec();
+        if let Some(generation) = self.enable_generation {
+            item.extend_from_slice(&generation.get().to_le_bytes());
+        }
+        item
+    }
+}
+
+impl QgroupInfo {
+    /// `(0 QGROUP_INFO group)`.
+    #[must_use]
+    pub const fn key(group: QgroupId) -> Key {
+        Key::new(ObjectId::MIN, ItemType::QGROUP_INFO, group.get())
+    }
+
+    /// The item as it lies on disk.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<RawFive>()] {
+        five([
+            self.generation.get(),
+            self.referenced.get(),
+            self.referenced_compressed.get(),
+            self.exclusive.get(),
+            self.exclusive_compressed.get(),
+        ])
+    }
+}
+
+impl QgroupLimit {
+    /// `(0 QGROUP_LIMIT group)`.
+    #[must_use]
+    pub const fn key(group: QgroupId) -> Key {
+        Key::new(ObjectId::MIN, ItemType::QGROUP_LIMIT, group.get())
+    }
+
+    /// The item as it lies on disk.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<RawFive>()] {
+        five([
+            self.flags.bits(),
+            self.max_referenced.get(),
+            self.max_exclusive.get(),
+            self.reserved_referenced.get(),
+            self.reserved_exclusive.get(),
+        ])
+    }
+}
+
+fn five(numbers: [u64; 5]) -> [u8; size_of::<RawFive>()] {
+    zerocopy::transmute!(numbers.map(U64::new))
+}
+
 /// That one quota group is part of another. Stored both ways round: the parent has the higher level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QgroupRelation {
@@ -261,11 +326,21 @@ impl QgroupRelation {
     }
 }
 
+impl QgroupRelation {
+    /// The two keys under which the relation is stored; the items hold nothing else.
+    #[must_use]
+    pub const fn keys(&self) -> [Key; 2] {
+        let (group, other) = (self.group.get(), self.other.get());
+        [
+            Key::new(ObjectId::new(group), ItemType::QGROUP_RELATION, other),
+            Key::new(ObjectId::new(other), ItemType::QGROUP_RELATION, group),
+        ]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::ItemType;
-    use crate::units::ObjectId;
 
     fn numbers(count: u64) -> Vec<u8> {
         (1..=count).flat_map(u64::to_le_bytes).collect()

@@ -10,9 +10,9 @@
 //! read here.
 
 use crate::item_error::{ItemError, ItemProblem};
-use crate::key::Key;
+use crate::key::{ItemType, Key};
 use crate::raw;
-use crate::units::{ByteCount, DeviceId, Logical, Physical};
+use crate::units::{ByteCount, DeviceId, Logical, ObjectId, Physical};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -78,6 +78,31 @@ impl RaidStripeExtent {
     #[must_use]
     pub const fn end(&self) -> Logical {
         self.start.saturating_add(self.length)
+    }
+}
+
+impl RaidStripeExtent {
+    /// `(start RAID_STRIPE length)`.
+    #[must_use]
+    pub const fn key(&self) -> Key {
+        Key::new(
+            ObjectId::new(self.start.get()),
+            ItemType::RAID_STRIPE,
+            self.length.get(),
+        )
+    }
+
+    /// The item as it lies on disk.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let raw = |stripe: &RaidStride| RawRaidStride {
+            devid: U64::new(stripe.device.get()),
+            physical: U64::new(stripe.physical.get()),
+        };
+        self.stripes
+            .iter()
+            .flat_map(|stripe| raw(stripe).as_bytes().to_vec())
+            .collect()
     }
 }
 

@@ -3,9 +3,9 @@
 //! Source: on-disk format documentation, section "Device replace item"; btrfs-replace(8).
 
 use crate::item_error::ItemError;
-use crate::key::Key;
+use crate::key::{ItemType, Key};
 use crate::raw;
-use crate::units::{DeviceId, Physical};
+use crate::units::{DeviceId, ObjectId, Physical};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -111,6 +111,27 @@ impl ReplaceItem {
             time_stopped_seconds: raw.time_stopped.get(),
             write_errors: raw.num_write_errors.get(),
             uncorrectable_read_errors: raw.num_uncorrectable_read_errors.get(),
+        })
+    }
+}
+
+impl ReplaceItem {
+    /// `(0 DEV_REPLACE 0)`, in the device tree.
+    pub const KEY: Key = Key::new(ObjectId::MIN, ItemType::DEV_REPLACE, 0);
+
+    /// The item as it lies on disk.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<RawReplaceItem>()] {
+        zerocopy::transmute!(RawReplaceItem {
+            src_devid: U64::new(self.source.get()),
+            cursor_left: U64::new(self.cursor_left.get()),
+            cursor_right: U64::new(self.cursor_right.get()),
+            cont_reading_from_srcdev_mode: U64::new(self.source_reading_mode),
+            replace_state: U64::new(self.state.to_raw()),
+            time_started: U64::new(self.time_started_seconds),
+            time_stopped: U64::new(self.time_stopped_seconds),
+            num_write_errors: U64::new(self.write_errors),
+            num_uncorrectable_read_errors: U64::new(self.uncorrectable_read_errors),
         })
     }
 }

@@ -9,8 +9,10 @@
 //!
 //! Source: on-disk format documentation, sections "ROOT_ITEM" and "ROOT_REF/ROOT_BACKREF".
 
+mod encode;
 mod reference;
 
+pub use encode::ROOT_ITEM_BYTES;
 pub use reference::{RawRootRef, RootRef};
 
 use crate::inode::{InodeItem, RawInodeItem, RawTimestamp, Timestamp};

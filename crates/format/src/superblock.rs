@@ -9,6 +9,7 @@
 //! Source: on-disk format documentation, section "Superblock".
 
 mod check;
+mod encode;
 mod error;
 mod features;
 mod raw;

@@ -42,6 +42,38 @@ impl<'a> UuidItem<'a> {
     }
 }
 
+impl UuidItem<'_> {
+    /// Whether the item names this subvolume.
+    #[must_use]
+    pub fn holds(&self, subvolume: TreeId) -> bool {
+        self.subvolumes().any(|id| id == subvolume)
+    }
+
+    /// Puts a subvolume at the end of an item's data, unless it is there already.
+    pub fn push(data: &mut Vec<u8>, subvolume: TreeId) {
+        if position(data, subvolume).is_none() {
+            data.extend_from_slice(&subvolume.get().to_le_bytes());
+        }
+    }
+
+    /// Takes a subvolume out of an item's data and says whether it was there. An item that is left empty is
+    /// none: its key goes, too.
+    pub fn remove(data: &mut Vec<u8>, subvolume: TreeId) -> bool {
+        let Some(start) = position(data, subvolume) else {
+            return false;
+        };
+        data.drain(start..start.saturating_add(size_of::<U64>()));
+        true
+    }
+}
+
+/// The byte at which the id of a subvolume begins.
+fn position(data: &[u8], subvolume: TreeId) -> Option<usize> {
+    let id = subvolume.get().to_le_bytes();
+    let index = data.chunks_exact(id.len()).position(|chunk| chunk == id)?;
+    index.checked_mul(id.len())
+}
+
 /// The uuid that the key of a uuid item spells.
 #[must_use]
 pub fn uuid_of(key: &Key) -> Uuid {

@@ -71,4 +71,13 @@ pub enum ExtentProblem {
     /// More inline references than references.
     #[error("inline references count {inline}, but the extent has {references}")]
     TooManyReferences { inline: u64, references: u64 },
+    /// A count that is to grow beyond its field.
+    #[error("the count of references does not fit its field any more")]
+    CountOverflow,
+    /// More references are to go than there are.
+    #[error("{count} references are to go, but {present} are there")]
+    CountTooSmall { count: u32, present: u64 },
+    /// A second reference from a place that can have one.
+    #[error("a second {item_type} from the same place: it has no count")]
+    Uncounted { item_type: ItemType },
 }

@@ -16,8 +16,9 @@ use super::reference::{ExtentDataReference, InlineReference, RawExtentDataRefere
 use crate::item_error::ItemError;
 use crate::key::{ItemType, Key};
 use crate::raw;
-use crate::units::{Logical, TreeId};
+use crate::units::{Logical, ObjectId, TreeId};
 use smallvec::SmallVec;
+use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
 /// The references of a keyed item, in the form of inline ones. All types have exactly one, except
@@ -76,4 +77,30 @@ pub fn parse_keyed_references(
         }
     }
     Ok(references)
+}
+
+impl InlineReference {
+    /// The key of the reference to the extent at `extent` as an item of its own; for a reference to data by tree,
+    /// inode and offset the first one to look at: where an item of another place has it, the next free
+    /// offset follows. `None` for an owner, which only stands inline.
+    #[must_use]
+    pub fn keyed_key(&self, extent: Logical) -> Option<Key> {
+        match self {
+            Self::Owner { .. } => None,
+            _ => {
+                let extent = ObjectId::new(extent.get());
+                Some(Key::new(extent, self.item_type(), self.sort_value()))
+            }
+        }
+    }
+
+    /// The data of the reference as an item of its own: nothing where the key says all.
+    #[must_use]
+    pub fn encode_keyed(&self) -> Vec<u8> {
+        match self {
+            Self::ExtentData(reference) => reference.to_raw().as_bytes().to_vec(),
+            Self::SharedData { count, .. } => count.to_le_bytes().to_vec(),
+            Self::Owner { .. } | Self::TreeBlock { .. } | Self::SharedBlock { .. } => Vec::new(),
+        }
+    }
 }

@@ -82,6 +82,16 @@ impl ExtentDataReference {
         Ok(reference)
     }
 
+    /// The reference as it lies on disk.
+    pub(super) fn to_raw(self) -> RawExtentDataReference {
+        RawExtentDataReference {
+            root: U64::new(self.root.get()),
+            objectid: U64::new(self.inode.get()),
+            offset: U64::new(self.offset),
+            count: U32::new(self.count),
+        }
+    }
+
     /// The hash of tree, inode and offset.
     #[must_use]
     pub fn hash(&self) -> u64 {
@@ -150,6 +160,64 @@ impl InlineReference {
             Self::Owner { root } | Self::TreeBlock { root } => root.get(),
             Self::SharedBlock { parent } | Self::SharedData { parent, .. } => parent.get(),
             Self::ExtentData(reference) => reference.hash(),
+        }
+    }
+}
+
+impl InlineReference {
+    /// How many bytes it takes inline, its type included.
+    #[must_use]
+    pub const fn inline_bytes(&self) -> usize {
+        let body_bytes = match self {
+            Self::Owner { .. } | Self::TreeBlock { .. } | Self::SharedBlock { .. } => size_of::<U64>(),
+            Self::ExtentData(_) => size_of::<RawExtentDataReference>(),
+            Self::SharedData { .. } => size_of::<RawSharedDataReference>(),
+        };
+        body_bytes.saturating_add(1)
+    }
+
+    /// Whether both refer from the same place, whatever their counts.
+    #[must_use]
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::ExtentData(own), Self::ExtentData(other)) => {
+                (own.root, own.inode, own.offset) == (other.root, other.inode, other.offset)
+            }
+            (Self::SharedData { parent: own, .. }, Self::SharedData { parent: other, .. }) => own == other,
+            _ => self == other,
+        }
+    }
+
+    /// Gives the reference another count.
+    ///
+    /// # Errors
+    /// [`ExtentProblem::Uncounted`] for one that always stands for one reference, or none.
+    pub(super) fn set_count(&mut self, new: u32) -> Result<(), ExtentProblem> {
+        match self {
+            Self::ExtentData(reference) => reference.count = new,
+            Self::SharedData { count, .. } => *count = new,
+            Self::Owner { .. } | Self::TreeBlock { .. } | Self::SharedBlock { .. } => {
+                return Err(ExtentProblem::Uncounted {
+                    item_type: self.item_type(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts it at the end of an extent item.
+    pub(super) fn encode_inline(&self, item: &mut Vec<u8>) {
+        item.push(self.item_type().0);
+        match self {
+            Self::ExtentData(reference) => item.extend_from_slice(reference.to_raw().as_bytes()),
+            Self::SharedData { parent, count } => {
+                let raw = RawSharedDataReference {
+                    parent: U64::new(parent.get()),
+                    count: U32::new(*count),
+                };
+                item.extend_from_slice(raw.as_bytes());
+            }
+            _ => item.extend_from_slice(&self.sort_value().to_le_bytes()),
         }
     }
 }
@@ -294,7 +362,7 @@ pub(super) fn parse_all(
     Ok(all)
 }
 
-fn check_kind(reference: &InlineReference, flags: ExtentFlags) -> Result<(), ExtentProblem> {
+pub(super) fn check_kind(reference: &InlineReference, flags: ExtentFlags) -> Result<(), ExtentProblem> {
     let wants = match reference {
         InlineReference::TreeBlock { .. } | InlineReference::SharedBlock { .. } => ExtentFlags::TREE_BLOCK,
         InlineReference::Owner { .. }

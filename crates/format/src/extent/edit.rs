@@ -1,0 +1,167 @@
+//! Extent items as bytes, and changes of their inline references.
+//!
+//! A writer parses the item, changes it here, and encodes it again. Inline references stay in the order that
+//! the format asks for; the item's count of references follows each change.
+//!
+//! References become items of their own ([`InlineReference::keyed_key`], [`InlineReference::encode_keyed`]) when
+//! there is no room: see [`ExtentItem::has_room_for`]. The kernel adds no inline reference either while the
+//! extent has any keyed one, so that it has to look at one place only; a writer does the same. Counts of keyed
+//! references are part of [`ExtentItem::references`], too.
+//!
+//! Source: on-disk format documentation, section "Extent item".
+
+use super::{
+    ExtentFlags, ExtentItem, ExtentProblem, InlineReference, RawExtentItem, RawTreeBlockInfo, reference,
+};
+use crate::key::{ItemType, Key, RawKey};
+use crate::limits;
+use crate::units::{Logical, ObjectId};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U64;
+
+impl ExtentItem {
+    /// The item's key: `(start METADATA_ITEM level)` for a tree block without [`ExtentItem::tree_block_info`], else
+    /// `(start EXTENT_ITEM length)`.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        let start = ObjectId::new(self.start.get());
+        match self.level {
+            Some(level) if self.tree_block_info.is_none() => {
+                Key::new(start, ItemType::METADATA_ITEM, u64::from(level))
+            }
+            _ => Key::new(start, ItemType::EXTENT_ITEM, self.length.get()),
+        }
+    }
+
+    /// How long [`ExtentItem::encode`]'s item is.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        let info_bytes = self.tree_block_info.map_or(0, |_| size_of::<RawTreeBlockInfo>());
+        self.inline_references
+            .iter()
+            .map(InlineReference::inline_bytes)
+            .fold(
+                size_of::<RawExtentItem>().saturating_add(info_bytes),
+                usize::saturating_add,
+            )
+    }
+
+    /// The item as it lies on disk.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut item = Vec::with_capacity(self.encoded_bytes());
+        let head = RawExtentItem {
+            refs: U64::new(self.references),
+            generation: U64::new(self.generation.get()),
+            flags: U64::new(self.flags.bits()),
+        };
+        item.extend_from_slice(head.as_bytes());
+        if let Some(info) = &self.tree_block_info {
+            let raw = RawTreeBlockInfo {
+                key: RawKey::from(info.first_key),
+                level: info.level,
+            };
+            item.extend_from_slice(raw.as_bytes());
+        }
+        for reference in &self.inline_references {
+            reference.encode_inline(&mut item);
+        }
+        item
+    }
+
+    /// Where the inline reference from the same place stands, whatever its count.
+    #[must_use]
+    pub fn find_inline(&self, wanted: &InlineReference) -> Option<usize> {
+        self.inline_references
+            .iter()
+            .position(|reference| reference.is_same_place(wanted))
+    }
+
+    /// Whether this reference can be added inline: one from the same place is there, or the item stays shorter
+    /// than the kernel lets it grow.
+    #[must_use]
+    pub fn has_room_for(&self, reference: &InlineReference, node_bytes: u32) -> bool {
+        let grown_bytes = self.encoded_bytes().saturating_add(reference.inline_bytes());
+        grown_bytes < limits::extent_item_bytes_limit(node_bytes) || self.find_inline(reference).is_some()
+    }
+
+    /// Adds a reference inline: raises the count of the one from the same place, or puts it where its type and sort
+    /// value ask for. Raises the count of references by the reference's.
+    ///
+    /// # Errors
+    /// A reference that does not fit the extent's flags, a second one from a place that can have only one, or a
+    /// count that its field cannot hold. The item is as it was.
+    pub fn add_inline(&mut self, reference: InlineReference) -> Result<(), ExtentProblem> {
+        reference::check_kind(&reference, self.flags)?;
+        let count = u64::from(reference.count());
+        let references = self
+            .references
+            .checked_add(count)
+            .ok_or(ExtentProblem::CountOverflow)?;
+        if let Some(present) = self
+            .inline_references
+            .iter_mut()
+            .find(|present| present.is_same_place(&reference))
+        {
+            let raised = present.count().checked_add(reference.count());
+            present.set_count(raised.ok_or(ExtentProblem::CountOverflow)?)?;
+        } else {
+            let order = |of: &InlineReference| (of.item_type(), core::cmp::Reverse(of.sort_value()));
+            let at = self
+                .inline_references
+                .iter()
+                .position(|present| order(present) > order(&reference))
+                .unwrap_or(self.inline_references.len());
+            self.inline_references.insert(at, reference);
+        }
+        self.references = references;
+        Ok(())
+    }
+
+    /// Takes a reference away: lowers the count of the inline one from the same place by the reference's, and drops
+    /// it at zero. Lowers the count of references as much. `Ok(false)`: there is none inline.
+    ///
+    /// # Errors
+    /// [`ExtentProblem::CountTooSmall`]: fewer are there than are to go. The item is as it was.
+    pub fn remove_inline(&mut self, reference: &InlineReference) -> Result<bool, ExtentProblem> {
+        let Some(at) = self.find_inline(reference) else {
+            return Ok(false);
+        };
+        let count = reference.count();
+        let present = self.inline_references.get(at).map_or(0, InlineReference::count);
+        let (Some(left), Some(references)) = (
+            present.checked_sub(count),
+            self.references.checked_sub(u64::from(count)),
+        ) else {
+            return Err(ExtentProblem::CountTooSmall {
+                count,
+                present: u64::from(present).min(self.references),
+            });
+        };
+        if left == 0 {
+            self.inline_references.remove(at);
+        } else if let Some(present) = self.inline_references.get_mut(at) {
+            present.set_count(left)?;
+        }
+        self.references = references;
+        Ok(true)
+    }
+
+    /// A new data extent without references yet.
+    #[must_use]
+    pub fn new_data(start: Logical, length: crate::ByteCount, generation: crate::Generation) -> Self {
+        Self {
+            start,
+            length,
+            references: 0,
+            generation,
+            flags: ExtentFlags::DATA,
+            tree_block_info: None,
+            level: None,
+            inline_references: smallvec::SmallVec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

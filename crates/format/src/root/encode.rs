@@ -1,0 +1,89 @@
+//! Root items and root references as bytes.
+
+use super::{RawRootItem, RawRootItemExtension, RawRootRef, RootItem, RootRef};
+use crate::key::{ItemType, Key, RawKey};
+use crate::names::{NameProblem, check_name, length};
+use crate::units::{SubvolumeId, TreeId};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+/// The length of a root item in its current form.
+pub const ROOT_ITEM_BYTES: usize = size_of::<RawRootItem>() + size_of::<RawRootItemExtension>();
+
+impl RootItem {
+    /// `(tree ROOT_ITEM 0)`, and for a snapshot the transaction that made it instead of 0.
+    #[must_use]
+    pub const fn key(tree: TreeId, offset: u64) -> Key {
+        Key::new(tree.object_id(), ItemType::ROOT_ITEM, offset)
+    }
+
+    /// The item as it lies on disk, always in its current form. Readers take the fields from `uuid` on for valid
+    /// only where `generation_v2` equals `generation`, so whoever changes one changes both.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; ROOT_ITEM_BYTES] {
+        let base = RawRootItem {
+            inode: self.inode.to_raw(),
+            generation: U64::new(self.generation.get()),
+            root_directory: U64::new(self.root_directory.get()),
+            logical: U64::new(self.logical.get()),
+            byte_limit: U64::new(self.byte_limit),
+            bytes_used: U64::new(self.bytes_used.get()),
+            last_snapshot: U64::new(self.last_snapshot.get()),
+            flags: U64::new(self.flags.bits()),
+            references: U32::new(self.references),
+            drop_progress: RawKey::from(self.drop_progress),
+            drop_level: self.drop_level,
+            level: self.level,
+        };
+        let extension = RawRootItemExtension {
+            generation_v2: U64::new(self.generation_v2.get()),
+            uuid: self.uuid.into_bytes(),
+            parent_uuid: self.parent_uuid.into_bytes(),
+            received_uuid: self.received_uuid.into_bytes(),
+            ctransid: U64::new(self.ctransid.get()),
+            otransid: U64::new(self.otransid.get()),
+            stransid: U64::new(self.stransid.get()),
+            rtransid: U64::new(self.rtransid.get()),
+            ctime: self.ctime.into(),
+            otime: self.otime.into(),
+            stime: self.stime.into(),
+            rtime: self.rtime.into(),
+            reserved: [U64::ZERO; 8],
+        };
+        zerocopy::transmute!(Whole { base, extension })
+    }
+}
+
+#[derive(IntoBytes, zerocopy::Immutable)]
+#[repr(C)]
+struct Whole {
+    base: RawRootItem,
+    extension: RawRootItemExtension,
+}
+
+impl RootRef<'_> {
+    /// The keys under which a reference is stored, both with the same item: `(parent ROOT_REF child)` and
+    /// `(child ROOT_BACKREF parent)`.
+    #[must_use]
+    pub const fn keys(parent: SubvolumeId, child: SubvolumeId) -> [Key; 2] {
+        let (parent, child) = (parent.tree(), child.tree());
+        [
+            Key::new(parent.object_id(), ItemType::ROOT_REF, child.get()),
+            Key::new(child.object_id(), ItemType::ROOT_BACKREF, parent.get()),
+        ]
+    }
+
+    /// The item as it lies on disk.
+    ///
+    /// # Errors
+    /// A name that no subvolume can have.
+    pub fn encode(&self) -> Result<Vec<u8>, NameProblem> {
+        check_name(self.name, false)?;
+        let raw = RawRootRef {
+            directory: U64::new(self.directory.get()),
+            sequence: U64::new(self.sequence),
+            name_bytes: length(self.name)?,
+        };
+        Ok([raw.as_bytes(), self.name].concat())
+    }
+}
