@@ -9,6 +9,8 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use crate::error::byte_length;
+
 /// Where bytes live. Offsets and lengths are in bytes and may be unaligned.
 ///
 /// All methods take `&self` and may be called from many threads at once. Writes that overlap, and reads that
@@ -57,6 +59,19 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// When not all was written; how much was is unspecified.
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()>;
 
+    /// Writes all of `parts`, one after another, from `offset_bytes` on: one request where the medium can do that.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn write_vectored_at(&self, offset_bytes: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let mut offset = offset_bytes;
+        for part in parts {
+            self.write_at(offset, part)?;
+            offset = offset.saturating_add(byte_length(part.len()));
+        }
+        Ok(())
+    }
+
     /// Returns once all writes that returned before it began are durable.
     ///
     /// # Errors
@@ -76,14 +91,14 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// As [`write_at`](Self::write_at).
     fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
 
-    /// The file below, if reads of this backend are nothing but reads of a file: lets the io_uring engine
+    /// The file below, if reads and writes of this backend are nothing but those of a file: lets the io_uring engine
     /// submit them itself.
     fn ring_target(&self) -> Option<RingTarget<'_>> {
         None
     }
 }
 
-/// What the io_uring engine needs to know of a file to read from it.
+/// What the io_uring engine needs to know of a file to read from it and write to it.
 #[derive(Clone, Copy, Debug)]
 pub struct RingTarget<'a> {
     /// The open file.
@@ -92,4 +107,6 @@ pub struct RingTarget<'a> {
     pub start_bytes: u64,
     /// Offsets, lengths and addresses must be multiples of this (1 when the page cache takes care of it).
     pub alignment_bytes: u64,
+    /// Whether the file was opened for writing.
+    pub writable: bool,
 }

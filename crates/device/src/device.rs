@@ -10,12 +10,13 @@ use crate::buffer::Buffer;
 use crate::engine::inline::InlineEngine;
 use crate::engine::io_uring::IoUringEngine;
 use crate::engine::threads::ThreadEngine;
-use crate::engine::{Engine, RunReads};
+use crate::engine::{Engine, RunRequests};
 use crate::error::{IoError, Operation, byte_length};
 use crate::memory::MemoryBackend;
 use crate::partition::Offset;
+use crate::pending::{PendingRead, PendingWrite};
 use crate::queue::plug::Plug;
-use crate::queue::request::{Dispatch, ReadRequest};
+use crate::queue::request::{Dispatch, ReadRequest, WriteRequest};
 use crate::queue::statistics::{Direction, QueueStatistics, Recorder};
 use crate::queue::{Clock, Core};
 use crate::simulation::disk::SimulatedEngine;
@@ -72,7 +73,7 @@ pub struct Device {
 
 struct Inner {
     core: Arc<Core>,
-    engine: Box<dyn RunReads>,
+    engine: Box<dyn RunRequests>,
     max_request_bytes: u64,
     notices: Vec<String>,
     rotational: bool,
@@ -121,7 +122,7 @@ impl Device {
             clock: Clock::Real(Instant::now()),
         });
         let mut notices = Vec::new();
-        let engine: Box<dyn RunReads> = match engine {
+        let engine: Box<dyn RunRequests> = match engine {
             Engine::Inline | Engine::Simulated => Box::new(InlineEngine::new(Arc::clone(&core))),
             Engine::Threads => Box::new(ThreadEngine::new(Arc::clone(&core), options.depth)),
             Engine::IoUring => match IoUringEngine::new(Arc::clone(&core), options.depth) {
@@ -169,7 +170,11 @@ impl Device {
         }
     }
 
-    fn core(&self) -> &Core {
+    pub(crate) fn engine_of(&self) -> &dyn RunRequests {
+        self.inner.engine.as_ref()
+    }
+
+    pub(crate) fn core(&self) -> &Core {
         &self.inner.core
     }
 
@@ -261,39 +266,42 @@ impl Device {
     pub fn start_reads(&self, requests: impl AsRef<[ReadRequest]>) -> Vec<PendingRead> {
         let requests = requests.as_ref();
         let core = self.core();
-        let refusals: Vec<Option<IoError>> = requests
-            .iter()
-            .map(|request| {
-                core.check_range(Operation::Read, request.offset_bytes, byte_length(request.length))
-                    .err()
-            })
-            .collect();
-        let valid: Vec<ReadRequest> = requests
-            .iter()
-            .zip(&refusals)
-            .filter(|(_, no)| no.is_none())
-            .map(|(yes, _)| *yes)
-            .collect();
-        let plug = Plug::new(&valid, self.inner.max_request_bytes, core.clock.now());
+        let (valid, refusals) = split(requests, |request| {
+            core.check_range(Operation::Read, request.offset_bytes, byte_length(request.length))
+        });
+        let plug = Plug::reads(&valid, self.inner.max_request_bytes, core.clock.now());
+        self.submit(&plug);
+        answers(refusals, &plug, PendingRead::failed, |dispatch, segment| {
+            PendingRead::queued(self, dispatch, segment)
+        })
+    }
+
+    /// Starts a batch of writes: one plug. They are sorted by offset, neighbours are merged, and all are queued
+    /// before this returns, without waiting for any (the inline engine excepted). The answers come in the order asked.
+    /// They are durable after a [`flush`](Self::flush) that begins when they were waited for.
+    ///
+    /// Requests for ranges that are not on the device fail by themselves. Of writes that overlap, it is not said which
+    /// comes last.
+    pub fn start_writes(&self, requests: impl AsRef<[WriteRequest]>) -> Vec<PendingWrite> {
+        let core = self.core();
+        let (valid, refusals) = split(requests.as_ref(), |request| {
+            core.check_range(
+                Operation::Write,
+                request.offset_bytes,
+                byte_length(request.bytes.len()),
+            )
+        });
+        let plug = Plug::writes(&valid, self.inner.max_request_bytes, core.clock.now());
+        self.submit(&plug);
+        answers(refusals, &plug, PendingWrite::failed, |dispatch, segment| {
+            PendingWrite::queued(self, dispatch, segment)
+        })
+    }
+
+    fn submit(&self, plug: &Plug) {
+        let core = self.core();
         core.recorder.queued(plug.dispatches.len(), core.clock.now());
         self.inner.engine.submit(&plug.dispatches);
-        let mut places = plug.places.into_iter();
-        let pending = refusals.into_iter().filter_map(|refusal| match refusal {
-            Some(error) => Some(PendingRead::failed(error)),
-            None => {
-                let (dispatch, segment) = places.next()?;
-                let dispatch = Arc::clone(plug.dispatches.get(dispatch)?);
-                Some(PendingRead {
-                    state: Pending::Queued(Queued {
-                        device: self.clone(),
-                        dispatch,
-                        segment,
-                        taken: false,
-                    }),
-                })
-            }
-        });
-        pending.collect()
     }
 
     /// Writes all of `bytes` from `offset_bytes` on. Durable only after a [`flush`](Self::flush).
@@ -383,105 +391,34 @@ impl fmt::Debug for Device {
     }
 }
 
-/// A read that was started. Dropping it cancels it: if no request that it was merged with is wanted either and
-/// the device has not begun, nothing is read; otherwise the bytes arrive unseen.
-#[must_use = "dropping a pending read cancels it"]
-pub struct PendingRead {
-    state: Pending,
+/// The requests that pass a check, and for each request in the order asked why it does not.
+fn split<R: Clone>(
+    requests: &[R],
+    check: impl Fn(&R) -> Result<(), IoError>,
+) -> (Vec<R>, Vec<Option<IoError>>) {
+    let refusals: Vec<Option<IoError>> = requests.iter().map(|request| check(request).err()).collect();
+    let checked = requests.iter().zip(&refusals);
+    let valid = checked
+        .filter(|(_, refusal)| refusal.is_none())
+        .map(|(request, _)| request.clone())
+        .collect();
+    (valid, refusals)
 }
 
-enum Pending {
-    Queued(Queued),
-    Failed(IoError),
-}
-
-struct Queued {
-    device: Device,
-    dispatch: Arc<Dispatch>,
-    segment: usize,
-    taken: bool,
-}
-
-impl PendingRead {
-    fn failed(error: IoError) -> Self {
-        Self {
-            state: Pending::Failed(error),
+/// One answer for each request in the order asked: the refusal, or what waits for its place in the plug.
+fn answers<P>(
+    refusals: Vec<Option<IoError>>,
+    plug: &Plug,
+    failed: impl Fn(IoError) -> P,
+    queued: impl Fn(&Arc<Dispatch>, usize) -> P,
+) -> Vec<P> {
+    let mut places = plug.places.iter();
+    let pending = refusals.into_iter().filter_map(|refusal| match refusal {
+        Some(error) => Some(failed(error)),
+        None => {
+            let (dispatch, segment) = places.next()?;
+            Some(queued(plug.dispatches.get(*dispatch)?, *segment))
         }
-    }
-
-    /// Waits for the bytes.
-    ///
-    /// # Errors
-    /// When the range is not on the device or could not be read in full.
-    pub fn wait(self) -> Result<Buffer, IoError> {
-        match self.state {
-            Pending::Failed(error) => Err(error),
-            Pending::Queued(queued) => queued.wait(),
-        }
-    }
-
-    /// Whether [`wait`](Self::wait) would return at once.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        match &self.state {
-            Pending::Failed(_) => true,
-            Pending::Queued(queued) => {
-                queued.device.inner.engine.catch_up();
-                let segment = queued.dispatch.segments.get(queued.segment);
-                segment.is_none_or(|segment| segment.completion.is_complete())
-            }
-        }
-    }
-}
-
-impl fmt::Debug for PendingRead {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingRead")
-            .field("ready", &self.is_ready())
-            .finish_non_exhaustive()
-    }
-}
-
-impl Queued {
-    fn wait(mut self) -> Result<Buffer, IoError> {
-        let dispatch = Arc::clone(&self.dispatch);
-        let Some(segment) = dispatch.segments.get(self.segment) else {
-            return Err(self.lost());
-        };
-        self.device.inner.engine.catch_up();
-        let mut result = segment.completion.take();
-        if result.is_none() {
-            self.device.inner.engine.help(&dispatch);
-            result = segment.completion.wait();
-        }
-        self.taken = true;
-        result.unwrap_or_else(|| Err(self.lost()))
-    }
-
-    /// For states that cannot occur: an error, because nothing in this crate may panic.
-    fn lost(&self) -> IoError {
-        let Dispatch {
-            offset_bytes,
-            length_bytes,
-            ..
-        } = *self.dispatch;
-        let cause = std::io::Error::other("the answer was already taken");
-        self.device
-            .core()
-            .error(Operation::Read, offset_bytes, length_bytes, &cause)
-    }
-}
-
-impl Drop for Queued {
-    fn drop(&mut self) {
-        if self.taken {
-            return;
-        }
-        self.device.inner.engine.catch_up();
-        if self.dispatch.unwant() {
-            self.device.inner.engine.forget(&self.dispatch);
-            let core = self.device.core();
-            core.recorder.cancelled(core.clock.now());
-        }
-    }
+    });
+    pending.collect()
 }

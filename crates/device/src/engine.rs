@@ -1,7 +1,7 @@
-//! Engines: the ways in which queued reads reach a backend.
+//! Engines: the ways in which queued reads and writes reach a backend.
 //!
 //! - [`inline`]: at once, on the thread that asks. For memory, and where nothing may run beside the caller;
-//! - [`threads`]: positioned reads on worker threads. Works everywhere; the default for files and block devices;
+//! - [`threads`]: positioned reads and writes on worker threads. Works everywhere; the default for files and block devices;
 //! - [`io_uring`]: the kernel's submission ring. Less CPU at great depths; refused by many containers;
 //! - [`crate::simulation`]: a simulated disk in virtual time.
 //!
@@ -22,7 +22,7 @@ use crate::queue::request::Dispatch;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Engine {
-    /// Positioned reads on worker threads, which start when they are first needed.
+    /// Positioned reads and writes on worker threads, which start when they are first needed.
     #[default]
     Threads,
     /// The kernel's submission ring. Where it is refused, [`Engine::Threads`] takes its place, and the device's
@@ -47,7 +47,7 @@ impl fmt::Display for Engine {
 
 /// What a device asks of its engine. Dropping an engine ends what it runs; nothing it was given stays undone
 /// while somebody can still wait for it, because whoever waits holds the device.
-pub(crate) trait RunReads: Send + Sync + fmt::Debug {
+pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     fn kind(&self) -> Engine;
 
     /// Takes a plugged batch, in ascending order of offset. Returns without waiting for the medium (the inline
@@ -63,7 +63,7 @@ pub(crate) trait RunReads: Send + Sync + fmt::Debug {
     /// Brings the state up to the clock's time. Only simulated devices have something to do.
     fn catch_up(&self) {}
 
-    /// Lets a simulated device finish what is queued. (On others, reads have nothing to make durable.)
+    /// Lets a simulated device finish what is queued. (On others, who wants a write to be durable has waited for it.)
     fn flush(&self) {}
 
     /// Writes, on this thread. A simulated device lets its clock move on as far as that takes.
@@ -82,7 +82,7 @@ const CACHED_BYTES: u64 = 64 << 10;
 fn serve_from_cache<'a>(core: &Core, dispatches: &'a [Arc<Dispatch>]) -> &'a [Arc<Dispatch>] {
     let mut rest = dispatches;
     while let Some((first, others)) = rest.split_first() {
-        if first.length_bytes > CACHED_BYTES || !core.execute_if_cached(first) {
+        if first.is_write() || first.length_bytes > CACHED_BYTES || !core.execute_if_cached(first) {
             break;
         }
         rest = others;

@@ -22,6 +22,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::backend::{Backend, RingTarget};
 use crate::buffer::Buffer;
 use crate::device::OpenOptions;
@@ -105,6 +107,7 @@ struct FileBackend {
     rotational: bool,
     size_bytes: u64,
     sector_bytes: u32,
+    widening: Mutex<()>,
 }
 
 impl FileBackend {
@@ -130,6 +133,7 @@ impl FileBackend {
             direct: options.direct,
             size_bytes,
             sector_bytes,
+            widening: Mutex::new(()),
         })
     }
 
@@ -170,8 +174,10 @@ impl FileBackend {
         Ok((buffer, usize::try_from(lead).map_err(too_long)?))
     }
 
-    /// Writes bytes that are not aligned, by reading the sectors at both ends first.
+    /// Writes bytes that are not aligned, by reading the sectors at both ends first. One at a time: two such writes
+    /// may share a sector.
     fn write_widened(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let _alone = self.widening.lock();
         let end = offset.saturating_add(byte_length(bytes.len()));
         let (mut buffer, lead) = self.read_widened(offset, end)?;
         let target = lead
@@ -284,10 +290,38 @@ impl Backend for FileBackend {
         let length = byte_length(bytes.len());
         self.check_write(offset_bytes, length)?;
         let part = (byte_length(bytes.as_ptr().addr()), length);
-        if self.direct && !self.is_aligned(offset_bytes, std::iter::once(part)) {
-            return self.write_widened(offset_bytes, bytes);
+        if !self.direct || self.is_aligned(offset_bytes, std::iter::once(part)) {
+            return self.file.write_all_at(bytes, offset_bytes);
         }
-        self.file.write_all_at(bytes, offset_bytes)
+        if self.is_aligned(offset_bytes, std::iter::once((0, length))) {
+            // Only the memory does not suit.
+            return self.file.write_all_at(&Buffer::from(bytes), offset_bytes);
+        }
+        self.write_widened(offset_bytes, bytes)
+    }
+
+    fn write_vectored_at(&self, offset_bytes: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let length = parts
+            .iter()
+            .fold(0, |sum: u64, part| sum.saturating_add(byte_length(part.len())));
+        self.check_write(offset_bytes, length)?;
+        let addresses = parts
+            .iter()
+            .map(|part| (byte_length(part.as_ptr().addr()), byte_length(part.len())));
+        if !self.direct || self.is_aligned(offset_bytes, addresses) {
+            return system::write_all_vectored(self.file.as_fd(), offset_bytes, parts);
+        }
+        let mut joined =
+            Buffer::uncleared(usize::try_from(length).map_err(|_| out_of_range(self.size_bytes))?);
+        let mut rest = &mut joined[..];
+        for part in parts {
+            let Some((place, left)) = rest.split_at_mut_checked(part.len()) else {
+                return Err(out_of_range(self.size_bytes));
+            };
+            place.copy_from_slice(part);
+            rest = left;
+        }
+        self.write_at(offset_bytes, &joined)
     }
 
     /// `fdatasync`: on a block device the kernel writes back its page cache and flushes the drive's own cache.
@@ -331,6 +365,7 @@ impl Backend for FileBackend {
             file: self.file.as_fd(),
             start_bytes: 0,
             alignment_bytes,
+            writable: self.writable,
         })
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A map of the crate:
 //!
-//! - [`Device`] (`device.rs`): what the layers above hold. Reads singly or in batches, writes, flushes;
+//! - [`Device`] (`device.rs`): what the layers above hold. Reads and writes singly or in batches ([`PendingRead`],
+//!   [`PendingWrite`]), flushes;
 //! - `queue/`: plug, merging, completion, and the statistics that iostat prints;
 //! - `engine/`: worker threads, io_uring, inline: chosen at run time;
 //! - [`Backend`] (`backend.rs`): the one small trait below, and its kinds: `file.rs`, `memory.rs`,
@@ -36,18 +37,20 @@ mod fault;
 mod file;
 mod memory;
 mod partition;
+mod pending;
 mod queue;
 mod simulation;
 
 pub use backend::{Backend, RingTarget};
 pub use buffer::{ALIGNMENT_BYTES, Buffer};
-pub use device::{DEFAULT_DEPTH, Device, MAX_REQUEST_BYTES, OpenOptions, PendingRead};
+pub use device::{DEFAULT_DEPTH, Device, MAX_REQUEST_BYTES, OpenOptions};
 pub use engine::Engine;
 pub use error::{IoError, Operation};
 pub use fault::{Fault, FaultyBackend};
 pub use memory::MemoryBackend;
 pub use partition::{Offset, window as partition_window};
-pub use queue::request::ReadRequest;
+pub use pending::{PendingRead, PendingWrite};
+pub use queue::request::{ReadRequest, WriteRequest};
 pub use queue::statistics::{Counters, QueueStatistics};
 pub use simulation::flash::FlashTimes;
 pub use simulation::{FlashParameters, Model, SpinningParameters, VirtualClock};

@@ -1,4 +1,4 @@
-//! The request queue: what lies between a caller's batch of reads and the device.
+//! The request queue: what lies between a caller's batch of reads or writes and the device.
 //!
 //! A batch is plugged (sorted, neighbours merged: [`plug`]), handed to an engine ([`crate::engine`]), and
 //! completed request by request ([`request`]); [`statistics`] counts what iostat counts. The queue is the same
@@ -16,7 +16,7 @@ use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::error::{IoError, Operation, byte_length, check_range};
 use crate::queue::request::Dispatch;
-use crate::queue::statistics::{Direction, Recorder};
+use crate::queue::statistics::Recorder;
 use crate::simulation::VirtualClock;
 
 /// What engines share with their device: the backend, the counters, and the clock that times them.
@@ -56,15 +56,20 @@ impl Core {
             .map_err(|cause| self.error(operation, offset, length, &cause))
     }
 
-    /// Reads all of a started dispatch on this thread and completes it.
+    /// Reads or writes all of a started dispatch on this thread and completes it.
     pub(crate) fn execute(&self, dispatch: &Dispatch) {
+        if dispatch.is_write() {
+            let result = self.write_all(dispatch);
+            self.finish_write(dispatch, result, self.clock.now());
+            return;
+        }
         let mut buffers = uncleared_buffers(dispatch);
         let result = self.read_into(dispatch.offset_bytes, &mut buffers);
         self.finish(dispatch, buffers, result, self.clock.now());
     }
 
-    /// As [`execute`](Self::execute), but only if the bytes are in memory; `false` if they are not, and nothing
-    /// has happened. The dispatch must be one that nobody else can start.
+    /// As [`execute`](Self::execute) for a read, but only if the bytes are in memory; `false` if they are not, and
+    /// nothing has happened. The dispatch must be one that nobody else can start.
     pub(crate) fn execute_if_cached(&self, dispatch: &Dispatch) -> bool {
         let mut buffers = uncleared_buffers(dispatch);
         let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[..]).collect();
@@ -89,6 +94,50 @@ impl Core {
         self.backend.read_vectored_at(offset, &mut slices)
     }
 
+    /// Writes what a dispatch brings.
+    pub(crate) fn write_all(&self, dispatch: &Dispatch) -> io::Result<()> {
+        if let [segment] = dispatch.segments.as_slice() {
+            return self.backend.write_at(dispatch.offset_bytes, &segment.payload);
+        }
+        let payloads: Vec<&[u8]> = dispatch
+            .segments
+            .iter()
+            .map(|segment| &segment.payload[..])
+            .collect();
+        self.backend.write_vectored_at(dispatch.offset_bytes, &payloads)
+    }
+
+    /// Completes a started dispatch whose write ended with `result`. When a merged write failed, each request is
+    /// written again by itself, so that only those fail whose bytes cannot be written.
+    pub(crate) fn finish_write(&self, dispatch: &Dispatch, result: io::Result<()>, now: Duration) {
+        self.count(dispatch, now);
+        let mut offset = dispatch.offset_bytes;
+        for segment in &dispatch.segments {
+            let outcome = match &result {
+                Ok(()) => Ok(()),
+                Err(_) if dispatch.segments.len() > 1 => self.backend.write_at(offset, &segment.payload),
+                Err(cause) => Err(copy_of(cause)),
+            };
+            let length = byte_length(segment.length);
+            segment.completion.complete(match outcome {
+                Ok(()) => Ok(Buffer::uncleared(0)),
+                Err(cause) => Err(self.error(Operation::Write, offset, length, &cause)),
+            });
+            offset = offset.saturating_add(length);
+        }
+    }
+
+    /// Counts a dispatch as completed. Done before its results can be seen: who has seen one also sees it counted.
+    fn count(&self, dispatch: &Dispatch, now: Duration) {
+        self.recorder.completed(
+            dispatch.direction,
+            dispatch.length_bytes,
+            dispatch.merged(),
+            dispatch.queued,
+            now,
+        );
+    }
+
     /// Completes a started dispatch whose read ended with `result`, at the time `now` on the device's clock.
     ///
     /// When a merged read failed, each request is read again by itself: one bad sector must not fail its
@@ -100,14 +149,7 @@ impl Core {
         result: io::Result<()>,
         now: Duration,
     ) {
-        // Counted first: who has seen a result also sees it counted.
-        self.recorder.completed(
-            Direction::Read,
-            dispatch.length_bytes,
-            dispatch.merged(),
-            dispatch.queued,
-            now,
-        );
+        self.count(dispatch, now);
         let mut offset = dispatch.offset_bytes;
         for (segment, mut buffer) in dispatch.segments.iter().zip(buffers) {
             let outcome = match &result {

@@ -108,9 +108,9 @@ impl Filesystem {
         &self.shared.forest
     }
 
-    /// The superblock that the volume was opened by.
+    /// The superblock in use: the one that the volume was opened by, or that of its last commit.
     #[must_use]
-    pub fn superblock(&self) -> &Superblock {
+    pub fn superblock(&self) -> Arc<Superblock> {
         self.shared.volume.superblock()
     }
 

@@ -220,4 +220,14 @@ impl ChunkMap {
         self.chunks.insert(position, Arc::new(chunk));
         Ok(Added::New)
     }
+
+    /// Takes the chunk away that begins at `start`. Whether there was one.
+    pub(crate) fn remove(&mut self, start: Logical) -> bool {
+        let Ok(position) = self.starts.binary_search(&start) else {
+            return false;
+        };
+        self.starts.remove(position);
+        self.chunks.remove(position);
+        true
+    }
 }

@@ -12,8 +12,9 @@ use crate::error::{Corruption, Error, MissingDevice, Stale};
 use buttress_device::Device;
 use buttress_format::device_item::DeviceItem;
 use buttress_format::{ByteCount, DeviceId};
+use parking_lot::RwLock;
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// One device of a volume.
@@ -26,7 +27,7 @@ pub struct DeviceSlot {
     name: Arc<str>,
     device: Option<Device>,
     stale: Option<Stale>,
-    item: OnceLock<DeviceItem>,
+    item: RwLock<Option<DeviceItem>>,
 }
 
 impl DeviceSlot {
@@ -39,7 +40,7 @@ impl DeviceSlot {
             name,
             device: Some(device),
             stale,
-            item: OnceLock::new(),
+            item: RwLock::default(),
         }
     }
 
@@ -51,7 +52,7 @@ impl DeviceSlot {
             name: "missing".into(),
             device: None,
             stale: None,
-            item: OnceLock::new(),
+            item: RwLock::default(),
         }
     }
 
@@ -91,16 +92,16 @@ impl DeviceSlot {
         self.stale
     }
 
-    /// Its item in the chunk tree, once that was read.
+    /// Its item in the chunk tree, once that was read: as the last commit left it.
     #[must_use]
-    pub fn item(&self) -> Option<&DeviceItem> {
-        self.item.get()
+    pub fn item(&self) -> Option<DeviceItem> {
+        *self.item.read()
     }
 
     /// How large the device should be, by its item.
     #[must_use]
     pub fn expected_bytes(&self) -> Option<ByteCount> {
-        self.item.get().map(|item| item.total_bytes)
+        self.item().map(|item| item.total_bytes)
     }
 
     pub(crate) const fn as_missing(&self) -> MissingDevice {
@@ -154,8 +155,8 @@ impl DeviceTable {
     /// Notes the device item of the chunk tree. A second item of one device must be the same.
     pub(crate) fn add_item(&mut self, item: DeviceItem) -> Result<(), Error> {
         let slot = self.find_or_miss(item.device, item.uuid)?;
-        let known = slot.item.get_or_init(|| item);
-        if *known == item {
+        let known = *slot.item.write().get_or_insert(item);
+        if known == item {
             Ok(())
         } else {
             Err(Error::from(Corruption::DeviceItemsDisagree {
@@ -165,5 +166,12 @@ impl DeviceTable {
                 other_uuid: slot.uuid,
             }))
         }
+    }
+
+    /// Replaces the item of a known device, as a commit does.
+    pub(crate) fn set_item(&mut self, item: DeviceItem) -> Result<(), Error> {
+        let slot = self.find_or_miss(item.device, item.uuid)?;
+        *slot.item.write() = Some(item);
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@
 use crate::faults::FaultReason;
 use crate::layout::LayoutError;
 use crate::superblocks::PrimaryFailure;
+use crate::write::WriteRefusal;
 use buttress_device::IoError;
 use buttress_format::error::{ErrorKind, Unsupported};
 use buttress_format::{ByteCount, DeviceId, Generation, Logical, Physical};
@@ -30,6 +31,9 @@ pub enum Error {
     /// The devices given do not make up one volume.
     #[error(transparent)]
     Devices(#[from] Box<DevicesError>),
+    /// Something is not written.
+    #[error(transparent)]
+    Write(#[from] WriteRefusal),
     /// The RAID stripe tree, which the layer above reads, could not tell where an address lies.
     #[error("logical {logical}: the RAID stripe tree cannot be read: {reason}")]
     StripeTree {
@@ -72,6 +76,7 @@ impl Error {
             Self::Io(_) => ErrorKind::Io,
             Self::Unreadable(unreadable) => unreadable.kind(),
             Self::Devices(error) => error.kind(),
+            Self::Write(refusal) => refusal.kind(),
             Self::StripeTree { kind, .. } => *kind,
             Self::ReadLength { .. } | Self::NoSuchCopy { .. } => ErrorKind::Caller,
         }

@@ -1,9 +1,9 @@
 //! Logical addresses over devices: superblocks, chunks, profiles, mirrors.
 //!
 //! What a tree or a file calls address 30,408,704 is a place on one device or several. This crate opens the
-//! devices that make up a volume, keeps the map from logical addresses to them, and reads: every read carries
-//! its verifier, a copy that fails it is passed over, and what parity can rebuild is rebuilt. It knows nothing
-//! of trees: chunk and device items, and entries of the RAID stripe tree, are handed to it from above.
+//! devices that make up a volume, keeps the map from logical addresses to them, and reads and writes: every read carries
+//! its verifier, a copy that fails it is passed over, and what parity can rebuild is rebuilt; every write goes to all
+//! copies. It knows nothing of trees: chunk and device items, and entries of the RAID stripe tree, are handed to it from above.
 //!
 //! | room | holds |
 //! |---|---|
@@ -18,14 +18,14 @@
 //! | `mirror` | the ways to get a run of bytes, and their order |
 //! | `fetch` | one way: a read, or a rebuild from the rest of the row |
 //! | [`read`] | batched reads with a verifier, fail-over, data sector by sector |
+//! | [`write`](mod@write) | batched writes to all copies and stripes, rows and their parity, flushes, superblocks, discards |
+//! | [`geometry`] | how chunks of a profile lie on devices: what an allocator needs to know |
 //! | [`copies`] | each copy and each stripe alone, and where they lie |
 //! | [`faults`], [`notice`], [`error`] | what was passed over, said aloud, or refused |
 //!
-//! Where the next rooms go: writing (`write`: extents to all their copies, RAID5/6 rows and their parity,
-//! superblocks in the order of a commit) beside [`read`], over the same segments; stripe geometry for the
-//! allocator in [`layout`], which has it already; healing in `read`, at the place where a fault is recorded;
-//! scrub, repair and replace are crates above that use [`copies`]. Chunks of a writer come and go: the map's
-//! `Arc` is exchanged, readers keep theirs.
+//! Chunks of a writer come and go, and its commits replace the superblock: both are `Arc`s that are exchanged, and
+//! readers keep theirs. Where the next rooms go: healing in `read`, at the place where a fault is recorded; scrub, repair
+//! and replace are crates above that use [`copies`].
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -38,6 +38,7 @@ pub mod devices;
 pub mod error;
 pub mod faults;
 mod fetch;
+pub mod geometry;
 pub mod layout;
 mod mirror;
 pub mod notice;
@@ -47,14 +48,17 @@ pub mod read;
 pub mod stripe_tree;
 pub mod superblocks;
 pub mod volume;
+pub mod write;
 
 pub use chunk_map::{ChunkMap, MappedChunk};
 pub use copies::{Mapping, MappingContent};
 pub use devices::DeviceSlot;
 pub use error::{Attempt, Corruption, DevicesError, Error, MissingDevice, Stale, Unreadable};
 pub use faults::{Fault, FaultCounts, FaultLog, FaultReason, Rejection};
+pub use geometry::StripeGeometry;
 pub use notice::Notice;
 pub use open::{OpenOptions, Rescue};
 pub use read::{ExtentRead, LostRange, MAXIMUM_READ_BYTES, PendingExtent, VerifySectors};
 pub use stripe_tree::{ResolvedStripe, ResolvedStripes, StripeResolver};
 pub use volume::Volume;
+pub use write::{ExtentWrite, WriteRefusal};

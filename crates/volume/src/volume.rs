@@ -8,8 +8,10 @@
 //! 3. [`Volume::finish_bootstrap`] says whether the devices suffice;
 //! 4. with the raid-stripe-tree feature, [`Volume::set_stripe_resolver`] connects that tree.
 //!
-//! Invariants: chunks and devices are only added; a reader works with the map as it was when it started; no
-//! lock is held over I/O.
+//! A writer adds chunks, takes them away, and replaces the superblock and device items when it commits.
+//!
+//! Invariants: devices are only added; a reader works with the map and the superblock as they were when it started; no
+//! lock is held over I/O, but for the rows of RAID5 and RAID6 that are being written.
 
 use crate::chunk_map::{Added, ChunkMap, MappedChunk};
 use crate::devices::{DeviceSlot, DeviceTable};
@@ -18,6 +20,7 @@ use crate::faults::{FaultLog, FaultRecorder};
 use crate::notice::Notice;
 use crate::open::{self, OpenOptions};
 use crate::stripe_tree::{StripeResolver, Unconnected};
+use crate::write::{Latch, RowLocks, WriteRefusal};
 use buttress_device::{Device, VirtualClock};
 use buttress_format::chunk::Chunk;
 use buttress_format::device_item::DeviceItem;
@@ -33,7 +36,7 @@ const NOTICES_KEPT: usize = 256;
 /// A volume: logical addresses over devices. Shared as `Arc<Volume>`.
 #[derive(Debug)]
 pub struct Volume {
-    superblock: Superblock,
+    superblock: RwLock<Arc<Superblock>>,
     format: BlockFormat,
     options: OpenOptions,
     devices: RwLock<DeviceTable>,
@@ -41,6 +44,8 @@ pub struct Volume {
     resolver: OnceLock<Arc<dyn StripeResolver>>,
     notices: Mutex<Vec<Notice>>,
     recorder: FaultRecorder,
+    latch: Latch,
+    row_locks: RowLocks,
     /// One device of the volume, for its clock: simulated devices of a volume share one.
     clocked: Device,
 }
@@ -63,19 +68,27 @@ impl Volume {
             resolver: OnceLock::new(),
             notices: Mutex::new(opened.notices),
             recorder: FaultRecorder::default(),
+            latch: Latch::default(),
+            row_locks: RowLocks::default(),
             clocked: opened.lead,
-            superblock: opened.superblock,
+            superblock: RwLock::new(Arc::new(opened.superblock)),
         };
-        for (key, chunk) in &volume.superblock.system_chunks {
+        for (key, chunk) in &volume.superblock().system_chunks {
             volume.add_chunk(Logical::new(key.offset), chunk.clone())?;
         }
         Ok(volume)
     }
 
-    /// The superblock in use: the leading device's.
+    /// The superblock in use: the leading device's, or that of the last commit.
     #[must_use]
-    pub const fn superblock(&self) -> &Superblock {
-        &self.superblock
+    pub fn superblock(&self) -> Arc<Superblock> {
+        Arc::clone(&self.superblock.read())
+    }
+
+    /// Puts another superblock in use, as a commit does. What tree blocks are checked by (node size, checksum, uuids)
+    /// must be the same.
+    pub fn set_superblock(&self, superblock: Superblock) {
+        *self.superblock.write() = Arc::new(superblock);
     }
 
     /// What the checks of tree blocks need to know of the volume.
@@ -129,6 +142,26 @@ impl Volume {
         Ok(())
     }
 
+    /// Takes the chunk away that begins at `start`. Whoever reads through the map as it was goes on to find it.
+    ///
+    /// # Errors
+    /// [`WriteRefusal::NoSuchChunk`].
+    pub fn remove_chunk(&self, start: Logical) -> Result<(), Error> {
+        if Arc::make_mut(&mut self.chunks.write()).remove(start) {
+            Ok(())
+        } else {
+            Err(WriteRefusal::NoSuchChunk { logical: start }.into())
+        }
+    }
+
+    /// Replaces a device's item by that of a later commit.
+    ///
+    /// # Errors
+    /// An item that contradicts what is known of its device.
+    pub fn set_device_item(&self, item: DeviceItem) -> Result<(), Error> {
+        self.devices.write().set_item(item)
+    }
+
     /// Adds a device item of the chunk tree.
     ///
     /// # Errors
@@ -158,9 +191,10 @@ impl Volume {
             .for_each(|device| self.notice(Notice::MissingDevice(device)));
         let listed = slots.iter().filter(|slot| slot.item().is_some());
         let found = ByteCount::of(listed.count()).get();
-        if found != self.superblock.num_devices {
+        let counted = self.superblock().num_devices;
+        if found != counted {
             self.notice(Notice::DeviceCount {
-                superblock: self.superblock.num_devices,
+                superblock: counted,
                 found,
             });
         }
@@ -184,10 +218,10 @@ impl Volume {
                     expected,
                 });
             }
-            None if items_known && slot.fsid() != self.superblock.fsid => {
+            None if items_known && slot.fsid() != self.superblock().fsid => {
                 return Err(Error::from(DevicesError::Foreign {
                     first: self.clocked.name().to_owned(),
-                    first_fsid: self.superblock.fsid,
+                    first_fsid: self.superblock().fsid,
                     second: slot.name().to_string(),
                     second_fsid: slot.fsid(),
                 }));
@@ -237,7 +271,8 @@ impl Volume {
 
     /// What finds data in chunks of the RAID stripe tree; `None` on a volume without that feature.
     pub(crate) fn resolver(&self) -> Option<&dyn StripeResolver> {
-        if !self.superblock.incompat.contains(Incompat::RAID_STRIPE_TREE) {
+        let incompat = self.superblock.read().incompat;
+        if !incompat.contains(Incompat::RAID_STRIPE_TREE) {
             return None;
         }
         Some(self.resolver.get().map_or(&Unconnected, AsRef::as_ref))
@@ -264,6 +299,14 @@ impl Volume {
     /// Moves a simulated clock on by computing time; does nothing on real devices.
     pub fn charge_cpu(&self, duration: Duration) {
         self.clocked.charge_cpu(duration);
+    }
+
+    pub(crate) const fn latch(&self) -> &Latch {
+        &self.latch
+    }
+
+    pub(crate) const fn row_locks(&self) -> &RowLocks {
+        &self.row_locks
     }
 
     pub(crate) const fn recorder(&self) -> &FaultRecorder {

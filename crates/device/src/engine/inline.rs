@@ -1,8 +1,8 @@
-//! The inline engine: every read happens at once, on the thread that asks, in ascending order of offset.
+//! The inline engine: every read and write happens at once, on the thread that asks, in ascending order of offset.
 
 use std::sync::Arc;
 
-use crate::engine::{Engine, RunReads};
+use crate::engine::{Engine, RunRequests};
 use crate::queue::Core;
 use crate::queue::request::Dispatch;
 
@@ -17,7 +17,7 @@ impl InlineEngine {
     }
 }
 
-impl RunReads for InlineEngine {
+impl RunRequests for InlineEngine {
     fn kind(&self) -> Engine {
         Engine::Inline
     }

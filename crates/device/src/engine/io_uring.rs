@@ -1,19 +1,19 @@
-//! The io_uring engine: reads go to the kernel through a submission ring, without a thread for each.
+//! The io_uring engine: reads and writes go to the kernel through a submission ring, without a thread for each.
 //!
-//! Callers put reads into the ring themselves, as far as the queue's depth allows; one reaper thread (started by
-//! the first read) takes completions out and puts waiting reads in. Where the kernel or a container's filter
+//! Callers put requests into the ring themselves, as far as the queue's depth allows; one reaper thread (started by
+//! the first request) takes completions out and puts waiting requests in. Where the kernel or a container's filter
 //! refuses to set up a ring, [`IoUringEngine::new`] fails and the device falls back to threads.
 //!
-//! The ring only reads from the backend's file. A read that ended short or with an error is done again through
-//! the backend, which gives the right answer or the right error; so is one that is not aligned for O_DIRECT
+//! The ring only reads and writes the backend's file. A request that ended short or with an error is done again
+//! through the backend, which gives the right answer or the right error; so is one that is not aligned for O_DIRECT
 //! (at once, on the caller's thread).
 //!
 //! Invariants, on which the `unsafe` here rests:
-//! - from the moment a read is in the ring until its completion is taken out, its buffers and its vector lie in
-//!   [`Submissions::in_flight`], untouched;
+//! - from the moment a request is in the ring until its completion is taken out, its buffers (a read's), the dispatch
+//!   that holds its payloads (a write's) and its vector lie in [`Submissions::in_flight`], untouched;
 //! - the ring's submission side is only used under the lock of [`Submissions`], its completion side only by the
 //!   reaper;
-//! - at most `depth` reads are in the ring, which has at least that many entries and one more for the stop signal.
+//! - at most `depth` requests are in the ring, which has at least that many entries and one more for the stop signal.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -25,9 +25,9 @@ use io_uring::{IoUring, opcode, types};
 use parking_lot::Mutex;
 
 use crate::buffer::Buffer;
-use crate::engine::{Engine, RunReads, serve_from_cache};
+use crate::engine::{Engine, RunRequests, serve_from_cache};
 use crate::error::byte_length;
-use crate::queue::request::Dispatch;
+use crate::queue::request::{Dispatch, Segment};
 use crate::queue::{Core, uncleared_buffers};
 
 /// The identity of the completion that tells the reaper to look whether the device was closed.
@@ -53,7 +53,7 @@ struct Submissions {
     closed: bool,
 }
 
-/// A read that the kernel works on.
+/// A request that the kernel works on.
 struct InFlight {
     dispatch: Arc<Dispatch>,
     buffers: Vec<Buffer>,
@@ -63,8 +63,8 @@ struct InFlight {
 /// The addresses and lengths of a read's buffers, as the kernel wants them.
 struct Vector(Box<[libc::iovec]>);
 
-// SAFETY: the pointers lead into the buffers that lie beside the vector in `InFlight` and move together with it;
-// they are only followed by the kernel.
+// SAFETY: the pointers lead into the buffers, or the dispatch's payloads, that lie beside the vector in `InFlight` and
+// move together with it; they are only followed by the kernel, and those into payloads only to read.
 unsafe impl Send for Vector {}
 
 impl Vector {
@@ -74,6 +74,15 @@ impl Vector {
             iov_len: buffer.len(),
         };
         Self(buffers.iter_mut().map(part).collect())
+    }
+
+    /// For a write: the payloads lie in the dispatch, which is kept as long.
+    fn of_payloads(dispatch: &Dispatch) -> Self {
+        let part = |segment: &Segment| libc::iovec {
+            iov_base: segment.payload.as_ptr().cast_mut().cast(),
+            iov_len: segment.payload.len(),
+        };
+        Self(dispatch.segments.iter().map(part).collect())
     }
 }
 
@@ -126,7 +135,7 @@ impl IoUringEngine {
     }
 }
 
-impl RunReads for IoUringEngine {
+impl RunRequests for IoUringEngine {
     fn kind(&self) -> Engine {
         Engine::IoUring
     }
@@ -199,10 +208,18 @@ impl Shared {
         };
         let aligned = |value: u64| value.checked_rem(target.alignment_bytes.max(1)) == Some(0);
         let start = target.start_bytes.checked_add(dispatch.offset_bytes);
-        start.is_some_and(aligned) && dispatch.segments.iter().all(|s| aligned(byte_length(s.length)))
+        let payload_aligned = |segment: &Segment| {
+            segment.payload.is_empty() || aligned(byte_length(segment.payload.as_ptr().addr()))
+        };
+        (target.writable || !dispatch.is_write())
+            && start.is_some_and(aligned)
+            && dispatch
+                .segments
+                .iter()
+                .all(|s| aligned(byte_length(s.length)) && payload_aligned(s))
     }
 
-    /// Puts waiting reads into the ring, as far as the depth allows, and tells the kernel.
+    /// Puts waiting requests into the ring, as far as the depth allows, and tells the kernel.
     fn fill_ring(&self, mut submissions: parking_lot::MutexGuard<'_, Submissions>) {
         let mut added = Vec::new();
         while submissions.in_flight.len() < self.depth {
@@ -223,34 +240,45 @@ impl Shared {
             let Some(lost) = self.submissions.lock().in_flight.remove(&identity) else {
                 continue;
             };
-            std::mem::forget((lost.buffers, lost.vector));
+            std::mem::forget((lost.buffers, lost.vector, Arc::clone(&lost.dispatch)));
             self.core.execute(&lost.dispatch);
         }
     }
 
-    /// Puts one started read into the ring; its identity, or `None` if it was done at once instead.
+    /// Puts one started request into the ring; its identity, or `None` if it was done at once instead.
     fn put_in_ring(&self, submissions: &mut Submissions, dispatch: &Arc<Dispatch>) -> Option<u64> {
         let target = self.core.backend.ring_target();
         let placed = target.and_then(|target| {
             let identity = submissions.next_identity;
             submissions.next_identity = identity.wrapping_add(1).checked_rem(STOP).unwrap_or(0);
-            let mut buffers = uncleared_buffers(dispatch);
-            let vector = Vector::new(&mut buffers);
+            let (buffers, vector) = if dispatch.is_write() {
+                (Vec::new(), Vector::of_payloads(dispatch))
+            } else {
+                let mut buffers = uncleared_buffers(dispatch);
+                let vector = Vector::new(&mut buffers);
+                (buffers, vector)
+            };
             let count = u32::try_from(vector.0.len()).ok()?;
-            let read = opcode::Readv::new(types::Fd(target.file.as_raw_fd()), vector.0.as_ptr(), count)
-                .offset(target.start_bytes.checked_add(dispatch.offset_bytes)?)
-                .build()
-                .user_data(identity);
+            let file = types::Fd(target.file.as_raw_fd());
+            let offset = target.start_bytes.checked_add(dispatch.offset_bytes)?;
+            let entry = if dispatch.is_write() {
+                let write = opcode::Writev::new(file, vector.0.as_ptr(), count);
+                write.offset(offset).build()
+            } else {
+                let read = opcode::Readv::new(file, vector.0.as_ptr(), count);
+                read.offset(offset).build()
+            }
+            .user_data(identity);
             let in_flight = InFlight {
                 dispatch: Arc::clone(dispatch),
                 buffers,
                 vector,
             };
             submissions.in_flight.insert(identity, in_flight);
-            // SAFETY: the submission side is used under its lock. The vector and the buffers that the entry
-            // refers to lie on the heap, owned by `in_flight` until the completion with this identity is
+            // SAFETY: the submission side is used under its lock. The vector and the buffers or payloads that the
+            // entry refers to lie on the heap, owned by `in_flight` until the completion with this identity is
             // taken out; the file is open for as long as `core` holds the backend.
-            if unsafe { self.ring.submission_shared().push(&read) }.is_err() {
+            if unsafe { self.ring.submission_shared().push(&entry) }.is_err() {
                 submissions.in_flight.remove(&identity);
                 return None;
             }
@@ -306,6 +334,10 @@ impl Shared {
         } = done;
         drop(vector);
         if u64::try_from(result) == Ok(dispatch.length_bytes) {
+            if dispatch.is_write() {
+                self.core.finish_write(&dispatch, Ok(()), self.core.clock.now());
+                return;
+            }
             self.core
                 .finish(&dispatch, buffers, Ok(()), self.core.clock.now());
         } else {

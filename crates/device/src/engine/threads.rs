@@ -1,6 +1,6 @@
-//! The thread engine: positioned reads on worker threads.
+//! The thread engine: positioned reads and writes on worker threads.
 //!
-//! Workers start when reads are queued that no idle worker can take, up to the queue's depth, and stay until the
+//! Workers start when requests are queued that no idle worker can take, up to the queue's depth, and stay until the
 //! device is closed. Two shortcuts keep small and cached reads from paying for a thread switch:
 //!
 //! - small dispatches whose bytes are in the page cache are served at once, on the caller's thread; the first
@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::engine::{Engine, RunReads, serve_from_cache};
+use crate::engine::{Engine, RunRequests, serve_from_cache};
 use crate::queue::Core;
 use crate::queue::request::Dispatch;
 
@@ -63,7 +63,7 @@ impl ThreadEngine {
             let shared = Arc::clone(&self.shared);
             // Where no thread can be had, whoever waits does the work: slower, but nothing is lost.
             if let Ok(worker) = std::thread::Builder::new()
-                .name("buttress-read".to_owned())
+                .name("buttress-io".to_owned())
                 .spawn(move || shared.work())
             {
                 workers.push(worker);
@@ -72,7 +72,7 @@ impl ThreadEngine {
     }
 }
 
-impl RunReads for ThreadEngine {
+impl RunRequests for ThreadEngine {
     fn kind(&self) -> Engine {
         Engine::Threads
     }

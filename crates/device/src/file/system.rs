@@ -5,7 +5,7 @@
 //! Each is one `unsafe` call on memory of this frame.
 
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
@@ -131,6 +131,26 @@ pub(super) fn read_all_vectored(
             Ok(count) => {
                 offset = offset.saturating_add(byte_length(count));
                 IoSliceMut::advance_slices(&mut rest, count);
+            }
+            Err(Errno::INTR) => {}
+            Err(cause) => return Err(cause.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all parts from `offset` on; goes on after short writes.
+pub(super) fn write_all_vectored(file: BorrowedFd<'_>, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+    let mut offset = offset;
+    let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut rest = slices.as_mut_slice();
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match rustix::io::pwritev(file, rest, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                offset = offset.saturating_add(byte_length(count));
+                IoSlice::advance_slices(&mut rest, count);
             }
             Err(Errno::INTR) => {}
             Err(cause) => return Err(cause.into()),

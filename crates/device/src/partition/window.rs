@@ -74,6 +74,14 @@ impl Backend for Window {
         )
     }
 
+    fn write_vectored_at(&self, offset_bytes: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let length = parts.iter().fold(0, |sum: u64, part| {
+            sum.saturating_add(crate::error::byte_length(part.len()))
+        });
+        self.whole
+            .write_vectored_at(self.place(offset_bytes, length)?, parts)
+    }
+
     fn flush(&self) -> io::Result<()> {
         self.whole.flush()
     }

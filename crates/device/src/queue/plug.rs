@@ -2,13 +2,14 @@
 //!
 //! Requests that lie end to end become one [`Dispatch`] of at most `max_bytes` (a single request larger than
 //! that stays whole) and at most [`MAX_SEGMENTS`] requests. Requests that overlap are not merged: each has its
-//! own buffer to fill, and reading shared bytes twice is rare and harmless.
+//! own buffer to fill, and reading shared bytes twice is rare and harmless. Of writes that overlap, which comes last is
+//! not said.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::byte_length;
-use crate::queue::request::{Dispatch, ReadRequest};
+use crate::queue::request::{Dispatch, ReadRequest, WriteRequest};
 
 /// The most requests in one dispatch: each takes one entry of the operating system's vector, which holds 1024.
 pub(crate) const MAX_SEGMENTS: usize = 256;
@@ -22,34 +23,73 @@ pub(crate) struct Plug {
 }
 
 impl Plug {
-    pub(crate) fn new(requests: &[ReadRequest], max_bytes: u64, now: Duration) -> Self {
-        let mut order: Vec<(usize, ReadRequest)> = requests.iter().copied().enumerate().collect();
+    /// A batch of reads.
+    pub(crate) fn reads(requests: &[ReadRequest], max_bytes: u64, now: Duration) -> Self {
+        let ranges = requests
+            .iter()
+            .map(|request| (request.offset_bytes, request.length));
+        Self::new(ranges, max_bytes, |offset, run| {
+            Dispatch::read(offset, run.iter().map(|item| item.length), now)
+        })
+    }
+
+    /// A batch of writes.
+    pub(crate) fn writes(requests: &[WriteRequest], max_bytes: u64, now: Duration) -> Self {
+        let ranges = requests
+            .iter()
+            .map(|request| (request.offset_bytes, request.bytes.len()));
+        Self::new(ranges, max_bytes, |offset, run| {
+            let payloads = run.iter().filter_map(|item| requests.get(item.asked));
+            Dispatch::write(offset, payloads.map(|request| request.bytes.clone()), now)
+        })
+    }
+
+    fn new(
+        ranges: impl ExactSizeIterator<Item = (u64, usize)>,
+        max_bytes: u64,
+        dispatch: impl Fn(u64, &[Item]) -> Dispatch,
+    ) -> Self {
+        let mut places = vec![(0, 0); ranges.len()];
+        let mut order: Vec<Item> = ranges
+            .enumerate()
+            .map(|(asked, (offset_bytes, length))| Item {
+                asked,
+                offset_bytes,
+                length,
+            })
+            .collect();
         // Stable: of requests for the same bytes, the one asked first goes first.
-        order.sort_by_key(|(_, request)| request.offset_bytes);
-        let mut places = vec![(0, 0); requests.len()];
+        order.sort_by_key(|item| item.offset_bytes);
         let mut dispatches = Vec::new();
         let mut rest = order.as_slice();
         while let Some(run) = first_run(rest, max_bytes) {
-            for (position, (asked, _)) in run.iter().enumerate() {
-                if let Some(place) = places.get_mut(*asked) {
+            for (position, item) in run.iter().enumerate() {
+                if let Some(place) = places.get_mut(item.asked) {
                     *place = (dispatches.len(), position);
                 }
             }
-            let offset = run.first().map_or(0, |(_, request)| request.offset_bytes);
-            let lengths = run.iter().map(|(_, request)| request.length);
-            dispatches.push(Arc::new(Dispatch::new(offset, lengths, now)));
+            let offset = run.first().map_or(0, |item| item.offset_bytes);
+            dispatches.push(Arc::new(dispatch(offset, run)));
             rest = rest.get(run.len()..).unwrap_or_default();
         }
         Self { dispatches, places }
     }
 }
 
-/// The longest prefix of `requests` that may be merged; at least one request, unless there are none.
-fn first_run(requests: &[(usize, ReadRequest)], max_bytes: u64) -> Option<&[(usize, ReadRequest)]> {
-    let (_, first) = requests.first()?;
+/// A request on its way through the plug.
+struct Item {
+    /// Its number in the order asked.
+    asked: usize,
+    offset_bytes: u64,
+    length: usize,
+}
+
+/// The longest prefix of `items` that may be merged; at least one, unless there are none.
+fn first_run(items: &[Item], max_bytes: u64) -> Option<&[Item]> {
+    let first = items.first()?;
     let mut end = first.offset_bytes.checked_add(byte_length(first.length));
     let mut count = 1_usize;
-    for (_, next) in requests.iter().skip(1).take(MAX_SEGMENTS.saturating_sub(1)) {
+    for next in items.iter().skip(1).take(MAX_SEGMENTS.saturating_sub(1)) {
         let next_end = next.offset_bytes.checked_add(byte_length(next.length));
         let adjoins = end == Some(next.offset_bytes);
         let fits = next_end.is_some_and(|end| end.saturating_sub(first.offset_bytes) <= max_bytes);
@@ -59,7 +99,7 @@ fn first_run(requests: &[(usize, ReadRequest)], max_bytes: u64) -> Option<&[(usi
         end = next_end;
         count = count.saturating_add(1);
     }
-    requests.get(..count)
+    items.get(..count)
 }
 
 #[cfg(test)]
@@ -74,7 +114,7 @@ mod tests {
             .iter()
             .map(|&(offset_bytes, length)| ReadRequest { offset_bytes, length })
             .collect();
-        let plug = Plug::new(&requests, max_bytes, Duration::ZERO);
+        let plug = Plug::reads(&requests, max_bytes, Duration::ZERO);
         (
             plug.dispatches
                 .iter()

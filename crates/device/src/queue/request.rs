@@ -1,7 +1,8 @@
 //! One request's way through the queue: asked, queued (perhaps merged with neighbours), started, completed.
 //!
 //! A [`Dispatch`] is what goes down to the device: one run of bytes that serves one or more requests lying end
-//! to end. Each request has a [`Completion`], which its [`PendingRead`](crate::PendingRead) waits on.
+//! to end, all reads or all writes. Each request has a [`Completion`], which its [`PendingRead`](crate::PendingRead)
+//! or [`PendingWrite`](crate::PendingWrite) waits on.
 //!
 //! Invariants:
 //! - a dispatch is started at most once ([`Dispatch::start`] answers `true` to one caller only), and a started
@@ -11,10 +12,12 @@
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
 use crate::buffer::Buffer;
-use crate::error::IoError;
+use crate::error::{IoError, byte_length};
+use crate::queue::statistics::Direction;
 
 /// What a caller asks for: the bytes `[offset_bytes, offset_bytes + length)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,18 @@ pub struct ReadRequest {
     pub offset_bytes: u64,
     /// How many bytes.
     pub length: usize,
+}
+
+/// Bytes to be written from `offset_bytes` on.
+///
+/// They are counted, not copied, on their way to the device: a slice of a larger [`Bytes`] costs nothing. Memory
+/// from a [`Buffer`] suits `O_DIRECT`; other memory is copied there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteRequest {
+    /// Where the first byte goes.
+    pub offset_bytes: u64,
+    /// What is written.
+    pub bytes: Bytes,
 }
 
 /// Where the result of one request arrives.
@@ -80,6 +95,8 @@ impl Completion {
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) length: usize,
+    /// What a write brings; empty for a read. A write completes with an empty buffer.
+    pub(crate) payload: Bytes,
     pub(crate) completion: Completion,
 }
 
@@ -87,9 +104,10 @@ const QUEUED: u8 = 0;
 const STARTED: u8 = 1;
 const CANCELLED: u8 = 2;
 
-/// A run of bytes to read at once, and the requests that it serves, in order of their offsets.
+/// A run of bytes to read or write at once, and the requests that it serves, in order of their offsets.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
+    pub(crate) direction: Direction,
     pub(crate) offset_bytes: u64,
     pub(crate) length_bytes: u64,
     pub(crate) segments: Vec<Segment>,
@@ -101,18 +119,31 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    pub(crate) fn new(offset_bytes: u64, lengths: impl Iterator<Item = usize>, queued: Duration) -> Self {
-        let segments: Vec<Segment> = lengths
-            .map(|length| Segment {
-                length,
-                completion: Completion::default(),
-            })
-            .collect();
+    pub(crate) fn read(offset_bytes: u64, lengths: impl Iterator<Item = usize>, queued: Duration) -> Self {
+        let segments = lengths.map(|length| Segment {
+            length,
+            payload: Bytes::new(),
+            completion: Completion::default(),
+        });
+        Self::new(Direction::Read, offset_bytes, segments.collect(), queued)
+    }
+
+    pub(crate) fn write(offset_bytes: u64, payloads: impl Iterator<Item = Bytes>, queued: Duration) -> Self {
+        let segments = payloads.map(|payload| Segment {
+            length: payload.len(),
+            payload,
+            completion: Completion::default(),
+        });
+        Self::new(Direction::Write, offset_bytes, segments.collect(), queued)
+    }
+
+    fn new(direction: Direction, offset_bytes: u64, segments: Vec<Segment>, queued: Duration) -> Self {
         let length_bytes = segments.iter().fold(0_u64, |sum, segment| {
-            sum.saturating_add(crate::error::byte_length(segment.length))
+            sum.saturating_add(byte_length(segment.length))
         });
         let wanted = AtomicUsize::new(segments.len());
         Self {
+            direction,
             offset_bytes,
             length_bytes,
             segments,
@@ -120,6 +151,11 @@ impl Dispatch {
             state: AtomicU8::new(QUEUED),
             wanted,
         }
+    }
+
+    /// Whether it writes.
+    pub(crate) fn is_write(&self) -> bool {
+        self.direction == Direction::Write
     }
 
     /// How many requests were saved by merging.
@@ -151,14 +187,14 @@ mod tests {
 
     #[test]
     fn a_dispatch_is_started_once_and_not_after_all_its_requests_are_cancelled() {
-        let dispatch = Dispatch::new(0, [1, 2].into_iter(), Duration::ZERO);
+        let dispatch = Dispatch::read(0, [1, 2].into_iter(), Duration::ZERO);
         assert_eq!((dispatch.length_bytes, dispatch.merged()), (3, 1));
         assert!(!dispatch.unwant(), "one request is still wanted");
         assert!(dispatch.start());
         assert!(!dispatch.start());
         assert!(!dispatch.unwant(), "already started");
 
-        let dispatch = Dispatch::new(0, [1].into_iter(), Duration::ZERO);
+        let dispatch = Dispatch::read(0, [1].into_iter(), Duration::ZERO);
         assert!(dispatch.unwant());
         assert!(!dispatch.start());
     }

@@ -8,7 +8,7 @@
 //! The loop runs when somebody looks: first up to the time that the clock shows ([`SimulatedEngine::settle`]), so that
 //! no choice made then knows of requests that come later; then, while a caller is blocked, onwards until the
 //! request he waits for has been begun, which nothing can change any more. A request's bytes are read from the
-//! backend at the moment of its completion.
+//! backend, or written to it, at the moment of its completion.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::{Command, Drive, Model, VirtualClock};
-use crate::engine::{Engine, RunReads};
+use crate::engine::{Engine, RunRequests};
 use crate::error::byte_length;
 use crate::queue::request::Dispatch;
 use crate::queue::statistics::Direction;
@@ -51,15 +51,15 @@ struct Job {
 
 #[derive(Clone, Debug)]
 enum Work {
-    Read(Arc<Dispatch>),
-    /// A write, by number; its caller carries the bytes.
+    Queued(Arc<Dispatch>),
+    /// A single write, by number; its caller carries the bytes.
     Write(u64),
 }
 
 impl Work {
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Read(one), Self::Read(two)) => Arc::ptr_eq(one, two),
+            (Self::Queued(one), Self::Queued(two)) => Arc::ptr_eq(one, two),
             (Self::Write(one), Self::Write(two)) => one == two,
             _ => false,
         }
@@ -116,13 +116,19 @@ impl SimulatedEngine {
         state.begun = begun;
         over.sort_by_key(|(done, _)| *done);
         for (done, work) in over {
-            if let Work::Read(dispatch) = work {
+            if let Work::Queued(dispatch) = work {
                 self.complete(&dispatch, done);
             }
         }
     }
 
     fn complete(&self, dispatch: &Dispatch, done: u64) {
+        if dispatch.is_write() {
+            let result = self.core.write_all(dispatch);
+            self.core
+                .finish_write(dispatch, result, Duration::from_nanos(done));
+            return;
+        }
         let mut buffers = uncleared_buffers(dispatch);
         let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[..]).collect();
         let result = self
@@ -165,7 +171,7 @@ impl DiskState {
         let Some(job) = places.get(chosen).and_then(|place| self.queue.remove(*place)) else {
             return false;
         };
-        if let Work::Read(dispatch) = &job.work
+        if let Work::Queued(dispatch) = &job.work
             && !dispatch.start()
         {
             // Cancelled: it costs nothing.
@@ -178,7 +184,7 @@ impl DiskState {
     }
 }
 
-impl RunReads for SimulatedEngine {
+impl RunRequests for SimulatedEngine {
     fn kind(&self) -> Engine {
         Engine::Simulated
     }
@@ -187,10 +193,10 @@ impl RunReads for SimulatedEngine {
         let mut state = self.state.lock();
         self.settle(&mut state);
         for dispatch in dispatches {
-            let command = self.command(Direction::Read, dispatch.offset_bytes, dispatch.length_bytes);
+            let command = self.command(dispatch.direction, dispatch.offset_bytes, dispatch.length_bytes);
             state.queue.push_back(Job {
                 command,
-                work: Work::Read(Arc::clone(dispatch)),
+                work: Work::Queued(Arc::clone(dispatch)),
             });
         }
     }
@@ -198,11 +204,11 @@ impl RunReads for SimulatedEngine {
     fn help(&self, dispatch: &Arc<Dispatch>) {
         let mut state = self.state.lock();
         self.settle(&mut state);
-        self.run_until_done(&mut state, &Work::Read(Arc::clone(dispatch)));
+        self.run_until_done(&mut state, &Work::Queued(Arc::clone(dispatch)));
     }
 
     fn forget(&self, dispatch: &Arc<Dispatch>) {
-        let cancelled = Work::Read(Arc::clone(dispatch));
+        let cancelled = Work::Queued(Arc::clone(dispatch));
         self.state.lock().queue.retain(|job| !job.work.is(&cancelled));
     }
 

@@ -77,7 +77,7 @@ impl Selection {
             if self.backups {
                 backup_roots(dump)?;
             }
-            dump.output.totals(filesystem.superblock())?;
+            dump.output.totals(&filesystem.superblock())?;
         }
         Ok(())
     }

@@ -1,0 +1,189 @@
+//! Writes of logical extents: to every copy, every stripe, and their parity.
+//!
+//! [`Volume::write`] takes a batch. Each extent is split at stripe and chunk ends; each run goes to all stripes that hold
+//! it, and for RAID5 and RAID6 the rows that the batch touches get new parity ([`rows`]). Each device is then handed all
+//! of its requests in one plug, so that neighbours merge, and all devices work at once. The call returns when all
+//! devices have the bytes; durable they are after a [`Volume::flush`].
+//!
+//! Degraded writes: what would go to a device that is missing, or that missed commits and so is not trusted ([`Stale`]),
+//! is left out, as long as the profile can give the bytes back without it; else nothing is written
+//! ([`WriteRefusal::OutOfReach`]). A stale device stays behind until it is scrubbed or replaced: its superblock is not
+//! written either, so that it cannot be taken for a good one later.
+//!
+//! Failures: what a device that is there does not take *stops writing for good* ([`Volume::stop_writing`]), with the
+//! first cause kept, and so does a failed flush; each later write, flush or commit is refused. No failure is retried.
+//!
+//! What it leaves out: who may write where. Callers (the allocator above) only hand in ranges that nothing committed
+//! uses, no two calls write the same bytes at once, and no one reads them meanwhile.
+//!
+//! [`Stale`]: crate::error::Stale
+
+mod discard;
+mod rows;
+mod stop;
+mod superblocks;
+
+pub(crate) use rows::RowLocks;
+pub(crate) use stop::Latch;
+pub use stop::WriteRefusal;
+
+use crate::Volume;
+use crate::chunk_map::MappedChunk;
+use crate::error::{Corruption, Error};
+use crate::stripe_tree::needs_resolver;
+use buttress_device::{Device, PendingWrite, WriteRequest};
+use buttress_format::{ByteCount, Logical, Physical};
+use bytes::Bytes;
+use rows::Rows;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Bytes for a range of logical addresses, `[logical, logical + bytes.len())`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtentWrite {
+    /// The first address.
+    pub logical: Logical,
+    /// What is written there. Counted, not copied, on the way to the devices.
+    pub bytes: Bytes,
+}
+
+impl Volume {
+    /// Writes extents to all their copies and stripes, parity included, and waits until the devices have the bytes.
+    /// They are durable after a [`flush`](Self::flush). Extents of one batch must not overlap.
+    ///
+    /// # Errors
+    /// [`Corruption::Unmapped`] for an address without a chunk, [`Error::Write`] when writing is not possible or has
+    /// stopped: then nothing is written. What a device fails with: then any part of the batch may be written, and writing
+    /// stops.
+    pub fn write(&self, extents: &[ExtentWrite]) -> Result<(), Error> {
+        self.require_writing()?;
+        let mut batch = Batch::default();
+        let mut rows = Rows::default();
+        for extent in extents {
+            self.plan_write(extent, &mut batch, &mut rows)?;
+        }
+        // Held until the rows are written: a row that two calls write parts of is read and written by one at a time.
+        let _locks = rows.lock(self.row_locks());
+        rows.add_to(self, &mut batch)?;
+        let written = batch.write();
+        self.stop_if_failed(written)
+    }
+
+    fn plan_write(&self, extent: &ExtentWrite, batch: &mut Batch, rows: &mut Rows) -> Result<(), Error> {
+        let map = self.chunk_map();
+        let mut position = 0;
+        while let Some(rest) = extent.bytes.get(position..).filter(|rest| !rest.is_empty()) {
+            let at = extent.logical.saturating_add(ByteCount::of(position));
+            let unmapped = Corruption::Unmapped {
+                logical: at,
+                length: ByteCount::of(rest.len()),
+            };
+            let chunk = map.find(at).ok_or_else(|| unmapped.clone())?;
+            let place = chunk
+                .offset_of(at)
+                .and_then(|offset| chunk.layout().place(offset));
+            let place = place.ok_or(unmapped)?;
+            let length = place.length.to_usize().unwrap_or(usize::MAX).min(rest.len());
+            let end = position.saturating_add(length);
+            let bytes = extent.bytes.slice(position..end);
+            position = end;
+            if self.resolver().is_some() && needs_resolver(chunk.flags()) {
+                return Err(WriteRefusal::StripeTree { logical: at }.into());
+            }
+            match place.parity {
+                Some(column) => rows.add(chunk, column, place.stripe_offset, bytes),
+                None => {
+                    let copies = (0..place.copies).map(|copy| place.stripe_index.saturating_add(copy));
+                    let mut reached = false;
+                    for stripe_index in copies {
+                        let physical = chunk.physical(stripe_index, place.stripe_offset)?;
+                        reached |= batch.add(self, chunk, stripe_index, physical, &bytes)?;
+                    }
+                    if !reached {
+                        let length = ByteCount::of(bytes.len());
+                        return Err(WriteRefusal::OutOfReach { logical: at, length }.into());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The device of a stripe, if it is there and its content is trusted; `None` where a write is left out.
+    pub(crate) fn stripe_to_write<'a>(
+        &self,
+        chunk: &'a MappedChunk,
+        stripe_index: usize,
+    ) -> Result<Option<&'a Device>, Error> {
+        let Some(slot) = chunk.devices().get(stripe_index) else {
+            return Ok(None);
+        };
+        let Some(device) = slot.device().filter(|_| slot.stale().is_none()) else {
+            return Ok(None);
+        };
+        self.require_own(slot)?;
+        Ok(Some(device))
+    }
+}
+
+/// What a batch asks of each device.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    plugs: SmallVec<[Plug; 4]>,
+}
+
+#[derive(Debug)]
+struct Plug {
+    /// The address of the device's slot, which tells devices apart.
+    identity: usize,
+    device: Device,
+    requests: Vec<WriteRequest>,
+}
+
+impl Batch {
+    /// Adds a write to a stripe. `false` when its device is out of reach and nothing was added.
+    pub(crate) fn add(
+        &mut self,
+        volume: &Volume,
+        chunk: &MappedChunk,
+        stripe_index: usize,
+        physical: Physical,
+        bytes: &Bytes,
+    ) -> Result<bool, Error> {
+        let Some(device) = volume.stripe_to_write(chunk, stripe_index)? else {
+            return Ok(false);
+        };
+        let identity = chunk
+            .devices()
+            .get(stripe_index)
+            .map_or(0, |slot| Arc::as_ptr(slot).addr());
+        let request = WriteRequest {
+            offset_bytes: physical.get(),
+            bytes: bytes.clone(),
+        };
+        match self.plugs.iter_mut().find(|plug| plug.identity == identity) {
+            Some(plug) => plug.requests.push(request),
+            None => self.plugs.push(Plug {
+                identity,
+                device: device.clone(),
+                requests: vec![request],
+            }),
+        }
+        Ok(true)
+    }
+
+    /// Starts everything on all devices, waits for all of it, and fails with the first failure.
+    fn write(self) -> Result<(), Error> {
+        let started: Vec<Vec<PendingWrite>> = self
+            .plugs
+            .iter()
+            .map(|plug| plug.device.start_writes(&plug.requests))
+            .collect();
+        let mut outcome = Ok(());
+        for pending in started.into_iter().flatten() {
+            // All are waited for: none may reach its device after this has returned.
+            outcome = outcome.and(pending.wait());
+        }
+        Ok(outcome?)
+    }
+}

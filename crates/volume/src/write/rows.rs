@@ -1,0 +1,343 @@
+//! Rows of RAID5 and RAID6: new data and the parity over it.
+//!
+//! A row is one unit of each stripe at the same offset. What a batch writes of a row spans some range of offsets in the
+//! units; over that range, and no further, the data of all columns must be known for the parity:
+//!
+//! - where the batch brings all columns, as it does for whole rows, nothing is read;
+//! - what it does not bring is read first, by the ordinary way of reading: a column on a missing device is rebuilt from
+//!   the row as it is. Then data and parity are written.
+//!
+//! Between reading a row and writing it nobody else may write other parts of it: [`RowLocks`]. The new parity is that of
+//! what the columns hold, so that rows of a chunk that was never written become right as they are used.
+//!
+//! A crash between the writes of one row leaves parity that does not fit its data: the write hole that these profiles
+//! have. It loses nothing as long as no device is missing, and new blocks should be given whole rows where possible.
+
+use super::Batch;
+use crate::Volume;
+use crate::chunk_map::MappedChunk;
+use crate::error::Error;
+use crate::layout::{ChunkOffset, Column, StripeOffset};
+use crate::parity::{compute_p, compute_q};
+use crate::read::{ExtentRead, PendingExtent};
+use crate::write::WriteRefusal;
+use buttress_device::Buffer;
+use buttress_format::block_group::Profile;
+use buttress_format::{ByteCount, Logical};
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How many rows can be locked without meeting another by chance.
+const LOCKS: u64 = 64;
+
+/// Locks for rows: one of a fixed number each, by the row's address.
+#[derive(Debug)]
+pub(crate) struct RowLocks {
+    locks: Vec<Mutex<()>>,
+}
+
+impl Default for RowLocks {
+    fn default() -> Self {
+        Self {
+            locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
+        }
+    }
+}
+
+/// The rows that a batch writes, by chunk and number.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    rows: BTreeMap<(Logical, u64), Row>,
+}
+
+/// What a batch writes of one row.
+#[derive(Debug)]
+struct Row {
+    chunk: Arc<MappedChunk>,
+    number: u64,
+    pieces: Vec<Piece>,
+}
+
+/// New data in one column, from `start` in its unit on.
+#[derive(Debug)]
+struct Piece {
+    column: usize,
+    start: usize,
+    bytes: Bytes,
+}
+
+impl Piece {
+    fn range(&self) -> Range<usize> {
+        self.start..self.start.saturating_add(self.bytes.len())
+    }
+}
+
+/// A part of a column that has to be read.
+struct Gap {
+    column: usize,
+    range: Range<usize>,
+    logical: Logical,
+}
+
+impl Rows {
+    /// Adds bytes of one unit of a row.
+    pub(super) fn add(
+        &mut self,
+        chunk: &Arc<MappedChunk>,
+        place: Column,
+        offset: StripeOffset,
+        bytes: Bytes,
+    ) {
+        let unit_bytes = chunk.layout().stripe_bytes();
+        let start = offset.get().checked_rem(unit_bytes).unwrap_or(0);
+        let row = self
+            .rows
+            .entry((chunk.start(), place.row))
+            .or_insert_with(|| Row {
+                chunk: Arc::clone(chunk),
+                number: place.row,
+                pieces: Vec::new(),
+            });
+        row.pieces.push(Piece {
+            column: place.column,
+            start: usize::try_from(start).unwrap_or(usize::MAX),
+            bytes,
+        });
+    }
+
+    /// Locks all rows, in an order that all callers keep to.
+    pub(super) fn lock<'a>(&self, locks: &'a RowLocks) -> Vec<MutexGuard<'a, ()>> {
+        let numbers: BTreeSet<u64> = self
+            .rows
+            .keys()
+            .map(|(start, row)| start.get().wrapping_add(*row).checked_rem(LOCKS).unwrap_or(0))
+            .collect();
+        numbers
+            .into_iter()
+            .filter_map(|number| locks.locks.get(usize::try_from(number).ok()?))
+            .map(Mutex::lock)
+            .collect()
+    }
+
+    /// Reads what is missing in the rows, and adds their data and parity to the batch.
+    pub(super) fn add_to(self, volume: &Volume, batch: &mut Batch) -> Result<(), Error> {
+        let mut rows: Vec<Row> = self.rows.into_values().collect();
+        let mut gaps = Vec::with_capacity(rows.len());
+        for row in &mut rows {
+            row.pieces.sort_by_key(|piece| (piece.column, piece.start));
+            row.require_reach(volume)?;
+            gaps.push(row.gaps());
+        }
+        let wanted: Vec<ExtentRead> = gaps.iter().flatten().map(Gap::read).collect();
+        // One plug for all rows.
+        let mut pending = volume.start_reads(&wanted).into_iter();
+        for (row, gaps) in rows.iter().zip(gaps) {
+            let old = gaps.into_iter().zip(pending.by_ref());
+            row.add_to(volume, batch, old)?;
+        }
+        Ok(())
+    }
+}
+
+impl Gap {
+    fn read(&self) -> ExtentRead {
+        ExtentRead {
+            logical: self.logical,
+            length: self.range.len(),
+        }
+    }
+}
+
+impl Row {
+    /// Refuses a row that could not be read back.
+    fn require_reach(&self, volume: &Volume) -> Result<(), Error> {
+        let layout = self.chunk.layout();
+        let mut out_of_reach = 0_u16;
+        for stripe_index in 0..layout.stripe_count() {
+            if volume.stripe_to_write(&self.chunk, stripe_index)?.is_none() {
+                out_of_reach = out_of_reach.saturating_add(1);
+            }
+        }
+        if out_of_reach > layout.profile().parity_stripes() {
+            let logical = self
+                .pieces
+                .first()
+                .and_then(|piece| self.logical(piece.column, piece.start));
+            return Err(WriteRefusal::OutOfReach {
+                logical: logical.unwrap_or(self.chunk.start()),
+                length: ByteCount::of(self.pieces.iter().map(|piece| piece.bytes.len()).sum()),
+            }
+            .into());
+        }
+        Ok(())
+    }
+
+    /// The range of offsets in the units that the row's parity has to cover.
+    fn span(&self) -> Range<usize> {
+        let start = self.pieces.iter().map(|piece| piece.start).min();
+        let end = self.pieces.iter().map(|piece| piece.range().end).max();
+        start.unwrap_or(0)..end.unwrap_or(0)
+    }
+
+    /// The chunk's offset of a byte of a column, whether or not the chunk is that long.
+    fn chunk_offset(&self, column: usize, within: usize) -> Option<ChunkOffset> {
+        let layout = self.chunk.layout();
+        let columns = ByteCount::of(layout.data_columns()).get();
+        let unit = self.number.checked_mul(columns)?;
+        let unit = unit.checked_add(ByteCount::of(column).get())?;
+        let offset = unit.checked_mul(layout.stripe_bytes())?;
+        Some(ChunkOffset::new(offset.checked_add(ByteCount::of(within).get())?))
+    }
+
+    fn logical(&self, column: usize, within: usize) -> Option<Logical> {
+        let offset = self.chunk_offset(column, within)?;
+        self.chunk.start().checked_add(ByteCount::new(offset.get()))
+    }
+
+    /// How many bytes of a column's unit the chunk has, or more: 0 for a column past its end.
+    fn used_bytes(&self, column: usize) -> usize {
+        let offset = self.chunk_offset(column, 0);
+        let left = offset.and_then(|offset| self.chunk.length().checked_sub(ByteCount::new(offset.get())));
+        left.and_then(ByteCount::to_usize).unwrap_or(0)
+    }
+
+    /// The parts of the span that the pieces, which are sorted, do not bring. What lies past the chunk's end is not among
+    /// them: it counts as zeros.
+    fn gaps(&self) -> Vec<Gap> {
+        let span = self.span();
+        let mut gaps = Vec::new();
+        for column in 0..self.chunk.layout().data_columns() {
+            let end = span.end.min(self.used_bytes(column));
+            let mut add = |range: Range<usize>| {
+                if let Some(logical) = self.logical(column, range.start).filter(|_| !range.is_empty()) {
+                    gaps.push(Gap {
+                        column,
+                        range,
+                        logical,
+                    });
+                }
+            };
+            let mut position = span.start;
+            for piece in self.pieces.iter().filter(|piece| piece.column == column) {
+                add(position..piece.start.min(end));
+                position = position.max(piece.range().end);
+            }
+            add(position..end);
+        }
+        gaps
+    }
+
+    /// Puts the columns together, computes the parity over them, and adds all of it to the batch.
+    fn add_to(
+        &self,
+        volume: &Volume,
+        batch: &mut Batch,
+        old: impl Iterator<Item = (Gap, PendingExtent)>,
+    ) -> Result<(), Error> {
+        let span = self.span();
+        let mut columns: Vec<Option<Buffer>> = Vec::new();
+        columns.resize_with(self.chunk.layout().data_columns(), || None);
+        for (gap, pending) in old {
+            let bytes = pending.wait_verified(volume, &mut |bytes: Bytes| Ok(bytes))?;
+            put(&mut columns, &span, gap.column, &gap.range, &bytes);
+        }
+        // A column that one piece brings in full is used as it is.
+        let whole = |column: usize| {
+            let mut own = self.pieces.iter().filter(|piece| piece.column == column);
+            own.next().filter(|piece| piece.range() == span)
+        };
+        for piece in self.pieces.iter().filter(|piece| whole(piece.column).is_none()) {
+            put(&mut columns, &span, piece.column, &piece.range(), &piece.bytes);
+        }
+        let blocks = columns
+            .iter()
+            .enumerate()
+            .map(|(column, built)| match (whole(column), built) {
+                (Some(piece), _) => Some(&piece.bytes[..]),
+                (None, Some(built)) => Some(&built[..]),
+                (None, None) => None,
+            });
+        let mut p = Buffer::zeroed(span.len());
+        compute_p(blocks.clone().flatten(), &mut p);
+        let q = (self.chunk.layout().profile() == Profile::Raid6).then(|| {
+            let mut q = Buffer::zeroed(span.len());
+            compute_q(blocks.clone(), &mut q);
+            q
+        });
+        for piece in &self.pieces {
+            self.add_write(volume, batch, piece.column, piece.start, &piece.bytes)?;
+        }
+        self.add_unused(volume, batch, &span)?;
+        let parity_at = columns.len();
+        self.add_write(volume, batch, parity_at, span.start, &p.into_bytes())?;
+        if let Some(q) = q {
+            self.add_write(
+                volume,
+                batch,
+                parity_at.saturating_add(1),
+                span.start,
+                &q.into_bytes(),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Makes what lies past the chunk's end zero on the devices, since the parity takes it for zero.
+    fn add_unused(&self, volume: &Volume, batch: &mut Batch, span: &Range<usize>) -> Result<(), Error> {
+        for column in 0..self.chunk.layout().data_columns() {
+            let start = span.start.max(self.used_bytes(column));
+            if start < span.end {
+                let zeros = Buffer::zeroed(span.end.saturating_sub(start)).into_bytes();
+                self.add_write(volume, batch, column, start, &zeros)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a write to a column, data or parity. What would go to a device out of reach is left out: that the row can do
+    /// without was checked.
+    fn add_write(
+        &self,
+        volume: &Volume,
+        batch: &mut Batch,
+        column: usize,
+        start: usize,
+        bytes: &Bytes,
+    ) -> Result<(), Error> {
+        let layout = self.chunk.layout();
+        let offset = self.number.saturating_mul(layout.stripe_bytes());
+        let offset = StripeOffset::new(offset.saturating_add(ByteCount::of(start).get()));
+        if let Some(stripe_index) = layout.stripe_of_column(self.number, column) {
+            let physical = self.chunk.physical(stripe_index, offset)?;
+            batch.add(volume, &self.chunk, stripe_index, physical, bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts bytes into a column's block, which begins as zeros.
+fn put(
+    columns: &mut [Option<Buffer>],
+    span: &Range<usize>,
+    column: usize,
+    range: &Range<usize>,
+    bytes: &[u8],
+) {
+    let Some(column) = columns.get_mut(column) else {
+        return;
+    };
+    let block = column.get_or_insert_with(|| Buffer::zeroed(span.len()));
+    let (start, end) = (
+        range.start.saturating_sub(span.start),
+        range.end.saturating_sub(span.start),
+    );
+    if let Some(place) = block
+        .get_mut(start..end)
+        .filter(|place| place.len() == bytes.len())
+    {
+        place.copy_from_slice(bytes);
+    }
+}
