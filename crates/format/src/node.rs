@@ -18,6 +18,7 @@
 
 pub(crate) mod access;
 pub(crate) mod check;
+pub mod edit;
 mod error;
 mod header;
 
