@@ -23,6 +23,7 @@ mod error;
 mod header;
 
 pub use access::{Item, Items, KeyPointer, Pointers};
+pub use edit::{LeafEdit, NewBlock, NodeEdit};
 pub use error::{BlockError, BlockProblem};
 pub use header::{HEADER_BYTES, Header, HeaderFlags, RawHeader, RawItem, RawKeyPointer};
 

@@ -11,7 +11,7 @@
 //! exponentially many paths, gets errors for all places but one. Memory is one block a level, and read-ahead.
 
 use crate::error::Result;
-use crate::path::Path;
+use crate::path::{Path, Step};
 use crate::pointer::BlockPointer;
 use crate::read_ahead::{Ahead, ReadAhead, Toward};
 use crate::scope::Scope;
@@ -63,6 +63,11 @@ impl Blocks {
             order,
             walk,
         }
+    }
+
+    /// The block that came last, with its links to children in memory.
+    pub(crate) fn last_step(&self) -> Option<&Step> {
+        self.walk.as_ref()?.path.last()
     }
 
     /// Does not go below the block that came last: its children are left out.
@@ -130,8 +135,7 @@ impl Walk {
     fn next(&mut self, tree: &Tree) -> Option<Result<Visit>> {
         if !self.started {
             self.started = true;
-            let root = BlockPointer::root(tree.root());
-            if let Err(error) = self.path.load_root(tree.forest(), &root) {
+            if let Err(error) = self.path.load_root(tree) {
                 return Some(Err(error));
             }
             return self.last_visit();

@@ -17,6 +17,7 @@ use crate::read_ahead::{ReadAhead, SWEEP_WINDOW};
 use crate::tree::Tree;
 use buttress_format::ByteCount;
 use core::iter::FusedIterator;
+use std::collections::VecDeque;
 use std::vec;
 
 /// This part of what can be read ahead holds the addresses of leaves.
@@ -32,6 +33,8 @@ pub struct BlocksByAddress {
     nodes: Blocks,
     /// Leaves whose parents were visited, before they are put in order.
     known: Vec<BlockPointer>,
+    /// Leaves that are in memory because a transaction changed them: they come before all others.
+    linked: VecDeque<Visit>,
     /// Leaves in order of address that are not yet asked for.
     ordered: vec::IntoIter<BlockPointer>,
     /// Leaves on their way.
@@ -58,6 +61,7 @@ impl BlocksByAddress {
             tree,
             nodes,
             known: Vec::new(),
+            linked: VecDeque::new(),
             ordered: Vec::new().into_iter(),
             queue: Queue::default(),
             reservation,
@@ -79,8 +83,18 @@ impl BlocksByAddress {
                 self.known
                     .reserve_exact(self.known_max.saturating_add(block.item_count()));
             }
-            let children = (0..block.item_count()).filter_map(|slot| pointer.child(block, slot));
-            self.known.extend(children);
+            for slot in 0..block.item_count() {
+                let step = self.nodes.last_step();
+                match step.and_then(|step| step.link(slot)) {
+                    None => self.known.extend(pointer.child(block, slot)),
+                    Some(link) => self.linked.extend(step.and_then(|step| {
+                        Some(Visit {
+                            pointer: step.child(slot)?,
+                            block: link.block.clone(),
+                        })
+                    })),
+                }
+            }
         }
         Some(visit)
     }
@@ -95,7 +109,7 @@ impl BlocksByAddress {
                 && let Some(reservation) = self.queue.room(forest)
                 && let Some(pointer) = self.ordered.next()
             {
-                self.queue.plan(pointer, reservation);
+                self.queue.plan(pointer, None, reservation);
             }
             self.queue.ask(forest);
         }
@@ -103,6 +117,7 @@ impl BlocksByAddress {
             pointer,
             result,
             reservation,
+            ..
         } = self.queue.take(forest)?;
         drop(reservation);
         Some(result.map(|block| Visit { pointer, block }))
@@ -114,6 +129,9 @@ impl Iterator for BlocksByAddress {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
+            if let Some(visit) = self.linked.pop_front() {
+                return Some(Ok(visit));
+            }
             if let Some(visit) = self.next_leaf().or_else(|| self.next_node()) {
                 return Some(visit);
             }

@@ -18,7 +18,6 @@ mod stage;
 use crate::error::{Error, Result};
 use crate::forest::Forest;
 use crate::path::Step;
-use crate::pointer::BlockPointer;
 use crate::read_ahead::ReadAhead;
 use crate::tree::Tree;
 use buttress_format::Key;
@@ -67,8 +66,7 @@ pub fn changes(old: &Tree, new: &Tree, read_ahead: ReadAhead) -> Changes {
 
 impl Changes {
     fn with_roots(mut self, old: &Tree, new: &Tree) -> Self {
-        let roots = [BlockPointer::root(old.root()), BlockPointer::root(new.root())];
-        if let Err(error) = self.stages.set_roots(roots) {
+        if let Err(error) = self.stages.set_roots([old, new]) {
             self.failure = Some(error);
         }
         self

@@ -279,9 +279,8 @@ impl Cursor {
 
     /// Reads the root. A root that cannot be had leaves nothing to go on with.
     fn load_root(&mut self) -> Result<()> {
-        let root = BlockPointer::root(self.tree.root());
         self.path
-            .load_root(self.tree.forest(), &root)
+            .load_root(&self.tree)
             .inspect_err(|_| self.place = Place::After)
     }
 

@@ -1,10 +1,11 @@
-//! Errors of reading trees. All of them name the block, by the pointer that led to it.
+//! Errors of reading and changing trees. All of them name the block, by the pointer that led to it.
 
 use crate::pointer::{BlockPointer, LEVELS_MAX};
 use buttress_format::Key;
 use buttress_format::error::ErrorKind;
 use buttress_format::node::BlockError;
 use core::fmt;
+use std::sync::Arc;
 
 /// The result of reading a tree.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -24,7 +25,26 @@ pub enum Cause {
     Damaged(Box<Failure>),
     /// No copy could be read, or the address is not mapped.
     Unreadable(Box<buttress_volume::Error>),
+    /// An item with this key is there already.
+    ItemExists(Key),
+    /// No leaf has room for an item of this size.
+    ItemTooLarge {
+        /// The item's key.
+        key: Key,
+        /// The size of its data.
+        size_bytes: usize,
+        /// The most that a leaf can hold.
+        most_bytes: usize,
+    },
+    /// Whoever keeps account of blocks could not do so. The tree must not be committed any more.
+    Context(Arc<ContextError>),
+    /// Something that the edits themselves keep true does not hold: a fault of this program. The tree must not be
+    /// committed any more.
+    Broken(&'static str),
 }
+
+/// What went wrong in an [`EditContext`](crate::EditContext).
+pub type ContextError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A rule that the bytes of a block break.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +77,13 @@ impl Error {
         }
     }
 
+    pub(crate) fn new(pointer: &BlockPointer, cause: Cause) -> Self {
+        Self {
+            pointer: Box::new(*pointer),
+            cause,
+        }
+    }
+
     /// The pointer to the block.
     #[must_use]
     pub const fn pointer(&self) -> &BlockPointer {
@@ -74,7 +101,11 @@ impl Error {
     pub fn failure(&self) -> Option<&Failure> {
         match &self.cause {
             Cause::Damaged(failure) => Some(failure),
-            Cause::Unreadable(_) => None,
+            Cause::Unreadable(_)
+            | Cause::ItemExists(_)
+            | Cause::ItemTooLarge { .. }
+            | Cause::Context(_)
+            | Cause::Broken(_) => None,
         }
     }
 
@@ -82,8 +113,9 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match &self.cause {
-            Cause::Damaged(_) => ErrorKind::Corrupt,
+            Cause::Damaged(_) | Cause::Broken(_) => ErrorKind::Corrupt,
             Cause::Unreadable(error) => error.kind(),
+            Cause::ItemExists(_) | Cause::ItemTooLarge { .. } | Cause::Context(_) => ErrorKind::Caller,
         }
     }
 }
@@ -93,6 +125,17 @@ impl fmt::Display for Cause {
         match self {
             Self::Damaged(failure) => failure.fmt(f),
             Self::Unreadable(error) => error.fmt(f),
+            Self::ItemExists(key) => write!(f, "there is an item {key} already"),
+            Self::ItemTooLarge {
+                key,
+                size_bytes,
+                most_bytes,
+            } => write!(
+                f,
+                "item {key} of {size_bytes} bytes fits no leaf, which holds at most {most_bytes}"
+            ),
+            Self::Context(error) => error.fmt(f),
+            Self::Broken(what) => write!(f, "a fault in this program: {what}"),
         }
     }
 }

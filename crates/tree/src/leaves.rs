@@ -119,7 +119,7 @@ impl Leaves {
                 if !self.scope.admits(&root) {
                     return Ok(None);
                 }
-                self.path.load_root(self.tree.forest(), &root)?;
+                self.path.load_root(&self.tree)?;
                 self.state = State::Running;
                 if let Some(slots) = self.arrive() {
                     return Ok(Some(slots));
@@ -128,7 +128,7 @@ impl Leaves {
             State::Running => {}
         }
         while let Some(step) = self.path.last() {
-            let child = step.pointer.child(&step.block, step.slot);
+            let child = step.child(step.slot);
             if child.is_some_and(|child| self.scope.ends_before(&child)) {
                 return Ok(None);
             }
@@ -164,7 +164,9 @@ impl Leaves {
     /// Prepares the block that the path has come to: a node goes on with the child that holds the range's start,
     /// a leaf gives the slots of the range, unless there are none.
     fn arrive(&mut self) -> Option<Range<usize>> {
-        let Step { pointer, block, slot } = self.path.last_mut()?;
+        let Step {
+            pointer, block, slot, ..
+        } = self.path.last_mut()?;
         let count = block.item_count();
         // The slot of the first key that is not below `key`, with a short way out for all but the outer blocks.
         let position = |key: &Key| block.search(key).unwrap_or_else(|position| position);

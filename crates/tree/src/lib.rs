@@ -1,4 +1,4 @@
-//! Trees: cursors and walks over copy-on-write B-trees, the node cache under them, and read-ahead.
+//! Trees: cursors, walks and edits over copy-on-write B-trees, the node cache under them, and read-ahead.
 //!
 //! | module | holds |
 //! |---|---|
@@ -11,6 +11,7 @@
 //! | [`changes`](mod@changes) | what differs between two trees, without reading what they share |
 //! | [`blocks`] | a walk over nodes and leaves that goes on past damaged ones |
 //! | [`by_address`] | the same for jobs that need no order of keys: one pass over the disk |
+//! | [`edit`] | changing trees: copy-on-write in memory, until a commit freezes and writes it |
 //! | [`read_ahead`] | which blocks are fetched before they are asked for |
 //! | [`measure`] | what each read-ahead mode costs on a simulated disk |
 //! | `testing` | trees made in memory, for tests (feature `testing`) |
@@ -28,15 +29,9 @@
 //! - Memory is bounded by the budget given to [`Forest::new`], plus what callers hold: a cursor holds one block
 //!   a level, an [`OwnedItem`] holds its leaf.
 //!
-//! # Where the writer will live
-//!
-//! A `Tree` is a held root and never changes. The writer comes as modules beside these: `edit` (insert, remove
-//! and split on a path, copying what is shared or committed), `dirty` (a node in memory whose child links are
-//! either pointers to clean blocks or references to other dirty nodes), `freeze` (a commit takes the dirty
-//! nodes as they are; the next transaction copies what it touches). Dirty nodes are found through their
-//! parent's link only and never through the cache, so that a root that a reader holds keeps its whole version.
-//! The place where the two meet is `path`: one function there follows a link from parent to child, and nothing
-//! else in the crate does.
+//! - A tree that a transaction changes ([`edit`]) is in memory where it was changed. Such blocks are found through
+//!   their parent's link only and never through the cache, so that a view that a reader holds keeps its whole
+//!   version. The place where links are followed is `path`; read-ahead looks at them to pass over what is in memory.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -52,7 +47,8 @@ pub mod by_address;
 pub mod cache;
 pub mod changes;
 pub mod cursor;
-mod error;
+pub mod edit;
+pub mod error;
 pub mod forest;
 pub mod items;
 pub mod leaves;
@@ -75,7 +71,8 @@ pub use by_address::BlocksByAddress;
 pub use cache::CacheStatistics;
 pub use changes::{Change, Changes, changes};
 pub use cursor::Cursor;
-pub use error::{Error, Result};
+pub use edit::{EditContext, EditableTree, Frozen, FrozenBlock};
+pub use error::{Cause, ContextError, Error, Result};
 pub use forest::Forest;
 pub use items::{Items, OwnedItem};
 pub use leaves::{Leaf, Leaves};

@@ -1,15 +1,18 @@
 //! The way from a root down to a block: one step a level, and the one place where links are followed.
 //!
-//! [`Path::enter`] is where a parent's link becomes a child's block. It is the seam for the writer: a dirty
-//! parent will hand over the child it holds in memory there, and everything above (cursors, walks) stays as it
-//! is. Steps hold their blocks, so a path stays readable whatever the cache evicts.
+//! [`Path::enter`] is where a parent's link becomes a child's block: a parent in memory hands over the child that it
+//! holds in memory, and everything else comes from the cache or the volume. Everything above (cursors, walks) knows
+//! nothing of it. Steps hold their blocks, so a path stays readable whatever the cache evicts.
 
+use crate::edit::Node;
 use crate::error::Result;
 use crate::forest::Forest;
 use crate::pointer::BlockPointer;
 use crate::read_ahead::{Ahead, Toward};
+use crate::tree::Tree;
 use buttress_format::Key;
 use buttress_format::node::TreeBlock;
+use std::sync::Arc;
 
 /// One block on a path.
 #[derive(Clone, Debug)]
@@ -18,11 +21,32 @@ pub(crate) struct Step {
     pub(crate) pointer: BlockPointer,
     /// The block.
     pub(crate) block: TreeBlock,
+    /// The block's links to children in memory, where it is in memory itself.
+    pub(crate) node: Option<Arc<Node>>,
     /// In a node, the child that the path goes on to, or would; in a leaf, the item.
     pub(crate) slot: usize,
 }
 
 impl Step {
+    /// The pointer to the child in `slot`; for one in memory, with the stand-in for its address. Every use of a
+    /// step's children goes through here: the bytes of a block in memory do not know where its children are.
+    pub(crate) fn child(&self, slot: usize) -> Option<BlockPointer> {
+        let pointer = self.pointer.child(&self.block, slot)?;
+        Some(match self.link(slot) {
+            Some(link) => BlockPointer {
+                logical: link.block.logical(),
+                generation: link.block.header().generation,
+                ..pointer
+            },
+            None => pointer,
+        })
+    }
+
+    /// The child in `slot`, where it is in memory.
+    pub(crate) fn link(&self, slot: usize) -> Option<&Arc<Node>> {
+        self.node.as_ref()?.link(slot)
+    }
+
     /// The number of the last slot; 0 in an empty block.
     pub(crate) fn last_slot(&self) -> usize {
         self.block.item_count().saturating_sub(1)
@@ -77,14 +101,9 @@ impl Path {
     }
 
     /// Reads the root, if that has not been done.
-    pub(crate) fn load_root(&mut self, forest: &Forest, root: &BlockPointer) -> Result<()> {
+    pub(crate) fn load_root(&mut self, tree: &Tree) -> Result<()> {
         if self.steps.is_empty() {
-            let block = forest.read_block(root)?;
-            self.steps.push(Step {
-                pointer: *root,
-                block,
-                slot: 0,
-            });
+            self.steps.push(tree.root_step()?);
         }
         Ok(())
     }
@@ -98,16 +117,20 @@ impl Path {
 
     /// Follows the link in the last step's slot. False when there is none.
     pub(crate) fn enter(&mut self, forest: &Forest, ahead: &mut Ahead, toward: Toward) -> Result<bool> {
-        let Some(pointer) = self
+        let Some((pointer, node)) = self
             .last()
-            .and_then(|step| step.pointer.child(&step.block, step.slot))
+            .and_then(|step| Some((step.child(step.slot)?, step.link(step.slot).cloned())))
         else {
             return Ok(false);
         };
-        let block = ahead.fetch(forest, &self.steps, &pointer, toward)?;
+        let block = match &node {
+            Some(node) => node.block.clone(),
+            None => ahead.fetch(forest, &self.steps, &pointer, toward)?,
+        };
         self.steps.push(Step {
             pointer,
             block,
+            node,
             slot: 0,
         });
         Ok(true)

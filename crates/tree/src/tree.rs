@@ -1,17 +1,19 @@
 //! One tree at one moment: a held root and what can be asked of it.
 //!
-//! Blocks are never changed in place, so everything that can be reached from a root stays as it was for as long
-//! as the root is held. Today every root is clean and lies on disk. When the writer comes, the root of the
-//! running transaction is a dirty node that a `Tree` holds directly; cursors and walks do not change.
+//! Committed blocks are never changed in place, and blocks in memory not while somebody holds them, so everything
+//! that can be reached from a root stays as it was for as long as the root is held. A root is clean, and lies on disk,
+//! or it is the newest version of a tree that a transaction is changing: then the `Tree` holds it in memory.
 
 use crate::blocks::{BlockOrder, Blocks};
 use crate::by_address::BlocksByAddress;
 use crate::cursor::Cursor;
+use crate::edit::Node;
 use crate::error::Result;
 use crate::forest::Forest;
 use crate::items::{Items, OwnedItem};
 use crate::leaves::Leaves;
-use crate::pointer::RootPointer;
+use crate::path::Step;
+use crate::pointer::{BlockPointer, RootPointer};
 use crate::read_ahead::ReadAhead;
 use buttress_format::Key;
 use core::ops::RangeBounds;
@@ -22,11 +24,44 @@ use std::sync::Arc;
 pub struct Tree {
     forest: Arc<Forest>,
     root: RootPointer,
+    node: Option<Arc<Node>>,
 }
 
 impl Tree {
     pub(crate) const fn new(forest: Arc<Forest>, root: RootPointer) -> Self {
-        Self { forest, root }
+        Self::in_memory(forest, root, None)
+    }
+
+    /// A tree whose root is in memory, if there is a node.
+    pub(crate) const fn in_memory(forest: Arc<Forest>, root: RootPointer, node: Option<Arc<Node>>) -> Self {
+        Self { forest, root, node }
+    }
+
+    /// The root, where it is in memory.
+    pub(crate) const fn node(&self) -> Option<&Arc<Node>> {
+        self.node.as_ref()
+    }
+
+    /// The root block as the first step of a path.
+    pub(crate) fn root_step(&self) -> Result<Step> {
+        let pointer = BlockPointer::root(&self.root);
+        let block = match &self.node {
+            Some(node) => node.block.clone(),
+            None => self.forest.read_block(&pointer)?,
+        };
+        Ok(Step {
+            pointer,
+            block,
+            node: self.node.clone(),
+            slot: 0,
+        })
+    }
+
+    /// Whether the root is in memory because a transaction changed the tree. Then [`Tree::root`] has a stand-in for
+    /// the address, which no block can be read from.
+    #[must_use]
+    pub const fn is_in_memory(&self) -> bool {
+        self.node.is_some()
     }
 
     /// Where the tree begins.

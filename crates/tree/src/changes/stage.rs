@@ -10,6 +10,7 @@
 //! was merged before has no children left, and is let go.
 
 use super::{is_one_volume, smallest};
+use crate::edit::Node;
 use crate::error::{Error, Result};
 use crate::forest::Forest;
 use crate::path::Step;
@@ -17,12 +18,21 @@ use crate::pointer::BlockPointer;
 use crate::read_ahead::queue::Queue;
 use crate::read_ahead::sweep::{FIRST_WINDOW_BYTES, NODES_AHEAD_MIN, NODES_TO_LEAVES};
 use crate::read_ahead::{ReadAhead, near};
+use crate::tree::Tree;
 use buttress_format::Key;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A level is refilled when it has at most this part of its window ahead.
 const REFILL_BLOCKS_PARTS: usize = 4;
+
+/// A block to be planned.
+#[derive(Clone, Debug)]
+struct Next {
+    pointer: BlockPointer,
+    /// The block, where it is in memory because a transaction changed it.
+    node: Option<Arc<Node>>,
+}
 
 /// One of the two trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,11 +73,11 @@ pub(super) struct Stages {
 #[derive(Debug, Default)]
 struct Stage {
     /// The roots of this level that have not been planned.
-    roots: [Option<BlockPointer>; 2],
+    roots: [Option<Next>; 2],
     /// Nodes one level up; the slot is the first child that has not been planned.
     parents: [Option<Step>; 2],
     /// The next block, where it could not be planned for want of memory.
-    postponed: Option<(Side, BlockPointer)>,
+    postponed: Option<(Side, Next)>,
     /// Planned blocks: which tree's, and their first keys.
     order: VecDeque<(Side, Key)>,
     /// The same blocks on their way: for each forest, or all in the first queue when there is one forest.
@@ -96,22 +106,26 @@ impl Stages {
     }
 
     /// Sets the roots. They are read now, since only they know their first keys; the same root twice is not.
-    pub(super) fn set_roots(&mut self, roots: [BlockPointer; 2]) -> Result<()> {
+    pub(super) fn set_roots(&mut self, trees: [&Tree; 2]) -> Result<()> {
+        let roots = trees.map(|tree| BlockPointer::root(tree.root()));
         let [old, new] = &roots;
         if self.one_volume && old.level == new.level && old.same_block(new) {
             return Ok(());
         }
         let highest = usize::from(old.level.max(new.level));
         self.levels.resize_with(highest.saturating_add(1), Stage::default);
-        for (side, root) in [Side::Old, Side::New].into_iter().zip(&roots) {
-            let block = side.of(&self.forests).read_block(root)?;
+        for (side, tree) in [Side::Old, Side::New].into_iter().zip(trees) {
+            let step = tree.root_step()?;
+            let root = step.pointer;
             if let (Some(first_key), Some(stage)) =
-                (block.key(0), self.levels.get_mut(usize::from(root.level)))
+                (step.block.key(0), self.levels.get_mut(usize::from(root.level)))
             {
-                *side.of_mut(&mut stage.roots) = Some(BlockPointer {
+                let pointer = BlockPointer {
                     first_key: Some(first_key),
-                    ..*root
-                });
+                    ..root
+                };
+                let node = step.node;
+                *side.of_mut(&mut stage.roots) = Some(Next { pointer, node });
             }
         }
         Ok(())
@@ -144,6 +158,7 @@ impl Stages {
                 Step {
                     pointer,
                     block,
+                    node: taken.node,
                     slot: 0,
                 },
             )
@@ -161,9 +176,9 @@ impl Stages {
         let mut planned = false;
         while let Some(stage) = self.levels.get(level)
             && stage.order.len() < window_blocks
-            && let Some((side, pointer)) = self.next_pointer(level)
+            && let Some((side, next)) = self.next_block(level)
         {
-            if !self.plan(level, side, pointer) {
+            if !self.plan(level, side, next) {
                 break;
             }
             planned = true;
@@ -187,18 +202,18 @@ impl Stages {
     }
 
     /// Plans a block, if there is memory for it; else it is postponed.
-    fn plan(&mut self, level: usize, side: Side, pointer: BlockPointer) -> bool {
+    fn plan(&mut self, level: usize, side: Side, next: Next) -> bool {
         let Some(stage) = self.levels.get_mut(level) else {
             return false;
         };
         let queue = if self.one_forest { Side::Old } else { side }.of_mut(&mut stage.queues);
         let forest: &Arc<Forest> = side.of(&self.forests);
         let Some(reservation) = queue.room(forest) else {
-            stage.postponed = Some((side, pointer));
+            stage.postponed = Some((side, next));
             return false;
         };
-        queue.plan(pointer, reservation);
-        let first_key = pointer.first_key.unwrap_or(Key::MIN);
+        let first_key = next.pointer.first_key.unwrap_or(Key::MIN);
+        queue.plan(next.pointer, next.node, reservation);
         stage.order.push_back((side, first_key));
         true
     }
@@ -217,7 +232,7 @@ impl Stages {
     }
 
     /// The next block of a level that differs, reading nodes one level up as needed.
-    fn next_pointer(&mut self, level: usize) -> Option<(Side, BlockPointer)> {
+    fn next_block(&mut self, level: usize) -> Option<(Side, Next)> {
         let above = level.checked_add(1)?;
         loop {
             let stage = self.levels.get_mut(level)?;
@@ -228,7 +243,9 @@ impl Stages {
                 return None;
             }
             let heads = [stage.head(Side::Old), stage.head(Side::New)];
-            let [old_key, new_key] = heads.map(|head| head.and_then(|head| head.first_key));
+            let [old_key, new_key] = heads
+                .each_ref()
+                .map(|head| head.as_ref().and_then(|head| head.pointer.first_key));
             let next = smallest(old_key, new_key);
             if let Some(front) = self.front(above)
                 && next.is_none_or(|next| front <= next)
@@ -242,8 +259,10 @@ impl Stages {
                 continue;
             }
             let stage = self.levels.get_mut(level)?;
-            let side = match heads {
-                [Some(old), Some(new)] if old_key == new_key && self.one_volume && old.same_block(&new) => {
+            let side = match &heads {
+                [Some(old), Some(new)]
+                    if old_key == new_key && self.one_volume && old.pointer.same_block(&new.pointer) =>
+                {
                     stage.advance(Side::Old);
                     stage.advance(Side::New);
                     continue;
@@ -251,21 +270,25 @@ impl Stages {
                 [Some(_), _] if old_key == next => Side::Old,
                 _ => Side::New,
             };
-            let pointer = (*side.of(&heads))?;
             stage.advance(side);
-            return Some((side, pointer));
+            let [old, new] = heads;
+            let next = if side == Side::Old { old } else { new };
+            return next.map(|next| (side, next));
         }
     }
 }
 
 impl Stage {
     /// The first block of one tree that has not been planned, among those whose parent is here.
-    fn head(&self, side: Side) -> Option<BlockPointer> {
-        let child = side
-            .of(&self.parents)
-            .as_ref()
-            .and_then(|step| step.pointer.child(&step.block, step.slot));
-        child.or(*side.of(&self.roots))
+    fn head(&self, side: Side) -> Option<Next> {
+        let parent = side.of(&self.parents).as_ref();
+        let child = parent.and_then(|step| {
+            Some(Next {
+                pointer: step.child(step.slot)?,
+                node: step.link(step.slot).cloned(),
+            })
+        });
+        child.or_else(|| side.of(&self.roots).clone())
     }
 
     /// Goes on behind the head.

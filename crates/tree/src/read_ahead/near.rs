@@ -120,10 +120,13 @@ impl Near {
             };
             let Some(child) = next.and_then(|next| {
                 slot = next;
-                parent.pointer.child(&parent.block, next)
+                parent.child(next)
             }) else {
                 break;
             };
+            if parent.link(slot).is_some() {
+                continue;
+            }
             if self.reach == Reach::Backward && !same_object(&child, pointer) {
                 break;
             }

@@ -210,6 +210,7 @@ impl Pass {
         Some(Taken {
             pointer,
             result,
+            node: None,
             reservation: None,
         })
     }

@@ -5,6 +5,7 @@
 //! forest's threads; on simulated devices they are checked when they are taken.
 
 use crate::cache::Reservation;
+use crate::edit::Node;
 use crate::error::Result;
 use crate::forest::Forest;
 use crate::pointer::BlockPointer;
@@ -40,6 +41,8 @@ enum Content {
     Planned,
     /// Here or on its way.
     Arriving(Arriving),
+    /// In memory because a transaction changed it: nothing is to be fetched.
+    Linked(Arc<Node>),
     /// Taken from another queue.
     Passed(Result<TreeBlock>),
 }
@@ -49,6 +52,8 @@ enum Content {
 pub(crate) struct Taken {
     pub(crate) pointer: BlockPointer,
     pub(crate) result: Result<TreeBlock>,
+    /// The block's links, where it is in memory because a transaction changed it.
+    pub(crate) node: Option<Arc<Node>>,
     pub(crate) reservation: Option<Reservation>,
 }
 
@@ -84,11 +89,16 @@ impl Queue {
         (reservation.is_some() || self.blocks == 0).then_some(reservation)
     }
 
-    /// Plans a block: it will be the last.
-    pub(crate) fn plan(&mut self, pointer: BlockPointer, reservation: Option<Reservation>) {
+    /// Plans a block: it will be the last. One that is in memory, as `node` says, is not fetched.
+    pub(crate) fn plan(
+        &mut self,
+        pointer: BlockPointer,
+        node: Option<Arc<Node>>,
+        reservation: Option<Reservation>,
+    ) {
         self.entries.push_back(Entry {
             pointer,
-            content: Content::Planned,
+            content: node.map_or(Content::Planned, Content::Linked),
             reservation,
         });
         self.blocks = self.blocks.saturating_add(1);
@@ -101,6 +111,7 @@ impl Queue {
             pointer,
             result,
             reservation,
+            ..
         } = taken;
         self.entries.push_back(Entry {
             pointer,
@@ -163,11 +174,18 @@ impl Queue {
             return Some(Taken {
                 pointer,
                 result,
+                node: None,
                 reservation,
             });
         }
         self.blocks = self.blocks.saturating_sub(1);
+        let mut node = None;
         let result = match content {
+            Content::Linked(linked) => {
+                let block = linked.block.clone();
+                node = Some(linked);
+                Ok(block)
+            }
             Content::Arriving(Arriving::Here(block)) => Ok(block),
             Content::Arriving(arriving) => {
                 let result = arriving.wait(forest.reader(), &pointer);
@@ -181,6 +199,7 @@ impl Queue {
         Some(Taken {
             pointer,
             result,
+            node,
             reservation,
         })
     }

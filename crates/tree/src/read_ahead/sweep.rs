@@ -34,6 +34,7 @@
 //! long as it has room: a sweep never pushes out what others use.
 
 use crate::cache::Reservation;
+use crate::edit::Node;
 use crate::error::Result;
 use crate::forest::Forest;
 use crate::path::Step;
@@ -45,6 +46,7 @@ use crate::scope::Scope;
 use buttress_format::ByteCount;
 use buttress_format::node::TreeBlock;
 use core::time::Duration;
+use std::sync::Arc;
 
 /// The window of a sweep's first refill.
 pub(crate) const FIRST_WINDOW_BYTES: u64 = 128 << 10;
@@ -124,10 +126,10 @@ impl Stage {
     }
 
     /// Plans a block: it will be the last.
-    fn plan(&mut self, pointer: BlockPointer, reservation: Option<Reservation>) {
+    fn plan(&mut self, pointer: BlockPointer, node: Option<Arc<Node>>, reservation: Option<Reservation>) {
         match &mut self.pass {
             Some(pass) => pass.plan(pointer),
-            None => self.queue.plan(pointer, reservation),
+            None => self.queue.plan(pointer, node, reservation),
         }
     }
 
@@ -253,10 +255,10 @@ impl Sweep {
         while let Some(stage) = self.stages.get(index)
             && stage.blocks() < window_blocks
             && let Some(reservation) = stage.has_room(forest)
-            && let Some(pointer) = self.next_pointer(forest, index)
+            && let Some((pointer, node)) = self.next_pointer(forest, index)
             && let Some(stage) = self.stages.get_mut(index)
         {
-            stage.plan(pointer, reservation);
+            stage.plan(pointer, node, reservation);
             planned = true;
         }
         if planned && let Some(stage) = self.stages.get_mut(index) {
@@ -322,19 +324,22 @@ impl Sweep {
         }
     }
 
-    /// The pointer to the next block of a stage's level, taking nodes from the stage above as needed.
-    fn next_pointer(&mut self, forest: &Forest, index: usize) -> Option<BlockPointer> {
+    /// The next block of a stage's level, taking nodes from the stage above as needed. A block in memory is not
+    /// fetched: on the lowest level it is left out, since the walk asks nobody for it; on those above it stands in
+    /// its place, for what is below it.
+    fn next_pointer(&mut self, forest: &Forest, index: usize) -> Option<(BlockPointer, Option<Arc<Node>>)> {
         let above_max = self.above_max(forest);
         loop {
             let stage = self.stages.get_mut(index)?;
             if let Some(parent) = &mut stage.parent {
-                while let Some(child) = parent.pointer.child(&parent.block, parent.slot) {
+                while let Some(child) = parent.child(parent.slot) {
                     if self.scope.ends_before(&child) {
                         return None;
                     }
+                    let link = parent.link(parent.slot).cloned();
                     parent.slot = parent.slot.saturating_add(1);
-                    if self.scope.admits(&child) {
-                        return Some(child);
+                    if self.scope.admits(&child) && (link.is_none() || index > 0) {
+                        return Some((child, link));
                     }
                 }
                 stage.parent = None;
@@ -349,10 +354,13 @@ impl Sweep {
                 stage.parent = Some(Step {
                     pointer: taken.pointer,
                     block: block.clone(),
+                    node: taken.node.clone(),
                     slot: 0,
                 });
             }
-            stage.pass_on(taken);
+            if taken.node.is_none() {
+                stage.pass_on(taken);
+            }
         }
     }
 }

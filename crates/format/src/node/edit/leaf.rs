@@ -1,8 +1,8 @@
 //! Edits of leaves: items with their heads and data.
 
+use super::super::TreeBlock;
 use super::super::access::{data_range, row};
 use super::super::header::{HEADER_BYTES, RawItem};
-use super::super::TreeBlock;
 use super::shift;
 use crate::key::{Key, RawKey};
 use core::ops::Range;

@@ -17,7 +17,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).unwrap() % bound.max(1)
     }
 }
@@ -57,7 +60,9 @@ fn compare(block: &TreeBlock, model: &Model, node_bytes: u32, what: &str) {
 }
 
 fn data(random: &mut Random, length: usize) -> Vec<u8> {
-    (0..length).map(|_| u8::try_from(random.below(256)).unwrap()).collect()
+    (0..length)
+        .map(|_| u8::try_from(random.below(256)).unwrap())
+        .collect()
 }
 
 #[test]
@@ -68,7 +73,11 @@ fn leaves_agree_with_a_map() {
         let mut model = Model::new();
         let mut refused = 0;
         for step in 0..1500 {
-            let place = key(1 + random.below(60) as u64, ItemType::STRING_ITEM, random.below(4) as u64);
+            let place = key(
+                1 + random.below(60) as u64,
+                ItemType::STRING_ITEM,
+                random.below(4) as u64,
+            );
             let longest = [8, 60, 400, node_bytes as usize][random.below(4)];
             let length = random.below(longest);
             let bytes = data(&mut random, length);
@@ -159,13 +168,28 @@ fn items_move_between_leaves_in_one_piece() {
             let right = step % 2 == 0;
             let [left_block, right_block] = &mut blocks;
             let [left, right_model] = &mut models;
-            let (from, to) = if right { (left_block, right_block) } else { (right_block, left_block) };
-            let (source, target) = if right { (left, right_model) } else { (right_model, left) };
+            let (from, to) = if right {
+                (left_block, right_block)
+            } else {
+                (right_block, left_block)
+            };
+            let (source, target) = if right {
+                (left, right_model)
+            } else {
+                (right_model, left)
+            };
             let count = from.item_count();
             let moved = random.below(count + 1);
-            let (slots, slot) = if right { (count - moved..count, 0) } else { (0..moved, to.item_count()) };
+            let (slots, slot) = if right {
+                (count - moved..count, 0)
+            } else {
+                (0..moved, to.item_count())
+            };
             let fits = from.items_bytes(slots.clone()) <= to.free_space();
-            assert_eq!(to.edit_leaf(|leaf| leaf.insert_from(slot, from, slots.clone())), fits);
+            assert_eq!(
+                to.edit_leaf(|leaf| leaf.insert_from(slot, from, slots.clone())),
+                fits
+            );
             if fits {
                 let keys: Vec<Key> = source.keys().copied().collect();
                 for key in &keys[slots.clone()] {
@@ -234,7 +258,12 @@ fn nodes_agree_with_a_map() {
 }
 
 /// The node reads as the model, also after a part of it went to another node and came back.
-fn check_node(blocks: &mut [TreeBlock; 2], model: &BTreeMap<Key, (u64, u64)>, node_bytes: u32, random: &mut Random) {
+fn check_node(
+    blocks: &mut [TreeBlock; 2],
+    model: &BTreeMap<Key, (u64, u64)>,
+    node_bytes: u32,
+    random: &mut Random,
+) {
     let [block, other] = blocks;
     let count = block.item_count();
     let from = random.below(count);
@@ -248,7 +277,10 @@ fn check_node(blocks: &mut [TreeBlock; 2], model: &BTreeMap<Key, (u64, u64)>, no
         (slot == 0).then_some((Logical::new(1 << 30), Generation::new(99)))
     });
     let checked = TreeBlock::check(sealed.bytes().clone(), &format, &Expectation::at(LOGICAL)).unwrap();
-    let mut expected: Vec<_> = model.iter().map(|(key, (logical, generation))| (*key, *logical, *generation)).collect();
+    let mut expected: Vec<_> = model
+        .iter()
+        .map(|(key, (logical, generation))| (*key, *logical, *generation))
+        .collect();
     (expected[0].1, expected[0].2) = (1 << 30, 99);
     let found: Vec<_> = checked
         .pointers()

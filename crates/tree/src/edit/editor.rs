@@ -1,0 +1,214 @@
+//! One edit under way: copies blocks before they are changed, and keeps account of what comes and goes.
+
+use super::node::{Node, new_identity};
+use super::route::{Route, RouteStep};
+use super::{EditContext, Root};
+use crate::error::{Cause, ContextError, Error, Result};
+use crate::forest::Forest;
+use crate::pointer::BlockPointer;
+use buttress_format::node::{KeyPointer, NewBlock, TreeBlock};
+use buttress_format::{Key, TreeId};
+use std::sync::Arc;
+
+/// An edit under way.
+pub(super) struct Editor<'a> {
+    pub(super) forest: &'a Arc<Forest>,
+    pub(super) tree: TreeId,
+    pub(super) epoch: u64,
+    pub(super) unassigned: &'a mut u64,
+    pub(super) context: &'a mut dyn EditContext,
+}
+
+/// What stands where an edit takes a block out of its tree.
+pub(super) enum Gone {
+    Node(Arc<Node>),
+    Clean(BlockPointer, TreeBlock),
+}
+
+impl Editor<'_> {
+    /// The error for what cannot be.
+    pub(super) fn broken(&self, what: &'static str) -> Error {
+        Error::new(&self.nowhere(), Cause::Broken(what))
+    }
+
+    fn failed(&self, pointer: &BlockPointer, error: ContextError) -> Error {
+        Error::new(pointer, Cause::Context(Arc::new(error)))
+    }
+
+    fn nowhere(&self) -> BlockPointer {
+        BlockPointer {
+            tree: self.tree,
+            logical: buttress_format::Logical::MIN,
+            generation: self.context.generation(),
+            level: 0,
+            first_key: None,
+            end_key: None,
+        }
+    }
+
+    /// Accounts for a node that was made.
+    pub(super) fn made(&mut self) {
+        *self.unassigned = self.unassigned.saturating_add(1);
+    }
+
+    /// Accounts for a block whose content was taken over, or removed item by item.
+    pub(super) fn gone(&mut self, gone: &Gone) -> Result<()> {
+        let tree = self.tree;
+        let (pointer, answer) = match gone {
+            Gone::Node(node) if node.epoch == self.epoch => {
+                if node.address().is_none() {
+                    *self.unassigned = self.unassigned.saturating_sub(1);
+                    return Ok(());
+                }
+                let pointer = node.pointer(tree);
+                (pointer, self.context.dropped(tree, &pointer, &node.block))
+            }
+            Gone::Node(node) => {
+                let pointer = node.pointer(tree);
+                (pointer, self.context.copied(tree, &pointer, &node.block))
+            }
+            Gone::Clean(pointer, block) => (*pointer, self.context.copied(tree, pointer, block)),
+        };
+        answer.map_err(|error| self.failed(&pointer, error))
+    }
+
+    /// The root, which may be changed.
+    pub(super) fn root<'r>(&mut self, root: &'r mut Root, step: &mut RouteStep) -> Result<&'r mut Node> {
+        let is_current = root.node.as_ref().is_some_and(|node| node.epoch == self.epoch);
+        if !is_current {
+            let gone = self.take(root.node.take(), step)?;
+            root.node = Some(Arc::new(self.copy(&gone)));
+            self.made();
+            self.gone(&gone)?;
+        }
+        let node = root.node.as_mut().map(Arc::make_mut);
+        node.ok_or_else(|| self.broken("a root in memory is missing"))
+    }
+
+    /// The child in `slot`, which may be changed.
+    pub(super) fn child<'n>(
+        &mut self,
+        parent: &'n mut Node,
+        slot: usize,
+        step: &mut RouteStep,
+    ) -> Result<&'n mut Node> {
+        let link = parent.link(slot);
+        if link.is_none_or(|node| node.epoch != self.epoch) {
+            let gone = self.take(link.cloned(), step)?;
+            let copy = Arc::new(self.copy(&gone));
+            let pointer = copy.key_pointer();
+            let key = parent.block.key(slot).unwrap_or(pointer.key);
+            let pointer = KeyPointer { key, ..pointer };
+            parent.block.edit_node(|node| node.set(slot, &pointer));
+            if let Some(link) = parent.links.get_mut(slot) {
+                *link = Some(copy);
+            }
+            self.made();
+            self.gone(&gone)?;
+        }
+        let link = parent.links.get_mut(slot).and_then(Option::as_mut);
+        link.map(Arc::make_mut)
+            .ok_or_else(|| self.broken("a child in memory is missing"))
+    }
+
+    fn take(&self, node: Option<Arc<Node>>, step: &mut RouteStep) -> Result<Gone> {
+        match (node, step.clean.take()) {
+            (Some(node), _) => Ok(Gone::Node(node)),
+            (None, Some(clean)) => Ok(Gone::Clean(clean.0, clean.1)),
+            (None, None) => Err(self.broken("a block on the way was not read")),
+        }
+    }
+
+    fn copy(&self, gone: &Gone) -> Node {
+        let (block, links) = match gone {
+            Gone::Node(node) => (&node.block, node.links.clone()),
+            Gone::Clean(_, block) => (block, links_for(block)),
+        };
+        Node::copy_of(block, links, self.tree, self.context.generation(), self.epoch)
+    }
+
+    /// The leaf at the end of a route, which may be changed, like all above it. When `lowest` is below the first
+    /// key on the way, it becomes the first key.
+    pub(super) fn leaf<'r>(
+        &mut self,
+        root: &'r mut Root,
+        route: &mut Route,
+        lowest: Option<&Key>,
+    ) -> Result<&'r mut Node> {
+        let last = route.steps.len().saturating_sub(1);
+        self.descend(root, route, last, lowest)
+    }
+
+    /// As [`Editor::leaf`], down to a depth.
+    pub(super) fn descend<'r>(
+        &mut self,
+        root: &'r mut Root,
+        route: &mut Route,
+        depth: usize,
+        lowest: Option<&Key>,
+    ) -> Result<&'r mut Node> {
+        let mut steps = route.steps.iter_mut().take(depth.saturating_add(1));
+        let Some(first) = steps.next() else {
+            return Err(self.broken("a route without a root"));
+        };
+        let mut node = self.root(root, first)?;
+        let mut slot = first.slot;
+        for step in steps {
+            if let Some(lowest) = lowest.filter(|_| slot == 0)
+                && node.block.key(0).is_some_and(|first| *lowest < first)
+            {
+                node.block.edit_node(|node| node.set_key(0, lowest));
+            }
+            node = self.child(node, slot, step)?;
+            slot = step.slot;
+        }
+        Ok(node)
+    }
+
+    /// Puts a node above the root.
+    pub(super) fn raise(&mut self, root: &mut Root) -> Result<()> {
+        let Some(below) = root.node.take() else {
+            return Err(self.broken("a root in memory is missing"));
+        };
+        let header = *below.block.header();
+        let new = NewBlock {
+            fsid: header.fsid,
+            chunk_tree_uuid: header.chunk_tree_uuid,
+            logical: new_identity(),
+            generation: header.generation,
+            owner: header.owner,
+            level: header.level.saturating_add(1),
+        };
+        if new.level >= crate::pointer::LEVELS_MAX {
+            root.node = Some(below);
+            return Err(self.broken("a tree higher than trees can be"));
+        }
+        let mut block = TreeBlock::new_empty(self.forest.block_format().node_bytes, &new);
+        let pointer = below.key_pointer();
+        block.edit_node(|node| node.insert(0, &pointer));
+        root.node = Some(Arc::new(Node::new(block, vec![Some(below)], self.epoch)));
+        self.made();
+        Ok(())
+    }
+
+    /// The bytes that a leaf can hold, heads included.
+    pub(super) fn leaf_room(&self) -> usize {
+        let node_bytes = self.forest.block_format().node_bytes;
+        buttress_format::node::edit::leaf_data_bytes_max(node_bytes)
+            .saturating_add(buttress_format::node::edit::ITEM_HEAD_BYTES)
+    }
+
+    /// The pointers that a node can have.
+    pub(super) fn pointers_max(&self) -> usize {
+        buttress_format::node::edit::node_pointers_max(self.forest.block_format().node_bytes)
+    }
+}
+
+/// As many links as a clean block has children, none of them in memory.
+pub(super) fn links_for(block: &TreeBlock) -> Vec<Option<Arc<Node>>> {
+    if block.is_leaf() {
+        Vec::new()
+    } else {
+        vec![None; block.item_count()]
+    }
+}

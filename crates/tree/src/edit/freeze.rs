@@ -1,0 +1,246 @@
+//! From the memory to the volume: addresses, freezing, sealing, and letting go of what was written.
+//!
+//! A freeze costs nothing: the tree's epoch moves on, and from then on no block of the epochs before is changed; the
+//! next edit copies what it touches. What was frozen keeps its memory until it is written and
+//! [`EditableTree::forget_written`] puts plain pointers in the place of links. So memory is bounded by what a
+//! transaction changed since the last freeze, and what is being written.
+
+use super::node::Node;
+use super::{EditableTree, Root};
+use crate::error::{Cause, ContextError, Error, Result};
+use crate::forest::Forest;
+use crate::pointer::{BlockPointer, RootPointer};
+use buttress_format::checksum::ChecksumType;
+use buttress_format::node::{KeyPointer, TreeBlock};
+use buttress_format::{Generation, Key, Logical, TreeId};
+use std::sync::Arc;
+
+/// All blocks of a tree that a freeze found in memory and that are to be written.
+#[derive(Debug)]
+pub struct Frozen {
+    tree: TreeId,
+    epoch: u64,
+    root: Arc<Node>,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub struct FrozenBlock {
+    logical: Logical,
+    node: Arc<Node>,
+}
+
+impl EditableTree {
+    /// Gives every block in memory that has no address one, as `assign(level, first key)` says: level by level,
+    /// leaves first, each level in order of keys.
+    ///
+    /// # Errors
+    /// What `assign` fails with; the blocks before it have their addresses then.
+    pub fn for_each_unassigned(
+        &mut self,
+        assign: &mut dyn FnMut(u8, Key) -> Result<Logical, ContextError>,
+    ) -> Result<()> {
+        let Some(root) = self.root.node.clone().filter(|_| self.unassigned > 0) else {
+            return Ok(());
+        };
+        if root.epoch != self.epoch {
+            return Ok(());
+        }
+        let mut given: u64 = 0;
+        let result = (0..=root.level()).try_for_each(|level| assign_level(&root, level, &mut given, assign));
+        self.unassigned = self.unassigned.saturating_sub(given);
+        result.map_err(|error| Error::new(&root.pointer(self.tree), Cause::Context(Arc::new(error))))
+    }
+
+    /// Freezes the tree as it is: its blocks of this epoch are no longer changed. `None` when there are none.
+    ///
+    /// # Errors
+    /// When a block has no address: [`EditableTree::for_each_unassigned`] comes first.
+    pub fn freeze(&mut self) -> Result<Option<Frozen>> {
+        let Some(root) = self.root.node.as_ref().filter(|root| root.epoch == self.epoch) else {
+            return Ok(None);
+        };
+        if self.unassigned > 0 {
+            let cause = Cause::Broken("a tree is frozen before all of its blocks have an address");
+            return Err(Error::new(&root.pointer(self.tree), cause));
+        }
+        let frozen = Frozen {
+            tree: self.tree,
+            epoch: self.epoch,
+            root: Arc::clone(root),
+        };
+        self.epoch = self.epoch.saturating_add(1);
+        Ok(Some(frozen))
+    }
+
+    /// Puts plain pointers in the place of links to what was frozen, which has been written since. Costs as much as
+    /// the blocks of the running epoch have children in memory; a tree that was not changed since costs nothing.
+    /// The memory goes with `frozen`, and with the views that readers hold.
+    pub fn forget_written(&mut self, frozen: &Frozen) {
+        let Some(node) = &mut self.root.node else {
+            return;
+        };
+        if node.epoch > frozen.epoch {
+            forget(node, frozen.epoch);
+        } else if let Some(logical) = node.address() {
+            self.root.pointer = RootPointer {
+                tree: self.tree,
+                logical,
+                generation: node.generation(),
+                level: node.level(),
+            };
+            self.root.node = None;
+        }
+    }
+}
+
+/// Gives addresses to the blocks of one level that have none.
+fn assign_level(
+    node: &Node,
+    level: u8,
+    given: &mut u64,
+    assign: &mut dyn FnMut(u8, Key) -> Result<Logical, ContextError>,
+) -> Result<(), ContextError> {
+    if node.level() == level {
+        if node.address().is_none() {
+            node.assign(assign(level, node.first_key())?);
+            *given = given.saturating_add(1);
+        }
+        return Ok(());
+    }
+    let children = node.links.iter().flatten();
+    for child in children.filter(|child| child.epoch == node.epoch) {
+        assign_level(child, level, given, assign)?;
+    }
+    Ok(())
+}
+
+/// Lets go of the children of `node` that were frozen up to `epoch`, and of those further down.
+fn forget(link: &mut Arc<Node>, epoch: u64) {
+    if link.links.iter().all(Option::is_none) {
+        return;
+    }
+    let node = Arc::make_mut(link);
+    for (slot, link) in node.links.iter_mut().enumerate() {
+        let Some(child) = link else {
+            continue;
+        };
+        if child.epoch > epoch {
+            forget(child, epoch);
+        } else if let Some(logical) = child.address() {
+            let pointer = KeyPointer {
+                key: child.first_key(),
+                logical,
+                generation: child.generation(),
+            };
+            node.block.edit_node(|node| node.set(slot, &pointer));
+            *link = None;
+        }
+    }
+}
+
+impl Root {
+    /// The pointer to the root as it is now: its address, or a stand-in while it may still change.
+    pub(super) fn pointer(&self, tree: TreeId, epoch: u64) -> RootPointer {
+        match &self.node {
+            None => self.pointer,
+            Some(node) => RootPointer {
+                tree,
+                logical: match node.address() {
+                    Some(address) if node.epoch < epoch => address,
+                    _ => node.block.logical(),
+                },
+                generation: node.generation(),
+                level: node.level(),
+            },
+        }
+    }
+}
+
+impl Frozen {
+    /// The tree.
+    #[must_use]
+    pub const fn tree(&self) -> TreeId {
+        self.tree
+    }
+
+    /// The root that was frozen; the root item or the superblock is to name it.
+    #[must_use]
+    pub fn root(&self) -> Option<RootPointer> {
+        Some(RootPointer {
+            tree: self.tree,
+            logical: self.root.address()?,
+            generation: self.root.generation(),
+            level: self.root.level(),
+        })
+    }
+
+    /// The blocks, in order of address. Needs no lock.
+    #[must_use]
+    pub fn blocks(&self) -> Vec<FrozenBlock> {
+        let mut blocks = Vec::new();
+        gather(&self.root, &mut blocks);
+        blocks.sort_unstable_by_key(|block| block.logical);
+        blocks
+    }
+}
+
+fn gather(node: &Arc<Node>, blocks: &mut Vec<FrozenBlock>) {
+    let children = node.links.iter().flatten();
+    for child in children.filter(|child| child.epoch == node.epoch) {
+        gather(child, blocks);
+    }
+    // A freeze makes sure that there is an address.
+    if let Some(logical) = node.address() {
+        blocks.push(FrozenBlock {
+            logical,
+            node: Arc::clone(node),
+        });
+    }
+}
+
+impl FrozenBlock {
+    /// Where it is to be written.
+    #[must_use]
+    pub const fn logical(&self) -> Logical {
+        self.logical
+    }
+
+    /// The transaction that made it.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.node.generation()
+    }
+
+    /// Height above the leaves.
+    #[must_use]
+    pub fn level(&self) -> u8 {
+        self.node.level()
+    }
+
+    /// The bytes to be written, with address and checksum: a copy, which may be made on any thread. When it is
+    /// written, [`Forest::keep_written`] puts it into the cache.
+    #[must_use]
+    pub fn seal(&self, checksum_type: ChecksumType) -> TreeBlock {
+        self.node.block.seal(self.logical, checksum_type, |slot| {
+            let child = self.node.link(slot)?;
+            Some((child.address()?, child.generation()))
+        })
+    }
+}
+
+impl Forest {
+    /// Puts a block that was written into the cache, in the place of whatever was at its address before.
+    pub fn keep_written(&self, tree: TreeId, block: TreeBlock) {
+        let header = *block.header();
+        let pointer = BlockPointer {
+            tree,
+            logical: header.logical,
+            generation: header.generation,
+            level: header.level,
+            first_key: block.key(0),
+            end_key: None,
+        };
+        self.cache().insert(&pointer, block);
+    }
+}

@@ -1,0 +1,394 @@
+//! Making room: pushing items to a neighbour, splitting leaves and nodes.
+//!
+//! A row of insertions one after the other, at the end of the tree or anywhere in it, fills leaves to the end: the
+//! leaf is split where the row goes on. Other insertions push items to a neighbour in memory that has a quarter of
+//! its room free, so that both are equally full, and split in the middle only when there is none.
+
+use super::Root;
+use super::editor::Editor;
+use super::node::{NO_SLOT, Node};
+use super::route::Route;
+use crate::error::Result;
+use buttress_format::Key;
+use buttress_format::node::edit::ITEM_HEAD_BYTES;
+use core::ops::Range;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A neighbour takes items when this part of it is free.
+const PUSH_PARTS: usize = 4;
+
+/// An item to be put in.
+#[derive(Clone, Copy)]
+pub(super) struct NewItem<'a> {
+    pub(super) key: &'a Key,
+    pub(super) data: &'a [u8],
+    /// Its place in the leaf that has no room for it.
+    pub(super) slot: usize,
+}
+
+impl NewItem<'_> {
+    const fn bytes(&self) -> usize {
+        self.data.len().saturating_add(ITEM_HEAD_BYTES)
+    }
+}
+
+/// New blocks to the right of one that was split.
+type Siblings = SmallVec<[Arc<Node>; 2]>;
+
+/// Puts an item into a leaf. False when there is no room.
+pub(super) fn put_into(leaf: &mut Node, slot: usize, key: &Key, data: &[u8]) -> bool {
+    let done = leaf.block.edit_leaf(|leaf| {
+        let place = leaf.insert(slot, key, data.len());
+        place.map(|place| place.copy_from_slice(data)).is_some()
+    });
+    if done {
+        leaf.next_slot = slot.saturating_add(1);
+    }
+    done
+}
+
+impl Editor<'_> {
+    /// Puts an item into a leaf that has no room for it. All blocks of the route may be changed.
+    pub(super) fn insert_with_room(
+        &mut self,
+        root: &mut Root,
+        route: &Route,
+        item: NewItem<'_>,
+    ) -> Result<()> {
+        let mut above = 0;
+        if route.steps.len() <= 1 {
+            self.raise(root)?;
+            above = 1;
+        }
+        let Some(node) = root.node.as_mut().map(Arc::make_mut) else {
+            return Err(self.broken("a root in memory is missing"));
+        };
+        let sibling = self.insert_below(node, route, above, item)?;
+        if let Some(sibling) = sibling {
+            self.raise(root)?;
+            if let Some(node) = root.node.as_mut().map(Arc::make_mut) {
+                insert_links(node, 1, Siblings::from_iter([sibling]));
+            }
+        }
+        Ok(())
+    }
+
+    /// The same below `node`; gives the new sibling of `node`, if it had to be split. `above` says how many blocks
+    /// were put above the route's first.
+    fn insert_below(
+        &mut self,
+        node: &mut Node,
+        route: &Route,
+        above: usize,
+        item: NewItem<'_>,
+    ) -> Result<Option<Arc<Node>>> {
+        let highest = route.steps.len().saturating_add(above).saturating_sub(1);
+        let depth = highest.saturating_sub(usize::from(node.level()));
+        let slot = depth.checked_sub(above).map_or(0, |depth| route.slot(depth));
+        if node.level() == 1 {
+            let siblings = self.make_room(node, slot, route.end_key.is_none(), item)?;
+            return Ok(self.add_children(node, slot, siblings));
+        }
+        let Some(child) = node.links.get_mut(slot).and_then(Option::as_mut) else {
+            return Err(self.broken("a child in memory is missing"));
+        };
+        let sibling = self.insert_below(Arc::make_mut(child), route, above, item)?;
+        Ok(match sibling {
+            Some(sibling) => self.add_children(node, slot, Siblings::from_iter([sibling])),
+            None => None,
+        })
+    }
+
+    /// Links new children after the one in `slot`, splitting the node where they do not fit; gives its new sibling.
+    fn add_children(&mut self, node: &mut Node, slot: usize, siblings: Siblings) -> Option<Arc<Node>> {
+        let at = slot.saturating_add(1);
+        let count = node.block.item_count();
+        if siblings.is_empty() || count.saturating_add(siblings.len()) <= self.pointers_max() {
+            insert_links(node, at, siblings);
+            return None;
+        }
+        // At the end of a row only what is new goes to the right.
+        let from = if at >= count {
+            slot
+        } else {
+            count.checked_div(2).unwrap_or(0)
+        };
+        let mut right = node.new_sibling();
+        self.made();
+        let moved = from..count;
+        right
+            .block
+            .edit_node(|right| right.insert_from(0, &node.block, moved.clone()));
+        right.links = node.links.split_off(from.min(node.links.len()));
+        node.block.edit_node(|node| node.remove(moved));
+        match at.checked_sub(from) {
+            Some(at) if at > 0 => insert_links(&mut right, at, siblings),
+            _ => insert_links(node, at, siblings),
+        }
+        Some(Arc::new(right))
+    }
+
+    /// Makes room in the leaf in `slot` and puts the item in; gives the new leaves to its right.
+    fn make_room(
+        &mut self,
+        parent: &mut Node,
+        slot: usize,
+        is_last: bool,
+        item: NewItem<'_>,
+    ) -> Result<Siblings> {
+        let Some(leaf) = parent.link(slot) else {
+            return Err(self.broken("a leaf in memory is missing"));
+        };
+        let count = leaf.block.item_count();
+        let in_row =
+            leaf.next_slot == item.slot || (leaf.next_slot == NO_SLOT && is_last && item.slot >= count);
+        if !in_row && self.push(parent, slot, item) {
+            return Ok(Siblings::new());
+        }
+        let Some(leaf) = parent.links.get_mut(slot).and_then(Option::as_mut) else {
+            return Err(self.broken("a leaf in memory is missing"));
+        };
+        let siblings = self.split(Arc::make_mut(leaf), item, in_row)?;
+        sync_key(parent, slot);
+        Ok(siblings)
+    }
+
+    /// Splits a leaf and puts the item in; gives the new leaves to its right.
+    fn split(&mut self, leaf: &mut Node, item: NewItem<'_>, in_row: bool) -> Result<Siblings> {
+        let count = leaf.block.item_count();
+        let room = self.leaf_room();
+        let from = if in_row {
+            item.slot
+        } else {
+            split_slot(leaf, item, room)
+        };
+        let mut siblings = Siblings::new();
+        if from < count {
+            let mut right = leaf.new_sibling();
+            self.made();
+            move_items(leaf, &mut right, from..count, 0);
+            siblings.push(Arc::new(right));
+        }
+        // The item's place is left of the split, right of it, or, where it fits neither, between the two.
+        if item.slot <= from && put_into(leaf, item.slot, item.key, item.data) {
+            return Ok(siblings);
+        }
+        if let (Some(at), Some(right)) = (item.slot.checked_sub(from), siblings.first_mut())
+            && put_into(Arc::make_mut(right), at, item.key, item.data)
+        {
+            return Ok(siblings);
+        }
+        self.split_around(leaf, siblings, from, item)
+    }
+
+    /// Puts the item into a leaf of its own, at its place in a leaf that was split at `from`.
+    fn split_around(
+        &mut self,
+        leaf: &mut Node,
+        mut siblings: Siblings,
+        from: usize,
+        item: NewItem<'_>,
+    ) -> Result<Siblings> {
+        // Bring the split to the item's place: what lies between the two places goes over.
+        if let Some(right) = siblings.first_mut() {
+            let right = Arc::make_mut(right);
+            if item.slot < from {
+                move_items(leaf, right, item.slot..from, 0);
+            } else {
+                let count = leaf.block.item_count();
+                move_items(right, leaf, 0..item.slot.saturating_sub(from), count);
+            }
+        }
+        let mut alone = leaf.new_sibling();
+        self.made();
+        if !put_into(&mut alone, 0, item.key, item.data) {
+            return Err(self.broken("an item does not fit an empty leaf"));
+        }
+        siblings.retain(|right| right.block.item_count() > 0);
+        siblings.insert(0, Arc::new(alone));
+        if leaf.block.item_count() == 0 {
+            // All went to the right: the leaf takes what is next to it.
+            let next = siblings.remove(0);
+            let all = next.block.item_count();
+            leaf.block
+                .edit_leaf(|leaf| leaf.insert_from(0, &next.block, 0..all));
+            leaf.next_slot = all;
+            *self.unassigned = self.unassigned.saturating_sub(1);
+        }
+        Ok(siblings)
+    }
+
+    /// Pushes items to a neighbour in memory so that there is room for the item, and puts it in. False, and nothing
+    /// changed, when no neighbour has the room.
+    fn push(&self, parent: &mut Node, slot: usize, item: NewItem<'_>) -> bool {
+        let left = slot
+            .checked_sub(1)
+            .is_some_and(|left| self.push_left(parent, left, item));
+        left || self.push_right(parent, slot, item)
+    }
+
+    fn push_left(&self, parent: &mut Node, left_slot: usize, item: NewItem<'_>) -> bool {
+        let Some((left, leaf)) = self.neighbours(parent, left_slot) else {
+            return false;
+        };
+        let Some(half) = self.worth_pushing(left, leaf, item) else {
+            return false;
+        };
+        // Items move while the left leaf stays within half of everything.
+        let count = leaf.block.item_count();
+        let left_used = self.used(left);
+        let moved = (0..count)
+            .take_while(|slot| {
+                let all = 0..slot.saturating_add(1);
+                left_used.saturating_add(leaf.block.items_bytes(all)) <= half
+            })
+            .count();
+        let moved_bytes = leaf.block.items_bytes(0..moved);
+        let goes_left = item.slot < moved;
+        let target_used = if goes_left {
+            left_used.saturating_add(moved_bytes)
+        } else {
+            self.used(leaf).saturating_sub(moved_bytes)
+        };
+        if moved == 0 || target_used.saturating_add(item.bytes()) > self.leaf_room() {
+            return false;
+        }
+        let (left, leaf) = (Arc::make_mut(left), Arc::make_mut(leaf));
+        let before = left.block.item_count();
+        move_items(leaf, left, 0..moved, before);
+        let done = match item.slot.checked_sub(moved) {
+            Some(at) => put_into(leaf, at, item.key, item.data),
+            None => put_into(left, before.saturating_add(item.slot), item.key, item.data),
+        };
+        sync_key(parent, left_slot.saturating_add(1));
+        done
+    }
+
+    fn push_right(&self, parent: &mut Node, slot: usize, item: NewItem<'_>) -> bool {
+        let Some((leaf, right)) = self.neighbours(parent, slot) else {
+            return false;
+        };
+        let Some(half) = self.worth_pushing(right, leaf, item) else {
+            return false;
+        };
+        let count = leaf.block.item_count();
+        let right_used = self.used(right);
+        let moved = (0..count)
+            .rev()
+            .take_while(|slot| right_used.saturating_add(leaf.block.items_bytes(*slot..count)) <= half)
+            .count();
+        let from = count.saturating_sub(moved);
+        let moved_bytes = leaf.block.items_bytes(from..count);
+        let goes_right = item.slot > from;
+        let target_used = if goes_right {
+            right_used.saturating_add(moved_bytes)
+        } else {
+            self.used(leaf).saturating_sub(moved_bytes)
+        };
+        if moved == 0 || target_used.saturating_add(item.bytes()) > self.leaf_room() {
+            return false;
+        }
+        let (leaf, right) = (Arc::make_mut(leaf), Arc::make_mut(right));
+        move_items(leaf, right, from..count, 0);
+        let done = match item.slot.checked_sub(from) {
+            Some(at) if goes_right => put_into(right, at, item.key, item.data),
+            _ => put_into(leaf, item.slot, item.key, item.data),
+        };
+        sync_key(parent, slot);
+        sync_key(parent, slot.saturating_add(1));
+        done
+    }
+
+    /// The leaves in `slot` and the slot after it, where both may be changed.
+    fn neighbours<'n>(
+        &self,
+        parent: &'n mut Node,
+        slot: usize,
+    ) -> Option<(&'n mut Arc<Node>, &'n mut Arc<Node>)> {
+        let pair = parent.links.get_mut(slot..slot.checked_add(2)?)?;
+        match pair {
+            [Some(left), Some(right)] if left.epoch == self.epoch && right.epoch == self.epoch => {
+                Some((left, right))
+            }
+            _ => None,
+        }
+    }
+
+    /// Half of what a leaf, its neighbour and the item take, when the neighbour has enough room.
+    fn worth_pushing(&self, neighbour: &Node, leaf: &Node, item: NewItem<'_>) -> Option<usize> {
+        let room = self.leaf_room();
+        let free = neighbour.block.free_space();
+        if free < room.checked_div(PUSH_PARTS)? {
+            return None;
+        }
+        let all = self
+            .used(neighbour)
+            .checked_add(self.used(leaf))?
+            .checked_add(item.bytes())?;
+        all.checked_div(2)
+    }
+
+    /// The bytes that a leaf's items take.
+    pub(super) fn used(&self, leaf: &Node) -> usize {
+        self.leaf_room().saturating_sub(leaf.block.free_space())
+    }
+}
+
+/// Where to split a leaf so that both halves, with the item, are about equally full.
+fn split_slot(leaf: &Node, item: NewItem<'_>, room: usize) -> usize {
+    let count = leaf.block.item_count();
+    let used = room.saturating_sub(leaf.block.free_space());
+    let half = used.saturating_add(item.bytes()).checked_div(2).unwrap_or(0);
+    let left_bytes = |from: usize| {
+        let items = leaf.block.items_bytes(0..from);
+        let new = if item.slot < from { item.bytes() } else { 0 };
+        items.saturating_add(new)
+    };
+    let from = (0..=count)
+        .take_while(|from| left_bytes(*from) <= half)
+        .last()
+        .unwrap_or(0);
+    // One further may be nearer to the half.
+    let next = from.saturating_add(1).min(count);
+    let nearer = left_bytes(next).saturating_sub(half) < half.saturating_sub(left_bytes(from));
+    if nearer && left_bytes(next) <= room {
+        next
+    } else {
+        from
+    }
+}
+
+/// Moves items to a place in another leaf that has room for them.
+fn move_items(from: &mut Node, to: &mut Node, slots: Range<usize>, at: usize) {
+    let moved = to
+        .block
+        .edit_leaf(|to| to.insert_from(at, &from.block, slots.clone()));
+    if moved {
+        from.block.edit_leaf(|from| from.remove(slots));
+    }
+    from.next_slot = NO_SLOT;
+    to.next_slot = NO_SLOT;
+}
+
+/// Links new children from `slot` on.
+fn insert_links(node: &mut Node, slot: usize, new: Siblings) {
+    let mut at = slot.min(node.links.len());
+    for child in new {
+        let pointer = child.key_pointer();
+        if node.block.edit_node(|node| node.insert(at, &pointer)) {
+            node.links.insert(at, Some(child));
+            at = at.saturating_add(1);
+        }
+    }
+}
+
+/// Gives the pointer in `slot` its child's first key.
+pub(super) fn sync_key(node: &mut Node, slot: usize) {
+    let Some(first) = node.link(slot).and_then(|child| child.block.key(0)) else {
+        return;
+    };
+    if node.block.key(slot) != Some(first) {
+        node.block.edit_node(|node| node.set_key(slot, &first));
+    }
+}

@@ -1,0 +1,325 @@
+//! Taking items and whole leaves out, and merging what has become small.
+//!
+//! A block that falls below a third of its room is merged with a neighbour, if the two leave an eighth free. The
+//! neighbour is taken only when it is in memory, as a node of the tree or in the cache: an edit reads nothing for
+//! the sake of tidiness.
+
+use super::editor::{Editor, Gone, links_for};
+use super::insert::sync_key;
+use super::node::{NO_SLOT, Node};
+use super::route::{Place, Route, RouteStep};
+use super::{EditContext, EditableTree, Root};
+use crate::error::Result;
+use crate::pointer::BlockPointer;
+use buttress_format::Key;
+use buttress_format::node::{NewBlock, TreeBlock};
+use core::ops::Range;
+use std::sync::Arc;
+
+/// Below this part of its room a block is merged with a neighbour.
+const SMALL_PARTS: usize = 3;
+
+/// Two blocks are merged when this part stays free.
+const SPARE_PARTS: usize = 8;
+
+impl Editor<'_> {
+    /// Whether a leaf or node is so small that it is to be merged.
+    pub(super) fn is_small(&self, node: &Node) -> bool {
+        let (used, room) = self.measure(&node.block);
+        used < room.checked_div(SMALL_PARTS).unwrap_or(0)
+    }
+
+    /// What a block has, and what it can have: bytes of a leaf, pointers of a node.
+    fn measure(&self, block: &TreeBlock) -> (usize, usize) {
+        let room = if block.is_leaf() {
+            self.leaf_room()
+        } else {
+            self.pointers_max()
+        };
+        (room.saturating_sub(block.free_space()), room)
+    }
+
+    /// Puts the way of a route in order after items went from its end: takes out what is empty, merges what is
+    /// small, and gives pointers their first keys. All blocks of the route down to `depth` may be changed.
+    pub(super) fn tidy(&mut self, root: &mut Root, route: &Route, depth: usize) -> Result<()> {
+        if let Some(node) = root.node.as_mut() {
+            self.tidy_below(Arc::make_mut(node), route, 0, depth)?;
+        }
+        self.lower(root)
+    }
+
+    fn tidy_below(&mut self, node: &mut Node, route: &Route, at: usize, depth: usize) -> Result<()> {
+        if at >= depth {
+            return Ok(());
+        }
+        let slot = route.slot(at);
+        let Some(child) = node.links.get_mut(slot).and_then(Option::as_mut) else {
+            return Err(self.broken("a child in memory is missing"));
+        };
+        self.tidy_below(Arc::make_mut(child), route, at.saturating_add(1), depth)?;
+        let Some(child) = node.link(slot) else {
+            return Err(self.broken("a child in memory is missing"));
+        };
+        if child.block.item_count() == 0 {
+            let gone = Gone::Node(Arc::clone(child));
+            unlink(node, slot);
+            return self.gone(&gone);
+        }
+        sync_key(node, slot);
+        if node.link(slot).is_some_and(|child| self.is_small(child)) {
+            self.merge(node, slot)?;
+        }
+        Ok(())
+    }
+
+    /// Merges the child in `slot` with a neighbour, if one will do.
+    fn merge(&mut self, node: &mut Node, slot: usize) -> Result<()> {
+        let right = slot.saturating_add(1);
+        let sides = [
+            slot.checked_sub(1),
+            Some(right).filter(|right| *right < node.block.item_count()),
+        ];
+        for neighbour in sides.into_iter().flatten() {
+            if let Some(gone) = self.fitting(node, slot, neighbour) {
+                let is_left = neighbour < slot;
+                if let Some(child) = node.links.get_mut(slot).and_then(Option::as_mut) {
+                    absorb(Arc::make_mut(child), &gone, is_left);
+                }
+                unlink(node, neighbour);
+                sync_key(node, if is_left { neighbour } else { slot });
+                return self.gone(&gone);
+            }
+        }
+        Ok(())
+    }
+
+    /// The neighbour of a small child, if it is in memory and both fit into one block.
+    fn fitting(&self, node: &Node, slot: usize, neighbour: usize) -> Option<Gone> {
+        let child = node.link(slot)?;
+        let gone = match node.link(neighbour) {
+            Some(link) => Gone::Node(Arc::clone(link)),
+            None => {
+                let above = BlockPointer {
+                    end_key: None,
+                    ..node.pointer(self.tree)
+                };
+                let pointer = above.child(&node.block, neighbour)?;
+                let block = self.forest.cache().get(&pointer)?;
+                Gone::Clean(pointer, block)
+            }
+        };
+        let (used, room) = self.measure(&child.block);
+        let (more, _) = self.measure(gone.block());
+        let most = room.saturating_sub(room.checked_div(SPARE_PARTS)?);
+        (used.checked_add(more)? <= most).then_some(gone)
+    }
+
+    /// Takes away roots with one child, and puts an empty leaf in the place of a node without children.
+    fn lower(&mut self, root: &mut Root) -> Result<()> {
+        loop {
+            let Some(node) = root.node.as_ref().filter(|node| node.level() > 0) else {
+                return Ok(());
+            };
+            match node.block.item_count() {
+                0 => {
+                    let header = *node.block.header();
+                    let new = NewBlock {
+                        fsid: header.fsid,
+                        chunk_tree_uuid: header.chunk_tree_uuid,
+                        logical: super::node::new_identity(),
+                        generation: header.generation,
+                        owner: header.owner,
+                        level: 0,
+                    };
+                    let leaf = TreeBlock::new_empty(self.forest.block_format().node_bytes, &new);
+                    let leaf = Arc::new(Node::new(leaf, Vec::new(), self.epoch));
+                    let gone = root.node.replace(leaf);
+                    self.made();
+                    return gone.map_or(Ok(()), |gone| self.gone(&Gone::Node(gone)));
+                }
+                1 => {
+                    if node.link(0).is_none_or(|child| child.epoch != self.epoch) && !self.only_child(root)? {
+                        return Ok(());
+                    }
+                    let child = root.node.as_ref().and_then(|node| node.link(0)).cloned();
+                    let Some(child) = child else {
+                        return Err(self.broken("a child in memory is missing"));
+                    };
+                    if let Some(gone) = root.node.replace(child) {
+                        self.gone(&Gone::Node(gone))?;
+                    }
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Copies the root's only child, so that it can become the root. False when it is not in memory: then the tree
+    /// stays as high as it is until the next time.
+    fn only_child(&mut self, root: &mut Root) -> Result<bool> {
+        let Some(node) = root.node.as_mut().map(Arc::make_mut) else {
+            return Ok(false);
+        };
+        let mut step = RouteStep { slot: 0, clean: None };
+        if node.link(0).is_none() {
+            let above = node.pointer(self.tree);
+            let found = above
+                .child(&node.block, 0)
+                .and_then(|pointer| Some((pointer, self.forest.cache().get(&pointer)?)));
+            let Some(found) = found else {
+                return Ok(false);
+            };
+            step.clean = Some(Box::new(found));
+        }
+        self.child(node, 0, &mut step)?;
+        Ok(true)
+    }
+}
+
+impl Gone {
+    fn block(&self) -> &TreeBlock {
+        match self {
+            Self::Node(node) => &node.block,
+            Self::Clean(_, block) => block,
+        }
+    }
+}
+
+/// Takes over all that a neighbour has.
+fn absorb(node: &mut Node, gone: &Gone, is_left: bool) {
+    let block = gone.block();
+    let all = 0..block.item_count();
+    let at = if is_left { 0 } else { node.block.item_count() };
+    if block.is_leaf() {
+        node.block.edit_leaf(|leaf| leaf.insert_from(at, block, all));
+        node.next_slot = NO_SLOT;
+        return;
+    }
+    node.block.edit_node(|node| node.insert_from(at, block, all));
+    let links = match gone {
+        Gone::Node(gone) => gone.links.clone(),
+        Gone::Clean(_, block) => links_for(block),
+    };
+    node.links.splice(at..at, links);
+}
+
+/// Takes a child out.
+fn unlink(node: &mut Node, slot: usize) {
+    if node
+        .block
+        .edit_node(|node| node.remove(slot..slot.saturating_add(1)))
+        && slot < node.links.len()
+    {
+        node.links.remove(slot);
+    }
+}
+
+/// What of a leaf lies in a range that is removed.
+enum Part {
+    Nothing,
+    Some(Range<usize>),
+    Whole,
+}
+
+impl EditableTree {
+    /// Removes the items with keys in `range`, leaf by leaf; `removed` gets each of them, in order, after the
+    /// context heard of the block that it was in. Leaves that go as a whole are not copied. Gives their number.
+    ///
+    /// # Errors
+    /// When a block cannot be had: the items before it are removed. Errors of the context.
+    pub fn remove_range(
+        &mut self,
+        context: &mut dyn EditContext,
+        range: Range<Key>,
+        removed: &mut dyn FnMut(&Key, &[u8]),
+    ) -> Result<u64> {
+        let mut total: u64 = 0;
+        let mut next = range.start;
+        while next < range.end {
+            let mut route = self.route(&next)?;
+            let part = self.part_of(&route, &range.end);
+            let depth = route.steps.len().saturating_sub(1);
+            let (mut editor, root) = self.editor(context);
+            let mut count = |key: &Key, data: &[u8]| {
+                total = total.saturating_add(1);
+                removed(key, data);
+            };
+            match part {
+                Part::Nothing => {}
+                Part::Whole if depth > 0 => {
+                    let above = depth.saturating_sub(1);
+                    let slot = route.slot(above);
+                    editor.descend(root, &mut route, above, None)?;
+                    let clean = route.steps.get_mut(depth).and_then(|step| step.clean.take());
+                    let node = editor.descend(root, &mut route, above, None)?;
+                    let gone = match (node.link(slot), clean) {
+                        (Some(link), _) => Gone::Node(Arc::clone(link)),
+                        (None, Some(clean)) => Gone::Clean(clean.0, clean.1),
+                        (None, None) => return Err(editor.broken("a block on the way was not read")),
+                    };
+                    unlink(node, slot);
+                    editor.gone(&gone)?;
+                    gone.block().items().for_each(|item| count(&item.key, item.data));
+                    editor.tidy(root, &route, above)?;
+                }
+                Part::Whole | Part::Some(_) => {
+                    let leaf = editor.leaf(root, &mut route, None)?;
+                    let slots = match part {
+                        Part::Some(slots) => slots,
+                        _ => 0..leaf.block.item_count(),
+                    };
+                    for slot in slots.clone() {
+                        if let Some(item) = leaf.block.item(slot) {
+                            count(&item.key, item.data);
+                        }
+                    }
+                    leaf.block.edit_leaf(|leaf| leaf.remove(slots));
+                    leaf.next_slot = NO_SLOT;
+                    editor.tidy(root, &route, depth)?;
+                }
+            }
+            match route.end_key {
+                Some(end) => next = end,
+                None => break,
+            }
+        }
+        Ok(total)
+    }
+
+    /// What of the leaf at the end of a route lies between the route's key and `end`.
+    fn part_of(&self, route: &Route, end: &Key) -> Part {
+        let Some(step) = route.steps.last() else {
+            return Part::Nothing;
+        };
+        let place = match &step.clean {
+            Some(clean) => Some(Place::Clean(clean.clone())),
+            None => self.node_at(route).map(Place::Node),
+        };
+        let Some(place) = place else {
+            return Part::Nothing;
+        };
+        let block = place.block();
+        let count = block.item_count();
+        let past = match block.key(count.saturating_sub(1)) {
+            Some(last) if last < *end => count,
+            _ => block.search(end).unwrap_or_else(|slot| slot),
+        };
+        if step.slot >= past {
+            Part::Nothing
+        } else if step.slot == 0 && past == count {
+            Part::Whole
+        } else {
+            Part::Some(step.slot..past)
+        }
+    }
+
+    /// The leaf at the end of a route, where it is in memory.
+    fn node_at(&self, route: &Route) -> Option<&Node> {
+        let mut node = self.root.node.as_deref()?;
+        let above = route.steps.len().checked_sub(1)?;
+        for step in route.steps.iter().take(above) {
+            node = node.link(step.slot)?;
+        }
+        Some(node)
+    }
+}

@@ -1,0 +1,213 @@
+//! The way of an edit down to a leaf, looked up before anything is changed; and look-ups without a cursor.
+//!
+//! A [`Route`] has the slots of the way and holds the clean blocks on it, so that the edit that follows reads
+//! nothing and cannot fail half-way for want of a block.
+
+use super::EditableTree;
+use super::node::Node;
+use crate::error::Result;
+use crate::items::OwnedItem;
+use crate::pointer::BlockPointer;
+use buttress_format::Key;
+use buttress_format::node::TreeBlock;
+use smallvec::SmallVec;
+
+/// One block on the way.
+#[derive(Debug)]
+pub(super) struct RouteStep {
+    /// In a node, the child that the way goes on to; in a leaf, the key's place.
+    pub(super) slot: usize,
+    /// The block, where it is not in memory as a node of the tree.
+    pub(super) clean: Option<Box<(BlockPointer, TreeBlock)>>,
+}
+
+/// The way from the root to the leaf that a key belongs in.
+#[derive(Debug, Default)]
+pub(super) struct Route {
+    /// The root first, the leaf last.
+    pub(super) steps: SmallVec<[RouteStep; 8]>,
+    /// Whether the leaf has an item with the key.
+    pub(super) found: bool,
+    /// The first key past the leaf; `None` for the last leaf.
+    pub(super) end_key: Option<Key>,
+}
+
+impl Route {
+    /// The slot in the leaf.
+    pub(super) fn leaf_slot(&self) -> usize {
+        self.steps.last().map_or(0, |step| step.slot)
+    }
+
+    pub(super) fn slot(&self, depth: usize) -> usize {
+        self.steps.get(depth).map_or(0, |step| step.slot)
+    }
+}
+
+/// A block on the way down.
+pub(super) enum Place<'tree> {
+    Node(&'tree Node),
+    Clean(Box<(BlockPointer, TreeBlock)>),
+}
+
+impl Place<'_> {
+    pub(super) fn block(&self) -> &TreeBlock {
+        match self {
+            Self::Node(node) => &node.block,
+            Self::Clean(clean) => &clean.1,
+        }
+    }
+}
+
+impl EditableTree {
+    /// The root block.
+    fn root_place(&self) -> Result<Place<'_>> {
+        match &self.root.node {
+            Some(node) => Ok(Place::Node(node)),
+            None => {
+                let pointer = BlockPointer::root(&self.root.pointer);
+                let block = self.forest.read_block(&pointer)?;
+                Ok(Place::Clean(Box::new((pointer, block))))
+            }
+        }
+    }
+
+    /// The child in `slot`. `end_key` is the first key past the parent.
+    fn child_place<'tree>(
+        &'tree self,
+        parent: &Place<'tree>,
+        slot: usize,
+        end_key: Option<Key>,
+    ) -> Result<Option<Place<'tree>>> {
+        if let Place::Node(node) = parent
+            && let Some(link) = node.links.get(slot).and_then(Option::as_deref)
+        {
+            return Ok(Some(Place::Node(link)));
+        }
+        let block = parent.block();
+        let above = BlockPointer {
+            end_key,
+            ..BlockPointer::root(&self.root.pointer)
+        };
+        let above = BlockPointer {
+            level: block.level(),
+            ..above
+        };
+        match above.child(block, slot) {
+            None => Ok(None),
+            Some(pointer) => {
+                let block = self.forest.read_block(&pointer)?;
+                Ok(Some(Place::Clean(Box::new((pointer, block)))))
+            }
+        }
+    }
+
+    /// Goes down to the leaf that `key` belongs in; `visit` gets each block on the way with the slot taken.
+    /// Gives the leaf's bound and whether the key is there.
+    fn descend<'tree>(
+        &'tree self,
+        key: &Key,
+        mut visit: impl FnMut(Place<'tree>, usize),
+    ) -> Result<(bool, Option<Key>)> {
+        let mut end_key = None;
+        let mut place = self.root_place()?;
+        loop {
+            let block = place.block();
+            let searched = block.search(key);
+            if block.is_leaf() {
+                let slot = searched.unwrap_or_else(|slot| slot);
+                visit(place, slot);
+                return Ok((searched.is_ok(), end_key));
+            }
+            let slot = searched.unwrap_or_else(|slot| slot.saturating_sub(1));
+            let child = self.child_place(&place, slot, end_key)?;
+            end_key = block.key(slot.saturating_add(1)).or(end_key);
+            let Some(child) = child else {
+                // A node without pointers, which no check lets through: as an empty leaf.
+                visit(place, 0);
+                return Ok((false, None));
+            };
+            visit(core::mem::replace(&mut place, child), slot);
+        }
+    }
+
+    /// The way to the leaf that `key` belongs in.
+    pub(super) fn route(&self, key: &Key) -> Result<Route> {
+        let mut route = Route::default();
+        let (found, end_key) = self.descend(key, |place, slot| {
+            let clean = match place {
+                Place::Node(_) => None,
+                Place::Clean(clean) => Some(clean),
+            };
+            route.steps.push(RouteStep { slot, clean });
+        })?;
+        route.found = found;
+        route.end_key = end_key;
+        Ok(route)
+    }
+
+    /// The leaf that `key` belongs in, the key's slot, whether it is there, and the first key past the leaf.
+    pub(super) fn leaf_of<'tree>(&'tree self, key: &Key) -> Result<LeafPlace<'tree>> {
+        let mut leaf = None;
+        let (found, end_key) = self.descend(key, |place, slot| leaf = Some((place, slot)))?;
+        Ok(LeafPlace { leaf, found, end_key })
+    }
+
+    /// The item with this very key.
+    ///
+    /// # Errors
+    /// When a block on the way to it cannot be had.
+    pub fn get(&self, key: &Key) -> Result<Option<OwnedItem>> {
+        let place = self.leaf_of(key)?;
+        Ok(if place.found { place.item(0) } else { None })
+    }
+
+    /// Lends the data of the item with this very key to `look`, without keeping its leaf. False when there is none.
+    ///
+    /// # Errors
+    /// When a block on the way to it cannot be had.
+    pub fn look(&self, key: &Key, look: impl FnOnce(&[u8])) -> Result<bool> {
+        let place = self.leaf_of(key)?;
+        let item = match &place.leaf {
+            Some((leaf, slot)) if place.found => leaf.block().item(*slot),
+            _ => None,
+        };
+        Ok(item.map(|item| look(item.data)).is_some())
+    }
+
+    /// The last item whose key is not above `key`.
+    ///
+    /// # Errors
+    /// When a block on the way to it cannot be had.
+    pub fn at_or_before(&self, key: &Key) -> Result<Option<OwnedItem>> {
+        let place = self.leaf_of(key)?;
+        // A leaf's first key is its lower bound, so before slot 0 there is nothing in the whole tree.
+        Ok(place.item(usize::from(!place.found)))
+    }
+
+    /// The first item whose key is not below `key`.
+    ///
+    /// # Errors
+    /// When a block on the way to it cannot be had.
+    pub fn at_or_after(&self, key: &Key) -> Result<Option<OwnedItem>> {
+        let place = self.leaf_of(key)?;
+        match (place.item(0), place.end_key) {
+            (None, Some(next)) => Ok(self.leaf_of(&next)?.item(0)),
+            (item, _) => Ok(item),
+        }
+    }
+}
+
+/// What a look-up comes to.
+pub(super) struct LeafPlace<'tree> {
+    pub(super) leaf: Option<(Place<'tree>, usize)>,
+    pub(super) found: bool,
+    pub(super) end_key: Option<Key>,
+}
+
+impl LeafPlace<'_> {
+    /// The item `before` slots before the key's.
+    fn item(&self, before: usize) -> Option<OwnedItem> {
+        let (leaf, slot) = self.leaf.as_ref()?;
+        OwnedItem::new(leaf.block(), slot.checked_sub(before)?)
+    }
+}
