@@ -1,4 +1,7 @@
-//! Decompression of extents: zlib, zstd, and LZO in btrfs's own framing.
+//! Compression and decompression of extents: zlib, zstd, and LZO in btrfs's own framing.
+//!
+//! [`Compressor`] makes the stored form of one extent, where that saves a sector; [`looks_compressible`] guesses
+//! beforehand whether it will.
 //!
 //! [`decompress`] takes the stored bytes of one compressed extent (all `disk_bytes` of it, or the inline content)
 //! and fills a buffer with the beginning of its content. A buffer shorter than the content is filled and
@@ -6,21 +9,25 @@
 //! zeroed, as the kernel does. Stored extents are padded with zeros to whole sectors: what follows the end of
 //! a stream is ignored.
 //!
-//! Invariants, for any input:
+//! Invariants of decompression, for any input:
 //! - nothing is written outside the buffer, and every byte of it is written unless an error is returned;
 //! - memory is bounded: one window of 128 KiB (zstd) or 32 KiB (zlib), one sector (LZO);
 //! - time is bounded by the sizes of input and buffer.
 //!
 //! The decoders are kept for reuse in a [`Decompressor`]; [`decompress`] keeps one for each thread.
 //!
-//! Left out: compression, and checksums. Stored bytes are verified against the checksum tree before they come
+//! Left out: checksums. Stored bytes are verified against the checksum tree before they come
 //! here; the Adler-32 at the end of a zlib stream is not looked at, as the kernel does not either.
 
+mod compressor;
+mod heuristic;
 mod lzo;
 mod lzo1x;
 mod zlib;
 mod zstd;
 
+pub use compressor::{CompressionMethod, Compressor};
+pub use heuristic::looks_compressible;
 pub use lzo1x::Lzo1xError;
 
 use crate::file_extent::Compression;

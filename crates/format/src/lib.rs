@@ -62,7 +62,9 @@ pub use block_group::{BlockGroupFlags, BlockGroupItem, Profile};
 pub use checksum::{Checksum, ChecksumType, crc32c, extent_data_reference_hash, extref_hash, name_hash};
 pub use checksum_item::ChecksumItem;
 pub use chunk::{Chunk, STRIPE_BYTES, Stripe};
-pub use compression::{CompressionError, Decompressor, Lzo1xError, decompress};
+pub use compression::{
+    CompressionError, CompressionMethod, Compressor, Decompressor, Lzo1xError, decompress,
+};
 pub use device_item::{DeviceExtent, DeviceItem};
 pub use device_statistics::DeviceStatistics;
 pub use directory::{DirItem, DirItems, DirectoryProblem, FileKind};

@@ -91,6 +91,42 @@ pub(super) fn decompress_inline(
         .map_err(|error| CompressionError::LzoSegment { offset, error })
 }
 
+/// The stored form of `content`, without padding at its end, if it is at most `limit_bytes` long. Inline content is
+/// framed in the same way: it has one segment.
+pub(super) fn compress(
+    encoder: &mut lzo1x::Encoder,
+    content: &[u8],
+    sector_bytes: usize,
+    limit_bytes: usize,
+) -> Option<Vec<u8>> {
+    let mut stored = Vec::with_capacity(limit_bytes.saturating_add(worst_segment_bytes(sector_bytes)));
+    stored.extend_from_slice(&[0; LENGTH_BYTES]);
+    for sector in content.chunks(sector_bytes) {
+        let left_in_sector = sector_bytes.saturating_sub(stored.len().checked_rem(sector_bytes)?);
+        if left_in_sector < LENGTH_BYTES {
+            stored.resize(stored.len().saturating_add(left_in_sector), 0);
+        }
+        let length_at = stored.len();
+        stored.extend_from_slice(&[0; LENGTH_BYTES]);
+        let segment_at = stored.len();
+        encoder.compress(sector, &mut stored);
+        if stored.len() > limit_bytes {
+            return None;
+        }
+        let segment_bytes = stored.len().saturating_sub(segment_at);
+        put_length(&mut stored, length_at, segment_bytes)?;
+    }
+    let total_bytes = stored.len();
+    put_length(&mut stored, 0, total_bytes)?;
+    Some(stored)
+}
+
+fn put_length(stored: &mut [u8], at: usize, length: usize) -> Option<()> {
+    let length = u32::try_from(length).ok()?;
+    *stored.get_mut(at..)?.first_chunk_mut::<LENGTH_BYTES>()? = length.to_le_bytes();
+    Some(())
+}
+
 /// The total length, checked: it fits the extent, and uses its last sector.
 fn total_length(stored: &[u8], sector_bytes: usize) -> Result<usize, CompressionError> {
     let total = length_at(stored, 0, stored.len()).unwrap_or(0);

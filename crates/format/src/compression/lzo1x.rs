@@ -26,6 +26,10 @@
 //!
 //! Source: "LZO stream format as understood by Linux' LZO decompressor", the kernel's documentation.
 
+mod encode;
+
+pub(super) use encode::Encoder;
+
 /// What is wrong with an LZO1X stream. Offsets count from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lzo1xError {

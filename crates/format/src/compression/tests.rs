@@ -5,10 +5,10 @@ use proptest::prelude::*;
 
 mod lzo1x_model;
 
-const SECTOR_SIZES: [usize; 5] = [4096, 8192, 16_384, 32_768, 65_536];
+pub(super) const SECTOR_SIZES: [usize; 5] = [4096, 8192, 16_384, 32_768, 65_536];
 
 /// The content of the extents in `tests/data`, which were written by the kernel.
-fn kernel_content(seed: u64, length: usize) -> Vec<u8> {
+pub(super) fn kernel_content(seed: u64, length: usize) -> Vec<u8> {
     const WORDS: [&str; 16] = [
         "extent ", "tree ", "node ", "leaf ", "the ", "of ", "chunk ", "block ", "group ", "a ", "inode ",
         "log ", "root ", "key ", "item ", "\n",
@@ -118,7 +118,7 @@ fn lzo_encode(content: &[u8]) -> Vec<u8> {
 }
 
 /// Content with repetitions near and far, with runs, and with noise, so that encoders use all they have.
-fn content(length: impl Strategy<Value = usize>) -> impl Strategy<Value = Vec<u8>> {
+pub(super) fn content(length: impl Strategy<Value = usize>) -> impl Strategy<Value = Vec<u8>> {
     (
         length,
         proptest::collection::vec((any::<u8>(), any::<u16>(), 1_usize..600), 1..200),

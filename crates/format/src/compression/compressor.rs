@@ -1,0 +1,179 @@
+//! Compression of extents, into what [`super::decompress`] and the kernel read.
+//!
+//! One call is one extent: at most 128 KiB of content. Contexts are kept from one extent to the next, so a thread
+//! that compresses keeps one [`Compressor`].
+//!
+//! An extent is only worth compressing if it needs at least one sector less: otherwise there is no answer, and as
+//! soon as that is certain the work stops. Inline content, which is not rounded to sectors, has to become shorter.
+//!
+//! Source: btrfs(5), section "Compression": limits, levels and their defaults.
+
+use super::{lzo, lzo1x};
+use crate::file_extent::{COMPRESSED_EXTENT_BYTES_MAX, Compression};
+use ::zstd::zstd_safe::{CCtx, CParameter, ResetDirective};
+use flate2::{Compress, FlushCompress, Status};
+
+/// An algorithm and how hard it tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CompressionMethod {
+    compression: Compression,
+    level: i8,
+}
+
+impl CompressionMethod {
+    /// The algorithm at its default level: 3 for zlib and for zstd; LZO has none.
+    #[must_use]
+    pub const fn new(compression: Compression) -> Self {
+        let level = match compression {
+            Compression::Zlib | Compression::Zstd => 3,
+            Compression::None | Compression::Lzo => 0,
+        };
+        Self { compression, level }
+    }
+
+    /// The algorithm at this level, as near to it as there is one: 1 to 9 for zlib, -15 to 15 without 0 for zstd. 0
+    /// means the default.
+    #[must_use]
+    pub fn with_level(compression: Compression, level: i32) -> Self {
+        let default = Self::new(compression);
+        let limits = match compression {
+            _ if level == 0 => return default,
+            Compression::Zlib => 1..=9,
+            Compression::Zstd => -15..=15,
+            Compression::None | Compression::Lzo => return default,
+        };
+        let level = level.clamp(*limits.start(), *limits.end());
+        Self {
+            compression,
+            level: i8::try_from(level).unwrap_or(default.level),
+        }
+    }
+
+    /// The algorithm.
+    #[must_use]
+    pub const fn compression(self) -> Compression {
+        self.compression
+    }
+
+    /// The level; 0 where there are none.
+    #[must_use]
+    pub const fn level(self) -> i8 {
+        self.level
+    }
+}
+
+/// Encoders that are kept from one extent to the next. Made as they are first needed.
+#[derive(Default)]
+pub struct Compressor {
+    zlib: Option<(i8, Compress)>,
+    zstd: Option<CCtx<'static>>,
+    lzo: Option<lzo1x::Encoder>,
+}
+
+impl core::fmt::Debug for Compressor {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Compressor").finish_non_exhaustive()
+    }
+}
+
+impl Compressor {
+    /// Without any encoder yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The stored form of a regular extent of this content: whole sectors, padded with zeros, and at least one sector
+    /// less than the content takes. `None` when that cannot be reached, or when the content is empty or longer than
+    /// [`COMPRESSED_EXTENT_BYTES_MAX`].
+    pub fn compress(
+        &mut self,
+        method: CompressionMethod,
+        content: &[u8],
+        sector_bytes: usize,
+    ) -> Option<Vec<u8>> {
+        let sectors_bytes = content.len().checked_next_multiple_of(sector_bytes)?;
+        let limit_bytes = sectors_bytes.checked_sub(sector_bytes)?;
+        let mut stored = self.encode(method, content, limit_bytes, sector_bytes)?;
+        stored.resize(stored.len().checked_next_multiple_of(sector_bytes)?, 0);
+        Some(stored)
+    }
+
+    /// The stored form of inline content, at most `limit_bytes` long and shorter than the content, which is at most a
+    /// sector long. `None` when that cannot be reached.
+    pub fn compress_inline(
+        &mut self,
+        method: CompressionMethod,
+        content: &[u8],
+        sector_bytes: usize,
+        limit_bytes: usize,
+    ) -> Option<Vec<u8>> {
+        if content.len() > sector_bytes {
+            return None;
+        }
+        let limit_bytes = limit_bytes.min(content.len().checked_sub(1)?);
+        self.encode(method, content, limit_bytes, sector_bytes)
+    }
+
+    fn encode(
+        &mut self,
+        method: CompressionMethod,
+        content: &[u8],
+        limit_bytes: usize,
+        sector_bytes: usize,
+    ) -> Option<Vec<u8>> {
+        let is_too_long = u64::try_from(content.len()).is_ok_and(|bytes| bytes > COMPRESSED_EXTENT_BYTES_MAX);
+        if limit_bytes == 0 || is_too_long {
+            return None;
+        }
+        match method.compression {
+            Compression::None => None,
+            Compression::Zlib => self.encode_zlib(method.level, content, limit_bytes),
+            Compression::Zstd => self.encode_zstd(method.level, content, limit_bytes),
+            Compression::Lzo => {
+                let encoder = self.lzo.get_or_insert_with(lzo1x::Encoder::new);
+                lzo::compress(encoder, content, sector_bytes, limit_bytes)
+            }
+        }
+    }
+
+    fn encode_zlib(&mut self, level: i8, content: &[u8], limit_bytes: usize) -> Option<Vec<u8>> {
+        let encoder = match &mut self.zlib {
+            Some((present, encoder)) if *present == level => {
+                encoder.reset();
+                encoder
+            }
+            other => {
+                let wanted = flate2::Compression::new(u32::try_from(level).ok()?);
+                &mut other.insert((level, Compress::new(wanted, true))).1
+            }
+        };
+        let mut stored = vec![0; limit_bytes];
+        let status = encoder.compress(content, &mut stored, FlushCompress::Finish);
+        if !matches!(status, Ok(Status::StreamEnd)) {
+            return None;
+        }
+        stored.truncate(usize::try_from(encoder.total_out()).ok()?);
+        Some(stored)
+    }
+
+    /// A frame of known length has a window of no more than that: 128 KiB at most, which is what the kernel's
+    /// decoder has room for.
+    fn encode_zstd(&mut self, level: i8, content: &[u8], limit_bytes: usize) -> Option<Vec<u8>> {
+        let encoder = match &mut self.zstd {
+            Some(encoder) => encoder,
+            none => none.insert(CCtx::try_create()?),
+        };
+        encoder.reset(ResetDirective::SessionAndParameters).ok()?;
+        encoder
+            .set_parameter(CParameter::CompressionLevel(i32::from(level)))
+            .ok()?;
+        let mut stored = vec![0; limit_bytes];
+        let stored_bytes = encoder.compress2(stored.as_mut_slice(), content).ok()?;
+        stored.truncate(stored_bytes);
+        Some(stored)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! An encoder of LZO1X: greedy, one look at one earlier place for each position.
+//!
+//! A table remembers, by a hash of the next four bytes, where they were last seen. Where they are the same there,
+//! the match is made as long as it goes; elsewhere the position moves on, in larger steps the longer nothing was
+//! found. Matches are at least four bytes long and go back up to [`DISTANCE_MAX`]; which instruction says so
+//! depends on both (the table in the documentation of the decoder). Noise grows by one byte in 255 and the end
+//! mark.
+//!
+//! Streams begin with a literal, so never with 17, which would mean the run-length extension.
+
+use super::END_DISTANCE;
+
+/// The most content of one stream: places are kept in 16 bits.
+pub(in crate::compression) const CONTENT_BYTES_MAX: usize = 1 << 16;
+
+/// The farthest that a match goes back.
+const DISTANCE_MAX: usize = 49_151;
+const WORD_BYTES: usize = 4;
+const TABLE_BITS: u32 = 13;
+/// How many positions without a match make the steps longer by one.
+const STEP_SHIFT: u32 = 5;
+
+/// The table, kept from one stream to the next.
+pub(in crate::compression) struct Encoder {
+    places: Box<[u16]>,
+}
+
+impl Encoder {
+    pub(in crate::compression) fn new() -> Self {
+        Self {
+            places: vec![0; 1 << TABLE_BITS].into_boxed_slice(),
+        }
+    }
+
+    /// Appends the stream of `content` to `out`. Beyond [`CONTENT_BYTES_MAX`] there are only literals.
+    pub(in crate::compression) fn compress(&mut self, content: &[u8], out: &mut Vec<u8>) {
+        self.places.fill(0);
+        let mut stream = Stream {
+            start: out.len(),
+            out,
+        };
+        let searched = content.get(..CONTENT_BYTES_MAX).unwrap_or(content);
+        let mut position = 0_usize;
+        let mut literals_from = 0_usize;
+        while let Some(word) = word_at(searched, position) {
+            let Some(distance) = self.seen_before(searched, word, position) else {
+                let tried = position.saturating_sub(literals_from);
+                position = position.saturating_add(1).saturating_add(tried >> STEP_SHIFT);
+                continue;
+            };
+            let length = common_length(searched, position.saturating_sub(distance), position);
+            stream.literals(searched.get(literals_from..position).unwrap_or_default());
+            stream.a_match(distance, length);
+            position = position.saturating_add(length);
+            literals_from = position;
+        }
+        stream.literals(content.get(literals_from..).unwrap_or_default());
+        stream.out.extend_from_slice(&[0x11, 0, 0]);
+    }
+
+    /// How far back the word at `position` stands as well, where the table knows it; remembers this place.
+    #[inline]
+    fn seen_before(&mut self, content: &[u8], word: u32, position: usize) -> Option<usize> {
+        let slot = usize::try_from(word.wrapping_mul(0x9e37_79b1) >> (u32::BITS - TABLE_BITS)).ok()?;
+        let place = self.places.get_mut(slot)?;
+        let before = usize::from(core::mem::replace(place, u16::try_from(position).ok()?));
+        let distance = position.checked_sub(before)?;
+        let is_near = (1..=DISTANCE_MAX).contains(&distance);
+        (is_near && word_at(content, before) == Some(word)).then_some(distance)
+    }
+}
+
+#[inline]
+fn word_at(content: &[u8], position: usize) -> Option<u32> {
+    let word = content.get(position..)?.first_chunk::<WORD_BYTES>()?;
+    Some(u32::from_le_bytes(*word))
+}
+
+/// How many bytes from `earlier` and from `later` on are the same, up to the end of the content.
+#[inline]
+fn common_length(content: &[u8], earlier: usize, later: usize) -> usize {
+    let later_part = content.get(later..).unwrap_or_default();
+    let earlier_part = content.get(earlier..).unwrap_or_default();
+    let mut length = 0_usize;
+    let (own, _) = later_part.as_chunks::<8>();
+    let (other, _) = earlier_part.as_chunks::<8>();
+    for (own, other) in own.iter().zip(other) {
+        let different = u64::from_le_bytes(*own) ^ u64::from_le_bytes(*other);
+        if different != 0 {
+            let same = usize::try_from(different.trailing_zeros() >> 3).unwrap_or(0);
+            return length.saturating_add(same);
+        }
+        length = length.saturating_add(8);
+    }
+    let rest = later_part
+        .iter()
+        .skip(length)
+        .zip(earlier_part.iter().skip(length));
+    length.saturating_add(rest.take_while(|(own, other)| own == other).count())
+}
+
+struct Stream<'a> {
+    out: &'a mut Vec<u8>,
+    /// Where the stream begins in `out`.
+    start: usize,
+}
+
+impl Stream<'_> {
+    /// Literals before a match or the end.
+    fn literals(&mut self, literals: &[u8]) {
+        let count = literals.len();
+        if count == 0 {
+            return;
+        }
+        let is_first = self.out.len() == self.start;
+        if let (true, Ok(few @ 1..=238)) = (is_first, u8::try_from(count)) {
+            self.out.push(few.saturating_add(17));
+        } else if let (false, Ok(few @ 1..=3)) = (is_first, u8::try_from(count)) {
+            // The second byte from the end of every match has two bits for them.
+            let at = self.out.len().saturating_sub(2);
+            if let Some(byte) = self.out.get_mut(at) {
+                *byte |= few;
+            }
+        } else {
+            self.number(0, 3, 15, count);
+        }
+        self.out.extend_from_slice(literals);
+    }
+
+    fn a_match(&mut self, distance: usize, length: usize) {
+        let last = distance.saturating_sub(1);
+        if length <= 8 && distance <= 2048 {
+            // Lengths 3 and 4 have the code 01L, 5 to 8 the code 1LL: together, the length less 1 from bit 5 on.
+            let code = (length.saturating_sub(1) << 5) | ((last & 7) << 2);
+            self.out.extend_from_slice(&[low(code), low(last >> 3)]);
+        } else if distance <= END_DISTANCE {
+            self.number(0x20, 2, 31, length);
+            self.word(last << 2);
+        } else {
+            let beyond = distance.saturating_sub(END_DISTANCE);
+            let far = (beyond >> 11) & 8;
+            self.number(low(0x10 | far), 2, 7, length);
+            self.word((beyond & 0x3fff) << 2);
+        }
+    }
+
+    /// A code with `number` less `base` in its low bits, where they hold it (`most` at most, never zero); else zero
+    /// there and an extension.
+    fn number(&mut self, code: u8, base: usize, most: usize, number: usize) {
+        let less = number.saturating_sub(base);
+        if less <= most {
+            self.out.push(code | low(less));
+            return;
+        }
+        self.out.push(code);
+        let mut rest = less.saturating_sub(most);
+        while rest > 255 {
+            self.out.push(0);
+            rest = rest.saturating_sub(255);
+        }
+        self.out.push(low(rest));
+    }
+
+    fn word(&mut self, word: usize) {
+        self.out.extend_from_slice(&[low(word), low(word >> 8)]);
+    }
+}
+
+/// The lowest eight bits.
+fn low(number: usize) -> u8 {
+    let [byte, ..] = number.to_le_bytes();
+    byte
+}
