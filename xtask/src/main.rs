@@ -19,8 +19,8 @@ cargo xtask CHORE
   bench NAME [WORDS]   benchmarks, both sides in one run: read, send, sweep, tiny
   fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]
                        fuzz targets with coverage, and what they reached
-  soak [--seed N] [--seconds N]
-                       deep random runs against the kernel
+  soak [--seed N] [--seconds N] [--histories N | --seeds N,N…]
+                       deep random runs against the kernel; with --histories or --seeds only sends
   docs                 writes docs/commands.md from the command table
   tour-image           makes the volume that `buttress tour` shows (needs root)
 ";

@@ -43,6 +43,8 @@ pub struct Format {
     pub name: &'static str,
     /// The options of `send`, the same for both senders.
     pub options: &'static [&'static str],
+    /// Whether it can say that a range becomes a hole.
+    pub says_holes: bool,
 }
 
 /// The formats that are tested.
@@ -50,13 +52,16 @@ pub const FORMATS: [Format; 3] = [
     Format {
         name: "v1",
         options: &[],
+        says_holes: false,
     },
     Format {
         name: "v2",
         options: &["--proto", "2"],
+        says_holes: true,
     },
     Format {
         name: "compressed",
         options: &["--proto", "2", "--compressed-data"],
+        says_holes: true,
     },
 ];

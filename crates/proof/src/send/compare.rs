@@ -1,7 +1,7 @@
 //! Compares a received tree with the snapshot that was sent, and with what the kernel's stream makes of it.
 
 use super::tree::{Place, Ranges, Tree};
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use buttress_oracle::manifest::{expect_equal, shown};
 use std::collections::HashMap;
 
@@ -29,15 +29,39 @@ pub fn same_but_for_times_of_directories(what: &str, source: &Tree, received: &T
 }
 
 /// Holes are those of the snapshot or those that the kernel's stream makes: where both have data there is
-/// data, where neither has there is none. (Some streams can only say a hole by writing zeros.)
-pub fn same_holes(what: &str, source: &Tree, kernel: &Tree, received: &Tree) -> Result<()> {
+/// data, where neither has there is none.
+///
+/// A file that the kernel's stream gets wrong, or does not make, says nothing about holes: the snapshot alone is
+/// right then.
+///
+/// A stream that cannot say holes writes zeros, and leaves those that streams before it wrote: `before` is what the
+/// receiver had, where it is such a stream. (The kernel's has a hole there when a clone happened to bring one, which
+/// is a matter of which reference it finds first.)
+pub fn same_holes(
+    what: &str,
+    source: &Tree,
+    kernel: Option<&Tree>,
+    received: &Tree,
+    before: Option<&Tree>,
+) -> Result<()> {
     let empty = Ranges::new();
+    let content = |tree: &Tree, path: &[u8]| {
+        let entry = tree.manifest.get(path)?;
+        Some((entry.size, entry.data.clone()))
+    };
     for (path, found) in &received.data {
         let of = |tree: &'_ Tree| tree.data.get(path).unwrap_or(&empty).clone();
-        let (source, kernel) = (of(source), of(kernel));
+        let reference = kernel.filter(|kernel| content(kernel, path) == content(source, path));
+        let source = of(source);
+        let kernel = reference.map_or_else(|| source.clone(), of);
         let needed = intersection(&source, &kernel);
-        let allowed = union(&source, &kernel);
+        let mut allowed = union(&source, &kernel);
+        if let Some(before) = before {
+            // A file that moved had its zeros elsewhere.
+            allowed = union(&allowed, before.data.get(path).unwrap_or(found));
+        }
         if intersection(&needed, found) != needed || intersection(&allowed, found) != *found {
+            let kernel = reference.map(of);
             bail!(
                 "{what}: {} has data in {found:?}; the snapshot in {source:?}, the kernel's stream makes {kernel:?}",
                 shown(path)
@@ -84,8 +108,14 @@ type BlockName<'a> = (usize, &'a [u8], u64);
 
 /// Blocks that lie at one place after the kernel's streams lie at one place after ours, over all snapshots
 /// of a history. Blocks that are holes in ours are left to [`same_holes`].
+///
+/// Where a block could be cloned from several files, the choice is free (the kernel takes the first reference in the
+/// order of its extent tree that is long enough): a block may then share with others than in the kernel's, as long
+/// as all of ours together take no more blocks.
 pub fn same_sharing(what: &str, kernel: &[Option<Tree>], received: &[Option<Tree>]) -> Result<()> {
+    let users = users(received);
     let mut places: HashMap<Place, (Place, BlockName<'_>)> = HashMap::new();
+    let mut otherwise = None;
     for (number, (kernel, received)) in kernel.iter().zip(received).enumerate() {
         let (Some(kernel), Some(received)) = (kernel, received) else {
             continue;
@@ -100,20 +130,40 @@ pub fn same_sharing(what: &str, kernel: &[Option<Tree>], received: &[Option<Tree
                 };
                 let block = (number, path.as_slice(), *offset);
                 let (first_place, first) = places.entry(*place).or_insert((*our_place, block));
-                if first_place != our_place {
-                    bail!(
-                        "{what}: the kernel's stream shares snapshot {} {} at {} with snapshot {number} {} at \
-                         {offset}, this one does not",
-                        first.0,
-                        shown(first.1),
-                        first.2,
-                        shown(path)
-                    );
+                if first_place == our_place {
+                    continue;
                 }
+                let difference = format!(
+                    "{what}: the kernel's stream shares snapshot {} {} at {} with snapshot {number} {} at \
+                     {offset}, this one does not",
+                    first.0,
+                    shown(first.1),
+                    first.2,
+                    shown(path)
+                );
+                ensure!(users.get(our_place).is_some_and(|users| *users > 1), difference);
+                otherwise.get_or_insert(difference);
             }
         }
     }
+    if let Some(difference) = otherwise {
+        let (ours, kernels) = (users.len(), self::users(kernel).len());
+        ensure!(
+            ours <= kernels,
+            "{difference}, and takes {ours} blocks, not {kernels}"
+        );
+    }
     Ok(())
+}
+
+/// How many blocks of files lie at each place.
+fn users(trees: &[Option<Tree>]) -> HashMap<Place, u64> {
+    let mut users = HashMap::new();
+    let files = trees.iter().flatten().flat_map(|tree| tree.places.values());
+    for place in files.flat_map(|blocks| blocks.values()) {
+        *users.entry(*place).or_default() += 1;
+    }
+    users
 }
 
 #[cfg(test)]
@@ -133,13 +183,36 @@ mod tests {
     #[test]
     fn holes_are_the_snapshots_or_the_kernels() {
         let (source, kernel) = (tree(&[(0, 4), (8, 12)], &[]), tree(&[(0, 8)], &[]));
-        let holds = |data: &[(u64, u64)]| same_holes("", &source, &kernel, &tree(data, &[])).is_ok();
+        let holds =
+            |data: &[(u64, u64)]| same_holes("", &source, Some(&kernel), &tree(data, &[]), None).is_ok();
         assert!(holds(&[(0, 4), (8, 12)]), "as the snapshot");
         assert!(holds(&[(0, 8)]), "as the kernel");
         assert!(holds(&[(0, 12)]), "both hold data somewhere");
         assert!(holds(&[(0, 4)]), "both leave holes somewhere");
         assert!(!holds(&[(0, 2)]), "data is missing where both have it");
         assert!(!holds(&[(0, 16)]), "data is where neither has it");
+    }
+
+    #[test]
+    fn a_file_that_the_kernel_gets_wrong_says_nothing_about_holes() {
+        let source = tree(&[(8, 12)], &[]);
+        let mut wrong = tree(&[(0, 12)], &[]);
+        let holds =
+            |kernel: &Tree| same_holes("", &source, Some(kernel), &tree(&[(0, 12)], &[]), None).is_ok();
+        assert!(holds(&wrong));
+        wrong.manifest.get_mut(b"f".as_slice()).unwrap().size = 1;
+        assert!(!holds(&wrong));
+    }
+
+    #[test]
+    fn zeros_stay_where_no_stream_can_say_a_hole() {
+        let source = tree(&[(8, 12)], &[]);
+        let holds = |before: &[(u64, u64)]| {
+            let before = tree(before, &[]);
+            same_holes("", &source, None, &tree(&[(0, 12)], &[]), Some(&before)).is_ok()
+        };
+        assert!(holds(&[(0, 10)]));
+        assert!(!holds(&[(4, 10)]));
     }
 
     #[test]
@@ -153,6 +226,10 @@ mod tests {
         assert!(
             ours(&[(0, (7, 0)), (4096, (7, 0)), (8192, (7, 0))]),
             "more is shared"
+        );
+        assert!(
+            ours(&[(0, (7, 0)), (4096, (9, 0)), (8192, (9, 0))]),
+            "it shares otherwise"
         );
         assert!(!ours(&[(0, (7, 0)), (4096, (7, 4096)), (8192, (9, 0))]));
         assert!(!ours(&[(0, (7, 0)), (4096, (8, 0)), (8192, (9, 0))]));

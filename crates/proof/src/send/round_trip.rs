@@ -95,19 +95,20 @@ impl RoundTrip<'_> {
         for stream in &theirs {
             wire::check(stream).with_context(|| stream.display().to_string())?;
         }
-        let kernel = receive(pair, history, &theirs).and_then(|trees| {
-            for (number, source, tree) in sent(sources, &trees) {
-                same_but_for_times_of_directories(&format!("s{number}, {}", format.name), source, tree)?;
-            }
-            Ok(trees)
-        });
+        let kernel = receive(pair, history, &theirs);
+        let verdict = match &kernel {
+            Ok(trees) => sent(sources, trees).try_for_each(|(number, source, tree)| {
+                same_but_for_times_of_directories(&format!("s{number}, {}", format.name), source, tree)
+            }),
+            Err(error) => Err(anyhow::anyhow!("{error:#}")),
+        };
         let mut sums = Sums {
             ours: 0,
             kernel: bytes(&theirs)?,
-            kernel_wrong: u64::from(kernel.is_err()),
+            kernel_wrong: u64::from(verdict.is_err()),
         };
         if self.sender == Sender::Kernel {
-            kernel.context("the kernel's own streams")?;
+            verdict.context("the kernel's own streams")?;
             return Ok(sums);
         }
         let ours = send(self.sender, format, &pair.source, history, made, folder)?;
@@ -116,14 +117,21 @@ impl RoundTrip<'_> {
         for (number, source, tree) in sent(sources, &received) {
             let what = format!("s{number}, {}", format.name);
             same_content(&what, source, tree)?;
-            let reference = match &kernel {
-                Ok(kernel) => kernel.get(number).and_then(Option::as_ref),
-                Err(_) => None,
-            };
-            same_holes(&what, source, reference.unwrap_or(source), tree)?;
+            let reference = kernel.as_ref().ok().and_then(|trees| trees.get(number)?.as_ref());
+            let transfer = history
+                .transfers
+                .iter()
+                .find(|transfer| transfer.snapshot == number);
+            let before = transfer
+                .and_then(|transfer| transfer.parent)
+                .filter(|_| !format.says_holes)
+                .and_then(|parent| received.get(parent)?.as_ref());
+            same_holes(&what, source, reference, tree, before)?;
         }
         // Where the kernel's streams are wrong, the snapshot alone says what is right.
-        if let Ok(kernel) = &kernel {
+        if verdict.is_ok()
+            && let Ok(kernel) = &kernel
+        {
             same_sharing(format.name, kernel, &received)?;
             ensure!(
                 sums.ours <= sums.kernel,

@@ -1,7 +1,8 @@
 //! What a snapshot holds: names, attributes, content, holes, shared extents.
 //!
 //! Content and holes are kept apart, because a stream may say the same content with and without a hole:
-//! content is the blocks that are not all zeros, and the map of holes is what SEEK_HOLE shows.
+//! content is the blocks that are not all zeros, and the map of holes is what FIEMAP shows, preallocated ranges
+//! being holes.
 //!
 //! Shared extents come from the file extent items, read by the library from the image: unlike FIEMAP they
 //! tell which part of a compressed extent a range uses. Where an extent is not compressed, FIEMAP, asked
@@ -30,7 +31,7 @@ pub type Place = (u64, u64);
 pub struct Tree {
     /// All but holes and places; the `data` of an entry has the runs of blocks that are not all zeros.
     pub manifest: Manifest,
-    /// Where SEEK_DATA finds data, by path.
+    /// What FIEMAP shows as written, by path.
     pub data: BTreeMap<Vec<u8>, Ranges>,
     /// Where the blocks of files lie, by path and offset.
     pub places: BTreeMap<Vec<u8>, BTreeMap<u64, Place>>,
@@ -42,9 +43,9 @@ pub struct Tree {
 pub fn of_snapshot(top: &Path) -> Result<Tree> {
     let mut data = BTreeMap::new();
     let mut manifest = of_directory_by(top, |path, file, entry| {
-        let ranges = data_ranges(file, entry.size)?;
-        entry.data = blocks_with_content(file, &ranges)?;
-        data.insert(path.to_vec(), ranges);
+        entry.data = blocks_with_content(file, &data_ranges(file, entry.size)?)?;
+        let place = top.join(std::ffi::OsStr::from_bytes(path));
+        data.insert(path.to_vec(), written_ranges(&place, entry.size)?);
         Ok(())
     })?;
     manifest.retain(|_, entry| !entry.made_up);
@@ -65,6 +66,27 @@ pub fn of_snapshot(top: &Path) -> Result<Tree> {
         data,
         places: BTreeMap::new(),
     })
+}
+
+/// The ranges that were written, up to the end of the file. (SEEK_HOLE does not find preallocated ranges that come
+/// after data and reach to the end of the file.)
+fn written_ranges(path: &Path, size: u64) -> Result<Ranges> {
+    let mut ranges = Ranges::new();
+    for extent in fiemap::fiemap(path)? {
+        let extent = extent?;
+        let (start, end) = (
+            extent.fe_logical,
+            (extent.fe_logical + extent.fe_length).min(size),
+        );
+        if extent.fe_flags.contains(fiemap::FiemapExtentFlags::UNWRITTEN) || start >= end {
+            continue;
+        }
+        match ranges.last_mut() {
+            Some(last) if last.1 == start => last.1 = end,
+            _ => ranges.push((start, end)),
+        }
+    }
+    Ok(ranges)
 }
 
 fn blocks_with_content(file: &File, ranges: &Ranges) -> Result<Vec<DataRange>> {

@@ -10,6 +10,7 @@ use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::send::round_trip::{RoundTrip, Sums};
 use buttress_proof::send::volumes::Flavour;
 use buttress_proof::send::{FORMATS, Sender};
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -39,25 +40,64 @@ fn seeded(seed: u64, sender: Sender) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Seeds count up from `first_seed` until the time is over; several threads share them. Failures are gathered,
-/// because the rest of a night should not be lost to the first of them.
-fn soak(first_seed: u64, time: Duration) -> Result<Outcome> {
+/// Which seeds a soak runs.
+enum Seeds {
+    /// From the first on, until this time is over or this many have run.
+    From(u64, Duration, u64),
+    /// These.
+    List(Vec<u64>),
+}
+
+impl Seeds {
+    /// What the environment asks for: `BUTTRESS_SOAK_SEEDS` (a list with commas), or `BUTTRESS_SOAK_SECONDS` with
+    /// `BUTTRESS_SOAK_SEED` (the first) and `BUTTRESS_SOAK_HISTORIES` (how many at most).
+    fn from_environment() -> Option<Self> {
+        let text = |name: &str| std::env::var(name).ok();
+        let number = |name: &str| text(name).and_then(|text| text.parse::<u64>().ok());
+        if let Some(list) = text("BUTTRESS_SOAK_SEEDS") {
+            let seeds = list.split(',').filter_map(|seed| seed.trim().parse().ok());
+            return Some(Self::List(seeds.collect()));
+        }
+        let seconds = number("BUTTRESS_SOAK_SECONDS")?;
+        Some(Self::From(
+            number("BUTTRESS_SOAK_SEED").unwrap_or(1),
+            Duration::from_secs(seconds),
+            number("BUTTRESS_SOAK_HISTORIES").unwrap_or(u64::MAX),
+        ))
+    }
+
+    /// The seed of the history `number`, unless it is not to run any more.
+    fn get(&self, number: u64, start: Instant) -> Option<u64> {
+        match self {
+            Self::From(first, time, histories) => {
+                (start.elapsed() < *time && number < *histories).then(|| first + number)
+            }
+            Self::List(seeds) => seeds.get(usize::try_from(number).ok()?).copied(),
+        }
+    }
+}
+
+/// Several threads share the seeds. Failures are gathered, because the rest of a night should not be lost to the
+/// first of them.
+fn soak(seeds: &Seeds) -> Result<Outcome> {
     if let Some(reason) = kernel_missing() {
         return Ok(Outcome::Skipped(reason));
     }
     let start = Instant::now();
-    let next = AtomicU64::new(first_seed);
-    let gathered = Mutex::new((Sums::default(), Vec::new()));
+    let next = AtomicU64::new(0);
+    let gathered = Mutex::new((Sums::default(), BTreeSet::new(), BTreeSet::new()));
     let worker = || {
-        while start.elapsed() < time {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
+        while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed), start) {
             let result = one(seed, Sender::under_test());
             let mut gathered = gathered.lock().unwrap_or_else(|poison| poison.into_inner());
             match result {
-                Ok(sums) => gathered.0 += sums,
+                Ok(sums) => {
+                    gathered.0 += sums;
+                    gathered.1.insert(seed);
+                }
                 Err(error) => {
                     println!("soak: seed {seed}: {error:#}");
-                    gathered.1.push(seed);
+                    gathered.2.insert(seed);
                 }
             }
         }
@@ -68,18 +108,20 @@ fn soak(first_seed: u64, time: Duration) -> Result<Outcome> {
             scope.spawn(worker);
         }
     });
-    let (sums, failed) = gathered.into_inner().unwrap_or_else(|poison| poison.into_inner());
-    let end = next.into_inner();
+    let (sums, passed, failed) = gathered.into_inner().unwrap_or_else(|poison| poison.into_inner());
+    let all = passed.union(&failed);
     println!(
-        "soak: {} histories, seeds [{first_seed}, {end}): {sums}",
-        end - first_seed
+        "soak: {} histories passed and {} failed, seeds {} to {}: {sums}",
+        passed.len(),
+        failed.len(),
+        all.clone().min().unwrap_or(&0),
+        all.max().unwrap_or(&0),
     );
     ensure!(failed.is_empty(), "{} seeds failed: {failed:?}", failed.len());
     Ok(Outcome::Passed)
 }
 
 pub fn cases() -> Vec<Case> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let mut cases: Vec<Case> = (1..=SEEDS)
         .map(|seed| {
             Case::new(format!("histories::seed_{seed:02}"), move || {
@@ -87,11 +129,8 @@ pub fn cases() -> Vec<Case> {
             })
         })
         .collect();
-    if let Some(seconds) = number("BUTTRESS_SOAK_SECONDS") {
-        let seed = number("BUTTRESS_SOAK_SEED").unwrap_or(1);
-        cases.push(Case::new("soak::histories", move || {
-            soak(seed, Duration::from_secs(seconds))
-        }));
+    if let Some(seeds) = Seeds::from_environment() {
+        cases.push(Case::new("soak::histories", move || soak(&seeds)));
     }
     cases
 }

@@ -7,19 +7,26 @@
 //!   can be in it, and its back references tell where.
 //!
 //! A receiver clones whole sectors, or up to the end of the source file where that becomes the end of the target.
+//!
+//! An extent can be written in one file and still preallocated, so that it reads as zeros, in another: only ranges of
+//! one kind are clones of each other.
 
-use crate::send::error::Result;
+use crate::send::error::{Error, Result};
 use crate::send::snapshot::Snapshot;
 use buttress_format::{ByteCount, FileOffset, InodeNumber, Logical};
 use buttress_fs::{DiskExtent, FileRange, RangeKind};
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// How many extents are remembered in each half: about 72 bytes each.
 const SEEN_MAX: usize = 1 << 17;
 
 /// How many ranges of one extent are remembered.
 const RANGES_MAX: usize = 16;
+
+/// How many paths in other snapshots are remembered.
+const PATHS_MAX: usize = 1 << 10;
 
 /// How many ranges of other snapshots are considered for one extent.
 const CANDIDATES_MAX: usize = 64;
@@ -37,6 +44,8 @@ struct Seen {
     length: ByteCount,
     /// The size of the file.
     file_bytes: ByteCount,
+    /// Whether it was not written: it reads as zeros.
+    preallocated: bool,
 }
 
 /// Where a part of a range can be cloned from.
@@ -68,6 +77,17 @@ pub(crate) struct Clones<'a> {
     /// The parent and the clone sources, those of the same volume.
     snapshots: Vec<&'a Snapshot>,
     sector_bytes: u64,
+    /// Paths of sources in those.
+    paths: HashMap<(usize, InodeNumber), Arc<[u8]>>,
+}
+
+/// The extent of a range, and whether it was not written.
+const fn extent_of(range: &FileRange) -> Option<(&DiskExtent, bool)> {
+    match &range.kind {
+        RangeKind::Data(extent) => Some((extent, false)),
+        RangeKind::Preallocated(extent) => Some((extent, true)),
+        RangeKind::Hole | RangeKind::Inline(_) => None,
+    }
 }
 
 impl<'a> Clones<'a> {
@@ -77,17 +97,35 @@ impl<'a> Clones<'a> {
             seen_before: HashMap::new(),
             snapshots: sources.filter(|source| source.shares_volume_with(new)).collect(),
             sector_bytes: u64::from(new.filesystem().sector_bytes()),
+            paths: HashMap::new(),
         }
     }
 
+    /// The snapshot `number`, see [`Source::snapshot`], and a path of one of its inodes.
+    pub(crate) fn path(&mut self, number: usize, inode: InodeNumber) -> Result<(&'a Snapshot, Arc<[u8]>)> {
+        let snapshot = self
+            .snapshot(number)
+            .ok_or(Error::Options("a clone source that is not one of the send"))?;
+        if let Some(path) = self.paths.get(&(number, inode)) {
+            return Ok((snapshot, Arc::clone(path)));
+        }
+        let paths = snapshot.filesystem().inode_paths(snapshot.location(inode))?;
+        let path: Arc<[u8]> = paths.into_iter().next().unwrap_or_default().into();
+        if self.paths.len() >= PATHS_MAX {
+            self.paths.clear();
+        }
+        self.paths.insert((number, inode), Arc::clone(&path));
+        Ok((snapshot, path))
+    }
+
     /// The snapshot that a source is in.
-    pub(crate) fn snapshot(&self, number: usize) -> Option<&'a Snapshot> {
+    fn snapshot(&self, number: usize) -> Option<&'a Snapshot> {
         self.snapshots.get(number).copied()
     }
 
     /// Takes note of a range that the receiver has from now on.
     pub(crate) fn remember(&mut self, inode: InodeNumber, range: &FileRange, file_bytes: ByteCount) {
-        let RangeKind::Data(extent) = &range.kind else {
+        let Some((extent, preallocated)) = extent_of(range) else {
             return;
         };
         let seen = Seen {
@@ -96,6 +134,7 @@ impl<'a> Clones<'a> {
             inside: extent.offset,
             length: range.length,
             file_bytes,
+            preallocated,
         };
         if let Some(ranges) = self.seen_before.get_mut(&extent.logical) {
             return add(ranges, seen);
@@ -108,7 +147,7 @@ impl<'a> Clones<'a> {
 
     /// All that a range may be cloned from.
     pub(crate) fn candidates(&self, range: &FileRange) -> Result<Vec<Candidate>> {
-        let RangeKind::Data(extent) = &range.kind else {
+        let Some((extent, _)) = extent_of(range) else {
             return Ok(Vec::new());
         };
         let seen = self
@@ -138,11 +177,10 @@ impl<'a> Clones<'a> {
         range: &FileRange,
         file_bytes: ByteCount,
     ) -> Option<Source> {
-        let RangeKind::Data(extent) = &range.kind else {
-            return None;
-        };
+        let (extent, preallocated) = extent_of(range)?;
         candidates
             .iter()
+            .filter(|candidate| candidate.seen.preallocated == preallocated)
             .filter_map(|candidate| self.overlap(candidate, range, extent, file_bytes))
             .min_by_key(|source| (source.offset, core::cmp::Reverse(source.length)))
     }
@@ -198,7 +236,7 @@ impl<'a> Clones<'a> {
         let Some(range) = file.extents_from(offset)?.next().transpose()? else {
             return Ok(None);
         };
-        let RangeKind::Data(used) = &range.kind else {
+        let Some((used, preallocated)) = extent_of(&range) else {
             return Ok(None);
         };
         Ok((used.logical == extent.logical).then_some(Seen {
@@ -207,6 +245,7 @@ impl<'a> Clones<'a> {
             inside: used.offset,
             length: range.length,
             file_bytes: item.size,
+            preallocated,
         }))
     }
 

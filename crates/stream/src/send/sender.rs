@@ -6,7 +6,7 @@
 use crate::command::Command;
 use crate::send::attributes::{self, CAPABILITY, Times};
 use crate::send::clones::Clones;
-use crate::send::content::{Content, Sources};
+use crate::send::content::{Content, Sources, Stream};
 use crate::send::error::{NamesProblem, Result};
 use crate::send::inode::{Attribute, InodeState, State};
 use crate::send::items::{Difference, Gatherer, Visitor};
@@ -69,6 +69,7 @@ pub(crate) fn send_commands<'a>(
         sources: Sources {
             new,
             old,
+            one_volume: old.is_some_and(|old| old.shares_volume_with(new)),
             clones: Clones::new(new, old.into_iter().chain(&options.clone_sources)),
             stored: StoredReader::new(new.filesystem())?,
             compressed_data: options.compressed_data,
@@ -146,12 +147,8 @@ impl Visitor for Sender<'_, '_> {
         attributes::send_xattrs(inode, &path, !owner, self.output)?;
         let content = if new.mode & KIND == REGULAR {
             let path = Arc::clone(&path);
-            let mut content = Content::new(&self.sources, inode.number, path, old, new, self.output)?;
-            let other_volume = self
-                .sources
-                .old
-                .is_some_and(|old| !old.shares_volume_with(self.sources.new));
-            if old.is_some() && other_volume {
+            let mut content = Content::new(inode.number, path, old, new, &mut self.stream())?;
+            if old.is_some() && !self.sources.one_volume {
                 content.everything();
             }
             Some(content)
@@ -175,7 +172,14 @@ impl Visitor for Sender<'_, '_> {
 
     fn extent(&mut self, difference: &Difference<'_>) -> Result<()> {
         match self.current.as_mut().and_then(|current| current.content.as_mut()) {
-            Some(content) => content.extent(difference, &mut self.sources, &mut self.names, self.output),
+            Some(content) => content.extent(
+                difference,
+                &mut Stream {
+                    sources: &mut self.sources,
+                    names: &mut self.names,
+                    output: self.output,
+                },
+            ),
             None => Ok(()),
         }
     }
@@ -185,7 +189,7 @@ impl Visitor for Sender<'_, '_> {
             return Ok(());
         };
         let wrote = match current.content.take() {
-            Some(content) => content.finish(&mut self.sources, &mut self.names, self.output)?,
+            Some(content) => content.finish(&mut self.stream())?,
             None => false,
         };
         let old = current.old.as_ref();
@@ -205,7 +209,15 @@ impl Visitor for Sender<'_, '_> {
     }
 }
 
-impl Sender<'_, '_> {
+impl<'a> Sender<'a, '_> {
+    const fn stream(&mut self) -> Stream<'_, 'a> {
+        Stream {
+            sources: &mut self.sources,
+            names: &mut self.names,
+            output: self.output,
+        }
+    }
+
     /// Makes a new inode, and returns its path.
     fn create(&mut self, inode: &InodeState, new: &InodeItem) -> Result<Vec<u8>> {
         let number = inode.number;

@@ -14,6 +14,7 @@ pub fn situations() -> Vec<Named> {
     situations.extend(ends());
     situations.extend(patterns());
     situations.extend(other_snapshots());
+    situations.extend(preallocated());
     situations
 }
 
@@ -268,6 +269,51 @@ fn other_snapshots() -> Vec<Named> {
                 reflink("t", 64 * KIB, 64 * KIB, "a", 0),
                 rm("t"),
             ],
+        ),
+    ]
+}
+
+/// Preallocated ranges that several files share. Version 1 has no other way to say that such a range is no data any
+/// more than zeros or a clone.
+fn preallocated() -> Vec<Named> {
+    let room = || vec![preallocate("a", 0, 96 * KIB), write("f", 0, 128 * KIB)];
+    let mut from_a_clone_source = History::chain(vec![room(), vec![rm("a")], vec![]]);
+    from_a_clone_source.steps[2].base = Base::Snapshot(0);
+    from_a_clone_source.steps[2].operations = vec![reflink("a", 0, 96 * KIB, "f", 0), rm("a")];
+    from_a_clone_source.transfers[2].clones = vec![0];
+    vec![
+        named(
+            "preallocated_range_over_data",
+            "The receiver has the range as a hole in another file; without cloning that, zeros are sent.",
+            room(),
+            vec![reflink("a", 0, 96 * KIB, "f", 0)],
+        ),
+        named(
+            "preallocated_range_of_a_file_of_the_same_send",
+            "The file with the range is new, and sends nothing of it that could be noted for later ones.",
+            vec![touch("a"), write("f", 0, 128 * KIB)],
+            vec![
+                rm("a"),
+                preallocate("b", 0, 96 * KIB),
+                mv("f", "g"),
+                reflink("b", 0, 96 * KIB, "g", 0),
+                reflink("b", 0, 96 * KIB, "h", 4 * KIB),
+            ],
+        ),
+        named(
+            "preallocated_range_partly_written",
+            "One extent is data in one part and zeros in the other: a clone of the wrong part brings the wrong one.",
+            vec![
+                preallocate("a", 0, 128 * KIB),
+                write("a", 32 * KIB, 32 * KIB),
+                write("f", 0, 160 * KIB),
+            ],
+            vec![reflink("a", 0, 128 * KIB, "f", 16 * KIB)],
+        ),
+        with_history(
+            "preallocated_range_of_a_clone_source",
+            "Only the clone source has the range; it is looked for in the parent alone.",
+            from_a_clone_source,
         ),
     ]
 }

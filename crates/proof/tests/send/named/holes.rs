@@ -1,9 +1,11 @@
 //! Holes, preallocation, and sizes that shrink and grow.
 
-use super::{Named, named};
+use super::{Named, named, with_history};
 use buttress_oracle::history::operation::{
     Operation, Span, fill, preallocate, preallocate_keeping_size, punch, reflink, touch, truncate, write,
 };
+
+use buttress_oracle::history::{History, Transfer};
 
 const KIB: u64 = 1024;
 const GIB: u64 = 1 << 30;
@@ -200,10 +202,43 @@ fn preallocated() -> Vec<Named> {
             vec![write("f", 200 * KIB, 4096), truncate("f", 300_001)],
         ),
         named(
+            "several_preallocated_ranges_up_to_the_end",
+            "Each is a range of its own: taken for a hole inside the file, zeros are sent for what could be cut off.",
+            vec![write("f", 0, 256 * KIB)],
+            std::iter::once(punch("f", 64 * KIB, 192 * KIB))
+                .chain((0..6).map(|n| preallocate("f", (64 + n * 32) * KIB, 16 * KIB)))
+                .collect(),
+        ),
+        named(
+            "more_preallocated_ranges_than_are_looked_at",
+            "The row of zeros is longer than the search for its end: it is zeros then, and must not be lost.",
+            vec![write("f", 0, 1024 * KIB)],
+            std::iter::once(punch("f", 64 * KIB, 960 * KIB))
+                .chain((0..100).map(|n| preallocate("f", (64 + n * 8) * KIB, 4 * KIB)))
+                .collect(),
+        ),
+        with_history(
+            "back_to_before_it_was_cut",
+            "Only the size seems to differ: the kernel's stream grows the file with zeros where it had data.",
+            back_to_before_it_was_cut(),
+        ),
+        named(
             "overwritten_in_place",
             "Without copy-on-write the extent stays where it is: its address does not tell that it has changed.",
             vec![Operation::NoCopyOnWrite(b"f".to_vec()), write("f", 0, 64 * KIB)],
             vec![write("f", 16 * KIB, 16 * KIB)],
         ),
     ]
+}
+
+/// Sent in the other direction: the longer file after the shorter one.
+fn back_to_before_it_was_cut() -> History {
+    let mut history = History::chain(vec![vec![write("f", 0, 4096)], vec![truncate("f", 92)]]);
+    let transfer = |snapshot, parent| Transfer {
+        snapshot,
+        parent,
+        clones: Vec::new(),
+    };
+    history.transfers = vec![transfer(1, None), transfer(0, Some(1))];
+    history
 }

@@ -1,0 +1,164 @@
+//! What two snapshots do not share of a file's content.
+//!
+//! Items that differ say where to look; there the maps of both files are gone through side by side, in pieces that
+//! are one range in each. A piece goes out where the new file uses other bytes than the old one. What reads as
+//! zeros in the new file and did not in the old one is joined to holes.
+//!
+//! Invariant: before a piece is looked at, the receiver's file has all that lies before it, except for what
+//! [`Pending`] holds.
+
+use crate::send::content::map::{Map, align_up, continues, part_of, same_bytes};
+use crate::send::content::{Content, Stream};
+use crate::send::error::Result;
+use buttress_format::FileOffset;
+use buttress_fs::{FileRange, Metadata, RangeKind};
+use core::ops::Range;
+
+/// A part of the file that is one range in both snapshots.
+struct Piece {
+    /// The part of the new file's range.
+    range: FileRange,
+    /// Up to where the row of zeros goes that it is a part of, if it is.
+    zeros_end: FileOffset,
+    /// Whether the receiver has the same bytes.
+    same: bool,
+    /// Whether the receiver must be told to have zeros here.
+    erased: bool,
+}
+
+/// What was found last and not sent yet: what joins it goes out with it.
+enum Pending {
+    Nothing,
+    Data(FileRange),
+    Zeros(Range<FileOffset>),
+}
+
+/// The maps of the file in both snapshots.
+struct Maps {
+    old: Map,
+    new: Map,
+    /// Where the range to compare ends.
+    end: FileOffset,
+}
+
+impl Content {
+    /// Sends what the two snapshots do not share of the range that differs.
+    pub(super) fn compare_dirty(&mut self, stream: &mut Stream<'_, '_>) -> Result<()> {
+        let (Some(dirty), Some(old)) = (self.dirty.take(), self.old.clone()) else {
+            return Ok(());
+        };
+        let mut maps = self.maps(&dirty, old, stream)?;
+        let mut pending = Pending::Nothing;
+        let mut position = dirty.start;
+        while position < maps.end {
+            let Some(piece) = self.piece(&mut maps, position, stream)? else {
+                break;
+            };
+            position = piece.range.end();
+            pending = self.take_piece(piece, pending, stream)?;
+        }
+        self.send_pending(pending, stream)
+    }
+
+    fn maps(&self, dirty: &Range<FileOffset>, old: Metadata, stream: &Stream<'_, '_>) -> Result<Maps> {
+        let new = stream.sources.new.filesystem();
+        let of = stream.sources.old.unwrap_or(stream.sources.new).filesystem();
+        let new = new.open_known(self.metadata.clone(), None)?;
+        let old = of.open_known(old, None)?;
+        Ok(Maps {
+            old: Map::new(old.extents_from(dirty.start)?),
+            new: Map::new(new.extents_from(dirty.start)?),
+            end: dirty.end.min(self.size),
+        })
+    }
+
+    /// The piece that begins at `position`.
+    fn piece(&self, maps: &mut Maps, position: FileOffset, stream: &Stream<'_, '_>) -> Result<Option<Piece>> {
+        let Some(is) = maps.new.at(position)? else {
+            return Ok(None);
+        };
+        let was = maps.old.at(position)?;
+        let sector_bytes = u64::from(stream.sources.new.filesystem().sector_bytes());
+        // A hole up to the end of the file ends inside a sector, items never do.
+        let was_end = was
+            .as_ref()
+            .map_or(FileOffset::MAX, |was| align_up(was.end(), sector_bytes));
+        let mut stop = was_end.min(is.end()).min(maps.end);
+        let spoilt = match &self.spoilt {
+            Some(spoilt) if position < spoilt.start => {
+                stop = stop.min(spoilt.start);
+                false
+            }
+            spoilt => spoilt.is_some(),
+        };
+        // Content inside the tree is one piece.
+        let stop = if matches!(is.kind, RangeKind::Inline(_)) {
+            is.end()
+        } else {
+            stop
+        };
+        let range = part_of(&is, position, stop);
+        let beyond = position >= self.receiver_size;
+        let was_zero = beyond || was.as_ref().is_none_or(FileRange::is_zero);
+        let same = stream.sources.one_volume
+            && !spoilt
+            && was.is_some_and(|was| same_bytes(&part_of(&was, position, stop), &range));
+        let erased = range.is_zero() && (!was_zero || (spoilt && !beyond));
+        let zeros_end = if erased { maps.new.zeros_end()? } else { stop };
+        Ok(Some(Piece {
+            range,
+            zeros_end,
+            same,
+            erased,
+        }))
+    }
+
+    /// Joins a piece to what is pending, or sends that first.
+    fn take_piece(&mut self, piece: Piece, pending: Pending, stream: &mut Stream<'_, '_>) -> Result<Pending> {
+        let range = piece.range;
+        if !range.is_zero() && !piece.same {
+            if let Pending::Data(mut before) = pending {
+                if before.end() == range.offset && continues(&before, &range) {
+                    before.length = before.length.saturating_add(range.length);
+                    return Ok(Pending::Data(before));
+                }
+                self.range(before, stream)?;
+            } else {
+                self.send_pending(pending, stream)?;
+            }
+            return Ok(Pending::Data(range));
+        }
+        if !piece.erased {
+            self.send_pending(pending, stream)?;
+            stream.remember_preallocated(self.number, &range, self.metadata.size);
+            return Ok(Pending::Nothing);
+        }
+        let start = match pending {
+            Pending::Zeros(before) if before.end == range.offset => before.start,
+            other => {
+                self.send_pending(other, stream)?;
+                range.offset
+            }
+        };
+        if piece.zeros_end >= self.receiver_size {
+            // Nothing else follows in the receiver's file.
+            self.zero(start..piece.zeros_end, stream)?;
+            stream.remember_preallocated(self.number, &range, self.metadata.size);
+            return Ok(Pending::Nothing);
+        }
+        if matches!(range.kind, RangeKind::Preallocated(_)) && stream.clones_holes() {
+            self.zero(start..range.offset, stream)?;
+            self.preallocated(&range, stream)?;
+            return Ok(Pending::Nothing);
+        }
+        Ok(Pending::Zeros(start..range.end()))
+    }
+
+    fn send_pending(&mut self, pending: Pending, stream: &mut Stream<'_, '_>) -> Result<()> {
+        match pending {
+            Pending::Nothing => Ok(()),
+            Pending::Data(range) => self.range(range, stream),
+            Pending::Zeros(range) => self.zero(range, stream),
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! How ranges of a file go out: as clones, as stored extents, as content of the tree, as writes, as holes.
+
+use crate::command::Command;
+use crate::send::clones::Source;
+use crate::send::content::map::{align_up, part_of};
+use crate::send::content::{Content, Stream};
+use crate::send::error::Result;
+use crate::send::output::StoredWrite;
+use crate::send::snapshot::Snapshot;
+use buttress_format::send::EncodedCompression;
+use buttress_format::{ByteCount, Compression, FileOffset};
+use buttress_fs::{FileRange, InlineContent, RangeKind};
+use core::ops::Range;
+use std::sync::Arc;
+
+/// How many ranges are read as one run: what is kept of a file's map at a time.
+const RUN_RANGES_MAX: usize = 128;
+
+/// What `fallocate(2)` calls punching a hole without changing the size.
+const PUNCH_HOLE: u32 = 0x2 | 0x1;
+
+/// Zeros for ranges that became holes.
+static ZEROS: [u8; 48 << 10] = [0; 48 << 10];
+
+impl Content {
+    /// Makes a range of the receiver's file read as zeros. With nothing else behind it, it is cut off: the file
+    /// gets its size back later.
+    pub(super) fn zero(&mut self, range: Range<FileOffset>, stream: &mut Stream<'_, '_>) -> Result<()> {
+        let end = range.end.min(self.receiver_size);
+        let Some(length) = end
+            .checked_distance_from(range.start)
+            .filter(|length| *length != ByteCount::ZERO)
+        else {
+            return Ok(());
+        };
+        self.flush_run(stream)?;
+        self.wrote = true;
+        if stream.output.no_data() {
+            return self.update_extent(range.start, length, stream);
+        }
+        if range.end >= self.receiver_size {
+            stream.output.command(&Command::Truncate {
+                path: &self.path,
+                size: ByteCount::new(range.start.get()),
+            })?;
+            self.receiver_size = range.start;
+            return Ok(());
+        }
+        if stream.output.is_version_2() {
+            return stream.output.command(&Command::Fallocate {
+                path: &self.path,
+                mode: PUNCH_HOLE,
+                offset: range.start,
+                length,
+            });
+        }
+        self.write_zeros(range.start..end, stream)
+    }
+
+    fn write_zeros(&self, range: Range<FileOffset>, stream: &mut Stream<'_, '_>) -> Result<()> {
+        let mut position = range.start;
+        while let Some(left) = range
+            .end
+            .checked_distance_from(position)
+            .filter(|left| *left != ByteCount::ZERO)
+        {
+            let bytes = left.to_usize().unwrap_or(usize::MAX).min(ZEROS.len());
+            stream.output.command(&Command::Write {
+                path: &self.path,
+                offset: position,
+                data: ZEROS.get(..bytes).unwrap_or_default(),
+            })?;
+            position = position.saturating_add(ByteCount::of(bytes));
+        }
+        Ok(())
+    }
+
+    /// Makes a preallocated range of the receiver's file read as zeros: as clones where the receiver has the
+    /// extent already, else by zeros.
+    pub(super) fn preallocated(&mut self, range: &FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
+        self.part_by_part(range, stream, |content, part, stream| {
+            content.zero(part.offset..part.end(), stream)
+        })?;
+        stream
+            .sources
+            .clones
+            .remember(self.number, range, self.metadata.size);
+        Ok(())
+    }
+
+    /// Sends a range of the new file, if it holds anything.
+    pub(super) fn range(&mut self, range: FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
+        let file_bytes = self.metadata.size;
+        if range.offset >= self.size {
+            return Ok(());
+        }
+        if range.is_zero() {
+            stream.remember_preallocated(self.number, &range, file_bytes);
+            return Ok(());
+        }
+        if stream.output.no_data() {
+            let end = range.end().min(self.size);
+            let length = end.checked_distance_from(range.offset).unwrap_or(ByteCount::ZERO);
+            return self.update_extent(range.offset, length, stream);
+        }
+        if let RangeKind::Inline(inline) = &range.kind {
+            self.flush_run(stream)?;
+            return self.inline(range.offset, inline, stream);
+        }
+        self.part_by_part(&range, stream, Self::data)?;
+        stream.sources.clones.remember(self.number, &range, file_bytes);
+        Ok(())
+    }
+
+    fn update_extent(
+        &mut self,
+        offset: FileOffset,
+        length: ByteCount,
+        stream: &mut Stream<'_, '_>,
+    ) -> Result<()> {
+        self.written_to(offset.saturating_add(length));
+        stream.output.command(&Command::UpdateExtent {
+            path: &self.path,
+            offset,
+            length,
+        })
+    }
+
+    fn written_to(&mut self, end: FileOffset) {
+        self.wrote = true;
+        self.receiver_size = self.receiver_size.max(end.min(self.size));
+    }
+
+    /// Sends a range part by part: as clones where the receiver has the extent already, else as `other` does.
+    fn part_by_part(
+        &mut self,
+        range: &FileRange,
+        stream: &mut Stream<'_, '_>,
+        other: fn(&mut Self, FileRange, &mut Stream<'_, '_>) -> Result<()>,
+    ) -> Result<()> {
+        let candidates = stream.sources.clones.candidates(range)?;
+        let mut position = range.offset;
+        let end = range.end().min(self.size);
+        while position < end {
+            let rest = part_of(range, position, range.end());
+            let Some(source) = stream
+                .sources
+                .clones
+                .choose(&candidates, &rest, self.metadata.size)
+            else {
+                return other(self, rest, stream);
+            };
+            if position < source.offset {
+                other(self, part_of(range, position, source.offset), stream)?;
+            }
+            self.clone_from(&source, stream)?;
+            position = source.offset.saturating_add(source.length);
+        }
+        Ok(())
+    }
+
+    fn clone_from(&mut self, source: &Source, stream: &mut Stream<'_, '_>) -> Result<()> {
+        self.flush_run(stream)?;
+        let Stream {
+            sources,
+            names,
+            output,
+        } = stream;
+        let (of, source_path): (_, Arc<[u8]>) = match source.snapshot {
+            Some(number) => sources.clones.path(number, source.inode)?,
+            None if source.inode == self.number => (sources.new, Arc::clone(&self.path)),
+            None => (sources.new, names.settled_path(source.inode)?.into()),
+        };
+        self.written_to(source.offset.saturating_add(source.length));
+        output.command(&Command::Clone {
+            offset: source.offset,
+            length: source.length,
+            path: &self.path,
+            source_uuid: of.stream_uuid(),
+            source_transid: of.stream_transid(),
+            source_path: &source_path,
+            source_offset: source.source_offset,
+        })
+    }
+
+    /// Sends a range of data as such.
+    fn data(&mut self, range: FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
+        if range.offset >= self.size || range.length == ByteCount::ZERO {
+            return Ok(());
+        }
+        if let RangeKind::Data(extent) = &range.kind
+            && stream.sources.compressed_data
+            && extent.compression != Compression::None
+            && extent.disk_bytes <= range.length
+        {
+            self.flush_run(stream)?;
+            return self.stored(&range, stream);
+        }
+        let follows = self.run.last().is_none_or(|last| last.end() == range.offset);
+        if !follows || self.run.len() >= RUN_RANGES_MAX {
+            self.flush_run(stream)?;
+        }
+        self.run.push(range);
+        Ok(())
+    }
+
+    /// Sends a compressed extent as it is stored.
+    fn stored(&mut self, range: &FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
+        let RangeKind::Data(extent) = &range.kind else {
+            return Ok(());
+        };
+        let end = range.end().min(self.size);
+        let file_bytes = end.checked_distance_from(range.offset).unwrap_or(ByteCount::ZERO);
+        let write = StoredWrite {
+            offset: range.offset,
+            file_bytes,
+            unencoded_bytes: extent.ram_bytes,
+            unencoded_offset: extent.offset,
+            compression: encoding(extent.compression, stream.sources.new),
+        };
+        self.written_to(end);
+        let bytes = extent.disk_bytes.to_usize().unwrap_or(usize::MAX);
+        let metadata = &self.metadata;
+        stream.output.stored(Arc::clone(&self.path), write, bytes, || {
+            Ok(stream.sources.stored.start(metadata, range.offset, extent)?)
+        })
+    }
+
+    /// Sends content that lies in the tree.
+    fn inline(
+        &mut self,
+        offset: FileOffset,
+        inline: &InlineContent,
+        stream: &mut Stream<'_, '_>,
+    ) -> Result<()> {
+        let content_end = offset.saturating_add(inline.ram_bytes).min(self.size);
+        // Behind the content, to the end of its sector, are zeros; the receiver may have other bytes there.
+        let sector_bytes = u64::from(stream.sources.new.filesystem().sector_bytes());
+        let end = if content_end < self.receiver_size {
+            align_up(content_end, sector_bytes).min(self.size)
+        } else {
+            content_end
+        };
+        let padded = end > content_end;
+        let file_bytes = content_end
+            .checked_distance_from(offset)
+            .unwrap_or(ByteCount::ZERO);
+        self.written_to(end);
+        if inline.compression == Compression::None && !padded {
+            let wanted = file_bytes
+                .to_usize()
+                .unwrap_or(usize::MAX)
+                .min(inline.stored.len());
+            return self.write(offset, inline.stored.get(..wanted).unwrap_or_default(), stream);
+        }
+        let encoded = stream.sources.compressed_data && inline.compression != Compression::None && !padded;
+        if encoded && ByteCount::of(inline.stored.len()) <= file_bytes {
+            return stream.output.command(&Command::EncodedWrite {
+                path: &self.path,
+                offset,
+                unencoded_file_bytes: file_bytes,
+                unencoded_bytes: inline.ram_bytes,
+                unencoded_offset: ByteCount::ZERO,
+                compression: Some(encoding(inline.compression, stream.sources.new)),
+                encryption: None,
+                data: &inline.stored,
+            });
+        }
+        let known = vec![FileRange {
+            offset,
+            length: file_bytes,
+            generation: None,
+            kind: RangeKind::Inline(inline.clone()),
+        }];
+        let file = stream
+            .sources
+            .new
+            .filesystem()
+            .open_known(self.metadata.clone(), Some(known))?;
+        stream.output.content(Arc::clone(&self.path), &file, offset..end)
+    }
+
+    fn write(&mut self, offset: FileOffset, data: &[u8], stream: &mut Stream<'_, '_>) -> Result<()> {
+        let mut position = offset;
+        for data in data.chunks(stream.output.write_bytes_max()) {
+            stream.output.command(&Command::Write {
+                path: &self.path,
+                offset: position,
+                data,
+            })?;
+            position = position.saturating_add(ByteCount::of(data.len()));
+        }
+        Ok(())
+    }
+
+    /// Puts the run under way.
+    pub(super) fn flush_run(&mut self, stream: &mut Stream<'_, '_>) -> Result<()> {
+        let run = core::mem::take(&mut self.run);
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            return Ok(());
+        };
+        let wanted = first.offset..last.end().min(self.size);
+        self.written_to(wanted.end);
+        let file = stream
+            .sources
+            .new
+            .filesystem()
+            .open_known(self.metadata.clone(), Some(run))?;
+        stream.output.content(Arc::clone(&self.path), &file, wanted)
+    }
+}
+
+/// How a stream calls a compression.
+fn encoding(compression: Compression, of: &Snapshot) -> u32 {
+    let encoded = match compression {
+        Compression::None => EncodedCompression::None,
+        Compression::Zlib => EncodedCompression::Zlib,
+        Compression::Zstd => EncodedCompression::Zstd,
+        Compression::Lzo => {
+            EncodedCompression::lzo(of.filesystem().sector_bytes()).unwrap_or(EncodedCompression::None)
+        }
+    };
+    encoded.to_raw()
+}
