@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use buttress_device::{
     Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend, Model, Offset, OpenOptions, ReadRequest,
-    VirtualClock,
+    VirtualClock, WriteRequest,
 };
+use bytes::Bytes;
 use proptest::prelude::*;
 
 const SIZE: usize = 3 << 20;
@@ -26,6 +27,8 @@ enum Step {
     Batch(Vec<(u64, usize, bool)>, usize),
     Read(u64, usize),
     Write(u64, Vec<u8>),
+    /// (offset, bytes) that do not overlap, and how many of them are waited for rather than dropped.
+    Writes(Vec<(u64, Vec<u8>)>, usize),
     Zero(u64, u64),
 }
 
@@ -44,6 +47,29 @@ fn any_step() -> impl Strategy<Value = Step> {
             .rev()
             .collect::<Vec<_>>()
     });
+    let piece = (0..SIZE as u64 / 4096, 1..12_usize, any::<bool>(), any::<u8>()).prop_map(
+        |(block, sectors, crooked, byte)| {
+            let skew = if crooked { 513 } else { 0 };
+            let length = (sectors * 4096).min(SIZE - block as usize * 4096) - skew;
+            let bytes = (0..length)
+                .map(|i| (i as u8).wrapping_mul(31) ^ byte)
+                .collect::<Vec<u8>>();
+            (block * 4096 + skew as u64, bytes)
+        },
+    );
+    let writes = proptest::collection::vec(piece, 0..24).prop_map(|pieces| {
+        let mut kept: Vec<(u64, Vec<u8>)> = Vec::new();
+        for (at, bytes) in pieces {
+            let end = at + bytes.len() as u64;
+            if kept
+                .iter()
+                .all(|(other, with)| end <= *other || *other + with.len() as u64 <= at)
+            {
+                kept.push((at, bytes));
+            }
+        }
+        kept
+    });
     let batch = prop_oneof![proptest::collection::vec(request, 0..12), run];
     prop_oneof![
         4 => (batch, 0..12_usize).prop_map(|(batch, first)| Step::Batch(batch, first)),
@@ -52,6 +78,7 @@ fn any_step() -> impl Strategy<Value = Step> {
             bytes.truncate(SIZE - at as usize);
             Step::Write(at, bytes)
         }),
+        2 => (writes, 0..24_usize).prop_map(|(writes, waited)| Step::Writes(writes, waited)),
         1 => (0..SIZE as u64, 0..70_000_u64).prop_map(|(at, length)| Step::Zero(at, length.min(SIZE as u64 - at))),
     ]
 }
@@ -85,6 +112,24 @@ fn check(device: &Device, model: &mut [u8], steps: &[Step]) {
             Step::Write(offset, bytes) => {
                 device.write(*offset, bytes).unwrap();
                 model[*offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            }
+            Step::Writes(writes, waited) => {
+                let requests: Vec<WriteRequest> = writes
+                    .iter()
+                    .map(|(offset_bytes, bytes)| WriteRequest {
+                        offset_bytes: *offset_bytes,
+                        bytes: Bytes::copy_from_slice(bytes),
+                    })
+                    .collect();
+                let mut pending = device.start_writes(&requests);
+                let dropped = pending.split_off((*waited).min(pending.len()));
+                drop(dropped);
+                for write in pending {
+                    write.wait().unwrap();
+                }
+                for (offset, bytes) in writes {
+                    model[*offset as usize..][..bytes.len()].copy_from_slice(bytes);
+                }
             }
             Step::Zero(offset, length) => {
                 device.zero(*offset, *length).unwrap();
@@ -227,6 +272,92 @@ fn one_bad_sector_fails_its_own_request_only() {
         assert_eq!((error.offset_bytes, error.length_bytes), (32768, 16384));
         assert_eq!(device.statistics().reads.merged, 7);
     }
+}
+
+/// Blocks that lie end to end.
+fn blocks(count: usize, bytes: usize) -> Vec<WriteRequest> {
+    (0..count)
+        .map(|index| WriteRequest {
+            offset_bytes: (index * bytes) as u64,
+            bytes: Bytes::from(vec![index as u8 + 1; bytes]),
+        })
+        .collect()
+}
+
+#[test]
+fn neighbouring_writes_become_one_request_and_fail_alone() {
+    for engine in [Engine::Threads, Engine::Inline] {
+        let memory = Arc::new(MemoryBackend::new("memory", vec![0; 1 << 20]));
+        let faulty = FaultyBackend::new(Arc::clone(&memory) as Arc<dyn Backend>, 0);
+        faulty.inject(Fault::FailWrites(33_000..33_001));
+        let device = Device::with_backend(faulty, engine);
+        let results: Vec<_> = device
+            .start_writes(blocks(8, 16384))
+            .into_iter()
+            .map(|write| write.wait())
+            .collect();
+        for (index, result) in results.iter().enumerate() {
+            assert_eq!(result.is_err(), index == 2, "request {index}");
+            let written = memory.snapshot()[index * 16384];
+            assert_eq!(written, if index == 2 { 0 } else { index as u8 + 1 });
+        }
+        let error = results[2].as_ref().unwrap_err();
+        assert_eq!((error.offset_bytes, error.length_bytes), (32768, 16384));
+        let statistics = device.statistics();
+        assert_eq!((statistics.writes.requests, statistics.writes.merged), (1, 7));
+        assert_eq!((statistics.writes.bytes, statistics.reads.requests), (131_072, 0));
+    }
+}
+
+#[test]
+fn writes_to_a_read_only_device_and_past_its_end_fail() {
+    let file = image();
+    let device = Device::open(file.path(), &OpenOptions::default()).unwrap();
+    let error = device
+        .start_writes(blocks(1, 512))
+        .pop()
+        .unwrap()
+        .wait()
+        .unwrap_err();
+    assert_eq!(error.kind, std::io::ErrorKind::ReadOnlyFilesystem);
+    let device = Device::memory(vec![0; 1000]);
+    let results: Vec<_> = device
+        .start_writes(blocks(2, 512))
+        .into_iter()
+        .map(|write| write.wait().is_ok())
+        .collect();
+    assert_eq!(results, [true, false]);
+}
+
+#[test]
+fn a_batch_of_writes_keeps_a_simulated_disk_busy_in_order() {
+    let time = |batched: bool| {
+        let memory = Arc::new(MemoryBackend::new("memory", vec![0; 64 << 20]));
+        let clock = VirtualClock::new();
+        let device = Device::simulated(memory, &Model::spinning_7200(), &clock);
+        // Far apart, and asked for backwards.
+        let requests: Vec<_> = (0..32_u64)
+            .rev()
+            .map(|index| WriteRequest {
+                offset_bytes: index * (2 << 20),
+                bytes: Bytes::from(vec![1; 4096]),
+            })
+            .collect();
+        if batched {
+            for write in device.start_writes(&requests) {
+                write.wait().unwrap();
+            }
+        } else {
+            for request in &requests {
+                device.write(request.offset_bytes, &request.bytes).unwrap();
+            }
+        }
+        device.flush().unwrap();
+        assert_eq!(device.statistics().writes.requests, 32);
+        clock.now()
+    };
+    let (batch, single) = (time(true), time(false));
+    assert!(batch < single, "{batch:?} and {single:?}");
 }
 
 #[test]
