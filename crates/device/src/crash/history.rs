@@ -1,0 +1,328 @@
+//! From a recorded order of events to the devices after a crash.
+//!
+//! For a cut, the events before it are of two kinds: those that a flush before the cut covers, which are there, and those
+//! in doubt. The state of the first kind is carried forward from cut to cut, with checkpoints to come back to, so that
+//! cuts in ascending order cost what lies between them; the second kind is laid over a copy of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::pages::Pages;
+use super::recording::{CrashImage, DISCARDED};
+use super::{Event, Recorded, SECTOR_BYTES, target};
+use crate::backend::Backend;
+use crate::error::byte_length;
+
+/// How many events lie between two checkpoints.
+const CHECKPOINT_EVENTS: usize = 1024;
+
+/// What becomes of the writes in doubt at a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// All of them are there.
+    AllKept,
+    /// None is.
+    NoneKept,
+    /// Drawn for each image from the seed: how many are lost by and large, from almost none to almost all; then which;
+    /// then, of some, which sectors arrived: the first ones, or any.
+    Drawn {
+        /// Equal seeds give equal images.
+        seed: u64,
+    },
+}
+
+/// What happened to a lab's devices.
+#[derive(Debug)]
+pub struct History {
+    bases: Vec<Pages>,
+    events: Vec<Recorded>,
+    /// In ascending order of their cuts, the first at cut 0.
+    checkpoints: Mutex<Vec<State>>,
+    latest: Mutex<State>,
+}
+
+/// The devices as far as flushes before a cut vouch for them, and what is in doubt there.
+#[derive(Clone, Debug)]
+struct State {
+    cut: usize,
+    durable: Vec<Pages>,
+    /// Events, by number, that no flush covers.
+    in_doubt: BTreeSet<usize>,
+}
+
+impl History {
+    pub(super) fn new(bases: Vec<Pages>, events: Vec<Recorded>) -> Self {
+        let start = State {
+            cut: 0,
+            durable: bases.clone(),
+            in_doubt: BTreeSet::new(),
+        };
+        Self {
+            bases,
+            events,
+            checkpoints: Mutex::new(vec![start.clone()]),
+            latest: Mutex::new(start),
+        }
+    }
+
+    /// How many events there are. Cuts go from 0, before the first, to this, after the last.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether nothing happened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// The events in order.
+    pub fn events(&self) -> impl ExactSizeIterator<Item = &Event> {
+        self.events.iter().map(|recorded| &recorded.event)
+    }
+
+    /// The label of the last mark before a cut: what the program had said by then.
+    #[must_use]
+    pub fn last_mark(&self, cut: usize) -> Option<u64> {
+        let before = self.events.get(..cut).unwrap_or(&self.events);
+        before.iter().rev().find_map(|recorded| match recorded.event {
+            Event::Mark { label } => Some(label),
+            _ => None,
+        })
+    }
+
+    /// How many writes, zeroings and discards are in doubt at a cut.
+    #[must_use]
+    pub fn in_doubt(&self, cut: usize) -> usize {
+        self.state_at(cut).in_doubt.len()
+    }
+
+    /// The devices, in the order in which the lab handed them out, as they are found when the power went after the first
+    /// `cut` events. A cut past the last event is one after it.
+    #[must_use]
+    pub fn images_at(&self, cut: usize, outcome: Outcome) -> Vec<Arc<dyn Backend>> {
+        let mut draw = Draw::new(outcome, cut);
+        self.images_with(cut, &mut |event, sector, sectors| {
+            draw.keeps(event, sector, sectors)
+        })
+    }
+
+    /// As [`images_at`](Self::images_at), with a choice of one's own: for each write in doubt (by the number of its
+    /// event) and each of its sectors (from 0, and how many it has), whether it is there. Writes come in the order in
+    /// which they began, their sectors in ascending order.
+    #[must_use]
+    pub fn images_with(
+        &self,
+        cut: usize,
+        keeps: &mut dyn FnMut(usize, u64, u64) -> bool,
+    ) -> Vec<Arc<dyn Backend>> {
+        let mut state = self.state_at(cut);
+        for number in &state.in_doubt {
+            let Some(recorded) = self.events.get(*number) else {
+                continue;
+            };
+            let Some((device, range)) = target(&recorded.event) else {
+                continue;
+            };
+            let Some(pages) = state.durable.get_mut(device) else {
+                continue;
+            };
+            // Sectors of the device, not of the request.
+            let first = range.start.checked_div(SECTOR_BYTES).unwrap_or(0);
+            let end = range.end.div_ceil(SECTOR_BYTES);
+            let sectors = end.saturating_sub(first);
+            // Neighbouring sectors that are there are put in at once.
+            let mut there: Option<u64> = None;
+            for sector in first..=end {
+                let kept = sector < end && keeps(*number, sector.saturating_sub(first), sectors);
+                if kept {
+                    there = there.or(Some(sector));
+                } else if let Some(start) = there.take() {
+                    let start = start.saturating_mul(SECTOR_BYTES).max(range.start);
+                    let stop = sector.saturating_mul(SECTOR_BYTES).min(range.end);
+                    apply(pages, &recorded.event, start, stop.saturating_sub(start));
+                }
+            }
+        }
+        let images = state.durable.into_iter();
+        images
+            .map(|pages| Arc::new(CrashImage::new(pages)) as Arc<dyn Backend>)
+            .collect()
+    }
+
+    fn state_at(&self, cut: usize) -> State {
+        let cut = cut.min(self.events.len());
+        let latest = self.latest.lock().clone();
+        let mut state = if latest.cut <= cut && cut.saturating_sub(latest.cut) <= CHECKPOINT_EVENTS {
+            latest
+        } else {
+            let checkpoints = self.checkpoints.lock();
+            let before = checkpoints.partition_point(|checkpoint| checkpoint.cut <= cut);
+            match before.checked_sub(1).and_then(|place| checkpoints.get(place)) {
+                Some(checkpoint) => checkpoint.clone(),
+                None => State {
+                    cut: 0,
+                    durable: self.bases.clone(),
+                    in_doubt: BTreeSet::new(),
+                },
+            }
+        };
+        while state.cut < cut {
+            self.step(&mut state);
+            if state.cut.checked_rem(CHECKPOINT_EVENTS) == Some(0) {
+                let mut checkpoints = self.checkpoints.lock();
+                if checkpoints.last().is_none_or(|last| last.cut < state.cut) {
+                    checkpoints.push(state.clone());
+                }
+            }
+        }
+        *self.latest.lock() = state.clone();
+        state
+    }
+
+    /// Moves the cut past one event.
+    fn step(&self, state: &mut State) {
+        let number = state.cut;
+        state.cut = number.saturating_add(1);
+        let Some(recorded) = self.events.get(number) else {
+            return;
+        };
+        let Event::Flush { device } = recorded.event else {
+            if target(&recorded.event).is_some() {
+                state.in_doubt.insert(number);
+            }
+            return;
+        };
+        let began = recorded.time.unwrap_or(0);
+        let covered = |earlier: &Recorded| {
+            target(&earlier.event).is_some_and(|(other, _)| other == device)
+                && earlier.time.is_some_and(|returned| returned < began)
+        };
+        let done: Vec<usize> = state
+            .in_doubt
+            .iter()
+            .copied()
+            .filter(|number| self.events.get(*number).is_some_and(covered))
+            .collect();
+        for number in done {
+            state.in_doubt.remove(&number);
+            let event = self.events.get(number).map(|recorded| &recorded.event);
+            if let Some((event, (device, range))) = event.and_then(|event| Some((event, target(event)?)))
+                && let Some(pages) = state.durable.get_mut(device)
+            {
+                apply(pages, event, range.start, range.end.saturating_sub(range.start));
+            }
+        }
+    }
+}
+
+/// Makes the part `[start, start + length)` of an event's change. A change outside the device did not happen then,
+/// either.
+fn apply(pages: &mut Pages, event: &Event, start: u64, length: u64) {
+    let _outside = match event {
+        Event::Write {
+            offset_bytes, bytes, ..
+        } => {
+            let from = usize::try_from(start.saturating_sub(*offset_bytes)).unwrap_or(usize::MAX);
+            let count = usize::try_from(length).unwrap_or(usize::MAX);
+            let part = bytes.get(from..from.saturating_add(count)).unwrap_or_default();
+            debug_assert_eq!(byte_length(part.len()), length, "a part of the write");
+            pages.write(start, part)
+        }
+        Event::Zero { .. } => pages.fill(start, length, 0),
+        Event::Discard { .. } => pages.fill(start, length, DISCARDED),
+        Event::Flush { .. } | Event::Mark { .. } => Ok(()),
+    };
+}
+
+/// Draws what survives.
+struct Draw {
+    outcome: Outcome,
+    state: u64,
+    /// Of 256 writes, how many are lost.
+    lost: u64,
+    current: Option<(usize, Fate)>,
+}
+
+/// What becomes of one write.
+#[derive(Clone, Copy)]
+enum Fate {
+    Kept,
+    Lost,
+    /// Only so many sectors from its start.
+    First(u64),
+    /// Each sector by itself.
+    Any,
+}
+
+impl Draw {
+    fn new(outcome: Outcome, cut: usize) -> Self {
+        let seed = match outcome {
+            Outcome::Drawn { seed } => seed,
+            Outcome::AllKept | Outcome::NoneKept => 0,
+        };
+        let mut draw = Self {
+            outcome,
+            state: seed ^ byte_length(cut).rotate_left(32),
+            lost: 0,
+            current: None,
+        };
+        draw.lost = match draw.below(4) {
+            0 => 8,
+            1 => 64,
+            2 => 128,
+            _ => 240,
+        };
+        draw
+    }
+
+    /// SplitMix64 (Steele, Lea and Flood 2014).
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let value = self.state;
+        let value = (value ^ value.wrapping_shr(30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let value = (value ^ value.wrapping_shr(27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ value.wrapping_shr(31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next().checked_rem(limit).unwrap_or(0)
+    }
+
+    fn fate(&mut self, sectors: u64) -> Fate {
+        if self.below(256) < self.lost {
+            return Fate::Lost;
+        }
+        match self.below(8) {
+            0 if sectors > 1 => Fate::First(self.below(sectors)),
+            1 if sectors > 1 => Fate::Any,
+            _ => Fate::Kept,
+        }
+    }
+
+    fn keeps(&mut self, event: usize, sector: u64, sectors: u64) -> bool {
+        match self.outcome {
+            Outcome::AllKept => return true,
+            Outcome::NoneKept => return false,
+            Outcome::Drawn { .. } => {}
+        }
+        let fate = match self.current {
+            Some((of, fate)) if of == event => fate,
+            _ => {
+                let fate = self.fate(sectors);
+                self.current = Some((event, fate));
+                fate
+            }
+        };
+        match fate {
+            Fate::Kept => true,
+            Fate::Lost => false,
+            Fate::First(count) => sector < count,
+            Fate::Any => self.below(2) == 0,
+        }
+    }
+}

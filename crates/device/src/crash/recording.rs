@@ -1,0 +1,168 @@
+//! The devices of a lab: they work, and write down what they do. And the images that a history gives, which only work.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+
+use super::pages::Pages;
+use super::{Event, Log, Recorded};
+use crate::backend::Backend;
+use crate::error::byte_length;
+
+/// What discarded bytes read as afterwards, so that nothing comes to rely on them.
+pub(super) const DISCARDED: u8 = 0xd5;
+
+/// A device as it was after a crash: pages of its own over those of the history.
+#[derive(Debug)]
+pub(super) struct CrashImage {
+    name: String,
+    pages: RwLock<Pages>,
+}
+
+impl CrashImage {
+    pub(super) fn new(pages: Pages) -> Self {
+        Self {
+            name: pages.name().to_owned(),
+            pages: RwLock::new(pages),
+        }
+    }
+}
+
+impl Backend for CrashImage {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.pages.read().size_bytes()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
+        let pages = self.pages.read();
+        let mut offset = offset_bytes;
+        for buffer in buffers {
+            pages.read(offset, buffer)?;
+            offset = offset.saturating_add(byte_length(buffer.len()));
+        }
+        Ok(())
+    }
+
+    fn read_cached_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<bool> {
+        self.read_vectored_at(offset_bytes, buffers).map(|()| true)
+    }
+
+    fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        self.pages.write().write(offset_bytes, bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.pages.write().fill(offset_bytes, length_bytes, DISCARDED)
+    }
+
+    fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.pages.write().fill(offset_bytes, length_bytes, 0)
+    }
+}
+
+/// A device whose requests are recorded.
+#[derive(Debug)]
+pub(super) struct RecordingDevice {
+    number: usize,
+    live: CrashImage,
+    log: Arc<Mutex<Log>>,
+}
+
+impl RecordingDevice {
+    pub(super) fn new(number: usize, pages: Pages, log: Arc<Mutex<Log>>) -> Self {
+        Self {
+            number,
+            live: CrashImage::new(pages),
+            log,
+        }
+    }
+
+    /// Records a change that begins now, makes it, and records that it has returned.
+    fn change(&self, event: Event, make: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let place = {
+            let mut log = self.log.lock();
+            log.tick();
+            log.events.push(Recorded { event, time: None });
+            log.events.len().saturating_sub(1)
+        };
+        make()?;
+        let mut log = self.log.lock();
+        let time = log.tick();
+        if let Some(recorded) = log.events.get_mut(place) {
+            recorded.time = Some(time);
+        }
+        Ok(())
+    }
+}
+
+impl Backend for RecordingDevice {
+    fn name(&self) -> &str {
+        self.live.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.live.size_bytes()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
+        self.live.read_vectored_at(offset_bytes, buffers)
+    }
+
+    fn read_cached_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<bool> {
+        self.live.read_cached_vectored_at(offset_bytes, buffers)
+    }
+
+    fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        let event = Event::Write {
+            device: self.number,
+            offset_bytes,
+            bytes: Bytes::copy_from_slice(bytes),
+        };
+        self.change(event, || self.live.write_at(offset_bytes, bytes))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let began = self.log.lock().tick();
+        let mut log = self.log.lock();
+        log.tick();
+        log.events.push(Recorded {
+            event: Event::Flush { device: self.number },
+            time: Some(began),
+        });
+        Ok(())
+    }
+
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        let event = Event::Discard {
+            device: self.number,
+            range: offset_bytes..offset_bytes.saturating_add(length_bytes),
+        };
+        self.change(event, || self.live.discard(offset_bytes, length_bytes))
+    }
+
+    fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        let event = Event::Zero {
+            device: self.number,
+            range: offset_bytes..offset_bytes.saturating_add(length_bytes),
+        };
+        self.change(event, || self.live.zero(offset_bytes, length_bytes))
+    }
+}
