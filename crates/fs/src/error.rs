@@ -15,6 +15,7 @@ use crate::location::Location;
 use buttress_format::{ByteCount, ErrorKind, FileOffset, Logical, SubvolumeId, TreeId};
 use core::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 pub use corruption::Corruption;
 
@@ -163,9 +164,86 @@ pub enum Error {
         /// The limit, with its unit.
         limit: ByteCount,
     },
+    /// There is no room.
+    #[error(
+        "no space left for {wanted} bytes of {what}{}",
+        pinned_note(*.pinned_by_readers)
+    )]
+    NoSpace {
+        /// What the room was for.
+        what: &'static str,
+        /// How much was asked for.
+        wanted: ByteCount,
+        /// What was freed, and waits because readers hold older states.
+        pinned_by_readers: ByteCount,
+    },
+    /// The volume is in a state, or has a feature, that is not written.
+    #[error(transparent)]
+    WritingRefused(#[from] WritingRefusal),
+    /// An earlier failure stopped writing; reading goes on.
+    #[error(
+        "writing has stopped after a failure: {cause}; what was not committed is lost, open the volume again"
+    )]
+    WritingStopped {
+        /// The failure.
+        cause: Arc<str>,
+    },
+    /// A snapshot of a subvolume that has changes which are not committed.
+    #[error("subvolume {subvolume} has changes that are not committed; commit before taking a snapshot")]
+    SnapshotOfDirty {
+        /// The subvolume.
+        subvolume: SubvolumeId,
+    },
+    /// A limit of the format is reached.
+    #[error("the limit on the number of {what} is reached")]
+    TooMany {
+        /// What there are too many of.
+        what: &'static str,
+    },
+    /// A name that no entry can have.
+    #[error(transparent)]
+    Name(#[from] buttress_format::NameProblem),
+    /// A commit did not come to rest: a defect of this program, reported instead of going on for ever.
+    #[error("a commit was given up after {rounds} rounds; this is a defect, please report it")]
+    Unsettled {
+        /// How many rounds it had.
+        rounds: usize,
+    },
     /// The job was cancelled by its caller.
     #[error("cancelled")]
     Cancelled,
+}
+
+/// Why a volume is not written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WritingRefusal {
+    /// Features that only readers may ignore.
+    #[error("the volume cannot be written: it has compat_ro features that are not known here ({})", .names.join(", "))]
+    CompatRo {
+        /// All of its compat_ro features, by name.
+        names: Vec<String>,
+    },
+    /// A feature that is read, not written.
+    #[error("the volume cannot be written: {name} is not supported for writing")]
+    Feature {
+        /// The feature.
+        name: &'static str,
+    },
+    /// A state in which it must not be changed.
+    #[error("the volume cannot be written: it has {name}; mount it with the kernel to finish that first")]
+    State {
+        /// The state.
+        name: &'static str,
+    },
+}
+
+fn pinned_note(pinned: ByteCount) -> String {
+    if pinned == ByteCount::ZERO {
+        String::new()
+    } else {
+        format!(" ({pinned} bytes were freed, but wait for readers of older states)")
+    }
 }
 
 impl From<Corruption> for Error {
@@ -182,6 +260,10 @@ mod number {
     pub(super) const EINTR: i32 = 4;
     pub(super) const ENOTDIR: i32 = 20;
     pub(super) const EISDIR: i32 = 21;
+    pub(super) const EAGAIN: i32 = 11;
+    pub(super) const ENOSPC: i32 = 28;
+    pub(super) const EMLINK: i32 = 31;
+    pub(super) const EROFS: i32 = 30;
     pub(super) const EINVAL: i32 = 22;
     pub(super) const ENAMETOOLONG: i32 = 36;
     pub(super) const ELOOP: i32 = 40;
@@ -198,7 +280,8 @@ impl Error {
             Self::Tree(error) => error.kind(),
             Self::Volume(error) => error.kind(),
             Self::Io(_) => ErrorKind::Io,
-            Self::UnknownEncoding { .. } => ErrorKind::Unsupported,
+            Self::UnknownEncoding { .. } | Self::WritingRefused(_) => ErrorKind::Unsupported,
+            Self::WritingStopped { .. } => ErrorKind::Io,
             _ => ErrorKind::Caller,
         }
     }
@@ -219,6 +302,12 @@ impl Error {
             Self::NameTooLong { .. } => number::ENAMETOOLONG,
             Self::TooBig { .. } => number::E2BIG,
             Self::Cancelled => number::EINTR,
+            Self::NoSpace { .. } => number::ENOSPC,
+            Self::TooMany { .. } => number::EMLINK,
+            Self::SnapshotOfDirty { .. } => number::EAGAIN,
+            Self::Name(_) => number::EINVAL,
+            Self::WritingRefused(_) | Self::WritingStopped { .. } => number::EROFS,
+            Self::Unsettled { .. } => number::EIO,
             // Lost data is an I/O error to a reader, broken metadata is not.
             Self::Corrupt(corruption) => match **corruption {
                 Corruption::DataChecksum { .. }

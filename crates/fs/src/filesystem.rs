@@ -9,6 +9,7 @@
 use crate::error::{Corruption, Error, Result};
 use crate::executor::Executor;
 use crate::notice::Notice;
+use crate::transaction::pins::Hold;
 use buttress_format::{
     ChecksumType, InodeNumber, ItemType, Key, Logical, RootItem, SubvolumeId, Superblock, TreeId,
 };
@@ -37,10 +38,14 @@ struct Shared {
     root_tree: Tree,
     chunk_tree: Tree,
     rescue: Rescue,
-    notices: Vec<Notice>,
+    notices: Arc<[Notice]>,
     trees: RwLock<HashMap<TreeId, Arc<KnownTree>>>,
-    executor: Executor,
-    loaders: Executor,
+    /// In a view of a volume that is open for writing: trees that are newer than the root tree says.
+    running: HashMap<TreeId, Arc<KnownTree>>,
+    /// Keeps what the view needs from being used again.
+    _hold: Option<Hold>,
+    executor: Arc<Executor>,
+    loaders: Arc<Executor>,
     sector_bytes: u32,
     checksum_type: ChecksumType,
 }
@@ -50,6 +55,16 @@ struct Shared {
 struct KnownTree {
     item: RootItem,
     tree: Tree,
+}
+
+/// The trees of a running transaction, as a view of it has them.
+#[derive(Debug)]
+pub(crate) struct RunningTrees {
+    pub(crate) root_tree: Tree,
+    pub(crate) chunk_tree: Option<Tree>,
+    /// Trees that were opened for writing, with their newest root items.
+    pub(crate) trees: HashMap<TreeId, (RootItem, Tree)>,
+    pub(crate) hold: Hold,
 }
 
 /// What opening puts together.
@@ -82,16 +97,50 @@ impl Filesystem {
                 root_tree,
                 chunk_tree,
                 rescue,
-                notices,
+                notices: notices.into(),
                 trees: RwLock::default(),
-                loaders: if executor.is_parallel() {
+                running: HashMap::new(),
+                _hold: None,
+                loaders: Arc::new(if executor.is_parallel() {
                     Executor::with_workers(LOADERS)
                 } else {
                     Executor::inline()
-                },
-                executor,
+                }),
+                executor: Arc::new(executor),
                 sector_bytes,
                 checksum_type,
+            }),
+        }
+    }
+
+    /// The same volume with the trees of a running transaction.
+    pub(crate) fn with_running(&self, trees: RunningTrees) -> Self {
+        let RunningTrees {
+            root_tree,
+            chunk_tree,
+            trees,
+            hold,
+        } = trees;
+        let shared = &self.shared;
+        let running = trees
+            .into_iter()
+            .map(|(id, (item, tree))| (id, Arc::new(KnownTree { item, tree })))
+            .collect();
+        Self {
+            shared: Arc::new(Shared {
+                volume: Arc::clone(&shared.volume),
+                forest: Arc::clone(&shared.forest),
+                root_tree,
+                chunk_tree: chunk_tree.unwrap_or_else(|| shared.chunk_tree.clone()),
+                rescue: shared.rescue,
+                notices: Arc::clone(&shared.notices),
+                trees: RwLock::default(),
+                running,
+                _hold: Some(hold),
+                executor: Arc::clone(&shared.executor),
+                loaders: Arc::clone(&shared.loaders),
+                sector_bytes: shared.sector_bytes,
+                checksum_type: shared.checksum_type,
             }),
         }
     }
@@ -211,6 +260,9 @@ impl Filesystem {
     }
 
     fn known_tree(&self, id: TreeId) -> Result<Arc<KnownTree>> {
+        if let Some(known) = self.shared.running.get(&id) {
+            return Ok(Arc::clone(known));
+        }
         if let Some(known) = self.shared.trees.read().get(&id) {
             return Ok(Arc::clone(known));
         }

@@ -47,13 +47,14 @@ pub mod subvolume;
 mod testing;
 #[cfg(test)]
 mod tests;
+pub mod transaction;
 pub mod walk;
 pub mod xattrs;
 
 pub use back_references::{DataReference, DataReferences, Extent, FileSpace, References, Sharing};
 pub use content::{Chunk, Content};
 pub use directory::{DirEntry, ReadDir};
-pub use error::{Corruption, Error, Name, Result};
+pub use error::{Corruption, Error, Name, Result, WritingRefusal};
 pub use extents::{DiskExtent, FileExtents, FileRange, FileRangeBuilder, InlineContent, RangeKind};
 pub use file::File;
 pub use filesystem::Filesystem;
@@ -67,5 +68,6 @@ pub use reader::FileReader;
 pub use space::{DeviceSpace, GroupSpace, Space, Totals};
 pub use stored::{PendingStored, StoredReader};
 pub use subvolume::{SubvolumeInfo, SubvolumePlace};
+pub use transaction::{Environment, SystemEnvironment, WritableFilesystem, WriteOptions};
 pub use walk::{Walk, WalkEntry, WalkError, WalkItem, WalkOptions, WalkOrder};
 pub use xattrs::Xattr;

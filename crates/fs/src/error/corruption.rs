@@ -28,6 +28,30 @@ pub enum Corruption {
         /// What the item would say.
         what: &'static str,
     },
+    /// An extent that is referred to has no item in the extent tree, or one without references.
+    #[error("extent [{logical}, +{length}) has no item in the extent tree, or no references left")]
+    ExtentMissing {
+        /// Where the extent begins.
+        logical: Logical,
+        /// How long it is.
+        length: ByteCount,
+    },
+    /// A reference that is to be dropped is not there.
+    #[error("extent {logical} has no reference {reference}")]
+    ReferenceMissing {
+        /// The extent.
+        logical: Logical,
+        /// The reference.
+        reference: String,
+    },
+    /// The free-space tree says something else of a range than the extent tree.
+    #[error("the free-space tree disagrees with the extent tree at [{logical}, +{length})")]
+    FreeSpaceDisagrees {
+        /// Where the range begins.
+        logical: Logical,
+        /// How long it is.
+        length: ByteCount,
+    },
     /// A tree that the volume needs has no root item, or one that cannot be used.
     #[error("tree {tree} has no root item")]
     TreeMissing {

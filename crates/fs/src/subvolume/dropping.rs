@@ -1,0 +1,316 @@
+//! Dropping what deleted subvolumes leave: their trees, block by block, over as many transactions as it takes.
+//!
+//! A deleted subvolume has a root item without references and an orphan item. Its tree is walked from left to right; a
+//! block that nothing else refers to is freed with all it refers to, a block that a snapshot shares only loses this
+//! tree's reference. Between transactions the root item remembers the first child that is still there (*drop progress*),
+//! so that dropping goes on after a crash, here or in the kernel.
+//!
+//! A shared block that this tree made counts what is below it for this tree, by name. Before the tree goes, such blocks
+//! turn to references by address, down to the first that have done so already.
+//!
+//! Source: on-disk format documentation, section "Root item" (`drop_progress`, `drop_level`).
+
+use crate::error::{Corruption, Error, Result};
+use crate::progress::Progress;
+use crate::transaction::WritableFilesystem;
+use crate::transaction::copying::Form;
+use crate::transaction::delayed_references::{ExtentKind, Reference};
+use crate::transaction::extent_tree::ExtentState;
+use crate::transaction::running::Running;
+use crate::transaction::starting::Need;
+use buttress_format::{Generation, HeaderFlags, ItemType, Key, ObjectId, SubvolumeId, TreeBlock, TreeId};
+use buttress_tree::{BlockPointer, ReadAhead, RootPointer};
+
+/// How many references may wait before a transaction is given a chance to end.
+const REFERENCES_AT_ONCE: usize = 1 << 16;
+
+/// A node on the way down: what is in `slot` and after it is still to be dropped.
+#[derive(Debug)]
+struct Step {
+    pointer: BlockPointer,
+    block: TreeBlock,
+    slot: usize,
+    full_backref: bool,
+    /// How this block is referred to from above.
+    reference: Reference,
+}
+
+/// The way through one tree.
+#[derive(Debug)]
+struct Drop {
+    tree: TreeId,
+    last_snapshot: Generation,
+    /// The transaction that made this tree out of another one: older blocks are not its own.
+    origin: Generation,
+    steps: Vec<Step>,
+}
+
+impl WritableFilesystem {
+    /// The deleted subvolumes that are not yet gone.
+    ///
+    /// # Errors
+    /// When the root tree cannot be read.
+    pub fn deleted_subvolumes(&self) -> Result<Vec<SubvolumeId>> {
+        let view = self.view();
+        let from = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, 0);
+        let to = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, u64::MAX);
+        let mut found = Vec::new();
+        for item in view.root_tree().range(from..=to, ReadAhead::None) {
+            let id = TreeId::new(item?.key().offset);
+            if let Some(subvolume) = id.as_subvolume()
+                && view.root_item(id).is_ok_and(|item| item.references == 0)
+            {
+                found.push(subvolume);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Drops what deleted subvolumes left, to the end. Work done so far is kept when it is cancelled.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`]; a tree that cannot be read; that writing has stopped.
+    pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
+        for subvolume in self.deleted_subvolumes()? {
+            while !self.drop_some(subvolume.tree())? {
+                if progress.is_cancelled() {
+                    return Err(Error::Cancelled);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on dropping one tree for a while. True when it is gone.
+    fn drop_some(&self, tree: TreeId) -> Result<bool> {
+        let mut handle = self.start(Need::freeing(64))?;
+        let mut drop = Drop::resume(&mut handle, tree)?;
+        let limit = handle.core.references.len().saturating_add(REFERENCES_AT_ONCE);
+        while handle.core.references.len() < limit || !drop.can_stop() {
+            if !drop.advance(&mut handle)? {
+                handle.remove_dead_root(tree)?;
+                return Ok(true);
+            }
+        }
+        drop.remember(&mut handle)?;
+        Ok(false)
+    }
+}
+
+impl Running {
+    /// The last of a tree: its root item and the orphan item.
+    fn remove_dead_root(&mut self, tree: TreeId) -> Result<()> {
+        let offset = self.open_tree(tree)?.item_offset;
+        self.trees.remove(&tree);
+        let key = Key::new(tree.object_id(), ItemType::ROOT_ITEM, offset);
+        self.remove(TreeId::ROOT, &key)?;
+        let orphan = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, tree.get());
+        self.remove(TreeId::ROOT, &orphan)?;
+        Ok(())
+    }
+}
+
+impl Drop {
+    /// Finds the place where dropping stopped, or the root.
+    fn resume(running: &mut Running, tree: TreeId) -> Result<Self> {
+        let open = running.open_tree(tree)?;
+        let offset = open.item_offset;
+        let item = open.item.clone().ok_or(Error::TreeNotFound { tree })?;
+        let mut drop = Self {
+            tree,
+            last_snapshot: item.last_snapshot,
+            origin: Generation::new(offset),
+            steps: Vec::new(),
+        };
+        let root = BlockPointer::root(&RootPointer {
+            tree,
+            logical: item.logical,
+            generation: item.generation,
+            level: item.level,
+        });
+        let resumed = item.drop_progress.objectid != ObjectId::MIN;
+        drop.enter(running, root, Reference::TreeBlock { root: tree })?;
+        while resumed && let Some(step) = drop.steps.last_mut() {
+            let key = &item.drop_progress;
+            let slot = match step.block.search(key) {
+                Ok(slot) => slot,
+                Err(slot) => slot.saturating_sub(1),
+            };
+            step.slot = slot;
+            if step.pointer.level <= item.drop_level.max(1) {
+                break;
+            }
+            let Some((child, reference)) = step.child(tree) else {
+                break;
+            };
+            drop.enter(running, child, reference)?;
+        }
+        Ok(drop)
+    }
+
+    /// Whether the way ends at a node that still has children: only such a place can be written down.
+    fn can_stop(&self) -> bool {
+        self.steps
+            .last()
+            .is_some_and(|step| step.pointer.level > 0 && step.slot < step.block.item_count())
+    }
+
+    /// Writes down where to go on.
+    fn remember(&self, running: &mut Running) -> Result<()> {
+        let place = self
+            .steps
+            .last()
+            .and_then(|step| Some((step.block.key(step.slot)?, step.pointer.level)));
+        if let Some((key, level)) = place {
+            let item = running.root_item_mut(self.tree)?;
+            item.drop_progress = key;
+            item.drop_level = level;
+        }
+        Ok(())
+    }
+
+    /// References of a block, looked up only where it may be shared.
+    fn state(
+        &self,
+        running: &Running,
+        pointer: &BlockPointer,
+        block: Option<&TreeBlock>,
+    ) -> Result<ExtentState> {
+        let relocated = block.is_none_or(|block| block.header().flags.contains(HeaderFlags::RELOC));
+        if pointer.generation > self.last_snapshot && !relocated {
+            return Ok(ExtentState {
+                references: 1,
+                full_backref: false,
+            });
+        }
+        let kind = ExtentKind::TreeBlock { level: pointer.level };
+        running
+            .core
+            .extent_state(pointer.logical, kind, running.core.node_bytes())
+    }
+
+    /// Comes to a block: one that others share is let go at once, another is put on the way.
+    fn enter(&mut self, running: &mut Running, pointer: BlockPointer, reference: Reference) -> Result<()> {
+        let own = pointer.generation > self.last_snapshot;
+        if !own {
+            let state = self.state(running, &pointer, None)?;
+            if state.references > 1 {
+                if !state.full_backref && pointer.generation > self.origin {
+                    self.refer_by_address(running, &pointer)?;
+                }
+                return self.let_go(running, &pointer, reference);
+            }
+        }
+        let block = running.core.forest.read_block(&pointer)?;
+        let state = self.state(running, &pointer, Some(&block))?;
+        if state.references > 1 {
+            if !state.full_backref {
+                self.refer_by_address(running, &pointer)?;
+            }
+            return self.let_go(running, &pointer, reference);
+        }
+        self.steps.push(Step {
+            pointer,
+            block,
+            slot: 0,
+            full_backref: state.full_backref,
+            reference,
+        });
+        Ok(())
+    }
+
+    fn let_go(&self, running: &mut Running, pointer: &BlockPointer, reference: Reference) -> Result<()> {
+        let node_bytes = running.core.node_bytes();
+        running.core.references.change(
+            pointer.logical,
+            node_bytes,
+            ExtentKind::TreeBlock { level: pointer.level },
+            reference,
+            -1,
+        );
+        Ok(())
+    }
+
+    /// One step: drops a leaf, or goes down or up. False when nothing is left.
+    fn advance(&mut self, running: &mut Running) -> Result<bool> {
+        let tree = self.tree;
+        let Some(step) = self.steps.last_mut() else {
+            return Ok(false);
+        };
+        if step.pointer.level > 0
+            && let Some((child, reference)) = step.child(tree)
+        {
+            step.slot = step.slot.saturating_add(1);
+            self.enter(running, child, reference)?;
+            return Ok(true);
+        }
+        let Some(step) = self.steps.pop() else {
+            return Ok(false);
+        };
+        if step.pointer.level == 0 {
+            let form = step.form(tree);
+            running.core.refer_below(&step.block, form, -1)?;
+        }
+        self.let_go(running, &step.pointer, step.reference)?;
+        Ok(!self.steps.is_empty())
+    }
+
+    /// Makes a shared block, and all below it that count for this tree, refer by address.
+    fn refer_by_address(&self, running: &mut Running, top: &BlockPointer) -> Result<()> {
+        let mut waiting = vec![*top];
+        while let Some(pointer) = waiting.pop() {
+            let block = running.core.forest.read_block(&pointer)?;
+            let kind = ExtentKind::TreeBlock { level: pointer.level };
+            let state = running
+                .core
+                .extent_state(pointer.logical, kind, running.core.node_bytes())?;
+            if state.references == 0 {
+                return Err(Corruption::ExtentMissing {
+                    logical: pointer.logical,
+                    length: running.core.node_bytes(),
+                }
+                .into());
+            }
+            if state.full_backref || block.header().owner != self.tree {
+                continue;
+            }
+            running
+                .core
+                .refer_below(&block, Form::ByAddress(pointer.logical), 1)?;
+            running.core.refer_below(&block, Form::ByTree(self.tree), -1)?;
+            let node_bytes = running.core.node_bytes();
+            running
+                .core
+                .references
+                .set_full_backref(pointer.logical, node_bytes, pointer.level);
+            for slot in 0..block.item_count() {
+                waiting.extend(
+                    pointer
+                        .child(&block, slot)
+                        .filter(|child| child.generation > self.origin),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Step {
+    const fn form(&self, tree: TreeId) -> Form {
+        if self.full_backref {
+            Form::ByAddress(self.pointer.logical)
+        } else {
+            Form::ByTree(tree)
+        }
+    }
+
+    /// The child in the slot, and how this block refers to it.
+    fn child(&self, tree: TreeId) -> Option<(BlockPointer, Reference)> {
+        let child = self.pointer.child(&self.block, self.slot)?;
+        let reference = match self.form(tree) {
+            Form::ByAddress(parent) => Reference::SharedBlock { parent },
+            Form::ByTree(root) => Reference::TreeBlock { root },
+        };
+        Some((child, reference))
+    }
+}

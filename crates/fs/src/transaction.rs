@@ -1,0 +1,130 @@
+//! A volume that is open for writing: one running transaction, commits, readers.
+//!
+//! [`WritableFilesystem`] is a cheap handle, `Send` and `Sync`. Edits are serialised by one short lock; readers take
+//! views ([`WritableFilesystem::view`]), which never change and never wait for the writer.
+//!
+//! | room | holds |
+//! |---|---|
+//! | [`opening`] | what may be written and what is refused by name; loading |
+//! | [`starting`] | an edit's lock, and the promise of room |
+//! | [`running`] | the running transaction: trees, and what edits of any tree need |
+//! | [`copying`] | what copying a tree block means for references |
+//! | [`delayed_references`], [`extent_tree`] | reference counts: collected, and applied |
+//! | [`block_groups`], [`free_ranges`], [`chunks`], [`loading`] | space: what is free, where chunks come from |
+//! | [`free_space_tree`], [`checksums`] | the trees that follow the extent tree |
+//! | [`data_extents`] | extents of file data: allocated, referred to, let go |
+//! | [`settling`], [`freezing`], [`committing`] | a commit: addresses, the frozen state, the writes |
+//! | [`pins`] | freed space that must wait |
+//!
+//! # Invariants
+//!
+//! - Nothing that the last durable superblock leads to is overwritten, except as the format allows for data without
+//!   copy-on-write.
+//! - A dirty node has no address until the commit, so nodes that come and go within a transaction cost nothing on disk.
+//! - After a failed commit nothing is written any more: the volume says why, and reading goes on.
+
+#![allow(
+    dead_code,
+    reason = "the calls that file operations and data need are here before those are"
+)]
+
+pub(crate) mod block_groups;
+mod checksums;
+mod chunks;
+mod committing;
+pub(crate) mod copying;
+mod data_extents;
+pub(crate) mod delayed_references;
+pub(crate) mod extent_tree;
+mod free_ranges;
+mod free_space_tree;
+mod freezing;
+mod loading;
+mod opening;
+pub(crate) mod pins;
+mod quotas;
+pub(crate) mod running;
+mod settling;
+pub(crate) mod starting;
+#[cfg(test)]
+mod tests;
+
+pub use opening::{Environment, SystemEnvironment, WriteOptions};
+
+use crate::executor::Executor;
+use crate::filesystem::Filesystem;
+use buttress_format::{ByteCount, Generation, Timestamp, Uuid};
+use buttress_tree::Forest;
+use parking_lot::Mutex;
+use pins::Readers;
+use running::Running;
+use std::sync::Arc;
+
+/// A volume that is open for writing. See the module.
+#[derive(Clone, Debug)]
+pub struct WritableFilesystem {
+    shared: Arc<Writer>,
+}
+
+#[derive(Debug)]
+struct Writer {
+    /// The volume as it was opened: devices, forest, threads. Its trees are those of that moment.
+    base: Filesystem,
+    /// The edit lock.
+    running: Mutex<Running>,
+    /// Held for the length of a commit.
+    committing: Mutex<()>,
+    /// The newest view, while nothing was edited since.
+    view: Mutex<Option<Filesystem>>,
+    readers: Arc<Readers>,
+    environment: Arc<dyn Environment>,
+    /// Dirty metadata beyond this is committed.
+    dirty_limit: ByteCount,
+}
+
+impl WritableFilesystem {
+    /// The volume as it is now, the running transaction included: a state that never changes, for as long as it is held.
+    /// It waits for no commit and no device; the space that it still needs is not used again before it is dropped.
+    #[must_use]
+    pub fn view(&self) -> Filesystem {
+        if let Some(view) = self.shared.view.lock().as_ref() {
+            return view.clone();
+        }
+        let mut running = self.shared.running.lock();
+        let hold = self.shared.readers.hold(running.core.durable);
+        let view = running.make_view(&self.shared.base, hold);
+        *self.shared.view.lock() = Some(view.clone());
+        view
+    }
+
+    /// The generation of the last commit.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.shared.running.lock().core.durable
+    }
+
+    pub(crate) fn forest(&self) -> &Arc<Forest> {
+        self.shared.base.forest()
+    }
+
+    pub(crate) fn executor(&self) -> &Executor {
+        self.shared.base.executor()
+    }
+
+    /// The time, by the clock that was given.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.shared.environment.now()
+    }
+
+    /// A uuid, from the source that was given.
+    pub(crate) fn new_uuid(&self) -> Uuid {
+        self.shared.environment.new_uuid()
+    }
+}
+
+impl Writer {
+    /// An edit begins: the view that is kept at hand is no longer the newest.
+    fn forget_view(&self) {
+        self.view.lock().take();
+    }
+}

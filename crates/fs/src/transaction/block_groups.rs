@@ -1,0 +1,316 @@
+//! The block groups of a volume that is open for writing: what is used, what is free, what is pinned.
+//!
+//! A group's free ranges are loaded when something is to be allocated from it, from the free-space tree or, on volumes
+//! without one, from the extent tree. From then on they live here: allocating takes a range out; what a transaction
+//! freed stays out until nobody can need it any more ([`super::pins`]).
+//!
+//! What the free-space tree and the block group items have to be told is collected per group as *changes*: ranges that
+//! became used and ranges that became free since the trees were last brought up to date. A range that did both is in
+//! neither.
+//!
+//! Invariants: a byte is free here only if no committed extent, no extent of the running transaction, no pinned range
+//! and no superblock copy covers it. `used` counts exactly the extents that the extent tree has, or will have when the
+//! delayed references have run.
+
+use super::free_ranges::FreeRanges;
+use buttress_format::{BlockGroupFlags, BlockGroupItem, ByteCount, Logical, ObjectId};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What a group holds, as far as allocation cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Purpose {
+    /// File content.
+    Data,
+    /// All trees but the chunk tree.
+    Metadata,
+    /// The chunk tree.
+    System,
+}
+
+impl Purpose {
+    /// The flag of groups for this purpose alone.
+    pub(crate) const fn flag(self) -> BlockGroupFlags {
+        match self {
+            Self::Data => BlockGroupFlags::DATA,
+            Self::Metadata => BlockGroupFlags::METADATA,
+            Self::System => BlockGroupFlags::SYSTEM,
+        }
+    }
+}
+
+/// One block group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) start: u64,
+    pub(crate) length: u64,
+    pub(crate) flags: BlockGroupFlags,
+    pub(crate) chunk_objectid: ObjectId,
+    /// Bytes of extents, as the item is to say.
+    pub(crate) used: u64,
+    /// What the item says; `None` when it has yet to be inserted.
+    pub(crate) written_used: Option<u64>,
+    /// `used` as of the last commit that is durable.
+    pub(crate) durable_used: u64,
+    /// Free ranges; `None` until loaded.
+    pub(crate) free: Option<FreeRanges>,
+    /// Bytes that were freed and may not be used yet.
+    pub(crate) pinned_bytes: u64,
+    /// Bytes taken by superblock copies.
+    pub(crate) superblocks: Vec<Range<u64>>,
+    /// Nothing may be allocated from it.
+    pub(crate) read_only: bool,
+    /// Whether the free-space tree has no item of it yet.
+    pub(crate) needs_free_space_info: bool,
+    /// Ranges that became used since the free-space tree was brought up to date.
+    pub(crate) became_used: FreeRanges,
+    /// Ranges that became free.
+    pub(crate) became_free: FreeRanges,
+}
+
+impl Group {
+    pub(crate) fn from_item(item: &BlockGroupItem) -> Self {
+        let used = item.used.get();
+        Self {
+            used,
+            written_used: Some(used),
+            durable_used: used,
+            ..Self::new(item.start, item.length, item.flags, item.chunk_objectid)
+        }
+    }
+
+    /// A group that has no item yet, and nothing in it.
+    pub(crate) fn new(
+        start: Logical,
+        length: ByteCount,
+        flags: BlockGroupFlags,
+        chunk_objectid: ObjectId,
+    ) -> Self {
+        Self {
+            start: start.get(),
+            length: length.get(),
+            flags,
+            chunk_objectid,
+            used: 0,
+            written_used: None,
+            durable_used: 0,
+            free: None,
+            pinned_bytes: 0,
+            superblocks: Vec::new(),
+            read_only: false,
+            needs_free_space_info: false,
+            became_used: FreeRanges::default(),
+            became_free: FreeRanges::default(),
+        }
+    }
+
+    pub(crate) const fn end(&self) -> u64 {
+        self.start.saturating_add(self.length)
+    }
+
+    pub(crate) const fn serves(&self, purpose: Purpose) -> bool {
+        self.flags.contains(purpose.flag())
+    }
+
+    /// Bytes that could be allocated now; an estimate for groups that are not loaded.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        if self.read_only {
+            return 0;
+        }
+        match &self.free {
+            Some(free) => free.total_bytes(),
+            None => {
+                let taken = self.superblocks.iter().fold(0_u64, |sum, range| {
+                    sum.saturating_add(range.end.saturating_sub(range.start))
+                });
+                self.length
+                    .saturating_sub(self.used.max(self.durable_used))
+                    .saturating_sub(self.pinned_bytes)
+                    .saturating_sub(taken)
+            }
+        }
+    }
+
+    pub(crate) fn item(&self) -> BlockGroupItem {
+        BlockGroupItem {
+            start: Logical::new(self.start),
+            length: ByteCount::new(self.length),
+            used: ByteCount::new(self.used),
+            chunk_objectid: self.chunk_objectid,
+            flags: self.flags,
+        }
+    }
+
+    /// Whether nothing was allocated from it and not used yet, as far as is known.
+    pub(crate) fn is_untouched(&self) -> bool {
+        match &self.free {
+            Some(free) => {
+                let taken = self.superblocks.iter().fold(0_u64, |sum, range| {
+                    sum.saturating_add(range.end.saturating_sub(range.start))
+                });
+                free.total_bytes().saturating_add(taken) >= self.length
+            }
+            None => true,
+        }
+    }
+
+    /// An extent appeared in the extent tree.
+    pub(crate) fn note_used(&mut self, start: u64, length: u64) {
+        self.used = self.used.saturating_add(length);
+        let had_become_free = self.became_free.remove(start, length);
+        if had_become_free < length {
+            self.became_used.add(start, length);
+        }
+    }
+
+    /// An extent left the extent tree.
+    pub(crate) fn note_freed(&mut self, start: u64, length: u64) {
+        self.used = self.used.saturating_sub(length);
+        let had_become_used = self.became_used.remove(start, length);
+        if had_become_used < length {
+            self.became_free.add(start, length);
+        }
+    }
+}
+
+/// What is free for one purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Free now, in groups that exist.
+    pub(crate) free_bytes: u64,
+    /// Freed, and pinned by commits that are under way or by readers.
+    pub(crate) pinned_bytes: u64,
+    /// In all groups.
+    pub(crate) total_bytes: u64,
+    /// Used.
+    pub(crate) used_bytes: u64,
+}
+
+/// All block groups, by address.
+#[derive(Debug, Default)]
+pub(crate) struct BlockGroups {
+    groups: BTreeMap<u64, Group>,
+    /// Where the last allocation for each purpose ended.
+    cursors: BTreeMap<Purpose, u64>,
+}
+
+/// What allocation found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A range: start and length.
+    Range(u64, u64),
+    /// The group that starts here must be loaded first.
+    Load(u64),
+    /// No group has room.
+    Nothing,
+}
+
+impl BlockGroups {
+    pub(crate) fn insert(&mut self, group: Group) {
+        self.groups.insert(group.start, group);
+    }
+
+    pub(crate) fn remove(&mut self, start: u64) -> Option<Group> {
+        self.groups.remove(&start)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Group> {
+        self.groups.values()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.groups.values_mut()
+    }
+
+    pub(crate) fn get_mut(&mut self, start: u64) -> Option<&mut Group> {
+        self.groups.get_mut(&start)
+    }
+
+    /// The group that holds an address.
+    pub(crate) fn holding(&self, logical: u64) -> Option<&Group> {
+        let (_, group) = self.groups.range(..=logical).next_back()?;
+        (logical < group.end()).then_some(group)
+    }
+
+    /// The group that holds an address, to be changed.
+    pub(crate) fn holding_mut(&mut self, logical: u64) -> Option<&mut Group> {
+        let (_, group) = self.groups.range_mut(..=logical).next_back()?;
+        (logical < group.end()).then_some(group)
+    }
+
+    /// What is free for a purpose.
+    pub(crate) fn room(&self, purpose: Purpose) -> Room {
+        let mut room = Room::default();
+        for group in self.groups.values().filter(|group| group.serves(purpose)) {
+            room.free_bytes = room.free_bytes.saturating_add(group.free_bytes());
+            room.pinned_bytes = room.pinned_bytes.saturating_add(group.pinned_bytes);
+            room.total_bytes = room.total_bytes.saturating_add(group.length);
+            room.used_bytes = room.used_bytes.saturating_add(group.used);
+        }
+        room
+    }
+
+    /// Looks for `wanted` bytes for a purpose, going on from where the last allocation ended; where no place has as
+    /// many, for the most that one place has, but at least `least`.
+    pub(crate) fn allocate(&mut self, purpose: Purpose, wanted: u64, least: u64, unit_bytes: u64) -> Found {
+        let cursor = self.cursors.get(&purpose).copied().unwrap_or(0);
+        let current = self.holding(cursor).map(|group| group.start);
+        let after = self.groups.range(cursor..).map(|(start, _)| *start);
+        let before = self.groups.range(..cursor).map(|(start, _)| *start);
+        let order: Vec<u64> = current.into_iter().chain(after).chain(before).collect();
+        // First a place for all of it, then the best part.
+        for least_here in [wanted, least] {
+            for start in &order {
+                let Some(group) = self.groups.get_mut(start) else {
+                    continue;
+                };
+                if !group.serves(purpose) || group.read_only || group.free_bytes() < least_here {
+                    continue;
+                }
+                let Some(free) = group.free.as_mut() else {
+                    return Found::Load(*start);
+                };
+                if let Some((found, length)) = free.allocate(wanted, least_here, unit_bytes, cursor) {
+                    self.cursors.insert(purpose, found.saturating_add(length));
+                    return Found::Range(found, length);
+                }
+            }
+            if least >= wanted {
+                break;
+            }
+        }
+        Found::Nothing
+    }
+
+    /// Gives back a range that was allocated, and never used.
+    pub(crate) fn give_back(&mut self, start: u64, length: u64) {
+        if let Some(group) = self.holding_mut(start) {
+            add_free(group, start, length);
+        }
+    }
+
+    /// A range was freed by the running transaction; it stays pinned.
+    pub(crate) fn pin(&mut self, start: u64, length: u64) {
+        if let Some(group) = self.holding_mut(start) {
+            group.pinned_bytes = group.pinned_bytes.saturating_add(length);
+        }
+    }
+
+    /// A pinned range may be used again.
+    pub(crate) fn unpin(&mut self, start: u64, length: u64) {
+        if let Some(group) = self.holding_mut(start) {
+            group.pinned_bytes = group.pinned_bytes.saturating_sub(length);
+            add_free(group, start, length);
+        }
+    }
+}
+
+/// Makes a range of a group free, without the superblock copies in it.
+fn add_free(group: &mut Group, start: u64, length: u64) {
+    if let Some(free) = group.free.as_mut() {
+        free.add(start, length);
+        for superblock in &group.superblocks {
+            free.remove(superblock.start, superblock.end.saturating_sub(superblock.start));
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Extents of file data: room for them, their references, and room promised before they exist.
+//!
+//! Data is allocated when it is written back, not when it is handed in; until then its bytes are *reserved*, so that a
+//! full volume says so at once and not at the commit. An extent that was allocated is nobody's until a reference is
+//! added: one that is given back before that leaves no trace.
+
+use super::block_groups::{Found, Purpose};
+use super::delayed_references::{Created, ExtentKind, Reference};
+use super::running::Running;
+use crate::error::{Error, Result};
+use buttress_format::{ByteCount, InodeNumber, Logical, TreeId};
+
+/// A range of data addresses: `[logical, logical + length)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataRange {
+    pub(crate) logical: Logical,
+    pub(crate) length: ByteCount,
+}
+
+/// From where file extent items refer to an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataOwner {
+    /// The tree of the file.
+    pub(crate) root: TreeId,
+    /// The file.
+    pub(crate) inode: InodeNumber,
+    /// The item's file offset less its offset in the extent; wraps below zero.
+    pub(crate) offset: u64,
+}
+
+impl DataOwner {
+    const fn reference(self) -> Reference {
+        Reference::Data {
+            root: self.root,
+            inode: self.inode,
+            offset: self.offset,
+        }
+    }
+}
+
+impl Running {
+    /// Promises room for data that is to be written back later.
+    pub(crate) fn reserve_data(&mut self, bytes: u64) -> Result<()> {
+        let room = self.core.groups.room(Purpose::Data);
+        let wanted = self.core.reserved_data_bytes.saturating_add(bytes);
+        if wanted <= room.free_bytes
+            || wanted
+                <= room
+                    .free_bytes
+                    .saturating_add(self.unallocated_bytes(Purpose::Data))
+        {
+            self.core.reserved_data_bytes = wanted;
+            return Ok(());
+        }
+        Err(Error::NoSpace {
+            what: "data",
+            wanted: ByteCount::new(bytes),
+            pinned_by_readers: self.pinned_by_readers(),
+        })
+    }
+
+    /// Lets a promise go: the data was written back, or is no longer wanted.
+    pub(crate) fn release_data(&mut self, bytes: u64) {
+        self.core.reserved_data_bytes = self.core.reserved_data_bytes.saturating_sub(bytes);
+    }
+
+    /// Takes room for up to `wanted` bytes of data in one piece: fewer where no piece is as large. Multiples of the sector
+    /// size.
+    pub(crate) fn allocate_data(&mut self, wanted: ByteCount) -> Result<DataRange> {
+        let sector_bytes = self.core.sector_bytes();
+        // A piece of a quarter of what is wanted, or of a MiB, is better than a new search for a better one.
+        let wanted_bytes = wanted.get();
+        let least_good = (wanted_bytes >> 2).min(1 << 20).max(sector_bytes);
+        let mut least = wanted_bytes.min(least_good.next_multiple_of(sector_bytes));
+        loop {
+            match self
+                .core
+                .groups
+                .allocate(Purpose::Data, wanted_bytes, least, sector_bytes)
+            {
+                Found::Range(start, length) => {
+                    return Ok(DataRange {
+                        logical: Logical::new(start),
+                        length: ByteCount::new(length),
+                    });
+                }
+                Found::Load(group) => self.load_group(group)?,
+                Found::Nothing if self.allocate_chunk(Purpose::Data)? => {}
+                Found::Nothing if least > sector_bytes => least = sector_bytes,
+                Found::Nothing => {
+                    return Err(Error::NoSpace {
+                        what: "data",
+                        wanted,
+                        pinned_by_readers: self.pinned_by_readers(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Gives a range back that was allocated and has no reference yet.
+    pub(crate) fn give_back_data(&mut self, range: DataRange) {
+        self.core
+            .groups
+            .give_back(range.logical.get(), range.length.get());
+    }
+
+    /// A range that was allocated becomes an extent with one reference.
+    pub(crate) fn create_data_extent(&mut self, range: DataRange, owner: DataOwner) {
+        self.core.references.create(
+            range.logical,
+            range.length,
+            ExtentKind::Data,
+            Created {
+                owner: owner.root,
+                first_key: None,
+            },
+            owner.reference(),
+        );
+    }
+
+    /// One more item refers to an extent.
+    pub(crate) fn add_data_reference(&mut self, extent: DataRange, owner: DataOwner) {
+        self.core.references.change(
+            extent.logical,
+            extent.length,
+            ExtentKind::Data,
+            owner.reference(),
+            1,
+        );
+    }
+
+    /// One item less refers to an extent. The last one frees it, and its checksums, at the commit.
+    pub(crate) fn drop_data_reference(&mut self, extent: DataRange, owner: DataOwner) {
+        self.core.references.change(
+            extent.logical,
+            extent.length,
+            ExtentKind::Data,
+            owner.reference(),
+            -1,
+        );
+    }
+
+    /// How many references an extent of data has now: more than one, and its bytes must not be overwritten.
+    pub(crate) fn data_references(&self, extent: DataRange) -> Result<u64> {
+        Ok(self
+            .core
+            .extent_state(extent.logical, ExtentKind::Data, extent.length)?
+            .references)
+    }
+}

@@ -1,0 +1,171 @@
+//! Freezing: turns a settled transaction into what a commit writes, and opens the next one.
+
+use super::pins::Readers;
+use super::running::{OpenTree, Running};
+use crate::error::{Error, Result};
+use buttress_format::{
+    BackupRoot, BackupTree, ByteCount, DeviceId, DeviceItem, Generation, Logical, Superblock, TreeId,
+};
+use buttress_tree::Frozen;
+use buttress_volume::Volume;
+
+/// How many trees stay open between transactions.
+const OPEN_TREES_KEPT: usize = 256;
+
+/// What a commit has to write.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// What each tree that changed has to be written.
+    pub(crate) frozen: Vec<Frozen>,
+    pub(crate) superblock: Superblock,
+    pub(crate) device_items: Vec<DeviceItem>,
+    /// How much of each block group is used in this state.
+    pub(crate) groups: Vec<(u64, u64)>,
+    /// Extents of chunks that this transaction removed.
+    pub(crate) freed_device_extents: Vec<(DeviceId, u64, u64)>,
+}
+
+fn backup(open: Option<&OpenTree>) -> BackupTree {
+    let Some(open) = open else {
+        return BackupTree::default();
+    };
+    BackupTree {
+        logical: open.tree.root_logical().unwrap_or(Logical::MIN),
+        generation: open.tree.root_generation(),
+        level: open.tree.level(),
+    }
+}
+
+impl Running {
+    /// Whether the transaction changed anything.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.core.extent.tree.is_dirty()
+            || !self.core.references.is_empty()
+            || self.core.superblock_changed
+            || self
+                .trees
+                .values()
+                .any(|open| open.tree.is_dirty() || open.item_changed)
+    }
+
+    /// Settles and freezes the transaction; `None` when it changed nothing. The next one is open afterwards.
+    pub(crate) fn prepare_commit(&mut self, volume: &Volume) -> Result<Option<Prepared>> {
+        if !self.is_dirty() {
+            return Ok(None);
+        }
+        self.remove_empty_groups()?;
+        // The superblock names these whether or not they changed.
+        for id in [TreeId::FS, TreeId::DEVICE, TreeId::CHECKSUM] {
+            self.open_tree(id)?;
+        }
+        // Every commit has a root tree of its own generation.
+        self.touch_root_tree()?;
+        self.settle()?;
+        let superblock = self.next_superblock(&volume.superblock())?;
+        let mut frozen: Vec<Frozen> = Vec::new();
+        frozen.extend(self.core.extent.tree.freeze()?);
+        for open in self.trees.values_mut() {
+            frozen.extend(open.tree.freeze()?);
+        }
+        let prepared = Prepared {
+            frozen,
+            superblock,
+            device_items: self.core.devices.rooms.iter().map(|room| room.item).collect(),
+            groups: self
+                .core
+                .groups
+                .iter()
+                .map(|group| (group.start, group.used))
+                .collect(),
+            freed_device_extents: core::mem::take(&mut self.core.devices.freed),
+        };
+        self.core.superblock_changed = false;
+        self.core.generation = Generation::new(self.core.generation.get().saturating_add(1));
+        self.core.format.generation = self.core.generation;
+        self.forget_clean_trees();
+        Ok(Some(prepared))
+    }
+
+    fn forget_clean_trees(&mut self) {
+        if self.trees.len() > OPEN_TREES_KEPT {
+            self.trees
+                .retain(|id, open| !id.holds_files() || open.item_changed || *id == TreeId::FS);
+        }
+    }
+
+    fn next_superblock(&self, last: &Superblock) -> Result<Superblock> {
+        let root = self.root_tree()?;
+        let tree = |id: TreeId| self.trees.get(&id);
+        let (root, chunk) = (backup(Some(root)), backup(tree(TreeId::CHUNK)));
+        let total_bytes = ByteCount::new(self.core.devices.total_bytes());
+        let entry = BackupRoot {
+            tree_root: root,
+            chunk_root: chunk,
+            extent_root: backup(Some(&self.core.extent)),
+            fs_root: backup(tree(TreeId::FS)),
+            dev_root: backup(tree(TreeId::DEVICE)),
+            csum_root: backup(tree(TreeId::CHECKSUM)),
+            total_bytes,
+            bytes_used: ByteCount::new(self.core.bytes_used),
+            num_devices: last.num_devices,
+        };
+        let newest = (0..4_usize)
+            .max_by_key(|slot| {
+                last.backup_roots
+                    .get(*slot)
+                    .map_or(Generation::MIN, |backup| backup.tree_root.generation)
+            })
+            .unwrap_or(3);
+        let mut backup_roots = last.backup_roots;
+        let slot = newest.wrapping_add(1) & 3;
+        if let Some(place) = backup_roots.get_mut(slot) {
+            *place = entry;
+        }
+        let uuid_tree_is_complete = last.uuid_tree_generation == last.generation;
+        Ok(Superblock {
+            generation: self.core.generation,
+            root: root.logical,
+            root_level: root.level,
+            chunk_root: chunk.logical,
+            chunk_root_level: chunk.level,
+            chunk_root_generation: chunk.generation,
+            log_root: Logical::MIN,
+            log_root_level: 0,
+            total_bytes,
+            bytes_used: ByteCount::new(self.core.bytes_used),
+            incompat: self.core.format.incompat,
+            compat_ro: self.core.compat_ro,
+            label: self.core.label.clone(),
+            uuid_tree_generation: if uuid_tree_is_complete {
+                self.core.generation
+            } else {
+                last.uuid_tree_generation
+            },
+            system_chunks: self.core.system_chunks.clone(),
+            backup_roots,
+            ..last.clone()
+        })
+    }
+
+    /// Gives back what nobody needs any more.
+    pub(crate) fn release_pins(&mut self, readers: &Readers) {
+        let core = &mut self.core;
+        for (start, length) in core.pins.release(core.durable, readers.oldest()) {
+            core.groups.unpin(start, length);
+        }
+    }
+
+    /// The bytes that wait only for readers, for the error that says so.
+    pub(crate) fn pinned_by_readers(&self) -> ByteCount {
+        ByteCount::new(self.core.pins.held_by_readers_bytes(self.core.durable))
+    }
+
+    /// Makes sure that the root tree has a new root in this transaction.
+    fn touch_root_tree(&mut self) -> Result<()> {
+        let first = self
+            .at_or_after(TreeId::ROOT, &buttress_format::Key::MIN)?
+            .ok_or(Error::TreeNotFound { tree: TreeId::ROOT })?;
+        self.update(TreeId::ROOT, &first.key(), &mut |_| {})?;
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! Opening a volume for writing: what is refused, and what is loaded.
+//!
+//! Refused by name: states that a writer would break or that it does not keep yet (a pending log tree, an interrupted
+//! balance or replace, relocation trees), and features that are not written (zoned, RAID stripe tree, extent tree v2,
+//! remap tree, unknown compat_ro bits, seeds). Everything else is loaded lazily: block group items at once, the free
+//! space of a group when it is needed.
+
+use super::block_groups::BlockGroups;
+use super::chunks::Devices;
+use super::delayed_references::DelayedReferences;
+use super::loading::load_block_groups;
+use super::pins::{Hold, Pins, Readers};
+use super::running::{Core, OpenTree, Running};
+use super::{WritableFilesystem, Writer};
+use crate::error::{Corruption, Error, Result, WritingRefusal};
+use crate::filesystem::{Filesystem, RunningTrees};
+use buttress_format::superblock::SuperblockFlags;
+use buttress_format::{
+    ByteCount, CompatRo, Generation, Incompat, ItemType, Key, Logical, ObjectId, ReplaceItem, ReplaceState,
+    Timestamp, TreeId, Uuid,
+};
+use buttress_tree::EditableTree;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What an edit takes from outside: the time, and uuids. Given, so that the same edits give the same bytes.
+pub trait Environment: fmt::Debug + Send + Sync {
+    /// The time that inodes and subvolumes get.
+    fn now(&self) -> Timestamp;
+
+    /// A uuid that nothing else has.
+    fn new_uuid(&self) -> Uuid;
+}
+
+/// The system's clock and random uuids.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemEnvironment;
+
+impl Environment for SystemEnvironment {
+    fn now(&self) -> Timestamp {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => Timestamp {
+                seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+                nanoseconds: since.subsec_nanos(),
+            },
+            Err(_) => Timestamp::default(),
+        }
+    }
+
+    fn new_uuid(&self) -> Uuid {
+        Uuid::new_v4()
+    }
+}
+
+/// How to write.
+#[derive(Clone, Debug)]
+pub struct WriteOptions {
+    /// Where times and uuids come from.
+    pub environment: Arc<dyn Environment>,
+    /// Dirty metadata beyond this many bytes is committed.
+    pub dirty_limit: ByteCount,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self {
+            environment: Arc::new(SystemEnvironment),
+            dirty_limit: ByteCount::new(96 << 20),
+        }
+    }
+}
+
+impl WritableFilesystem {
+    /// Makes a volume that was opened from writable devices ready for writing.
+    ///
+    /// # Errors
+    /// [`Error::WritingRefused`] for a state or a feature that is not written; that trees cannot be read.
+    pub fn new(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
+        refuse(&filesystem)?;
+        let running = load(&filesystem)?;
+        Ok(Self {
+            shared: Arc::new(Writer {
+                base: filesystem,
+                running: Mutex::new(running),
+                committing: Mutex::new(()),
+                view: Mutex::new(None),
+                readers: Arc::new(Readers::default()),
+                environment: options.environment,
+                dirty_limit: options.dirty_limit,
+            }),
+        })
+    }
+}
+
+fn refuse(filesystem: &Filesystem) -> Result<()> {
+    let refusal = find_refusal(filesystem)?;
+    refusal.map_or(Ok(()), |refusal| Err(Error::WritingRefused(refusal)))
+}
+
+fn find_refusal(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
+    let superblock = filesystem.superblock();
+    let volume = filesystem.volume();
+    if !volume.may_be_written() || !superblock.compat_ro.difference(CompatRo::KNOWN).is_empty() {
+        return Ok(Some(WritingRefusal::CompatRo {
+            names: superblock.compat_ro.names(),
+        }));
+    }
+    for (feature, name) in [
+        (Incompat::ZONED, "zoned"),
+        (Incompat::RAID_STRIPE_TREE, "raid-stripe-tree"),
+        (Incompat::EXTENT_TREE_V2, "extent-tree-v2"),
+        (Incompat::REMAP_TREE, "remap-tree"),
+    ] {
+        if superblock.incompat.contains(feature) {
+            return Ok(Some(WritingRefusal::Feature { name }));
+        }
+    }
+    for (flag, name) in [
+        (SuperblockFlags::SEEDING, "a seed device"),
+        (SuperblockFlags::METADUMP, "an image of metadata"),
+        (SuperblockFlags::METADUMP_V2, "an image of metadata"),
+        (SuperblockFlags::CHANGING_FSID, "an unfinished change of the fsid"),
+        (
+            SuperblockFlags::CHANGING_FSID_V2,
+            "an unfinished change of the fsid",
+        ),
+        (
+            SuperblockFlags::CHANGING_BG_TREE,
+            "an unfinished conversion to or from block-group-tree",
+        ),
+        (
+            SuperblockFlags::CHANGING_DATA_CSUM,
+            "an unfinished change of checksums",
+        ),
+        (
+            SuperblockFlags::CHANGING_META_CSUM,
+            "an unfinished change of checksums",
+        ),
+    ] {
+        if superblock.flags.contains(flag) {
+            return Ok(Some(WritingRefusal::State { name }));
+        }
+    }
+    if superblock.log_root != Logical::MIN {
+        return Ok(Some(WritingRefusal::State {
+            name: "a pending log tree",
+        }));
+    }
+    let root_tree = filesystem.root_tree();
+    let balance = Key::new(ObjectId::BALANCE, ItemType::TEMPORARY_ITEM, 0);
+    if root_tree.get(&balance)?.is_some() {
+        return Ok(Some(WritingRefusal::State {
+            name: "an interrupted balance",
+        }));
+    }
+    let relocation = Key::new(TreeId::TREE_RELOCATION.object_id(), ItemType::ROOT_ITEM, 0);
+    let mut cursor = root_tree.cursor(buttress_tree::ReadAhead::None);
+    cursor.seek(&relocation)?;
+    if cursor
+        .key()
+        .is_some_and(|key| key.objectid == relocation.objectid && key.item_type == ItemType::ROOT_ITEM)
+    {
+        return Ok(Some(WritingRefusal::State {
+            name: "relocation trees",
+        }));
+    }
+    replacing(filesystem)
+}
+
+fn replacing(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
+    let key = Key::new(ObjectId::MIN, ItemType::DEV_REPLACE, 0);
+    let Some(found) = filesystem.tree(TreeId::DEVICE)?.get(&key)? else {
+        return Ok(None);
+    };
+    let item = ReplaceItem::parse(&key, found.data()).map_err(|error| Corruption::Item {
+        tree: TreeId::DEVICE,
+        error,
+    })?;
+    Ok(
+        matches!(item.state, ReplaceState::Started | ReplaceState::Suspended).then_some(
+            WritingRefusal::State {
+                name: "an interrupted device replacement",
+            },
+        ),
+    )
+}
+
+fn load(filesystem: &Filesystem) -> Result<Running> {
+    let superblock = filesystem.superblock();
+    let volume = filesystem.volume();
+    let generation = Generation::new(superblock.generation.get().saturating_add(1));
+    let mut format = volume.block_format().clone();
+    format.generation = generation;
+    let unnamed = |tree: &buttress_tree::Tree| OpenTree {
+        tree: EditableTree::open(tree),
+        item: None,
+        item_offset: 0,
+        item_changed: false,
+    };
+    let extent = OpenTree {
+        tree: EditableTree::open(&filesystem.tree(TreeId::EXTENT)?),
+        item: Some(filesystem.root_item(TreeId::EXTENT)?),
+        item_offset: 0,
+        item_changed: false,
+    };
+    let trees = BTreeMap::from([
+        (TreeId::ROOT, unnamed(filesystem.root_tree())),
+        (TreeId::CHUNK, unnamed(&filesystem.tree(TreeId::CHUNK)?)),
+    ]);
+    let mut running = Running {
+        core: Core {
+            forest: Arc::clone(filesystem.forest()),
+            format,
+            compat_ro: superblock.compat_ro,
+            chunk_tree_uuid: chunk_tree_uuid(filesystem)?,
+            generation,
+            durable: superblock.generation,
+            extent,
+            references: DelayedReferences::default(),
+            groups: BlockGroups::default(),
+            devices: Devices::default(),
+            pins: Pins::default(),
+            bytes_used: superblock.bytes_used.get(),
+            system_chunks: superblock.system_chunks.clone(),
+            label: superblock.label.clone(),
+            superblock_changed: false,
+            reserved_data_bytes: 0,
+        },
+        trees,
+    };
+    let groups = running.block_group_tree();
+    let tree = running.view(groups)?;
+    running.core.groups = load_block_groups(groups, &tree, volume)?;
+    running.load_devices()?;
+    Ok(running)
+}
+
+impl Running {
+    /// A file system that sees this state.
+    pub(crate) fn make_view(&mut self, base: &Filesystem, hold: Hold) -> Filesystem {
+        let mut trees = HashMap::new();
+        let own = core::iter::once((&TreeId::EXTENT, &self.core.extent));
+        for (id, open) in own.chain(self.trees.iter()) {
+            if let Some(item) = &open.item {
+                trees.insert(*id, (item.clone(), open.tree.view()));
+            }
+        }
+        let view_of = |id: TreeId| self.trees.get(&id).map(|open| open.tree.view());
+        base.with_running(RunningTrees {
+            root_tree: view_of(TreeId::ROOT).unwrap_or_else(|| base.root_tree().clone()),
+            chunk_tree: view_of(TreeId::CHUNK),
+            trees,
+            hold,
+        })
+    }
+}
+
+/// The uuid that blocks carry of the chunk tree, taken from its root.
+fn chunk_tree_uuid(filesystem: &Filesystem) -> Result<Uuid> {
+    let root = *filesystem.tree(TreeId::CHUNK)?.root();
+    let block = filesystem
+        .forest()
+        .read_block(&buttress_tree::BlockPointer::root(&root))?;
+    Ok(block.header().chunk_tree_uuid)
+}
