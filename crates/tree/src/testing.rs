@@ -12,6 +12,10 @@
     reason = "test support: the numbers are the test's own, and a panic is how a test fails"
 )]
 
+mod scratch;
+
+pub use scratch::{Account, Scratch};
+
 use crate::pointer::RootPointer;
 use buttress_device::Device;
 use buttress_format::block_group::BlockGroupFlags;
@@ -30,11 +34,11 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 pub const CHUNK_LOGICAL: Logical = Logical::new(16 << 20);
 
 /// Where it begins on the device.
-const CHUNK_PHYSICAL: u64 = 1 << 20;
+pub(crate) const CHUNK_PHYSICAL: u64 = 1 << 20;
 
 const FSID: [u8; 16] = *b"test-volume-fsid";
 const DEVICE_UUID: [u8; 16] = *b"test-device-uuid";
-const CHUNK_TREE_UUID: [u8; 16] = *b"test-chunk-tree!";
+pub(crate) const CHUNK_TREE_UUID: [u8; 16] = *b"test-chunk-tree!";
 
 /// Where new blocks are put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

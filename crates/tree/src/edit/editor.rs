@@ -22,7 +22,7 @@ pub(super) struct Editor<'a> {
 /// What stands where an edit takes a block out of its tree.
 pub(super) enum Gone {
     Node(Arc<Node>),
-    Clean(BlockPointer, TreeBlock),
+    Clean(Box<(BlockPointer, TreeBlock)>),
 }
 
 impl Editor<'_> {
@@ -67,7 +67,7 @@ impl Editor<'_> {
                 let pointer = node.pointer(tree);
                 (pointer, self.context.copied(tree, &pointer, &node.block))
             }
-            Gone::Clean(pointer, block) => (*pointer, self.context.copied(tree, pointer, block)),
+            Gone::Clean(clean) => (clean.0, self.context.copied(tree, &clean.0, &clean.1)),
         };
         answer.map_err(|error| self.failed(&pointer, error))
     }
@@ -114,7 +114,7 @@ impl Editor<'_> {
     fn take(&self, node: Option<Arc<Node>>, step: &mut RouteStep) -> Result<Gone> {
         match (node, step.clean.take()) {
             (Some(node), _) => Ok(Gone::Node(node)),
-            (None, Some(clean)) => Ok(Gone::Clean(clean.0, clean.1)),
+            (None, Some(clean)) => Ok(Gone::Clean(clean)),
             (None, None) => Err(self.broken("a block on the way was not read")),
         }
     }
@@ -122,7 +122,7 @@ impl Editor<'_> {
     fn copy(&self, gone: &Gone) -> Node {
         let (block, links) = match gone {
             Gone::Node(node) => (&node.block, node.links.clone()),
-            Gone::Clean(_, block) => (block, links_for(block)),
+            Gone::Clean(clean) => (&clean.1, links_for(&clean.1)),
         };
         Node::copy_of(block, links, self.tree, self.context.generation(), self.epoch)
     }

@@ -212,6 +212,12 @@ impl FrozenBlock {
         self.node.generation()
     }
 
+    /// To see in a test whether the block's memory is gone.
+    #[cfg(test)]
+    pub(super) fn watch(&self) -> std::sync::Weak<Node> {
+        Arc::downgrade(&self.node)
+    }
+
     /// Height above the leaves.
     #[must_use]
     pub fn level(&self) -> u8 {

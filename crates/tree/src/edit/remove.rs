@@ -105,7 +105,7 @@ impl Editor<'_> {
                 };
                 let pointer = above.child(&node.block, neighbour)?;
                 let block = self.forest.cache().get(&pointer)?;
-                Gone::Clean(pointer, block)
+                Gone::Clean(Box::new((pointer, block)))
             }
         };
         let (used, room) = self.measure(&child.block);
@@ -180,7 +180,7 @@ impl Gone {
     fn block(&self) -> &TreeBlock {
         match self {
             Self::Node(node) => &node.block,
-            Self::Clean(_, block) => block,
+            Self::Clean(clean) => &clean.1,
         }
     }
 }
@@ -198,7 +198,7 @@ fn absorb(node: &mut Node, gone: &Gone, is_left: bool) {
     node.block.edit_node(|node| node.insert_from(at, block, all));
     let links = match gone {
         Gone::Node(gone) => gone.links.clone(),
-        Gone::Clean(_, block) => links_for(block),
+        Gone::Clean(clean) => links_for(&clean.1),
     };
     node.links.splice(at..at, links);
 }
@@ -254,7 +254,7 @@ impl EditableTree {
                     let node = editor.descend(root, &mut route, above, None)?;
                     let gone = match (node.link(slot), clean) {
                         (Some(link), _) => Gone::Node(Arc::clone(link)),
-                        (None, Some(clean)) => Gone::Clean(clean.0, clean.1),
+                        (None, Some(clean)) => Gone::Clean(clean),
                         (None, None) => return Err(editor.broken("a block on the way was not read")),
                     };
                     unlink(node, slot);

@@ -12,7 +12,11 @@ use zerocopy::little_endian::U64;
 /// How many pointers a node can have.
 #[must_use]
 pub const fn node_pointers_max(node_bytes: u32) -> usize {
-    (node_bytes as usize).saturating_sub(HEADER_BYTES) / size_of::<RawKeyPointer>()
+    let room = (node_bytes as usize).saturating_sub(HEADER_BYTES);
+    match room.checked_div(size_of::<RawKeyPointer>()) {
+        Some(most) => most,
+        None => 0,
+    }
 }
 
 /// The bytes of a node, to be changed; see the module's documentation.

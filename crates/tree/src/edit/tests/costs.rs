@@ -1,0 +1,172 @@
+//! What edits copy, what they keep in memory, and snapshots.
+
+use super::*;
+use buttress_format::Generation;
+
+fn committed(count: u64) -> (Scratch, EditableTree) {
+    let mut scratch = scratch(4096);
+    let mut tree = scratch.new_tree(TREE);
+    for number in 0..count {
+        tree.insert(&mut scratch.account, &key(number), &[1; 60]).unwrap();
+    }
+    scratch.commit(&mut tree);
+    scratch.unpin();
+    (scratch, tree)
+}
+
+#[test]
+fn a_block_is_copied_once_in_a_transaction() {
+    let (mut scratch, mut tree) = committed(5000);
+    let levels = u64::from(tree.level()) + 1;
+    for transaction in 1..5 {
+        for number in 0..30 {
+            tree.update(&mut scratch.account, &key(number), &mut |data| data.fill(2))
+                .unwrap();
+        }
+        assert_eq!(scratch.account.copied, levels * transaction);
+        assert_eq!(tree.unassigned_nodes(), levels);
+        scratch.commit(&mut tree);
+    }
+    assert_eq!(scratch.account.dropped, 0);
+}
+
+#[test]
+fn what_comes_and_goes_within_a_transaction_leaves_no_trace() {
+    let (mut scratch, mut tree) = committed(5000);
+    for number in 0..3000 {
+        tree.insert(&mut scratch.account, &key(100_000 + number), &[1; 60])
+            .unwrap();
+    }
+    for number in 0..3000 {
+        assert!(tree.remove(&mut scratch.account, &key(100_000 + number)).unwrap());
+    }
+    let levels = u64::from(tree.level()) + 1;
+    assert!(scratch.account.copied <= levels + 1 && scratch.account.dropped == 0);
+    assert!(tree.unassigned_nodes() <= levels);
+}
+
+#[test]
+fn blocks_that_got_an_address_and_go_before_they_are_written_are_dropped() {
+    let (mut scratch, mut tree) = committed(1000);
+    for number in 0..1000 {
+        tree.insert(&mut scratch.account, &key(100_000 + number), &[1; 60])
+            .unwrap();
+    }
+    scratch.assign(&mut tree);
+    tree.remove_range(&mut scratch.account, key(100_000)..key(200_000), &mut |_, _| ())
+        .unwrap();
+    assert!(scratch.account.dropped > 10);
+    scratch.commit(&mut tree);
+    let used = addresses(&scratch.reopened(), committed_root(&tree));
+    assert!(scratch.account.used().is_superset(&used));
+    assert!(scratch.account.used().len() <= used.len() + 1);
+}
+
+#[test]
+fn whole_leaves_go_without_being_copied() {
+    let (mut scratch, mut tree) = committed(20_000);
+    let before = tree.view().blocks(ReadAhead::None).count() as u64;
+    let count = tree
+        .remove_range(&mut scratch.account, Key::MIN..Key::MAX, &mut |_, _| ())
+        .unwrap();
+    assert_eq!(count, 20_000);
+    // One new empty leaf is all that is in memory.
+    assert_eq!(
+        (scratch.account.copied, tree.unassigned_nodes(), tree.level()),
+        (before, 1, 0)
+    );
+}
+
+/// A written tree has nothing in memory; one that went on has what it changed since.
+#[test]
+fn written_blocks_are_let_go() {
+    let (mut scratch, mut tree) = committed(5000);
+    for number in 0..5000 {
+        tree.update(&mut scratch.account, &key(number), &mut |data| data.fill(2))
+            .unwrap();
+    }
+    scratch.assign(&mut tree);
+    let frozen = tree.freeze().unwrap().unwrap();
+    let blocks = frozen.blocks();
+    tree.update(&mut scratch.account, &key(2500), &mut |data| data.fill(3))
+        .unwrap();
+    let levels = u64::from(tree.level()) + 1;
+    for block in &blocks {
+        scratch
+            .forest()
+            .keep_written(TREE, block.seal(buttress_format::ChecksumType::Crc32c));
+    }
+    let watched: Vec<_> = blocks.iter().map(|block| block.watch()).collect();
+    drop(blocks);
+    tree.forget_written(&frozen);
+    drop(frozen);
+    assert_eq!(watched.iter().filter(|block| block.strong_count() > 0).count(), 0);
+    assert_eq!(tree.unassigned_nodes(), levels);
+    scratch.commit(&mut tree);
+    assert!(!tree.view().is_in_memory());
+}
+
+#[test]
+fn a_copied_root_shares_everything_below_it() {
+    let (mut scratch, mut tree) = committed(5000);
+    let source = all(&tree.view());
+    let mut snapshot =
+        EditableTree::from_copied_root(&tree.view(), TreeId::new(301), Generation::new(20)).unwrap();
+    assert_eq!((snapshot.unassigned_nodes(), snapshot.is_dirty()), (1, true));
+    scratch.commit(&mut snapshot);
+    assert_eq!(all(&snapshot.view()), source);
+    tree.remove_range(&mut scratch.account, key(10)..key(4000), &mut |_, _| ())
+        .unwrap();
+    scratch.commit(&mut tree);
+    assert_eq!(all(&scratch.reopened().tree(committed_root(&snapshot))), source);
+    let root = snapshot.view().blocks(ReadAhead::None).next().unwrap().unwrap();
+    assert_eq!(root.block.header().owner, TreeId::new(301));
+}
+
+/// Readers on other threads see whole states while the tree is changed.
+#[test]
+fn views_are_read_by_other_threads_while_the_tree_changes() {
+    let (mut scratch, mut tree) = committed(2000);
+    let (send, receive) = crossbeam_channel::bounded::<(Tree, u64)>(4);
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let receive = receive.clone();
+            std::thread::spawn(move || {
+                for (view, expected) in receive {
+                    let (mut sum, mut count) = (0, 0);
+                    for data in all(&view).values() {
+                        sum += u64::from(data[0]);
+                        count += 1;
+                    }
+                    assert_eq!((sum, count), (expected, 2000));
+                }
+            })
+        })
+        .collect();
+    // Every transaction moves a unit from one item to another: the sum stays.
+    let mut random = Random::new(1);
+    for step in 0..3000_u64 {
+        let (from, to) = (key(random.below(2000)), key(random.below(2000)));
+        let mut moved = 0;
+        tree.update(&mut scratch.account, &from, &mut |data| {
+            moved = data[0].min(1);
+            data[0] -= moved;
+        })
+        .unwrap();
+        tree.update(&mut scratch.account, &to, &mut |data| {
+            let more = moved.min(u8::MAX - data[0]);
+            data[0] += more;
+            moved -= more;
+        })
+        .unwrap();
+        assert_eq!(moved, 0);
+        if step % 10 == 0 {
+            send.send((tree.view(), 2000)).unwrap();
+        }
+        if step % 500 == 0 {
+            scratch.commit(&mut tree);
+        }
+    }
+    drop(send);
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+}

@@ -1,0 +1,192 @@
+//! A volume in memory that edits of trees are committed to, and an account of its blocks.
+
+use super::{CHUNK_LOGICAL, CHUNK_PHYSICAL, CHUNK_TREE_UUID, ImageBuilder, ImageOptions, TreeShape, Written};
+use crate::edit::{EditContext, EditableTree};
+use crate::error::ContextError;
+use crate::forest::Forest;
+use crate::pointer::{BlockPointer, RootPointer};
+use buttress_device::Device;
+use buttress_format::node::TreeBlock;
+use buttress_format::{ByteCount, Generation, Key, Logical, TreeId};
+use buttress_volume::Volume;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Which blocks of a scratch volume are in use; the context of the edits.
+#[derive(Debug)]
+pub struct Account {
+    generation: Generation,
+    /// Addresses that nobody uses, the lowest first.
+    free: BTreeSet<u64>,
+    /// Addresses of blocks that trees have.
+    used: BTreeSet<u64>,
+    /// Addresses of blocks that the running transaction left.
+    left: Vec<u64>,
+    /// Addresses that were left before, and may still be read by views.
+    pinned: Vec<u64>,
+    /// How many blocks were copied, and how many were dropped, since the volume was made.
+    pub copied: u64,
+    /// See above.
+    pub dropped: u64,
+}
+
+impl Account {
+    fn leave(&mut self, logical: Logical) -> Result<(), ContextError> {
+        if !self.used.remove(&logical.get()) {
+            return Err(format!("block {logical} left its tree twice, or was never there").into());
+        }
+        self.left.push(logical.get());
+        Ok(())
+    }
+
+    /// The addresses of all blocks that trees have.
+    #[must_use]
+    pub const fn used(&self) -> &BTreeSet<u64> {
+        &self.used
+    }
+}
+
+impl EditContext for Account {
+    fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    fn copied(&mut self, _: TreeId, old: &BlockPointer, _: &TreeBlock) -> Result<(), ContextError> {
+        self.copied += 1;
+        self.leave(old.logical)
+    }
+
+    fn dropped(&mut self, _: TreeId, old: &BlockPointer, _: &TreeBlock) -> Result<(), ContextError> {
+        self.dropped += 1;
+        self.leave(old.logical)
+    }
+}
+
+/// A volume in memory.
+#[derive(Debug)]
+pub struct Scratch {
+    options: ImageOptions,
+    device: Device,
+    volume: Arc<Volume>,
+    forest: Arc<Forest>,
+    /// What the edits of its trees are told.
+    pub account: Account,
+}
+
+impl Scratch {
+    /// A volume without trees. `cache` is the forest's budget.
+    #[must_use]
+    pub fn new(options: ImageOptions, cache: ByteCount) -> Self {
+        Self::with_tree(options, cache, TreeId::new(256), &[]).0
+    }
+
+    /// A volume with one committed tree of these items, which are in order of their keys.
+    #[must_use]
+    pub fn with_tree(
+        options: ImageOptions,
+        cache: ByteCount,
+        tree: TreeId,
+        items: &[(Key, Vec<u8>)],
+    ) -> (Self, RootPointer) {
+        let mut builder = ImageBuilder::new(options);
+        let shape = TreeShape {
+            items_per_leaf: usize::MAX,
+            children_per_node: 50,
+        };
+        let root = builder.tree(tree, items, shape);
+        let node_bytes = u64::from(options.node_bytes);
+        let address = |number: u64| CHUNK_LOGICAL.get() + number * node_bytes;
+        let blocks = options.chunk_bytes / node_bytes;
+        let free: BTreeSet<u64> = builder.free.iter().map(|number| address(*number)).collect();
+        let used = (0..blocks).map(address).filter(|at| !free.contains(at)).collect();
+        let mut kept = None;
+        let volume = builder.open(&root, |bytes| {
+            let device = Device::memory(bytes);
+            kept = Some(device.clone());
+            device
+        });
+        let account = Account {
+            generation: Generation::new(options.generation.get() + 1),
+            free,
+            used,
+            left: Vec::new(),
+            pinned: Vec::new(),
+            copied: 0,
+            dropped: 0,
+        };
+        let scratch = Self {
+            options,
+            device: kept.expect("the image was opened"),
+            forest: Forest::new(Arc::clone(&volume), cache),
+            volume,
+            account,
+        };
+        (scratch, root)
+    }
+
+    /// The forest.
+    #[must_use]
+    pub const fn forest(&self) -> &Arc<Forest> {
+        &self.forest
+    }
+
+    /// Another forest over the same bytes, with an empty cache.
+    #[must_use]
+    pub fn reopened(&self) -> Arc<Forest> {
+        Forest::new(Arc::clone(&self.volume), ByteCount::new(4 << 20))
+    }
+
+    /// A tree without items, not yet committed.
+    #[must_use]
+    pub fn new_tree(&self, tree: TreeId) -> EditableTree {
+        let uuid = Uuid::from_bytes(CHUNK_TREE_UUID);
+        EditableTree::new_empty(&self.forest, tree, self.account.generation, uuid)
+    }
+
+    /// Gives addresses to all blocks of a tree that have none.
+    pub fn assign(&mut self, tree: &mut EditableTree) {
+        let account = &mut self.account;
+        let mut assign = |_: u8, _: Key| {
+            let logical = account.free.pop_first().ok_or("the volume is full")?;
+            account.used.insert(logical);
+            Ok(Logical::new(logical))
+        };
+        tree.for_each_unassigned(&mut assign).expect("there is room");
+        assert_eq!(tree.unassigned_nodes(), 0);
+    }
+
+    /// Commits a tree: from then on it is on the device, and nothing of it in memory. What its transaction left is
+    /// used again after [`Scratch::unpin`].
+    pub fn commit(&mut self, tree: &mut EditableTree) -> Option<Written> {
+        self.assign(tree);
+        let frozen = tree.freeze().expect("all blocks have addresses");
+        self.account.generation = Generation::new(self.account.generation.get() + 1);
+        self.account.pinned.append(&mut self.account.left);
+        let frozen = frozen?;
+        let mut before = 0;
+        for block in frozen.blocks() {
+            assert!(before < block.logical().get(), "blocks come in order of address");
+            before = block.logical().get();
+            let sealed = block.seal(self.options.checksum_type);
+            let offset = before - CHUNK_LOGICAL.get() + CHUNK_PHYSICAL;
+            self.device
+                .write(offset, sealed.bytes())
+                .expect("memory can be written");
+            self.forest.keep_written(frozen.tree(), sealed);
+        }
+        tree.forget_written(&frozen);
+        let root = frozen.root()?;
+        Some(Written {
+            first_key: Key::MIN,
+            logical: root.logical,
+            generation: root.generation,
+            level: root.level,
+        })
+    }
+
+    /// Blocks that committed transactions left may be used again: no view holds them.
+    pub fn unpin(&mut self) {
+        self.account.free.extend(self.account.pinned.drain(..));
+    }
+}
