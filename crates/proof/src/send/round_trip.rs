@@ -22,6 +22,8 @@ pub struct Sums {
     pub kernel: u64,
     /// How many times (histories, formats) the kernel's own streams did not make the snapshots.
     pub kernel_wrong: u64,
+    /// How many times streams were longer than the kernel's, by their paths alone.
+    pub longer: u64,
 }
 
 impl AddAssign for Sums {
@@ -29,6 +31,7 @@ impl AddAssign for Sums {
         self.ours += other.ours;
         self.kernel += other.kernel;
         self.kernel_wrong += other.kernel_wrong;
+        self.longer += other.longer;
     }
 }
 
@@ -36,8 +39,8 @@ impl fmt::Display for Sums {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             formatter,
-            "{} bytes of streams, the kernel's {}, which were wrong {} times",
-            self.ours, self.kernel, self.kernel_wrong
+            "{} bytes of streams, the kernel's {}, which were wrong {} times; longer by paths {} times",
+            self.ours, self.kernel, self.kernel_wrong, self.longer
         )
     }
 }
@@ -106,6 +109,7 @@ impl RoundTrip<'_> {
             ours: 0,
             kernel: bytes(&theirs)?,
             kernel_wrong: u64::from(verdict.is_err()),
+            longer: 0,
         };
         if self.sender == Sender::Kernel {
             verdict.context("the kernel's own streams")?;
@@ -133,9 +137,11 @@ impl RoundTrip<'_> {
             && let Ok(kernel) = &kernel
         {
             same_sharing(format.name, kernel, &received)?;
+            sums.longer += u64::from(sums.ours > sums.kernel);
+            let (ours, theirs) = (wire::size(&ours)?, wire::size(&theirs)?);
             ensure!(
-                sums.ours <= sums.kernel,
-                "{}: larger than the kernel's: {sums}",
+                ours.commands <= theirs.commands && ours.without_paths() <= theirs.without_paths(),
+                "{}: larger than the kernel's: {sums}; {ours:?}, {theirs:?}",
                 format.name
             );
         }

@@ -1,13 +1,62 @@
-//! The kernel's own streams, decoded, dumped as btrfs-progs dumps them, and encoded again to the same bytes.
+//! The kernel's own streams, decoded, dumped as btrfs-progs dumps them, and encoded again to the same bytes; and how
+//! large streams are.
 
 use anyhow::{Context, Result, bail, ensure};
 use buttress_oracle::tools::{newest, newest_version, run};
-use buttress_stream::{Decoder, Encoder, TextDump};
+use buttress_stream::command::{AttributeSink, Value};
+use buttress_stream::{AttributeKind, Decoder, Encoder, TextDump};
 use std::path::Path;
 use std::process::Command;
 
 /// The version of btrfs-progs whose dump is the reference.
 const DUMP_VERSION: (u32, u32) = (6, 14);
+
+/// How large streams are together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// All bytes.
+    pub bytes: u64,
+    /// Of these, the paths.
+    pub path_bytes: u64,
+    /// How many commands there are.
+    pub commands: u64,
+}
+
+impl Size {
+    /// Bytes of everything but paths.
+    #[must_use]
+    pub const fn without_paths(&self) -> u64 {
+        self.bytes - self.path_bytes
+    }
+}
+
+impl AttributeSink for Size {
+    type Error = std::convert::Infallible;
+
+    fn attribute(&mut self, kind: AttributeKind, value: Value<'_>) -> Result<(), Self::Error> {
+        if let (AttributeKind::Path | AttributeKind::PathTo | AttributeKind::ClonePath, Value::Bytes(path)) =
+            (kind, value)
+        {
+            self.path_bytes += path.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Measures streams.
+pub fn size<P: AsRef<Path>>(streams: &[P]) -> Result<Size> {
+    let mut size = Size::default();
+    for path in streams {
+        let file = std::fs::File::open(path)?;
+        size.bytes += file.metadata()?.len();
+        let mut decoder = Decoder::new(file);
+        while let Some(frame) = decoder.next_command()? {
+            size.commands += 1;
+            let Ok(()) = frame.command().visit(&mut size);
+        }
+    }
+    Ok(size)
+}
 
 /// Checks the stream in the file `path`; its dump only where btrfs-progs is the reference or newer.
 pub fn check(path: &Path) -> Result<()> {

@@ -44,8 +44,8 @@ pub(crate) struct Content {
     receiver_size: FileOffset,
     /// The range that items which differ cover, as far as they are known to join.
     dirty: Option<Range<FileOffset>>,
-    /// The receiver's last sector where it ends inside it and the file grows: what both snapshots have there on
-    /// disk need not be what the receiver has, as it knows nothing of what lies behind the end of a file.
+    /// What lies behind the end of the receiver's file in its last sector, where the file grows: both snapshots may
+    /// have the same bytes there on disk, while a receiver knows nothing of what lies behind the end of a file.
     spoilt: Option<Range<FileOffset>>,
     spoilt_is_due: bool,
     /// Whether any of its data was sent.
@@ -123,7 +123,8 @@ impl Content {
             run: Vec::new(),
             receiver_size,
             dirty: None,
-            spoilt: grows_from_inside.then(|| last_sector..align_up(receiver_size, u64::from(sector_bytes))),
+            spoilt: grows_from_inside
+                .then(|| receiver_size..align_up(receiver_size, u64::from(sector_bytes))),
             spoilt_is_due: false,
             wrote: cut,
         })

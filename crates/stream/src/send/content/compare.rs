@@ -22,6 +22,8 @@ struct Piece {
     zeros_end: FileOffset,
     /// Whether the receiver has the same bytes.
     same: bool,
+    /// Whether the bytes on disk are the same, but those of the receiver are zeros.
+    spoilt: bool,
     /// Whether the receiver must be told to have zeros here.
     erased: bool,
 }
@@ -98,17 +100,16 @@ impl Content {
             stop
         };
         let range = part_of(&is, position, stop);
-        let beyond = position >= self.receiver_size;
-        let was_zero = beyond || was.as_ref().is_none_or(FileRange::is_zero);
-        let same = stream.sources.one_volume
-            && !spoilt
+        let was_zero = position >= self.receiver_size || was.as_ref().is_none_or(FileRange::is_zero);
+        let equal = stream.sources.one_volume
             && was.is_some_and(|was| same_bytes(&part_of(&was, position, stop), &range));
-        let erased = range.is_zero() && (!was_zero || (spoilt && !beyond));
+        let erased = range.is_zero() && !was_zero;
         let zeros_end = if erased { maps.new.zeros_end()? } else { stop };
         Ok(Some(Piece {
+            spoilt: spoilt && equal && matches!(range.kind, RangeKind::Data(_)),
+            same: !spoilt && equal,
             range,
             zeros_end,
-            same,
             erased,
         }))
     }
@@ -116,6 +117,11 @@ impl Content {
     /// Joins a piece to what is pending, or sends that first.
     fn take_piece(&mut self, piece: Piece, pending: Pending, stream: &mut Stream<'_, '_>) -> Result<Pending> {
         let range = piece.range;
+        if piece.spoilt {
+            self.send_pending(pending, stream)?;
+            self.behind_the_end(range, stream)?;
+            return Ok(Pending::Nothing);
+        }
         if !range.is_zero() && !piece.same {
             if let Pending::Data(mut before) = pending {
                 if before.end() == range.offset && continues(&before, &range) {

@@ -9,7 +9,7 @@ use crate::send::output::StoredWrite;
 use crate::send::snapshot::Snapshot;
 use buttress_format::send::EncodedCompression;
 use buttress_format::{ByteCount, Compression, FileOffset};
-use buttress_fs::{FileRange, InlineContent, RangeKind};
+use buttress_fs::{Content as Chunk, FileRange, InlineContent, RangeKind};
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -109,6 +109,27 @@ impl Content {
         }
         self.part_by_part(&range, stream, Self::data)?;
         stream.sources.clones.remember(self.number, &range, file_bytes);
+        Ok(())
+    }
+
+    /// Sends what lies behind the end of the receiver's file in a sector that is the same on disk. The receiver makes
+    /// zeros of it, which is often right.
+    pub(super) fn behind_the_end(&mut self, range: FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
+        let wanted = range.offset..range.end().min(self.size);
+        if stream.output.no_data() || wanted.is_empty() {
+            return self.range(range, stream);
+        }
+        let filesystem = stream.sources.new.filesystem();
+        let file = filesystem.open_known(self.metadata.clone(), Some(vec![range.clone()]))?;
+        let mut reader = file.reader_of(wanted);
+        while let Some(chunk) = reader.next_chunk()? {
+            match chunk.content {
+                Chunk::Hole => {}
+                Chunk::Data(bytes) if bytes.iter().all(|byte| *byte == 0) => {}
+                Chunk::Data(_) => return self.data(range, stream),
+                Chunk::Damaged(error) => return Err(error.into()),
+            }
+        }
         Ok(())
     }
 
