@@ -34,8 +34,10 @@ impl AttributeSink for Size {
     type Error = std::convert::Infallible;
 
     fn attribute(&mut self, kind: AttributeKind, value: Value<'_>) -> Result<(), Self::Error> {
-        if let (AttributeKind::Path | AttributeKind::PathTo | AttributeKind::ClonePath, Value::Bytes(path)) =
-            (kind, value)
+        if let (
+            AttributeKind::Path | AttributeKind::PathTo | AttributeKind::PathLink | AttributeKind::ClonePath,
+            Value::Bytes(path),
+        ) = (kind, value)
         {
             self.path_bytes += path.len() as u64;
         }

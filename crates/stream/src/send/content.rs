@@ -22,8 +22,8 @@ use crate::send::items::Difference;
 use crate::send::names::Names;
 use crate::send::output::Output;
 use crate::send::snapshot::Snapshot;
-use buttress_format::{ByteCount, FileOffset, InodeItem, InodeNumber};
-use buttress_fs::{FileRange, FileRangeBuilder, Metadata, RangeKind, StoredReader};
+use buttress_format::{ByteCount, Compression, FileOffset, InodeItem, InodeNumber};
+use buttress_fs::{DiskExtent, FileRange, FileRangeBuilder, Metadata, RangeKind, StoredReader};
 use core::ops::Range;
 use map::align_up;
 use std::sync::Arc;
@@ -75,6 +75,17 @@ impl Stream<'_, '_> {
     /// Whether a hole is best cloned: where it could only be written as zeros else.
     fn clones_holes(&self) -> bool {
         !self.output.is_version_2() && !self.output.no_data()
+    }
+
+    /// The extent of a range that goes out as it is stored: where that is no longer than what the file of `size` has
+    /// of it.
+    fn stored_extent<'r>(&self, range: &'r FileRange, size: FileOffset) -> Option<&'r DiskExtent> {
+        let RangeKind::Data(extent) = &range.kind else {
+            return None;
+        };
+        let bytes = range.end().min(size).checked_distance_from(range.offset)?;
+        let wanted = self.sources.compressed_data && extent.compression != Compression::None;
+        (wanted && extent.disk_bytes <= bytes).then_some(extent)
     }
 
     /// Takes note of a preallocated range that reads as zeros on the receiver, where that is of use.

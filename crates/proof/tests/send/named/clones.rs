@@ -15,6 +15,7 @@ pub fn situations() -> Vec<Named> {
     situations.extend(patterns());
     situations.extend(other_snapshots());
     situations.extend(preallocated());
+    situations.extend(compressed());
     situations
 }
 
@@ -314,6 +315,28 @@ fn preallocated() -> Vec<Named> {
             "preallocated_range_of_a_clone_source",
             "Only the clone source has the range; it is looked for in the parent alone.",
             from_a_clone_source,
+        ),
+    ]
+}
+
+/// Extents that go out as they are stored, where the volume compresses.
+fn compressed() -> Vec<Named> {
+    vec![
+        named(
+            "middle_of_a_stored_extent_cloned_before",
+            "The extent goes out twice, before and behind the part that was cloned, each time as a whole.",
+            vec![write_text("a", 0, 128 * KIB), touch("b"), touch("c")],
+            vec![
+                reflink("a", 48 * KIB, 32 * KIB, "b", 0),
+                reflink_all("a", "c"),
+                rm("a"),
+            ],
+        ),
+        named(
+            "stored_extent_longer_than_the_file",
+            "The file was cut: a few bytes are left of an extent that goes out whole.",
+            vec![],
+            vec![write_text("f", 0, 128 * KIB), Operation::Sync, truncate("f", 700)],
         ),
     ]
 }

@@ -220,7 +220,12 @@ fn preallocated() -> Vec<Named> {
         with_history(
             "back_to_before_it_was_cut",
             "Only the size seems to differ: the kernel's stream grows the file with zeros where it had data.",
-            back_to_before_it_was_cut(),
+            in_the_other_direction(vec![write("f", 0, 4096)], vec![truncate("f", 92)]),
+        ),
+        with_history(
+            "back_to_zeros_before_it_was_cut",
+            "The receiver has zeros behind the end already: a block of them more than the kernel sends.",
+            in_the_other_direction(vec![fill("f", 0, 16 * KIB, 0)], vec![truncate("f", 14_977)]),
         ),
         named(
             "overwritten_in_place",
@@ -231,9 +236,9 @@ fn preallocated() -> Vec<Named> {
     ]
 }
 
-/// Sent in the other direction: the longer file after the shorter one.
-fn back_to_before_it_was_cut() -> History {
-    let mut history = History::chain(vec![vec![write("f", 0, 4096)], vec![truncate("f", 92)]]);
+/// Sent in the other direction: what was there first comes after what came of it.
+fn in_the_other_direction(first: Vec<Operation>, second: Vec<Operation>) -> History {
+    let mut history = History::chain(vec![first, second]);
     let transfer = |snapshot, parent| Transfer {
         snapshot,
         parent,

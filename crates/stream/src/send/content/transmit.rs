@@ -1,7 +1,7 @@
 //! How ranges of a file go out: as clones, as stored extents, as content of the tree, as writes, as holes.
 
 use crate::command::Command;
-use crate::send::clones::Source;
+use crate::send::clones::{Candidate, Source};
 use crate::send::content::map::{align_up, part_of};
 use crate::send::content::{Content, Stream};
 use crate::send::error::Result;
@@ -159,7 +159,15 @@ impl Content {
         stream: &mut Stream<'_, '_>,
         other: fn(&mut Self, FileRange, &mut Stream<'_, '_>) -> Result<()>,
     ) -> Result<()> {
-        let candidates = stream.sources.clones.candidates(range)?;
+        let mut candidates = stream.sources.clones.candidates(range)?;
+        if self.is_cheaper_whole(range, &candidates, stream) {
+            // What does not help from the start on only cuts the extent in two.
+            let clones = &stream.sources.clones;
+            candidates.retain(|candidate| {
+                let source = clones.choose(std::slice::from_ref(candidate), range, self.metadata.size);
+                source.is_some_and(|source| source.offset == range.offset)
+            });
+        }
         let mut position = range.offset;
         let end = range.end().min(self.size);
         while position < end {
@@ -178,6 +186,32 @@ impl Content {
             position = source.offset.saturating_add(source.length);
         }
         Ok(())
+    }
+
+    /// Whether a compressed extent that goes out as it is stored takes less in one piece than its parts do around
+    /// what can be cloned: each part goes out with the whole extent.
+    fn is_cheaper_whole(&self, range: &FileRange, candidates: &[Candidate], stream: &Stream<'_, '_>) -> bool {
+        let Some(extent) = stream.stored_extent(range, self.size) else {
+            return false;
+        };
+        let mut position = range.offset;
+        let end = range.end().min(self.size);
+        let mut bytes = ByteCount::ZERO;
+        while position < end {
+            let rest = part_of(range, position, range.end());
+            let source = stream
+                .sources
+                .clones
+                .choose(candidates, &rest, self.metadata.size);
+            let data_end = source.map_or(end, |source| source.offset);
+            let part = part_of(range, position, data_end);
+            let as_stored = stream
+                .stored_extent(&part, self.size)
+                .map_or(part.length, |extent| extent.disk_bytes);
+            bytes = bytes.saturating_add(as_stored);
+            position = source.map_or(end, |source| source.offset.saturating_add(source.length));
+        }
+        bytes > extent.disk_bytes
     }
 
     fn clone_from(&mut self, source: &Source, stream: &mut Stream<'_, '_>) -> Result<()> {
@@ -209,11 +243,7 @@ impl Content {
         if range.offset >= self.size || range.length == ByteCount::ZERO {
             return Ok(());
         }
-        if let RangeKind::Data(extent) = &range.kind
-            && stream.sources.compressed_data
-            && extent.compression != Compression::None
-            && extent.disk_bytes <= range.length
-        {
+        if stream.stored_extent(&range, self.size).is_some() {
             self.flush_run(stream)?;
             return self.stored(&range, stream);
         }
