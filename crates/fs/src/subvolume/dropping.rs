@@ -198,7 +198,9 @@ impl Drop {
                 if !state.full_backref && pointer.generation > self.origin {
                     self.refer_by_address(running, &pointer)?;
                 }
-                return self.let_go(running, &pointer, reference);
+                // Shared: others keep it, so nobody needs to know for whom it was made.
+                Self::let_go(running, &pointer, reference, self.tree);
+                return Ok(());
             }
         }
         let block = running.core.forest.read_block(&pointer)?;
@@ -207,7 +209,8 @@ impl Drop {
             if !state.full_backref {
                 self.refer_by_address(running, &pointer)?;
             }
-            return self.let_go(running, &pointer, reference);
+            Self::let_go(running, &pointer, reference, block.header().owner);
+            return Ok(());
         }
         self.steps.push(Step {
             pointer,
@@ -219,16 +222,13 @@ impl Drop {
         Ok(())
     }
 
-    fn let_go(&self, running: &mut Running, pointer: &BlockPointer, reference: Reference) -> Result<()> {
+    /// Takes this tree's reference to a block away.
+    fn let_go(running: &mut Running, pointer: &BlockPointer, reference: Reference, owner: TreeId) {
         let node_bytes = running.core.node_bytes();
-        running.core.references.change(
-            pointer.logical,
-            node_bytes,
-            ExtentKind::TreeBlock { level: pointer.level },
-            reference,
-            -1,
-        );
-        Ok(())
+        running
+            .core
+            .references
+            .let_go(pointer.logical, node_bytes, pointer.level, reference, owner);
     }
 
     /// One step: drops a leaf, or goes down or up. False when nothing is left.
@@ -251,7 +251,8 @@ impl Drop {
             let form = step.form(tree);
             running.core.refer_below(&step.block, form, -1)?;
         }
-        self.let_go(running, &step.pointer, step.reference)?;
+        let owner = step.block.header().owner;
+        Self::let_go(running, &step.pointer, step.reference, owner);
         Ok(!self.steps.is_empty())
     }
 

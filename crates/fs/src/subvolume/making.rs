@@ -76,6 +76,7 @@ impl Running {
         InodeRefs::push(&mut names, 0, b"..")?;
         self.insert(id.tree(), &key, &names)?;
         self.add_uuid(new.uuid, ItemType::UUID_KEY_SUBVOL, id)?;
+        self.make_quota_group(id)?;
         Ok(id)
     }
 
@@ -121,6 +122,7 @@ impl Running {
         let received = item.received_uuid;
         self.add_root(id, tree, item, generation.get())?;
         self.add_uuid(new.uuid, ItemType::UUID_KEY_SUBVOL, id)?;
+        self.make_quota_group(id)?;
         if !received.is_nil() {
             self.add_uuid(received, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)?;
         }

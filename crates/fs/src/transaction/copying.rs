@@ -126,18 +126,18 @@ impl<'a> SharedTree<'a> {
             self.core.refer_below(block, Form::ByTree(tree), 1)?;
             self.core.refer_below(block, Form::ByAddress(old.logical), -1)?;
         }
-        self.forget(tree, old);
+        self.forget(tree, old, block);
         Ok(())
     }
 
-    fn forget(&mut self, tree: TreeId, old: &BlockPointer) {
+    fn forget(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) {
         let node_bytes = self.core.node_bytes();
-        self.core.references.change(
+        self.core.references.let_go(
             old.logical,
             node_bytes,
-            ExtentKind::TreeBlock { level: old.level },
+            old.level,
             Reference::TreeBlock { root: tree },
-            -1,
+            block.header().owner,
         );
     }
 }
@@ -153,7 +153,7 @@ impl EditContext for SharedTree<'_> {
 
     fn dropped(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<(), ContextError> {
         if old.generation == self.core.generation {
-            self.forget(tree, old);
+            self.forget(tree, old, block);
             return Ok(());
         }
         Ok(self.replace(tree, old, block)?)

@@ -68,10 +68,9 @@ impl Running {
     /// size.
     pub(crate) fn allocate_data(&mut self, wanted: ByteCount) -> Result<DataRange> {
         let sector_bytes = self.core.sector_bytes();
-        // A piece of a quarter of what is wanted, or of a MiB, is better than a new search for a better one.
+        // All of it in one piece if there is one or a chunk can be made; else the largest piece of some size; else any.
         let wanted_bytes = wanted.get();
-        let least_good = (wanted_bytes >> 2).min(1 << 20).max(sector_bytes);
-        let mut least = wanted_bytes.min(least_good.next_multiple_of(sector_bytes));
+        let mut least = wanted_bytes;
         loop {
             match self
                 .core
@@ -86,7 +85,9 @@ impl Running {
                 }
                 Found::Load(group) => self.load_group(group)?,
                 Found::Nothing if self.allocate_chunk(Purpose::Data)? => {}
-                Found::Nothing if least > sector_bytes => least = sector_bytes,
+                Found::Nothing if least > sector_bytes => {
+                    least = (least >> 4).next_multiple_of(sector_bytes).max(sector_bytes);
+                }
                 Found::Nothing => {
                     return Err(Error::NoSpace {
                         what: "data",

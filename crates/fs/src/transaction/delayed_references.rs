@@ -72,6 +72,8 @@ pub(crate) struct Pending {
     pub(crate) kind: ExtentKind,
     /// Set for extents that this transaction allocated.
     pub(crate) created: Option<Created>,
+    /// The tree that a tree block was made for, where whoever let go of it knew.
+    pub(crate) owner: Option<TreeId>,
     /// Changes of counts; never zero.
     pub(crate) changes: SmallVec<[(Reference, i64); 2]>,
     /// The block's own references change to full back references.
@@ -152,6 +154,22 @@ impl DelayedReferences {
         }
     }
 
+    /// A tree lets go of a block that was made for `owner`.
+    pub(crate) fn let_go(
+        &mut self,
+        logical: Logical,
+        length: ByteCount,
+        level: u8,
+        reference: Reference,
+        owner: TreeId,
+    ) {
+        let kind = ExtentKind::TreeBlock { level };
+        self.change(logical, length, kind, reference, -1);
+        if let Some(pending) = self.pending.get_mut(&logical) {
+            pending.owner = Some(owner);
+        }
+    }
+
     /// The block's references to what is below it are from now on by its address.
     pub(crate) fn set_full_backref(&mut self, logical: Logical, length: ByteCount, level: u8) {
         self.entry(logical, length, ExtentKind::TreeBlock { level })
@@ -168,6 +186,7 @@ impl DelayedReferences {
             length,
             kind,
             created: None,
+            owner: None,
             changes: SmallVec::new(),
             full_backref: false,
         })

@@ -169,11 +169,11 @@ impl Running {
             level,
             inline_references: SmallVec::new(),
         };
-        if self.core.has(Incompat::SIMPLE_QUOTA) {
+        if pending.kind == ExtentKind::Data && self.core.has(Incompat::SIMPLE_QUOTA) {
             item.inline_references
                 .push(InlineReference::Owner { root: owner });
         }
-        self.note_quota(owner, pending.length, true)?;
+        self.core.quotas.note_made(owner, pending.length);
         self.apply_changes(&mut item, pending, false)?;
         self.extent_insert(&key, &item.encode())?;
         if let Some(group) = self.core.groups.holding_mut(logical.get()) {
@@ -217,8 +217,8 @@ impl Running {
         if pending.kind == ExtentKind::Data {
             self.remove_checksums(logical, pending.length)?;
         }
-        if let Some(owner) = owner {
-            self.note_quota_freed(owner, pending.length, created)?;
+        if let Some(owner) = owner.or(pending.owner) {
+            self.core.quotas.note_freed(owner, pending.length, created);
         }
         if let Some(group) = self.core.groups.holding_mut(start) {
             group.note_freed(start, length);

@@ -161,7 +161,7 @@ mod tests {
         #[test]
         fn agrees_with_a_set(steps in prop::collection::vec((0..3_u8, 0..64_u64, 1..16_u64), 1..200)) {
             let mut ranges = FreeRanges::default();
-            let mut model = std::collections::BTreeSet::new();
+            let mut model = BTreeSet::new();
             for (step, start, length) in steps {
                 match step {
                     0 => {

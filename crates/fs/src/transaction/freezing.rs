@@ -80,6 +80,7 @@ impl Running {
             freed_device_extents: core::mem::take(&mut self.core.devices.freed),
         };
         self.core.superblock_changed = false;
+        self.core.quotas.begin();
         self.core.generation = Generation::new(self.core.generation.get().saturating_add(1));
         self.core.format.generation = self.core.generation;
         self.forget_clean_trees();

@@ -10,6 +10,7 @@ use super::chunks::Devices;
 use super::delayed_references::DelayedReferences;
 use super::loading::load_block_groups;
 use super::pins::{Hold, Pins, Readers};
+use super::quotas::Quotas;
 use super::running::{Core, OpenTree, Running};
 use super::{WritableFilesystem, Writer};
 use crate::error::{Corruption, Error, Result, WritingRefusal};
@@ -223,6 +224,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             groups: BlockGroups::default(),
             devices: Devices::default(),
             pins: Pins::default(),
+            quotas: Quotas::default(),
             bytes_used: superblock.bytes_used.get(),
             system_chunks: superblock.system_chunks.clone(),
             label: superblock.label.clone(),
@@ -235,6 +237,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
     let tree = running.view(groups)?;
     running.core.groups = load_block_groups(groups, &tree, volume)?;
     running.load_devices()?;
+    running.load_quotas()?;
     Ok(running)
 }
 

@@ -12,6 +12,7 @@ use super::chunks::Devices;
 use super::copying::{OwnTree, SharedTree};
 use super::delayed_references::DelayedReferences;
 use super::pins::Pins;
+use super::quotas::Quotas;
 use crate::error::{Corruption, Error, Result};
 use crate::filesystem::root_pointer;
 use buttress_format::superblock::SYSTEM_CHUNK_ARRAY_BYTES;
@@ -63,6 +64,7 @@ pub(crate) struct Core {
     pub(crate) groups: BlockGroups,
     pub(crate) devices: Devices,
     pub(crate) pins: Pins,
+    pub(crate) quotas: Quotas,
     /// Bytes of all extents, for the superblock.
     pub(crate) bytes_used: u64,
     /// The chunks that hold the chunk tree, for the superblock.

@@ -27,6 +27,7 @@ impl Running {
             busy |= self.run_delayed_references()?;
             busy |= self.update_free_space_tree()?;
             busy |= self.write_block_groups()?;
+            busy |= self.write_quotas()?;
             if !busy {
                 return Ok(());
             }

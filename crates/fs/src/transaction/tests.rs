@@ -26,11 +26,13 @@ fn image(directory: &Path, size: &str, options: &[&str]) -> Option<std::path::Pa
         .args(["-q", "-f"])
         .args(options)
         .arg(&path));
-    if made.is_err() {
-        eprintln!("skipped: mkfs.btrfs is missing");
-        return None;
+    match made {
+        Ok(_) => Some(path),
+        Err(error) => {
+            eprintln!("skipped {options:?}: {error}");
+            None
+        }
     }
-    Some(path)
 }
 
 fn open(path: &Path) -> WritableFilesystem {
@@ -287,8 +289,26 @@ fn files_come_and_go() {
 
 #[test]
 fn data_is_allocated_shared_and_freed() {
+    let features: [&[&str]; 9] = [
+        &["-m", "single"],
+        &["-m", "dup", "-d", "dup"],
+        &["-n", "4096"],
+        &["-n", "65536"],
+        &["-M"],
+        &["-O", "^block-group-tree,^no-holes"],
+        &["-O", "^free-space-tree,^block-group-tree"],
+        &["-O", "squota"],
+        &["-O", "quota"],
+    ];
+    for options in features {
+        eprintln!("{options:?}");
+        data_and_snapshots(options);
+    }
+}
+
+fn data_and_snapshots(options: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
-    let Some(path) = image(directory.path(), "512M", &["-m", "single"]) else {
+    let Some(path) = image(directory.path(), "512M", options) else {
         return;
     };
     let filesystem = open(&path);
