@@ -38,7 +38,7 @@ pub(crate) mod delayed_references;
 pub(crate) mod extent_tree;
 mod free_ranges;
 mod free_space_tree;
-mod freezing;
+pub(crate) mod freezing;
 mod loading;
 mod opening;
 pub(crate) mod pins;
@@ -99,7 +99,7 @@ impl WritableFilesystem {
 
     /// The generation of the last commit.
     #[must_use]
-    pub fn generation(&self) -> Generation {
+    pub fn committed_generation(&self) -> Generation {
         self.shared.running.lock().core.durable
     }
 

@@ -11,10 +11,11 @@
 
 use crate::error::{Error, Result};
 use crate::transaction::copying::Form;
+use crate::transaction::freezing::Prepared;
 use crate::transaction::running::{OpenTree, Running};
 use buttress_format::{
     ByteCount, Generation, InodeFlags, InodeItem, InodeNumber, InodeRefs, ItemType, Key, Logical, ObjectId,
-    RootFlags, RootItem, RootRef, SubvolumeId, Timestamp, TreeId, Uuid, UuidItem, uuid_key,
+    RootFlags, RootItem, RootRef, SubvolumeId, Timestamp, TreeBlock, TreeId, Uuid, UuidItem, uuid_key,
 };
 use buttress_tree::{BlockPointer, EditableTree};
 
@@ -80,10 +81,11 @@ impl Running {
         Ok(id)
     }
 
-    /// A snapshot of a subvolume whose tree is as it was committed.
+    /// A snapshot of a subvolume whose tree is as it is being, or was, committed. `root` is its root block.
     pub(crate) fn make_snapshot_tree(
         &mut self,
         source: SubvolumeId,
+        root: &TreeBlock,
         new: &NewSubvolume,
         read_only: bool,
     ) -> Result<SubvolumeId> {
@@ -93,32 +95,14 @@ impl Running {
         if open.tree.is_dirty() {
             return Err(Error::SnapshotOfDirty { subvolume: source });
         }
-        let source_tree = open.tree.view();
+        let tree = EditableTree::from_copied_root(&open.tree.view(), id.tree(), generation)?;
         open.item_changed = true;
         let Some(item) = open.item.as_mut() else {
             return Err(Error::SubvolumeNotFound { subvolume: source });
         };
         item.last_snapshot = generation;
-        let mut item = item.clone();
-        item.drop_progress = Key::MIN;
-        item.drop_level = 0;
-        item.parent_uuid = item.uuid;
-        item.uuid = new.uuid;
-        item.otransid = generation;
-        item.otime = new.now;
-        item.references = 1;
-        item.flags.set(RootFlags::RDONLY, read_only);
-        if !read_only {
-            item.received_uuid = Uuid::nil();
-            (item.stransid, item.rtransid) = (Generation::MIN, Generation::MIN);
-            (item.stime, item.rtime) = (Timestamp::default(), Timestamp::default());
-        }
-        let block = self
-            .core
-            .forest
-            .read_block(&BlockPointer::root(source_tree.root()))?;
-        let tree = EditableTree::from_copied_root(&source_tree, id.tree(), generation)?;
-        self.core.refer_below(&block, Form::ByTree(id.tree()), 1)?;
+        let item = snapshot_root_item(item, new, generation, read_only);
+        self.core.refer_below(root, Form::ByTree(id.tree()), 1)?;
         let received = item.received_uuid;
         self.add_root(id, tree, item, generation.get())?;
         self.add_uuid(new.uuid, ItemType::UUID_KEY_SUBVOL, id)?;
@@ -127,6 +111,21 @@ impl Running {
             self.add_uuid(received, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)?;
         }
         Ok(id)
+    }
+
+    /// The root block of a subvolume as it is being committed, or was committed last.
+    pub(crate) fn committed_root(
+        &mut self,
+        subvolume: SubvolumeId,
+        committing: Option<&Prepared>,
+    ) -> Result<TreeBlock> {
+        let tree = subvolume.tree();
+        let checksum_type = self.core.format.checksum_type;
+        if let Some(root) = committing.and_then(|prepared| prepared.root_block(tree, checksum_type)) {
+            return Ok(root);
+        }
+        let root = *self.view(tree)?.root();
+        Ok(self.core.forest.read_block(&BlockPointer::root(&root))?)
     }
 
     /// Takes a new tree in: its root item is in the root tree at once, so that its id is taken.
@@ -259,6 +258,32 @@ const NO_TIME: Timestamp = Timestamp {
     seconds: 0,
     nanoseconds: 0,
 };
+
+/// The root item of a snapshot, but for the place of its root.
+fn snapshot_root_item(
+    source: &RootItem,
+    new: &NewSubvolume,
+    generation: Generation,
+    read_only: bool,
+) -> RootItem {
+    let mut item = RootItem {
+        drop_progress: Key::MIN,
+        drop_level: 0,
+        parent_uuid: source.uuid,
+        uuid: new.uuid,
+        otransid: generation,
+        otime: new.now,
+        references: 1,
+        ..source.clone()
+    };
+    item.flags.set(RootFlags::RDONLY, read_only);
+    if !read_only {
+        item.received_uuid = Uuid::nil();
+        (item.stransid, item.rtransid) = (Generation::MIN, Generation::MIN);
+        (item.stime, item.rtime) = (NO_TIME, NO_TIME);
+    }
+    item
+}
 
 /// The root item of an empty subvolume.
 fn new_root_item(new: &NewSubvolume, generation: Generation, node_bytes: ByteCount) -> RootItem {

@@ -11,6 +11,7 @@
 
 use super::freezing::Prepared;
 use super::running::Running;
+use super::starting::Handle;
 use super::{WritableFilesystem, Writer};
 use crate::error::{Error, Result};
 use crate::executor::Task;
@@ -33,23 +34,37 @@ impl WritableFilesystem {
     /// # Errors
     /// When writing has stopped, or stops now.
     pub fn commit(&self) -> Result<Generation> {
+        self.commit_then(|_, _| ()).map(|(generation, ())| generation)
+    }
+
+    /// Commits, and does something at the very moment at which the committed state is frozen: what `then` edits belongs
+    /// to the next transaction, and nobody's edit comes between. It is given what is being committed, if anything is.
+    pub(crate) fn commit_then<T>(
+        &self,
+        then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
+    ) -> Result<(Generation, T)> {
         let _one_at_a_time = self.shared.committing.lock();
         self.require_writing()?;
         self.write_back()?;
-        let prepared = {
-            let mut running = self.shared.running.lock();
-            self.shared.forget_view();
+        let (prepared, answer, durable) = {
+            let mut handle = self.start_unchecked();
+            let durable = handle.core.durable;
             let result = self
-                .write_back_inodes(&mut running)
-                .and_then(|()| running.prepare_commit(self.forest().volume()));
+                .write_back_inodes(&mut handle)
+                .and_then(|()| handle.prepare_commit(self.forest().volume()));
             match result {
-                Ok(Some(prepared)) => prepared,
-                Ok(None) => return Ok(running.core.durable),
+                Ok(prepared) => {
+                    let answer = then(handle, prepared.as_ref());
+                    (prepared, answer, durable)
+                }
                 Err(error) => {
                     self.forest().volume().stop_writing(&error);
                     return Err(error);
                 }
             }
+        };
+        let Some(prepared) = prepared else {
+            return Ok((durable, answer));
         };
         let generation = prepared.superblock.generation;
         if let Err(error) = self.write_out(&prepared) {
@@ -57,7 +72,7 @@ impl WritableFilesystem {
             return Err(error);
         }
         self.shared.finish_commit(prepared);
-        Ok(generation)
+        Ok((generation, answer))
     }
 
     /// Writes data that waits in memory to the devices, and its extents into trees.

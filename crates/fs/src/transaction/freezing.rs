@@ -4,7 +4,8 @@ use super::pins::Readers;
 use super::running::{OpenTree, Running};
 use crate::error::{Error, Result};
 use buttress_format::{
-    BackupRoot, BackupTree, ByteCount, DeviceId, DeviceItem, Generation, Logical, Superblock, TreeId,
+    BackupRoot, BackupTree, ByteCount, ChecksumType, DeviceId, DeviceItem, Generation, Logical, Superblock,
+    TreeBlock, TreeId,
 };
 use buttress_tree::Frozen;
 use buttress_volume::Volume;
@@ -33,6 +34,14 @@ fn backup(open: Option<&OpenTree>) -> BackupTree {
         logical: open.tree.root_logical().unwrap_or(Logical::MIN),
         generation: open.tree.root_generation(),
         level: open.tree.level(),
+    }
+}
+
+impl Prepared {
+    /// The root block of a tree as it is being committed; `None` for trees that did not change.
+    pub(crate) fn root_block(&self, tree: TreeId, checksum_type: ChecksumType) -> Option<TreeBlock> {
+        let frozen = self.frozen.iter().find(|frozen| frozen.tree() == tree)?;
+        Some(frozen.root_block(checksum_type))
     }
 }
 

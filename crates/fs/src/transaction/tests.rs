@@ -98,7 +98,7 @@ fn entry(running: &mut Running, tree: TreeId, index: u64, name: &str, target: Ke
         data: &[],
     };
     let bytes = item.encode().unwrap();
-    let hash = u64::from(name_hash(name.as_bytes()));
+    let hash = name_hash(name.as_bytes());
     running
         .insert(tree, &root_key(256, ItemType::DIR_ITEM, hash), &bytes)
         .unwrap();
@@ -137,7 +137,7 @@ fn file(running: &mut Running, tree: TreeId, number: u64, name: &str, nbytes: u6
 }
 
 fn remove_file(running: &mut Running, tree: TreeId, number: u64, name: &str) {
-    let hash = u64::from(name_hash(name.as_bytes()));
+    let hash = name_hash(name.as_bytes());
     for key in [
         root_key(256, ItemType::DIR_ITEM, hash),
         root_key(256, ItemType::DIR_INDEX, number),
@@ -222,13 +222,17 @@ fn file_with_data(filesystem: &WritableFilesystem, tree: TreeId, number: u64, na
 }
 
 fn snapshot(filesystem: &WritableFilesystem, source: SubvolumeId, index: u64, name: &str) -> SubvolumeId {
-    filesystem.commit().unwrap();
-    let mut handle = filesystem.start(Need::items(600)).unwrap();
     let new = NewSubvolume {
         uuid: Uuid::from_u128(u128::from(index)),
         now: Timestamp::default(),
     };
-    let id = handle.make_snapshot_tree(source, &new, false).unwrap();
+    let (_, id) = filesystem
+        .commit_then(|mut handle, prepared| {
+            let root = handle.committed_root(source, prepared).unwrap();
+            handle.make_snapshot_tree(source, &root, &new, false).unwrap()
+        })
+        .unwrap();
+    let mut handle = filesystem.start(Need::items(600)).unwrap();
     let reference = RootRef {
         directory: InodeNumber::new(256),
         sequence: index,
@@ -244,7 +248,7 @@ fn snapshot(filesystem: &WritableFilesystem, source: SubvolumeId, index: u64, na
 
 fn delete_subvolume(filesystem: &WritableFilesystem, id: SubvolumeId, index: u64, name: &str) {
     let mut handle = filesystem.start(Need::freeing(32)).unwrap();
-    let hash = u64::from(name_hash(name.as_bytes()));
+    let hash = name_hash(name.as_bytes());
     for key in [
         root_key(256, ItemType::DIR_ITEM, hash),
         root_key(256, ItemType::DIR_INDEX, index),

@@ -175,6 +175,12 @@ impl Frozen {
         })
     }
 
+    /// The root block, as it is going to be written.
+    #[must_use]
+    pub fn root_block(&self, checksum_type: ChecksumType) -> TreeBlock {
+        seal(&self.root, checksum_type)
+    }
+
     /// The blocks, in order of address. Needs no lock.
     #[must_use]
     pub fn blocks(&self) -> Vec<FrozenBlock> {
@@ -228,11 +234,18 @@ impl FrozenBlock {
     /// written, [`Forest::keep_written`] puts it into the cache.
     #[must_use]
     pub fn seal(&self, checksum_type: ChecksumType) -> TreeBlock {
-        self.node.block.seal(self.logical, checksum_type, |slot| {
-            let child = self.node.link(slot)?;
-            Some((child.address()?, child.generation()))
-        })
+        seal(&self.node, checksum_type)
     }
+}
+
+/// The bytes of a frozen block, with its own and its children's addresses.
+fn seal(node: &Node, checksum_type: ChecksumType) -> TreeBlock {
+    // A freeze makes sure that there is an address.
+    let logical = node.address().unwrap_or_else(|| node.block.logical());
+    node.block.seal(logical, checksum_type, |slot| {
+        let child = node.link(slot)?;
+        Some((child.address()?, child.generation()))
+    })
 }
 
 impl Forest {
