@@ -23,7 +23,7 @@ pub use corruption::Corruption;
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// Bytes of a name or path as people read them: what is not printable is escaped.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(pub Vec<u8>);
 
 impl fmt::Display for Name {

@@ -1,0 +1,390 @@
+//! The walk: every tree block of the volume once, on all cores, in no order.
+//!
+//! Of each block its references are taken from the [ledger](crate::fingerprint::Ledger), and of the leaves of
+//! subvolumes the facts about inodes are summed up ([`crate::facts`]). What several trees share is walked once: a
+//! *segment* is the blocks that are reached without passing one with more than one reference. Each segment has its own
+//! sum of facts; a tree's sum is that of all segments it reaches ([`Segments`]), so that snapshots cost what they
+//! do not share.
+
+use crate::context::Check;
+use crate::extents::{Extents, block_hash, reference_hash};
+use crate::facts;
+use crate::finding::{Finding, Reference};
+use crate::quotas::Uses;
+use crate::roots::Root;
+use crate::sectors::{Neighbourhoods, Sectors};
+use crate::segments::{Edges, Found, Segments};
+use buttress_format::{ByteCount, FileExtent, Incompat, ItemType, Key, Logical, ObjectId, TreeBlock, TreeId};
+use buttress_fs::Result;
+use buttress_tree::{BlockPointer, Error, RootPointer, Surveyor, Tree};
+use std::collections::HashMap;
+
+/// What a census gives.
+pub(crate) struct Census {
+    pub(crate) segments: Segments,
+    pub(crate) counts: Counts,
+    /// Trees of which a block could not be read, and all references with them.
+    pub(crate) complete: bool,
+    /// For classic quotas: which segments use which extents.
+    pub(crate) uses: Option<Uses>,
+}
+
+/// What is counted over all blocks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) tree_bytes: u64,
+    pub(crate) file_tree_bytes: u64,
+    pub(crate) extent_tree_bytes: u64,
+    pub(crate) waste_bytes: u64,
+    pub(crate) referenced_bytes: u64,
+    /// References to extents of any kind.
+    pub(crate) references: u64,
+    /// Orphan items by subvolume.
+    pub(crate) orphans: HashMap<TreeId, u64>,
+    /// With simple quotas: bytes of tree blocks by the tree that owns them.
+    pub(crate) owned: HashMap<u64, u64>,
+}
+
+/// What one thread adds up.
+pub(crate) struct Tally {
+    counts: Counts,
+    /// Sums of facts by segment.
+    sums: Vec<u64>,
+    edges: Edges,
+    /// Segments with blocks that could not be read.
+    damaged: Vec<u32>,
+    uses: Option<Uses>,
+}
+
+/// What a walk asks of each block.
+pub(crate) struct Walk<'a> {
+    pub(crate) check: &'a Check<'a>,
+    extents: &'a Extents,
+    segments: &'a Segments,
+    seen: Sectors,
+    /// How far the deletion of trees has come.
+    dropped: HashMap<TreeId, (Key, u8)>,
+    pub(crate) no_holes: bool,
+    counted_from: Option<u64>,
+    with_uses: bool,
+    trees: HashMap<TreeId, RootPointer>,
+}
+
+/// Walks all trees.
+pub(crate) fn take(
+    check: &Check<'_>,
+    roots: &[Root],
+    extents: &Extents,
+    counted_from: Option<u64>,
+    with_uses: bool,
+) -> Result<Census> {
+    let segments = Segments::new(roots);
+    let walk = Walk {
+        check,
+        extents,
+        segments: &segments,
+        seen: Sectors::new(check.sector_bytes),
+        dropped: dropped(roots),
+        no_holes: check.superblock().incompat.contains(Incompat::NO_HOLES),
+        counted_from,
+        with_uses,
+        trees: roots.iter().map(|root| (root.id(), root.pointer)).collect(),
+    };
+    let starts = roots.iter().zip(0_u32..).filter_map(|(root, segment)| {
+        let logical = root.pointer.logical;
+        let reference = root_reference(root);
+        let length = ByteCount::new(check.node_bytes.into());
+        let hash = reference_hash(logical, length, &reference);
+        extents.ledger.take(logical, hash.get());
+        walk.seen.insert(logical).then_some((root.pointer, segment))
+    });
+    let starts: Vec<_> = starts.collect();
+    let tallies = check.forest.survey(starts, &walk);
+    check.progress.check()?;
+    let mut census = Census {
+        counts: Counts::default(),
+        complete: true,
+        uses: with_uses.then(Uses::default),
+        segments: Segments::new(&[]),
+    };
+    for tally in tallies {
+        census.complete &= tally.damaged.is_empty();
+        census.counts.add(&tally.counts);
+        if let (Some(all), Some(uses)) = (&mut census.uses, tally.uses) {
+            all.add(uses);
+        }
+        segments.add(tally.sums, tally.edges, &tally.damaged);
+    }
+    census.segments = segments;
+    Ok(census)
+}
+
+/// How a root refers to its first block. A relocation's is recorded under its own address.
+pub(crate) fn root_reference(root: &Root) -> Reference {
+    if root.is_relocation() {
+        Reference::SharedBlock {
+            parent: root.pointer.logical,
+        }
+    } else {
+        Reference::TreeBlock { tree: root.id() }
+    }
+}
+
+/// How far the deletion of trees has come.
+pub(crate) fn dropped(roots: &[Root]) -> HashMap<TreeId, (Key, u8)> {
+    roots
+        .iter()
+        .filter_map(|root| Some((root.id(), root.dropped?)))
+        .collect()
+}
+
+/// Whether the child that ends below `end_key` is gone with the part of its tree that is deleted.
+pub(crate) fn is_dropped(
+    dropped: &HashMap<TreeId, (Key, u8)>,
+    tree: TreeId,
+    parent_level: u8,
+    end_key: Option<Key>,
+) -> bool {
+    !dropped.is_empty()
+        && dropped.get(&tree).is_some_and(|(progress, level)| {
+            parent_level >= *level && end_key.is_some_and(|end| end <= *progress)
+        })
+}
+
+/// Whether leaves of this tree hold file extents that refer to data.
+pub(crate) fn refers_to_data(owner: TreeId) -> bool {
+    owner.holds_files() || owner == TreeId::ROOT || owner == TreeId::TREE_RELOCATION
+}
+
+/// How a leaf or node of this owner refers to what is below it.
+pub(crate) fn child_reference(full: bool, block: Logical, owner: TreeId) -> Reference {
+    if full {
+        Reference::SharedBlock { parent: block }
+    } else {
+        Reference::TreeBlock { tree: owner }
+    }
+}
+
+/// The reference of a file extent item to its data: address, length, reference. `None` for inline content and holes.
+pub(crate) fn data_reference(
+    key: &Key,
+    extent: &FileExtent<'_>,
+    full: bool,
+    leaf: Logical,
+    owner: TreeId,
+) -> Option<(Logical, ByteCount, Reference)> {
+    let slice = extent.slice().filter(|slice| !slice.is_hole())?;
+    let reference = if full {
+        Reference::SharedData { parent: leaf }
+    } else {
+        Reference::Data {
+            tree: owner,
+            inode: buttress_format::InodeNumber::new(key.objectid.get()),
+            offset: key.offset.wrapping_sub(slice.offset.get()),
+        }
+    };
+    Some((slice.disk, slice.disk_bytes, reference))
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut self.tree_bytes, other.tree_bytes);
+        add(&mut self.file_tree_bytes, other.file_tree_bytes);
+        add(&mut self.extent_tree_bytes, other.extent_tree_bytes);
+        add(&mut self.waste_bytes, other.waste_bytes);
+        add(&mut self.referenced_bytes, other.referenced_bytes);
+        add(&mut self.references, other.references);
+        for (tree, count) in &other.orphans {
+            add(self.orphans.entry(*tree).or_default(), *count);
+        }
+        for (tree, bytes) in &other.owned {
+            add(self.owned.entry(*tree).or_default(), *bytes);
+        }
+    }
+
+    /// Orphans have the greatest keys of a subvolume.
+    fn count_orphans(&mut self, tree: TreeId, block: &TreeBlock) {
+        let is_orphan = |slot: usize| {
+            let key = block.key(slot);
+            key.is_some_and(|key| key.objectid == ObjectId::ORPHAN && key.item_type == ItemType::ORPHAN_ITEM)
+        };
+        let count = (0..block.item_count())
+            .rev()
+            .take_while(|slot| is_orphan(*slot))
+            .count();
+        if count > 0 {
+            let sum = self.orphans.entry(tree).or_default();
+            *sum = sum.saturating_add(ByteCount::of(count).get());
+        }
+    }
+
+    fn block(&mut self, pointer: &BlockPointer, block: &TreeBlock, counted_from: Option<u64>) {
+        let bytes = ByteCount::of(block.bytes().len()).get();
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut self.tree_bytes, bytes);
+        if pointer.tree.as_subvolume().is_some() {
+            add(&mut self.file_tree_bytes, bytes);
+        } else if pointer.tree == TreeId::EXTENT {
+            add(&mut self.extent_tree_bytes, bytes);
+        }
+        let unit = if block.is_leaf() { 1 } else { 33 };
+        let free = ByteCount::of(block.free_space()).get();
+        add(&mut self.waste_bytes, free.saturating_mul(unit));
+        let references = if block.is_leaf() { 0 } else { block.item_count() };
+        add(&mut self.references, ByteCount::of(references).get());
+        let header = block.header();
+        if counted_from.is_some_and(|from| header.generation.get() >= from) {
+            add(self.owned.entry(header.owner.get()).or_default(), bytes);
+        }
+    }
+}
+
+impl Walk<'_> {
+    /// A tree, for looking something up.
+    pub(crate) fn tree(&self, id: TreeId) -> Option<Tree> {
+        Some(self.check.forest.tree(*self.trees.get(&id)?))
+    }
+
+    /// Where data without checksums lies.
+    pub(crate) const fn bare(&self) -> &Neighbourhoods {
+        &self.extents.bare
+    }
+
+    fn node(&self, pointer: &BlockPointer, block: &TreeBlock, full: bool) {
+        let ledger = &self.extents.ledger;
+        let reference = child_reference(full, block.logical(), block.header().owner);
+        let length = ByteCount::new(self.check.node_bytes.into());
+        for slot in 0..block.item_count() {
+            let Some(child) = pointer.child(block, slot) else {
+                continue;
+            };
+            if !is_dropped(&self.dropped, pointer.tree, pointer.level, child.end_key) {
+                let hash = reference_hash(child.logical, length, &reference);
+                ledger.take(child.logical, hash.get());
+            }
+        }
+    }
+
+    fn leaf(&self, tally: &mut Tally, pointer: &BlockPointer, block: &TreeBlock, full: bool, segment: u32) {
+        let header = block.header();
+        if refers_to_data(header.owner) {
+            self.data(tally, block, full, segment);
+        }
+        if pointer.tree.holds_files() {
+            let sum = facts::of_leaf(self, pointer, block);
+            tally.counts.count_orphans(pointer.tree, block);
+            let index = usize::try_from(segment).unwrap_or(usize::MAX);
+            if tally.sums.len() <= index {
+                tally.sums.resize(index.saturating_add(1), 0);
+            }
+            if let Some(total) = tally.sums.get_mut(index) {
+                *total = total.wrapping_add(sum);
+            }
+        }
+    }
+
+    fn data(&self, tally: &mut Tally, block: &TreeBlock, full: bool, segment: u32) {
+        let (logical, owner) = (block.logical(), block.header().owner);
+        for item in block.items() {
+            if item.key.item_type != ItemType::EXTENT_DATA {
+                continue;
+            }
+            let Ok(extent) = FileExtent::parse(&item.key, item.data, self.check.sector_bytes) else {
+                continue;
+            };
+            let reference = data_reference(&item.key, &extent, full, logical, owner);
+            let Some((address, length, reference)) = reference else {
+                continue;
+            };
+            let hash = reference_hash(address, length, &reference);
+            self.extents.ledger.take(address, hash.get());
+            let bytes = extent.slice().map_or(0, |slice| slice.num_bytes.get());
+            tally.counts.referenced_bytes = tally.counts.referenced_bytes.saturating_add(bytes);
+            tally.counts.references = tally.counts.references.saturating_add(1);
+            if let Some(uses) = &mut tally.uses {
+                uses.data(address, length, segment);
+            }
+        }
+    }
+
+    /// A child that was reached before: what this pointer promises must be true as well.
+    fn reached_again(&self, child: &BlockPointer, first: Option<&Found>) {
+        let same = first.is_some_and(|first| *first == Found::of(child));
+        if !same && let Err(error) = self.check.forest.read_block(child) {
+            self.check.find(damaged(&error));
+        }
+    }
+}
+
+/// The finding of a block that cannot be had.
+pub(crate) fn damaged(error: &Error) -> Finding {
+    let pointer = error.pointer();
+    Finding::TreeBlockDamaged {
+        tree: pointer.tree,
+        logical: pointer.logical,
+        level: pointer.level,
+        reason: error.cause().to_string(),
+    }
+}
+
+impl Surveyor for Walk<'_> {
+    type Tally = Tally;
+    type Tag = u32;
+
+    fn begin(&self) -> Tally {
+        Tally {
+            counts: Counts::default(),
+            sums: Vec::new(),
+            edges: Edges::default(),
+            damaged: Vec::new(),
+            uses: self.with_uses.then(Uses::default),
+        }
+    }
+
+    fn wants(&self, tally: &mut Tally, pointer: &BlockPointer, parent: u32) -> Option<u32> {
+        let parent_level = pointer.level.saturating_add(1);
+        if is_dropped(&self.dropped, pointer.tree, parent_level, pointer.end_key) {
+            return None;
+        }
+        let is_new = self.seen.insert(pointer.logical);
+        if self.extents.shared.contains(pointer.logical) {
+            let (segment, first) = self.segments.of_block(pointer);
+            tally.edges.add(parent, segment);
+            if !is_new {
+                self.reached_again(pointer, Some(&first));
+            }
+            return is_new.then_some(segment);
+        }
+        if !is_new {
+            self.reached_again(pointer, None);
+        }
+        is_new.then_some(parent)
+    }
+
+    fn visit(&self, tally: &mut Tally, pointer: &BlockPointer, block: &TreeBlock, segment: u32) {
+        let (logical, header) = (block.logical(), block.header());
+        let hash = block_hash(logical, block.level(), header.generation);
+        self.extents.ledger.take(logical, hash.get());
+        tally.counts.block(pointer, block, self.counted_from);
+        if let Some(uses) = &mut tally.uses {
+            uses.block(ByteCount::of(block.bytes().len()), segment);
+        }
+        let full = self.extents.full.contains(logical);
+        if block.is_leaf() {
+            self.leaf(tally, pointer, block, full, segment);
+        } else {
+            self.node(pointer, block, full);
+        }
+        self.check.count(1, ByteCount::of(block.bytes().len()).get());
+    }
+
+    fn failed(&self, tally: &mut Tally, error: Error, segment: u32) {
+        self.check.find(damaged(&error));
+        tally.damaged.push(segment);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.check.progress.is_cancelled()
+    }
+}

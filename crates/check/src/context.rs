@@ -1,0 +1,87 @@
+//! What all parts of a check share.
+
+use crate::Options;
+use crate::finding::Finding;
+use crate::report::{Collector, Note, Step};
+use crate::roots::Root;
+use buttress_format::{BlockFormat, ByteCount, Superblock, TreeId};
+use buttress_fs::{Filesystem, Progress};
+use buttress_tree::{Forest, Tree};
+use buttress_volume::Volume;
+use std::sync::Arc;
+
+/// A check that runs.
+pub(crate) struct Check<'a> {
+    /// The volume as a file system: for names, and for what a damaged tree still gives.
+    pub(crate) filesystem: &'a Filesystem,
+    /// A forest of the check's own: what is read through it comes from the devices.
+    pub(crate) forest: Arc<Forest>,
+    pub(crate) options: &'a Options,
+    pub(crate) progress: &'a Progress,
+    pub(crate) sector_bytes: u32,
+    pub(crate) node_bytes: u32,
+    collector: Collector,
+}
+
+impl<'a> Check<'a> {
+    pub(crate) fn new(filesystem: &'a Filesystem, options: &'a Options, progress: &'a Progress) -> Self {
+        let volume = Arc::clone(filesystem.volume());
+        Self {
+            sector_bytes: filesystem.superblock().sector_bytes,
+            node_bytes: filesystem.superblock().node_bytes,
+            forest: Forest::new(volume, options.cache),
+            filesystem,
+            options,
+            progress,
+            collector: Collector::new(options.findings_max),
+        }
+    }
+
+    pub(crate) fn superblock(&self) -> &Superblock {
+        self.filesystem.superblock()
+    }
+
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        self.filesystem.volume()
+    }
+
+    pub(crate) fn format(&self) -> &BlockFormat {
+        self.forest.block_format()
+    }
+
+    /// The tree with this id, where it has a root.
+    pub(crate) fn tree(&self, id: TreeId, roots: &[Root]) -> Option<Tree> {
+        let root = roots.iter().rev().find(|root| root.id() == id)?;
+        Some(self.forest.tree(root.pointer))
+    }
+
+    pub(crate) fn find(&self, finding: Finding) {
+        self.progress.count_error();
+        self.collector.find(finding);
+    }
+
+    pub(crate) fn note(&self, note: Note) {
+        self.collector.note(note);
+    }
+
+    pub(crate) fn skip(&self, step: Step, reason: &'static str) {
+        self.collector.skip(step, reason);
+    }
+
+    /// Whether something of this step was found.
+    pub(crate) fn has(&self, step: Step) -> bool {
+        self.collector.has(step)
+    }
+
+    pub(crate) const fn begin(&self, step: Step) {
+        (self.options.on_step)(step);
+    }
+
+    pub(crate) fn count(&self, blocks: u64, bytes: u64) {
+        self.progress.advance(blocks, ByteCount::new(bytes));
+    }
+
+    pub(crate) fn into_collector(self) -> Collector {
+        self.collector
+    }
+}

@@ -1,0 +1,77 @@
+//! Checksum items against data extents: which checksums are of no data, and which data has none.
+//!
+//! Data may rightly have none (files with NODATASUM, preallocated space), so the second is only marked here; where
+//! files refer to it, they are asked.
+
+use crate::context::Check;
+use crate::finding::Finding;
+use crate::runs::{self, Run};
+use crate::sectors::Neighbourhoods;
+use buttress_format::{ByteCount, ItemType, Key, Logical, ObjectId};
+use buttress_fs::Result;
+use buttress_tree::{ReadAhead, Tree};
+
+/// The key of checksums from `start` on.
+pub(crate) const fn key_at(start: u64) -> Key {
+    Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, start)
+}
+
+/// How many bytes of data the checksums of one item cover at most.
+pub(crate) fn item_reach(check: &Check<'_>) -> u64 {
+    let size = ByteCount::of(check.filesystem.checksum_type().size_bytes()).get();
+    let sectors = u64::from(check.node_bytes).checked_div(size).unwrap_or(0);
+    sectors.saturating_mul(u64::from(check.sector_bytes))
+}
+
+/// Where data in `[start, end)` has checksums; `None` when that cannot be read. Adds up the bytes of checksums.
+pub(crate) fn read(
+    check: &Check<'_>,
+    tree: &Tree,
+    start: u64,
+    end: u64,
+    bytes: &mut u64,
+) -> Result<Option<Vec<Run>>> {
+    let size = ByteCount::of(check.filesystem.checksum_type().size_bytes()).get();
+    let first = key_at(start.saturating_sub(item_reach(check)));
+    let mut leaves = tree.leaves(first..key_at(end), ReadAhead::sweep());
+    let mut covered = Vec::new();
+    let mut complete = true;
+    loop {
+        check.progress.check()?;
+        let leaf = match leaves.next() {
+            Ok(Some(leaf)) => leaf,
+            Ok(None) => break,
+            Err(_) => {
+                complete = false;
+                continue;
+            }
+        };
+        for item in leaf.items() {
+            let from = item.key.offset;
+            let length = ByteCount::of(item.data.len()).get();
+            let sectors = length.checked_div(size).unwrap_or(0);
+            let to = from.saturating_add(sectors.saturating_mul(u64::from(check.sector_bytes)));
+            if from >= start {
+                *bytes = bytes.saturating_add(length);
+            }
+            runs::push(&mut covered, from, to);
+        }
+    }
+    runs::clip(&mut covered, start, end);
+    Ok(complete.then_some(covered))
+}
+
+/// Compares checksums with data, both of the same stretch of addresses.
+pub(crate) fn compare(check: &Check<'_>, covered: &[Run], data: &[Run], bare: &Neighbourhoods) {
+    runs::compare(
+        covered,
+        data,
+        &mut |start, end| {
+            check.find(Finding::ChecksumSurplus {
+                logical: Logical::new(start),
+                length: ByteCount::new(end.saturating_sub(start)),
+            });
+        },
+        &mut |start, end| bare.mark(start, end),
+    );
+}

@@ -1,0 +1,201 @@
+//! Data against its checksums: every copy of everything that has one, on all cores.
+
+use crate::context::Check;
+use crate::finding::Finding;
+use crate::roots::Root;
+use buttress_format::{ByteCount, ChecksumItem, ChecksumType, ItemType, Logical, TreeId};
+use buttress_fs::Result;
+use buttress_tree::{ReadAhead, Tree};
+use buttress_volume::ExtentRead;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+use parking_lot::Mutex;
+
+/// How much data is read at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// A row of sectors with their checksums.
+struct Piece {
+    logical: Logical,
+    packed: Vec<u8>,
+}
+
+/// Takes pieces off the checksum tree.
+struct Source {
+    tree: Tree,
+    at: Option<buttress_format::Key>,
+    pieces: Vec<Piece>,
+}
+
+struct Verifier<'a> {
+    check: &'a Check<'a>,
+    source: Mutex<Source>,
+    checksum_type: ChecksumType,
+    verified: AtomicU64,
+}
+
+/// Verifies all data; how many bytes there were.
+pub(crate) fn check(check: &Check<'_>, roots: &[Root]) -> Result<u64> {
+    let Some(tree) = check.tree(TreeId::CHECKSUM, roots) else {
+        return Ok(0);
+    };
+    let verifier = Verifier {
+        check,
+        source: Mutex::new(Source {
+            tree,
+            at: Some(buttress_format::Key::MIN),
+            pieces: Vec::new(),
+        }),
+        checksum_type: check.filesystem.checksum_type(),
+        verified: AtomicU64::new(0),
+    };
+    for result in crate::threads::run(check, usize::MAX, &|| verifier.work()) {
+        result?;
+    }
+    Ok(verifier.verified.load(Ordering::Relaxed))
+}
+
+impl Source {
+    /// The next piece. What cannot be read is passed over; it is reported where all blocks are looked at.
+    fn next(&mut self, check: &Check<'_>, checksum_type: ChecksumType) -> Option<Piece> {
+        while self.pieces.is_empty() {
+            let from = self.at?;
+            let mut leaves = self.tree.leaves(from.., ReadAhead::ForwardAlways);
+            let leaf = loop {
+                match leaves.next() {
+                    Ok(leaf) => break leaf,
+                    Err(_) => continue,
+                }
+            };
+            let Some(leaf) = leaf else {
+                self.at = None;
+                return None;
+            };
+            for item in leaf.items().filter(|item| item.key.item_type == ItemType::EXTENT_CSUM) {
+                let parsed = ChecksumItem::parse(&item.key, item.data, check.sector_bytes, checksum_type);
+                if let Ok(parsed) = parsed {
+                    self.split(check, &parsed);
+                }
+            }
+            self.pieces.reverse();
+            self.at = leaf.block.key(leaf.slots.end.saturating_sub(1)).and_then(|key| key.successor());
+        }
+        self.pieces.pop()
+    }
+
+    fn split(&mut self, check: &Check<'_>, item: &ChecksumItem<'_>) {
+        let mut from = item.start;
+        while from < item.end {
+            let to = from.saturating_add(ByteCount::new(PIECE_BYTES)).min(item.end);
+            // A piece that crosses from one chunk to another may have more copies in one of them.
+            let map = check.volume().chunk_map();
+            let to = map.find(from).map_or(to, |chunk| to.min(chunk.end()));
+            if let Some((logical, packed)) = item.range(from, to) {
+                let packed = packed.to_vec();
+                self.pieces.push(Piece { logical, packed });
+            }
+            from = to.max(from.saturating_add(ByteCount::new(check.sector_bytes.into())));
+        }
+    }
+}
+
+impl Verifier<'_> {
+    fn work(&self) -> Result<()> {
+        loop {
+            self.check.progress.check()?;
+            let Some(piece) = self.source.lock().next(self.check, self.checksum_type) else {
+                return Ok(());
+            };
+            self.verify(&piece);
+        }
+    }
+
+    fn verify(&self, piece: &Piece) {
+        let volume = self.check.volume();
+        let sector = usize::try_from(self.check.sector_bytes).unwrap_or(1);
+        let size = self.checksum_type.size_bytes();
+        let sectors = piece.packed.len().checked_div(size).unwrap_or(0);
+        let length = sectors.saturating_mul(sector);
+        let read = ExtentRead {
+            logical: piece.logical,
+            length,
+        };
+        // Checksums of addresses that no chunk maps are a finding of their own.
+        let Ok(copies) = volume.copies(piece.logical) else {
+            return;
+        };
+        let mut bad: Vec<Vec<bool>> = Vec::new();
+        for copy in 1..=copies {
+            let mut failed = vec![false; sectors];
+            match volume.read_copy(read, copy) {
+                Ok(bytes) => {
+                    let all = bytes.chunks(sector).zip(piece.packed.chunks(size));
+                    for ((data, stored), failed) in all.zip(failed.iter_mut()) {
+                        *failed = self.checksum_type.compute(data).as_bytes() != stored;
+                    }
+                    if failed.contains(&true) {
+                        self.report_copy(piece, copy, &failed, "checksums do not match");
+                    }
+                }
+                Err(error) => {
+                    failed.fill(true);
+                    self.report_copy(piece, copy, &failed, &error.to_string());
+                }
+            }
+            bad.push(failed);
+        }
+        self.report_lost(piece, sectors, &bad);
+        let bytes = ByteCount::of(length);
+        self.verified.fetch_add(bytes.get(), Ordering::Relaxed);
+        self.check.progress.advance(0, bytes);
+    }
+
+    /// A copy that is bad; where it is the only one, the data is lost, which is said instead.
+    fn report_copy(&self, piece: &Piece, copy: u32, failed: &[bool], reason: &str) {
+        if self.check.volume().copies(piece.logical).is_ok_and(|copies| copies < 2) {
+            return;
+        }
+        for range in ranges(failed) {
+            let (logical, length) = self.place(piece, &range);
+            self.check.find(Finding::DataCopyDamaged {
+                logical,
+                length,
+                copy,
+                reason: reason.to_owned(),
+            });
+        }
+    }
+
+    /// Sectors that are bad in all copies.
+    fn report_lost(&self, piece: &Piece, sectors: usize, bad: &[Vec<bool>]) {
+        let is_lost = |sector: usize| bad.iter().all(|copy| copy.get(sector) == Some(&true));
+        let lost: Vec<bool> = (0..sectors).map(is_lost).collect();
+        for range in ranges(&lost) {
+            let (logical, length) = self.place(piece, &range);
+            self.check.find(Finding::DataDamaged { logical, length });
+        }
+    }
+
+    fn place(&self, piece: &Piece, range: &Range<usize>) -> (Logical, ByteCount) {
+        let bytes = |sectors: usize| {
+            let count = ByteCount::of(sectors).get();
+            ByteCount::new(count.saturating_mul(self.check.sector_bytes.into()))
+        };
+        (
+            piece.logical.saturating_add(bytes(range.start)),
+            bytes(range.len()),
+        )
+    }
+}
+
+/// The ranges of `true`.
+fn ranges(marks: &[bool]) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for (index, _) in marks.iter().enumerate().filter(|(_, mark)| **mark) {
+        match found.last_mut() {
+            Some(last) if last.end == index => last.end = index.saturating_add(1),
+            _ => found.push(index..index.saturating_add(1)),
+        }
+    }
+    found
+}

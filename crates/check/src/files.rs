@@ -1,0 +1,362 @@
+//! One subvolume, item by item: tells what is wrong where its sum of facts is not zero.
+//!
+//! Leaves are read in order, so the items of an inode come together and add up; the other side of each name is
+//! looked up. That takes a descent for each name, but no memory, and only subvolumes that are known to be wrong pay.
+
+use crate::context::Check;
+use crate::facts;
+use crate::finding::Finding;
+use crate::fingerprint::{Fact, Hash};
+use crate::names;
+use buttress_format::{
+    ByteCount, DirItem, DirItems, FileExtent, FileKind, FileOffset, InodeExtrefs, InodeItem, InodeName,
+    InodeNumber, InodeRefs, Item, ItemType, Key, ObjectId, SubvolumeId,
+};
+use buttress_fs::{Name, Result};
+use buttress_tree::{ReadAhead, Tree};
+
+/// What has been seen of one inode.
+struct Current {
+    number: InodeNumber,
+    item: Option<InodeItem>,
+    names: u64,
+    name_bytes: u64,
+    bytes: u64,
+    has_entries: bool,
+    has_extents: bool,
+}
+
+impl Current {
+    const fn new(number: InodeNumber) -> Self {
+        Self {
+            number,
+            item: None,
+            names: 0,
+            name_bytes: 0,
+            bytes: 0,
+            has_entries: false,
+            has_extents: false,
+        }
+    }
+}
+
+struct Pass<'a> {
+    check: &'a Check<'a>,
+    tree: &'a Tree,
+    subvolume: SubvolumeId,
+    current: Option<Current>,
+    /// How many findings there were.
+    found: u64,
+    /// What orphan items without an inode to clean up take from the sum: they are no damage.
+    allowed: u64,
+    /// Whether everything could be read.
+    complete: bool,
+}
+
+/// Looks at every item of a subvolume whose sum of facts is `sum`; `None` where that is not known.
+pub(crate) fn check_each(
+    check: &Check<'_>,
+    tree: &Tree,
+    subvolume: SubvolumeId,
+    sum: Option<u64>,
+) -> Result<()> {
+    let mut pass = Pass {
+        check,
+        tree,
+        subvolume,
+        current: None,
+        found: 0,
+        allowed: 0,
+        complete: true,
+    };
+    let mut leaves = tree.leaves(.., ReadAhead::sweep());
+    loop {
+        check.progress.check()?;
+        match leaves.next() {
+            Ok(Some(leaf)) => {
+                for item in leaf.items() {
+                    pass.item(&item);
+                }
+            }
+            Ok(None) => break,
+            Err(_) => pass.complete = false,
+        }
+    }
+    pass.finish();
+    let explained = sum.is_none_or(|sum| sum.wrapping_add(pass.allowed) == 0) || pass.found > 0;
+    if !explained && pass.complete {
+        check.find(Finding::FilesUnexplained { subvolume });
+    }
+    Ok(())
+}
+
+impl Pass<'_> {
+    fn find(&mut self, finding: Finding) {
+        self.found = self.found.saturating_add(1);
+        self.check.find(finding);
+    }
+
+    /// The answer of a look-up; what cannot be read is taken to be in order, as it is reported elsewhere.
+    fn known<T>(&mut self, result: buttress_tree::Result<T>) -> Option<T> {
+        self.complete &= result.is_ok();
+        result.ok()
+    }
+
+    fn item(&mut self, item: &Item<'_>) {
+        let key = &item.key;
+        if key.objectid == ObjectId::ORPHAN && key.item_type == ItemType::ORPHAN_ITEM {
+            self.orphan(key.offset);
+            return;
+        }
+        if !facts::is_file(key.objectid) {
+            return;
+        }
+        let number = InodeNumber::new(key.objectid.get());
+        if self
+            .current
+            .as_ref()
+            .is_none_or(|current| current.number != number)
+        {
+            self.finish();
+            self.current = Some(Current::new(number));
+        }
+        match key.item_type {
+            ItemType::INODE_ITEM => {
+                if let (Some(current), Ok(inode)) = (&mut self.current, InodeItem::parse(key, item.data)) {
+                    current.item = Some(inode);
+                }
+            }
+            ItemType::INODE_REF => {
+                for name in InodeRefs::parse(key, item.data).into_iter().flatten() {
+                    self.name(number, &name);
+                }
+            }
+            ItemType::INODE_EXTREF => {
+                for name in InodeExtrefs::parse(key, item.data).into_iter().flatten() {
+                    self.name(number, &name);
+                }
+            }
+            ItemType::DIR_ITEM | ItemType::DIR_INDEX => {
+                for entry in DirItems::parse(key, item.data).into_iter().flatten() {
+                    self.entry(key, &entry);
+                }
+            }
+            ItemType::EXTENT_DATA => {
+                let extent = FileExtent::parse(key, item.data, self.check.sector_bytes);
+                if let (Some(current), Ok(extent)) = (&mut self.current, extent) {
+                    current.has_extents = true;
+                    current.bytes = current.bytes.saturating_add(facts::extent_bytes(&extent));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An orphan item stands for an inode without links; one that stands for none is left over.
+    fn orphan(&mut self, inode: u64) {
+        let key = Key::new(ObjectId::new(inode), ItemType::INODE_ITEM, 0);
+        let tree = self.tree;
+        let item = self.known(tree.get(&key)).flatten();
+        let unlinked = item
+            .and_then(|item| InodeItem::parse(&key, item.data()).ok())
+            .is_some_and(|inode| inode.nlink == 0);
+        if !unlinked {
+            let hash = Hash::of(Fact::Orphan).number(inode).get();
+            self.allowed = self.allowed.wrapping_add(hash);
+        }
+    }
+
+    fn name(&mut self, inode: InodeNumber, name: &InodeName<'_>) {
+        if let Some(current) = &mut self.current {
+            current.names = current.names.saturating_add(1);
+        }
+        if facts::is_own_parent(inode, name) {
+            return;
+        }
+        let tree = self.tree;
+        let leads_here = |target: Option<names::Target>| {
+            target.is_some_and(|target| {
+                target.location.item_type == ItemType::INODE_ITEM
+                    && target.location.objectid == inode.object_id()
+            })
+        };
+        let index = self.known(names::by_index(tree, name.parent, name.index, name.name));
+        let hash = self.known(names::by_hash(tree, name.parent, name.name));
+        let (Some(index), Some(hash)) = (index, hash) else {
+            return;
+        };
+        if let Some(missing) = names::missing(leads_here(index), leads_here(hash)) {
+            self.find(Finding::EntryMissing {
+                subvolume: self.subvolume,
+                inode,
+                directory: name.parent,
+                name: Name::from(name.name),
+                missing,
+            });
+        }
+    }
+
+    fn entry(&mut self, key: &Key, entry: &DirItem<'_>) {
+        let directory = InodeNumber::new(key.objectid.get());
+        if let Some(current) = &mut self.current {
+            current.has_entries = true;
+            let length = ByteCount::of(entry.name.len()).get();
+            current.name_bytes = current.name_bytes.saturating_add(length);
+        }
+        match entry.location.item_type {
+            ItemType::INODE_ITEM => self.file_entry(directory, key, entry),
+            ItemType::ROOT_ITEM if key.item_type == ItemType::DIR_INDEX => {
+                let tree = self.tree;
+                let other = self.known(names::by_hash(tree, directory, entry.name));
+                let same = |other: names::Target| {
+                    other.location.objectid == entry.location.objectid && other.kind == entry.kind
+                };
+                if other.is_some_and(|other| !other.is_some_and(same)) {
+                    self.find(Finding::EntriesDiffer {
+                        subvolume: self.subvolume,
+                        directory,
+                        name: Name::from(entry.name),
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An entry that leads to an inode of the same subvolume.
+    fn file_entry(&mut self, directory: InodeNumber, key: &Key, entry: &DirItem<'_>) {
+        let (tree, subvolume, name) = (self.tree, self.subvolume, || Name::from(entry.name));
+        let inode = InodeNumber::new(entry.location.objectid.get());
+        let inode_key = Key::new(entry.location.objectid, ItemType::INODE_ITEM, 0);
+        let Some(item) = self.known(tree.get(&inode_key)) else {
+            return;
+        };
+        let item = item.and_then(|item| InodeItem::parse(&inode_key, item.data()).ok());
+        let Some(item) = item else {
+            self.find(Finding::EntryWithoutInode {
+                subvolume,
+                directory,
+                name: name(),
+                inode,
+            });
+            return;
+        };
+        if item.kind() != entry.kind {
+            self.find(Finding::EntryKind {
+                subvolume,
+                directory,
+                name: name(),
+                entry: entry.kind.to_raw(),
+                inode: item.kind().to_raw(),
+            });
+        }
+        let index = (key.item_type == ItemType::DIR_INDEX).then_some(key.offset);
+        if self.known(names::has_link(tree, inode, directory, index, entry.name)) == Some(false) {
+            self.find(Finding::LinkMissing {
+                subvolume,
+                inode,
+                directory,
+                name: name(),
+            });
+        }
+    }
+
+    /// All items of the inode were seen.
+    fn finish(&mut self) {
+        let Some(current) = self.current.take() else {
+            return;
+        };
+        let (subvolume, inode) = (self.subvolume, current.number);
+        let Some(item) = current.item else {
+            if self.complete {
+                self.find(Finding::InodeMissing { subvolume, inode });
+            }
+            return;
+        };
+        if u64::from(item.nlink) != current.names {
+            self.find(Finding::LinkCount {
+                subvolume,
+                inode,
+                stored: item.nlink,
+                counted: current.names,
+            });
+        }
+        if item.nlink == 0 {
+            let key = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, inode.get());
+            let tree = self.tree;
+            if matches!(self.known(tree.get(&key)), Some(None)) {
+                self.find(Finding::OrphanItemMissing { subvolume, inode });
+            }
+        }
+        self.finish_content(&current, &item);
+    }
+
+    fn finish_content(&mut self, current: &Current, item: &InodeItem) {
+        let (subvolume, inode) = (self.subvolume, current.number);
+        let (name_bytes, bytes) = (ByteCount::new(current.name_bytes), ByteCount::new(current.bytes));
+        let kind = item.kind();
+        if kind == FileKind::Directory {
+            if item.size != name_bytes {
+                self.find(Finding::DirectorySize {
+                    subvolume,
+                    inode,
+                    stored: item.size,
+                    counted: name_bytes,
+                });
+            }
+        } else if current.has_entries {
+            self.find(Finding::NotADirectory { subvolume, inode });
+        }
+        if matches!(kind, FileKind::Regular | FileKind::Symlink) {
+            if item.nbytes != bytes {
+                self.find(Finding::FileBytes {
+                    subvolume,
+                    inode,
+                    stored: item.nbytes,
+                    counted: bytes,
+                });
+            }
+        } else if current.has_extents {
+            self.find(Finding::ContentUnexpected { subvolume, inode });
+        }
+    }
+}
+
+/// Finds the parts of a file below its size that have no item.
+pub(crate) fn check_holes(
+    check: &Check<'_>,
+    tree: Option<&Tree>,
+    subvolume: SubvolumeId,
+    inode: InodeNumber,
+    item: &InodeItem,
+) {
+    let Some(tree) = tree else { return };
+    let key = |offset| Key::new(inode.object_id(), ItemType::EXTENT_DATA, offset);
+    let sector_bytes = u64::from(check.sector_bytes);
+    let Some(end) = item.size.checked_align_up(sector_bytes) else {
+        return;
+    };
+    let mut covered = 0;
+    let find = |offset: u64, end: u64| {
+        check.find(Finding::HoleItemMissing {
+            subvolume,
+            inode,
+            offset: FileOffset::new(offset),
+            end: FileOffset::new(end),
+        });
+    };
+    for extent in tree.range(key(0)..key(end.get()), ReadAhead::Forward) {
+        // What cannot be read is reported where all blocks are looked at.
+        let Ok(extent) = extent else { return };
+        let Ok(parsed) = FileExtent::parse(&extent.key(), extent.data(), check.sector_bytes) else {
+            return;
+        };
+        if extent.key().offset > covered {
+            find(covered, extent.key().offset);
+        }
+        covered = covered.max(parsed.file_end(&extent.key(), check.sector_bytes).get());
+    }
+    if covered < end.get() {
+        find(covered, end.get());
+    }
+}

@@ -1,0 +1,200 @@
+//! Sums that tell whether two sides name the same things, without keeping the things.
+//!
+//! Each fact (a reference, a name, a link) has a 64-bit hash; one side adds it, the other takes it away. Sums do
+//! not depend on order, so the blocks of a volume can be looked at in any order, on all cores, and parts that
+//! trees share are added up once. A sum of zero means that the sides agree, but for one chance in 2^64; only where it
+//! is not zero are the facts themselves gathered and compared, which finds what differs.
+//!
+//! A [`Ledger`] holds such sums for stretches of addresses, so that gathering is about few of them.
+//!
+//! The hashes are good mixers and no secrets: who makes a volume to deceive the check may succeed, with no more
+//! harm than a volume that is called sound.
+
+use buttress_format::Logical;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// What a hash is about: facts of different kinds never cancel out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Fact {
+    /// A reference to a tree block by its tree: address, tree.
+    TreeBlock = 0xd6e8_feb8_6659_fd93,
+    /// A reference to a tree block by its parent: address, parent.
+    SharedBlock = 0xa076_1d64_78bd_642f,
+    /// A reference to data by tree, inode and offset: address, length, tree, inode, offset.
+    Data = 0xe703_7ed1_a0b4_28db,
+    /// A reference to data by its leaf: address, length, leaf.
+    SharedData = 0x8ebc_6af0_9c88_c6e3,
+    /// A tree block: address, level, generation.
+    Block = 0x5899_65cc_7537_4cc3,
+    /// A link of an inode: the inode.
+    Link = 0x1d8e_4e27_c47d_124f,
+    /// The kind of an inode, once for each link: inode, kind.
+    Kind = 0xeb44_acca_b455_d165,
+    /// A byte of a directory's size: the directory.
+    DirectorySize = 0x9c6e_6877_736c_46e3,
+    /// A byte of a file's extents: the inode.
+    FileBytes = 0x3f84_d5b5_b547_0917,
+    /// An inode without links: the inode.
+    Orphan = 0xc2b2_ae3d_27d4_eb4f,
+    /// A name as index and link know it: directory, index, inode, name.
+    Name = 0x27d4_eb2f_1656_67c5,
+    /// An entry as index and hash know it: directory, location, kind, name.
+    Entry = 0x85eb_ca77_c2b2_ae63,
+}
+
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Both halves of a product, folded.
+const fn fold(left: u64, right: u64) -> u64 {
+    let product = (left as u128).wrapping_mul(right as u128);
+    #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
+    let folded = (product as u64) ^ (product >> 64) as u64;
+    folded
+}
+
+/// The hash of a fact, put together word by word. Always odd, so that no multiple below 2^64 of it is zero.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hash(u64);
+
+impl Hash {
+    pub(crate) const fn of(fact: Fact) -> Self {
+        Self(fact as u64)
+    }
+
+    pub(crate) const fn number(self, number: u64) -> Self {
+        Self(fold(self.0 ^ number, MULTIPLIER ^ self.0.rotate_left(29)).wrapping_add(number))
+    }
+
+    pub(crate) fn bytes(self, bytes: &[u8]) -> Self {
+        let mut hash = self.number(bytes.len() as u64);
+        let mut words = bytes.chunks_exact(8);
+        for word in words.by_ref() {
+            let mut number = [0; 8];
+            number.copy_from_slice(word);
+            hash = hash.number(u64::from_le_bytes(number));
+        }
+        let rest = words.remainder();
+        if !rest.is_empty() {
+            let mut number = [0; 8];
+            for (to, from) in number.iter_mut().zip(rest) {
+                *to = *from;
+            }
+            hash = hash.number(u64::from_le_bytes(number));
+        }
+        hash
+    }
+
+    pub(crate) const fn get(self) -> u64 {
+        fold(self.0 ^ MULTIPLIER, self.0.rotate_left(32) | 1) | 1
+    }
+
+    /// The hash, this many times.
+    pub(crate) const fn times(self, count: u64) -> u64 {
+        self.get().wrapping_mul(count)
+    }
+}
+
+/// How many bytes of addresses go to one sum.
+const STRETCH_SHIFT: u32 = 20;
+
+/// Sums by address. Several stretches may share one.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    sums: Vec<AtomicU64>,
+}
+
+impl Ledger {
+    /// A ledger for a volume with this many bytes of extents: between 4,096 and 1,048,576 sums.
+    pub(crate) fn new(used_bytes: u64) -> Self {
+        let count = (used_bytes >> STRETCH_SHIFT)
+            .clamp(1 << 12, 1 << 20)
+            .next_power_of_two();
+        Self {
+            sums: (0..count).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// How many sums there are.
+    pub(crate) fn len(&self) -> u64 {
+        u64::try_from(self.sums.len()).unwrap_or(u64::MAX)
+    }
+
+    /// The number of the sum that `logical` belongs to.
+    pub(crate) fn place(&self, logical: Logical) -> usize {
+        let mixed = fold((logical.get() >> STRETCH_SHIFT) ^ MULTIPLIER, MULTIPLIER | 1);
+        let mask = self.sums.len().saturating_sub(1);
+        usize::try_from(mixed).unwrap_or(usize::MAX) & mask
+    }
+
+    pub(crate) fn add(&self, logical: Logical, value: u64) {
+        if let Some(sum) = self.sums.get(self.place(logical)) {
+            sum.fetch_add(value, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn take(&self, logical: Logical, value: u64) {
+        self.add(logical, value.wrapping_neg());
+    }
+
+    /// The numbers of the sums that are not zero.
+    pub(crate) fn differing(&self) -> Vec<usize> {
+        let sums = self.sums.iter().enumerate();
+        sums.filter(|(_, sum)| sum.load(Ordering::Relaxed) != 0)
+            .map(|(place, _)| place)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn facts_do_not_cancel_by_chance() {
+        let mut seen = HashSet::new();
+        for fact in [Fact::TreeBlock, Fact::SharedBlock, Fact::Link, Fact::FileBytes] {
+            for address in 0..2000_u64 {
+                for other in [0, 1, 5, 256] {
+                    let hash = Hash::of(fact).number(address << 12).number(other).get();
+                    assert!(seen.insert(hash), "{fact:?} {address} {other}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_of_all_lengths_differ() {
+        let mut seen = HashSet::new();
+        let mut name = Vec::new();
+        for byte in 0..=255_u8 {
+            assert!(seen.insert(Hash::of(Fact::Name).bytes(&name).get()));
+            name.push(byte);
+            let mut other = name.clone();
+            other[usize::from(byte) / 2] ^= 1;
+            assert!(seen.insert(Hash::of(Fact::Entry).bytes(&other).get()));
+        }
+    }
+
+    #[test]
+    fn a_ledger_balances_in_any_order_and_names_what_does_not() {
+        let ledger = Ledger::new(1 << 30);
+        let facts: Vec<(Logical, u64)> = (0..5000_u64)
+            .map(|number| {
+                let logical = Logical::new(number * 16384);
+                (logical, Hash::of(Fact::TreeBlock).number(number).times(number % 5))
+            })
+            .collect();
+        for (logical, value) in &facts {
+            ledger.add(*logical, *value);
+        }
+        for (logical, value) in facts.iter().rev().skip(1) {
+            ledger.take(*logical, *value);
+        }
+        let (last, value) = facts[4999];
+        assert_eq!(ledger.differing(), [ledger.place(last)]);
+        ledger.take(last, value);
+        assert!(ledger.differing().is_empty());
+    }
+}

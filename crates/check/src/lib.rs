@@ -1,0 +1,261 @@
+//! Check: every cross-reference of a volume, read-only.
+//!
+//! [`check`] goes over all of a volume that is open and says what is wrong with it: [`Finding`]s, each with a code
+//! that stays, a [`Grade`] and the files that it touches, and [`Note`]s on states that are no damage. What was read
+//! comes from the devices, around every cache.
+//!
+//! # How
+//!
+//! 1. Superblocks, root items, chunks, device extents and block groups are few: each is compared with its
+//!    counterparts directly.
+//! 2. Extent tree, free space tree and checksum tree are merged by address, block group by block group.
+//! 3. All trees are walked, every block once, in order of address, on all cores.
+//!
+//! What lies far apart in these walks (an extent and who uses it, a name and its inode) is compared by sums of hashes
+//! that cancel out when both sides agree: that takes memory for neither. Only where a sum does not come out are
+//! the things themselves gathered: references of those addresses, or the items of that subvolume. So a sound
+//! volume is read once, whatever its size and however many snapshots it has, and a damaged one about twice.
+//!
+//! | room | holds |
+//! |---|---|
+//! | [`finding`], [`report`] | what is found, and how it is told |
+//! | `superblocks`, `roots`, `chunks` | step 1 |
+//! | `extents`, `free_space`, `coverage` | step 2 |
+//! | `census`, `segments`, `facts`, `checksum_need` | step 3 |
+//! | `recount`, `files` | where sums do not come out |
+//! | `data` | data against checksums |
+//! | `root_references`, `quotas` | places of subvolumes, uuids; quota groups |
+//! | `fingerprint`, `sectors`, `runs`, `threads`, `names`, `affected` | tools |
+//!
+//! # Bounds
+//!
+//! Beside the cache's budget a check holds a bit for each sector of tree blocks, some 100 bytes for each tree block
+//! with several references, 8 bytes for each pointer to one, and the free and the covered ranges of one block group for
+//! each core.
+//!
+//! # What is not checked
+//!
+//! Logs that wait for replay, the content of the v1 space cache, RAID stripe and remap trees beyond the structure of
+//! their blocks, parity of RAID5 and RAID6 (which scrub does).
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers")
+)]
+
+mod affected;
+mod census;
+mod checksum_need;
+mod chunks;
+mod context;
+mod coverage;
+mod data;
+mod extents;
+mod facts;
+mod files;
+pub mod finding;
+mod fingerprint;
+mod free_space;
+mod names;
+mod quotas;
+mod recount;
+pub mod report;
+mod root_references;
+mod roots;
+mod runs;
+mod sectors;
+mod segments;
+mod superblocks;
+mod threads;
+
+pub use finding::{Finding, Grade, Reference, Subject, Value};
+pub use report::{Note, Report, Reported, Step, Totals};
+
+use crate::census::Census;
+use crate::context::Check;
+use crate::extents::Extents;
+use crate::quotas::Mode;
+use crate::roots::Root;
+use buttress_format::{ByteCount, CompatRo, Generation, ItemType, Key, Logical, ObjectId, TreeId};
+use buttress_fs::{Filesystem, Progress, Result};
+
+/// What to check and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Whether all data is read and compared with its checksums, every copy of it.
+    pub data_checksums: bool,
+    /// The budget of the cache that the check reads through.
+    pub cache: ByteCount,
+    /// How many findings are kept; all are counted.
+    pub findings_max: usize,
+    /// How many paths are looked up for a finding.
+    pub affected_max: usize,
+    /// Called when a step begins.
+    pub on_step: fn(Step),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            data_checksums: false,
+            cache: ByteCount::new(64 << 20),
+            findings_max: 10_000,
+            affected_max: 10,
+            on_step: |_| {},
+        }
+    }
+}
+
+/// Checks a volume.
+///
+/// # Errors
+/// [`buttress_fs::Error::Cancelled`]. What is wrong with the volume is in the report.
+pub fn check(filesystem: &Filesystem, options: &Options, progress: &Progress) -> Result<Report> {
+    let check = Check::new(filesystem, options, progress);
+    check.begin(Step::Log);
+    let superblock = filesystem.superblock();
+    if superblock.log_root != Logical::MIN {
+        check.note(Note::PendingLog {
+            logical: superblock.log_root,
+        });
+    } else {
+        check.skip(Step::Log, "none written");
+    }
+    check.begin(Step::Roots);
+    let items = superblocks::read_chunk_tree(&check)?;
+    superblocks::check(&check, &items);
+    let roots = roots::gather(&check)?;
+    check.begin(Step::Extents);
+    let groups = chunks::groups(&check, &roots, &items)?;
+    chunks::check_devices(&check, &roots, &items)?;
+    let mode = quotas::mode(&check, &roots);
+    let (extents, census) = read_all(&check, &roots, &groups, mode)?;
+    note_copies(&check);
+    check.begin(Step::FreeSpace);
+    note_free_space(&check, &roots);
+    check.begin(Step::Files);
+    check_files(&check, &roots, &census)?;
+    check.begin(Step::Checksums);
+    let verified = if options.data_checksums {
+        data::check(&check, &roots)?
+    } else {
+        0
+    };
+    check.begin(Step::RootReferences);
+    root_references::check(&check, &roots)?;
+    check.begin(Step::Quotas);
+    if census.complete && extents.complete {
+        quotas::check(&check, &roots, mode, &census, &extents.sums.owned)?;
+    }
+    let totals = totals(&extents, &census, verified);
+    let mut report = check.into_collector().finish(totals);
+    affected::fill(filesystem, &mut report, options.affected_max, progress)?;
+    Ok(report)
+}
+
+/// The two walks over everything, and the third where they do not agree.
+fn read_all(
+    check: &Check<'_>,
+    roots: &[Root],
+    groups: &[chunks::Group],
+    mode: Mode,
+) -> Result<(Extents, Census)> {
+    let counted_from = match mode {
+        Mode::Simple(generation) => Some(generation),
+        Mode::None | Mode::Classic => None,
+    };
+    check.progress.expect(check.superblock().bytes_used);
+    let extents = extents::read(check, roots, groups, counted_from)?;
+    let census = census::take(
+        check,
+        roots,
+        &extents,
+        counted_from.map(Generation::get),
+        mode == Mode::Classic,
+    )?;
+    recount::run(check, roots, &extents, census.counts.references, census.complete)?;
+    Ok((extents, census))
+}
+
+/// Copies of tree blocks that were passed over on the way to a good one.
+fn note_copies(check: &Check<'_>) {
+    for fault in check.volume().faults().recent() {
+        check.find(Finding::CopyDamaged {
+            logical: fault.logical,
+            device: fault.device,
+            physical: fault.physical,
+            reason: fault.reason.to_string(),
+        });
+    }
+}
+
+/// How free space is kept, where it is not in a tree that was compared.
+fn note_free_space(check: &Check<'_>, roots: &[Root]) {
+    let superblock = check.superblock();
+    let has = |feature| superblock.compat_ro.contains(feature);
+    if has(CompatRo::FREE_SPACE_TREE) && !has(CompatRo::FREE_SPACE_TREE_VALID) {
+        check.note(Note::FreeSpaceTreeInvalid);
+    }
+    let first = Key::new(ObjectId::FREE_SPACE, ItemType(0), 0);
+    let last = Key::new(ObjectId::FREE_SPACE, ItemType(0), u64::MAX);
+    let root_tree = check.tree(TreeId::ROOT, roots);
+    let has_files = root_tree.is_some_and(|tree| {
+        let mut headers = tree.range(first..=last, buttress_tree::ReadAhead::None);
+        matches!(headers.next(), Some(Ok(_)))
+    });
+    if has_files {
+        let in_use = superblock.cache_generation == superblock.generation && !has(CompatRo::FREE_SPACE_TREE);
+        check.note(if in_use {
+            Note::FreeSpaceCacheV1
+        } else {
+            Note::FreeSpaceCacheStale
+        });
+    }
+}
+
+/// Subvolumes whose facts do not add up are looked at item by item.
+fn check_files(check: &Check<'_>, roots: &[Root], census: &Census) -> Result<()> {
+    for (tree, count) in &census.counts.orphans {
+        if let Some(subvolume) = tree.as_subvolume() {
+            let count = *count;
+            check.note(Note::Orphans { subvolume, count });
+        }
+    }
+    let totals = census.segments.totals();
+    for (index, root) in roots.iter().enumerate() {
+        check.progress.check()?;
+        let Some(subvolume) = root.id().as_subvolume().filter(|_| !root.dead) else {
+            continue;
+        };
+        let tree = check.forest.tree(root.pointer);
+        let top = Key::new(ObjectId::FIRST_FREE, ItemType::INODE_ITEM, 0);
+        if matches!(tree.get(&top), Ok(None)) {
+            check.find(Finding::RootDirectoryMissing { subvolume });
+        }
+        match totals.as_ref().map(|totals| totals.get(index).copied()) {
+            // Sums were not kept: each subvolume is looked at.
+            None => files::check_each(check, &tree, subvolume, None)?,
+            Some(Some(Some(0))) => {}
+            Some(Some(Some(sum))) => files::check_each(check, &tree, subvolume, Some(sum))?,
+            Some(_) => check.note(Note::NotChecked {
+                what: format!("names and links of subvolume {subvolume}, of which blocks cannot be read"),
+            }),
+        }
+    }
+    Ok(())
+}
+
+fn totals(extents: &Extents, census: &Census, verified: u64) -> Totals {
+    let (sums, counts) = (&extents.sums, &census.counts);
+    Totals {
+        bytes_used: ByteCount::new(sums.used),
+        checksum_bytes: ByteCount::new(sums.checksums),
+        tree_bytes: ByteCount::new(counts.tree_bytes),
+        file_tree_bytes: ByteCount::new(counts.file_tree_bytes),
+        extent_tree_bytes: ByteCount::new(counts.extent_tree_bytes),
+        tree_waste_bytes: ByteCount::new(counts.waste_bytes),
+        data_bytes: ByteCount::new(sums.data),
+        referenced_bytes: ByteCount::new(counts.referenced_bytes),
+        verified_bytes: ByteCount::new(verified),
+    }
+}

@@ -1,0 +1,292 @@
+//! References one by one, for the stretches of addresses whose sums differ: what is recorded, what is there, and
+//! which of both is missing.
+//!
+//! Extent tree and all other trees are read once more, and only what belongs to those stretches is kept. Memory is
+//! bounded: as many stretches are looked into as should have no more than [`REFERENCES_MAX`] references; the rest is
+//! said to differ.
+
+use crate::census::{child_reference, data_reference, dropped, is_dropped, refers_to_data, root_reference};
+use crate::context::Check;
+use crate::extents::{Extents, recorded};
+use crate::finding::{Finding, Reference};
+use crate::roots::Root;
+use crate::sectors::Sectors;
+use buttress_format::{
+    ByteCount, ExtentItem, FileExtent, InlineReference, ItemType, Key, Logical, TreeBlock, TreeId,
+    parse_keyed_references,
+};
+use buttress_fs::Result;
+use buttress_tree::{BlockPointer, Error, ReadAhead, Surveyor};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// How many references are kept at once.
+const REFERENCES_MAX: u64 = 400_000;
+
+/// What is known of one address.
+#[derive(Debug, Default)]
+struct Target {
+    /// Length, level and generation by the extent item.
+    item: Option<(ByteCount, Option<u8>, u64)>,
+    /// Level and generation of the tree block.
+    block: Option<(u8, u64)>,
+    /// Length by a file extent item, or of a tree block.
+    length: ByteCount,
+    /// How often each reference is recorded, and how often it is there.
+    references: BTreeMap<Reference, (u64, u64)>,
+}
+
+struct Recount<'a> {
+    check: &'a Check<'a>,
+    extents: &'a Extents,
+    places: HashSet<usize>,
+    targets: Mutex<HashMap<Logical, Target>>,
+    seen: Sectors,
+    dropped: HashMap<TreeId, (Key, u8)>,
+}
+
+/// Finds out what differs. `whole` says whether every tree block could be read: only then is what was not found not
+/// there.
+pub(crate) fn run(
+    check: &Check<'_>,
+    roots: &[Root],
+    extents: &Extents,
+    references: u64,
+    whole: bool,
+) -> Result<()> {
+    let mut places = extents.ledger.differing();
+    if places.is_empty() {
+        return Ok(());
+    }
+    let each = references
+        .checked_div(extents.ledger.len())
+        .unwrap_or(0)
+        .saturating_add(1);
+    let most = usize::try_from(REFERENCES_MAX.checked_div(each).unwrap_or(1)).unwrap_or(usize::MAX);
+    let kept = most.max(16);
+    let rest = places.len().saturating_sub(kept);
+    places.truncate(kept);
+    let recount = Recount {
+        check,
+        extents,
+        places: places.into_iter().collect(),
+        targets: Mutex::default(),
+        seen: Sectors::new(check.sector_bytes),
+        dropped: dropped(roots),
+    };
+    recount.read_extents(roots)?;
+    recount.read_trees(roots)?;
+    let mut targets: Vec<(Logical, Target)> = recount.targets.into_inner().into_iter().collect();
+    targets.sort_unstable_by_key(|(logical, _)| *logical);
+    for (logical, target) in targets {
+        compare(check, logical, &target, extents.complete, whole);
+    }
+    if rest > 0 {
+        check.find(Finding::ReferencesDiffer {
+            stretches: ByteCount::of(rest).get(),
+        });
+    }
+    Ok(())
+}
+
+impl Recount<'_> {
+    fn wants_address(&self, logical: Logical) -> bool {
+        self.places.contains(&self.extents.ledger.place(logical))
+    }
+
+    fn with(&self, logical: Logical, change: impl FnOnce(&mut Target)) {
+        if self.wants_address(logical) {
+            change(self.targets.lock().entry(logical).or_default());
+        }
+    }
+
+    fn record(&self, logical: Logical, reference: &InlineReference) {
+        if let Some((reference, count)) = recorded(reference) {
+            self.with(logical, |target| {
+                let (recorded, _) = target.references.entry(reference).or_default();
+                *recorded = recorded.saturating_add(count);
+            });
+        }
+    }
+
+    fn find(&self, logical: Logical, length: ByteCount, reference: Reference) {
+        self.with(logical, |target| {
+            if target.item.is_none_or(|(recorded, ..)| recorded != length) {
+                target.length = length;
+            }
+            let (_, found) = target.references.entry(reference).or_default();
+            *found = found.saturating_add(1);
+        });
+    }
+
+    fn read_extents(&self, roots: &[Root]) -> Result<()> {
+        let Some(tree) = self.check.tree(TreeId::EXTENT, roots) else {
+            return Ok(());
+        };
+        let mut leaves = tree.leaves(.., ReadAhead::sweep());
+        loop {
+            self.check.progress.check()?;
+            let leaf = match leaves.next() {
+                Ok(Some(leaf)) => leaf,
+                Ok(None) => return Ok(()),
+                Err(_) => continue,
+            };
+            for item in leaf.items() {
+                let logical = Logical::new(item.key.objectid.get());
+                if self.wants_address(logical) {
+                    self.extent_item(logical, &item.key, item.data);
+                }
+            }
+        }
+    }
+
+    fn extent_item(&self, logical: Logical, key: &Key, data: &[u8]) {
+        match key.item_type {
+            ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM => {
+                if let Ok(extent) = ExtentItem::parse(key, data, self.check.format()) {
+                    let item = (extent.length, extent.level, extent.generation.get());
+                    self.with(logical, |target| target.item = Some(item));
+                    for reference in &extent.inline_references {
+                        self.record(logical, reference);
+                    }
+                }
+            }
+            ItemType::TREE_BLOCK_REF
+            | ItemType::EXTENT_DATA_REF
+            | ItemType::SHARED_BLOCK_REF
+            | ItemType::SHARED_DATA_REF => {
+                for reference in parse_keyed_references(key, data, self.check.sector_bytes)
+                    .into_iter()
+                    .flatten()
+                {
+                    self.record(logical, &reference);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn read_trees(&self, roots: &[Root]) -> Result<()> {
+        let length = ByteCount::new(self.check.node_bytes.into());
+        let starts = roots.iter().filter_map(|root| {
+            let logical = root.pointer.logical;
+            self.find(logical, length, root_reference(root));
+            self.seen.insert(logical).then_some((root.pointer, ()))
+        });
+        let starts: Vec<_> = starts.collect();
+        self.check.forest.survey(starts, self);
+        self.check.progress.check()
+    }
+}
+
+impl Surveyor for Recount<'_> {
+    type Tally = ();
+    type Tag = ();
+
+    fn begin(&self) {}
+
+    fn wants(&self, (): &mut (), pointer: &BlockPointer, (): ()) -> Option<()> {
+        let parent_level = pointer.level.saturating_add(1);
+        let gone = is_dropped(&self.dropped, pointer.tree, parent_level, pointer.end_key);
+        (!gone && self.seen.insert(pointer.logical)).then_some(())
+    }
+
+    fn visit(&self, (): &mut (), pointer: &BlockPointer, block: &TreeBlock, (): ()) {
+        let (logical, owner) = (block.logical(), block.header().owner);
+        let identity = (block.level(), block.header().generation.get());
+        self.with(logical, |target| target.block = Some(identity));
+        let full = self.extents.full.contains(logical);
+        if !block.is_leaf() {
+            let length = ByteCount::new(self.check.node_bytes.into());
+            let reference = child_reference(full, logical, owner);
+            for slot in 0..block.item_count() {
+                if let Some(child) = pointer.child(block, slot)
+                    && !is_dropped(&self.dropped, pointer.tree, pointer.level, child.end_key)
+                {
+                    self.find(child.logical, length, reference);
+                }
+            }
+        } else if refers_to_data(owner) {
+            for item in block.items() {
+                if item.key.item_type == ItemType::EXTENT_DATA
+                    && let Ok(extent) = FileExtent::parse(&item.key, item.data, self.check.sector_bytes)
+                    && let Some((address, length, reference)) =
+                        data_reference(&item.key, &extent, full, logical, owner)
+                {
+                    self.find(address, length, reference);
+                }
+            }
+        }
+    }
+
+    fn failed(&self, (): &mut (), _: Error, (): ()) {}
+
+    fn is_cancelled(&self) -> bool {
+        self.check.progress.is_cancelled()
+    }
+}
+
+/// Says what differs at one address.
+fn compare(check: &Check<'_>, logical: Logical, target: &Target, recorded_whole: bool, found_whole: bool) {
+    let mut references = target.references.iter();
+    let Some((length, level, generation)) = target.item else {
+        let used = references.find(|(_, (_, found))| *found > 0);
+        if let Some((user, _)) = used
+            && recorded_whole
+        {
+            check.find(Finding::ExtentMissing {
+                logical,
+                length: target.length,
+                user: *user,
+            });
+        }
+        return;
+    };
+    let is_used = target.references.values().any(|(_, found)| *found > 0);
+    if !is_used {
+        if found_whole {
+            check.find(Finding::ExtentUnused { logical, length });
+        }
+        return;
+    }
+    if target.length != ByteCount::ZERO && target.length != length {
+        check.find(Finding::ExtentLength {
+            logical,
+            length,
+            found: target.length,
+        });
+    }
+    if let (Some(level), Some((block_level, block_generation))) = (level, target.block) {
+        for (field, recorded, found) in [
+            ("level", u64::from(level), u64::from(block_level)),
+            ("generation", generation, block_generation),
+        ] {
+            if recorded != found {
+                check.find(Finding::BlockDiffers {
+                    logical,
+                    field,
+                    recorded,
+                    found,
+                });
+            }
+        }
+    }
+    for (user, (recorded, found)) in references {
+        let (user, recorded, found) = (*user, *recorded, *found);
+        if found > recorded && recorded_whole {
+            check.find(Finding::ReferenceMissing {
+                logical,
+                user,
+                recorded,
+                found,
+            });
+        } else if found < recorded && found_whole {
+            check.find(Finding::ReferenceSurplus {
+                logical,
+                user,
+                recorded,
+                found,
+            });
+        }
+    }
+}

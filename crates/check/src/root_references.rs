@@ -1,0 +1,220 @@
+//! Places of subvolumes, known to the root tree from both sides and to a directory of the parent; and the uuid tree.
+//!
+//! An entry of a directory without a place in the root tree is no finding: a snapshot holds the entries of the
+//! subvolumes below the one that it was taken of, which stay where they are.
+
+use crate::context::Check;
+use crate::finding::Finding;
+use crate::names::{self, Target};
+use crate::report::Note;
+use crate::roots::Root;
+use buttress_format::{
+    DirItems, Generation, ItemType, Key, RootRef, SubvolumeId, TreeId, UuidItem, name_hash, uuid_key,
+    uuid_of,
+};
+use buttress_fs::{Name, Result};
+use buttress_tree::{ReadAhead, Tree};
+use std::collections::HashMap;
+use uuid::Uuid;
+
+/// Checks places and uuids.
+pub(crate) fn check(check: &Check<'_>, roots: &[Root]) -> Result<()> {
+    let Some(root_tree) = check.tree(TreeId::ROOT, roots) else {
+        return Ok(());
+    };
+    let by_id: HashMap<TreeId, &Root> = roots.iter().map(|root| (root.id(), root)).collect();
+    let mut complete = true;
+    for item in root_tree.range(.., ReadAhead::sweep()) {
+        check.progress.check()?;
+        let Ok(item) = item else {
+            complete = false;
+            continue;
+        };
+        let key = item.key();
+        match key.item_type {
+            ItemType::ROOT_REF => check_place(check, &root_tree, &by_id, &key, item.data()),
+            ItemType::ROOT_BACKREF => check_back(check, &root_tree, &key, item.data()),
+            _ => {}
+        }
+    }
+    if complete {
+        for root in roots.iter().filter(|root| root.is_live_subvolume()) {
+            check_reachable(check, &root_tree, root);
+        }
+    }
+    check_default(check, &root_tree, &by_id);
+    check_uuids(check, roots, &by_id)
+}
+
+/// A place as the parent knows it: the child must know it too, and the directory.
+fn check_place(
+    check: &Check<'_>,
+    root_tree: &Tree,
+    by_id: &HashMap<TreeId, &Root>,
+    key: &Key,
+    data: &[u8],
+) {
+    let (parent, child) = RootRef::parent_and_child(key);
+    let Ok(place) = RootRef::parse(key, data) else {
+        return;
+    };
+    let problem = |problem| {
+        check.find(Finding::RootReference {
+            parent,
+            child,
+            problem,
+        });
+    };
+    let back = Key::new(child.object_id(), ItemType::ROOT_BACKREF, parent.get());
+    match root_tree.get(&back) {
+        Ok(None) => problem("the parent knows it, but not the subvolume"),
+        Ok(Some(other)) if other.data() != data => problem("the two sides do not agree on it"),
+        _ => {}
+    }
+    if !by_id.contains_key(&child) {
+        check.find(Finding::SubvolumeMissing { parent, child });
+    }
+    let Some(root) = by_id.get(&parent).filter(|root| !root.dead) else {
+        return;
+    };
+    let tree = check.forest.tree(root.pointer);
+    let leads_there = |target: Option<Target>| {
+        target.is_some_and(|target| {
+            target.location.item_type == ItemType::ROOT_ITEM && target.location.objectid == child.object_id()
+        })
+    };
+    let index = names::by_index(&tree, place.directory, place.sequence, place.name);
+    let hash = names::by_hash(&tree, place.directory, place.name);
+    let (Ok(index), Ok(hash)) = (index, hash) else {
+        return;
+    };
+    if let Some(missing) = names::missing(leads_there(index), leads_there(hash)) {
+        check.find(Finding::SubvolumeEntryMissing {
+            parent,
+            child,
+            directory: place.directory,
+            name: Name::from(place.name),
+            missing,
+        });
+    }
+}
+
+/// A place as the child knows it: that the sides agree is checked from the parent's.
+fn check_back(check: &Check<'_>, root_tree: &Tree, key: &Key, data: &[u8]) {
+    let (parent, child) = RootRef::parent_and_child(key);
+    if RootRef::parse(key, data).is_err() {
+        return;
+    }
+    let forth = Key::new(parent.object_id(), ItemType::ROOT_REF, child.get());
+    if matches!(root_tree.get(&forth), Ok(None)) {
+        check.find(Finding::RootReference {
+            parent,
+            child,
+            problem: "the subvolume knows it, but not the parent",
+        });
+    }
+}
+
+/// Every subvolume but the top level has a place.
+fn check_reachable(check: &Check<'_>, root_tree: &Tree, root: &Root) {
+    if root.id().as_subvolume() == Some(SubvolumeId::TOP_LEVEL) {
+        return;
+    }
+    let key = |offset| Key::new(root.id().object_id(), ItemType::ROOT_BACKREF, offset);
+    let mut places = root_tree.range(key(0)..=key(u64::MAX), ReadAhead::None);
+    if places.next().is_none() {
+        check.find(Finding::SubvolumeUnreachable {
+            subvolume: root.id(),
+        });
+    }
+}
+
+/// The subvolume that is mounted by default exists.
+fn check_default(check: &Check<'_>, root_tree: &Tree, by_id: &HashMap<TreeId, &Root>) {
+    const NAME: &[u8] = b"default";
+    let directory = check.superblock().root_dir_objectid;
+    let key = Key::new(directory, ItemType::DIR_ITEM, name_hash(NAME));
+    let Ok(Some(item)) = root_tree.get(&key) else {
+        return;
+    };
+    let Ok(mut entries) = DirItems::parse(&key, item.data()) else {
+        return;
+    };
+    if let Some(entry) = entries.find(|entry| entry.name == NAME) {
+        let subvolume = TreeId::new(entry.location.objectid.get());
+        if !by_id.contains_key(&subvolume) {
+            check.find(Finding::DefaultSubvolumeMissing { subvolume });
+        }
+    }
+}
+
+/// The uuid tree leads from each uuid to its subvolumes and from nowhere else.
+fn check_uuids(check: &Check<'_>, roots: &[Root], by_id: &HashMap<TreeId, &Root>) -> Result<()> {
+    let Some(tree) = check.tree(TreeId::UUID, roots) else {
+        return Ok(());
+    };
+    let superblock = check.superblock();
+    // Zero: nobody has filled it since mkfs.btrfs. The kernel completes it at the next mount in either case.
+    if superblock.uuid_tree_generation != superblock.generation {
+        if superblock.uuid_tree_generation != Generation::MIN {
+            check.note(Note::UuidTreeStale);
+        }
+        return Ok(());
+    }
+    for item in tree.range(.., ReadAhead::sweep()) {
+        check.progress.check()?;
+        let Ok(item) = item else { return Ok(()) };
+        let key = item.key();
+        check_uuid_item(check, by_id, &key, item.data());
+    }
+    for root in roots.iter().filter(|root| root.is_live_subvolume()) {
+        // mkfs.btrfs gives the top level a uuid, and not all versions enter it.
+        if root.id() != TreeId::FS {
+            check_uuids_of(check, &tree, root);
+        }
+    }
+    Ok(())
+}
+
+/// Every subvolume that an item names has the uuid.
+fn check_uuid_item(check: &Check<'_>, by_id: &HashMap<TreeId, &Root>, key: &Key, data: &[u8]) {
+    let uuid_of_root: fn(&Root) -> Uuid = match key.item_type {
+        ItemType::UUID_KEY_SUBVOL => |root| root.uuid,
+        ItemType::UUID_KEY_RECEIVED_SUBVOL => |root| root.received_uuid,
+        _ => return,
+    };
+    let Ok(item) = UuidItem::parse(key, data) else {
+        return;
+    };
+    let uuid = uuid_of(key);
+    for subvolume in item.subvolumes() {
+        match by_id.get(&subvolume) {
+            Some(root) if uuid_of_root(root) == uuid => {}
+            Some(root) if !root.dead => check.find(Finding::UuidWrong { uuid, subvolume }),
+            _ => check.note(Note::UuidLeftOver { uuid }),
+        }
+    }
+}
+
+/// A subvolume is found by its uuids.
+fn check_uuids_of(check: &Check<'_>, tree: &Tree, root: &Root) {
+    for (item_type, uuid) in [
+        (ItemType::UUID_KEY_SUBVOL, root.uuid),
+        (ItemType::UUID_KEY_RECEIVED_SUBVOL, root.received_uuid),
+    ] {
+        if uuid.is_nil() {
+            continue;
+        }
+        let key = uuid_key(uuid, item_type);
+        let Ok(item) = tree.get(&key) else { return };
+        let known = item.is_some_and(|item| {
+            UuidItem::parse(&key, item.data()).is_ok_and(|item| item.subvolumes().any(|id| id == root.id()))
+        });
+        if !known {
+            check.find(Finding::UuidMissing {
+                subvolume: root.id(),
+                uuid,
+            });
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The root tree: which trees there are, and whether those that must be there are.
+
+use crate::context::Check;
+use crate::finding::Finding;
+use crate::report::Note;
+use buttress_format::{
+    CompatRo, Incompat, InodeNumber, ItemType, Key, Logical, RootFlags, RootItem, TreeId,
+};
+use buttress_fs::Result;
+use buttress_tree::{ReadAhead, RootPointer};
+use uuid::Uuid;
+
+/// A tree of the volume.
+#[derive(Clone, Debug)]
+pub(crate) struct Root {
+    /// Where it begins.
+    pub(crate) pointer: RootPointer,
+    /// The offset of its root item's key: the tree that is mirrored, for a relocation.
+    pub(crate) key_offset: u64,
+    /// Keys below this one are gone, and the level at which the deletion goes on.
+    pub(crate) dropped: Option<(Key, u8)>,
+    /// Whether it is being deleted.
+    pub(crate) dead: bool,
+    /// Its uuid.
+    pub(crate) uuid: Uuid,
+    /// The uuid that it was received from.
+    pub(crate) received_uuid: Uuid,
+}
+
+impl Root {
+    pub(crate) const fn id(&self) -> TreeId {
+        self.pointer.tree
+    }
+
+    /// A subvolume that can be mounted.
+    pub(crate) fn is_live_subvolume(&self) -> bool {
+        self.id().as_subvolume().is_some() && !self.dead
+    }
+
+    pub(crate) fn is_relocation(&self) -> bool {
+        self.id() == TreeId::TREE_RELOCATION
+    }
+
+    /// A tree that a pointer in the superblock leads to.
+    const fn of_superblock(pointer: RootPointer) -> Self {
+        Self {
+            pointer,
+            key_offset: 0,
+            dropped: None,
+            dead: false,
+            uuid: Uuid::nil(),
+            received_uuid: Uuid::nil(),
+        }
+    }
+
+    fn of_item(key: &Key, item: &RootItem) -> Self {
+        let has_progress = item.drop_progress.objectid.get() != 0;
+        Self {
+            pointer: RootPointer {
+                tree: TreeId::new(key.objectid.get()),
+                logical: item.logical,
+                generation: item.generation,
+                level: item.level,
+            },
+            key_offset: key.offset,
+            dropped: has_progress.then_some((item.drop_progress, item.drop_level)),
+            dead: item.flags.contains(RootFlags::DEAD) || item.references == 0,
+            uuid: item.uuid,
+            received_uuid: item.received_uuid,
+        }
+    }
+}
+
+/// All trees: the root and chunk trees, then those with root items, in order of keys.
+pub(crate) fn gather(check: &Check<'_>) -> Result<Vec<Root>> {
+    let mut roots = vec![
+        Root::of_superblock(*check.filesystem.root_tree().root()),
+        Root::of_superblock(*check.filesystem.chunk_tree().root()),
+    ];
+    let root_tree = check.tree(TreeId::ROOT, &roots);
+    let Some(root_tree) = root_tree else {
+        return Ok(roots);
+    };
+    for item in root_tree.range(.., ReadAhead::sweep()) {
+        check.progress.check()?;
+        // A block that cannot be had is found where all blocks are looked at.
+        let Ok(item) = item else { continue };
+        let key = item.key();
+        match key.item_type {
+            ItemType::ROOT_ITEM => {
+                let Ok(item) = RootItem::parse(&key, item.data(), check.sector_bytes) else {
+                    continue;
+                };
+                // A tree that has no block is one that a balance has done with.
+                if item.logical == Logical::MIN {
+                    continue;
+                }
+                let root = Root::of_item(&key, &item);
+                look_at(check, &root, &item);
+                roots.push(root);
+            }
+            ItemType::TEMPORARY_ITEM if key.objectid == buttress_format::ObjectId::BALANCE => {
+                check.note(Note::BalanceInterrupted);
+            }
+            _ => {}
+        }
+    }
+    require(check, &roots);
+    Ok(roots)
+}
+
+fn look_at(check: &Check<'_>, root: &Root, item: &RootItem) {
+    if root.is_relocation() {
+        check.note(Note::RelocationTree {
+            tree: root.key_offset,
+        });
+    }
+    let Some(subvolume) = root.id().as_subvolume() else {
+        return;
+    };
+    if root.dead {
+        check.note(Note::BeingDeleted {
+            subvolume: root.id(),
+            half: root.dropped.is_some(),
+        });
+    } else if item.root_directory != InodeNumber::ROOT_DIRECTORY {
+        check.find(Finding::RootDirectory {
+            subvolume,
+            directory: item.root_directory,
+        });
+    }
+}
+
+/// The trees that a volume of these features must have.
+fn require(check: &Check<'_>, roots: &[Root]) {
+    let superblock = check.superblock();
+    let compat = |feature| superblock.compat_ro.contains(feature);
+    let needed = [
+        (TreeId::EXTENT, true),
+        (TreeId::DEVICE, true),
+        (TreeId::FS, true),
+        (TreeId::CHECKSUM, true),
+        (
+            TreeId::FREE_SPACE,
+            compat(CompatRo::FREE_SPACE_TREE) && compat(CompatRo::FREE_SPACE_TREE_VALID),
+        ),
+        (TreeId::BLOCK_GROUP, compat(CompatRo::BLOCK_GROUP_TREE)),
+        (
+            TreeId::RAID_STRIPE,
+            superblock.incompat.contains(Incompat::RAID_STRIPE_TREE),
+        ),
+    ];
+    for (tree, _) in needed.into_iter().filter(|(_, needed)| *needed) {
+        if !roots.iter().any(|root| root.id() == tree) {
+            check.find(Finding::TreeMissing { tree });
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Sets of addresses, dense in places: a bit for each sector, in pages that come when a bit of theirs is set.
+//!
+//! A page of 128 bytes stands for 1024 sectors. Tree blocks lie close together, so a set of all tree blocks takes
+//! less than a five-thousandth of them; a hostile volume whose pointers lie far apart makes the set a few times as
+//! large as the nodes that hold the pointers.
+
+use buttress_format::Logical;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+const PAGE_WORDS: usize = 16;
+const PAGE_SECTORS: u64 = 1024;
+const SHARDS: usize = 16;
+
+type Pages = HashMap<u64, [u64; PAGE_WORDS], BuildHasherDefault<std::collections::hash_map::DefaultHasher>>;
+
+/// A set of sectors that many threads fill at once.
+#[derive(Debug)]
+pub(crate) struct Sectors {
+    shards: [Mutex<Pages>; SHARDS],
+    sector_bytes: u64,
+}
+
+/// Where a sector's bit is: shard, page, word, bit.
+struct Place {
+    shard: usize,
+    page: u64,
+    word: usize,
+    bit: u64,
+}
+
+impl Sectors {
+    pub(crate) fn new(sector_bytes: u32) -> Self {
+        Self {
+            shards: core::array::from_fn(|_| Mutex::default()),
+            sector_bytes: u64::from(sector_bytes).max(1),
+        }
+    }
+
+    fn place(&self, logical: Logical) -> Place {
+        let sector = logical.get().checked_div(self.sector_bytes).unwrap_or(0);
+        let page = sector.checked_div(PAGE_SECTORS).unwrap_or(0);
+        let inside = sector.checked_rem(PAGE_SECTORS).unwrap_or(0);
+        let as_index = |number: u64| usize::try_from(number).unwrap_or(0);
+        Place {
+            shard: as_index(page & 15),
+            page,
+            word: as_index(inside >> 6),
+            bit: 1 << (inside & 63),
+        }
+    }
+
+    /// Puts the sector at `logical` in; false when it was in.
+    pub(crate) fn insert(&self, logical: Logical) -> bool {
+        let Place {
+            shard,
+            page,
+            word,
+            bit,
+        } = self.place(logical);
+        let Some(shard) = self.shards.get(shard) else {
+            return false;
+        };
+        let mut pages = shard.lock();
+        let Some(word) = pages.entry(page).or_default().get_mut(word) else {
+            return false;
+        };
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+
+    pub(crate) fn contains(&self, logical: Logical) -> bool {
+        let Place {
+            shard,
+            page,
+            word,
+            bit,
+        } = self.place(logical);
+        self.shards.get(shard).is_some_and(|shard| {
+            let pages = shard.lock();
+            let word = pages.get(&page).and_then(|page| page.get(word));
+            word.is_some_and(|word| word & bit != 0)
+        })
+    }
+}
+
+/// Addresses in whose neighbourhood something is: a filter that may say yes too often, of a fixed size.
+#[derive(Debug)]
+pub(crate) struct Neighbourhoods {
+    words: Vec<core::sync::atomic::AtomicU64>,
+}
+
+/// The size of a neighbourhood, as a power of two.
+const NEIGHBOURHOOD_SHIFT: u32 = 18;
+const NEIGHBOURHOOD_WORDS: u64 = 1 << 14;
+/// A longer range is taken to meet something.
+const NEIGHBOURHOODS_MAX: u64 = 1 << 12;
+
+impl Neighbourhoods {
+    pub(crate) fn new() -> Self {
+        Self {
+            words: (0..NEIGHBOURHOOD_WORDS)
+                .map(|_| core::sync::atomic::AtomicU64::new(0))
+                .collect(),
+        }
+    }
+
+    fn place(number: u64) -> (usize, u64) {
+        let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let word = usize::try_from(mixed >> 50).unwrap_or(0);
+        (word, 1 << (mixed >> 44 & 63))
+    }
+
+    fn numbers(start: u64, end: u64) -> core::ops::RangeInclusive<u64> {
+        start >> NEIGHBOURHOOD_SHIFT..=end.saturating_sub(1).max(start) >> NEIGHBOURHOOD_SHIFT
+    }
+
+    /// Marks `[start, end)`.
+    pub(crate) fn mark(&self, start: u64, end: u64) {
+        let numbers = Self::numbers(start, end);
+        if numbers.end().saturating_sub(*numbers.start()) > NEIGHBOURHOOD_WORDS << 6 {
+            for word in &self.words {
+                word.store(u64::MAX, core::sync::atomic::Ordering::Relaxed);
+            }
+            return;
+        }
+        for number in numbers {
+            let (word, bit) = Self::place(number);
+            if let Some(word) = self.words.get(word) {
+                word.fetch_or(bit, core::sync::atomic::Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether something that was marked may lie in `[start, end)`.
+    pub(crate) fn may_meet(&self, start: u64, end: u64) -> bool {
+        let mut numbers = Self::numbers(start, end);
+        if numbers.end().saturating_sub(*numbers.start()) > NEIGHBOURHOODS_MAX {
+            return true;
+        }
+        numbers.any(|number| {
+            let (word, bit) = Self::place(number);
+            let word = self.words.get(word);
+            word.is_some_and(|word| word.load(core::sync::atomic::Ordering::Relaxed) & bit != 0)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_holds_what_was_put_in() {
+        let set = Sectors::new(4096);
+        let addresses: Vec<Logical> = (0..3000_u64)
+            .map(|number| Logical::new(number * 7919 * 4096))
+            .collect();
+        for address in &addresses {
+            assert!(!set.contains(*address));
+            assert!(set.insert(*address));
+            assert!(!set.insert(*address));
+        }
+        assert!(addresses.iter().all(|address| set.contains(*address)));
+        assert!(!set.contains(Logical::new(4096)));
+    }
+
+    #[test]
+    fn neighbourhoods_never_miss() {
+        let marks = Neighbourhoods::new();
+        assert!(!marks.may_meet(0, 1 << 20));
+        for number in 0..1000_u64 {
+            let start = number * 12_345_678_901;
+            marks.mark(start, start + 4096);
+            assert!(marks.may_meet(start, start + 4096));
+            assert!(marks.may_meet(start.saturating_sub(1 << 20), start + 1));
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Superblocks: every copy on every device, against the one in use and against the chunk tree.
+
+use crate::context::Check;
+use crate::finding::Finding;
+use crate::report::Note;
+use buttress_format::{
+    BlockGroupFlags, ByteCount, Chunk, DeviceItem, Incompat, ItemType, Key, Physical, SUPERBLOCK_BYTES,
+    SUPERBLOCK_OFFSETS, Superblock,
+};
+use buttress_fs::Result;
+use buttress_tree::ReadAhead;
+use buttress_volume::DeviceSlot;
+use std::collections::BTreeMap;
+
+/// What the chunk tree holds.
+#[derive(Debug, Default)]
+pub(crate) struct ChunkItems {
+    /// Chunks by their first address.
+    pub(crate) chunks: BTreeMap<u64, Chunk>,
+    /// Devices by their ids.
+    pub(crate) devices: BTreeMap<u64, DeviceItem>,
+}
+
+/// Reads the chunk tree; chunks that an unreadable leaf holds are left out.
+pub(crate) fn read_chunk_tree(check: &Check<'_>) -> Result<ChunkItems> {
+    let mut items = ChunkItems::default();
+    let tree = check.forest.tree(*check.filesystem.chunk_tree().root());
+    for item in tree.range(Key::MIN..=Key::MAX, ReadAhead::sweep()) {
+        check.progress.check()?;
+        let Ok(item) = item else { continue };
+        let key = item.key();
+        match key.item_type {
+            ItemType::CHUNK_ITEM => {
+                if let Ok(chunk) = Chunk::parse(&key, item.data(), check.sector_bytes) {
+                    items.chunks.insert(key.offset, chunk);
+                }
+            }
+            ItemType::DEV_ITEM => {
+                if let Ok(device) = DeviceItem::parse(&key, item.data()) {
+                    items.devices.insert(key.offset, device);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(items)
+}
+
+/// Checks all superblocks.
+pub(crate) fn check(check: &Check<'_>, items: &ChunkItems) {
+    let superblock = check.superblock();
+    for slot in check.volume().devices() {
+        match slot.device() {
+            Some(_) => check_device(check, &slot, items),
+            None => check.find(Finding::DeviceMissing {
+                device: slot.id(),
+                uuid: slot.uuid(),
+            }),
+        }
+    }
+    let counted = ByteCount::of(items.devices.len()).get();
+    if superblock.num_devices != counted {
+        check.find(Finding::DeviceCount {
+            stored: superblock.num_devices,
+            counted,
+        });
+    }
+    let sizes = items.devices.values().map(|device| device.total_bytes);
+    let counted = sizes.fold(ByteCount::ZERO, ByteCount::saturating_add);
+    if superblock.total_bytes != counted {
+        check.find(Finding::TotalBytes {
+            stored: superblock.total_bytes,
+            counted,
+        });
+    }
+    check_system_chunks(check, items);
+}
+
+fn check_device(check: &Check<'_>, slot: &DeviceSlot, items: &ChunkItems) {
+    let Some(device) = slot.device() else { return };
+    let size = device.size_bytes();
+    let item = items.devices.get(&slot.id().get());
+    if let Some(expected) = item.map(|item| item.total_bytes)
+        && expected.get() > size
+    {
+        check.find(Finding::DeviceTooSmall {
+            device: slot.id(),
+            size: ByteCount::new(size),
+            expected,
+        });
+    }
+    let own = check.superblock().fsid == slot.fsid();
+    // A zoned device keeps a log of superblocks; a seed's are not written any more.
+    if check.superblock().incompat.contains(Incompat::ZONED) || !own {
+        return;
+    }
+    if let Some(stale) = slot.stale() {
+        check.find(Finding::DeviceBehind {
+            device: slot.id(),
+            generation: stale.generation,
+            expected: stale.newest,
+        });
+        return;
+    }
+    // Copies are written where they end inside the device as its item has it.
+    let end = item.map_or(size, |item| item.total_bytes.get().min(size));
+    for (number, physical) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
+        let copy_end = physical.get().saturating_add(ByteCount::of(SUPERBLOCK_BYTES).get());
+        if copy_end <= end {
+            check_copy(check, slot, physical, number == 0, item);
+        }
+    }
+}
+
+/// Reads and checks one superblock.
+fn check_copy(
+    check: &Check<'_>,
+    slot: &DeviceSlot,
+    physical: Physical,
+    is_primary: bool,
+    item: Option<&DeviceItem>,
+) {
+    let Some(device) = slot.device() else { return };
+    let damaged = |reason: String| {
+        check.find(Finding::SuperblockDamaged {
+            device: slot.id(),
+            physical,
+            reason,
+        });
+    };
+    let bytes = match device.read(physical.get(), SUPERBLOCK_BYTES) {
+        Ok(bytes) => bytes,
+        Err(error) => return damaged(error.to_string()),
+    };
+    let copy = match Superblock::check(&bytes, physical) {
+        Ok(copy) => copy,
+        Err(error) => return damaged(error.to_string()),
+    };
+    let expected = check.superblock();
+    if copy.generation < expected.generation && !is_primary {
+        check.note(Note::SuperblockBehind {
+            physical,
+            generation: copy.generation,
+            expected: expected.generation,
+        });
+        return;
+    }
+    for (field, found, expected) in differences(&copy, expected) {
+        check.find(Finding::SuperblockDiffers {
+            device: slot.id(),
+            physical,
+            field,
+            found,
+            expected,
+        });
+    }
+    if let Some(item) = item {
+        compare_device_items(check, &copy.device_item, item);
+    }
+}
+
+/// The fields in which two superblocks of one commit differ. A log is only written into the primary ones.
+fn differences(copy: &Superblock, expected: &Superblock) -> Vec<(&'static str, u64, u64)> {
+    let fields = |superblock: &Superblock| {
+        [
+            ("generation", superblock.generation.get()),
+            ("root", superblock.root.get()),
+            ("root_level", superblock.root_level.into()),
+            ("chunk_root", superblock.chunk_root.get()),
+            ("chunk_root_level", superblock.chunk_root_level.into()),
+            (
+                "chunk_root_generation",
+                superblock.chunk_root_generation.get(),
+            ),
+            ("total_bytes", superblock.total_bytes.get()),
+            ("bytes_used", superblock.bytes_used.get()),
+            ("num_devices", superblock.num_devices),
+            ("compat_ro_flags", superblock.compat_ro.bits()),
+            ("incompat_flags", superblock.incompat.bits()),
+            ("sectorsize", superblock.sector_bytes.into()),
+            ("nodesize", superblock.node_bytes.into()),
+        ]
+    };
+    fields(copy)
+        .into_iter()
+        .zip(fields(expected))
+        .filter(|((_, found), (_, expected))| found != expected)
+        .map(|((field, found), (_, expected))| (field, found, expected))
+        .collect()
+}
+
+fn compare_device_items(check: &Check<'_>, superblock: &DeviceItem, item: &DeviceItem) {
+    let fields = [
+        ("total_bytes", superblock.total_bytes, item.total_bytes),
+        ("bytes_used", superblock.bytes_used, item.bytes_used),
+    ];
+    for (field, superblock, stored) in fields {
+        if superblock != stored {
+            check.find(Finding::DeviceItemDiffers {
+                device: item.device,
+                field,
+                superblock: superblock.get(),
+                item: stored.get(),
+            });
+        }
+    }
+}
+
+/// The array of system chunks says what the chunk tree says of them, and of all of them.
+fn check_system_chunks(check: &Check<'_>, items: &ChunkItems) {
+    let array = &check.superblock().system_chunks;
+    for (key, chunk) in array {
+        let problem = match items.chunks.get(&key.offset) {
+            None => "it is in the superblock, but not in the chunk tree",
+            Some(other) if other != chunk => "the superblock and the chunk tree do not agree on it",
+            Some(_) => continue,
+        };
+        check.find(Finding::SystemChunkDiffers {
+            logical: buttress_format::Logical::new(key.offset),
+            problem,
+        });
+    }
+    for (start, chunk) in &items.chunks {
+        let is_system = chunk.profile.contains(BlockGroupFlags::SYSTEM);
+        if is_system && !array.iter().any(|(key, _)| key.offset == *start) {
+            check.find(Finding::SystemChunkDiffers {
+                logical: buttress_format::Logical::new(*start),
+                problem: "it is in the chunk tree, but not in the superblock",
+            });
+        }
+    }
+}
