@@ -2,7 +2,8 @@
 //! without a mount, and read everything in it exactly as the kernel would show it.
 //!
 //! This crate is what applications depend on. It only re-exports; the parts live in crates of their own, each
-//! under its name here: [`fs`] (subvolumes, paths, files), [`stream`] (send streams), [`tree`] (the B-trees), [`volume`] (logical addresses
+//! under its name here: [`fs`] (subvolumes, paths, files), [`stream`] (send streams),
+//! [`check`] (every cross-reference), [`tree`] (the B-trees), [`volume`] (logical addresses
 //! over devices, profiles, mirrors), [`device`] (files, block devices, memory, simulated disks) and [`mod@format`]
 //! (the bytes on disk as types).
 //!
@@ -130,6 +131,7 @@
 //! call would have failed with.
 #![forbid(unsafe_code)]
 
+pub use buttress_check as check;
 pub use buttress_device as device;
 pub use buttress_format as format;
 pub use buttress_fs as fs;

@@ -39,7 +39,7 @@ fn paths_of(filesystem: &Filesystem, subject: Subject, most: usize) -> Vec<Vec<u
                 .iter()
                 .take(most)
                 .flat_map(|reference| {
-                    let Location { subvolume, inode } = reference.location;
+                    let Location { subvolume, inode, .. } = reference.location;
                     inode_paths(filesystem, subvolume, inode)
                 })
                 .collect(),

@@ -18,7 +18,8 @@ pub(crate) fn check(
     extent: &FileExtent<'_>,
     inode: Option<&InodeItem>,
 ) {
-    let (Some(subvolume), FileExtentBody::Regular(slice)) = (pointer.tree.as_subvolume(), &extent.body) else {
+    let (Some(subvolume), FileExtentBody::Regular(slice)) = (pointer.tree.as_subvolume(), &extent.body)
+    else {
         return;
     };
     if slice.is_hole() {
@@ -70,13 +71,16 @@ fn missing(walk: &Walk<'_>, start: u64, end: u64) -> Vec<Run> {
         let Ok(item) = item else { return Vec::new() };
         let from = item.key().offset;
         let sectors = ByteCount::of(item.data().len()).get().checked_div(size);
-        let length = sectors
-            .unwrap_or(0)
-            .saturating_mul(u64::from(check.sector_bytes));
+        let length = sectors.unwrap_or(0).saturating_mul(u64::from(check.sector_bytes));
         runs::push(&mut covered, from, from.saturating_add(length));
     }
     runs::clip(&mut covered, start, end);
     let mut missing = Vec::new();
-    runs::compare(&[(start, end)], &covered, &mut |from, to| missing.push((from, to)), &mut |_, _| {});
+    runs::compare(
+        &[(start, end)],
+        &covered,
+        &mut |from, to| missing.push((from, to)),
+        &mut |_, _| {},
+    );
     missing
 }

@@ -24,10 +24,7 @@ pub(crate) struct Group {
 
 /// All block groups in order of address, each compared with its chunk.
 pub(crate) fn groups(check: &Check<'_>, roots: &[Root], items: &ChunkItems) -> Result<Vec<Group>> {
-    let own_tree = check
-        .superblock()
-        .compat_ro
-        .contains(CompatRo::BLOCK_GROUP_TREE);
+    let own_tree = check.superblock().compat_ro.contains(CompatRo::BLOCK_GROUP_TREE);
     let id = if own_tree {
         TreeId::BLOCK_GROUP
     } else {

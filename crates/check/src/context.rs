@@ -4,7 +4,7 @@ use crate::Options;
 use crate::finding::Finding;
 use crate::report::{Collector, Note, Step};
 use crate::roots::Root;
-use buttress_format::{BlockFormat, ByteCount, Superblock, TreeId};
+use buttress_format::{BlockFormat, ByteCount, Logical, Superblock, TreeId};
 use buttress_fs::{Filesystem, Progress};
 use buttress_tree::{Forest, Tree};
 use buttress_volume::Volume;
@@ -16,29 +16,37 @@ pub(crate) struct Check<'a> {
     pub(crate) filesystem: &'a Filesystem,
     /// A forest of the check's own: what is read through it comes from the devices.
     pub(crate) forest: Arc<Forest>,
-    pub(crate) options: &'a Options,
     pub(crate) progress: &'a Progress,
     pub(crate) sector_bytes: u32,
     pub(crate) node_bytes: u32,
+    superblock: Arc<Superblock>,
+    on_step: &'a (dyn Fn(Step, Option<&'static str>) + Sync),
     collector: Collector,
 }
 
 impl<'a> Check<'a> {
-    pub(crate) fn new(filesystem: &'a Filesystem, options: &'a Options, progress: &'a Progress) -> Self {
+    pub(crate) fn new(
+        filesystem: &'a Filesystem,
+        options: &Options,
+        progress: &'a Progress,
+        on_step: &'a (dyn Fn(Step, Option<&'static str>) + Sync),
+    ) -> Self {
         let volume = Arc::clone(filesystem.volume());
+        let superblock = filesystem.superblock();
         Self {
-            sector_bytes: filesystem.superblock().sector_bytes,
-            node_bytes: filesystem.superblock().node_bytes,
+            sector_bytes: superblock.sector_bytes,
+            node_bytes: superblock.node_bytes,
+            superblock,
             forest: Forest::new(volume, options.cache),
             filesystem,
-            options,
+            on_step,
             progress,
             collector: Collector::new(options.findings_max),
         }
     }
 
     pub(crate) fn superblock(&self) -> &Superblock {
-        self.filesystem.superblock()
+        &self.superblock
     }
 
     pub(crate) fn volume(&self) -> &Arc<Volume> {
@@ -68,13 +76,13 @@ impl<'a> Check<'a> {
         self.collector.skip(step, reason);
     }
 
-    /// Whether something of this step was found.
-    pub(crate) fn has(&self, step: Step) -> bool {
-        self.collector.has(step)
+    /// Whether the tree block at `logical` was found to have no good copy.
+    pub(crate) fn is_lost(&self, logical: Logical) -> bool {
+        self.collector.is_lost(logical)
     }
 
-    pub(crate) const fn begin(&self, step: Step) {
-        (self.options.on_step)(step);
+    pub(crate) fn begin(&self, step: Step) {
+        (self.on_step)(step, self.collector.skipped(step));
     }
 
     pub(crate) fn count(&self, blocks: u64, bytes: u64) {

@@ -71,14 +71,20 @@ impl Source {
                 self.at = None;
                 return None;
             };
-            for item in leaf.items().filter(|item| item.key.item_type == ItemType::EXTENT_CSUM) {
+            for item in leaf
+                .items()
+                .filter(|item| item.key.item_type == ItemType::EXTENT_CSUM)
+            {
                 let parsed = ChecksumItem::parse(&item.key, item.data, check.sector_bytes, checksum_type);
                 if let Ok(parsed) = parsed {
                     self.split(check, &parsed);
                 }
             }
             self.pieces.reverse();
-            self.at = leaf.block.key(leaf.slots.end.saturating_sub(1)).and_then(|key| key.successor());
+            self.at = leaf
+                .block
+                .key(leaf.slots.end.saturating_sub(1))
+                .and_then(|key| key.successor());
         }
         self.pieces.pop()
     }
@@ -152,7 +158,12 @@ impl Verifier<'_> {
 
     /// A copy that is bad; where it is the only one, the data is lost, which is said instead.
     fn report_copy(&self, piece: &Piece, copy: u32, failed: &[bool], reason: &str) {
-        if self.check.volume().copies(piece.logical).is_ok_and(|copies| copies < 2) {
+        if self
+            .check
+            .volume()
+            .copies(piece.logical)
+            .is_ok_and(|copies| copies < 2)
+        {
             return;
         }
         for range in ranges(failed) {

@@ -15,8 +15,8 @@ use crate::roots::Root;
 use crate::runs::{self, Run};
 use crate::sectors::{Neighbourhoods, Sectors};
 use buttress_format::{
-    BlockGroupFlags, ByteCount, CompatRo, ExtentFlags, ExtentItem, Generation, InlineReference, ItemType, Key,
-    Logical, ObjectId, TreeId, parse_keyed_references,
+    BlockGroupFlags, ByteCount, CompatRo, ExtentFlags, ExtentItem, Generation, InlineReference, ItemType,
+    Key, Logical, ObjectId, TreeId, parse_keyed_references,
 };
 use buttress_fs::Result;
 use buttress_tree::{ReadAhead, Tree};
@@ -67,11 +67,7 @@ pub(crate) fn reference_hash(logical: Logical, length: ByteCount, reference: &Re
     match *reference {
         Reference::TreeBlock { tree } => at(Fact::TreeBlock).number(tree.get()),
         Reference::SharedBlock { parent } => at(Fact::SharedBlock).number(parent.get()),
-        Reference::Data {
-            tree,
-            inode,
-            offset,
-        } => at(Fact::Data)
+        Reference::Data { tree, inode, offset } => at(Fact::Data)
             .number(length.get())
             .number(tree.get())
             .number(inode.get())

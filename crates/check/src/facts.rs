@@ -89,9 +89,9 @@ fn of_inode(number: u64, inode: &InodeItem) -> u64 {
         FileKind::Directory => Hash::of(Fact::DirectorySize)
             .number(number)
             .times(inode.size.get()),
-        FileKind::Regular | FileKind::Symlink => Hash::of(Fact::FileBytes)
-            .number(number)
-            .times(inode.nbytes.get()),
+        FileKind::Regular | FileKind::Symlink => {
+            Hash::of(Fact::FileBytes).number(number).times(inode.nbytes.get())
+        }
         _ => 0,
     });
     if inode.nlink == 0 {
@@ -178,9 +178,8 @@ pub(crate) fn of_leaf(walk: &Walk<'_>, pointer: &BlockPointer, block: &TreeBlock
         }
         last = Some((key, end));
     }
-    let goes_on = |inode: &(ObjectId, InodeItem)| {
-        pointer.end_key.is_some_and(|next| next.objectid == inode.0)
-    };
+    let goes_on =
+        |inode: &(ObjectId, InodeItem)| pointer.end_key.is_some_and(|next| next.objectid == inode.0);
     holes.gap |= inode.as_ref().is_some_and(goes_on);
     holes.begin(walk, pointer, None);
     if let (Some((key, end)), Some(next)) = (last, pointer.end_key) {

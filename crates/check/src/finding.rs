@@ -7,10 +7,8 @@ mod list;
 
 pub use list::Finding;
 
-use crate::report::Step;
 use buttress_format::{
-    ByteCount, DeviceId, FileOffset, Generation, InodeNumber, Key, Logical, Physical,
-    SubvolumeId, TreeId,
+    ByteCount, DeviceId, FileOffset, Generation, InodeNumber, Key, Logical, Physical, SubvolumeId, TreeId,
 };
 use buttress_fs::Name;
 use core::fmt;
@@ -156,11 +154,9 @@ impl fmt::Display for Reference {
         match self {
             Self::TreeBlock { tree } => write!(f, "tree {tree}"),
             Self::SharedBlock { parent } => write!(f, "parent block {parent}"),
-            Self::Data {
-                tree,
-                inode,
-                offset,
-            } => write!(f, "tree {tree} inode {inode} offset {}", offset.cast_signed()),
+            Self::Data { tree, inode, offset } => {
+                write!(f, "tree {tree} inode {inode} offset {}", offset.cast_signed())
+            }
             Self::SharedData { parent } => write!(f, "leaf {parent}"),
         }
     }

@@ -183,7 +183,10 @@ mod tests {
         let facts: Vec<(Logical, u64)> = (0..5000_u64)
             .map(|number| {
                 let logical = Logical::new(number * 16384);
-                (logical, Hash::of(Fact::TreeBlock).number(number).times(number % 5))
+                (
+                    logical,
+                    Hash::of(Fact::TreeBlock).number(number).times(number % 5),
+                )
             })
             .collect();
         for (logical, value) in &facts {

@@ -23,13 +23,7 @@ pub(crate) struct Recorded {
 
 impl Recorded {
     /// Reads what is recorded for `[start, end)`, which is a block group, or lies between two.
-    pub(crate) fn read(
-        check: &Check<'_>,
-        tree: &Tree,
-        start: u64,
-        end: u64,
-        group: Option<&Group>,
-    ) -> Self {
+    pub(crate) fn read(check: &Check<'_>, tree: &Tree, start: u64, end: u64, group: Option<&Group>) -> Self {
         let mut recorded = Self {
             complete: true,
             ..Self::default()

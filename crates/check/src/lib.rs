@@ -78,6 +78,7 @@ use crate::quotas::Mode;
 use crate::roots::Root;
 use buttress_format::{ByteCount, CompatRo, Generation, ItemType, Key, Logical, ObjectId, TreeId};
 use buttress_fs::{Filesystem, Progress, Result};
+use buttress_volume::FaultReason;
 
 /// What to check and how.
 #[derive(Clone, Copy, Debug)]
@@ -90,8 +91,6 @@ pub struct Options {
     pub findings_max: usize,
     /// How many paths are looked up for a finding.
     pub affected_max: usize,
-    /// Called when a step begins.
-    pub on_step: fn(Step),
 }
 
 impl Default for Options {
@@ -101,7 +100,6 @@ impl Default for Options {
             cache: ByteCount::new(64 << 20),
             findings_max: 10_000,
             affected_max: 10,
-            on_step: |_| {},
         }
     }
 }
@@ -111,8 +109,20 @@ impl Default for Options {
 /// # Errors
 /// [`buttress_fs::Error::Cancelled`]. What is wrong with the volume is in the report.
 pub fn check(filesystem: &Filesystem, options: &Options, progress: &Progress) -> Result<Report> {
-    let check = Check::new(filesystem, options, progress);
-    check.begin(Step::Log);
+    check_with(filesystem, options, progress, &|_, _| {})
+}
+
+/// As [`check`]; `on_step` is called when a step begins, with the reason where the volume has nothing for it.
+///
+/// # Errors
+/// As there.
+pub fn check_with(
+    filesystem: &Filesystem,
+    options: &Options,
+    progress: &Progress,
+    on_step: &(dyn Fn(Step, Option<&'static str>) + Sync),
+) -> Result<Report> {
+    let check = Check::new(filesystem, options, progress, on_step);
     let superblock = filesystem.superblock();
     if superblock.log_root != Logical::MIN {
         check.note(Note::PendingLog {
@@ -121,6 +131,7 @@ pub fn check(filesystem: &Filesystem, options: &Options, progress: &Progress) ->
     } else {
         check.skip(Step::Log, "none written");
     }
+    check.begin(Step::Log);
     check.begin(Step::Roots);
     let items = superblocks::read_chunk_tree(&check)?;
     superblocks::check(&check, &items);
@@ -179,7 +190,11 @@ fn read_all(
 
 /// Copies of tree blocks that were passed over on the way to a good one.
 fn note_copies(check: &Check<'_>) {
-    for fault in check.volume().faults().recent() {
+    for fault in check.volume().faults().faults {
+        // Of a device that is not there, and of a block without a good copy, that is said already.
+        if matches!(fault.reason, FaultReason::Missing) || check.is_lost(fault.logical) {
+            continue;
+        }
         check.find(Finding::CopyDamaged {
             logical: fault.logical,
             device: fault.device,

@@ -19,13 +19,21 @@ pub(crate) fn by_index(
     index: u64,
     name: &[u8],
 ) -> Result<Option<Target>> {
-    entry(tree, &Key::new(directory.object_id(), ItemType::DIR_INDEX, index), name)
+    entry(
+        tree,
+        &Key::new(directory.object_id(), ItemType::DIR_INDEX, index),
+        name,
+    )
 }
 
 /// The target of the `DIR_ITEM` of `directory` with this name.
 pub(crate) fn by_hash(tree: &Tree, directory: InodeNumber, name: &[u8]) -> Result<Option<Target>> {
     let hash = name_hash(name);
-    entry(tree, &Key::new(directory.object_id(), ItemType::DIR_ITEM, hash), name)
+    entry(
+        tree,
+        &Key::new(directory.object_id(), ItemType::DIR_ITEM, hash),
+        name,
+    )
 }
 
 fn entry(tree: &Tree, key: &Key, name: &[u8]) -> Result<Option<Target>> {

@@ -300,13 +300,17 @@ impl Collector {
         self.inner.lock().skipped.insert(step, reason);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.inner.lock().counts.is_empty()
+    /// Why a step has nothing to do.
+    pub(crate) fn skipped(&self, step: Step) -> Option<&'static str> {
+        self.inner.lock().skipped.get(&step).copied()
     }
 
-    /// How many findings there are of this step.
-    pub(crate) fn has(&self, step: Step) -> bool {
-        self.inner.lock().findings.iter().any(|(of, _)| *of == step)
+    /// Whether the tree block at `logical` was found to have no good copy.
+    pub(crate) fn is_lost(&self, logical: Logical) -> bool {
+        let inner = self.inner.lock();
+        inner.findings.iter().any(|(_, finding)| {
+            matches!(finding, Finding::TreeBlockDamaged { logical: lost, .. } if *lost == logical)
+        })
     }
 
     /// The report, without what the findings touch.

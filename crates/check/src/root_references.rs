@@ -9,8 +9,7 @@ use crate::names::{self, Target};
 use crate::report::Note;
 use crate::roots::Root;
 use buttress_format::{
-    DirItems, Generation, ItemType, Key, RootRef, SubvolumeId, TreeId, UuidItem, name_hash, uuid_key,
-    uuid_of,
+    DirItems, Generation, ItemType, Key, RootRef, SubvolumeId, TreeId, UuidItem, name_hash, uuid_key, uuid_of,
 };
 use buttress_fs::{Name, Result};
 use buttress_tree::{ReadAhead, Tree};
@@ -47,13 +46,7 @@ pub(crate) fn check(check: &Check<'_>, roots: &[Root]) -> Result<()> {
 }
 
 /// A place as the parent knows it: the child must know it too, and the directory.
-fn check_place(
-    check: &Check<'_>,
-    root_tree: &Tree,
-    by_id: &HashMap<TreeId, &Root>,
-    key: &Key,
-    data: &[u8],
-) {
+fn check_place(check: &Check<'_>, root_tree: &Tree, by_id: &HashMap<TreeId, &Root>, key: &Key, data: &[u8]) {
     let (parent, child) = RootRef::parent_and_child(key);
     let Ok(place) = RootRef::parse(key, data) else {
         return;
@@ -123,9 +116,7 @@ fn check_reachable(check: &Check<'_>, root_tree: &Tree, root: &Root) {
     let key = |offset| Key::new(root.id().object_id(), ItemType::ROOT_BACKREF, offset);
     let mut places = root_tree.range(key(0)..=key(u64::MAX), ReadAhead::None);
     if places.next().is_none() {
-        check.find(Finding::SubvolumeUnreachable {
-            subvolume: root.id(),
-        });
+        check.find(Finding::SubvolumeUnreachable { subvolume: root.id() });
     }
 }
 

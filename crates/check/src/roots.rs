@@ -3,9 +3,7 @@
 use crate::context::Check;
 use crate::finding::Finding;
 use crate::report::Note;
-use buttress_format::{
-    CompatRo, Incompat, InodeNumber, ItemType, Key, Logical, RootFlags, RootItem, TreeId,
-};
+use buttress_format::{CompatRo, Incompat, InodeNumber, ItemType, Key, Logical, RootFlags, RootItem, TreeId};
 use buttress_fs::Result;
 use buttress_tree::{ReadAhead, RootPointer};
 use uuid::Uuid;
@@ -75,7 +73,7 @@ impl Root {
 pub(crate) fn gather(check: &Check<'_>) -> Result<Vec<Root>> {
     let mut roots = vec![
         Root::of_superblock(*check.filesystem.root_tree().root()),
-        Root::of_superblock(*check.filesystem.chunk_tree().root()),
+        Root::of_superblock(chunk_root(check)),
     ];
     let root_tree = check.tree(TreeId::ROOT, &roots);
     let Some(root_tree) = root_tree else {
@@ -107,6 +105,17 @@ pub(crate) fn gather(check: &Check<'_>) -> Result<Vec<Root>> {
     }
     require(check, &roots);
     Ok(roots)
+}
+
+/// Where the chunk tree begins.
+pub(crate) fn chunk_root(check: &Check<'_>) -> RootPointer {
+    let superblock = check.superblock();
+    RootPointer {
+        tree: TreeId::CHUNK,
+        logical: superblock.chunk_root,
+        generation: superblock.chunk_root_generation,
+        level: superblock.chunk_root_level,
+    }
 }
 
 fn look_at(check: &Check<'_>, root: &Root, item: &RootItem) {

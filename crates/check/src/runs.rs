@@ -45,17 +45,33 @@ pub(crate) fn compare(
             (Some(a), Some(b)) if a.0 < b.0 => {
                 let end = a.1.min(b.0);
                 only_left(a.0, end);
-                one = if end == a.1 { lefts.next() } else { Some((end, a.1)) };
+                one = if end == a.1 {
+                    lefts.next()
+                } else {
+                    Some((end, a.1))
+                };
             }
             (Some(a), Some(b)) if b.0 < a.0 => {
                 let end = b.1.min(a.0);
                 only_right(b.0, end);
-                other = if end == b.1 { rights.next() } else { Some((end, b.1)) };
+                other = if end == b.1 {
+                    rights.next()
+                } else {
+                    Some((end, b.1))
+                };
             }
             (Some(a), Some(b)) => {
                 let end = a.1.min(b.1);
-                one = if end == a.1 { lefts.next() } else { Some((end, a.1)) };
-                other = if end == b.1 { rights.next() } else { Some((end, b.1)) };
+                one = if end == a.1 {
+                    lefts.next()
+                } else {
+                    Some((end, a.1))
+                };
+                other = if end == b.1 {
+                    rights.next()
+                } else {
+                    Some((end, b.1))
+                };
             }
         }
     }

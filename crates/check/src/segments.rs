@@ -133,9 +133,7 @@ impl Segments {
         for (from, to) in &inner.edges {
             let below = totals.get(index(*to)).copied().flatten();
             if let Some(total) = totals.get_mut(index(*from)) {
-                *total = total
-                    .zip(below)
-                    .map(|(total, below)| total.wrapping_add(below));
+                *total = total.zip(below).map(|(total, below)| total.wrapping_add(below));
             }
         }
         Some(totals)

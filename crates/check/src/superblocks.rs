@@ -24,7 +24,7 @@ pub(crate) struct ChunkItems {
 /// Reads the chunk tree; chunks that an unreadable leaf holds are left out.
 pub(crate) fn read_chunk_tree(check: &Check<'_>) -> Result<ChunkItems> {
     let mut items = ChunkItems::default();
-    let tree = check.forest.tree(*check.filesystem.chunk_tree().root());
+    let tree = check.forest.tree(crate::roots::chunk_root(check));
     for item in tree.range(Key::MIN..=Key::MAX, ReadAhead::sweep()) {
         check.progress.check()?;
         let Ok(item) = item else { continue };
@@ -105,7 +105,9 @@ fn check_device(check: &Check<'_>, slot: &DeviceSlot, items: &ChunkItems) {
     // Copies are written where they end inside the device as its item has it.
     let end = item.map_or(size, |item| item.total_bytes.get().min(size));
     for (number, physical) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
-        let copy_end = physical.get().saturating_add(ByteCount::of(SUPERBLOCK_BYTES).get());
+        let copy_end = physical
+            .get()
+            .saturating_add(ByteCount::of(SUPERBLOCK_BYTES).get());
         if copy_end <= end {
             check_copy(check, slot, physical, number == 0, item);
         }
@@ -168,10 +170,7 @@ fn differences(copy: &Superblock, expected: &Superblock) -> Vec<(&'static str, u
             ("root_level", superblock.root_level.into()),
             ("chunk_root", superblock.chunk_root.get()),
             ("chunk_root_level", superblock.chunk_root_level.into()),
-            (
-                "chunk_root_generation",
-                superblock.chunk_root_generation.get(),
-            ),
+            ("chunk_root_generation", superblock.chunk_root_generation.get()),
             ("total_bytes", superblock.total_bytes.get()),
             ("bytes_used", superblock.bytes_used.get()),
             ("num_devices", superblock.num_devices),

@@ -1,6 +1,7 @@
 //! The commands, one thin module for each.
 
 pub mod cat;
+pub mod check;
 pub mod completions;
 pub mod cp;
 pub mod diff;

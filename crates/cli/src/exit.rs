@@ -3,8 +3,8 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | all of it was done (also: the reader of our output closed the pipe) |
-//! | 1 | it failed, or something was lost on the way; `diff`: there are differences |
-//! | 2 | the command line is wrong; `diff`: it could not compare |
+//! | 1 | it failed, or something was lost on the way; `diff`: there are differences; `check`: something was found |
+//! | 2 | the command line is wrong; `diff`: it could not compare; `check`: it could not check |
 //!
 //! An error prints as one chain, outermost first, and where there is something the user can do, a last line
 //! `help: …` says it.
@@ -29,7 +29,7 @@ pub enum Outcome {
     /// Everything that was asked for. What was reported through
     /// [`Context::lost`](crate::context::Context::lost) still makes the exit code [`FAILURE`].
     Done,
-    /// The answer is "no": `diff` found differences. Exit code 1.
+    /// The answer is "no": `diff` found differences, `check` found something. Exit code 1.
     Negative,
 }
 

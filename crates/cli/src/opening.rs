@@ -131,6 +131,17 @@ impl Context {
         self.open_filesystem(images, true)
     }
 
+    /// Opens the volume for a check: it need not have a root tree that can be read, and what is passed over on the
+    /// way is the check's to tell.
+    pub fn open_for_check(&self, image: &Path) -> Result<Filesystem> {
+        let options = DeviceOptions {
+            direct_when_cold: true,
+            ..self.device_options()
+        };
+        let opened = self.opened(&[image.to_owned()], &options, true);
+        opened.map_err(|error| error.context(Opening))
+    }
+
     /// Opens the volume and prints what is to be said about it. Errors name the image.
     fn open_filesystem(&self, images: &[PathBuf], for_inspection: bool) -> Result<Filesystem> {
         self.open_filesystem_with(images, &self.device_options(), for_inspection)
@@ -147,6 +158,18 @@ impl Context {
     }
 
     fn try_filesystem(
+        &self,
+        images: &[PathBuf],
+        options: &DeviceOptions,
+        for_inspection: bool,
+    ) -> Result<Filesystem> {
+        let filesystem = self.opened(images, options, for_inspection)?;
+        let image = images.first().map_or(Path::new(""), PathBuf::as_path);
+        self.report_faults(&filesystem, image);
+        Ok(filesystem)
+    }
+
+    fn opened(
         &self,
         images: &[PathBuf],
         options: &DeviceOptions,
@@ -171,7 +194,6 @@ impl Context {
         for notice in filesystem.notices() {
             self.warn(notice);
         }
-        self.report_faults(&filesystem, image);
         Ok(filesystem)
     }
 

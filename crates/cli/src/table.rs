@@ -85,6 +85,7 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::cp::Cp>(),
     leaf::<commands::tar::Tar>(),
     leaf::<commands::diff::Diff>(),
+    leaf::<commands::check::Check>(),
     leaf::<commands::send::Send>(),
     leaf::<commands::receive::Receive>(),
     group(
@@ -121,7 +122,7 @@ of a volume beyond the first are given with --device. Groups and commands can be
 stay unambiguous: `buttress sub list IMAGE`.
 
 Exit codes: 0 all of it was done, 1 it failed or something was lost, 2 the command line is wrong;
-`diff`: 0 the same, 1 different, 2 trouble.";
+`diff`: 0 the same, 1 different, 2 trouble; `check`: 0 nothing found, 1 something, 2 it could not check.";
 
 /// The whole command line as clap knows it.
 pub fn command() -> Command {

@@ -184,7 +184,11 @@ impl<S: Surveyor> Survey<'_, S> {
                 }
             };
             self.surveyor.visit(tally, &pointer, &block, tag);
-            let children = if pointer.level == 1 { &mut leaves } else { &mut nodes };
+            let children = if pointer.level == 1 {
+                &mut leaves
+            } else {
+                &mut nodes
+            };
             for slot in 0..if pointer.level > 0 { block.item_count() } else { 0 } {
                 let Some(child) = pointer.child(&block, slot) else {
                     continue;

@@ -3,8 +3,7 @@
 use super::{Field, Grade, Reference, Subject, Value, findings};
 use crate::report::Step;
 use buttress_format::{
-    ByteCount, DeviceId, FileOffset, Generation, InodeNumber, Key, Logical, Physical,
-    SubvolumeId, TreeId,
+    ByteCount, DeviceId, FileOffset, Generation, InodeNumber, Key, Logical, Physical, SubvolumeId, TreeId,
 };
 use buttress_fs::Name;
 use core::fmt;
@@ -713,7 +712,9 @@ impl Finding {
                         None => Subject::Tree(*tree),
                     },
                     Reference::TreeBlock { tree } => Subject::Tree(*tree),
-                    Reference::SharedBlock { .. } | Reference::SharedData { .. } => Subject::Address(*logical),
+                    Reference::SharedBlock { .. } | Reference::SharedData { .. } => {
+                        Subject::Address(*logical)
+                    }
                 }
             }
             Self::InodeMissing { subvolume, inode }

@@ -1,0 +1,238 @@
+//! `buttress check IMAGE`: every cross-reference of a volume, read-only.
+//!
+//! Steps are told on stderr by the names that `btrfs check` gives them; findings, states and the closing lines that
+//! scripts look for go to stdout. Exit code 0: nothing was found; 1: something was; 2: it could not check.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::Result;
+use buttress_check::{Finding, Options, Report, Reported, Step, Totals, Value as Field, check_with};
+use buttress_format::ByteCount;
+use buttress_fs::Progress;
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::context::Context;
+use crate::exit::{self, Outcome};
+use crate::globals::DEFAULT_CACHE_BYTES;
+use crate::output::json::insert_name;
+use crate::progress::Watch;
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Check every cross-reference of a volume, without changing anything
+#[derive(Args, Debug)]
+pub struct Check {
+    /// Read all data, every copy of it, and compare it with its checksums
+    #[arg(long)]
+    check_data_csum: bool,
+    /// For compatibility: the check never writes
+    #[arg(long)]
+    readonly: bool,
+    /// For compatibility: a check that only reads needs no force
+    #[arg(long)]
+    force: bool,
+    /// For compatibility: progress is shown on terminals
+    #[arg(short = 'p')]
+    show_progress: bool,
+    /// Print at most this many findings
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    most: usize,
+    /// Name at most this many files or subvolumes that a finding touches
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    affected: usize,
+    /// List the codes of all findings, and check nothing
+    #[arg(long, exclusive = true)]
+    codes: bool,
+    /// The image or device
+    #[arg(value_name = "IMAGE", required_unless_present = "codes")]
+    image: Option<OsString>,
+}
+
+/// The cache takes this part of the budget; the rest is for what the check itself keeps.
+const CACHE_PARTS: u64 = 4;
+
+impl Subcommand for Check {
+    const NAME: &'static str = "check";
+    const TROUBLE: u8 = exit::USAGE;
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let Some(image) = &self.image else {
+            print_codes(context)?;
+            return Ok(Outcome::Done);
+        };
+        let target = Target::parse(image);
+        let json = context.json();
+        let mut out = context.stdout();
+        if !json {
+            writeln!(out, "Opening filesystem to check...")?;
+        }
+        let filesystem = context.open_for_check(&target.image)?;
+        let uuid = filesystem.superblock().fsid;
+        if !json {
+            writeln!(out, "Checking filesystem on {}", target.image.display())?;
+            writeln!(out, "UUID: {uuid}")?;
+            out.flush()?;
+        }
+        let budget = context.globals().cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES);
+        let options = Options {
+            data_checksums: self.check_data_csum,
+            cache: ByteCount::new(budget.checked_div(CACHE_PARTS).unwrap_or(0)),
+            findings_max: self.most,
+            affected_max: self.affected,
+        };
+        let progress = Progress::new();
+        let watch = Watch::start(context, "check", progress.clone());
+        let quiet = context.globals().quiet;
+        let on_step = |step: Step, skipped: Option<&'static str>| {
+            if !quiet {
+                tell(step, skipped, options.data_checksums);
+            }
+        };
+        let report = check_with(&filesystem, &options, &progress, &on_step);
+        watch.end();
+        let report = report?;
+        if json {
+            drop(out);
+            let document = as_json(&report, &target.image.to_string_lossy(), &uuid.to_string());
+            context.print_json("check", document)?;
+        } else {
+            print(context, &mut out, &report)?;
+            out.flush()?;
+        }
+        Ok(if report.is_clean() {
+            Outcome::Done
+        } else {
+            Outcome::Negative
+        })
+    }
+}
+
+/// A step, in the words of `btrfs check`.
+fn tell(step: Step, skipped: Option<&'static str>, data: bool) {
+    let what = match step {
+        Step::Checksums if data => "csums against data",
+        Step::Checksums => "only csums items (without verifying data)",
+        other => other.name(),
+    };
+    let reason = skipped.map_or_else(String::new, |reason| format!(" skipped ({reason})"));
+    let steps = Step::ALL.len();
+    anstream::eprintln!("[{}/{steps}] checking {what}{reason}", step.number());
+}
+
+fn print(context: &Context, out: &mut dyn Write, report: &Report) -> Result<()> {
+    for note in &report.notes {
+        writeln!(out, "note: {note}")?;
+    }
+    for Reported { finding, affected } in &report.findings {
+        write!(out, "{} [{}]: ", finding.code(), finding.grade())?;
+        let text = finding.to_string();
+        out.write_all(&context.printable(text.as_bytes()))?;
+        writeln!(out)?;
+        for path in affected {
+            out.write_all(b"\t")?;
+            out.write_all(&context.printable(path))?;
+            writeln!(out)?;
+        }
+    }
+    let kept = report.findings.len();
+    let rest = report.count().saturating_sub(ByteCount::of(kept).get());
+    if rest > 0 {
+        writeln!(out, "and {rest} more findings")?;
+    }
+    let outcome = if report.is_clean() {
+        "no error found"
+    } else {
+        "error(s) found"
+    };
+    writeln!(out, "found {} bytes used, {outcome}", report.totals.bytes_used)?;
+    for (name, bytes) in totals(&report.totals) {
+        writeln!(out, "{name}: {bytes}")?;
+    }
+    Ok(())
+}
+
+/// The totals, by the names that `btrfs check` gives them.
+fn totals(totals: &Totals) -> [(&'static str, ByteCount); 7] {
+    [
+        ("total csum bytes", totals.checksum_bytes),
+        ("total tree bytes", totals.tree_bytes),
+        ("total fs tree bytes", totals.file_tree_bytes),
+        ("total extent tree bytes", totals.extent_tree_bytes),
+        ("btree space waste bytes", totals.tree_waste_bytes),
+        ("file data blocks allocated", totals.data_bytes),
+        (" referenced", totals.referenced_bytes),
+    ]
+}
+
+fn as_json(report: &Report, image: &str, uuid: &str) -> Value {
+    let findings: Vec<Value> = report.findings.iter().map(finding_as_json).collect();
+    let counts: Map<String, Value> = report
+        .counts
+        .iter()
+        .map(|(code, count)| ((*code).to_owned(), json!(count)))
+        .collect();
+    let notes: Vec<String> = report.notes.iter().map(ToString::to_string).collect();
+    let totals: Map<String, Value> = totals(&report.totals)
+        .into_iter()
+        .map(|(name, bytes)| (name.trim().replace(' ', "-"), json!(bytes.get())))
+        .collect();
+    json!({
+        "image": image,
+        "uuid": uuid,
+        "clean": report.is_clean(),
+        "worst": report.worst().map(|grade| grade.name()),
+        "bytes-used": report.totals.bytes_used.get(),
+        "verified-bytes": report.totals.verified_bytes.get(),
+        "totals": totals,
+        "counts": counts,
+        "findings": findings,
+        "notes": notes,
+    })
+}
+
+fn finding_as_json(reported: &Reported) -> Value {
+    let finding = &reported.finding;
+    let mut fields = Map::new();
+    for (name, value) in finding.fields() {
+        match value {
+            Field::Number(number) => drop(fields.insert(name.to_owned(), json!(number))),
+            Field::Text(text) => drop(fields.insert(name.to_owned(), text.into())),
+            Field::Name(bytes) => insert_name(&mut fields, name, &bytes),
+        }
+    }
+    let affected: Vec<Value> = reported
+        .affected
+        .iter()
+        .map(|path| {
+            let mut object = Map::new();
+            insert_name(&mut object, "path", path);
+            Value::Object(object)
+        })
+        .collect();
+    json!({
+        "code": finding.code(),
+        "grade": finding.grade().name(),
+        "step": finding.step().name(),
+        "message": finding.to_string(),
+        "fields": fields,
+        "affected": affected,
+    })
+}
+
+fn print_codes(context: &Context) -> Result<()> {
+    if context.json() {
+        let codes: Vec<Value> = Finding::CODES
+            .iter()
+            .map(|(code, grade, step)| json!({ "code": code, "grade": grade.name(), "step": step.name() }))
+            .collect();
+        return context.print_json("check-codes", codes.into());
+    }
+    let mut out = context.stdout();
+    for (code, grade, step) in Finding::CODES {
+        writeln!(out, "{code:<32} {:<14} {}", grade.name(), step.name())?;
+    }
+    out.flush()?;
+    Ok(())
+}
