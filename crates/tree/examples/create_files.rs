@@ -1,5 +1,5 @@
 //! How long tree edits take when files are created and removed: `cargo run --release --example create_files
-//! --features testing [FILES]`.
+//! --features testing [FILES [keep]]`. With `keep` nothing is removed.
 //!
 //! Each file is an inode item, a reference to its name, 2,000 bytes of inline data, and two entries in one of four
 //! directories that take turns: five items. Then all of them are removed again, file by file, in an order that is
@@ -91,7 +91,12 @@ fn main() {
         insert * 1e9 / (files * 5) as f64,
         tree.level()
     );
-    for first in (0..files).step_by(BATCH as usize) {
+    let removed = if std::env::args().any(|word| word == "keep") {
+        0
+    } else {
+        files
+    };
+    for first in (0..removed).step_by(BATCH as usize) {
         // A step that has no divisor in common with the number of files visits each of them.
         let batch = (first..files.min(first + BATCH)).map(|step| (step * 7919) % files);
         let items: Vec<_> = batch.flat_map(|file| items(file, &inline)).collect();

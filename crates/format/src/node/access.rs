@@ -2,10 +2,9 @@
 
 use super::header::{HEADER_BYTES, Header, RawItem, RawKeyPointer};
 use super::{DamagedBlock, TreeBlock};
-use crate::key::Key;
+use crate::key::{Key, RawKey};
 use crate::units::{Generation, Logical};
 use bytes::Bytes;
-use core::cmp::Ordering;
 use core::ops::Range;
 use zerocopy::FromBytes;
 
@@ -117,11 +116,9 @@ impl TreeBlock {
     /// The slot of the first key greater than `key`, which is the item count when there is none.
     pub fn search(&self, key: &Key) -> Result<usize, usize> {
         if self.is_leaf() {
-            self.raw_items()
-                .binary_search_by(|raw| compare(Key::from(raw.key), key))
+            search(self.raw_items(), |raw| &raw.key, key)
         } else {
-            self.raw_pointers()
-                .binary_search_by(|raw| compare(Key::from(raw.key), key))
+            search(self.raw_pointers(), |raw| &raw.key, key)
         }
     }
 
@@ -225,8 +222,20 @@ impl Iterator for Pointers<'_> {
 
 impl ExactSizeIterator for Pointers<'_> {}
 
-fn compare(left: Key, right: &Key) -> Ordering {
-    left.cmp(right)
+/// Binary search in a row of raw structs by their keys. The comparison has no branches: which way it goes cannot be
+/// foreseen, and what a wrong guess costs is more than all the rest.
+fn search<Raw>(row: &[Raw], key_of: impl Fn(&Raw) -> &RawKey, key: &Key) -> Result<usize, usize> {
+    let rest = |item_type: u8, offset: u64| (u128::from(item_type) << u64::BITS) | u128::from(offset);
+    let (objectid, wanted) = (key.objectid.get(), rest(key.item_type.0, key.offset));
+    let slot = row.partition_point(|raw| {
+        let raw = key_of(raw);
+        let own = raw.objectid.get();
+        (own < objectid) | ((own == objectid) & (rest(raw.item_type, raw.offset.get()) < wanted))
+    });
+    match row.get(slot) {
+        Some(raw) if Key::from(*key_of(raw)) == *key => Ok(slot),
+        _ => Err(slot),
+    }
 }
 
 /// The row of `count` raw structs after the header of `block`; shorter where the block ends.

@@ -97,6 +97,22 @@ impl Node {
         self.links.get(slot)?.as_ref()
     }
 
+    /// As [`TreeBlock::search`], with a short way where the key continues a row of insertions.
+    pub(super) fn search(&self, key: &Key) -> Result<usize, usize> {
+        let slot = self.next_slot;
+        let continues = slot <= self.block.item_count()
+            && slot
+                .checked_sub(1)
+                .and_then(|before| self.block.key(before))
+                .is_some_and(|before| before < *key)
+            && self.block.key(slot).is_none_or(|after| *key < after);
+        if continues {
+            Err(slot)
+        } else {
+            self.block.search(key)
+        }
+    }
+
     /// The first key; the smallest key there is for an empty leaf.
     pub(super) fn first_key(&self) -> Key {
         self.block.key(0).unwrap_or(Key::MIN)

@@ -112,7 +112,10 @@ impl EditableTree {
         let mut place = self.root_place()?;
         loop {
             let block = place.block();
-            let searched = block.search(key);
+            let searched = match &place {
+                Place::Node(node) => node.search(key),
+                Place::Clean(clean) => clean.1.search(key),
+            };
             if block.is_leaf() {
                 let slot = searched.unwrap_or_else(|slot| slot);
                 visit(place, slot);
