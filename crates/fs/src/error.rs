@@ -194,6 +194,65 @@ pub enum Error {
         /// The subvolume.
         subvolume: SubvolumeId,
     },
+    /// The name, or the attribute, is there already.
+    #[error("\"{name}\" exists already")]
+    Exists {
+        /// The name.
+        name: Name,
+    },
+    /// A directory that should go, or give way, has entries; or it is a subvolume.
+    #[error("{location}: the directory is not empty")]
+    NotEmpty {
+        /// The directory.
+        location: Location,
+    },
+    /// A name or a move would join two subvolumes.
+    #[error("the name would lead from one subvolume into another")]
+    CrossesSubvolumes,
+    /// A rule that holds for every caller forbids it.
+    #[error("{location}: not permitted: {why}")]
+    NotPermitted {
+        /// What was to be changed.
+        location: Location,
+        /// The rule.
+        why: &'static str,
+    },
+    /// The subvolume is read-only.
+    #[error("subvolume {subvolume} is read-only")]
+    ReadOnlySubvolume {
+        /// The subvolume.
+        subvolume: SubvolumeId,
+    },
+    /// No attribute with this name.
+    #[error("there is no attribute \"{name}\"")]
+    AttributeNotFound {
+        /// The name.
+        name: Name,
+    },
+    /// An attribute that does not fit.
+    #[error("the attribute \"{name}\" is too large, or there are too many with the same hash")]
+    AttributeTooLarge {
+        /// The name.
+        name: Name,
+    },
+    /// An attribute that inodes of this kind cannot have.
+    #[error("{location}: inodes of this kind have no such attribute")]
+    AttributesUnsupported {
+        /// The inode.
+        location: Location,
+    },
+    /// So many names of a directory have the same hash that no other fits beside them.
+    #[error("\"{name}\" has the hash of too many other names of the directory")]
+    HashCollision {
+        /// The name.
+        name: Name,
+    },
+    /// What was asked for makes no sense.
+    #[error("invalid: {what}")]
+    Invalid {
+        /// What.
+        what: &'static str,
+    },
     /// A limit of the format is reached.
     #[error("the limit on the number of {what} is reached")]
     TooMany {
@@ -254,7 +313,13 @@ impl From<Corruption> for Error {
 
 /// Numbers of the errors of the operating system, as Linux has them on every architecture that matters here.
 mod number {
+    pub(super) const EPERM: i32 = 1;
     pub(super) const EIO: i32 = 5;
+    pub(super) const EEXIST: i32 = 17;
+    pub(super) const EXDEV: i32 = 18;
+    pub(super) const ENOTEMPTY: i32 = 39;
+    pub(super) const ENODATA: i32 = 61;
+    pub(super) const EOVERFLOW: i32 = 75;
     pub(super) const E2BIG: i32 = 7;
     pub(super) const ENOENT: i32 = 2;
     pub(super) const EINTR: i32 = 4;
@@ -302,7 +367,16 @@ impl Error {
             Self::NameTooLong { .. } => number::ENAMETOOLONG,
             Self::TooBig { .. } => number::E2BIG,
             Self::Cancelled => number::EINTR,
-            Self::NoSpace { .. } => number::ENOSPC,
+            Self::NoSpace { .. } | Self::AttributeTooLarge { .. } => number::ENOSPC,
+            Self::Exists { .. } => number::EEXIST,
+            Self::NotEmpty { .. } => number::ENOTEMPTY,
+            Self::CrossesSubvolumes => number::EXDEV,
+            Self::NotPermitted { .. } => number::EPERM,
+            Self::ReadOnlySubvolume { .. } => number::EROFS,
+            Self::AttributeNotFound { .. } => number::ENODATA,
+            Self::AttributesUnsupported { .. } => number::EOPNOTSUPP,
+            Self::HashCollision { .. } => number::EOVERFLOW,
+            Self::Invalid { .. } => number::EINVAL,
             Self::TooMany { .. } => number::EMLINK,
             Self::SnapshotOfDirty { .. } => number::EAGAIN,
             Self::Name(_) => number::EINVAL,

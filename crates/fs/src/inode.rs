@@ -47,6 +47,17 @@ impl DeviceNumber {
     }
 }
 
+impl DeviceNumber {
+    /// The field of an inode item; `None` for numbers that it cannot hold.
+    #[must_use]
+    pub const fn to_raw(self) -> Option<u64> {
+        if self.major > 0xfff || self.minor > 0x000f_ffff {
+            return None;
+        }
+        Some(((self.major as u64) << 20) | self.minor as u64)
+    }
+}
+
 /// An inode as `stat(2)` and `statx(2)` show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {

@@ -38,6 +38,7 @@ pub mod location;
 pub mod lookup;
 pub mod notice;
 pub mod open;
+pub mod operations;
 pub mod progress;
 pub mod reader;
 pub mod space;

@@ -33,7 +33,7 @@ mod checksums;
 mod chunks;
 mod committing;
 pub(crate) mod copying;
-mod data_extents;
+pub(crate) mod data_extents;
 pub(crate) mod delayed_references;
 pub(crate) mod extent_tree;
 mod free_ranges;
@@ -91,6 +91,10 @@ impl WritableFilesystem {
             return view.clone();
         }
         let mut running = self.shared.running.lock();
+        if let Err(error) = running.write_back_inodes() {
+            // The next commit cannot succeed either; the view shows what could be written back.
+            self.forest().volume().stop_writing(&error);
+        }
         let hold = self.shared.readers.hold(running.core.durable);
         let view = running.make_view(&self.shared.base, hold);
         *self.shared.view.lock() = Some(view.clone());

@@ -10,7 +10,6 @@
 //! One commit runs at a time. A failure in step 2 or 3 stops writing for good: the volume stays readable and says why.
 
 use super::freezing::Prepared;
-use super::running::Running;
 use super::starting::Handle;
 use super::{WritableFilesystem, Writer};
 use crate::error::{Error, Result};
@@ -49,8 +48,8 @@ impl WritableFilesystem {
         let (prepared, answer, durable) = {
             let mut handle = self.start_unchecked();
             let durable = handle.core.durable;
-            let result = self
-                .write_back_inodes(&mut handle)
+            let result = handle
+                .write_back_inodes()
                 .and_then(|()| handle.prepare_commit(self.forest().volume()));
             match result {
                 Ok(prepared) => {
@@ -77,11 +76,6 @@ impl WritableFilesystem {
 
     /// Writes data that waits in memory to the devices, and its extents into trees.
     fn write_back(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Makes items of inodes that changed in memory.
-    fn write_back_inodes(&self, _running: &mut Running) -> Result<()> {
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use super::running::{Core, OpenTree, Running};
 use super::{WritableFilesystem, Writer};
 use crate::error::{Corruption, Error, Result, WritingRefusal};
 use crate::filesystem::{Filesystem, RunningTrees};
+use crate::operations::inode_state::InodeTable;
 use buttress_format::superblock::SuperblockFlags;
 use buttress_format::{
     ByteCount, CompatRo, Generation, Incompat, ItemType, Key, Logical, ObjectId, ReplaceItem, ReplaceState,
@@ -232,6 +233,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             reserved_data_bytes: 0,
         },
         trees,
+        inodes: InodeTable::default(),
     };
     let groups = running.block_group_tree();
     let tree = running.view(groups)?;

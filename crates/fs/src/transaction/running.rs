@@ -15,6 +15,7 @@ use super::pins::Pins;
 use super::quotas::Quotas;
 use crate::error::{Corruption, Error, Result};
 use crate::filesystem::root_pointer;
+use crate::operations::inode_state::InodeTable;
 use buttress_format::superblock::SYSTEM_CHUNK_ARRAY_BYTES;
 use buttress_format::{
     BlockFormat, ByteCount, Chunk, CompatRo, Generation, Incompat, ItemType, Key, RootItem, Superblock,
@@ -120,6 +121,8 @@ pub(crate) struct Running {
     pub(crate) core: Core,
     /// All open trees but the extent tree.
     pub(crate) trees: BTreeMap<TreeId, OpenTree>,
+    /// Inodes whose items are newer than their trees have them.
+    pub(crate) inodes: InodeTable,
 }
 
 impl Running {
@@ -205,7 +208,7 @@ impl Running {
             return self.core.edit_extents(edit);
         }
         self.open_tree(id)?;
-        let Self { core, trees } = self;
+        let Self { core, trees, .. } = self;
         let Some(open) = trees.get_mut(&id) else {
             return Err(Error::TreeNotFound { tree: id });
         };
@@ -217,6 +220,14 @@ impl Running {
             edit(&mut open.tree, &mut context)
         };
         result.map_err(own_error)
+    }
+
+    /// Marks the volume as using a feature that readers must know.
+    pub(crate) fn use_feature(&mut self, feature: Incompat) {
+        if !self.core.has(feature) {
+            self.core.format.incompat |= feature;
+            self.core.superblock_changed = true;
+        }
     }
 
     /// The newest version of a tree, held.

@@ -65,7 +65,7 @@ impl Running {
         };
         let mut places = self.allocate_nodes(purpose, nodes)?.into_iter();
         let node_bytes = self.core.node_bytes();
-        let Self { core, trees } = self;
+        let Self { core, trees, .. } = self;
         let references = &mut core.references;
         let mut assign = |level: u8, first_key: Key| {
             let logical = places.next().unwrap_or(Logical::MIN);

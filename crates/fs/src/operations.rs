@@ -1,0 +1,232 @@
+//! File operations: names, inodes, attributes.
+//!
+//! All are calls on [`WritableFilesystem`] that name inodes by [`Location`] and entries by directory and name; paths
+//! are the caller's ([`Filesystem::resolve`](crate::Filesystem::resolve) on a view). Each is one edit of the running
+//! transaction: it happens wholly or not at all, and becomes durable with the next commit.
+//!
+//! | room | holds |
+//! |---|---|
+//! | [`create`] | files, directories, nodes, symlinks, unnamed files |
+//! | [`link`] | names that come and go: link, unlink, rmdir |
+//! | [`rename`] | rename in all its forms |
+//! | [`attributes`] | mode, owner, times, flags |
+//! | [`set_xattr`], [`acl`], [`property`] | extended attributes and what some of them mean |
+//! | [`inherit`] | what a directory gives to new inodes |
+//! | [`orphan`] | inodes without names: held open, or cleaned up |
+//! | [`entries`] | the items of names |
+//! | [`inode_state`] | inodes in memory |
+//!
+//! # How an operation runs
+//!
+//! First everything is looked up and checked; only then does it edit. An error before the first edit leaves everything as
+//! it was. An error after it (a tree block that cannot be read) leaves half an operation in memory: that must never be
+//! committed, so writing stops, and what was not committed is lost.
+//!
+//! # Permissions
+//!
+//! There are none: a caller of this library may do what root may. What holds for root, too, is enforced: read-only
+//! subvolumes, immutable and append-only inodes.
+//!
+//! Times, sizes, link counts, change counters and the order of names are kept as the kernel keeps them.
+
+pub mod acl;
+pub mod attributes;
+pub mod create;
+pub(crate) mod entries;
+pub(crate) mod inherit;
+pub(crate) mod inode_state;
+pub mod link;
+pub mod orphan;
+pub mod property;
+pub mod rename;
+pub mod set_xattr;
+#[cfg(test)]
+mod tests;
+
+pub use attributes::AttributeChanges;
+pub use create::{NewInode, NodeKind};
+pub use orphan::OpenInode;
+pub use rename::RenameMode;
+pub use set_xattr::SetXattr;
+
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::transaction::WritableFilesystem;
+use crate::transaction::running::Running;
+use crate::transaction::starting::{Handle, Need};
+use buttress_format::{
+    ByteCount, FileKind, Generation, Incompat, InodeFlags, InodeItem, Key, Timestamp, TreeId,
+};
+use buttress_tree::{OwnedItem, Tree};
+use std::path::PathBuf;
+
+/// One operation while it holds the edit lock. See the module.
+pub(crate) struct Operation<'a> {
+    handle: Handle<'a>,
+    now: Timestamp,
+    /// Whether anything was edited: from there on an error is not the caller's.
+    changed: bool,
+}
+
+impl WritableFilesystem {
+    /// Runs an operation under the edit lock.
+    pub(crate) fn operate<T>(
+        &self,
+        need: Need,
+        body: impl FnOnce(&mut Operation<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let handle = self.start(need)?;
+        let mut operation = Operation {
+            now: handle.now(),
+            handle,
+            changed: false,
+        };
+        let result = body(&mut operation);
+        let is_half_done = operation.changed;
+        drop(operation);
+        if let Err(error) = &result
+            && is_half_done
+        {
+            self.forest().volume().stop_writing(error);
+        }
+        result
+    }
+}
+
+impl Operation<'_> {
+    /// The running transaction, to be edited.
+    pub(crate) fn edit(&mut self) -> &mut Running {
+        self.changed = true;
+        &mut self.handle
+    }
+
+    /// The running transaction, to be looked at.
+    pub(crate) fn look(&mut self) -> &mut Running {
+        &mut self.handle
+    }
+
+    pub(crate) fn get(&mut self, tree: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
+        self.handle.get(tree, key)
+    }
+
+    pub(crate) fn view_of(&mut self, tree: TreeId) -> Result<Tree> {
+        self.handle.view(tree)
+    }
+
+    pub(crate) fn inode(&mut self, location: Location) -> Result<InodeItem> {
+        self.handle.inode(location)
+    }
+
+    pub(crate) fn change_inode(
+        &mut self,
+        location: Location,
+        change: impl FnOnce(&mut InodeItem),
+    ) -> Result<()> {
+        let now = self.now;
+        let running = self.edit();
+        running.touch_root(location.subvolume.tree(), now)?;
+        running.change_inode(location, change)
+    }
+
+    pub(crate) fn generation(&self) -> Generation {
+        self.handle.running_generation()
+    }
+
+    /// The time of the operation: one for all that it changes.
+    pub(crate) const fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    pub(crate) fn node_bytes(&self) -> u32 {
+        self.handle.core.format.node_bytes
+    }
+
+    pub(crate) fn has(&self, feature: Incompat) -> bool {
+        self.handle.core.has(feature)
+    }
+
+    /// Refuses read-only subvolumes.
+    pub(super) fn require_writable(&mut self, location: Location) -> Result<()> {
+        let subvolume = location.subvolume;
+        if self.look().root_item(subvolume.tree())?.is_read_only() {
+            return Err(Error::ReadOnlySubvolume { subvolume });
+        }
+        Ok(())
+    }
+
+    /// The directory's inode, when names may be added to it.
+    pub(super) fn require_directory(&mut self, directory: Location) -> Result<InodeItem> {
+        self.require_writable(directory)?;
+        let item = self.inode(directory)?;
+        if item.kind() != FileKind::Directory {
+            return Err(Error::NotADirectory {
+                path: PathBuf::from(directory.to_string()),
+            });
+        }
+        if item.nlink == 0 {
+            return Err(Error::InodeNotFound { location: directory });
+        }
+        if item.flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Error::NotPermitted {
+                location: directory,
+                why: "it is immutable",
+            });
+        }
+        Ok(item)
+    }
+
+    /// The directory's inode, when names may be taken from it.
+    pub(super) fn require_removing_directory(&mut self, directory: Location) -> Result<InodeItem> {
+        let item = self.require_directory(directory)?;
+        if item.flags.contains(InodeFlags::APPEND) {
+            return Err(Error::NotPermitted {
+                location: directory,
+                why: "names can only be added to it",
+            });
+        }
+        Ok(item)
+    }
+
+    /// Refuses inodes that must keep their names and attributes.
+    pub(super) fn require_changeable(&self, location: Location, item: &InodeItem) -> Result<()> {
+        let why = if item.flags.contains(InodeFlags::IMMUTABLE) {
+            "it is immutable"
+        } else if item.flags.contains(InodeFlags::APPEND) {
+            "it is append-only"
+        } else {
+            return Ok(());
+        };
+        Err(Error::NotPermitted { location, why })
+    }
+
+    /// Counts a name that a directory got.
+    pub(super) fn grow_directory(&mut self, directory: Location, name: &[u8]) -> Result<()> {
+        let bytes = ByteCount::of(name.len()).get().saturating_mul(2);
+        self.touch_directory(directory, |size| size.saturating_add(bytes))
+    }
+
+    /// Counts a name that a directory lost.
+    pub(super) fn shrink_directory(&mut self, directory: Location, name: &[u8]) -> Result<()> {
+        let bytes = ByteCount::of(name.len()).get().saturating_mul(2);
+        self.touch_directory(directory, |size| size.saturating_sub(bytes))
+    }
+
+    fn touch_directory(&mut self, directory: Location, size: impl FnOnce(u64) -> u64) -> Result<()> {
+        let now = self.now;
+        self.change_inode(directory, |item| {
+            item.size = ByteCount::new(size(item.size.get()));
+            item.sequence = item.sequence.wrapping_add(1);
+            item.mtime = now;
+            item.ctime = now;
+        })
+    }
+
+    /// Counts a change of an inode's attributes or names.
+    pub(super) fn touch_inode(&mut self, location: Location) -> Result<()> {
+        let now = self.now;
+        self.change_inode(location, |item| {
+            item.sequence = item.sequence.wrapping_add(1);
+            item.ctime = now;
+        })
+    }
+}

@@ -1,0 +1,340 @@
+//! Rename, in all its forms: over what is there or not, two entries exchanged, a whiteout left behind; of files,
+//! directories, and entries of subvolumes, which may move between subvolumes.
+//!
+//! The new name is added before the old one goes, so an inode whose names are as many as its item holds may get one in
+//! an extended item. Counters and times are raised as often as the kernel raises them.
+//!
+//! Source: rename(2) for meaning and errors.
+
+use super::Operation;
+use super::create::{NewInode, Plan, beside};
+use super::entries::{Entry, Target, check_name};
+use super::link::{Left, REMOVED_AT_ONCE};
+use crate::error::{Error, Name, Result};
+use crate::location::Location;
+use crate::transaction::WritableFilesystem;
+use crate::transaction::starting::Need;
+use buttress_format::{
+    FileKind, InodeItem, InodeNumber, InodeRefs, ItemType, Key, RootRef, SubvolumeId, TreeId,
+};
+
+/// Items that a rename takes or gives: two names, an inode that goes, a whiteout.
+const RENAME_ITEMS: u64 = 20;
+
+/// How many directories may lie above a directory that is moved.
+const PARENTS_LIMIT: usize = 65_536;
+
+const CHARACTER_DEVICE: u32 = 0o020_000;
+
+/// What a rename does with an entry that has the new name, and with the old name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RenameMode {
+    /// What has the new name goes, if it is of the same kind, and, if a directory, empty.
+    #[default]
+    Replace,
+    /// Nothing may have the new name.
+    NoReplace,
+    /// Both entries change places.
+    Exchange,
+    /// As [`RenameMode::Replace`]; the old name becomes a whiteout: a character device 0, 0 of this owner, as overlay
+    /// file systems need it.
+    Whiteout(NewInode),
+}
+
+/// One end of a rename.
+#[derive(Clone, Copy, Debug)]
+struct End<'a> {
+    directory: Location,
+    name: &'a [u8],
+}
+
+impl WritableFilesystem {
+    /// Gives the entry `old_name` of `old_directory` the name `new_name` in `new_directory`. Two names of the same inode
+    /// stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Exists`] for [`RenameMode::NoReplace`]; [`Error::IsADirectory`] and
+    /// [`Error::NotADirectory`] where only one of both is a directory; [`Error::NotEmpty`], also for a subvolume;
+    /// [`Error::CrossesSubvolumes`]; [`Error::Invalid`] for a directory that is to move into itself;
+    /// [`Error::NotPermitted`]; [`Error::ReadOnlySubvolume`]; [`Error::HashCollision`]; [`Error::NoSpace`].
+    pub fn rename(
+        &self,
+        old_directory: Location,
+        old_name: &[u8],
+        new_directory: Location,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        check_name(old_name)?;
+        check_name(new_name)?;
+        let old = End {
+            directory: old_directory,
+            name: old_name,
+        };
+        let new = End {
+            directory: new_directory,
+            name: new_name,
+        };
+        let need = Need::freeing(RENAME_ITEMS.saturating_add(REMOVED_AT_ONCE));
+        let left = self.operate(need, |operation| operation.rename(old, new, mode))?;
+        self.finish_removal(left)
+    }
+}
+
+impl Operation<'_> {
+    fn rename(&mut self, old: End<'_>, new: End<'_>, mode: RenameMode) -> Result<Left> {
+        self.require_removing_directory(old.directory)?;
+        self.require_directory(new.directory)?;
+        let moved = self.require_entry(old.directory, old.name)?;
+        let present = self.find_entry(new.directory, new.name)?;
+        if present.is_some() && mode == RenameMode::NoReplace {
+            return Err(Error::Exists {
+                name: Name::from(new.name),
+            });
+        }
+        let is_same = present.is_some_and(|present| {
+            present.target == moved.target && old.directory.subvolume == new.directory.subvolume
+        });
+        if is_same {
+            return Ok(Left::Nothing);
+        }
+        self.check_moves(old, moved, new)?;
+        match (mode, present) {
+            (RenameMode::Exchange, Some(present)) => {
+                self.check_moves(new, present, old)?;
+                self.exchange(old, moved, new, present)?;
+                Ok(Left::Nothing)
+            }
+            (RenameMode::Exchange, None) => Err(super::entries::not_found(new.name)),
+            (_, present) => self.replace(old, moved, new, present, mode),
+        }
+    }
+
+    /// Whether the entry at `from` may move to the directory of `to`.
+    fn check_moves(&mut self, from: End<'_>, entry: Entry, to: End<'_>) -> Result<()> {
+        if let Target::Inode(inode) = entry.target {
+            if from.directory.subvolume != to.directory.subvolume {
+                return Err(Error::CrossesSubvolumes);
+            }
+            let location = beside(from.directory, inode);
+            let item = self.inode(location)?;
+            self.require_changeable(location, &item)?;
+        } else {
+            self.require_place(from, entry)?;
+        }
+        if entry.kind == FileKind::Directory && from.directory != to.directory {
+            self.require_outside(entry.target.location(from.directory), to.directory)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses entries that stand for a subvolume which is not there.
+    fn require_place(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
+        let Target::Subvolume(id) = entry.target else {
+            return Ok(());
+        };
+        if self.subvolume_index(end.directory, end.name, id)?.is_some() {
+            return Ok(());
+        }
+        let location = Location::placeholder_in(end.directory);
+        Err(Error::NotEmpty { location })
+    }
+
+    /// Refuses to move a directory to below itself.
+    fn require_outside(&mut self, moved: Location, directory: Location) -> Result<()> {
+        let mut above = directory;
+        for _ in 0..PARENTS_LIMIT {
+            if above == moved {
+                return Err(Error::Invalid {
+                    what: "a directory cannot be moved to below itself",
+                });
+            }
+            match self.directory_above(above)? {
+                Some(next) => above = next,
+                None => return Ok(()),
+            }
+        }
+        Err(crate::error::Corruption::ParentLoop {
+            location: directory,
+            limit: PARENTS_LIMIT,
+        }
+        .into())
+    }
+
+    /// The directory that holds a directory; `None` at the top.
+    fn directory_above(&mut self, directory: Location) -> Result<Option<Location>> {
+        if directory.is_subvolume_root() {
+            let tree = directory.subvolume.tree().object_id();
+            let first = Key::new(tree, ItemType::ROOT_BACKREF, 0);
+            let Some(item) = self.look().at_or_after(TreeId::ROOT, &first)? else {
+                return Ok(None);
+            };
+            let key = item.key();
+            if key.objectid != tree || key.item_type != ItemType::ROOT_BACKREF {
+                return Ok(None);
+            }
+            let place =
+                RootRef::parse(&key, item.data()).map_err(|error| crate::error::Corruption::Item {
+                    tree: TreeId::ROOT,
+                    error,
+                })?;
+            let parent = SubvolumeId::new(key.offset);
+            return Ok(Some(Location::new(parent, place.directory)));
+        }
+        let first = InodeRefs::key(directory.inode, InodeNumber::MIN);
+        let found = self.look().at_or_after(directory.subvolume.tree(), &first)?;
+        let key = found.map(|item| item.key());
+        Ok(key
+            .filter(|key| key.objectid == first.objectid && key.item_type == ItemType::INODE_REF)
+            .map(|key| beside(directory, InodeNumber::new(key.offset))))
+    }
+
+    fn replace(
+        &mut self,
+        old: End<'_>,
+        moved: Entry,
+        new: End<'_>,
+        present: Option<Entry>,
+        mode: RenameMode,
+    ) -> Result<Left> {
+        match present {
+            Some(present) => self.check_replaced(old, moved, new, present)?,
+            None => self.check_collision(new.directory, new.name)?,
+        }
+        if let Target::Inode(inode) = moved.target {
+            self.check_link_room(beside(old.directory, inode), new.directory.inode, new.name)?;
+        }
+        let whiteout = match mode {
+            RenameMode::Whiteout(new) => {
+                let parent = self.inode(old.directory)?;
+                Some(self.heir(
+                    old.directory,
+                    &parent,
+                    CHARACTER_DEVICE,
+                    &NewInode { mode: 0, ..new },
+                )?)
+            }
+            _ => None,
+        };
+        let index = self.look().free_index(new.directory)?;
+        self.insert_name(new, old.directory, moved, index)?;
+        self.touch_ends(old, moved, new)?;
+        self.remove_name(old, moved)?;
+        let left = match present {
+            Some(present) => self.remove_replaced(new, present)?,
+            None => Left::Nothing,
+        };
+        self.insert_entry(new.directory, new.name, moved, index)?;
+        self.grow_directory(new.directory, new.name)?;
+        if let Some(heir) = whiteout {
+            self.make_named(old.directory, old.name, &heir, Plan::of_type(CHARACTER_DEVICE))?;
+        }
+        Ok(left)
+    }
+
+    /// Whether the entry at `new` may give way to `moved`.
+    fn check_replaced(&mut self, old: End<'_>, moved: Entry, new: End<'_>, present: Entry) -> Result<()> {
+        self.require_removing_directory(new.directory)?;
+        let location = present.target.location(new.directory);
+        match (
+            moved.kind == FileKind::Directory,
+            present.kind == FileKind::Directory,
+        ) {
+            (true, false) => {
+                return Err(Error::NotADirectory {
+                    path: location.to_string().into(),
+                });
+            }
+            (false, true) => return Err(Error::IsADirectory { location }),
+            _ => {}
+        }
+        let Target::Inode(inode) = present.target else {
+            return Err(Error::NotEmpty { location });
+        };
+        let location = beside(new.directory, inode);
+        let item = self.inode(location)?;
+        self.require_changeable(location, &item)?;
+        if item.kind() == FileKind::Directory {
+            // The directory that the moved one lies in is not empty either, so this covers moving over a parent.
+            self.require_empty(location, &item)?;
+        }
+        let _ = old;
+        Ok(())
+    }
+
+    fn remove_replaced(&mut self, new: End<'_>, present: Entry) -> Result<Left> {
+        let Target::Inode(inode) = present.target else {
+            return Ok(Left::Nothing);
+        };
+        let location = beside(new.directory, inode);
+        self.touch_inode(location)?;
+        self.take_name(new.directory, new.name, location)
+    }
+
+    fn exchange(&mut self, old: End<'_>, first: Entry, new: End<'_>, second: Entry) -> Result<()> {
+        for (end, other, entry) in [(new, old, first), (old, new, second)] {
+            if let Target::Inode(inode) = entry.target {
+                self.check_link_room(beside(other.directory, inode), end.directory.inode, end.name)?;
+            }
+        }
+        let first_index = self.look().free_index(new.directory)?;
+        let second_index = self.look().free_index(old.directory)?;
+        self.insert_name(new, old.directory, first, first_index)?;
+        self.insert_name(old, new.directory, second, second_index)?;
+        self.touch_ends(old, first, new)?;
+        if let Target::Inode(inode) = second.target {
+            self.touch_inode(beside(new.directory, inode))?;
+        }
+        self.remove_name(old, first)?;
+        self.remove_name(new, second)?;
+        self.insert_entry(new.directory, new.name, first, first_index)?;
+        self.grow_directory(new.directory, new.name)?;
+        self.insert_entry(old.directory, old.name, second, second_index)?;
+        self.grow_directory(old.directory, old.name)
+    }
+
+    /// Records a name on the side of what it leads to. A subvolume has one place, so that of a subvolume moves here.
+    fn insert_name(&mut self, end: End<'_>, from: Location, entry: Entry, index: u64) -> Result<()> {
+        match entry.target {
+            Target::Inode(inode) => {
+                self.insert_link(beside(from, inode), end.directory.inode, end.name, index)
+            }
+            Target::Subvolume(id) => {
+                self.edit().remove_root_reference(id, from.subvolume)?;
+                let reference = RootRef {
+                    directory: end.directory.inode,
+                    sequence: index,
+                    name: end.name,
+                };
+                self.edit()
+                    .add_root_reference(id, end.directory.subvolume, &reference)
+            }
+        }
+    }
+
+    /// Takes the old name away, on both sides.
+    fn remove_name(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
+        match entry.target {
+            Target::Inode(inode) => self.unlink_name(end.directory, end.name, beside(end.directory, inode)),
+            Target::Subvolume(_) => {
+                // Its reference moved already.
+                let index = self.search_index(end.directory, end.name)?;
+                self.remove_entry(end.directory, end.name, index.unwrap_or(0))?;
+                self.shrink_directory(end.directory, end.name)
+            }
+        }
+    }
+
+    /// Counts the change of both directories and of what moves.
+    fn touch_ends(&mut self, old: End<'_>, moved: Entry, new: End<'_>) -> Result<()> {
+        let now = self.now();
+        let touch = |item: &mut InodeItem| {
+            item.sequence = item.sequence.wrapping_add(1);
+            item.mtime = now;
+            item.ctime = now;
+        };
+        self.change_inode(old.directory, touch)?;
+        self.change_inode(new.directory, touch)?;
+        self.touch_inode(moved.target.location(old.directory))
+    }
+}

@@ -1,0 +1,4 @@
+//! File operations on volumes of mkfs.btrfs, each checked by btrfs-progs.
+
+mod every_operation;
+mod volume;

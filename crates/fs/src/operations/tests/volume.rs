@@ -1,0 +1,121 @@
+//! A volume of mkfs.btrfs in a file, opened for writing with a clock that a test sets.
+
+use crate::location::Location;
+use crate::open::OpenOptions;
+use crate::transaction::{Environment, WritableFilesystem, WriteOptions};
+use buttress_device::Device;
+use buttress_format::{SubvolumeId, Timestamp, Uuid};
+use buttress_oracle::tools::{newest, run};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// A clock that moves on by a second with each look at it.
+#[derive(Debug, Default)]
+pub(super) struct Ticking {
+    seconds: AtomicI64,
+}
+
+impl Environment for Ticking {
+    fn now(&self) -> Timestamp {
+        Timestamp {
+            seconds: 1_000_000 + self.seconds.fetch_add(1, Ordering::Relaxed),
+            nanoseconds: 7,
+        }
+    }
+
+    fn new_uuid(&self) -> Uuid {
+        Uuid::from_u128(
+            0xfeed << 64 | u128::from(self.seconds.fetch_add(1, Ordering::Relaxed).unsigned_abs()),
+        )
+    }
+}
+
+/// An image in a directory of its own, which goes with it.
+pub(super) struct Image {
+    _directory: tempfile::TempDir,
+    pub(super) path: PathBuf,
+}
+
+impl Image {
+    /// Makes one, or says why there is none.
+    pub(super) fn make(options: &[&str]) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("image");
+        run(Command::new("truncate").args(["-s", "512M"]).arg(&path)).ok()?;
+        let made = run(Command::new(newest("mkfs.btrfs"))
+            .args(["-q", "-f"])
+            .args(options)
+            .arg(&path));
+        if made.is_err() {
+            eprintln!("skipped: mkfs.btrfs is missing");
+            return None;
+        }
+        Some(Self {
+            _directory: directory,
+            path,
+        })
+    }
+
+    /// The image as a crash at this moment would leave it.
+    pub(super) fn copy(&self) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("image");
+        run(Command::new("cp")
+            .arg("--sparse=always")
+            .arg(&self.path)
+            .arg(&path))
+        .unwrap();
+        Self {
+            _directory: directory,
+            path,
+        }
+    }
+
+    pub(super) fn open(&self) -> WritableFilesystem {
+        open(&self.path)
+    }
+
+    /// Commits, closes nothing, and has btrfs-progs check the image.
+    #[track_caller]
+    pub(super) fn commit_and_check(&self, filesystem: &WritableFilesystem) {
+        filesystem.commit().unwrap();
+        self.check();
+    }
+
+    #[track_caller]
+    pub(super) fn check(&self) {
+        let output = Command::new(newest("btrfs"))
+            .args(["check", "--force", "--check-data-csum"])
+            .arg(&self.path)
+            .output()
+            .unwrap();
+        let text = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert!(
+            output.status.success() && text.contains("no error found"),
+            "{text}"
+        );
+    }
+}
+
+pub(super) fn open(path: &Path) -> WritableFilesystem {
+    let options = buttress_device::OpenOptions {
+        write: true,
+        ..buttress_device::OpenOptions::default()
+    };
+    let device = Device::open(path, &options).unwrap();
+    let filesystem = OpenOptions::new(vec![device]).open().unwrap();
+    let options = WriteOptions {
+        environment: Arc::new(Ticking::default()),
+        ..WriteOptions::default()
+    };
+    WritableFilesystem::new(filesystem, options).unwrap()
+}
+
+/// The root directory of the top level.
+pub(super) const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
