@@ -65,7 +65,7 @@ impl Editor<'_> {
             }
             Gone::Node(node) => {
                 let pointer = node.pointer(tree);
-                (pointer, self.context.copied(tree, &pointer, &node.block))
+                (pointer, self.context.copied(tree, &pointer, &node.resolved()))
             }
             Gone::Clean(clean) => (clean.0, self.context.copied(tree, &clean.0, &clean.1)),
         };

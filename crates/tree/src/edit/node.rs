@@ -127,6 +127,23 @@ impl Node {
         }
     }
 
+    /// The block with the addresses of its children, as far as they have any: for whoever looks at its pointers.
+    pub(super) fn resolved(&self) -> TreeBlock {
+        let mut block = self.block.clone();
+        let children = self.links.iter().enumerate();
+        let known: Vec<(usize, KeyPointer)> = children
+            .filter_map(|(slot, child)| Some((slot, child.as_ref()?.key_pointer())))
+            .collect();
+        if !known.is_empty() {
+            block.edit_node(|node| {
+                for (slot, pointer) in &known {
+                    node.set(*slot, pointer);
+                }
+            });
+        }
+        block
+    }
+
     /// The pointer to this node for whoever keeps account of blocks: its address, or the stand-in.
     pub(super) fn pointer(&self, tree: TreeId) -> BlockPointer {
         BlockPointer {

@@ -77,6 +77,61 @@ fn whole_leaves_go_without_being_copied() {
     );
 }
 
+/// Takes note of the children that blocks had when they were copied.
+struct Children {
+    generation: Generation,
+    seen: BTreeSet<u64>,
+}
+
+impl crate::EditContext for Children {
+    fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    fn copied(
+        &mut self,
+        _: TreeId,
+        _: &crate::BlockPointer,
+        block: &buttress_format::node::TreeBlock,
+    ) -> Result<(), crate::ContextError> {
+        self.seen
+            .extend(block.pointers().map(|pointer| pointer.logical.get()));
+        Ok(())
+    }
+
+    fn dropped(
+        &mut self,
+        _: TreeId,
+        _: &crate::BlockPointer,
+        _: &buttress_format::node::TreeBlock,
+    ) -> Result<(), crate::ContextError> {
+        Ok(())
+    }
+}
+
+/// A frozen block that is copied before it is written shows its children where they will be.
+#[test]
+fn children_of_frozen_blocks_have_their_addresses() {
+    let (mut scratch, mut tree) = committed(20_000);
+    for number in (0..20_000).step_by(100) {
+        tree.update(&mut scratch.account, &key(number), &mut |data| data.fill(2))
+            .unwrap();
+    }
+    scratch.assign(&mut tree);
+    let frozen = tree.freeze().unwrap().unwrap();
+    let mut children = Children {
+        generation: Generation::new(50),
+        seen: BTreeSet::new(),
+    };
+    for number in (0..20_000).step_by(100) {
+        tree.update(&mut children, &key(number), &mut |data| data.fill(3))
+            .unwrap();
+    }
+    assert!(children.seen.len() > 100);
+    assert!(children.seen.is_subset(scratch.account.used()));
+    drop(frozen);
+}
+
 /// A written tree has nothing in memory; one that went on has what it changed since.
 #[test]
 fn written_blocks_are_let_go() {
