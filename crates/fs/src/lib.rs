@@ -36,6 +36,7 @@ pub mod filesystem;
 pub mod inode;
 pub mod location;
 pub mod lookup;
+pub mod mkfs;
 pub mod notice;
 pub mod open;
 pub mod operations;

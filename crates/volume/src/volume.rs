@@ -79,6 +79,39 @@ impl Volume {
         Ok(volume)
     }
 
+    /// A volume that does not exist yet: nothing is read. Its blocks are written first, then the superblocks
+    /// ([`Volume::write_superblocks`]); before that, its system chunks, as all others, are handed to
+    /// [`Volume::add_chunk`].
+    ///
+    /// # Errors
+    /// No device, two devices of one uuid.
+    pub fn create(devices: Vec<(Device, DeviceItem)>, superblock: Superblock) -> Result<Self, Error> {
+        let clocked = devices.first().map(|(device, _)| device.clone());
+        let clocked = clocked.ok_or(DevicesError::None)?;
+        let slot = |(device, item): (Device, DeviceItem)| {
+            DeviceSlot::given(item.device, item.uuid, superblock.fsid, device, None)
+        };
+        let items: Vec<DeviceItem> = devices.iter().map(|(_, item)| *item).collect();
+        let slots = devices.into_iter().map(slot).collect();
+        let volume = Self {
+            format: superblock.block_format(),
+            options: OpenOptions::default(),
+            devices: RwLock::new(DeviceTable::new(slots)),
+            chunks: RwLock::default(),
+            resolver: OnceLock::new(),
+            notices: Mutex::default(),
+            recorder: FaultRecorder::default(),
+            latch: Latch::default(),
+            row_locks: RowLocks::default(),
+            clocked,
+            superblock: RwLock::new(Arc::new(superblock)),
+        };
+        for item in items {
+            volume.add_device(item)?;
+        }
+        Ok(volume)
+    }
+
     /// The superblock in use: the leading device's, or that of the last commit.
     #[must_use]
     pub fn superblock(&self) -> Arc<Superblock> {

@@ -1,0 +1,263 @@
+//! What a new volume is to be like, and which wishes go together.
+//!
+//! Defaults are those of btrfs-progs 6.19: nodes of 16 KiB, crc32c, metadata in two copies (DUP on one device, RAID1 on
+//! several), data single, and the features extref, skinny-metadata, no-holes, free-space-tree and block-group-tree.
+//!
+//! Source: mkfs.btrfs(8), sections "Options", "Filesystem features" and "Profiles".
+
+use super::Error;
+use buttress_format::{ByteCount, ChecksumType, CompatRo, Incompat, Profile};
+
+/// A feature that can be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Feature {
+    /// Data and metadata share block groups.
+    MixedBlockGroups,
+    /// More hard links of a file in one directory than fit one item.
+    ExtendedReferences,
+    /// RAID5 and RAID6; also set by these profiles.
+    Raid56,
+    /// Short extent items for tree blocks.
+    SkinnyMetadata,
+    /// Holes of files have no items.
+    NoHoles,
+    /// Free space is kept in a tree.
+    FreeSpaceTree,
+    /// RAID1C3 and RAID1C4; also set by these profiles.
+    Raid1C34,
+    /// Block group items have a tree of their own.
+    BlockGroupTree,
+}
+
+impl Feature {
+    /// All of them, in the order of mkfs.btrfs's list.
+    pub const ALL: [Self; 8] = [
+        Self::MixedBlockGroups,
+        Self::ExtendedReferences,
+        Self::Raid56,
+        Self::SkinnyMetadata,
+        Self::NoHoles,
+        Self::FreeSpaceTree,
+        Self::Raid1C34,
+        Self::BlockGroupTree,
+    ];
+
+    /// The name that mkfs.btrfs gives it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MixedBlockGroups => "mixed-bg",
+            Self::ExtendedReferences => "extref",
+            Self::Raid56 => "raid56",
+            Self::SkinnyMetadata => "skinny-metadata",
+            Self::NoHoles => "no-holes",
+            Self::FreeSpaceTree => "free-space-tree",
+            Self::Raid1C34 => "raid1c34",
+            Self::BlockGroupTree => "block-group-tree",
+        }
+    }
+
+    /// The feature of this name; `fst` and `bgt` are short for two of them.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let name = match name {
+            "fst" => "free-space-tree",
+            "bgt" => "block-group-tree",
+            name => name,
+        };
+        Self::ALL.into_iter().find(|feature| feature.name() == name)
+    }
+
+    /// Whether a volume has it unless told otherwise.
+    #[must_use]
+    pub const fn is_default(self) -> bool {
+        match self {
+            Self::ExtendedReferences
+            | Self::SkinnyMetadata
+            | Self::NoHoles
+            | Self::FreeSpaceTree
+            | Self::BlockGroupTree => true,
+            Self::MixedBlockGroups | Self::Raid56 | Self::Raid1C34 => false,
+        }
+    }
+}
+
+/// Wishes for a new volume. What is `None` is chosen as mkfs.btrfs would.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The label, at most 255 bytes.
+    pub label: Vec<u8>,
+    /// Size of tree blocks in bytes; 16,384 by default, the sector size with mixed block groups.
+    pub node_bytes: Option<u32>,
+    /// Unit of data in bytes; 4096 by default.
+    pub sector_bytes: Option<u32>,
+    /// The checksum of everything; crc32c by default.
+    pub checksum: Option<ChecksumType>,
+    /// How data is replicated.
+    pub data: Option<Profile>,
+    /// How metadata is replicated.
+    pub metadata: Option<Profile>,
+    /// Features that are wanted (`true`) or not; the last word on each counts.
+    pub features: Vec<(Feature, bool)>,
+    /// Use so many bytes of each device instead of all.
+    pub device_bytes: Option<ByteCount>,
+    /// Do not discard the devices' contents first.
+    pub keep_contents: bool,
+}
+
+/// Options that were checked and completed.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) label: Vec<u8>,
+    pub(super) node_bytes: u32,
+    pub(super) sector_bytes: u32,
+    pub(super) checksum: ChecksumType,
+    pub(super) data: Profile,
+    pub(super) metadata: Profile,
+    pub(super) mixed: bool,
+    pub(super) incompat: Incompat,
+    pub(super) compat_ro: CompatRo,
+    pub(super) device_bytes: Option<ByteCount>,
+    pub(super) discard: bool,
+}
+
+impl Settings {
+    pub(super) fn new(options: &Options, devices: usize) -> Result<Self, Error> {
+        if devices == 0 {
+            return Err(Error::NoDevice);
+        }
+        let has = |feature| options.has(feature);
+        let mixed = has(Feature::MixedBlockGroups);
+        let (data, metadata) = profiles(options, devices, mixed)?;
+        let (node_bytes, sector_bytes) = sizes(options, mixed)?;
+        check_label(&options.label)?;
+        let compat_ro = compat_ro(options)?;
+        let mut incompat = Incompat::MIXED_BACKREF;
+        let uses = |profiles: &[Profile]| profiles.contains(&data) || profiles.contains(&metadata);
+        let flags = [
+            (Incompat::MIXED_GROUPS, mixed),
+            // Blocks larger than the 4 KiB that were once all.
+            (Incompat::BIG_METADATA, node_bytes > 4096),
+            (Incompat::EXTENDED_IREF, has(Feature::ExtendedReferences)),
+            (
+                Incompat::RAID56,
+                has(Feature::Raid56) || uses(&[Profile::Raid5, Profile::Raid6]),
+            ),
+            (Incompat::SKINNY_METADATA, has(Feature::SkinnyMetadata)),
+            (Incompat::NO_HOLES, has(Feature::NoHoles)),
+            (
+                Incompat::RAID1C34,
+                has(Feature::Raid1C34) || uses(&[Profile::Raid1C3, Profile::Raid1C4]),
+            ),
+        ];
+        for (flag, wanted) in flags {
+            incompat.set(flag, wanted);
+        }
+        Ok(Self {
+            label: options.label.clone(),
+            node_bytes,
+            sector_bytes,
+            checksum: options.checksum.unwrap_or(ChecksumType::Crc32c),
+            data,
+            metadata,
+            mixed,
+            incompat,
+            compat_ro,
+            device_bytes: options.device_bytes,
+            discard: !options.keep_contents,
+        })
+    }
+}
+
+impl Options {
+    /// Whether the volume is to have a feature.
+    #[must_use]
+    pub fn has(&self, feature: Feature) -> bool {
+        let said = self.features.iter().rev().find(|(named, _)| *named == feature);
+        said.map_or_else(
+            || {
+                // Nobody who gives up what it rests on by name means to keep it.
+                let rests = [Feature::NoHoles, Feature::FreeSpaceTree];
+                feature.is_default()
+                    && (feature != Feature::BlockGroupTree || rests.iter().all(|needed| self.has(*needed)))
+            },
+            |(_, wanted)| *wanted,
+        )
+    }
+}
+
+fn profiles(options: &Options, devices: usize, mixed: bool) -> Result<(Profile, Profile), Error> {
+    let default_metadata = match (mixed, devices) {
+        (true, _) => Profile::Single,
+        (false, 1) => Profile::Dup,
+        (false, _) => Profile::Raid1,
+    };
+    let data = options.data.unwrap_or(Profile::Single);
+    let metadata = options.metadata.unwrap_or(default_metadata);
+    if mixed && data != metadata {
+        return Err(Error::MixedProfiles { data, metadata });
+    }
+    for profile in [data, metadata] {
+        if devices < usize::from(profile.min_devices()) {
+            return Err(Error::TooFewDevices {
+                profile,
+                needed: profile.min_devices(),
+                given: devices,
+            });
+        }
+    }
+    Ok((data, metadata))
+}
+
+/// Node size and sector size.
+fn sizes(options: &Options, mixed: bool) -> Result<(u32, u32), Error> {
+    const LARGEST: u32 = 65536;
+    let sector_bytes = options.sector_bytes.unwrap_or(4096);
+    if !sector_bytes.is_power_of_two() || !(4096..=LARGEST).contains(&sector_bytes) {
+        return Err(Error::SectorSize { bytes: sector_bytes });
+    }
+    let default_node_bytes = if mixed {
+        sector_bytes
+    } else {
+        sector_bytes.max(16384)
+    };
+    let node_bytes = options.node_bytes.unwrap_or(default_node_bytes);
+    if !node_bytes.is_power_of_two() || !(sector_bytes..=LARGEST).contains(&node_bytes) {
+        return Err(Error::NodeSize {
+            bytes: node_bytes,
+            sector_bytes,
+        });
+    }
+    if mixed && node_bytes != sector_bytes {
+        return Err(Error::MixedNodeSize {
+            bytes: node_bytes,
+            sector_bytes,
+        });
+    }
+    Ok((node_bytes, sector_bytes))
+}
+
+fn check_label(label: &[u8]) -> Result<(), Error> {
+    if label.len() > 255 || label.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r')) {
+        return Err(Error::Label { bytes: label.len() });
+    }
+    Ok(())
+}
+
+fn compat_ro(options: &Options) -> Result<CompatRo, Error> {
+    let mut compat_ro = CompatRo::empty();
+    if options.has(Feature::FreeSpaceTree) {
+        compat_ro |= CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
+    }
+    if options.has(Feature::BlockGroupTree) {
+        if !(options.has(Feature::FreeSpaceTree) && options.has(Feature::NoHoles)) {
+            return Err(Error::FeatureNeeds {
+                feature: Feature::BlockGroupTree.name(),
+                needed: "free-space-tree and no-holes",
+            });
+        }
+        compat_ro |= CompatRo::BLOCK_GROUP_TREE;
+    }
+    Ok(compat_ro)
+}

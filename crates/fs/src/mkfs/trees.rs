@@ -1,0 +1,453 @@
+//! The trees of a new volume: their items, where their blocks lie, and the superblock that leads to them.
+//!
+//! [`Plan::new`] repeats one step until nothing changes: with the blocks that the last round came to, addresses are given,
+//! items listed and packed again. It settles in a few rounds, because more blocks can only mean more items.
+//!
+//! Trees whose items say nothing of blocks have the generation in which mkfs.btrfs writes them, so that what is made here
+//! can be compared with what it makes.
+
+mod items;
+
+use super::blocks::{self, Item, Shape};
+use super::chunks::PlannedChunk;
+use super::options::Settings;
+use super::{Error, GENERATION, Identity, device_id};
+use buttress_device::Device;
+use buttress_format::Profile;
+use buttress_format::node::edit::NewBlock;
+use buttress_format::superblock::{BackupRoot, BackupTree, SuperblockFlags};
+use buttress_format::{
+    BlockGroupFlags, ByteCount, Checksum, Chunk, CompatRo, DeviceItem, Generation, Key, Logical, ObjectId,
+    Physical, STRIPE_BYTES, SUPERBLOCK_OFFSETS, Superblock, TreeId, Uuid,
+};
+use buttress_volume::layout::{ChunkOffset, Layout};
+use buttress_volume::{ExtentWrite, Volume};
+
+/// How often blocks and items may be listed anew. The trees settle in three or four rounds.
+const ROUNDS: usize = 64;
+
+/// A tree of the new volume.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    pub(super) id: TreeId,
+    pub(super) generation: Generation,
+    pub(super) items: Vec<Item>,
+    pub(super) shapes: Vec<Shape>,
+    /// One for each shape.
+    pub(super) addresses: Vec<Logical>,
+}
+
+impl Tree {
+    pub(super) fn root(&self) -> (Logical, u8) {
+        let logical = self.addresses.last().copied().unwrap_or(Logical::MIN);
+        (logical, self.shapes.last().map_or(0, |shape| shape.level))
+    }
+}
+
+/// Everything that is to be written.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) settings: Settings,
+    pub(super) identity: Identity,
+    pub(super) chunks: Vec<PlannedChunk>,
+    pub(super) devices: Vec<DeviceItem>,
+    pub(super) trees: Vec<Tree>,
+    pub(super) superblock: Superblock,
+}
+
+impl Plan {
+    pub(super) fn new(
+        settings: &Settings,
+        identity: &Identity,
+        sizes: &[u64],
+        chunks: Vec<PlannedChunk>,
+    ) -> Result<Self, Error> {
+        let devices = device_items(settings, identity, sizes, &chunks);
+        let tree = |id| Tree {
+            id,
+            generation: generation(id, settings),
+            items: Vec::new(),
+            shapes: blocks::shapes(&[], settings.node_bytes),
+            addresses: Vec::new(),
+        };
+        let mut plan = Self {
+            settings: settings.clone(),
+            identity: identity.clone(),
+            superblock: empty_superblock(settings, identity, &devices),
+            chunks,
+            devices,
+            trees: tree_ids(settings).into_iter().map(tree).collect(),
+        };
+        for _ in 0..ROUNDS {
+            plan.give_addresses()?;
+            let mut settled = true;
+            for place in 0..plan.trees.len() {
+                let Some(id) = plan.trees.get(place).map(|tree| tree.id) else {
+                    break;
+                };
+                let items = plan.items(id)?;
+                let shapes = blocks::shapes(&items, plan.settings.node_bytes);
+                if let Some(tree) = plan.trees.get_mut(place) {
+                    settled &= tree.items == items && tree.shapes == shapes;
+                    (tree.items, tree.shapes) = (items, shapes);
+                }
+            }
+            if settled {
+                plan.complete_superblock();
+                return Ok(plan);
+            }
+        }
+        Err(Error::NoRoom { what: "the trees" })
+    }
+
+    pub(super) fn tree(&self, id: TreeId) -> Option<&Tree> {
+        self.trees.iter().find(|tree| tree.id == id)
+    }
+
+    /// Every block: its address, its shape, and its tree, in order of their addresses.
+    pub(super) fn blocks_in_order(&self) -> Vec<(Logical, &Shape, &Tree)> {
+        let blocks = self.trees.iter().flat_map(|tree| {
+            let pairs = tree.addresses.iter().zip(&tree.shapes);
+            pairs.map(move |(logical, shape)| (*logical, shape, tree))
+        });
+        let mut blocks: Vec<_> = blocks.collect();
+        blocks.sort_by_key(|(logical, ..)| *logical);
+        blocks
+    }
+
+    /// How many bytes of a chunk blocks take.
+    pub(super) fn used_bytes(&self, chunk: &PlannedChunk) -> ByteCount {
+        let end = chunk.logical.saturating_add(chunk.length);
+        let addresses = self.trees.iter().flat_map(|tree| &tree.addresses);
+        let inside = addresses
+            .filter(|logical| (chunk.logical..end).contains(*logical))
+            .count();
+        let node_bytes = u64::from(self.settings.node_bytes);
+        ByteCount::new(ByteCount::of(inside).get().saturating_mul(node_bytes))
+    }
+
+    /// Gives all blocks addresses: the chunk tree's in the system chunk, the others' in the metadata chunk, tree by tree,
+    /// one after the other.
+    fn give_addresses(&mut self) -> Result<(), Error> {
+        let node_bytes = u64::from(self.settings.node_bytes);
+        let start = |wanted: BlockGroupFlags| {
+            let chunk = self.chunks.iter().find(|chunk| chunk.flags.contains(wanted));
+            chunk.map(|chunk| (chunk.clone(), 0_u64))
+        };
+        let mut system = start(BlockGroupFlags::SYSTEM);
+        let mut metadata = start(BlockGroupFlags::METADATA);
+        for tree in &mut self.trees {
+            let cursor = if tree.id == TreeId::CHUNK {
+                &mut system
+            } else {
+                &mut metadata
+            };
+            tree.addresses.clear();
+            for _ in &tree.shapes {
+                let next = cursor
+                    .as_mut()
+                    .and_then(|(chunk, offset)| next_block(chunk, offset, node_bytes));
+                tree.addresses
+                    .push(next.ok_or(Error::NoRoom { what: "tree blocks" })?);
+            }
+        }
+        Ok(())
+    }
+
+    /// All blocks as they are to be written.
+    pub(super) fn blocks(&self) -> Result<Vec<ExtentWrite>, Error> {
+        let mut writes = Vec::new();
+        for tree in &self.trees {
+            for (shape, logical) in tree.shapes.iter().zip(&tree.addresses) {
+                let new = NewBlock {
+                    fsid: self.superblock.metadata_uuid,
+                    chunk_tree_uuid: self.identity.chunk_tree,
+                    logical: *logical,
+                    generation: tree.generation,
+                    owner: tree.id,
+                    level: shape.level,
+                };
+                let node_bytes = self.settings.node_bytes;
+                let block = blocks::build(shape, &new, node_bytes, tree, self.settings.checksum);
+                let block = block.ok_or(Error::NoRoom { what: "items" })?;
+                writes.push(ExtentWrite {
+                    logical: *logical,
+                    bytes: block.bytes().clone(),
+                });
+            }
+        }
+        Ok(writes)
+    }
+
+    /// The volume to write them through.
+    pub(super) fn volume(&self, devices: &[Device]) -> Result<Volume, Error> {
+        let devices = devices
+            .iter()
+            .cloned()
+            .zip(self.devices.iter().copied())
+            .collect();
+        let volume = Volume::create(devices, self.superblock.clone())?;
+        for (logical, chunk) in self.chunk_items() {
+            volume.add_chunk(logical, chunk)?;
+        }
+        Ok(volume)
+    }
+
+    pub(super) fn chunk_items(&self) -> impl Iterator<Item = (Logical, Chunk)> + '_ {
+        let item = |chunk: &PlannedChunk| chunk.item(&self.identity.devices, self.settings.sector_bytes);
+        self.chunks.iter().map(move |chunk| (chunk.logical, item(chunk)))
+    }
+
+    fn complete_superblock(&mut self) {
+        let backup = |id| {
+            let tree = self.tree(id);
+            let (logical, level) = tree.map_or((Logical::MIN, 0), Tree::root);
+            BackupTree {
+                logical,
+                generation: tree.map_or(Generation::MIN, |tree| tree.generation),
+                level,
+            }
+        };
+        let (root, chunk_root) = (backup(TreeId::ROOT), backup(TreeId::CHUNK));
+        let blocks = self.trees.iter().map(|tree| tree.addresses.len()).sum();
+        let node_bytes = u64::from(self.settings.node_bytes);
+        let bytes_used = ByteCount::new(ByteCount::of(blocks).get().saturating_mul(node_bytes));
+        // With a tree of their own for block groups, the extent root of a backup is that tree's.
+        let [first, second, third, _] = self.superblock.backup_roots;
+        let newest = BackupRoot {
+            tree_root: root,
+            chunk_root,
+            extent_root: backup(TreeId::EXTENT),
+            fs_root: backup(TreeId::FS),
+            dev_root: backup(TreeId::DEVICE),
+            csum_root: backup(TreeId::CHECKSUM),
+            total_bytes: self.superblock.total_bytes,
+            bytes_used,
+            num_devices: self.superblock.num_devices,
+        };
+        let system = self
+            .chunk_items()
+            .filter(|(_, chunk)| chunk.profile.contains(BlockGroupFlags::SYSTEM));
+        let system_chunks = system
+            .map(|(logical, chunk)| (Chunk::key(logical), chunk))
+            .collect();
+        self.superblock = Superblock {
+            root: root.logical,
+            root_level: root.level,
+            chunk_root: chunk_root.logical,
+            chunk_root_level: chunk_root.level,
+            chunk_root_generation: chunk_root.generation,
+            bytes_used,
+            system_chunks,
+            backup_roots: [first, second, third, newest],
+            ..self.superblock.clone()
+        };
+    }
+}
+
+/// The generation of a tree's blocks: mkfs.btrfs makes trees one after the other, and moves the chunk and device trees
+/// once more when it adds chunks of other profiles than single.
+fn generation(tree: TreeId, settings: &Settings) -> Generation {
+    let moved = settings.metadata != Profile::Single || settings.data != Profile::Single;
+    match tree {
+        TreeId::FS | TreeId::CHECKSUM | TreeId::DATA_RELOCATION => Generation::new(5),
+        TreeId::CHUNK | TreeId::DEVICE if !moved => Generation::new(5),
+        TreeId::UUID => Generation::new(7),
+        _ => GENERATION,
+    }
+}
+
+/// The trees of a volume, in the order in which their blocks lie.
+fn tree_ids(settings: &Settings) -> Vec<TreeId> {
+    let mut ids = vec![
+        TreeId::ROOT,
+        TreeId::EXTENT,
+        TreeId::CHUNK,
+        TreeId::DEVICE,
+        TreeId::FS,
+        TreeId::CHECKSUM,
+        TreeId::UUID,
+    ];
+    if settings.compat_ro.contains(CompatRo::FREE_SPACE_TREE) {
+        ids.push(TreeId::FREE_SPACE);
+    }
+    if settings.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
+        ids.push(TreeId::BLOCK_GROUP);
+    }
+    ids.push(TreeId::DATA_RELOCATION);
+    ids
+}
+
+/// The next place for a block in a chunk. Where a superblock lies on one of the devices, nothing is put: the kernel keeps
+/// the whole stripe unit free there.
+fn next_block(chunk: &PlannedChunk, offset: &mut u64, node_bytes: u64) -> Option<Logical> {
+    loop {
+        let at = *offset;
+        *offset = at.checked_add(node_bytes)?;
+        if *offset > chunk.length.get() {
+            return None;
+        }
+        if !meets_superblock(chunk, at, node_bytes) {
+            return chunk.logical.checked_add(ByteCount::new(at));
+        }
+    }
+}
+
+fn meets_superblock(chunk: &PlannedChunk, offset: u64, length: u64) -> bool {
+    let sub_stripes = if chunk.profile() == Profile::Raid10 { 2 } else { 1 };
+    let layout = Layout::new(
+        chunk.profile(),
+        chunk.length,
+        chunk.stripes.len(),
+        sub_stripes,
+        STRIPE_BYTES,
+    );
+    let Ok(layout) = layout else { return false };
+    // A block lies in one row of stripe units at most: blocks are aligned to their size, which divides the unit's.
+    let Some(place) = layout.place(ChunkOffset::new(offset)) else {
+        return false;
+    };
+    let parity = layout.has_parity();
+    chunk.stripes.iter().enumerate().any(|(index, (_, start))| {
+        let holds =
+            parity || (place.stripe_index..place.stripe_index.saturating_add(place.copies)).contains(&index);
+        let first = start
+            .saturating_add(ByteCount::new(place.stripe_offset.get()))
+            .get();
+        let end = first.saturating_add(length);
+        let superblock = |at: &Physical| first < at.get().saturating_add(STRIPE_BYTES) && at.get() < end;
+        holds && SUPERBLOCK_OFFSETS.iter().any(superblock)
+    })
+}
+
+fn device_items(
+    settings: &Settings,
+    identity: &Identity,
+    sizes: &[u64],
+    chunks: &[PlannedChunk],
+) -> Vec<DeviceItem> {
+    let used = |index: usize| {
+        let stripes = chunks
+            .iter()
+            .flat_map(|chunk| chunk.stripes.iter().map(move |stripe| (chunk, stripe)));
+        let own = stripes.filter(|(_, (device, _))| *device == index);
+        own.fold(0_u64, |sum, (chunk, _)| {
+            sum.saturating_add(chunk.device_extent.get())
+        })
+    };
+    let item = |(index, (size, uuid)): (usize, (&u64, &Uuid))| DeviceItem {
+        device: device_id(index),
+        total_bytes: ByteCount::new(*size),
+        bytes_used: ByteCount::new(used(index)),
+        io_align: settings.sector_bytes,
+        io_width: settings.sector_bytes,
+        sector_bytes: settings.sector_bytes,
+        device_type: 0,
+        generation: Generation::MIN,
+        start_offset: 0,
+        device_group: 0,
+        seek_speed: 0,
+        bandwidth: 0,
+        uuid: *uuid,
+        fsid: identity.fsid,
+    };
+    sizes
+        .iter()
+        .zip(&identity.devices)
+        .enumerate()
+        .map(item)
+        .collect()
+}
+
+/// A superblock without roots.
+fn empty_superblock(settings: &Settings, identity: &Identity, devices: &[DeviceItem]) -> Superblock {
+    let nowhere = BackupTree {
+        logical: Logical::MIN,
+        generation: Generation::MIN,
+        level: 0,
+    };
+    let no_backup = BackupRoot {
+        tree_root: nowhere,
+        chunk_root: nowhere,
+        extent_root: nowhere,
+        fs_root: nowhere,
+        dev_root: nowhere,
+        csum_root: nowhere,
+        total_bytes: ByteCount::ZERO,
+        bytes_used: ByteCount::ZERO,
+        num_devices: 0,
+    };
+    let total = devices
+        .iter()
+        .fold(0_u64, |sum, device| sum.saturating_add(device.total_bytes.get()));
+    let [primary, ..] = SUPERBLOCK_OFFSETS;
+    let has_free_space_tree = settings.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
+    Superblock {
+        checksum: Checksum::of(&[]),
+        checksum_type: settings.checksum,
+        fsid: identity.fsid,
+        metadata_uuid: identity.fsid,
+        physical: primary,
+        flags: SuperblockFlags::WRITTEN,
+        generation: GENERATION,
+        root: Logical::MIN,
+        root_level: 0,
+        chunk_root: Logical::MIN,
+        chunk_root_level: 0,
+        chunk_root_generation: Generation::MIN,
+        log_root: Logical::MIN,
+        log_root_level: 0,
+        log_root_transid: Generation::MIN,
+        total_bytes: ByteCount::new(total),
+        bytes_used: ByteCount::ZERO,
+        root_dir_objectid: ObjectId::new(TreeId::ROOT_DIRECTORY.get()),
+        num_devices: ByteCount::of(devices.len()).get(),
+        sector_bytes: settings.sector_bytes,
+        node_bytes: settings.node_bytes,
+        stripe_bytes: settings.sector_bytes,
+        compat: 0,
+        compat_ro: settings.compat_ro,
+        incompat: settings.incompat,
+        device_item: devices.first().copied().unwrap_or_else(|| no_device(identity)),
+        label: settings.label.clone(),
+        // Without a free-space tree there is no cache of free space yet, either.
+        cache_generation: if has_free_space_tree {
+            Generation::MIN
+        } else {
+            Generation::MAX
+        },
+        // The tree is complete, but mkfs.btrfs leaves it to the first mount to look.
+        uuid_tree_generation: Generation::MIN,
+        global_root_count: 0,
+        remap_root: nowhere,
+        system_chunk_array_bytes: 0,
+        system_chunks: Vec::new(),
+        backup_roots: [no_backup; 4],
+    }
+}
+
+/// Never used: a volume has a device.
+fn no_device(identity: &Identity) -> DeviceItem {
+    DeviceItem {
+        device: device_id(0),
+        total_bytes: ByteCount::ZERO,
+        bytes_used: ByteCount::ZERO,
+        io_align: 0,
+        io_width: 0,
+        sector_bytes: 0,
+        device_type: 0,
+        generation: Generation::MIN,
+        start_offset: 0,
+        device_group: 0,
+        seek_speed: 0,
+        bandwidth: 0,
+        uuid: Uuid::nil(),
+        fsid: identity.fsid,
+    }
+}
+
+/// Puts items in the order of their keys.
+fn in_order(mut items: Vec<Item>) -> Vec<Item> {
+    items.sort_by_key(|(key, _): &(Key, Vec<u8>)| *key);
+    items
+}
