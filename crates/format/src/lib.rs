@@ -81,7 +81,7 @@ pub use key::{ItemType, Key};
 pub use log::{DirLogRange, LogProblem};
 pub use names::{InodeExtrefs, InodeName, InodeRefs, NAME_BYTES_MAX, NameProblem};
 pub use node::{
-    BlockError, BlockFormat, BlockProblem, DamagedBlock, Expectation, Header, HeaderFlags, Item, KeyPointer,
+    BlockError, BlockFormat, BlockProblem, CommittedGeneration, DamagedBlock, Expectation, Header, HeaderFlags, Item, KeyPointer,
     TreeBlock,
 };
 pub use orphan::OrphanItem;

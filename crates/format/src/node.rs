@@ -32,6 +32,7 @@ use crate::key::Key;
 use crate::superblock::{CompatRo, Incompat, Superblock};
 use crate::units::{Generation, Logical, TreeId};
 use bytes::Bytes;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -51,7 +52,7 @@ pub struct BlockFormat {
     /// The uuid of the chunk tree that the blocks carry, where it is known and to be checked.
     pub chunk_tree_uuid: Option<Uuid>,
     /// The superblock's generation. A log tree's blocks may be one ahead of it.
-    pub generation: Generation,
+    pub generation: CommittedGeneration,
     /// Features.
     pub incompat: Incompat,
     /// Features.
@@ -69,7 +70,7 @@ impl BlockFormat {
             fsid: superblock.metadata_uuid,
             seed_fsids: Arc::default(),
             chunk_tree_uuid: None,
-            generation: superblock.generation,
+            generation: superblock.generation.into(),
             incompat: superblock.incompat,
             compat_ro: superblock.compat_ro,
         }
@@ -86,10 +87,42 @@ impl BlockFormat {
 
     /// The largest generation that a block or item can have.
     #[must_use]
-    pub const fn generation_limit(&self) -> Generation {
-        Generation::new(self.generation.get().saturating_add(1))
+    pub fn generation_limit(&self) -> Generation {
+        Generation::new(self.generation.get().get().saturating_add(1))
     }
 }
+
+/// The last committed generation, as the checks know it. Clones are one number: whoever writes the volume raises it, and
+/// all checks go along.
+#[derive(Clone, Debug)]
+pub struct CommittedGeneration(Arc<AtomicU64>);
+
+impl CommittedGeneration {
+    /// The generation.
+    #[must_use]
+    pub fn get(&self) -> Generation {
+        Generation::new(self.0.load(Ordering::Relaxed))
+    }
+
+    /// From now on the volume has reached `generation`; never goes back.
+    pub fn raise(&self, generation: Generation) {
+        self.0.fetch_max(generation.get(), Ordering::Relaxed);
+    }
+}
+
+impl From<Generation> for CommittedGeneration {
+    fn from(generation: Generation) -> Self {
+        Self(Arc::new(AtomicU64::new(generation.get())))
+    }
+}
+
+impl PartialEq for CommittedGeneration {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl Eq for CommittedGeneration {}
 
 /// What the pointer to a block promises of it. `None` is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

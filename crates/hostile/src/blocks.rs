@@ -200,7 +200,7 @@ fn format(input: &mut Input<'_>) -> BlockFormat {
         fsid: Uuid::from_bytes(FSID),
         seed_fsids: Arc::default(),
         chunk_tree_uuid: None,
-        generation: Generation::new(GENERATION),
+        generation: Generation::new(GENERATION).into(),
         incompat,
         compat_ro: CompatRo::from_bits_retain(0),
     }

@@ -68,7 +68,7 @@ fn run(
         fsid: Uuid::nil(),
         seed_fsids: Arc::default(),
         chunk_tree_uuid: None,
-        generation: Generation::new(u64::from(!choices >> 7) << 40),
+        generation: Generation::new(u64::from(!choices >> 7) << 40).into(),
         incompat,
         compat_ro: CompatRo::from_bits_retain(0),
     };

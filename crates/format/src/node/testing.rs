@@ -23,7 +23,7 @@ pub(crate) fn format() -> BlockFormat {
         fsid: Uuid::from_bytes(FSID),
         seed_fsids: Arc::default(),
         chunk_tree_uuid: None,
-        generation: Generation::new(100),
+        generation: Generation::new(100).into(),
         incompat: Incompat::SKINNY_METADATA | Incompat::NO_HOLES,
         compat_ro: CompatRo::empty(),
     }

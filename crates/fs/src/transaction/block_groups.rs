@@ -14,6 +14,7 @@
 
 use super::free_ranges::FreeRanges;
 use buttress_format::{BlockGroupFlags, BlockGroupItem, ByteCount, Logical, ObjectId};
+use core::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -192,6 +193,8 @@ pub(crate) struct BlockGroups {
     groups: BTreeMap<u64, Group>,
     /// Where the last allocation for each purpose ended.
     cursors: BTreeMap<Purpose, u64>,
+    /// What was summed up since the last change: asked for by every edit.
+    rooms: Cell<[Option<Room>; 3]>,
 }
 
 /// What allocation found.
@@ -207,10 +210,12 @@ pub(crate) enum Found {
 
 impl BlockGroups {
     pub(crate) fn insert(&mut self, group: Group) {
+        self.rooms.take();
         self.groups.insert(group.start, group);
     }
 
     pub(crate) fn remove(&mut self, start: u64) -> Option<Group> {
+        self.rooms.take();
         self.groups.remove(&start)
     }
 
@@ -219,10 +224,12 @@ impl BlockGroups {
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.rooms.take();
         self.groups.values_mut()
     }
 
     pub(crate) fn get_mut(&mut self, start: u64) -> Option<&mut Group> {
+        self.rooms.take();
         self.groups.get_mut(&start)
     }
 
@@ -234,12 +241,26 @@ impl BlockGroups {
 
     /// The group that holds an address, to be changed.
     pub(crate) fn holding_mut(&mut self, logical: u64) -> Option<&mut Group> {
+        self.rooms.take();
         let (_, group) = self.groups.range_mut(..=logical).next_back()?;
         (logical < group.end()).then_some(group)
     }
 
     /// What is free for a purpose.
     pub(crate) fn room(&self, purpose: Purpose) -> Room {
+        let mut rooms = self.rooms.get();
+        let [data, metadata, system] = &mut rooms;
+        let known = match purpose {
+            Purpose::Data => data,
+            Purpose::Metadata => metadata,
+            Purpose::System => system,
+        };
+        let room = *known.get_or_insert_with(|| self.sum_up(purpose));
+        self.rooms.set(rooms);
+        room
+    }
+
+    fn sum_up(&self, purpose: Purpose) -> Room {
         let mut room = Room::default();
         for group in self.groups.values().filter(|group| group.serves(purpose)) {
             room.free_bytes = room.free_bytes.saturating_add(group.free_bytes());
@@ -253,6 +274,7 @@ impl BlockGroups {
     /// Looks for `wanted` bytes for a purpose, going on from where the last allocation ended; where no place has as
     /// many, for the most that one place has, but at least `least`.
     pub(crate) fn allocate(&mut self, purpose: Purpose, wanted: u64, least: u64, unit_bytes: u64) -> Found {
+        self.rooms.take();
         let cursor = self.cursors.get(&purpose).copied().unwrap_or(0);
         let current = self.holding(cursor).map(|group| group.start);
         let after = self.groups.range(cursor..).map(|(start, _)| *start);

@@ -12,6 +12,7 @@
 use super::block_groups::{Group, Purpose};
 use super::free_ranges::FreeRanges;
 use super::running::Running;
+use super::starting::Need;
 use crate::error::{Corruption, Result};
 use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, DeviceExtent, DeviceId, DeviceItem, ItemType, Key, Logical, ObjectId,
@@ -169,26 +170,6 @@ impl Running {
             .find(|profile| groups().any(|group| group.flags.profile() == Some(*profile)))
             .unwrap_or(Profile::Single);
         (types, profile)
-    }
-
-    /// How many bytes new chunks for a purpose could still give.
-    pub(crate) fn unallocated_bytes(&self, purpose: Purpose) -> u64 {
-        // The largest chunk that is possible now, as often as the device with the most room has it.
-        let (_, profile) = self.profile_for(purpose);
-        let usable: u64 = self
-            .core
-            .devices
-            .rooms
-            .iter()
-            .filter(|room| room.writable)
-            .fold(0, |sum, room| sum.saturating_add(room.free.total_bytes()));
-        match self.plan_chunk(purpose) {
-            None => 0,
-            Some(_) => {
-                let copies = u64::from(profile.copies()).max(1);
-                usable.checked_div(copies).unwrap_or(0)
-            }
-        }
     }
 
     fn plan_chunk(&self, purpose: Purpose) -> Option<Plan> {
@@ -387,9 +368,24 @@ impl Running {
         }
         // One free group is kept at hand, so that a workload at the edge does not make and remove chunks by turns.
         for start in empty.into_iter().skip(1) {
-            self.remove_group(start)?;
+            if self.can_spare(start) {
+                self.remove_group(start)?;
+            }
         }
         Ok(())
+    }
+
+    /// Whether what was promised to edits and data still has room without a group.
+    fn can_spare(&self, start: u64) -> bool {
+        let Some(group) = self.core.groups.holding(start) else {
+            return false;
+        };
+        let left = |purpose| {
+            let here = if group.serves(purpose) { group.free_bytes() } else { 0 };
+            self.core.groups.room(purpose).free_bytes.saturating_sub(here)
+        };
+        left(Purpose::Metadata) >= self.metadata_promise_bytes(Need::items(64))
+            && left(Purpose::Data) >= self.core.reserved_data_bytes
     }
 
     fn remove_group(&mut self, start: u64) -> Result<()> {

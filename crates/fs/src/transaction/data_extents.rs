@@ -7,8 +7,9 @@
 use super::block_groups::{Found, Purpose};
 use super::delayed_references::{Created, ExtentKind, Reference};
 use super::running::Running;
+use super::starting::Need;
 use crate::error::{Error, Result};
-use buttress_format::{ByteCount, InodeNumber, Logical, TreeId};
+use buttress_format::{ByteCount, Incompat, InodeNumber, Logical, TreeId};
 
 /// A range of data addresses: `[logical, logical + length)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,24 +40,34 @@ impl DataOwner {
 }
 
 impl Running {
-    /// Promises room for data that is to be written back later.
+    /// Promises room for data that is to be written back later. Makes chunks while there is too little.
     pub(crate) fn reserve_data(&mut self, bytes: u64) -> Result<()> {
-        let room = self.core.groups.room(Purpose::Data);
         let wanted = self.core.reserved_data_bytes.saturating_add(bytes);
-        if wanted <= room.free_bytes
-            || wanted
-                <= room
-                    .free_bytes
-                    .saturating_add(self.unallocated_bytes(Purpose::Data))
-        {
-            self.core.reserved_data_bytes = wanted;
-            return Ok(());
+        while self.free_for_data() < wanted {
+            if !self.allocate_chunk(Purpose::Data)? {
+                return Err(self.no_data_space(ByteCount::new(bytes)));
+            }
         }
-        Err(Error::NoSpace {
+        self.core.reserved_data_bytes = wanted;
+        Ok(())
+    }
+
+    /// What data may take of block groups: in mixed ones, not what metadata was promised.
+    fn free_for_data(&self) -> u64 {
+        let room = self.core.groups.room(Purpose::Data);
+        if self.core.has(Incompat::MIXED_GROUPS) {
+            let promised = self.metadata_promise_bytes(Need::items(8));
+            return room.free_bytes.saturating_sub(promised);
+        }
+        room.free_bytes
+    }
+
+    fn no_data_space(&self, wanted: ByteCount) -> Error {
+        Error::NoSpace {
             what: "data",
-            wanted: ByteCount::new(bytes),
+            wanted,
             pinned_by_readers: self.pinned_by_readers(),
-        })
+        }
     }
 
     /// Lets a promise go: the data was written back, or is no longer wanted.
@@ -88,13 +99,7 @@ impl Running {
                 Found::Nothing if least > sector_bytes => {
                     least = (least >> 4).next_multiple_of(sector_bytes).max(sector_bytes);
                 }
-                Found::Nothing => {
-                    return Err(Error::NoSpace {
-                        what: "data",
-                        wanted,
-                        pinned_by_readers: self.pinned_by_readers(),
-                    });
-                }
+                Found::Nothing => return Err(self.no_data_space(wanted)),
             }
         }
     }

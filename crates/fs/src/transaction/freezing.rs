@@ -90,8 +90,9 @@ impl Running {
         };
         self.core.superblock_changed = false;
         self.core.quotas.begin();
+        // What is frozen may be read again before it is durable.
+        self.core.format.generation.raise(self.core.generation);
         self.core.generation = Generation::new(self.core.generation.get().saturating_add(1));
-        self.core.format.generation = self.core.generation;
         self.forget_clean_trees();
         Ok(Some(prepared))
     }

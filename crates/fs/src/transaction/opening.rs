@@ -194,8 +194,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
     let superblock = filesystem.superblock();
     let volume = filesystem.volume();
     let generation = Generation::new(superblock.generation.get().saturating_add(1));
-    let mut format = volume.block_format().clone();
-    format.generation = generation;
+    let format = volume.block_format().clone();
     let unnamed = |tree: &buttress_tree::Tree| OpenTree {
         tree: EditableTree::open(tree),
         item: None,

@@ -1,9 +1,10 @@
 //! Starting an edit: the lock, and the promise that a commit will find the room it needs.
 //!
 //! Dirty nodes take no space until the commit, so the promise is arithmetic: what the nodes that have no address yet, the
-//! references that wait, and this edit at its worst could take, must fit into what is free or can be made a chunk of,
-//! with a reserve kept for edits that free space. When it does not fit, what other commits have freed may help: the
-//! transaction is committed, twice at most, before the answer is `NoSpace`.
+//! references and the data that wait, and this edit at its worst could take, must fit into what block groups have free,
+//! with a reserve kept for edits that free space. When it does not fit, a chunk is made, at once, so that nobody else can
+//! take the devices' room that was counted on; then the transaction is committed, since what earlier ones freed may help;
+//! and only then the answer is `NoSpace`.
 
 use super::WritableFilesystem;
 use super::block_groups::Purpose;
@@ -12,6 +13,15 @@ use crate::error::{Error, Result};
 use buttress_format::{ByteCount, Generation, Timestamp};
 use core::ops::{Deref, DerefMut};
 use parking_lot::MutexGuard;
+
+/// How often an edit that finds no room commits, to see whether that frees any.
+const COMMITS_FOR_ROOM: usize = 2;
+
+/// The most nodes that an edit is taken to need that frees space.
+const FREEING_NODES: u64 = 48;
+
+/// The least number of nodes in the reserve.
+const RESERVED_NODES: u64 = 192;
 
 /// What an edit may take at its worst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,42 +90,34 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::NoSpace`] when its worst case does not fit, and that writing has stopped.
     pub(crate) fn start(&self, need: Need) -> Result<Handle<'_>> {
-        for attempt in 0..3 {
+        for attempt in 0..COMMITS_FOR_ROOM {
             self.require_writing()?;
-            {
-                let mut running = self.shared.running.lock();
-                self.shared.forget_view();
-                running.release_pins(&self.shared.readers);
-                let crowded = running.dirty_bytes() > self.shared.dirty_limit.get();
-                let fits = running.fits(need);
-                if fits && (!crowded || attempt > 0) {
-                    return Ok(Handle {
-                        running,
-                        filesystem: self,
-                    });
+            let mut handle = self.start_unchecked();
+            let is_crowded = handle.dirty_bytes() > self.shared.dirty_limit.get();
+            if attempt > 0 || !is_crowded {
+                if handle.find_room(need)? {
+                    return Ok(handle);
                 }
-                if !fits && attempt == 2 {
-                    return Err(Error::NoSpace {
-                        what: "metadata",
-                        wanted: ByteCount::new(running.worst_bytes(need)),
-                        pinned_by_readers: running.pinned_by_readers(),
-                    });
+                // Without anything to commit, a commit frees nothing.
+                if attempt > 0 && !handle.is_dirty() {
+                    break;
                 }
             }
+            drop(handle);
             self.commit()?;
         }
-        // The third attempt returned.
-        Err(Error::NoSpace {
-            what: "metadata",
-            wanted: ByteCount::ZERO,
-            pinned_by_readers: ByteCount::ZERO,
-        })
+        let mut handle = self.start_unchecked();
+        if handle.find_room(need)? {
+            return Ok(handle);
+        }
+        Err(handle.no_metadata_space(need))
     }
 
     /// Takes the edit lock without asking for room: for edits inside a commit, and for looking.
     pub(crate) fn start_unchecked(&self) -> Handle<'_> {
-        let running = self.shared.running.lock();
+        let mut running = self.shared.running.lock();
         self.shared.forget_view();
+        running.release_pins(&self.shared.readers);
         Handle {
             running,
             filesystem: self,
@@ -150,45 +152,75 @@ impl Running {
             .used_bytes
             .checked_div(self.core.node_bytes().get())
             .unwrap_or(0);
+        // Data that waits becomes items, one a sector at worst.
+        let data = self
+            .core
+            .reserved_data_bytes
+            .checked_div(self.core.sector_bytes())
+            .unwrap_or(0);
+        let inodes = self.inodes_that_wait();
         let changes = ByteCount::of(self.core.references.len())
             .get()
-            .saturating_add(nodes);
-        // Each change may copy a leaf of the extent tree of its own, but never more than there are, plus splits; the
-        // same for free space. Their parents are few.
-        let copies = changes.min(used);
-        let grown = changes.div_ceil(50);
+            .saturating_add(nodes)
+            .saturating_add(data);
+        // Each change may copy a leaf of the extent tree, one of free space and one of checksums of its own, each inode
+        // one of its tree; but never more than there are, plus splits. Their parents are few.
+        let copies = changes.saturating_mul(3).saturating_add(inodes).min(used);
+        let grown = changes.div_ceil(40).saturating_mul(3);
         nodes
             .saturating_add(copies)
             .saturating_add(copies.div_ceil(16))
-            .saturating_add(grown.saturating_mul(2))
+            .saturating_add(grown)
             .saturating_add(16)
     }
 
-    /// What an edit could take at its worst: for each item a path of its own, split at the two lowest levels.
-    pub(crate) fn worst_bytes(&self, need: Need) -> u64 {
+    const fn inodes_that_wait(&self) -> u64 {
+        0
+    }
+
+    /// Nodes that an edit could take at its worst: for each item a path of its own, split at the two lowest levels. An
+    /// edit that frees takes few: it works on what is there.
+    fn worst_nodes(need: Need) -> u64 {
         let nodes = need.items.saturating_mul(3).saturating_add(8);
-        nodes.saturating_mul(self.core.node_bytes().get())
+        if need.frees {
+            nodes.min(FREEING_NODES)
+        } else {
+            nodes
+        }
     }
 
     /// The room kept for edits that free space.
     fn reserve_bytes(&self) -> u64 {
         let total = self.core.groups.room(Purpose::Metadata).total_bytes;
-        let least = self.core.node_bytes().get().saturating_mul(64);
-        (total >> 4).clamp(least, 512 << 20)
+        let least = self.core.node_bytes().get().saturating_mul(RESERVED_NODES);
+        (total >> 4).max(least.min(total >> 2)).min(512 << 20)
     }
 
-    fn fits(&self, need: Need) -> bool {
-        let node_bytes = self.core.node_bytes().get();
-        let worst = self.worst_bytes(need);
-        let more_nodes = worst.checked_div(node_bytes).unwrap_or(0);
-        let wanted = self.nodes_at_commit(more_nodes).saturating_mul(node_bytes);
-        let room = self.core.groups.room(Purpose::Metadata);
+    /// What metadata may need of block groups until the next commit, the reserve included.
+    pub(crate) fn metadata_promise_bytes(&self, need: Need) -> u64 {
         let reserve = if need.frees { 0 } else { self.reserve_bytes() };
-        let wanted = wanted.saturating_add(reserve);
-        wanted <= room.free_bytes
-            || wanted
-                <= room
-                    .free_bytes
-                    .saturating_add(self.unallocated_bytes(Purpose::Metadata))
+        self.nodes_at_commit(Self::worst_nodes(need))
+            .saturating_mul(self.core.node_bytes().get())
+            .saturating_add(reserve)
+    }
+
+    /// Whether what may be needed fits into block groups; makes chunks while it does not.
+    pub(crate) fn find_room(&mut self, need: Need) -> Result<bool> {
+        let wanted = self.metadata_promise_bytes(need);
+        while self.core.groups.room(Purpose::Metadata).free_bytes < wanted {
+            if !self.allocate_chunk(Purpose::Metadata)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The answer when there is no room for metadata.
+    pub(crate) fn no_metadata_space(&self, need: Need) -> Error {
+        Error::NoSpace {
+            what: "metadata",
+            wanted: ByteCount::new(self.metadata_promise_bytes(need)),
+            pinned_by_readers: self.pinned_by_readers(),
+        }
     }
 }

@@ -349,3 +349,37 @@ fn data_and_snapshots(options: &[&str]) {
     check(&path);
     assert_eq!(filesystem.deleted_subvolumes().unwrap(), vec![]);
 }
+
+/// Rounds of filling a small volume with metadata until there is no room, and emptying it.
+#[test]
+fn a_full_volume_says_so_and_can_be_emptied() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(path) = image(directory.path(), "128M", &["-m", "single"]) else {
+        return;
+    };
+    let filesystem = open(&path);
+    let mut most = Vec::new();
+    for round in 0..3 {
+        let mut number = 1000;
+        loop {
+            let mut handle = match filesystem.start(Need::items(8)) {
+                Ok(handle) => handle,
+                Err(crate::Error::NoSpace { .. }) => break,
+                Err(error) => panic!("round {round}: {error}"),
+            };
+            file(&mut handle, TreeId::FS, number, &format!("file-{number}-{}", "x".repeat(200)), 0);
+            number += 1;
+        }
+        filesystem.commit().unwrap();
+        check(&path);
+        most.push(number - 1000);
+        for number in 1000..number {
+            let mut handle = filesystem.start(Need::freeing(8)).unwrap();
+            remove_file(&mut handle, TreeId::FS, number, &format!("file-{number}-{}", "x".repeat(200)));
+        }
+        filesystem.commit().unwrap();
+        check(&path);
+    }
+    // 128 MiB hold some 80,000 such files; each round must come close to what the first one could.
+    assert!(most.iter().all(|files| files * 10 > most[0] * 9 && *files > 20_000), "{most:?}");
+}
