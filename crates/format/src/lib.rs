@@ -81,8 +81,8 @@ pub use key::{ItemType, Key};
 pub use log::{DirLogRange, LogProblem};
 pub use names::{InodeExtrefs, InodeName, InodeRefs, NAME_BYTES_MAX, NameProblem};
 pub use node::{
-    BlockError, BlockFormat, BlockProblem, CommittedGeneration, DamagedBlock, Expectation, Header, HeaderFlags, Item, KeyPointer,
-    TreeBlock,
+    BlockError, BlockFormat, BlockProblem, CommittedGeneration, DamagedBlock, Expectation, Header,
+    HeaderFlags, Item, KeyPointer, TreeBlock,
 };
 pub use orphan::OrphanItem;
 pub use quota::{

@@ -11,6 +11,7 @@
 //! | [`rename`] | rename in all its forms |
 //! | [`attributes`] | mode, owner, times, flags |
 //! | [`set_xattr`], [`acl`], [`property`] | extended attributes and what some of them mean |
+//! | [`subvolumes`] | subvolumes and snapshots, as directories hold them; the label |
 //! | [`inherit`] | what a directory gives to new inodes |
 //! | [`orphan`] | inodes without names: held open, or cleaned up |
 //! | [`entries`] | the items of names |
@@ -40,6 +41,7 @@ pub mod orphan;
 pub mod property;
 pub mod rename;
 pub mod set_xattr;
+pub mod subvolumes;
 #[cfg(test)]
 mod tests;
 
@@ -48,6 +50,7 @@ pub use create::{NewInode, NodeKind};
 pub use orphan::OpenInode;
 pub use rename::RenameMode;
 pub use set_xattr::SetXattr;
+pub use subvolumes::ReceivedUuid;
 
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -76,6 +79,15 @@ impl WritableFilesystem {
         body: impl FnOnce(&mut Operation<'_>) -> Result<T>,
     ) -> Result<T> {
         let handle = self.start(need)?;
+        self.operate_on(handle, body)
+    }
+
+    /// Runs an operation under a lock that is held already.
+    pub(crate) fn operate_on<T>(
+        &self,
+        handle: Handle<'_>,
+        body: impl FnOnce(&mut Operation<'_>) -> Result<T>,
+    ) -> Result<T> {
         let mut operation = Operation {
             now: handle.now(),
             handle,
@@ -143,6 +155,14 @@ impl Operation<'_> {
 
     pub(crate) fn has(&self, feature: Incompat) -> bool {
         self.handle.core.has(feature)
+    }
+
+    /// Refuses when an edit at its worst does not fit: for operations that did not ask for room when they started.
+    pub(super) fn require_room(&mut self, need: Need) -> Result<()> {
+        if self.look().find_room(need)? {
+            return Ok(());
+        }
+        Err(self.look().no_metadata_space(need))
     }
 
     /// Refuses read-only subvolumes.

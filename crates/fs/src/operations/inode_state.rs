@@ -55,6 +55,11 @@ fn id_of(location: Location) -> (TreeId, InodeNumber) {
 }
 
 impl InodeTable {
+    /// How many inode items wait to be written back.
+    pub(crate) const fn changed(&self) -> u64 {
+        self.changed
+    }
+
     /// Whether somebody holds the inode open.
     pub(crate) fn is_held(&self, location: Location) -> bool {
         self.held.contains_key(&id_of(location))

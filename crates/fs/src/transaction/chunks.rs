@@ -381,7 +381,11 @@ impl Running {
             return false;
         };
         let left = |purpose| {
-            let here = if group.serves(purpose) { group.free_bytes() } else { 0 };
+            let here = if group.serves(purpose) {
+                group.free_bytes()
+            } else {
+                0
+            };
             self.core.groups.room(purpose).free_bytes.saturating_sub(here)
         };
         left(Purpose::Metadata) >= self.metadata_promise_bytes(Need::items(64))

@@ -158,7 +158,7 @@ impl Running {
             .reserved_data_bytes
             .checked_div(self.core.sector_bytes())
             .unwrap_or(0);
-        let inodes = self.inodes_that_wait();
+        let inodes = self.inodes.changed();
         let changes = ByteCount::of(self.core.references.len())
             .get()
             .saturating_add(nodes)
@@ -172,10 +172,6 @@ impl Running {
             .saturating_add(copies.div_ceil(16))
             .saturating_add(grown)
             .saturating_add(16)
-    }
-
-    const fn inodes_that_wait(&self) -> u64 {
-        0
     }
 
     /// Nodes that an edit could take at its worst: for each item a path of its own, split at the two lowest levels. An
