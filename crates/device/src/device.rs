@@ -1,7 +1,7 @@
 //! A device as the layers above see it: bytes with a size, read singly or in batches.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use crate::engine::threads::ThreadEngine;
 use crate::engine::{Engine, RunRequests};
 use crate::error::{IoError, Operation, byte_length};
 use crate::memory::MemoryBackend;
+use crate::overlay::BaseState;
 use crate::partition::Offset;
 use crate::pending::{PendingRead, PendingWrite};
 use crate::queue::plug::Plug;
@@ -40,6 +41,9 @@ pub struct OpenOptions {
     pub max_request_bytes: u64,
     /// Where the volume lies.
     pub partition: Offset,
+    /// Keep changes in this side file, and leave the device as it is (see [`crate::overlay`]). Written to, the file is made
+    /// where there is none.
+    pub overlay: Option<PathBuf>,
 }
 
 impl Default for OpenOptions {
@@ -52,6 +56,7 @@ impl Default for OpenOptions {
             depth: DEFAULT_DEPTH,
             max_request_bytes: MAX_REQUEST_BYTES,
             partition: Offset::Whole,
+            overlay: None,
         }
     }
 }
@@ -77,6 +82,8 @@ struct Inner {
     max_request_bytes: u64,
     notices: Vec<String>,
     rotational: bool,
+    /// What an overlay over it would remember: of files and block devices.
+    base_state: Option<BaseState>,
 }
 
 impl Device {
@@ -89,6 +96,7 @@ impl Device {
         let mut device = Self::build(opened.backend, options.engine, options);
         if let Some(inner) = Arc::get_mut(&mut device.inner) {
             inner.notices.extend(opened.notices);
+            inner.base_state = Some(opened.state);
         }
         Ok(device)
     }
@@ -143,6 +151,7 @@ impl Device {
                 engine,
                 max_request_bytes,
                 notices,
+                base_state: None,
             }),
         }
     }
@@ -164,10 +173,15 @@ impl Device {
             max_request_bytes: MAX_REQUEST_BYTES,
             notices: Vec::new(),
             rotational: matches!(model, Model::Spinning(_)),
+            base_state: None,
         };
         Self {
             inner: Arc::new(inner),
         }
+    }
+
+    pub(crate) fn base_state(&self) -> Option<BaseState> {
+        self.inner.base_state
     }
 
     pub(crate) fn engine_of(&self) -> &dyn RunRequests {

@@ -15,6 +15,8 @@ mod cold;
 mod guard;
 mod system;
 
+pub(crate) use system::punch_hole;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -28,12 +30,15 @@ use crate::backend::{Backend, RingTarget};
 use crate::buffer::Buffer;
 use crate::device::OpenOptions;
 use crate::error::{IoError, Operation, byte_length, check_range, out_of_range, read_only};
+use crate::overlay::{BaseState, Overlay};
 use crate::partition;
 
 /// What [`open`] found: the backend (of the partition, if one was asked for), and what the user should know.
 pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) notices: Vec<String>,
+    /// The file as an overlay over it would know it.
+    pub(crate) state: BaseState,
 }
 
 /// Opens the image file or block device at `path`.
@@ -43,6 +48,13 @@ pub(crate) struct Opened {
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError> {
     let name: Arc<str> = path.to_string_lossy().into();
     let fail = |cause: io::Error| IoError::new(&name, Operation::Open, 0, 0, &cause);
+    // With an overlay the file itself is only read.
+    let over = options.overlay.as_deref();
+    let writes_overlay = options.write && over.is_some();
+    let options = &OpenOptions {
+        write: options.write && over.is_none(),
+        ..options.clone()
+    };
     let around = OpenOptions {
         direct: true,
         ..options.clone()
@@ -56,11 +68,25 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError
         Some(Err(_)) | None => (file, options),
     };
     let notices = guard::claim(&file, path, is_block_device, options.write).map_err(fail)?;
+    if writes_overlay && let Some(notice) = notices.first() {
+        let what = format!("no overlay is written over a device that may change: {notice}");
+        return Err(fail(io::Error::new(io::ErrorKind::ResourceBusy, what)));
+    }
     let backend = FileBackend::new(&name, file, is_block_device, options).map_err(fail)?;
     let table_sector_bytes = is_block_device.then_some(backend.sector_bytes);
-    let backend = partition::window(Arc::new(backend), options.partition, table_sector_bytes)
+    let state = BaseState::of(&backend.file, backend.size_bytes).map_err(fail)?;
+    let backend: Arc<dyn Backend> = Arc::new(backend);
+    let backend = match over {
+        Some(path) => Arc::new(Overlay::open(backend, &state, path, writes_overlay).map_err(fail)?),
+        None => backend,
+    };
+    let backend = partition::window(backend, options.partition, table_sector_bytes)
         .map_err(|cause| IoError::new(&name, Operation::Partition, 0, 0, &cause))?;
-    Ok(Opened { backend, notices })
+    Ok(Opened {
+        backend,
+        notices,
+        state,
+    })
 }
 
 fn open_file(path: &Path, options: &OpenOptions) -> io::Result<(File, bool)> {
@@ -337,7 +363,7 @@ impl Backend for FileBackend {
         if self.is_block_device {
             system::discard_blocks(&self.file, offset_bytes, length_bytes, self.sector_bytes)
         } else {
-            system::punch_hole(&self.file, offset_bytes, length_bytes).map(|_punched| ())
+            punch_hole(&self.file, offset_bytes, length_bytes).map(|_punched| ())
         }
     }
 
@@ -346,7 +372,7 @@ impl Backend for FileBackend {
         let done = if self.is_block_device {
             system::zero_blocks(&self.file, offset_bytes, length_bytes, self.sector_bytes)?
         } else {
-            system::punch_hole(&self.file, offset_bytes, length_bytes)?
+            punch_hole(&self.file, offset_bytes, length_bytes)?
         };
         if done {
             Ok(())

@@ -8,6 +8,7 @@
 //! - `engine/`: worker threads, io_uring, inline: chosen at run time;
 //! - [`Backend`] (`backend.rs`): the one small trait below, and its kinds: `file.rs`, `memory.rs`,
 //!   `partition.rs` (GPT and MBR inside a device), `fault.rs` (injected faults over any other);
+//! - [`overlay`]: changes kept in a file beside the device;
 //! - [`crash`]: what is left of a set of devices when the power goes at any moment;
 //! - `simulation/`: disks in virtual time: a spinning disk, a SATA SSD, an NVMe SSD;
 //! - [`Buffer`] (`buffer.rs`): aligned, pooled memory.
@@ -38,6 +39,7 @@ mod error;
 mod fault;
 mod file;
 mod memory;
+pub mod overlay;
 mod partition;
 mod pending;
 mod queue;

@@ -5,6 +5,7 @@
 #![allow(clippy::arithmetic_side_effects, reason = "small numbers of the test's own")]
 #![allow(clippy::cast_possible_truncation, reason = "small numbers of the test's own")]
 
+use std::io::Write as _;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -310,4 +311,79 @@ fn tables_on_devices_with_large_sectors_are_read() {
             assert_eq!(open(file.path(), &options).size_bytes(), 16 * MIB);
         }
     }
+}
+
+/// Not a test of its own: the other process of the test below. It opens, says so, and waits to be killed.
+#[test]
+fn other_process() {
+    let (Some(path), Some(write)) = (std::env::var_os("LOCK_PATH"), std::env::var_os("LOCK_WRITE")) else {
+        return;
+    };
+    let options = OpenOptions {
+        write: write == "yes",
+        ..OpenOptions::default()
+    };
+    let device = Device::open(&path, &options).unwrap();
+    println!("\nholding {}", device.size_bytes());
+    std::io::stdout().flush().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(60));
+}
+
+struct Other(std::process::Child);
+
+impl Other {
+    /// A process that has the device open.
+    fn holding(path: &Path, write: bool) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "other_process", "--nocapture", "--test-threads=1"])
+            .env("LOCK_PATH", path)
+            .env("LOCK_WRITE", if write { "yes" } else { "no" })
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+        assert!(
+            lines
+                .map_while(Result::ok)
+                .any(|line| line.starts_with("holding"))
+        );
+        Self(child)
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn two_processes_read_together_and_write_alone() {
+    let file = image(1 << 20);
+    let writing = OpenOptions {
+        write: true,
+        ..OpenOptions::default()
+    };
+    let reader = Other::holding(file.path(), false);
+    open(file.path(), &OpenOptions::default());
+    let error = Device::open(file.path(), &writing).unwrap_err();
+    assert_eq!(error.kind, std::io::ErrorKind::ResourceBusy);
+    assert!(
+        error
+            .to_string()
+            .contains("another process has it open; wait until that is done, or open it read-only"),
+        "{error}"
+    );
+    drop(reader);
+    let writer = Other::holding(file.path(), true);
+    let error = Device::open(file.path(), &OpenOptions::default()).unwrap_err();
+    assert_eq!(error.kind, std::io::ErrorKind::ResourceBusy);
+    assert!(
+        error.to_string().contains("another process is writing to it"),
+        "{error}"
+    );
+    // A lock goes with its process, however that ends.
+    drop(writer);
+    open(file.path(), &writing);
 }

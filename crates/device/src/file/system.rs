@@ -182,7 +182,7 @@ pub(super) fn read_cached_vectored(file: BorrowedFd<'_>, offset: u64, buffers: &
 }
 
 /// Frees a range of a file, which then reads as zeros. `false` where its file system cannot.
-pub(super) fn punch_hole(file: &File, offset: u64, length: u64) -> io::Result<bool> {
+pub(crate) fn punch_hole(file: &File, offset: u64, length: u64) -> io::Result<bool> {
     if length == 0 {
         return Ok(true);
     }

@@ -1,0 +1,89 @@
+//! Putting an overlay into its base.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::BLOCK_BYTES;
+use super::side::{SideFile, State};
+use crate::buffer::Buffer;
+use crate::device::{Device, OpenOptions};
+use crate::error::{IoError, Operation, byte_length};
+use crate::partition::Offset;
+
+/// Blocks that are copied at once: 1 MiB.
+const RUN_BLOCKS: u64 = 256;
+
+/// What was put into a base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// How many bytes of it were written.
+    pub bytes: u64,
+}
+
+/// Writes all blocks of the side file at `side` into the image file or block device at `base`, makes them durable, and
+/// deletes the side file.
+///
+/// Interrupted, it can be begun again; until it is done, base and overlay are neither the old state nor the new one, and
+/// the side file cannot be used for anything else. `options` say how the base is opened; `partition` and `overlay` of them
+/// do not matter.
+///
+/// # Errors
+/// When `side` is no overlay, the base is in use or not the one that the overlay was made over, and what reading or
+/// writing fails with.
+pub fn apply(
+    side: impl AsRef<Path>,
+    base: impl AsRef<Path>,
+    options: &OpenOptions,
+) -> Result<Applied, IoError> {
+    let path = side.as_ref();
+    let name: Arc<str> = path.to_string_lossy().into();
+    let fail = |operation| {
+        let name = Arc::clone(&name);
+        move |cause: std::io::Error| IoError::new(&name, operation, 0, 0, &cause)
+    };
+    let mut side = SideFile::open_to_apply(path).map_err(fail(Operation::Open))?;
+    let device = Device::open(
+        base,
+        &OpenOptions {
+            write: true,
+            partition: Offset::Whole,
+            overlay: None,
+            ..options.clone()
+        },
+    )?;
+    require_base(&side, &device).map_err(|cause| {
+        let name: Arc<str> = device.name().into();
+        IoError::new(&name, Operation::Open, 0, 0, &cause)
+    })?;
+    let map = side.load_map().map_err(fail(Operation::Read))?;
+    side.begin_to_apply().map_err(fail(Operation::Write))?;
+    let mut applied = Applied { bytes: 0 };
+    for run in map.runs(RUN_BLOCKS) {
+        let start = run.start.saturating_mul(BLOCK_BYTES);
+        let end = run.end.saturating_mul(BLOCK_BYTES).min(device.size_bytes());
+        let length = end.saturating_sub(start);
+        let mut bytes = Buffer::zeroed(usize::try_from(length).unwrap_or(0));
+        side.read(start, &mut bytes).map_err(fail(Operation::Read))?;
+        device.write(start, &bytes)?;
+        applied.bytes = applied.bytes.saturating_add(byte_length(bytes.len()));
+    }
+    device.flush()?;
+    side.remove().map_err(fail(Operation::Write))?;
+    Ok(applied)
+}
+
+/// Refuses a base that the overlay was not made over. One that was begun with has changed meanwhile: its size remains.
+fn require_base(side: &SideFile, device: &Device) -> std::io::Result<()> {
+    let known = side.base();
+    let same = match (device.base_state(), side.state) {
+        (Some(found), State::InUse) => found == *known,
+        _ => device.size_bytes() == known.size_bytes,
+    };
+    if same {
+        return Ok(());
+    }
+    Err(std::io::Error::new(
+        std::io::ErrorKind::InvalidInput,
+        "it is not in the state that the overlay was made over: its size or the time of its last change differ",
+    ))
+}

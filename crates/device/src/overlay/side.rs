@@ -1,0 +1,416 @@
+//! The side file of an overlay: header, map of changed blocks, blocks.
+//!
+//! | at | bytes | what |
+//! |---|---|---|
+//! | 0 | 4096 | header: all numbers little-endian, unused bytes zero |
+//! | 4096 | one bit for each block of the base, in whole 4096 bytes | map: bit `n mod 8` of byte `n / 8` is set when the file has block `n` |
+//! | the next whole MiB | the base's size | blocks of 4096 bytes, each as far from here as on the base from its start |
+//!
+//! | header at | what |
+//! |---|---|
+//! | 0 | the 8 bytes `BUTTROVL` |
+//! | 8 | version: 1 (4 bytes) |
+//! | 12 | block size: 4096 (4 bytes) |
+//! | 16 | size of the base in bytes (8 bytes) |
+//! | 24 | the base's time of last change: seconds (8 bytes) and nanoseconds (4 bytes) since 1970; all zero where that says nothing, as for block devices |
+//! | 36 | state (4 bytes): 0 in use, 1 being applied to the base |
+//! | 4092 | CRC-32C of all before it (4 bytes), as btrfs computes it |
+//!
+//! Holes in the file read as zeros, so that an overlay takes as much room as was changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+use crate::error::byte_length;
+
+/// The unit in which an overlay keeps what was changed.
+pub const BLOCK_BYTES: u64 = 4096;
+
+const HEADER_BYTES: usize = 4096;
+const MAP_START: u64 = 4096;
+/// Bytes of the map that are written at once, and the blocks that they stand for.
+const MAP_PAGE: usize = 4096;
+const BLOCKS_PER_PAGE: u64 = 8 * 4096;
+const MAGIC: &[u8; 8] = b"BUTTROVL";
+const VERSION: u32 = 1;
+
+/// What an overlay remembers of its base, to know it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BaseState {
+    pub(crate) size_bytes: u64,
+    pub(crate) changed_seconds: i64,
+    pub(crate) changed_nanoseconds: u32,
+}
+
+impl BaseState {
+    /// That of an open file or block device.
+    pub(crate) fn of(file: &File, size_bytes: u64) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        let is_file = metadata.is_file();
+        Ok(Self {
+            size_bytes,
+            changed_seconds: if is_file { metadata.mtime() } else { 0 },
+            changed_nanoseconds: if is_file {
+                u32::try_from(metadata.mtime_nsec()).unwrap_or(0)
+            } else {
+                0
+            },
+        })
+    }
+}
+
+/// Whether a side file may be used, or is on its way into the base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    InUse,
+    BeingApplied,
+}
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct SideFile {
+    file: File,
+    path: PathBuf,
+    base: BaseState,
+    pub(super) state: State,
+    data_start: u64,
+}
+
+fn invalid(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.into())
+}
+
+fn number<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
+    let bytes = header.get(at..at.saturating_add(N));
+    bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; N])
+}
+
+fn put(header: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(place) = header.get_mut(at..at.saturating_add(bytes.len())) {
+        place.copy_from_slice(bytes);
+    }
+}
+
+fn checksum(header: &[u8]) -> u32 {
+    let covered = header.get(..HEADER_BYTES.saturating_sub(4)).unwrap_or_default();
+    u32::try_from(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, covered)).unwrap_or(0)
+}
+
+impl SideFile {
+    /// Opens the side file of a base; makes it where there is none and `writable`.
+    pub(super) fn open(path: &Path, base: &BaseState, writable: bool) -> io::Result<Self> {
+        let opened = File::options()
+            .read(true)
+            .write(writable)
+            .create(writable)
+            .truncate(false)
+            .open(path);
+        let file = opened
+            .map_err(|cause| io::Error::new(cause.kind(), format!("overlay {}: {cause}", path.display())))?;
+        lock(&file, path, writable)?;
+        if file.metadata()?.len() == 0 && writable {
+            return Self::create(file, path, base);
+        }
+        let side = Self::read_header(file, path)?;
+        if side.state == State::BeingApplied {
+            return Err(invalid(format!(
+                "overlay {} is being applied to its base; finish that with `overlay commit`",
+                path.display()
+            )));
+        }
+        if side.base != *base {
+            return Err(invalid(format!(
+                "overlay {} belongs to another state of the device ({} bytes, changed at {}.{:09}; this one has {} bytes, \
+                 changed at {}.{:09}): its blocks would not fit",
+                path.display(),
+                side.base.size_bytes,
+                side.base.changed_seconds,
+                side.base.changed_nanoseconds,
+                base.size_bytes,
+                base.changed_seconds,
+                base.changed_nanoseconds,
+            )));
+        }
+        Ok(side)
+    }
+
+    /// Opens the side file to put it into a base of this size.
+    pub(super) fn open_to_apply(path: &Path) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).open(path)?;
+        lock(&file, path, true)?;
+        Self::read_header(file, path)
+    }
+
+    pub(super) const fn base(&self) -> &BaseState {
+        &self.base
+    }
+
+    fn create(file: File, path: &Path, base: &BaseState) -> io::Result<Self> {
+        let side = Self {
+            file,
+            path: path.to_owned(),
+            base: *base,
+            state: State::InUse,
+            data_start: data_start(base.size_bytes),
+        };
+        let end = side
+            .data_start
+            .checked_add(base.size_bytes.next_multiple_of(BLOCK_BYTES));
+        side.file
+            .set_len(end.ok_or_else(|| invalid("the base is too large"))?)?;
+        side.write_header()?;
+        side.sync()?;
+        Ok(side)
+    }
+
+    fn read_header(file: File, path: &Path) -> io::Result<Self> {
+        let mut header = [0; HEADER_BYTES];
+        let name = path.display();
+        file.read_exact_at(&mut header, 0)
+            .map_err(|_| invalid(format!("{name} is not an overlay: it is too short")))?;
+        if header.get(..MAGIC.len()) != Some(&MAGIC[..]) {
+            return Err(invalid(format!("{name} is not an overlay")));
+        }
+        let version = u32::from_le_bytes(number(&header, 8));
+        let block_bytes = u32::from_le_bytes(number(&header, 12));
+        if version != VERSION || u64::from(block_bytes) != BLOCK_BYTES {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!(
+                    "overlay {name} has version {version} and blocks of {block_bytes} bytes; version 1 with 4096 is known"
+                ),
+            ));
+        }
+        if u32::from_le_bytes(number(&header, HEADER_BYTES.saturating_sub(4))) != checksum(&header) {
+            return Err(invalid(format!("overlay {name}: the header's checksum is wrong")));
+        }
+        let base = BaseState {
+            size_bytes: u64::from_le_bytes(number(&header, 16)),
+            changed_seconds: i64::from_le_bytes(number(&header, 24)),
+            changed_nanoseconds: u32::from_le_bytes(number(&header, 32)),
+        };
+        let state = match u32::from_le_bytes(number(&header, 36)) {
+            0 => State::InUse,
+            1 => State::BeingApplied,
+            other => return Err(invalid(format!("overlay {name}: state {other} is unknown"))),
+        };
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            base,
+            state,
+            data_start: data_start(base.size_bytes),
+        })
+    }
+
+    fn write_header(&self) -> io::Result<()> {
+        let mut header = [0; HEADER_BYTES];
+        put(&mut header, 0, MAGIC);
+        put(&mut header, 8, &VERSION.to_le_bytes());
+        put(
+            &mut header,
+            12,
+            &u32::try_from(BLOCK_BYTES).unwrap_or(0).to_le_bytes(),
+        );
+        put(&mut header, 16, &self.base.size_bytes.to_le_bytes());
+        put(&mut header, 24, &self.base.changed_seconds.to_le_bytes());
+        put(&mut header, 32, &self.base.changed_nanoseconds.to_le_bytes());
+        put(
+            &mut header,
+            36,
+            &u32::from(self.state == State::BeingApplied).to_le_bytes(),
+        );
+        let checksum = checksum(&header);
+        put(
+            &mut header,
+            HEADER_BYTES.saturating_sub(4),
+            &checksum.to_le_bytes(),
+        );
+        self.file.write_all_at(&header, 0)
+    }
+
+    /// Says in the file that it is on its way into the base.
+    pub(super) fn begin_to_apply(&mut self) -> io::Result<()> {
+        self.state = State::BeingApplied;
+        self.write_header()?;
+        self.sync()
+    }
+
+    /// Deletes the file.
+    pub(super) fn remove(self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+
+    pub(super) fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(bytes, self.data_start.saturating_add(at))
+    }
+
+    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, self.data_start.saturating_add(at))
+    }
+
+    pub(super) fn zero(&self, at: u64, length: u64) -> io::Result<()> {
+        if crate::file::punch_hole(&self.file, self.data_start.saturating_add(at), length)? {
+            return Ok(());
+        }
+        let zeros = vec![0; 65536];
+        let mut done = 0_u64;
+        while done < length {
+            let count = length.saturating_sub(done).min(byte_length(zeros.len()));
+            let part = usize::try_from(count).ok().and_then(|count| zeros.get(..count));
+            self.write(at.saturating_add(done), part.unwrap_or_default())?;
+            done = done.saturating_add(count);
+        }
+        Ok(())
+    }
+
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    /// The map as it is in the file. Only what was ever written of it is read.
+    pub(super) fn load_map(&self) -> io::Result<Map> {
+        let mut map = Map::default();
+        let end = MAP_START.saturating_add(map_bytes(self.base.size_bytes));
+        let mut position = MAP_START;
+        while position < end {
+            position = match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(position)) {
+                Ok(data) => data,
+                // No more data; or a file system that does not tell, where all of it is read.
+                Err(rustix::io::Errno::NXIO) => break,
+                Err(_) => position,
+            };
+            let page = position
+                .saturating_sub(MAP_START)
+                .checked_div(byte_length(MAP_PAGE))
+                .unwrap_or(0);
+            position = MAP_START.saturating_add(page.saturating_mul(byte_length(MAP_PAGE)));
+            if position >= end {
+                break;
+            }
+            let mut bytes = vec![0; MAP_PAGE];
+            self.file.read_exact_at(&mut bytes, position)?;
+            if bytes.iter().any(|byte| *byte != 0) {
+                map.pages.insert(page, bytes);
+            }
+            position = position.saturating_add(byte_length(MAP_PAGE));
+        }
+        Ok(map)
+    }
+
+    /// Writes parts of the map.
+    pub(super) fn write_map(&self, pages: &BTreeMap<u64, Vec<u8>>) -> io::Result<()> {
+        for (page, bytes) in pages {
+            let at = MAP_START.saturating_add(page.saturating_mul(byte_length(MAP_PAGE)));
+            self.file.write_all_at(bytes, at)?;
+        }
+        Ok(())
+    }
+}
+
+/// Exclusive for who writes, shared for who reads.
+fn lock(file: &File, path: &Path, writable: bool) -> io::Result<()> {
+    let operation = if writable {
+        FlockOperation::NonBlockingLockExclusive
+    } else {
+        FlockOperation::NonBlockingLockShared
+    };
+    match rustix::fs::flock(file, operation) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            format!(
+                "overlay {} is in use by another process; wait until that is done",
+                path.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+const fn map_bytes(base_bytes: u64) -> u64 {
+    let blocks = base_bytes.div_ceil(BLOCK_BYTES);
+    blocks.div_ceil(BLOCKS_PER_PAGE).saturating_mul(MAP_PAGE as u64)
+}
+
+const fn data_start(base_bytes: u64) -> u64 {
+    let end = MAP_START.saturating_add(map_bytes(base_bytes));
+    end.div_ceil(1 << 20).saturating_mul(1 << 20)
+}
+
+/// Which blocks a side file has, and which parts of that are not in the file yet. Memory goes with what was changed.
+#[derive(Debug, Default)]
+pub(super) struct Map {
+    pages: BTreeMap<u64, Vec<u8>>,
+    dirty: BTreeSet<u64>,
+}
+
+impl Map {
+    fn place(block: u64) -> (u64, usize, u8) {
+        let within = block.checked_rem(BLOCKS_PER_PAGE).unwrap_or(0);
+        let byte = usize::try_from(within >> 3).unwrap_or(0);
+        (
+            block.checked_div(BLOCKS_PER_PAGE).unwrap_or(0),
+            byte,
+            1 << (within & 7),
+        )
+    }
+
+    pub(super) fn has(&self, block: u64) -> bool {
+        let (page, byte, bit) = Self::place(block);
+        let byte = self.pages.get(&page).and_then(|page| page.get(byte));
+        byte.is_some_and(|byte| byte & bit != 0)
+    }
+
+    pub(super) fn add(&mut self, blocks: Range<u64>) {
+        for block in blocks {
+            let (page, byte, bit) = Self::place(block);
+            let bytes = self.pages.entry(page).or_insert_with(|| vec![0; MAP_PAGE]);
+            if let Some(byte) = bytes.get_mut(byte)
+                && *byte & bit == 0
+            {
+                *byte |= bit;
+                self.dirty.insert(page);
+            }
+        }
+    }
+
+    /// The parts that changed since the last time.
+    pub(super) fn take_dirty(&mut self) -> BTreeMap<u64, Vec<u8>> {
+        let dirty = std::mem::take(&mut self.dirty);
+        let page = |number| Some((number, self.pages.get(&number)?.clone()));
+        dirty.into_iter().filter_map(page).collect()
+    }
+
+    /// Takes parts back that could not be written.
+    pub(super) fn give_back(&mut self, pages: BTreeMap<u64, Vec<u8>>) {
+        self.dirty.extend(pages.into_keys());
+    }
+
+    /// The blocks in the file, in ascending runs of at most `most` blocks.
+    pub(super) fn runs(&self, most: u64) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for (page, bytes) in &self.pages {
+            let first = page.saturating_mul(BLOCKS_PER_PAGE);
+            for (byte, value) in (0_u64..).zip(bytes) {
+                for bit in
+                    (0..8_u64).filter(|bit| value.wrapping_shr(u32::try_from(*bit).unwrap_or(0)) & 1 == 1)
+                {
+                    let block = first.saturating_add(byte.saturating_mul(8)).saturating_add(bit);
+                    match runs.last_mut() {
+                        Some(last) if last.end == block && block.saturating_sub(last.start) < most => {
+                            last.end = block.saturating_add(1);
+                        }
+                        _ => runs.push(block..block.saturating_add(1)),
+                    }
+                }
+            }
+        }
+        runs
+    }
+}

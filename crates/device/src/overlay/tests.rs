@@ -1,0 +1,207 @@
+//! Overlays against a byte vector, over bases that must not change.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::device::{Device, OpenOptions};
+use crate::partition::Offset;
+
+const SIZE: usize = 300_000;
+
+fn base() -> (tempfile::TempDir, Vec<u8>) {
+    let folder = tempfile::tempdir_in(std::env::temp_dir()).unwrap();
+    let bytes: Vec<u8> = (0..SIZE as u32)
+        .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    let mut file = std::fs::File::create(folder.path().join("base")).unwrap();
+    file.write_all(&bytes).unwrap();
+    (folder, bytes)
+}
+
+fn options(folder: &Path, write: bool) -> OpenOptions {
+    OpenOptions {
+        write,
+        overlay: Some(folder.join("side")),
+        ..OpenOptions::default()
+    }
+}
+
+fn open(folder: &Path, write: bool) -> Result<Device, crate::IoError> {
+    Device::open(folder.join("base"), &options(folder, write))
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(usize, Vec<u8>),
+    Zero(usize, usize),
+    Reopen,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let range = (0..SIZE, 1..20_000_usize, any::<bool>()).prop_map(|(at, length, blocks)| {
+        let (at, length) = if blocks {
+            (at / 4096 * 4096, length.next_multiple_of(4096))
+        } else {
+            (at, length)
+        };
+        (at, length.min(SIZE - at))
+    });
+    prop_oneof![
+        4 => (range.clone(), any::<u8>()).prop_map(|((at, length), byte)| Step::Write(at, vec![byte; length])),
+        1 => range.prop_map(|(at, length)| Step::Zero(at, length)),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn an_overlay_holds_what_was_written_and_the_base_stays(steps in proptest::collection::vec(step(), 1..20)) {
+        let (folder, original) = base();
+        let mut model = original.clone();
+        let mut device = open(folder.path(), true).unwrap();
+        for step in &steps {
+            match step {
+                Step::Write(at, bytes) => {
+                    device.write(*at as u64, bytes).unwrap();
+                    model[*at..*at + bytes.len()].copy_from_slice(bytes);
+                }
+                Step::Zero(at, length) => {
+                    device.zero(*at as u64, *length as u64).unwrap();
+                    model[*at..*at + *length].fill(0);
+                }
+                Step::Reopen => {
+                    device.flush().unwrap();
+                    drop(device);
+                    device = open(folder.path(), true).unwrap();
+                }
+            }
+            prop_assert!(device.read(0, SIZE).unwrap()[..] == model[..]);
+        }
+        device.flush().unwrap();
+        drop(device);
+        prop_assert!(std::fs::read(folder.path().join("base")).unwrap() == original);
+        prop_assert!(open(folder.path(), false).unwrap().read(0, SIZE).unwrap()[..] == model[..]);
+        apply(folder.path().join("side"), folder.path().join("base"), &OpenOptions::default()).unwrap();
+        prop_assert!(std::fs::read(folder.path().join("base")).unwrap() == model);
+        prop_assert!(!folder.path().join("side").exists());
+    }
+}
+
+#[test]
+fn what_was_not_flushed_may_be_lost_but_nothing_else() {
+    let (folder, original) = base();
+    let device = open(folder.path(), true).unwrap();
+    device.write(0, &[1; 8192]).unwrap();
+    device.flush().unwrap();
+    device.write(8192, &[2; 4096]).unwrap();
+    drop(device);
+    let found = open(folder.path(), false).unwrap().read(0, 16384).unwrap();
+    assert_eq!(found[..8192], [1; 8192]);
+    assert!(found[8192..12288] == [2; 4096] || found[8192..12288] == original[8192..12288]);
+    assert_eq!(found[12288..], original[12288..16384]);
+}
+
+#[test]
+fn side_files_are_sparse_and_shared_with_nobody() {
+    use std::os::unix::fs::MetadataExt;
+    let (folder, _) = base();
+    std::fs::File::options()
+        .write(true)
+        .open(folder.path().join("base"))
+        .unwrap()
+        .set_len(1 << 40)
+        .unwrap();
+    let device = open(folder.path(), true).unwrap();
+    device.write(700 << 30, &vec![1; 65536]).unwrap();
+    device.flush().unwrap();
+    let error = open(folder.path(), true).unwrap_err();
+    assert!(error.to_string().contains("in use by another process"), "{error}");
+    assert!(std::fs::metadata(folder.path().join("side")).unwrap().blocks() * 512 < 1 << 20);
+    drop(device);
+    assert_eq!(
+        open(folder.path(), false).unwrap().read(700 << 30, 1).unwrap()[0],
+        1
+    );
+}
+
+#[test]
+fn other_bases_and_other_files_are_refused() {
+    let (folder, _) = base();
+    let missing = open(folder.path(), false).unwrap_err();
+    assert_eq!(missing.kind, io::ErrorKind::NotFound);
+    open(folder.path(), true).unwrap().flush().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let mut file = std::fs::File::options()
+        .write(true)
+        .open(folder.path().join("base"))
+        .unwrap();
+    file.write_all(b"changed").unwrap();
+    drop(file);
+    for error in [
+        open(folder.path(), true).unwrap_err(),
+        apply(
+            folder.path().join("side"),
+            folder.path().join("base"),
+            &OpenOptions::default(),
+        )
+        .unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("state"), "{error}");
+    }
+    for bytes in [&b"x"[..], &[0; 8192], b"BUTTROVL"] {
+        std::fs::write(folder.path().join("side"), bytes).unwrap();
+        let error = open(folder.path(), true).unwrap_err();
+        assert!(error.to_string().contains("not an overlay"), "{error}");
+    }
+}
+
+#[test]
+fn applying_that_was_interrupted_is_finished_and_nothing_else_allowed() {
+    let (folder, mut model) = base();
+    let device = open(folder.path(), true).unwrap();
+    device.write(5000, &[9; 10_000]).unwrap();
+    model[5000..15_000].fill(9);
+    device.flush().unwrap();
+    drop(device);
+    let mut side = SideFile::open_to_apply(&folder.path().join("side")).unwrap();
+    side.begin_to_apply().unwrap();
+    drop(side);
+    // A part of it has arrived.
+    let file = std::fs::File::options()
+        .write(true)
+        .open(folder.path().join("base"))
+        .unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &model[4096..8192], 4096).unwrap();
+    drop(file);
+    let error = open(folder.path(), false).unwrap_err();
+    assert!(error.to_string().contains("being applied"), "{error}");
+    let applied = apply(
+        folder.path().join("side"),
+        folder.path().join("base"),
+        &OpenOptions::default(),
+    )
+    .unwrap();
+    assert_eq!(applied.bytes, 12_288);
+    assert!(std::fs::read(folder.path().join("base")).unwrap() == model);
+}
+
+#[test]
+fn overlays_lie_below_partitions() {
+    let (folder, model) = base();
+    let inside = OpenOptions {
+        partition: Offset::Bytes(8192),
+        ..options(folder.path(), true)
+    };
+    let device = Device::open(folder.path().join("base"), &inside).unwrap();
+    device.write(0, &[3; 100]).unwrap();
+    device.flush().unwrap();
+    drop(device);
+    let found = open(folder.path(), false).unwrap().read(8000, 400).unwrap();
+    assert_eq!(found[..192], model[8000..8192]);
+    assert_eq!(found[192..292], [3; 100]);
+    assert_eq!(found[292..], model[8292..8400]);
+}
