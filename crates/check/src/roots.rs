@@ -72,7 +72,7 @@ impl Root {
 /// All trees: the root and chunk trees, then those with root items, in order of keys.
 pub(crate) fn gather(check: &Check<'_>) -> Result<Vec<Root>> {
     let mut roots = vec![
-        Root::of_superblock(*check.filesystem.root_tree().root()),
+        Root::of_superblock(root_of_roots(check)),
         Root::of_superblock(chunk_root(check)),
     ];
     let root_tree = check.tree(TreeId::ROOT, &roots);
@@ -105,6 +105,22 @@ pub(crate) fn gather(check: &Check<'_>) -> Result<Vec<Root>> {
     }
     require(check, &roots);
     Ok(roots)
+}
+
+/// Where the root tree begins on disk: as the volume was opened, which may be by a backup root; where a transaction
+/// holds the tree in memory, as the superblock says.
+fn root_of_roots(check: &Check<'_>) -> RootPointer {
+    let tree = check.filesystem.root_tree();
+    if !tree.is_in_memory() {
+        return *tree.root();
+    }
+    let superblock = check.superblock();
+    RootPointer {
+        tree: TreeId::ROOT,
+        logical: superblock.root,
+        generation: superblock.generation,
+        level: superblock.root_level,
+    }
 }
 
 /// Where the chunk tree begins.

@@ -189,17 +189,20 @@ fn differences(copy: &Superblock, expected: &Superblock) -> Vec<(&'static str, u
 }
 
 fn compare_device_items(check: &Check<'_>, superblock: &DeviceItem, item: &DeviceItem) {
-    let fields = [
-        ("total_bytes", superblock.total_bytes, item.total_bytes),
-        ("bytes_used", superblock.bytes_used, item.bytes_used),
-    ];
-    for (field, superblock, stored) in fields {
+    let fields = |item: &DeviceItem| {
+        [
+            ("total_bytes", item.total_bytes.to_string()),
+            ("bytes_used", item.bytes_used.to_string()),
+            ("fsid", item.fsid.to_string()),
+        ]
+    };
+    for ((field, superblock), (_, stored)) in fields(superblock).into_iter().zip(fields(item)) {
         if superblock != stored {
             check.find(Finding::DeviceItemDiffers {
                 device: item.device,
                 field,
-                superblock: superblock.get(),
-                item: stored.get(),
+                superblock,
+                item: stored,
             });
         }
     }

@@ -12,13 +12,15 @@
 //! - [`items`], [`blocks`], [`compressed`], [`partitions`], [`streams`]: the targets of single structures;
 //! - [`views`]: the target of looking into streams;
 //! - [`image`]: the target of whole volumes, read by the library; [`command`]: by the command;
-//! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them;
+//! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them; [`editor`]: one change, at a
+//!   place that is known;
 //! - [`seeds`]: inputs to begin with, cut out of those volumes; [`corpus`]: inputs kept in one file.
 
 pub mod blocks;
 pub mod command;
 pub mod compressed;
 pub mod corpus;
+pub mod editor;
 pub mod image;
 pub mod input;
 pub mod items;

@@ -132,11 +132,12 @@ impl SeedVolume {
 }
 
 /// A device of a seed volume with changes on top. Read-only from outside.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Overlay {
     name: String,
     below: Arc<SeedDevice>,
     changed: HashMap<u64, Block>,
+    size_bytes: u64,
 }
 
 impl Overlay {
@@ -145,15 +146,21 @@ impl Overlay {
     pub fn new(name: String, below: Arc<SeedDevice>) -> Self {
         Self {
             name,
+            size_bytes: below.size_bytes,
             below,
             changed: HashMap::new(),
         }
     }
 
+    /// Makes the device smaller.
+    pub fn cut(&mut self, size_bytes: u64) {
+        self.size_bytes = self.size_bytes.min(size_bytes);
+    }
+
     /// The device's size.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        self.below.size_bytes
+        self.size_bytes
     }
 
     /// `length` bytes from `offset`, changes included.
@@ -177,7 +184,7 @@ impl Overlay {
 
     /// Changes the bytes from `offset` on; what lies past the end is dropped.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
-        for (byte, at) in bytes.iter().zip(offset..self.below.size_bytes) {
+        for (byte, at) in bytes.iter().zip(offset..self.size_bytes) {
             let number = at / BLOCK_BYTES as u64;
             let below = &self.below;
             let block = self.changed.entry(number).or_insert_with(|| {
@@ -219,7 +226,7 @@ impl Backend for Overlay {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.below.size_bytes
+        self.size_bytes
     }
 
     fn is_writable(&self) -> bool {
@@ -230,7 +237,7 @@ impl Backend for Overlay {
         let mut at = offset_bytes;
         for buffer in buffers {
             let end = at.checked_add(buffer.len() as u64);
-            if end.is_none_or(|end| end > self.below.size_bytes) {
+            if end.is_none_or(|end| end > self.size_bytes) {
                 return Err(Error::new(ErrorKind::UnexpectedEof, "past the end"));
             }
             copy_out(at, buffer, |number| self.block(number));

@@ -69,9 +69,9 @@ findings! {
         /// The field.
         field: &'static str,
         /// In its superblock.
-        superblock: u64,
+        superblock: String,
         /// In the chunk tree.
-        item: u64,
+        item: String,
     } "device {device}: {field} is {superblock} in its superblock and {item} in the chunk tree"
 
     /// The superblock counts devices wrongly.

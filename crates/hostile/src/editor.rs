@@ -1,0 +1,284 @@
+//! Edits of a seed volume at places that are known: one item, one block, the superblocks; checksums are mended.
+//!
+//! Where [`crate::mutation`] changes anything anywhere, an [`Editor`] plants one damage for a test that knows what must
+//! follow from it. A leaf keeps its place and its neighbours: an edit changes, adds or removes items as far as they
+//! fit, and must leave its first key alone, which the block above names.
+
+use crate::blocks::{mend_checksum, mend_superblock};
+use crate::mutation::Aims;
+use crate::seed_volume::Overlay;
+use buttress_device::{Device, Engine};
+use buttress_format::node::edit::LeafEdit;
+use buttress_format::{
+    ByteCount, ChecksumType, ItemType, Key, Logical, ObjectId, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
+    TreeBlock, TreeId,
+};
+use buttress_fs::{Filesystem, OpenOptions};
+use buttress_tree::ReadAhead;
+use buttress_volume::MappingContent;
+use std::sync::Arc;
+
+/// A seed volume that is being edited.
+#[derive(Clone, Debug)]
+pub struct Editor {
+    devices: Vec<Overlay>,
+    checksum_type: ChecksumType,
+    node_bytes: usize,
+}
+
+impl Editor {
+    /// The volume as it was made.
+    #[must_use]
+    pub fn new(aims: &Aims) -> Self {
+        let devices = aims.volume.devices.iter().enumerate();
+        Self {
+            devices: devices
+                .map(|(index, device)| Overlay::new(format!("device-{index}"), Arc::clone(device)))
+                .collect(),
+            checksum_type: aims.checksum_type,
+            node_bytes: aims.node_bytes,
+        }
+    }
+
+    /// The devices as they are now.
+    #[must_use]
+    pub fn devices(&self) -> &[Overlay] {
+        &self.devices
+    }
+
+    /// Opens the volume as it is now, whatever is missing from it.
+    ///
+    /// # Panics
+    /// When it does not open.
+    #[must_use]
+    pub fn open(&self) -> Filesystem {
+        let devices = self.devices.iter().cloned();
+        let devices = devices
+            .map(|device| Device::with_backend(Arc::new(device), Engine::Inline))
+            .collect();
+        OpenOptions::new(devices)
+            .cache(ByteCount::new(4 << 20))
+            .degraded(true)
+            .for_inspection(true)
+            .open()
+            .expect("a volume that is edited opens")
+    }
+
+    /// Takes a device away.
+    pub fn remove_device(&mut self, index: usize) {
+        self.devices.remove(index);
+    }
+
+    /// Cuts a device short.
+    pub fn cut_device(&mut self, index: usize, size_bytes: u64) {
+        self.devices[index].cut(size_bytes);
+    }
+
+    /// Changes the leaf of `tree` in which `key` lies, or would. The slot is that of the key, or else of the next one.
+    ///
+    /// # Panics
+    /// When there is no such leaf.
+    pub fn leaf(
+        &mut self,
+        tree: TreeId,
+        key: &Key,
+        change: impl FnOnce(&mut LeafEdit<'_>, Result<usize, usize>),
+    ) {
+        let filesystem = self.open();
+        let mut cursor = filesystem
+            .tree(tree)
+            .expect("the tree is there")
+            .cursor(ReadAhead::None);
+        cursor.seek_at_or_before(key).expect("the tree can be read");
+        let block = cursor.current_leaf().expect("the tree has a leaf").clone();
+        let slot = block.search(key);
+        self.block(&filesystem, block, |block| {
+            block.edit_leaf(|leaf| change(leaf, slot));
+        });
+    }
+
+    /// Changes the data of the item under `key`.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn data(&mut self, tree: TreeId, key: &Key, change: impl FnOnce(&mut [u8])) {
+        self.leaf(tree, key, |leaf, slot| {
+            let slot = slot.unwrap_or_else(|_| panic!("tree {tree} has no {key}"));
+            change(leaf.data_mut(slot).expect("the item is there"));
+        });
+    }
+
+    /// Removes the item under `key`.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn remove(&mut self, tree: TreeId, key: &Key) {
+        self.leaf(tree, key, |leaf, slot| {
+            let slot = slot.unwrap_or_else(|_| panic!("tree {tree} has no {key}"));
+            assert!(leaf.remove(slot..slot + 1));
+        });
+    }
+
+    /// Adds an item.
+    ///
+    /// # Panics
+    /// When it is there, or does not fit.
+    pub fn insert(&mut self, tree: TreeId, key: &Key, data: &[u8]) {
+        self.leaf(tree, key, |leaf, slot| {
+            let slot = slot.expect_err("the item is not there yet");
+            leaf.insert(slot, key, data.len())
+                .expect("the item fits")
+                .copy_from_slice(data);
+        });
+    }
+
+    /// Puts other data under `key`, of any size.
+    pub fn replace(&mut self, tree: TreeId, key: &Key, data: &[u8]) {
+        self.leaf(tree, key, |leaf, slot| {
+            let slot = slot.unwrap_or_else(|_| panic!("tree {tree} has no {key}"));
+            assert!(leaf.resize(slot, data.len()), "it does not fit");
+            leaf.data_mut(slot)
+                .expect("the item is there")
+                .copy_from_slice(data);
+        });
+    }
+
+    /// Changes a tree block in all its copies.
+    fn block(&mut self, filesystem: &Filesystem, mut block: TreeBlock, change: impl FnOnce(&mut TreeBlock)) {
+        let logical = block.logical();
+        change(&mut block);
+        // An edit keeps the number of items beside the bytes until the block is sealed.
+        let mut bytes = block.bytes().to_vec();
+        bytes[96..100].copy_from_slice(&block.header().item_count.to_le_bytes());
+        mend_checksum(&mut bytes, self.checksum_type);
+        self.write(filesystem, logical, &bytes, None);
+    }
+
+    /// Writes bytes at an address: to all copies, or to one of them, counted from 0. Nothing is mended.
+    ///
+    /// # Panics
+    /// When nothing is mapped there.
+    pub fn write(&mut self, filesystem: &Filesystem, logical: Logical, bytes: &[u8], copy: Option<usize>) {
+        let length = ByteCount::of(bytes.len());
+        let mappings = filesystem.volume().map(logical, length).expect("it is mapped");
+        let data = mappings
+            .iter()
+            .filter(|mapping| matches!(mapping.content, MappingContent::Data { .. }));
+        for (number, mapping) in data.enumerate() {
+            if copy.is_some_and(|copy| copy != number) {
+                continue;
+            }
+            let from = usize::try_from(mapping.logical.get() - logical.get()).unwrap_or(0);
+            let part = mapping.length.to_usize().unwrap_or(0);
+            let device = usize::try_from(mapping.device.get() - 1).unwrap_or(0);
+            self.devices[device].write(mapping.physical.get(), &bytes[from..from + part]);
+        }
+    }
+
+    /// Changes superblocks: those of one device or of all, copies included unless `primary_only`.
+    pub fn superblocks(
+        &mut self,
+        device: Option<usize>,
+        which: impl Fn(u64) -> bool,
+        change: impl Fn(&mut [u8]),
+    ) {
+        for (index, overlay) in self.devices.iter_mut().enumerate() {
+            if device.is_some_and(|device| device != index) {
+                continue;
+            }
+            for offset in SUPERBLOCK_OFFSETS.map(|offset| offset.get()) {
+                if which(offset) && offset + SUPERBLOCK_BYTES as u64 <= overlay.size_bytes() {
+                    let mut bytes = overlay.read(offset, SUPERBLOCK_BYTES);
+                    change(&mut bytes);
+                    mend_superblock(&mut bytes, offset);
+                    overlay.write(offset, &bytes);
+                }
+            }
+        }
+    }
+
+    /// Writes bytes to a device; nothing is mended.
+    pub fn write_raw(&mut self, device: usize, offset: u64, bytes: &[u8]) {
+        self.devices[device].write(offset, bytes);
+    }
+
+    /// The keys of a tree with their data, in order.
+    ///
+    /// # Panics
+    /// When it cannot be read.
+    #[must_use]
+    pub fn items(&self, tree: TreeId) -> Vec<(Key, Vec<u8>)> {
+        let tree = self.open().tree(tree).expect("the tree is there");
+        tree.range(.., ReadAhead::None)
+            .map(|item| {
+                let item = item.expect("the tree can be read");
+                (item.key(), item.data().to_vec())
+            })
+            .collect()
+    }
+
+    /// The first item of a type that is wanted.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn find(
+        &self,
+        tree: TreeId,
+        item_type: ItemType,
+        wanted: impl Fn(&Key, &[u8]) -> bool,
+    ) -> (Key, Vec<u8>) {
+        self.items(tree)
+            .into_iter()
+            .find(|(key, data)| key.item_type == item_type && wanted(key, data))
+            .unwrap_or_else(|| panic!("tree {tree} has no such {item_type}"))
+    }
+
+    /// Whether `key` is the first of a leaf, which the block above names.
+    ///
+    /// # Panics
+    /// When the tree cannot be read.
+    #[must_use]
+    pub fn leads_a_leaf(&self, tree: TreeId, key: &Key) -> bool {
+        let tree = self.open().tree(tree).expect("the tree is there");
+        let mut cursor = tree.cursor(ReadAhead::None);
+        cursor.seek_at_or_before(key).expect("the tree can be read");
+        cursor.current_slot() == Some(0)
+    }
+
+    /// Neighbouring leaves of a tree: the last key of one and the first of the next.
+    #[must_use]
+    pub fn borders(&self, tree: TreeId) -> Vec<(Key, Key)> {
+        let tree = self.open().tree(tree).expect("the tree is there");
+        let mut leaves = tree.leaves(.., ReadAhead::None);
+        let mut borders = Vec::new();
+        let mut last: Option<Key> = None;
+        while let Ok(Some(leaf)) = leaves.next() {
+            let count = leaf.block.item_count();
+            let first = leaf.block.key(0).expect("a leaf has items");
+            borders.extend(last.map(|last| (last, first)));
+            last = leaf.block.key(count - 1);
+        }
+        borders
+    }
+
+    /// The size of a tree block.
+    #[must_use]
+    pub const fn node_bytes(&self) -> usize {
+        self.node_bytes
+    }
+}
+
+/// A number in an item: adds to it.
+pub fn add(data: &mut [u8], at: usize, more: i64) {
+    let mut number = [0; 8];
+    number.copy_from_slice(&data[at..at + 8]);
+    let number = u64::from_le_bytes(number).wrapping_add_signed(more);
+    data[at..at + 8].copy_from_slice(&number.to_le_bytes());
+}
+
+/// A key by its numbers.
+#[must_use]
+pub const fn key(objectid: u64, item_type: ItemType, offset: u64) -> Key {
+    Key::new(ObjectId::new(objectid), item_type, offset)
+}

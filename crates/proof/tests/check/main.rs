@@ -1,0 +1,72 @@
+//! The check against the kernel's volumes and against `btrfs check`.
+//!
+//! - [`clean`]: volumes of every profile, checksum, block size and feature, aged by seeded histories, snapshots,
+//!   deletions and balances: nothing is found;
+//! - [`states`]: what a running kernel leaves behind is said, and is no damage;
+//! - [`damage`]: random damage: what `btrfs check` reports, ours reports.
+
+mod clean;
+mod damage;
+mod states;
+
+use anyhow::{Result, ensure};
+use buttress::check::{Options, Report, check};
+use buttress::{Device, DeviceOptions, Filesystem, OpenOptions, Progress};
+use buttress_oracle::tools;
+use buttress_proof::harness::{Case, Outcome, run};
+use std::path::PathBuf;
+
+/// Opens the volume on these images for a check.
+fn open(images: &[PathBuf]) -> Result<Filesystem> {
+    let devices = images
+        .iter()
+        .map(|image| Ok(Device::open(image, &DeviceOptions::default())?))
+        .collect::<Result<Vec<_>>>()?;
+    Ok(OpenOptions::new(devices).for_inspection(true).open()?)
+}
+
+/// Checks the volume on these images, all data included.
+fn report(images: &[PathBuf]) -> Result<Report> {
+    let options = Options {
+        data_checksums: true,
+        ..Options::default()
+    };
+    Ok(check(&open(images)?, &options, &Progress::new())?)
+}
+
+fn text(report: &Report) -> String {
+    let findings = report.findings.iter().map(|reported| {
+        let finding = &reported.finding;
+        format!("{}: {finding}\n", finding.code())
+    });
+    let notes = report.notes.iter().map(|note| format!("note: {note}\n"));
+    findings.take(40).chain(notes).collect()
+}
+
+/// Fails unless nothing is found.
+fn expect_clean(images: &[PathBuf]) -> Result<Report> {
+    let report = report(images)?;
+    ensure!(report.is_clean(), "{}", text(&report));
+    Ok(report)
+}
+
+/// A case that needs the kernel, and this version of btrfs-progs.
+fn case(name: String, progs: (u32, u32), body: impl Fn() -> Result<()> + Send + Sync + 'static) -> Case {
+    Case::new(name, move || {
+        if let Some(reason) = tools::kernel_missing() {
+            return Ok(Outcome::Skipped(reason));
+        }
+        let have = tools::newest_version();
+        if have < progs {
+            let reason = format!("needs btrfs-progs {}.{} or later", progs.0, progs.1);
+            return Ok(Outcome::Skipped(reason));
+        }
+        body()?;
+        Ok(Outcome::Passed)
+    })
+}
+
+fn main() -> std::process::ExitCode {
+    let cases = clean::cases().into_iter();
+    run(cases.chain(states::cases()).chain(damage::cases()).collect())
+}
