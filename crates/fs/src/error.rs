@@ -217,6 +217,14 @@ pub enum Error {
         /// The rule.
         why: &'static str,
     },
+    /// A rule on what inodes of one kind can have forbids it.
+    #[error("{location}: access denied: {why}")]
+    AccessDenied {
+        /// What was to be changed.
+        location: Location,
+        /// The rule.
+        why: &'static str,
+    },
     /// The subvolume is read-only.
     #[error("subvolume {subvolume} is read-only")]
     ReadOnlySubvolume {
@@ -317,6 +325,7 @@ mod number {
     pub(super) const EIO: i32 = 5;
     pub(super) const EEXIST: i32 = 17;
     pub(super) const EXDEV: i32 = 18;
+    pub(super) const EACCES: i32 = 13;
     pub(super) const ENOTEMPTY: i32 = 39;
     pub(super) const ENODATA: i32 = 61;
     pub(super) const EOVERFLOW: i32 = 75;
@@ -372,6 +381,7 @@ impl Error {
             Self::NotEmpty { .. } => number::ENOTEMPTY,
             Self::CrossesSubvolumes => number::EXDEV,
             Self::NotPermitted { .. } => number::EPERM,
+            Self::AccessDenied { .. } => number::EACCES,
             Self::ReadOnlySubvolume { .. } => number::EROFS,
             Self::AttributeNotFound { .. } => number::ENODATA,
             Self::AttributesUnsupported { .. } => number::EOPNOTSUPP,

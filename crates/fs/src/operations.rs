@@ -28,6 +28,8 @@
 //! There are none: a caller of this library may do what root may. What holds for root, too, is enforced: read-only
 //! subvolumes, immutable and append-only inodes.
 //!
+//! Where several things are wrong, the error is the one that the kernel's calls would end with.
+//!
 //! Times, sizes, link counts, change counters and the order of names are kept as the kernel keeps them.
 
 pub mod acl;
@@ -174,9 +176,8 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// The directory's inode, when names may be added to it.
+    /// The inode of a directory that is still there.
     pub(super) fn require_directory(&mut self, directory: Location) -> Result<InodeItem> {
-        self.require_writable(directory)?;
         let item = self.inode(directory)?;
         if item.kind() != FileKind::Directory {
             return Err(Error::NotADirectory {
@@ -186,25 +187,30 @@ impl Operation<'_> {
         if item.nlink == 0 {
             return Err(Error::InodeNotFound { location: directory });
         }
+        Ok(item)
+    }
+
+    /// Refuses directories to which no names can be added.
+    pub(super) fn require_adding(&mut self, directory: Location, item: &InodeItem) -> Result<()> {
         if item.flags.contains(InodeFlags::IMMUTABLE) {
             return Err(Error::NotPermitted {
                 location: directory,
                 why: "it is immutable",
             });
         }
-        Ok(item)
+        self.require_writable(directory)
     }
 
-    /// The directory's inode, when names may be taken from it.
-    pub(super) fn require_removing_directory(&mut self, directory: Location) -> Result<InodeItem> {
-        let item = self.require_directory(directory)?;
+    /// Refuses directories from which no names can be taken.
+    pub(super) fn require_removing(&mut self, directory: Location, item: &InodeItem) -> Result<()> {
+        self.require_adding(directory, item)?;
         if item.flags.contains(InodeFlags::APPEND) {
             return Err(Error::NotPermitted {
                 location: directory,
                 why: "names can only be added to it",
             });
         }
-        Ok(item)
+        Ok(())
     }
 
     /// Refuses inodes that must keep their names and attributes.

@@ -69,7 +69,7 @@ impl Tag {
     }
 }
 
-/// An access control list that is in order: one owner, owning group and other; a mask wherever users or groups are
+/// An access control list. In order, it has one owner, owning group and other; a mask wherever users or groups are
 /// named; entries in the order of their tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
@@ -84,7 +84,7 @@ impl Acl {
     /// The list in an attribute's value; `None` for a value without entries, which stands for no list.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a value that is no list, or one that is not in order.
+    /// [`Error::Invalid`] for a value that is no list. Whether it is in order, [`Acl::check`] says.
     pub fn parse(value: &[u8]) -> Result<Option<Self>> {
         let Some((version, rest)) = value.split_first_chunk::<HEADER_BYTES>() else {
             return Err(invalid("an access control list that ends inside its version"));
@@ -109,12 +109,14 @@ impl Acl {
         if entries.is_empty() {
             return Ok(None);
         }
-        let list = Self { entries };
-        list.check()?;
-        Ok(Some(list))
+        Ok(Some(Self { entries }))
     }
 
-    fn check(&self) -> Result<()> {
+    /// Checks that the list is in order.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it is not.
+    pub fn check(&self) -> Result<()> {
         let is_rising = self.entries.is_sorted_by_key(|(tag, _)| tag.number());
         let count = |wanted: u16| {
             self.entries
@@ -259,7 +261,7 @@ mod tests {
     #[test]
     fn what_is_not_in_order_is_refused() {
         let minimal = [(Tag::Owner, 7), (Tag::OwningGroup, 5), (Tag::Other, 1)];
-        assert!(Acl::parse(&list(&minimal).encode()).is_ok());
+        assert!(list(&minimal).check().is_ok());
         let swapped = [(Tag::OwningGroup, 5), (Tag::Owner, 7), (Tag::Other, 1)];
         let without_mask = [
             (Tag::Owner, 7),
@@ -269,7 +271,8 @@ mod tests {
         ];
         let wide = [(Tag::Owner, 8), (Tag::OwningGroup, 5), (Tag::Other, 1)];
         for entries in [&minimal[1..], &swapped, &without_mask, &wide] {
-            assert!(Acl::parse(&list(entries).encode()).is_err(), "{entries:?}");
+            let parsed = Acl::parse(&list(entries).encode()).unwrap().unwrap();
+            assert!(parsed.check().is_err(), "{entries:?}");
         }
         for value in [&b""[..], &[2, 0, 0], &[1, 0, 0, 0], &[2, 0, 0, 0, 1]] {
             assert!(Acl::parse(value).is_err(), "{value:?}");

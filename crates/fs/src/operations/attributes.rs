@@ -65,12 +65,15 @@ impl WritableFilesystem {
     /// property `btrfs.compression`.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`]; [`Error::ReadOnlySubvolume`]; [`Error::Invalid`] for flags that exclude each other or
-    /// cannot be set in this way.
+    /// [`Error::InodeNotFound`]; [`Error::ReadOnlySubvolume`]; [`Error::AttributesUnsupported`] for what is neither a file
+    /// nor a directory; [`Error::Invalid`] for flags that exclude each other or cannot be set in this way.
     pub fn set_flags(&self, location: Location, attributes: FileAttributes) -> Result<()> {
         self.operate(Need::items(CHANGE_ITEMS), |operation| {
             operation.require_writable(location)?;
             let item = operation.inode(location)?;
+            if !matches!(item.kind(), FileKind::Regular | FileKind::Directory) {
+                return Err(Error::AttributesUnsupported { location });
+            }
             operation.set_flags(location, &item, attributes)
         })
     }
@@ -191,6 +194,17 @@ fn stored_flags(item: &InodeItem, attributes: FileAttributes) -> Result<InodeFla
             what: "flags both to compress and not to copy on write",
         });
     }
+    let had_nocow = item.flags.contains(InodeFlags::NODATACOW);
+    let had_compression = item
+        .flags
+        .intersects(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS);
+    if had_nocow && attributes.intersects(excluding)
+        || had_compression && attributes.contains(FileAttributes::NOCOW)
+    {
+        return Err(Error::Invalid {
+            what: "flags of compression beside the one not to copy on write; clear one first",
+        });
+    }
     if attributes.contains(FileAttributes::VERITY) && !item.flags.contains(InodeFlags::VERITY) {
         return Err(Error::Invalid {
             what: "the flag of fs-verity, which is not set in this way",
@@ -206,6 +220,10 @@ fn stored_flags(item: &InodeItem, attributes: FileAttributes) -> Result<InodeFla
         (FileAttributes::DIRSYNC, InodeFlags::DIRSYNC),
     ] {
         flags.set(stored, attributes.contains(shown));
+    }
+    // The kernel keeps this flag for directories only.
+    if item.kind() != FileKind::Directory {
+        flags.remove(InodeFlags::DIRSYNC);
     }
     let wants_nocow = attributes.contains(FileAttributes::NOCOW);
     match item.kind() {

@@ -204,6 +204,7 @@ impl WritableFilesystem {
     pub fn make_unnamed(&self, directory: Location, new: &NewInode) -> Result<OpenInode> {
         let location = self.operate(Need::items(CREATE_ITEMS), |operation| {
             let parent = operation.require_directory(directory)?;
+            operation.require_adding(directory, &parent)?;
             let heir = operation.heir(directory, &parent, REGULAR, new)?;
             let location = operation.insert_inode(directory, None, &heir, Plan::of_type(REGULAR))?;
             operation.look().inodes.hold(location);
@@ -215,8 +216,7 @@ impl WritableFilesystem {
     fn make(&self, directory: Location, name: &[u8], new: &NewInode, plan: Plan<'_>) -> Result<Location> {
         check_name(name)?;
         self.operate(Need::items(CREATE_ITEMS), |operation| {
-            let parent = operation.require_directory(directory)?;
-            operation.require_free_name(directory, name)?;
+            let parent = operation.require_new_entry(directory, name)?;
             let heir = operation.heir(directory, &parent, plan.type_bits, new)?;
             operation.make_named(directory, name, &heir, plan)
         })
@@ -224,14 +224,23 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
-    /// Refuses a name that the directory has, or has no room for.
+    /// The inode of a directory to which this name can be added.
+    pub(super) fn require_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<InodeItem> {
+        let parent = self.require_directory(directory)?;
+        self.require_free_name(directory, name)?;
+        self.require_adding(directory, &parent)?;
+        self.check_collision(directory, name)?;
+        Ok(parent)
+    }
+
+    /// Refuses a name that the directory has.
     pub(super) fn require_free_name(&mut self, directory: Location, name: &[u8]) -> Result<()> {
         if self.find_entry(directory, name)?.is_some() {
             return Err(Error::Exists {
                 name: Name::from(name),
             });
         }
-        self.check_collision(directory, name)
+        Ok(())
     }
 
     /// Makes an inode under a name that is free.

@@ -93,7 +93,8 @@ impl Operation<'_> {
         }
         let mut flags = inherited_flags(parent.flags, kind);
         let mut xattrs = Vec::new();
-        if let Some(property) = inherited.compression.filter(|_| is_for(kind))
+        let takes_property = is_for(kind) && !flags.contains(InodeFlags::NODATACOW);
+        if let Some(property) = inherited.compression.filter(|_| takes_property)
             && let Some(value) = property.inherited_value()
         {
             flags = flags_with(Some(property), flags);

@@ -40,13 +40,15 @@ impl WritableFilesystem {
     pub fn link(&self, inode: Location, directory: Location, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.operate(Need::items(LINK_ITEMS), |operation| {
-            operation.require_directory(directory)?;
+            let item = operation.inode(inode)?;
+            let parent = operation.require_directory(directory)?;
+            operation.require_free_name(directory, name)?;
+            operation.require_adding(directory, &parent)?;
+            operation.check_link(inode, &item)?;
             if inode.subvolume != directory.subvolume {
                 return Err(Error::CrossesSubvolumes);
             }
-            let item = operation.inode(inode)?;
-            operation.check_link(inode, &item)?;
-            operation.require_free_name(directory, name)?;
+            operation.check_collision(directory, name)?;
             operation.check_link_room(inode, directory.inode, name)?;
             operation.add_link(inode, &item, directory, name)
         })
@@ -61,18 +63,19 @@ impl WritableFilesystem {
         let left = self.operate(
             Need::freeing(LINK_ITEMS.saturating_add(REMOVED_AT_ONCE)),
             |operation| {
-                operation.require_removing_directory(directory)?;
+                let parent = operation.require_directory(directory)?;
                 let entry = operation.require_entry(directory, name)?;
+                operation.require_removing(directory, &parent)?;
                 let Target::Inode(inode) = entry.target else {
                     let location = entry.target.location(directory);
                     return Err(Error::IsADirectory { location });
                 };
                 let location = beside(directory, inode);
                 let item = operation.inode(location)?;
+                operation.require_changeable(location, &item)?;
                 if item.kind() == FileKind::Directory {
                     return Err(Error::IsADirectory { location });
                 }
-                operation.require_changeable(location, &item)?;
                 operation.take_name(directory, name, location)
             },
         )?;
@@ -88,13 +91,15 @@ impl WritableFilesystem {
         let left = self.operate(
             Need::freeing(LINK_ITEMS.saturating_add(REMOVED_AT_ONCE)),
             |operation| {
-                operation.require_removing_directory(directory)?;
-                match operation.require_entry(directory, name)?.target {
+                let parent = operation.require_directory(directory)?;
+                let entry = operation.require_entry(directory, name)?;
+                operation.require_removing(directory, &parent)?;
+                match entry.target {
                     Target::Inode(inode) => {
                         let location = beside(directory, inode);
                         let item = operation.inode(location)?;
-                        operation.require_empty(location, &item)?;
                         operation.require_changeable(location, &item)?;
+                        operation.require_empty(location, &item)?;
                         operation.take_name(directory, name, location)
                     }
                     Target::Subvolume(id) => operation.remove_placeholder(directory, name, id),

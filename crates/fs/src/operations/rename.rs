@@ -10,7 +10,7 @@ use super::Operation;
 use super::create::{NewInode, Plan, beside};
 use super::entries::{Entry, Target, check_name};
 use super::link::{Left, REMOVED_AT_ONCE};
-use crate::error::{Error, Name, Result};
+use crate::error::{Corruption, Error, Name, Result};
 use crate::location::Location;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::starting::Need;
@@ -83,49 +83,99 @@ impl WritableFilesystem {
 
 impl Operation<'_> {
     fn rename(&mut self, old: End<'_>, new: End<'_>, mode: RenameMode) -> Result<Left> {
-        self.require_removing_directory(old.directory)?;
-        self.require_directory(new.directory)?;
+        let old_parent = self.require_directory(old.directory)?;
+        let new_parent = self.require_directory(new.directory)?;
         let moved = self.require_entry(old.directory, old.name)?;
         let present = self.find_entry(new.directory, new.name)?;
-        if present.is_some() && mode == RenameMode::NoReplace {
-            return Err(Error::Exists {
-                name: Name::from(new.name),
-            });
+        match (mode, present) {
+            (RenameMode::NoReplace, Some(_)) => {
+                return Err(Error::Exists {
+                    name: Name::from(new.name),
+                });
+            }
+            (RenameMode::Exchange, None) => return Err(super::entries::not_found(new.name)),
+            _ => {}
         }
+        self.check_nesting(old, moved, new, present, mode)?;
         let is_same = present.is_some_and(|present| {
             present.target == moved.target && old.directory.subvolume == new.directory.subvolume
         });
         if is_same {
             return Ok(Left::Nothing);
         }
-        self.check_moves(old, moved, new)?;
-        match (mode, present) {
-            (RenameMode::Exchange, Some(present)) => {
-                self.check_moves(new, present, old)?;
-                self.exchange(old, moved, new, present)?;
-                Ok(Left::Nothing)
-            }
-            (RenameMode::Exchange, None) => Err(super::entries::not_found(new.name)),
-            (_, present) => self.replace(old, moved, new, present, mode),
+        self.require_removing(old.directory, &old_parent)?;
+        self.require_entry_changeable(old, moved)?;
+        self.require_adding(new.directory, &new_parent)?;
+        let Some(present) = present else {
+            self.check_moves(old, moved, new)?;
+            return self.replace(old, moved, new, None, mode);
+        };
+        self.require_removing(new.directory, &new_parent)?;
+        self.require_entry_changeable(new, present)?;
+        if mode == RenameMode::Exchange {
+            self.check_moves(old, moved, new)?;
+            self.check_moves(new, present, old)?;
+            self.exchange(old, moved, new, present)?;
+            return Ok(Left::Nothing);
         }
+        self.check_kinds(moved, new, present)?;
+        self.check_moves(old, moved, new)?;
+        self.check_gives_way(new, present)?;
+        self.replace(old, moved, new, Some(present), mode)
+    }
+
+    /// Refuses moves to below what moves, and over what it lies in.
+    fn check_nesting(
+        &mut self,
+        old: End<'_>,
+        moved: Entry,
+        new: End<'_>,
+        present: Option<Entry>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        if old.directory == new.directory {
+            return Ok(());
+        }
+        if moved.kind == FileKind::Directory
+            && self.lies_below(new.directory, moved.target.location(old.directory))?
+        {
+            return Err(Error::Invalid {
+                what: "a directory cannot be moved to below itself",
+            });
+        }
+        let Some(present) = present.filter(|present| present.kind == FileKind::Directory) else {
+            return Ok(());
+        };
+        let location = present.target.location(new.directory);
+        if !self.lies_below(old.directory, location)? {
+            return Ok(());
+        }
+        Err(match mode {
+            RenameMode::Exchange => Error::Invalid {
+                what: "a directory cannot change places with what lies below it",
+            },
+            _ => Error::NotEmpty { location },
+        })
+    }
+
+    fn require_entry_changeable(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
+        let Target::Inode(inode) = entry.target else {
+            return Ok(());
+        };
+        let location = beside(end.directory, inode);
+        let item = self.inode(location)?;
+        self.require_changeable(location, &item)
     }
 
     /// Whether the entry at `from` may move to the directory of `to`.
     fn check_moves(&mut self, from: End<'_>, entry: Entry, to: End<'_>) -> Result<()> {
-        if let Target::Inode(inode) = entry.target {
-            if from.directory.subvolume != to.directory.subvolume {
-                return Err(Error::CrossesSubvolumes);
+        match entry.target {
+            Target::Inode(_) if from.directory.subvolume != to.directory.subvolume => {
+                Err(Error::CrossesSubvolumes)
             }
-            let location = beside(from.directory, inode);
-            let item = self.inode(location)?;
-            self.require_changeable(location, &item)?;
-        } else {
-            self.require_place(from, entry)?;
+            Target::Inode(_) => Ok(()),
+            Target::Subvolume(_) => self.require_place(from, entry),
         }
-        if entry.kind == FileKind::Directory && from.directory != to.directory {
-            self.require_outside(entry.target.location(from.directory), to.directory)?;
-        }
-        Ok(())
     }
 
     /// Refuses entries that stand for a subvolume which is not there.
@@ -140,21 +190,19 @@ impl Operation<'_> {
         Err(Error::NotEmpty { location })
     }
 
-    /// Refuses to move a directory to below itself.
-    fn require_outside(&mut self, moved: Location, directory: Location) -> Result<()> {
-        let mut above = directory;
+    /// Whether `directory` is `above` or lies anywhere below it.
+    fn lies_below(&mut self, directory: Location, above: Location) -> Result<bool> {
+        let mut current = directory;
         for _ in 0..PARENTS_LIMIT {
-            if above == moved {
-                return Err(Error::Invalid {
-                    what: "a directory cannot be moved to below itself",
-                });
+            if current == above {
+                return Ok(true);
             }
-            match self.directory_above(above)? {
-                Some(next) => above = next,
-                None => return Ok(()),
+            match self.directory_above(current)? {
+                Some(next) => current = next,
+                None => return Ok(false),
             }
         }
-        Err(crate::error::Corruption::ParentLoop {
+        Err(Corruption::ParentLoop {
             location: directory,
             limit: PARENTS_LIMIT,
         }
@@ -173,11 +221,10 @@ impl Operation<'_> {
             if key.objectid != tree || key.item_type != ItemType::ROOT_BACKREF {
                 return Ok(None);
             }
-            let place =
-                RootRef::parse(&key, item.data()).map_err(|error| crate::error::Corruption::Item {
-                    tree: TreeId::ROOT,
-                    error,
-                })?;
+            let place = RootRef::parse(&key, item.data()).map_err(|error| Corruption::Item {
+                tree: TreeId::ROOT,
+                error,
+            })?;
             let parent = SubvolumeId::new(key.offset);
             return Ok(Some(Location::new(parent, place.directory)));
         }
@@ -197,9 +244,8 @@ impl Operation<'_> {
         present: Option<Entry>,
         mode: RenameMode,
     ) -> Result<Left> {
-        match present {
-            Some(present) => self.check_replaced(old, moved, new, present)?,
-            None => self.check_collision(new.directory, new.name)?,
+        if present.is_none() {
+            self.check_collision(new.directory, new.name)?;
         }
         if let Target::Inode(inode) = moved.target {
             self.check_link_room(beside(old.directory, inode), new.directory.inode, new.name)?;
@@ -232,34 +278,32 @@ impl Operation<'_> {
         Ok(left)
     }
 
-    /// Whether the entry at `new` may give way to `moved`.
-    fn check_replaced(&mut self, old: End<'_>, moved: Entry, new: End<'_>, present: Entry) -> Result<()> {
-        self.require_removing_directory(new.directory)?;
+    /// Refuses a directory over what is none, and the other way round.
+    fn check_kinds(&self, moved: Entry, new: End<'_>, present: Entry) -> Result<()> {
         let location = present.target.location(new.directory);
         match (
             moved.kind == FileKind::Directory,
             present.kind == FileKind::Directory,
         ) {
-            (true, false) => {
-                return Err(Error::NotADirectory {
-                    path: location.to_string().into(),
-                });
-            }
-            (false, true) => return Err(Error::IsADirectory { location }),
-            _ => {}
+            (true, false) => Err(Error::NotADirectory {
+                path: location.to_string().into(),
+            }),
+            (false, true) => Err(Error::IsADirectory { location }),
+            _ => Ok(()),
         }
-        let Target::Inode(inode) = present.target else {
+    }
+
+    /// Whether what has the new name may go.
+    fn check_gives_way(&mut self, new: End<'_>, present: Entry) -> Result<()> {
+        let location = present.target.location(new.directory);
+        let Target::Inode(_) = present.target else {
             return Err(Error::NotEmpty { location });
         };
-        let location = beside(new.directory, inode);
-        let item = self.inode(location)?;
-        self.require_changeable(location, &item)?;
-        if item.kind() == FileKind::Directory {
-            // The directory that the moved one lies in is not empty either, so this covers moving over a parent.
-            self.require_empty(location, &item)?;
+        if present.kind != FileKind::Directory {
+            return Ok(());
         }
-        let _ = old;
-        Ok(())
+        let item = self.inode(location)?;
+        self.require_empty(location, &item)
     }
 
     fn remove_replaced(&mut self, new: End<'_>, present: Entry) -> Result<Left> {

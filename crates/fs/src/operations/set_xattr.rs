@@ -14,12 +14,14 @@ use crate::location::Location;
 use crate::lookup::NAME_LIMIT;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::starting::Need;
-use buttress_format::inode::MODE_PERMISSION_MASK;
 use buttress_format::limits::{packed_item_bytes_max, xattr_bytes_max};
-use buttress_format::{DirItem, DirItems, FileKind, InodeItem};
+use buttress_format::{DirItem, DirItems, FileKind, InodeFlags, InodeItem};
 
 /// Items that an attribute takes: its own, the inode's.
 const XATTR_ITEMS: u64 = 3;
+
+/// What the names of attributes for users begin with.
+const USER: &[u8] = b"user.";
 
 /// Whether an attribute may be there already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,36 +36,24 @@ pub enum SetXattr {
 }
 
 impl WritableFilesystem {
-    /// Sets an attribute. The name is the full one, `user.…`.
+    /// Sets an attribute. The name is the full one, `user.…`. Access control lists are set whatever `how` says, and an
+    /// empty value removes them and the property of compression.
     ///
     /// # Errors
     /// [`Error::InodeNotFound`]; [`Error::Exists`] and [`Error::AttributeNotFound`] as `how` asks;
     /// [`Error::AttributeTooLarge`] for a value that does not fit into a leaf, or not beside the other attributes of the
-    /// same hash; [`Error::NotPermitted`] for an immutable or append-only inode; [`Error::ReadOnlySubvolume`];
-    /// [`Error::Invalid`] for a name without a known prefix, or a value that an attribute with a meaning cannot have.
+    /// same hash; [`Error::NotPermitted`] for an immutable or append-only inode, and in `user.` for what is neither a file
+    /// nor a directory; [`Error::ReadOnlySubvolume`]; [`Error::AttributesUnsupported`] for an unknown prefix;
+    /// [`Error::Invalid`] for a value that an attribute with a meaning cannot have.
     pub fn set_xattr(&self, location: Location, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         check_xattr_name(name)?;
         self.operate(Need::items(XATTR_ITEMS), |operation| {
-            let item = operation.require_xattr_change(location)?;
-            let present = operation.xattr(location, name)?;
-            match (how, &present) {
-                (SetXattr::Create, Some(_)) => {
-                    return Err(Error::Exists {
-                        name: Name::from(name),
-                    });
-                }
-                (SetXattr::Replace, None) => {
-                    return Err(Error::AttributeNotFound {
-                        name: Name::from(name),
-                    });
-                }
-                _ => {}
-            }
+            let item = operation.require_xattr_change(location, name)?;
             match name {
-                ACCESS_NAME => operation.set_access_list(location, &item, value),
-                DEFAULT_NAME => operation.set_default_list(location, &item, value),
-                COMPRESSION_NAME => operation.set_compression(location, &item, value),
-                _ => operation.set_plain(location, name, value),
+                ACCESS_NAME => operation.set_access_list(location, &item, Acl::parse(value)?),
+                DEFAULT_NAME => operation.set_default_list(location, &item, Acl::parse(value)?),
+                COMPRESSION_NAME => operation.set_compression(location, &item, value, how),
+                _ => operation.set_plain(location, name, value, how),
             }
         })
     }
@@ -71,27 +61,22 @@ impl WritableFilesystem {
     /// Removes an attribute.
     ///
     /// # Errors
-    /// [`Error::AttributeNotFound`], and those of [`WritableFilesystem::set_xattr`].
+    /// [`Error::AttributeNotFound`], but not of access control lists; and those of [`WritableFilesystem::set_xattr`].
     pub fn remove_xattr(&self, location: Location, name: &[u8]) -> Result<()> {
         check_xattr_name(name)?;
         self.operate(Need::freeing(XATTR_ITEMS), |operation| {
-            operation.require_xattr_change(location)?;
-            if operation.xattr(location, name)?.is_none() {
-                return Err(Error::AttributeNotFound {
-                    name: Name::from(name),
-                });
+            let item = operation.require_xattr_change(location, name)?;
+            match name {
+                ACCESS_NAME => operation.set_access_list(location, &item, None),
+                DEFAULT_NAME => operation.set_default_list(location, &item, None),
+                COMPRESSION_NAME => operation.set_compression(location, &item, b"", SetXattr::Replace),
+                _ => operation.remove_plain(location, name),
             }
-            operation.remove_xattr_item(location, name)?;
-            operation.touch_inode(location)?;
-            if name == COMPRESSION_NAME {
-                operation.change_inode(location, |item| item.flags = flags_with(None, item.flags))?;
-            }
-            Ok(())
         })
     }
 }
 
-/// Refuses names that no attribute can have, and name spaces that btrfs does not have.
+/// Refuses names that no attribute can have.
 fn check_xattr_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_LIMIT {
         return Err(Error::NameTooLong {
@@ -99,46 +84,82 @@ fn check_xattr_name(name: &[u8]) -> Result<()> {
             limit_bytes: NAME_LIMIT,
         });
     }
-    let is_known = [&b"user."[..], b"trusted.", b"security."]
-        .iter()
-        .any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
-        || [ACCESS_NAME, DEFAULT_NAME, COMPRESSION_NAME].contains(&name);
-    if is_known && !name.contains(&0) {
+    if name.is_empty() || name.contains(&0) {
+        return Err(Error::Invalid {
+            what: "an attribute's name that is empty or has a zero byte",
+        });
+    }
+    Ok(())
+}
+
+/// Refuses name spaces that btrfs does not have.
+fn check_name_space(location: Location, name: &[u8]) -> Result<()> {
+    let known = [USER, b"trusted.", b"security.", PREFIX];
+    if [ACCESS_NAME, DEFAULT_NAME].contains(&name) {
         return Ok(());
     }
-    Err(Error::Invalid {
-        what: if name.starts_with(PREFIX) {
-            "a property that btrfs does not have"
-        } else {
-            "an attribute outside of user., trusted., security. and the access control lists"
-        },
-    })
+    if !known.iter().any(|prefix| name.starts_with(prefix)) {
+        return Err(Error::AttributesUnsupported { location });
+    }
+    if known.contains(&name) || name.starts_with(PREFIX) && name != COMPRESSION_NAME {
+        return Err(Error::Invalid {
+            what: "an attribute's name that is only a prefix, or a property that btrfs does not have",
+        });
+    }
+    Ok(())
 }
 
 impl Operation<'_> {
-    fn require_xattr_change(&mut self, location: Location) -> Result<InodeItem> {
-        self.require_writable(location)?;
+    fn require_xattr_change(&mut self, location: Location, name: &[u8]) -> Result<InodeItem> {
         let item = self.inode(location)?;
         self.require_changeable(location, &item)?;
+        let holds_content = matches!(item.kind(), FileKind::Regular | FileKind::Directory);
+        if name.starts_with(USER) && !holds_content {
+            return Err(Error::NotPermitted {
+                location,
+                why: "only files and directories have attributes in user.",
+            });
+        }
+        self.require_writable(location)?;
+        check_name_space(location, name)?;
         Ok(item)
     }
 
-    fn set_plain(&mut self, location: Location, name: &[u8], value: &[u8]) -> Result<()> {
+    /// Refuses what `how` does not allow.
+    fn require_presence(&mut self, location: Location, name: &[u8], how: SetXattr) -> Result<()> {
+        let is_present = self.xattr(location, name)?.is_some();
+        let name = || Name::from(name);
+        match how {
+            SetXattr::Create if is_present => Err(Error::Exists { name: name() }),
+            SetXattr::Replace if !is_present => Err(Error::AttributeNotFound { name: name() }),
+            _ => Ok(()),
+        }
+    }
+
+    fn set_plain(&mut self, location: Location, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        self.require_presence(location, name, how)?;
         self.check_xattr_room(location, name, value)?;
         self.put_xattr(location, name, value)?;
         self.touch_inode(location)
     }
 
-    fn set_access_list(&mut self, location: Location, item: &InodeItem, value: &[u8]) -> Result<()> {
+    fn remove_plain(&mut self, location: Location, name: &[u8]) -> Result<()> {
+        self.require_presence(location, name, SetXattr::Replace)?;
+        self.remove_xattr_item(location, name)?;
+        self.touch_inode(location)
+    }
+
+    fn set_access_list(&mut self, location: Location, item: &InodeItem, list: Option<Acl>) -> Result<()> {
         if item.kind() == FileKind::Symlink {
             return Err(Error::AttributesUnsupported { location });
         }
-        let Some(list) = Acl::parse(value)? else {
+        let Some(list) = list else {
             self.remove_xattr_item(location, ACCESS_NAME)?;
             return self.touch_inode(location);
         };
+        list.check()?;
         let (bits, is_all) = list.to_mode();
-        let mode = (item.mode & !(MODE_PERMISSION_MASK & 0o777)) | bits;
+        let mode = (item.mode & !0o777) | bits;
         if is_all {
             self.remove_xattr_item(location, ACCESS_NAME)?;
         } else {
@@ -150,41 +171,58 @@ impl Operation<'_> {
         self.change_inode(location, |item| item.mode = mode)
     }
 
-    fn set_default_list(&mut self, location: Location, item: &InodeItem, value: &[u8]) -> Result<()> {
-        let list = Acl::parse(value)?;
-        if item.kind() != FileKind::Directory {
-            return match list {
-                None => Ok(()),
-                Some(_) => Err(Error::NotADirectory {
-                    path: location.to_string().into(),
-                }),
-            };
-        }
-        match list {
-            Some(list) => {
+    fn set_default_list(&mut self, location: Location, item: &InodeItem, list: Option<Acl>) -> Result<()> {
+        match (item.kind(), list) {
+            (FileKind::Symlink, _) => return Err(Error::AttributesUnsupported { location }),
+            (FileKind::Directory, Some(list)) => {
+                list.check()?;
                 let value = list.encode();
                 self.check_xattr_room(location, DEFAULT_NAME, &value)?;
                 self.put_xattr(location, DEFAULT_NAME, &value)?;
             }
-            None => self.remove_xattr_item(location, DEFAULT_NAME)?,
+            (FileKind::Directory, None) => self.remove_xattr_item(location, DEFAULT_NAME)?,
+            (_, Some(_)) => {
+                return Err(Error::AccessDenied {
+                    location,
+                    why: "only directories have default access control lists",
+                });
+            }
+            (_, None) => return Ok(()),
         }
         self.touch_inode(location)
     }
 
-    fn set_compression(&mut self, location: Location, item: &InodeItem, value: &[u8]) -> Result<()> {
+    fn set_compression(
+        &mut self,
+        location: Location,
+        item: &InodeItem,
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        if item
+            .flags
+            .intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM)
+        {
+            return Err(Error::Invalid {
+                what: "compression of what is not copied on write or has no checksums",
+            });
+        }
         let property = match value {
             b"" => None,
             value => Some(CompressionProperty::parse(value)?),
         };
         if !is_for(item.kind()) {
-            return Err(Error::Invalid {
-                what: "compression of what is neither a file nor a directory",
-            });
+            // The kernel takes the property for other inodes and does nothing.
+            return Ok(());
         }
         if property.is_some() {
+            self.require_presence(location, COMPRESSION_NAME, how)?;
             self.check_xattr_room(location, COMPRESSION_NAME, value)?;
             self.put_xattr(location, COMPRESSION_NAME, value)?;
         } else {
+            if how == SetXattr::Replace {
+                self.require_presence(location, COMPRESSION_NAME, how)?;
+            }
             self.remove_xattr_item(location, COMPRESSION_NAME)?;
         }
         self.require_feature_of(COMPRESSION_NAME, value);

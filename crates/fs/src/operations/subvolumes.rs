@@ -42,8 +42,7 @@ impl WritableFilesystem {
         check_name(name)?;
         let new = self.new_subvolume();
         self.operate(Need::items(SUBVOLUME_ITEMS), |operation| {
-            operation.require_directory(directory)?;
-            operation.require_free_name(directory, name)?;
+            operation.require_new_entry(directory, name)?;
             let id = operation.edit().make_subvolume_tree(&new)?;
             operation.name_subvolume(directory, name, id)?;
             Ok(id)
@@ -69,8 +68,7 @@ impl WritableFilesystem {
         let (_, id) = self.commit_then(|handle, committing| {
             self.operate_on(handle, |operation| {
                 operation.require_room(need)?;
-                operation.require_directory(directory)?;
-                operation.require_free_name(directory, name)?;
+                operation.require_new_entry(directory, name)?;
                 if operation.look().root_item(source.tree())?.references == 0 {
                     return Err(Error::SubvolumeNotFound { subvolume: source });
                 }
@@ -106,7 +104,8 @@ impl WritableFilesystem {
         };
         let directory = Location::new(place.parent, place.directory);
         self.operate(Need::freeing(SUBVOLUME_ITEMS), |operation| {
-            operation.require_removing_directory(directory)?;
+            let parent = operation.require_directory(directory)?;
+            operation.require_removing(directory, &parent)?;
             operation.require_no_subvolumes(id)?;
             let index = operation.subvolume_index(directory, &place.name, id)?;
             let Some(index) = index else {

@@ -1,5 +1,8 @@
-//! File operations on volumes of mkfs.btrfs, each checked by btrfs-progs.
+//! File operations on volumes of mkfs.btrfs, each checked by btrfs-progs, and against the kernel.
 
+mod against_kernel;
 mod every_operation;
+mod names_of_one_hash;
+mod steps;
 mod subvolumes;
 mod volume;

@@ -280,7 +280,7 @@ fn attributes_with_names() {
     set(b"user.empty", b"", SetXattr::CreateOrReplace).unwrap();
     assert!(matches!(
         set(b"nonsense", b"", SetXattr::CreateOrReplace),
-        Err(Error::Invalid { .. })
+        Err(Error::AttributesUnsupported { .. })
     ));
     assert!(matches!(
         set(b"btrfs.nonsense", b"", SetXattr::CreateOrReplace),
