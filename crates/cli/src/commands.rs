@@ -12,6 +12,7 @@ pub mod man;
 pub mod receive;
 pub mod reference;
 pub mod send;
+pub mod shell;
 pub mod stat;
 pub mod stream;
 pub mod subvolume;

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::exit;
 use crate::globals::{Format, Globals};
+use crate::opening::Place;
 use crate::output::{self, json};
 
 /// Bytes that are gathered before they go to standard output.
@@ -27,6 +28,8 @@ pub struct Context {
     losses: AtomicU64,
     stdout_is_terminal: bool,
     reports: Mutex<Vec<Report>>,
+    /// In a session: where targets are.
+    place: Mutex<Option<Place>>,
 }
 
 /// For jobs that keep each directory on the way down open: allows as many open files as the system lets this
@@ -63,6 +66,7 @@ impl Context {
             losses: AtomicU64::new(0),
             stdout_is_terminal: io::stdout().is_terminal(),
             reports: Mutex::new(Vec::new()),
+            place: Mutex::new(None),
         }
     }
 
@@ -122,6 +126,21 @@ impl Context {
     pub fn lost(&self, error: &anyhow::Error) {
         self.losses.fetch_add(1, Ordering::Relaxed);
         exit::print_error(error);
+    }
+
+    /// As [`Context::lost`], for an error that was printed already.
+    pub fn count_loss(&self) {
+        self.losses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// In a session: the volume and the directory in which targets are looked for.
+    pub fn place(&self) -> Option<Place> {
+        self.place.lock().clone()
+    }
+
+    /// From now on targets are paths in this volume.
+    pub fn enter(&self, place: Place) {
+        *self.place.lock() = Some(place);
     }
 
     /// How often [`Context::lost`] was called.

@@ -152,6 +152,9 @@ pub struct Globals {
     /// Another device or image of the same volume; may be repeated
     #[arg(id = "global-device", long = "device", value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
+    /// Keep changes in this file beside the image, which stays as it is; reads see them, too
+    #[arg(id = "global-overlay", long = "overlay", value_name = "FILE")]
+    pub overlay: Option<PathBuf>,
     /// Where the volume begins in the image: a byte offset, or part=N for a GPT or MBR partition
     #[arg(id = "global-offset", long = "offset", value_name = "BYTES|part=N")]
     pub offset: Option<Offset>,
@@ -197,6 +200,7 @@ impl Globals {
         self.format = later.format.or(self.format);
         self.progress = later.progress.or(self.progress);
         self.devices.extend(later.devices);
+        self.overlay = later.overlay.or(self.overlay.take());
         self.offset = later.offset.or(self.offset);
         self.cache_bytes = later.cache_bytes.or(self.cache_bytes);
         if later.subvolume.is_some() || later.subvolume_id.is_some() {

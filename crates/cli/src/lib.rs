@@ -5,11 +5,14 @@
 //! - [`context`]: what a running command is given: flags, output, warnings, losses.
 //! - [`target`]: `IMAGE:/path` arguments.
 //! - [`opening`]: from arguments to devices and volumes.
+//! - [`writing`]: volumes that are changed.
 //! - [`output`]: JSON documents, names on terminals, sizes, times and modes as text.
 //! - [`pax`]: tar archives.
 //! - [`progress`]: how far a long job is.
 //! - [`exit`]: exit codes, and how an error is printed.
 //! - [`extract`]: files from a volume into a directory of the host, safely.
+//! - [`removal`]: whole directories of a volume, removed.
+//! - [`shell`]: sessions: words that look at a volume and change it.
 //! - [`commands`]: one thin module for each command. No file-system logic lives here.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -33,8 +36,11 @@ pub mod opening;
 pub mod output;
 pub mod pax;
 pub mod progress;
+pub mod removal;
+pub mod shell;
 pub mod table;
 pub mod target;
+pub mod writing;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -3,6 +3,10 @@
 //! The image of a target and the images of `--device` are opened with the global flags. What opening says
 //! aloud goes to stderr at once; what was read around on the way (a bad copy passed over) when the command
 //! ends, see [`crate::context::Context::report_at_end`].
+//!
+//! - [`place`]: in a session targets are paths in its volume, and nothing is opened for them.
+
+mod place;
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -18,6 +22,7 @@ use crate::context::Context;
 use crate::exit::Advice;
 use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Offset, Rescue as RescueOption};
 use crate::target::Target;
+pub use place::{Place, absolute};
 
 /// How many passed-over copies are printed one by one, without `-v`.
 const FAULTS_SHOWN: usize = 10;
@@ -28,17 +33,43 @@ impl Context {
         self.open_devices_with(images, &self.device_options())
     }
 
-    fn open_devices_with(&self, images: &[PathBuf], options: &DeviceOptions) -> Result<Vec<Device>> {
+    /// Opens images or devices, and those of `--device`, in the way that is given.
+    pub fn open_devices_with(&self, images: &[PathBuf], options: &DeviceOptions) -> Result<Vec<Device>> {
         let paths = images.iter().chain(&self.globals().devices);
-        paths.map(|path| self.open_device(path, options)).collect()
+        let numbered = paths.enumerate();
+        let opened = numbered.map(|(number, path)| {
+            let options = DeviceOptions {
+                overlay: self.overlay_of(number),
+                ..options.clone()
+            };
+            self.open_device(path, &options)
+        });
+        opened.collect()
+    }
+
+    /// The side file of a device, by its place among those given: the first one's is `--overlay`'s, that of the second
+    /// has `.2` at its end.
+    fn overlay_of(&self, number: usize) -> Option<PathBuf> {
+        let first = self.globals().overlay.as_ref()?;
+        if number == 0 {
+            return Some(first.clone());
+        }
+        let mut name = first.clone().into_os_string();
+        name.push(format!(".{}", number.saturating_add(1)));
+        Some(name.into())
     }
 
     /// Opens one image or device for reading, and none of `--device`.
     pub fn open_device_alone(&self, image: &Path) -> Result<Device> {
-        self.open_device(image, &self.device_options())
+        let options = DeviceOptions {
+            overlay: self.overlay_of(0),
+            ..self.device_options()
+        };
+        self.open_device(image, &options)
     }
 
-    fn device_options(&self) -> DeviceOptions {
+    /// How the global flags have devices opened, for reading; overlays left out.
+    pub fn device_options(&self) -> DeviceOptions {
         let globals = self.globals();
         DeviceOptions {
             direct: globals.direct,
@@ -108,9 +139,18 @@ impl Opened {
 }
 
 impl Context {
-    /// Opens the volume on an image or device, and prints what is to be said about it.
+    /// Opens the volume on an image or device, and prints what is to be said about it. In a session it is the
+    /// session's volume.
     pub fn open_volume(&self, image: &Path) -> Result<Opened> {
-        let filesystem = self.open_filesystem(&[image.to_owned()], false)?;
+        if let Some(place) = self.place() {
+            return Ok(place.opened);
+        }
+        self.open_volume_with(image, &self.device_options())
+    }
+
+    /// As [`open_volume`](Self::open_volume), with devices opened in the way that is given.
+    pub fn open_volume_with(&self, image: &Path, options: &DeviceOptions) -> Result<Opened> {
+        let filesystem = self.open_filesystem_with(&[image.to_owned()], options, false)?;
         let root = self.root_of(&filesystem)?;
         Ok(Opened { filesystem, root })
     }

@@ -6,6 +6,7 @@
 //! - [`stdout`]: standard output for contents.
 //! - [`time`]: time stamps as `ls`, `stat` and `btrfs subvolume show` print them.
 //! - [`writer_thread`]: making output and writing it at the same time.
+//! - [`xattr`]: values of extended attributes as getfattr and setfattr know them.
 
 pub mod json;
 pub mod mode;
@@ -13,6 +14,7 @@ pub mod size;
 pub mod stdout;
 pub mod time;
 pub mod writer_thread;
+pub mod xattr;
 
 use std::borrow::Cow;
 

@@ -108,6 +108,7 @@ pub const ROWS: &[Row] = &[
         "Look at the structures of a volume as they lie on disk",
         commands::inspect_internal::ROWS,
     ),
+    leaf::<commands::shell::Shell>(),
     leaf::<commands::tour::TourCommand>(),
     leaf::<commands::completions::Completions>(),
     leaf::<commands::man::Man>(),

@@ -32,7 +32,7 @@ impl Subcommand for Cat {
         let mut out = DirectOutput::stdout()?;
         let mut images = Images::new(context);
         for argument in &self.files {
-            let target = Target::parse(argument);
+            let target = context.target(argument);
             let copied = images.open(&target.image).and_then(|opened| {
                 let location = opened.resolve(&target.path, Follow::All)?;
                 Ok(opened.filesystem.open_file(location)?)

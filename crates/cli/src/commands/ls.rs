@@ -113,7 +113,7 @@ impl Subcommand for Ls {
             ))
         };
         for argument in &self.targets {
-            let target = Target::parse(argument);
+            let target = context.target(argument);
             let found = images.open(&target.image).and_then(|opened| {
                 let start = opened.resolve(&target.path, Follow::NotLast)?;
                 Ok((opened, start))

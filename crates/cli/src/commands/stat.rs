@@ -14,11 +14,11 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::opening::{Images, Opened};
 use crate::output::escape_controls;
-use crate::output::json::{base64, insert_name};
+use crate::output::json::insert_name;
 use crate::output::mode::{kind_words, permissions};
 use crate::output::time::Clock;
+use crate::output::xattr;
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// Show everything that is known about files: all four times, flags, extended attributes
 #[derive(Args, Debug)]
@@ -52,7 +52,7 @@ impl Subcommand for Stat {
         let clock = Clock::system();
         let mut out = context.stdout();
         for argument in &self.files {
-            let target = Target::parse(argument);
+            let target = context.target(argument);
             let shown = images
                 .open(&target.image)
                 .and_then(|opened| look(&opened, &target.path, follow));
@@ -134,19 +134,9 @@ fn write_text(out: &mut impl Write, shown: &Shown, clock: &Clock, context: &Cont
     let letters = metadata.attributes().letters();
     writeln!(out, "Flags: {}", if letters.is_empty() { "-" } else { &letters })?;
     for Xattr { name, value } in &shown.record.xattrs {
-        writeln!(out, "Xattr: {}={}", escape_controls(name), xattr_text(value))?;
+        writeln!(out, "Xattr: {}={}", escape_controls(name), xattr::text(value))?;
     }
     Ok(())
-}
-
-/// A value as `getfattr` shows it: text in quotes, anything else as base64 after `0s`.
-fn xattr_text(value: &[u8]) -> String {
-    match std::str::from_utf8(value) {
-        Ok(text) if !text.chars().any(char::is_control) => {
-            format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
-        }
-        _ => format!("0s{}", base64(value)),
-    }
 }
 
 fn time_json(time: Timestamp) -> Value {

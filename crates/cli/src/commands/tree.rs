@@ -19,7 +19,6 @@ use crate::exit::Outcome;
 use crate::opening::Opened;
 use crate::output::json::{ArrayWriter, insert_name};
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// How deep the picture may go.
 const DEPTH_MAX: usize = 4096;
@@ -48,7 +47,7 @@ impl Subcommand for Tree {
     const NAME: &'static str = "tree";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = Target::parse(&self.target);
+        let target = context.target(&self.target);
         let (opened, start) = context.open_target(&target, Follow::All)?;
         let mut drawing = Drawing {
             options: &self,

@@ -79,3 +79,64 @@ pub fn failure(words: &[&str]) -> (i32, String) {
         String::from_utf8_lossy(&output.stderr).into_owned(),
     )
 }
+
+/// A volume that a test changes: a copy of the tour's, or one that was just made.
+pub struct Volume {
+    _folder: tempfile::TempDir,
+    path: String,
+}
+
+impl Volume {
+    /// A copy of the tour's volume.
+    pub fn copy() -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = folder.path().join("volume.img");
+        let status = Command::new("cp")
+            .arg("--sparse=always")
+            .args([image(), &path])
+            .status();
+        assert!(status.unwrap().success());
+        Self {
+            path: path.to_str().unwrap().to_owned(),
+            _folder: folder,
+        }
+    }
+
+    /// The image.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// `IMAGE:/path`.
+    pub fn inside(&self, path: &str) -> String {
+        format!("{}:{path}", self.path)
+    }
+
+    /// Standard output of a command about a path in it, which must end with 0.
+    pub fn stdout(&self, command: &str, options: &[&str], path: &str) -> String {
+        let target = self.inside(path);
+        stdout(&[&[command], options, &[target.as_str()]].concat())
+    }
+
+    /// Both checkers must find it clean: ours, and btrfs-progs' where it is installed.
+    pub fn check(&self) {
+        let ours = buttress(&["check", "--check-data-csum", &self.path]);
+        assert!(
+            ours.status.success(),
+            "buttress check: {}{}",
+            String::from_utf8_lossy(&ours.stdout),
+            String::from_utf8_lossy(&ours.stderr)
+        );
+        let theirs = Command::new("btrfs")
+            .args(["check", "--check-data-csum", &self.path])
+            .output();
+        if let Ok(theirs) = theirs {
+            assert!(
+                theirs.status.success(),
+                "btrfs check: {}{}",
+                String::from_utf8_lossy(&theirs.stdout),
+                String::from_utf8_lossy(&theirs.stderr)
+            );
+        }
+    }
+}

@@ -14,7 +14,6 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::size::{ShortUnitFlags, UnitFlags};
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// Show what is allocated and used, by type and profile
 #[derive(Args, Debug)]
@@ -32,7 +31,7 @@ impl Subcommand for Df {
     const NAME: &'static str = "df";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = Target::parse(&self.image);
+        let target = context.target(&self.image);
         let filesystem = context.open_volume(&target.image)?.filesystem;
         let space = space_of(&filesystem, context)?;
         let reserve = ("GlobalReserve", "single", space.global_reserve.get(), 0);

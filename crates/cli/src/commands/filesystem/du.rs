@@ -59,7 +59,7 @@ impl Subcommand for Du {
             }
         };
         for argument in &self.targets {
-            let target = Target::parse(argument);
+            let target = context.target(argument);
             if let Err(error) = self.measure(context, &mut images, &target, &mut sink) {
                 if crate::exit::is_broken_pipe(&error) {
                     return Err(error);

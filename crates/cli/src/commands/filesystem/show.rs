@@ -12,7 +12,6 @@ use crate::exit::Outcome;
 use crate::output::json::insert_name;
 use crate::output::size::UnitFlags;
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// Show label, uuid and devices
 #[derive(Args, Debug)]
@@ -28,7 +27,7 @@ impl Subcommand for Show {
     const NAME: &'static str = "show";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = Target::parse(&self.image);
+        let target = context.target(&self.image);
         let filesystem = context.open_volume(&target.image)?.filesystem;
         let superblock = filesystem.superblock();
         let mut devices = filesystem.volume().devices();

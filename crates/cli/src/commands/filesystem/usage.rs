@@ -17,7 +17,6 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::size::{ShortUnitFlags, UnitFlags, Units};
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// Show where the space went, overall, by profile and by device
 #[derive(Args, Debug)]
@@ -38,7 +37,7 @@ impl Subcommand for Usage {
     const NAME: &'static str = "usage";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = Target::parse(&self.image);
+        let target = context.target(&self.image);
         let filesystem = context.open_volume(&target.image)?.filesystem;
         let space = space_of(&filesystem, context)?;
         if context.json() {

@@ -14,7 +14,6 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::json;
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// Print all paths of an inode
 #[derive(Args, Debug)]
@@ -31,7 +30,7 @@ impl Subcommand for InodeResolve {
     const NAME: &'static str = "inode-resolve";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let (opened, place) = context.open_target(&Target::parse(&self.target), Follow::All)?;
+        let (opened, place) = context.open_target(&context.target(&self.target), Follow::All)?;
         let location = Location::new(place.subvolume, InodeNumber::new(self.inode));
         let paths = PathFinder::new(&opened.filesystem)
             .paths(location)

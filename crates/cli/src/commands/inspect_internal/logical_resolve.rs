@@ -14,7 +14,6 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::json;
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// Print the paths of the files that a logical address belongs to
 #[derive(Args, Debug)]
@@ -40,7 +39,7 @@ impl Subcommand for LogicalResolve {
     const NAME: &'static str = "logical-resolve";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let opened = context.open_volume(&Target::parse(&self.target).image)?;
+        let opened = context.open_volume(&context.target(&self.target).image)?;
         let references = opened
             .filesystem
             .data_references(Logical::new(self.logical), self.ignore_offset)

@@ -11,7 +11,6 @@ use serde_json::json;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// Print the id of the subvolume that a path lies in
 #[derive(Args, Debug)]
@@ -25,7 +24,7 @@ impl Subcommand for RootId {
     const NAME: &'static str = "rootid";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let (_, location) = context.open_target(&Target::parse(&self.target), Follow::All)?;
+        let (_, location) = context.open_target(&context.target(&self.target), Follow::All)?;
         let id = location.subvolume.get();
         if context.json() {
             context.print_json(Self::NAME, json!({ "id": id }))?;

@@ -13,7 +13,6 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::json::insert_name;
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// Show the subvolume that a mount without options shows
 #[derive(Args, Debug)]
@@ -27,7 +26,7 @@ impl Subcommand for GetDefault {
     const NAME: &'static str = "get-default";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = Target::parse(&self.image);
+        let target = context.target(&self.image);
         let filesystem = context.open_volume(&target.image)?.filesystem;
         let id = filesystem.default_subvolume()?;
         let info = filesystem.subvolume(id)?;

@@ -20,7 +20,6 @@ use crate::exit::Outcome;
 use crate::output::json::insert_name;
 use crate::output::time::Clock;
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// List subvolumes and snapshots
 #[derive(Args, Debug)]
@@ -152,7 +151,7 @@ impl Subcommand for List {
     const NAME: &'static str = "list";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = Target::parse(&self.image);
+        let target = context.target(&self.image);
         let (opened, location) = context.open_target(&target, Follow::All)?;
         let subvolume = location.subvolume;
         let all = opened.filesystem.subvolumes()?;

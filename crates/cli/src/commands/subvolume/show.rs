@@ -19,7 +19,6 @@ use crate::output::json::insert_name;
 use crate::output::size::UnitFlags;
 use crate::output::time::Clock;
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// Show all that is known about a subvolume
 #[derive(Args, Debug)]
@@ -41,7 +40,7 @@ impl Subcommand for Show {
     const NAME: &'static str = "show";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = Target::parse(&self.image);
+        let target = context.target(&self.image);
         let (opened, location) = context.open_target(&target, Follow::All)?;
         let all = opened.filesystem.subvolumes()?;
         let info = self.choose(&all, location)?;

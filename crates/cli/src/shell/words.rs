@@ -1,0 +1,51 @@
+//! The words of a session, in groups.
+
+pub mod attributes;
+pub mod flags;
+pub mod looking;
+pub mod mode;
+pub mod names;
+pub mod navigate;
+pub mod volume;
+
+use super::table::{Row, group, looking as command, word};
+use crate::commands;
+
+/// The table.
+pub const ROWS: &[Row] = &[
+    command::<commands::ls::Ls>(),
+    command::<commands::tree::Tree>(),
+    word::<navigate::Cd>(),
+    word::<navigate::Pwd>(),
+    command::<commands::cat::Cat>(),
+    command::<commands::stat::Stat>(),
+    command::<commands::filesystem::du::Du>(),
+    command::<commands::filesystem::df::Df>(),
+    word::<names::Mkdir>(),
+    word::<names::Rmdir>(),
+    word::<names::Rm>(),
+    word::<names::Mv>(),
+    word::<names::Ln>(),
+    word::<names::Mknod>(),
+    word::<attributes::Touch>(),
+    word::<attributes::Chmod>(),
+    word::<attributes::Chown>(),
+    word::<attributes::Getfattr>(),
+    word::<attributes::Setfattr>(),
+    word::<flags::Lsattr>(),
+    word::<flags::Chattr>(),
+    word::<volume::Fsync>(),
+    word::<volume::Sync>(),
+    group(
+        "subvolume",
+        "Make, list and delete subvolumes",
+        &[
+            command::<commands::subvolume::list::List>(),
+            command::<commands::subvolume::show::Show>(),
+            command::<commands::subvolume::get_default::GetDefault>(),
+        ],
+    ),
+    word::<navigate::Help>(),
+    word::<volume::Abort>(),
+    word::<volume::Quit>(),
+];

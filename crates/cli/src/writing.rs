@@ -1,0 +1,227 @@
+//! Volumes that are changed: opened for writing, edited, committed.
+//!
+//! Times and uuids come from the system, unless the environment variable `SOURCE_DATE_EPOCH` gives a time (seconds since
+//! 1970): then that is the time of everything, and uuids follow from it, so that the same commands give the same bytes.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context as _, Result};
+use buttress_device::OpenOptions as DeviceOptions;
+use buttress_format::{ChecksumType, Timestamp, Uuid};
+use buttress_fs::operations::NewInode;
+use buttress_fs::{Environment, Follow, Location, SystemEnvironment, WritableFilesystem, WriteOptions};
+use rustix::fs::Mode;
+
+use crate::context::Context;
+use crate::exit::Advice;
+use crate::opening::Opened;
+
+/// The variable of reproducible-builds.org's specification.
+const EPOCH_VARIABLE: &str = "SOURCE_DATE_EPOCH";
+
+/// Where this command's times and uuids come from. `purpose` tells uuids of one kind of command from those of another.
+pub fn environment(purpose: &str) -> Result<Arc<dyn Environment>> {
+    let Some(text) = std::env::var_os(EPOCH_VARIABLE) else {
+        return Ok(Arc::new(SystemEnvironment));
+    };
+    let seconds = text.to_str().and_then(|text| text.trim().parse().ok());
+    let seconds = seconds
+        .with_context(|| format!("{EPOCH_VARIABLE} is {}: not a number of seconds", text.display()))?;
+    Ok(Arc::new(FixedEnvironment {
+        seconds,
+        purpose: purpose.to_owned(),
+        uuids: AtomicU64::new(0),
+    }))
+}
+
+/// One time, and uuids that follow from it.
+#[derive(Debug)]
+struct FixedEnvironment {
+    seconds: i64,
+    purpose: String,
+    uuids: AtomicU64,
+}
+
+impl Environment for FixedEnvironment {
+    fn now(&self) -> Timestamp {
+        Timestamp {
+            seconds: self.seconds,
+            nanoseconds: 0,
+        }
+    }
+
+    fn new_uuid(&self) -> Uuid {
+        let number = self.uuids.fetch_add(1, Ordering::Relaxed);
+        let seed = format!("{} {} {number}", self.purpose, self.seconds);
+        let hash = ChecksumType::Sha256.compute(seed.as_bytes());
+        let bytes = hash.as_bytes().first_chunk::<16>().copied().unwrap_or_default();
+        uuid::Builder::from_random_bytes(bytes).into_uuid()
+    }
+}
+
+/// A volume that is being changed. What is not [committed](Self::commit) is lost.
+#[derive(Clone, Debug)]
+pub struct Writing {
+    /// The volume.
+    pub filesystem: WritableFilesystem,
+    /// What `IMAGE:/` means.
+    pub root: Location,
+    /// Whose new files are.
+    caller: NewInode,
+}
+
+impl Context {
+    /// Opens the volume on an image or device for changing it.
+    pub fn open_for_writing(&self, image: &Path) -> Result<Writing> {
+        let options = DeviceOptions {
+            write: true,
+            ..self.device_options()
+        };
+        let opened = self.open_volume_with(image, &options)?;
+        let purpose = opened.filesystem.superblock();
+        let purpose = format!("{} {}", purpose.fsid, purpose.generation);
+        let options = WriteOptions {
+            environment: environment(&purpose)?,
+            ..WriteOptions::default()
+        };
+        let filesystem = WritableFilesystem::new(opened.filesystem, options)
+            .with_context(|| format!("opening {} for writing", image.display()))?;
+        Ok(Writing {
+            filesystem,
+            root: opened.root,
+            caller: caller(),
+        })
+    }
+}
+
+impl Writing {
+    /// The volume as it is now, changes included, for reading.
+    pub fn view(&self) -> Opened {
+        Opened {
+            filesystem: self.filesystem.view(),
+            root: self.root,
+        }
+    }
+
+    /// What a path leads to, changes included.
+    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Location> {
+        self.view().resolve(path, follow)
+    }
+
+    /// The directory that a path's last name is to stand in, and the name.
+    pub fn place(&self, path: &[u8]) -> Result<(Location, Vec<u8>)> {
+        let (directory, name) = split(path);
+        if name.is_empty() || name == b"." || name == b".." {
+            return Err(anyhow::anyhow!("a new name is missing"))
+                .context(Advice::new("write IMAGE:/path/name"));
+        }
+        Ok((self.resolve(directory, Follow::All)?, name.to_vec()))
+    }
+
+    /// The file that a path leads to; an empty one is made where there is none.
+    pub fn create_if_missing(&self, path: &[u8]) -> Result<Location> {
+        if let Ok(location) = self.resolve(path, Follow::All) {
+            return Ok(location);
+        }
+        let (directory, name) = self.place(path)?;
+        Ok(self.filesystem.create(directory, &name, &self.new_inode(0o666))?)
+    }
+
+    /// The directory that a path leads to, if it leads to one.
+    pub fn directory_at(&self, path: &[u8]) -> Option<Location> {
+        let opened = self.view();
+        let location = opened.resolve(path, Follow::All).ok()?;
+        let is_directory = opened.filesystem.metadata(location).ok()?.is_directory();
+        is_directory.then_some(location)
+    }
+
+    /// Makes the directories above a path that are not there.
+    pub fn make_parents(&self, path: &[u8]) -> Result<()> {
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        for (end, _) in slashes {
+            let above = path.get(..end).unwrap_or(path);
+            let is_named = above.iter().any(|byte| *byte != b'/');
+            if is_named && self.resolve(above, Follow::All).is_err() {
+                let (directory, name) = self.place(above)?;
+                self.filesystem
+                    .make_directory(directory, &name, &self.new_inode(0o777))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is new belongs to who runs the command, with a mode that its umask lessens, as on a mounted volume.
+    pub fn new_inode(&self, mode: u32) -> NewInode {
+        NewInode { mode, ..self.caller }
+    }
+
+    /// Makes what was changed durable.
+    pub fn commit(&self) -> Result<()> {
+        self.filesystem.commit().context("committing")?;
+        Ok(())
+    }
+}
+
+/// The last name of a path, and what is before it. Slashes at the end do not count.
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path
+        .iter()
+        .rposition(|byte| *byte != b'/')
+        .map_or(0, |last| last.saturating_add(1));
+    let path = path.get(..end).unwrap_or(path);
+    let start = path
+        .iter()
+        .rposition(|byte| *byte == b'/')
+        .map_or(0, |slash| slash.saturating_add(1));
+    path.split_at_checked(start).unwrap_or((b"", path))
+}
+
+/// Who runs this program.
+fn caller() -> NewInode {
+    // The only way to learn the umask is to set it.
+    let umask = rustix::process::umask(Mode::from_raw_mode(0o022));
+    rustix::process::umask(umask);
+    NewInode {
+        mode: 0,
+        umask: umask.as_raw_mode() & 0o777,
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_name_of_a_path() {
+        let cases: [(&[u8], &[u8], &[u8]); 6] = [
+            (b"/a/b", b"/a/", b"b"),
+            (b"/a", b"/", b"a"),
+            (b"/a/b//", b"/a/", b"b"),
+            (b"/", b"", b""),
+            (b"", b"", b""),
+            (b"a", b"", b"a"),
+        ];
+        for (path, directory, name) in cases {
+            assert_eq!(split(path), (directory, name));
+        }
+    }
+
+    #[test]
+    fn a_fixed_time_gives_the_same_uuids_again() {
+        let environment = |purpose: &str| FixedEnvironment {
+            seconds: 7,
+            purpose: purpose.to_owned(),
+            uuids: AtomicU64::new(0),
+        };
+        let (one, two, other) = (environment("a"), environment("a"), environment("b"));
+        let first = one.new_uuid();
+        assert_eq!((first, one.new_uuid()), (two.new_uuid(), two.new_uuid()));
+        assert_ne!(first, other.new_uuid());
+        assert_eq!(first.get_version_num(), 4);
+        assert_eq!(one.now().seconds, 7);
+    }
+}
