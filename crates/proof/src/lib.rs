@@ -14,3 +14,4 @@ pub mod harness;
 pub mod library;
 pub mod pax;
 pub mod send;
+pub mod writing;

@@ -84,15 +84,21 @@ impl WritableFilesystem {
     /// Goes on dropping one tree for a while. True when it is gone.
     fn drop_some(&self, tree: TreeId) -> Result<bool> {
         let mut handle = self.start(Need::freeing(64))?;
-        let mut drop = Drop::resume(&mut handle, tree)?;
+        if handle.open_tree(tree)?.tree.is_dirty() {
+            // What is dropped is what lies on disk.
+            drop(handle);
+            self.commit()?;
+            handle = self.start(Need::freeing(64))?;
+        }
+        let mut way = Drop::resume(&mut handle, tree)?;
         let limit = handle.core.references.len().saturating_add(REFERENCES_AT_ONCE);
-        while handle.core.references.len() < limit || !drop.can_stop() {
-            if !drop.advance(&mut handle)? {
+        while handle.core.references.len() < limit || !way.can_stop() {
+            if !way.advance(&mut handle)? {
                 handle.remove_dead_root(tree)?;
                 return Ok(true);
             }
         }
-        drop.remember(&mut handle)?;
+        way.remember(&mut handle)?;
         Ok(false)
     }
 }
