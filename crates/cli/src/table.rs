@@ -85,6 +85,7 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::cp::Cp>(),
     leaf::<commands::tar::Tar>(),
     leaf::<commands::diff::Diff>(),
+    leaf::<commands::mkfs::Mkfs>(),
     leaf::<commands::check::Check>(),
     leaf::<commands::send::Send>(),
     leaf::<commands::receive::Receive>(),
@@ -95,13 +96,23 @@ pub const ROWS: &[Row] = &[
     ),
     group(
         "subvolume",
-        "List and show subvolumes and snapshots",
+        "List, show, make and delete subvolumes and snapshots",
         commands::subvolume::ROWS,
     ),
     group(
         "filesystem",
-        "Show devices, and where the space went",
+        "Show devices and where the space went, set the label",
         commands::filesystem::ROWS,
+    ),
+    group(
+        "property",
+        "Show and set properties of volumes, subvolumes and files",
+        commands::property::ROWS,
+    ),
+    group(
+        "overlay",
+        "Put changes that were kept beside an image into it",
+        commands::overlay::ROWS,
     ),
     group(
         "inspect-internal",

@@ -2,7 +2,9 @@
 
 pub mod df;
 pub mod du;
+pub mod label;
 pub mod show;
+pub mod sync;
 pub mod usage;
 
 use anyhow::Result;
@@ -18,6 +20,8 @@ pub const ROWS: &[Row] = &[
     leaf::<df::Df>(),
     leaf::<usage::Usage>(),
     leaf::<du::Du>(),
+    leaf::<label::Label>(),
+    leaf::<sync::Sync>(),
 ];
 
 /// Where the space went. Block groups that cannot be read are reported, and count as empty.

@@ -1,17 +1,31 @@
 //! `buttress subvolume …`, in the words and formats of `btrfs subvolume`.
 
+pub mod create;
+pub mod delete;
 pub mod get_default;
 pub mod list;
 mod quota;
+pub mod set_default;
 pub mod show;
+pub mod snapshot;
 
+use anyhow::{Context as _, Result};
+
+use crate::context::Context;
+use crate::exit::Advice;
 use crate::table::{Row, leaf};
+use crate::target::Target;
+use crate::writing::Writing;
 
 /// The group's rows of the command table.
 pub const ROWS: &[Row] = &[
     leaf::<list::List>(),
     leaf::<show::Show>(),
+    leaf::<create::Create>(),
+    leaf::<snapshot::Snapshot>(),
+    leaf::<delete::Delete>(),
     leaf::<get_default::GetDefault>(),
+    leaf::<set_default::SetDefault>(),
 ];
 
 /// The path that stands for the top level where it has no name.
@@ -20,4 +34,18 @@ pub(crate) const TOP_LEVEL_NAME: &str = "<FS_TREE>";
 /// A uuid as text, or `-`.
 pub(crate) fn uuid_or_dash(uuid: Option<uuid::Uuid>) -> String {
     uuid.map_or_else(|| "-".to_owned(), |uuid| uuid.hyphenated().to_string())
+}
+
+/// Opens the volume of targets for writing: they must name one image.
+fn open_one_volume(context: &Context, targets: &[Target]) -> Result<Writing> {
+    let (first, others) = targets.split_first().context("no target")?;
+    if let Some(other) = others.iter().find(|other| other.image != first.image) {
+        return Err(anyhow::anyhow!(
+            "{} and {} are different images",
+            first.display(),
+            other.display()
+        ))
+        .context(Advice::new("write IMAGE:/path for each, with one IMAGE"));
+    }
+    context.open_for_writing(&first.image)
 }

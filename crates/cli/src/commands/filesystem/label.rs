@@ -1,0 +1,52 @@
+//! `buttress filesystem label IMAGE [LABEL]`: shows the label, or sets it.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::{Map, Value};
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::output::json::insert_name;
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Show the label, or set it
+#[derive(Args, Debug)]
+pub struct Label {
+    /// The image or device
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+    /// The new label; an empty one takes it away
+    #[arg(value_name = "LABEL")]
+    label: Option<OsString>,
+}
+
+impl Subcommand for Label {
+    const NAME: &'static str = "label";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = Target::parse(&self.image);
+        if let Some(label) = &self.label {
+            let volume = context.open_for_writing(&target.image)?;
+            volume.filesystem.set_label(label.as_bytes())?;
+            volume.commit()?;
+            return Ok(Outcome::Done);
+        }
+        let superblock = context.open_volume(&target.image)?.filesystem.superblock();
+        if context.json() {
+            let mut object = Map::new();
+            insert_name(&mut object, "label", &superblock.label);
+            context.print_json("filesystem-label", Value::Object(object))?;
+            return Ok(Outcome::Done);
+        }
+        let mut out = context.stdout();
+        out.write_all(&context.printable(&superblock.label))?;
+        writeln!(out)?;
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}

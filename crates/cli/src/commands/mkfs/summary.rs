@@ -1,0 +1,149 @@
+//! What `mkfs` prints: the summary of mkfs.btrfs, and the list of features.
+
+use std::io::Write;
+
+use anyhow::Result;
+use buttress_device::Device;
+use buttress_format::{BlockGroupFlags, Incompat};
+use buttress_fs::mkfs::{Feature, Made};
+use serde_json::{Map, Value, json};
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::output::json::insert_name;
+use crate::output::size::Units;
+
+/// Prints the features that can be chosen.
+pub(super) fn list_features(context: &Context) -> Result<Outcome> {
+    if context.json() {
+        let features = Feature::ALL.iter();
+        let features =
+            features.map(|feature| json!({ "name": feature.name(), "default": feature.is_default() }));
+        context.print_json("mkfs-features", Value::Array(features.collect()))?;
+        return Ok(Outcome::Done);
+    }
+    let mut out = context.stdout();
+    writeln!(out, "Filesystem features available:")?;
+    for feature in Feature::ALL {
+        let default = if feature.is_default() { "default" } else { "" };
+        writeln!(out, "{:<20}- {default}", feature.name())?;
+    }
+    out.flush()?;
+    Ok(Outcome::Done)
+}
+
+/// The features of a volume by the names that can be chosen, in their order.
+fn features(made: &Made) -> Vec<&'static str> {
+    let superblock = &made.superblock;
+    let has = |feature: &Feature| match feature {
+        Feature::MixedBlockGroups => superblock.incompat.contains(Incompat::MIXED_GROUPS),
+        Feature::ExtendedReferences => superblock.incompat.contains(Incompat::EXTENDED_IREF),
+        Feature::Raid56 => superblock.incompat.contains(Incompat::RAID56),
+        Feature::SkinnyMetadata => superblock.incompat.contains(Incompat::SKINNY_METADATA),
+        Feature::NoHoles => superblock.incompat.contains(Incompat::NO_HOLES),
+        Feature::Raid1C34 => superblock.incompat.contains(Incompat::RAID1C34),
+        Feature::FreeSpaceTree => superblock
+            .compat_ro
+            .contains(buttress_format::CompatRo::FREE_SPACE_TREE),
+        Feature::BlockGroupTree => superblock
+            .compat_ro
+            .contains(buttress_format::CompatRo::BLOCK_GROUP_TREE),
+        _ => false,
+    };
+    let named = Feature::ALL.into_iter().filter(has);
+    named.map(Feature::name).collect()
+}
+
+/// Prints what was made.
+pub(super) fn print(context: &Context, made: &Made, devices: &[Device]) -> Result<()> {
+    if context.json() {
+        return context.print_json("mkfs", as_json(made, devices));
+    }
+    if context.globals().quiet {
+        return Ok(());
+    }
+    let units = Units::default();
+    let superblock = &made.superblock;
+    let mut out = context.stdout();
+    write!(out, "{:<20}", "Label:")?;
+    match superblock.label.as_slice() {
+        [] => out.write_all(b"(null)")?,
+        label => out.write_all(&context.printable(label))?,
+    }
+    writeln!(out)?;
+    let mut line = |name: &str, value: &str| match value {
+        "" => writeln!(out, "{name}"),
+        value => writeln!(out, "{name:<20}{value}"),
+    };
+    line("UUID:", &superblock.fsid.hyphenated().to_string())?;
+    line("Node size:", &superblock.node_bytes.to_string())?;
+    line("Sector size:", &superblock.sector_bytes.to_string())?;
+    line("Filesystem size:", &units.text(superblock.total_bytes.get()))?;
+    line("Block group profiles:", "")?;
+    for (name, kind) in kinds() {
+        let chunk = made
+            .chunks
+            .iter()
+            .find(|chunk| chunk.flags.intersection(BlockGroupFlags::TYPES) == kind);
+        if let Some(chunk) = chunk {
+            let size = units.text(chunk.length.get());
+            line(
+                &format!("  {name}:"),
+                &format!("{:<8}{size:>17}", chunk.profile().name()),
+            )?;
+        }
+    }
+    line("Features:", &features(made).join(", "))?;
+    line("Checksum:", superblock.checksum_type.name())?;
+    line("Number of devices:", &superblock.num_devices.to_string())?;
+    line("Devices:", "")?;
+    writeln!(out, "   ID        SIZE  PATH")?;
+    for (item, device) in made.devices.iter().zip(devices) {
+        let size = units.text(item.total_bytes.get());
+        writeln!(out, "{:>5}  {size:>10}  {}", item.device, device.name())?;
+    }
+    writeln!(out)?;
+    out.flush()?;
+    Ok(())
+}
+
+fn kinds() -> [(&'static str, BlockGroupFlags); 4] {
+    [
+        ("Data", BlockGroupFlags::DATA),
+        ("Metadata", BlockGroupFlags::METADATA),
+        ("Data+Metadata", BlockGroupFlags::DATA | BlockGroupFlags::METADATA),
+        ("System", BlockGroupFlags::SYSTEM),
+    ]
+}
+
+fn as_json(made: &Made, devices: &[Device]) -> Value {
+    let superblock = &made.superblock;
+    let mut object = Map::new();
+    insert_name(&mut object, "label", &superblock.label);
+    object.insert("uuid".into(), superblock.fsid.hyphenated().to_string().into());
+    object.insert("node_size".into(), superblock.node_bytes.into());
+    object.insert("sector_size".into(), superblock.sector_bytes.into());
+    object.insert("total_bytes".into(), superblock.total_bytes.get().into());
+    object.insert("bytes_used".into(), superblock.bytes_used.get().into());
+    object.insert("checksum".into(), superblock.checksum_type.name().into());
+    object.insert("features".into(), features(made).into());
+    let groups = made.chunks.iter().map(|chunk| {
+        json!({
+            "type": chunk.flags.type_name(),
+            "profile": chunk.profile().name(),
+            "length": chunk.length.get(),
+        })
+    });
+    object.insert("block_groups".into(), groups.collect());
+    let devices = made.devices.iter().zip(devices).map(|(item, device)| {
+        json!({
+            "devid": item.device.get(),
+            "uuid": item.uuid.hyphenated().to_string(),
+            "size": item.total_bytes.get(),
+            "used": item.bytes_used.get(),
+            "path": device.name(),
+        })
+    });
+    object.insert("devices".into(), devices.collect());
+    Value::Object(object)
+}

@@ -1,0 +1,46 @@
+//! `buttress overlay …`: what becomes of changes that `--overlay` kept beside an image.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::output::size::Units;
+use crate::table::{Row, Subcommand, leaf};
+
+/// The group's rows of the command table.
+pub const ROWS: &[Row] = &[leaf::<Commit>()];
+
+/// Put the changes that an overlay holds into the image, and delete the overlay
+///
+/// To throw changes away, delete the overlay file instead. See docs/overlay.md.
+#[derive(Args, Debug)]
+pub struct Commit {
+    /// The overlay file
+    #[arg(value_name = "OVERLAY")]
+    overlay: PathBuf,
+    /// The image or device that it was made over
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+}
+
+impl Subcommand for Commit {
+    const NAME: &'static str = "commit";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let applied = buttress_device::overlay::apply(&self.overlay, &self.image, &context.device_options())?;
+        if context.json() {
+            context.print_json("overlay-commit", json!({ "bytes": applied.bytes }))?;
+        } else if !context.globals().quiet {
+            let mut out = context.stdout();
+            let bytes = Units::default().text(applied.bytes);
+            writeln!(out, "{bytes} written to {}", self.image.display())?;
+            out.flush()?;
+        }
+        Ok(Outcome::Done)
+    }
+}

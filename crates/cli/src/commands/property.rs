@@ -1,0 +1,263 @@
+//! `buttress property …`, in the words and formats of `btrfs property`.
+//!
+//! | property | of | what |
+//! |---|---|---|
+//! | `ro` | subvolumes | whether it is read-only |
+//! | `label` | volumes | the label |
+//! | `compression` | files and directories | how new content is compressed |
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+use anyhow::{Context as _, Result};
+use buttress_fs::operations::property::COMPRESSION_NAME;
+use buttress_fs::operations::{ReceivedUuid, SetXattr};
+use buttress_fs::{Filesystem, Follow, Location};
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value};
+
+use crate::context::Context;
+use crate::exit::{Advice, Outcome};
+use crate::output::json::insert_name;
+use crate::table::{Row, Subcommand, leaf};
+use crate::target::Target;
+
+/// The group's rows of the command table.
+pub const ROWS: &[Row] = &[leaf::<Get>(), leaf::<Set>(), leaf::<List>()];
+
+/// A property.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Property {
+    /// Whether a subvolume is read-only: true or false
+    Ro,
+    /// The label of the volume
+    Label,
+    /// How the content of a file or directory is compressed: zlib, lzo, zstd, no, none
+    Compression,
+}
+
+/// What a property belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    #[value(alias = "s")]
+    Subvol,
+    #[value(alias = "f")]
+    Filesystem,
+    #[value(alias = "i")]
+    Inode,
+}
+
+impl Property {
+    const ALL: [Self; 3] = [Self::Ro, Self::Label, Self::Compression];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Ro => "ro",
+            Self::Label => "label",
+            Self::Compression => "compression",
+        }
+    }
+
+    const fn kind(self) -> Kind {
+        match self {
+            Self::Ro => Kind::Subvol,
+            Self::Label => Kind::Filesystem,
+            Self::Compression => Kind::Inode,
+        }
+    }
+
+    /// The value; `None` where it is not set, or the object cannot have it.
+    fn get(self, filesystem: &Filesystem, location: Location) -> Result<Option<Vec<u8>>> {
+        Ok(match self {
+            Self::Ro if location.is_subvolume_root() => {
+                let read_only = filesystem.subvolume(location.subvolume)?.is_read_only();
+                Some(read_only.to_string().into_bytes())
+            }
+            Self::Ro => None,
+            Self::Label => Some(filesystem.superblock().label.clone()),
+            Self::Compression => filesystem.xattr(location, COMPRESSION_NAME)?,
+        })
+    }
+}
+
+/// The properties of an object: of one kind, or all that it can have. The label is shown for the whole volume only.
+fn wanted(target: &Target, kind: Option<Kind>) -> impl Iterator<Item = Property> {
+    let is_volume = !target.has_path;
+    let any = move |property: &Property| match kind {
+        Some(kind) => property.kind() == kind,
+        None => *property != Property::Label || is_volume,
+    };
+    Property::ALL.into_iter().filter(any)
+}
+
+/// Show properties
+#[derive(Args, Debug)]
+pub struct Get {
+    /// Of which kind of object
+    #[arg(short = 't', value_name = "TYPE")]
+    kind: Option<Kind>,
+    /// The object
+    #[arg(value_name = "IMAGE:/PATH")]
+    object: OsString,
+    /// The property; all without it
+    #[arg(value_name = "NAME")]
+    name: Option<Property>,
+}
+
+impl Subcommand for Get {
+    const NAME: &'static str = "get";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = Target::parse(&self.object);
+        let (opened, location) = context.open_target(&target, Follow::All)?;
+        let properties: Vec<Property> = match self.name {
+            Some(property) => vec![property],
+            None => wanted(&target, self.kind).collect(),
+        };
+        let mut values = Vec::new();
+        for property in properties {
+            let value = property
+                .get(&opened.filesystem, location)
+                .with_context(|| target.display())?;
+            if value.is_none() && self.name == Some(Property::Ro) {
+                return Err(anyhow::anyhow!("{} is not a subvolume", target.display()));
+            }
+            values.extend(value.map(|value| (property.name(), value)));
+        }
+        if context.json() {
+            let mut object = Map::new();
+            for (name, value) in &values {
+                insert_name(&mut object, name, value);
+            }
+            context.print_json("property-get", Value::Object(object))?;
+            return Ok(Outcome::Done);
+        }
+        let mut out = context.stdout();
+        for (name, value) in &values {
+            write!(out, "{name}=")?;
+            out.write_all(&context.printable(value))?;
+            writeln!(out)?;
+        }
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}
+
+/// Set a property
+#[derive(Args, Debug)]
+pub struct Set {
+    /// Of which kind of object
+    #[arg(short = 't', value_name = "TYPE")]
+    kind: Option<Kind>,
+    /// Make a received subvolume writable, and clear its received uuid
+    #[arg(short = 'f')]
+    force: bool,
+    /// The object
+    #[arg(value_name = "IMAGE:/PATH")]
+    object: OsString,
+    /// The property
+    #[arg(value_name = "NAME")]
+    name: Property,
+    /// Its new value; an empty one takes it away
+    #[arg(value_name = "VALUE")]
+    value: OsString,
+}
+
+impl Subcommand for Set {
+    const NAME: &'static str = "set";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = Target::parse(&self.object);
+        if self.kind.is_some_and(|kind| kind != self.name.kind()) {
+            return Err(anyhow::anyhow!(
+                "property {} is not one of that type",
+                self.name.name()
+            ));
+        }
+        let volume = context.open_for_writing(&target.image)?;
+        let location = volume
+            .resolve(&target.path, Follow::All)
+            .with_context(|| target.display())?;
+        let value = self.value.as_bytes();
+        let set = match self.name {
+            Property::Label => volume.filesystem.set_label(value),
+            Property::Compression if value.is_empty() => {
+                volume.filesystem.remove_xattr(location, COMPRESSION_NAME)
+            }
+            Property::Compression => {
+                volume
+                    .filesystem
+                    .set_xattr(location, COMPRESSION_NAME, value, SetXattr::CreateOrReplace)
+            }
+            Property::Ro => {
+                let read_only = self.read_only(&target)?;
+                if !location.is_subvolume_root() {
+                    return Err(anyhow::anyhow!("{} is not a subvolume", target.display()));
+                }
+                let received = if self.force {
+                    ReceivedUuid::Clear
+                } else {
+                    ReceivedUuid::Refuse
+                };
+                volume
+                    .filesystem
+                    .set_read_only(location.subvolume, read_only, received)
+            }
+        };
+        set.with_context(|| target.display())?;
+        volume.commit()?;
+        Ok(Outcome::Done)
+    }
+}
+
+impl Set {
+    fn read_only(&self, target: &Target) -> Result<bool> {
+        match self.value.as_bytes() {
+            b"true" => Ok(true),
+            b"false" => Ok(false),
+            _ => Err(anyhow::anyhow!(
+                "{}: ro is not {}",
+                target.display(),
+                self.value.display()
+            ))
+            .context(Advice::new("it is true or false")),
+        }
+    }
+}
+
+/// List the properties that an object can have
+#[derive(Args, Debug)]
+pub struct List {
+    /// Of which kind of object
+    #[arg(short = 't', value_name = "TYPE")]
+    kind: Option<Kind>,
+    /// The object
+    #[arg(value_name = "IMAGE:/PATH")]
+    object: OsString,
+}
+
+impl Subcommand for List {
+    const NAME: &'static str = "list";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = Target::parse(&self.object);
+        let (_, location) = context.open_target(&target, Follow::All)?;
+        let fits = |property: &Property| *property != Property::Ro || location.is_subvolume_root();
+        let properties: Vec<Property> = wanted(&target, self.kind).filter(fits).collect();
+        if context.json() {
+            let names = properties.iter().map(|property| property.name().into());
+            context.print_json("property-list", Value::Array(names.collect()))?;
+            return Ok(Outcome::Done);
+        }
+        let mut out = context.stdout();
+        for property in properties {
+            let help = property
+                .to_possible_value()
+                .and_then(|value| value.get_help().map(ToString::to_string));
+            writeln!(out, "{:<20}{}", property.name(), help.unwrap_or_default())?;
+        }
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,58 @@
+//! `buttress subvolume create IMAGE:/path …`.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Make empty subvolumes
+#[derive(Args, Debug)]
+pub struct Create {
+    /// Make missing directories above, too
+    #[arg(short, long)]
+    parents: bool,
+    /// Where the subvolumes are to be, all in one volume
+    #[arg(value_name = "IMAGE:/PATH", required = true)]
+    targets: Vec<OsString>,
+}
+
+impl Subcommand for Create {
+    const NAME: &'static str = "create";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let targets: Vec<Target> = self.targets.iter().map(|target| Target::parse(target)).collect();
+        let volume = super::open_one_volume(context, &targets)?;
+        let mut made = Vec::new();
+        for target in &targets {
+            if self.parents {
+                volume
+                    .make_parents(&target.path)
+                    .with_context(|| target.display())?;
+            }
+            let (directory, name) = volume.place(&target.path).with_context(|| target.display())?;
+            let created = volume.filesystem.create_subvolume(directory, &name);
+            made.push((created.with_context(|| target.display())?, target.display()));
+        }
+        volume.commit()?;
+        if context.json() {
+            let made = made
+                .iter()
+                .map(|(id, path)| json!({ "id": id.get(), "path": path }));
+            context.print_json("subvolume-create", Value::Array(made.collect()))?;
+        } else if !context.globals().quiet {
+            let mut out = context.stdout();
+            for (_, path) in &made {
+                writeln!(out, "Create subvolume '{path}'")?;
+            }
+            out.flush()?;
+        }
+        Ok(Outcome::Done)
+    }
+}

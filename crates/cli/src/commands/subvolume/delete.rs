@@ -1,0 +1,78 @@
+//! `buttress subvolume delete IMAGE:/path …`.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{Context as _, Result};
+use buttress_format::SubvolumeId;
+use buttress_fs::{Follow, Progress};
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::exit::{Advice, Outcome};
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Delete subvolumes and snapshots, and give back their space
+#[derive(Args, Debug)]
+pub struct Delete {
+    /// Delete the subvolume with this id; --subvolid does the same
+    #[arg(short = 'i', value_name = "ID")]
+    id: Option<u64>,
+    /// For compatibility: deletions are always committed
+    #[arg(short = 'c', long)]
+    commit_after: bool,
+    /// For compatibility: deletions are always committed
+    #[arg(short = 'C', long)]
+    commit_each: bool,
+    /// The subvolumes, all in one volume; with -i, the image
+    #[arg(value_name = "IMAGE:/PATH", required = true)]
+    targets: Vec<OsString>,
+}
+
+impl Subcommand for Delete {
+    const NAME: &'static str = "delete";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let targets: Vec<Target> = self.targets.iter().map(|target| Target::parse(target)).collect();
+        let volume = super::open_one_volume(context, &targets)?;
+        let mut deleted = Vec::new();
+        for target in &targets {
+            let id = match self.id.or(context.globals().subvolume_id) {
+                Some(id) => SubvolumeId::new(id),
+                None => {
+                    let location = volume
+                        .resolve(&target.path, Follow::NotLast)
+                        .with_context(|| target.display())?;
+                    if !location.is_subvolume_root() {
+                        return Err(anyhow::anyhow!("{} is not a subvolume", target.display()))
+                            .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
+                    }
+                    location.subvolume
+                }
+            };
+            volume
+                .filesystem
+                .delete_subvolume(id)
+                .with_context(|| target.display())?;
+            deleted.push((id, target.display()));
+        }
+        volume.commit()?;
+        volume.filesystem.drop_deleted_subvolumes(&Progress::new())?;
+        volume.commit()?;
+        if context.json() {
+            let deleted = deleted
+                .iter()
+                .map(|(id, path)| json!({ "id": id.get(), "path": path }));
+            context.print_json("subvolume-delete", Value::Array(deleted.collect()))?;
+        } else if !context.globals().quiet {
+            let mut out = context.stdout();
+            for (id, path) in &deleted {
+                writeln!(out, "Delete subvolume {id} (commit): '{path}'")?;
+            }
+            out.flush()?;
+        }
+        Ok(Outcome::Done)
+    }
+}

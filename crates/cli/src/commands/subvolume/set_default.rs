@@ -1,0 +1,66 @@
+//! `buttress subvolume set-default IMAGE:/path`, or `set-default ID IMAGE`: what a mount without options is to show.
+
+use std::ffi::OsString;
+
+use anyhow::{Context as _, Result};
+use buttress_format::SubvolumeId;
+use buttress_fs::Follow;
+use clap::Args;
+
+use crate::context::Context;
+use crate::exit::{Advice, Outcome};
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Set the subvolume that a mount without options shows
+#[derive(Args, Debug)]
+pub struct SetDefault {
+    /// The subvolume; or its id, followed by the image
+    #[arg(value_name = "IMAGE:/PATH|ID")]
+    subvolume: OsString,
+    /// The image or device, when the subvolume is given by its id
+    #[arg(value_name = "IMAGE")]
+    image: Option<OsString>,
+}
+
+impl Subcommand for SetDefault {
+    const NAME: &'static str = "set-default";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let (id, target) = match &self.image {
+            Some(image) => {
+                let id = self.subvolume.to_str().and_then(|text| text.parse().ok());
+                let id: u64 =
+                    id.with_context(|| format!("{} is not a subvolume id", self.subvolume.display()))?;
+                // As in btrfs-progs, 0 stands for the top level.
+                let id = if id == 0 {
+                    SubvolumeId::TOP_LEVEL
+                } else {
+                    SubvolumeId::new(id)
+                };
+                (Some(id), Target::parse(image))
+            }
+            None => (None, Target::parse(&self.subvolume)),
+        };
+        let volume = context.open_for_writing(&target.image)?;
+        let id = match id {
+            Some(id) => id,
+            None => {
+                let location = volume
+                    .resolve(&target.path, Follow::All)
+                    .with_context(|| target.display())?;
+                if !location.is_subvolume_root() {
+                    return Err(anyhow::anyhow!("{} is not a subvolume", target.display()))
+                        .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
+                }
+                location.subvolume
+            }
+        };
+        volume
+            .filesystem
+            .set_default_subvolume(id)
+            .with_context(|| target.display())?;
+        volume.commit()?;
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,83 @@
+//! `buttress subvolume snapshot [-r] IMAGE:/source IMAGE:/path`.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{Context as _, Result};
+use buttress_fs::Follow;
+use clap::Args;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::exit::{Advice, Outcome};
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Make a snapshot of a subvolume, in constant time
+#[derive(Args, Debug)]
+pub struct Snapshot {
+    /// Make it read-only
+    #[arg(short)]
+    read_only: bool,
+    /// The subvolume
+    #[arg(value_name = "IMAGE:/SOURCE")]
+    source: OsString,
+    /// Where the snapshot is to be: a new name, or a directory that it gets the source's name in
+    #[arg(value_name = "IMAGE:/PATH")]
+    destination: OsString,
+}
+
+impl Subcommand for Snapshot {
+    const NAME: &'static str = "snapshot";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let (source, destination) = (Target::parse(&self.source), Target::parse(&self.destination));
+        let volume = super::open_one_volume(context, &[source.clone(), destination.clone()])?;
+        let from = volume
+            .resolve(&source.path, Follow::All)
+            .with_context(|| source.display())?;
+        if !from.is_subvolume_root() {
+            return Err(anyhow::anyhow!("{} is not a subvolume", source.display()))
+                .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
+        }
+        let mut path = destination.path.clone();
+        if volume.resolve(&path, Follow::All).is_ok() {
+            // Into a directory, under the source's own name.
+            let name = source
+                .path
+                .rsplit(|byte| *byte == b'/')
+                .find(|name| !name.is_empty());
+            let name =
+                name.with_context(|| format!("{} has no name: give the snapshot one", source.display()))?;
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        let (directory, name) = volume.place(&path).with_context(|| destination.display())?;
+        let id = volume
+            .filesystem
+            .snapshot(from.subvolume, directory, &name, self.read_only);
+        let id = id.with_context(|| destination.display())?;
+        volume.commit()?;
+        if context.json() {
+            context.print_json(
+                "subvolume-snapshot",
+                json!({ "id": id.get(), "read_only": self.read_only }),
+            )?;
+        } else if !context.globals().quiet {
+            let kind = if self.read_only {
+                "readonly snapshot"
+            } else {
+                "snapshot"
+            };
+            let mut out = context.stdout();
+            writeln!(
+                out,
+                "Create {kind} of '{}' in '{}'",
+                source.display(),
+                destination.display()
+            )?;
+            out.flush()?;
+        }
+        Ok(Outcome::Done)
+    }
+}

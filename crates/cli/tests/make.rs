@@ -1,0 +1,225 @@
+//! Commands that make and change volumes: mkfs, subvolume, property, label, and overlays over all of them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests state what must hold"
+)]
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use support::{failure, stdout};
+
+/// A folder, and the path of an image in it that is not there yet.
+fn fresh() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let image = folder.path().join("new.img").to_str().unwrap().to_owned();
+    (folder, image)
+}
+
+fn made() -> (tempfile::TempDir, String) {
+    let (folder, image) = fresh();
+    stdout(&["mkfs", "-q", "-b", "256M", "-L", "new", &image]);
+    (folder, image)
+}
+
+fn check(image: &str) {
+    let text = stdout(&["check", image]);
+    assert!(text.contains("no error found"), "{text}");
+}
+
+#[test]
+fn mkfs_makes_a_missing_image_and_says_what_it_made() {
+    let (_folder, image) = fresh();
+    let text = stdout(&[
+        "mkfs", "--size", "300M", "-L", "new", "-m", "single", "--csum", "xxhash", &image,
+    ]);
+    for line in [
+        "Label:              new",
+        "Filesystem size:    300.00MiB",
+        "  Data:             single            8.00MiB",
+        "  System:           single            4.00MiB",
+        "Features:           extref, skinny-metadata, no-holes, free-space-tree, block-group-tree",
+        "Checksum:           xxhash64",
+        &format!("    1   300.00MiB  {image}"),
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line:?} in {text}");
+    }
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 300 << 20);
+    check(&image);
+    let show = stdout(&["filesystem", "show", &image]);
+    assert!(show.starts_with("Label: 'new' "), "{show}");
+    // What is there is not overwritten unasked.
+    let (code, error) = failure(&["mkfs", &image]);
+    assert!(
+        code == 1 && error.contains("seems to hold btrfs") && error.contains("-f"),
+        "{error}"
+    );
+    stdout(&["mkfs", "-f", "-q", "-L", "again", &image]);
+    assert_eq!(stdout(&["filesystem", "label", &image]), "again\n");
+}
+
+#[test]
+fn mkfs_refuses_and_leaves_nothing_behind() {
+    let (_folder, image) = fresh();
+    for (words, what) in [
+        (&["mkfs"][..], "does not exist"),
+        (&["mkfs", "-b", "64M"], "at least 105906176"),
+        (
+            &["mkfs", "-b", "256M", "-d", "raid1"],
+            "RAID1 needs at least 2 devices",
+        ),
+        (&["mkfs", "-b", "256M", "-O", "nonsense"], "unknown feature"),
+        (&["mkfs", "-b", "256M", "-O", "zoned"], "not supported yet"),
+        (&["mkfs", "-b", "256M", "-n", "12K"], "node size of 12288"),
+    ] {
+        let words: Vec<&str> = words.iter().copied().chain([image.as_str()]).collect();
+        let (code, error) = failure(&words);
+        assert!(code == 1 && error.contains(what), "{words:?}: {error}");
+        assert!(!PathBuf::from(&image).exists(), "{words:?}");
+    }
+    assert_eq!(failure(&["mkfs", "-d", "raid7", &image]).0, 2);
+    let list = stdout(&["mkfs", "-O", "list-all"]);
+    assert!(list.contains("block-group-tree    - default"), "{list}");
+}
+
+#[test]
+fn mkfs_on_several_devices() {
+    let (_folder, image) = fresh();
+    let second = format!("{image}.second");
+    let third = format!("{image}.third");
+    stdout(&[
+        "mkfs", "-q", "-b", "300M", "-d", "raid5", "-m", "raid1c3", &image, &second, &third,
+    ]);
+    let text = stdout(&[
+        "--device",
+        &second,
+        "--device",
+        &third,
+        "filesystem",
+        "df",
+        &image,
+    ]);
+    assert!(
+        text.contains("Data, RAID5") && text.contains("Metadata, RAID1C3"),
+        "{text}"
+    );
+    let text = stdout(&["check", "--device", &second, "--device", &third, &image]);
+    assert!(text.contains("no error found"), "{text}");
+}
+
+#[test]
+fn the_same_epoch_gives_the_same_bytes() {
+    let make = |image: &str| {
+        let words = ["mkfs", "-q", "-b", "128M", image];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+        let output = command
+            .args(words)
+            .env("SOURCE_DATE_EPOCH", "1700000000")
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        std::fs::read(image).unwrap()
+    };
+    let (_folder, image) = fresh();
+    assert!(make(&image) == make(&format!("{image}.2")));
+}
+
+#[test]
+fn subvolumes_are_made_snapshotted_made_default_and_deleted() {
+    let (_folder, image) = made();
+    let at = |path: &str| format!("{image}:{path}");
+    assert_eq!(
+        stdout(&["subvolume", "create", &at("/a")]),
+        format!("Create subvolume '{}'\n", at("/a"))
+    );
+    stdout(&["subvolume", "create", "-p", &at("/deep/er/b")]);
+    let text = stdout(&["subvolume", "snapshot", "-r", &at("/a"), &at("/deep")]);
+    assert!(text.starts_with("Create readonly snapshot of "), "{text}");
+    let list = stdout(&["subvolume", "list", &image]);
+    assert!(
+        list.contains("path a\n") && list.contains("path deep/er/b\n") && list.contains("path deep/a\n"),
+        "{list}"
+    );
+    stdout(&["subvolume", "set-default", &at("/a")]);
+    assert!(stdout(&["subvolume", "get-default", &image]).contains("path a"));
+    assert!(failure(&["subvolume", "delete", &at("/a")]).1.contains("default"));
+    stdout(&["subvolume", "set-default", "5", &image]);
+    stdout(&["subvolume", "delete", &at("/a"), &at("/deep/a")]);
+    assert_eq!(stdout(&["subvolume", "list", &image]).lines().count(), 1);
+    assert!(
+        failure(&["subvolume", "delete", &at("/deep")])
+            .1
+            .contains("is not a subvolume")
+    );
+    assert!(
+        failure(&["subvolume", "create", &at("/deep")])
+            .1
+            .contains("exists")
+    );
+    stdout(&["filesystem", "sync", &image]);
+    check(&image);
+}
+
+#[test]
+fn properties_and_the_label_are_set_and_shown() {
+    let (_folder, image) = made();
+    let at = |path: &str| format!("{image}:{path}");
+    stdout(&["subvolume", "create", &at("/a")]);
+    assert_eq!(stdout(&["property", "get", &at("/a")]), "ro=false\n");
+    stdout(&["property", "set", "-t", "subvol", &at("/a"), "ro", "true"]);
+    assert_eq!(stdout(&["property", "get", &at("/a"), "ro"]), "ro=true\n");
+    stdout(&["property", "set", &at("/"), "compression", "zstd"]);
+    assert_eq!(
+        stdout(&["property", "get", "-t", "inode", &at("/")]),
+        "compression=zstd\n"
+    );
+    stdout(&["property", "set", &at("/"), "compression", ""]);
+    assert_eq!(stdout(&["property", "get", "-t", "inode", &at("/")]), "");
+    stdout(&["filesystem", "label", &image, "other"]);
+    assert_eq!(stdout(&["property", "get", &image, "label"]), "label=other\n");
+    assert!(
+        failure(&["property", "set", &at("/a"), "ro", "maybe"])
+            .1
+            .contains("true or false")
+    );
+    assert!(
+        failure(&["property", "set", "-t", "inode", &at("/a"), "ro", "true"])
+            .1
+            .contains("not one of that type")
+    );
+    check(&image);
+}
+
+#[test]
+fn an_overlay_takes_changes_until_they_are_committed_or_thrown_away() {
+    let (folder, image) = made();
+    let before = std::fs::read(&image).unwrap();
+    let side = folder.path().join("side").to_str().unwrap().to_owned();
+    let with = |words: &[&str]| stdout(&[words, &["--overlay", &side]].concat());
+    with(&["filesystem", "label", &image, "tried"]);
+    with(&["subvolume", "create", &format!("{image}:/a")]);
+    assert!(
+        std::fs::read(&image).unwrap() == before,
+        "the image stays as it is"
+    );
+    assert_eq!(stdout(&["filesystem", "label", &image]), "new\n");
+    assert_eq!(with(&["filesystem", "label", &image]), "tried\n");
+    assert!(with(&["check", &image]).contains("no error found"));
+    // Thrown away, and begun anew.
+    std::fs::remove_file(&side).unwrap();
+    with(&["filesystem", "label", &image, "kept"]);
+    stdout(&["overlay", "commit", &side, &image]);
+    assert_eq!(stdout(&["filesystem", "label", &image]), "kept\n");
+    assert!(!PathBuf::from(&side).exists());
+    assert!(
+        failure(&["filesystem", "label", &image, "--overlay", &side])
+            .1
+            .contains("overlay"),
+        "there is none any more"
+    );
+    check(&image);
+}
