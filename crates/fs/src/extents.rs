@@ -277,7 +277,7 @@ pub struct FileExtents {
 
 #[derive(Debug)]
 enum Source {
-    Tree(Items),
+    Tree(Box<Items>),
     Record(std::vec::IntoIter<FileRange>),
 }
 
@@ -304,7 +304,7 @@ impl FileExtents {
                 .unwrap_or(wanted);
         }
         Ok(Self {
-            source: Source::Tree(tree.range(first..=last, ReadAhead::Forward)),
+            source: Source::Tree(Box::new(tree.range(first..=last, ReadAhead::Forward))),
             builder: FileRangeBuilder::new(location, sector_bytes),
             held: None,
             size_end: FileOffset::new(size.get()),
