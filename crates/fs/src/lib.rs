@@ -10,6 +10,7 @@
 //! | find trees and subvolumes | [`filesystem`], [`subvolume`] |
 //! | follow paths, list directories | [`lookup`], [`directory`] |
 //! | see what `stat`, `lsattr`, `getfattr` show | [`inode`], [`xattrs`] |
+//! | write files | [`data`] |
 //! | read files | [`mod@file`] at any offset, [`reader`] as a stream, [`extents`] for their maps |
 //! | have extents as they are stored | [`stored`] |
 //! | go over whole directory trees | [`walk`] |
@@ -21,12 +22,17 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
-    allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers")
+    allow(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        reason = "tests compute with known numbers"
+    )
 )]
 
 pub mod back_references;
 mod checksums;
 pub mod content;
+pub mod data;
 pub mod directory;
 pub mod error;
 mod executor;
@@ -55,6 +61,7 @@ pub mod xattrs;
 
 pub use back_references::{DataReference, DataReferences, Extent, FileSpace, References, Sharing};
 pub use content::{Chunk, Content};
+pub use data::{AllocateMode, DataOptions};
 pub use directory::{DirEntry, ReadDir};
 pub use error::{Corruption, Error, Name, Result, WritingRefusal};
 pub use extents::{DiskExtent, FileExtents, FileRange, FileRangeBuilder, InlineContent, RangeKind};

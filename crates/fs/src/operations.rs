@@ -45,7 +45,7 @@ pub mod rename;
 pub mod set_xattr;
 pub mod subvolumes;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use attributes::AttributeChanges;
 pub use create::{NewInode, NodeKind};
@@ -104,6 +104,19 @@ impl WritableFilesystem {
             self.forest().volume().stop_writing(error);
         }
         result
+    }
+}
+
+impl WritableFilesystem {
+    /// Looks at the running transaction with what operations have for that. Nothing may be edited.
+    pub(crate) fn look_with<T>(&self, body: impl FnOnce(&mut Operation<'_>) -> Result<T>) -> Result<T> {
+        let handle = self.start_unchecked();
+        let mut operation = Operation {
+            now: handle.now(),
+            handle,
+            changed: false,
+        };
+        body(&mut operation)
     }
 }
 

@@ -51,6 +51,7 @@ mod tests;
 
 pub use opening::{Environment, SystemEnvironment, WriteOptions};
 
+use crate::data::table::DataTable;
 use crate::executor::Executor;
 use crate::filesystem::Filesystem;
 use buttress_format::{ByteCount, Generation, Timestamp, Uuid};
@@ -80,6 +81,8 @@ struct Writer {
     environment: Arc<dyn Environment>,
     /// Dirty metadata beyond this is committed.
     dirty_limit: ByteCount,
+    /// File content that waits to be written back.
+    data: DataTable,
 }
 
 impl WritableFilesystem {
@@ -113,6 +116,10 @@ impl WritableFilesystem {
 
     pub(crate) fn executor(&self) -> &Executor {
         self.shared.base.executor()
+    }
+
+    pub(crate) fn data(&self) -> &DataTable {
+        &self.shared.data
     }
 
     /// The time, by the clock that was given.

@@ -60,7 +60,7 @@ impl Operation<'_> {
     }
 
     /// The value of an attribute, or `None`.
-    pub(super) fn xattr(&mut self, location: Location, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn xattr(&mut self, location: Location, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let tree = location.subvolume.tree();
         let key = DirItem::xattr_key(location.inode, name);
         let Some(item) = self.get(tree, &key)? else {

@@ -5,4 +5,4 @@ mod every_operation;
 mod names_of_one_hash;
 mod steps;
 mod subvolumes;
-mod volume;
+pub(crate) mod volume;

@@ -42,10 +42,26 @@ impl WritableFilesystem {
         &self,
         then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
     ) -> Result<(Generation, T)> {
+        // Before the lock: writing back starts edits, and those may commit for want of room.
+        self.write_back()?;
+        self.commit_state(then)
+    }
+
+    /// Commits without writing back content that waits: what edits do when they find no room. Files keep the sizes that
+    /// their extents reach to.
+    pub(crate) fn commit_metadata(&self) -> Result<Generation> {
+        self.commit_state(|_, _| ()).map(|(generation, ())| generation)
+    }
+
+    fn commit_state<T>(
+        &self,
+        then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
+    ) -> Result<(Generation, T)> {
         let _one_at_a_time = self.shared.committing.lock();
         self.require_writing()?;
-        self.write_back()?;
         let (prepared, answer, durable) = {
+            // Nothing is being overwritten in place that a snapshot of this state will share.
+            let _in_place = self.data().in_place.write();
             let mut handle = self.start_unchecked();
             let durable = handle.core.durable;
             let result = handle
@@ -72,11 +88,6 @@ impl WritableFilesystem {
         }
         self.shared.finish_commit(prepared);
         Ok((generation, answer))
-    }
-
-    /// Writes data that waits in memory to the devices, and its extents into trees.
-    fn write_back(&self) -> Result<()> {
-        Ok(())
     }
 
     fn write_out(&self, prepared: &Prepared) -> Result<()> {

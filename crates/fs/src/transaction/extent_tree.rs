@@ -142,6 +142,10 @@ impl Running {
         let owner = created.owner;
         let references = u64::try_from(pending.sum()).unwrap_or(0);
         if references == 0 {
+            if pending.kind == ExtentKind::Data {
+                // It came and went within one transaction; its checksums came with it.
+                self.remove_checksums(logical, pending.length)?;
+            }
             self.core.groups.give_back(logical.get(), pending.length.get());
             return Ok(());
         }

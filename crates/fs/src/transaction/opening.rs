@@ -13,6 +13,8 @@ use super::pins::{Hold, Pins, Readers};
 use super::quotas::Quotas;
 use super::running::{Core, OpenTree, Running};
 use super::{WritableFilesystem, Writer};
+use crate::data::DataOptions;
+use crate::data::table::DataTable;
 use crate::error::{Corruption, Error, Result, WritingRefusal};
 use crate::filesystem::{Filesystem, RunningTrees};
 use crate::operations::inode_state::InodeTable;
@@ -64,6 +66,8 @@ pub struct WriteOptions {
     pub environment: Arc<dyn Environment>,
     /// Dirty metadata beyond this many bytes is committed.
     pub dirty_limit: ByteCount,
+    /// How file content is written.
+    pub data: DataOptions,
 }
 
 impl Default for WriteOptions {
@@ -71,6 +75,7 @@ impl Default for WriteOptions {
         Self {
             environment: Arc::new(SystemEnvironment),
             dirty_limit: ByteCount::new(96 << 20),
+            data: DataOptions::default(),
         }
     }
 }
@@ -92,6 +97,7 @@ impl WritableFilesystem {
                 readers: Arc::new(Readers::default()),
                 environment: options.environment,
                 dirty_limit: options.dirty_limit,
+                data: DataTable::new(options.data),
             }),
         })
     }

@@ -104,7 +104,7 @@ impl WritableFilesystem {
                 }
             }
             drop(handle);
-            self.commit()?;
+            self.commit_metadata()?;
         }
         let mut handle = self.start_unchecked();
         if handle.find_room(need)? {

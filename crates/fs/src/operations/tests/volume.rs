@@ -1,5 +1,6 @@
 //! A volume of mkfs.btrfs in a file, opened for writing with a clock that a test sets.
 
+use crate::data::DataOptions;
 use crate::location::Location;
 use crate::open::OpenOptions;
 use crate::transaction::{Environment, WritableFilesystem, WriteOptions};
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 /// A clock that moves on by a second with each look at it.
 #[derive(Debug, Default)]
-pub(super) struct Ticking {
+pub(crate) struct Ticking {
     seconds: AtomicI64,
 }
 
@@ -33,14 +34,14 @@ impl Environment for Ticking {
 }
 
 /// An image in a directory of its own, which goes with it.
-pub(super) struct Image {
+pub(crate) struct Image {
     _directory: tempfile::TempDir,
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 impl Image {
     /// Makes one, or says why there is none.
-    pub(super) fn make(options: &[&str]) -> Option<Self> {
+    pub(crate) fn make(options: &[&str]) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("image");
         run(Command::new("truncate").args(["-s", "512M"]).arg(&path)).ok()?;
@@ -59,7 +60,7 @@ impl Image {
     }
 
     /// The image as a crash at this moment would leave it.
-    pub(super) fn copy(&self) -> Self {
+    pub(crate) fn copy(&self) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("image");
         run(Command::new("cp")
@@ -73,19 +74,19 @@ impl Image {
         }
     }
 
-    pub(super) fn open(&self) -> WritableFilesystem {
+    pub(crate) fn open(&self) -> WritableFilesystem {
         open(&self.path)
     }
 
     /// Commits, closes nothing, and has btrfs-progs check the image.
     #[track_caller]
-    pub(super) fn commit_and_check(&self, filesystem: &WritableFilesystem) {
+    pub(crate) fn commit_and_check(&self, filesystem: &WritableFilesystem) {
         filesystem.commit().unwrap();
         self.check();
     }
 
     #[track_caller]
-    pub(super) fn check(&self) {
+    pub(crate) fn check(&self) {
         let output = Command::new(newest("btrfs"))
             .args(["check", "--force", "--check-data-csum"])
             .arg(&self.path)
@@ -103,7 +104,11 @@ impl Image {
     }
 }
 
-pub(super) fn open(path: &Path) -> WritableFilesystem {
+pub(crate) fn open(path: &Path) -> WritableFilesystem {
+    open_with(path, DataOptions::default())
+}
+
+pub(crate) fn open_with(path: &Path, data: DataOptions) -> WritableFilesystem {
     let options = buttress_device::OpenOptions {
         write: true,
         ..buttress_device::OpenOptions::default()
@@ -112,10 +117,11 @@ pub(super) fn open(path: &Path) -> WritableFilesystem {
     let filesystem = OpenOptions::new(vec![device]).open().unwrap();
     let options = WriteOptions {
         environment: Arc::new(Ticking::default()),
+        data,
         ..WriteOptions::default()
     };
     WritableFilesystem::new(filesystem, options).unwrap()
 }
 
 /// The root directory of the top level.
-pub(super) const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
+pub(crate) const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);

@@ -1,0 +1,76 @@
+//! File content: writing, reading what is not yet written back, and everything that changes which extents a file has.
+//!
+//! Content that is written waits in memory, by file, in whole sectors (*delayed allocation*): only when it is written
+//! back is it decided whether it is compressed, kept inside the tree or overwritten in place, and where it goes. It is
+//! written back before a commit, when more than [`DataOptions::pending_bytes_max`] waits, and when an operation needs
+//! the file's extents. The commit then holds it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | [`table`] | which files have content that waits, and each file's lock |
+//! | [`pending`] | the content of one file that waits |
+//! | [`writing`] | writing and reading at any offset |
+//! | [`write_back`] | from memory to extents: order of the steps |
+//! | [`compressing`] | which extents are made of content, compressed on all cores |
+//! | [`placing`] | room for extents, their checksums, writing them |
+//! | [`in_place`] | content that may be overwritten where it lies |
+//! | [`items`] | file extent items: replaced, cut, split; holes |
+//! | [`truncating`], [`allocating`] | other sizes; room ahead of content, holes, zeros |
+//! | [`sharing`] | extents that several files have: reflink, dedupe, copy |
+//!
+//! # Locks
+//!
+//! Each file with a call under way has a lock of its own, held during reads and writes of devices. The edit lock is
+//! taken inside it, for looking and for inserting items, never across input or output. Commits that an edit makes
+//! for want of room do not write back content, so none of them waits for a file's lock.
+//!
+//! # Invariants
+//!
+//! - The size in the inode item grows only after the content before it has extents.
+//! - Whatever lies between a file's size and the end of its last sector is zero, on disk and in memory.
+//! - An inline extent is the only content of its file: before anything comes behind it, it waits in memory as a sector.
+//!
+//! Source: on-disk format documentation, section "EXTENT_DATA"; btrfs(5), sections "Compression" and "Mount options".
+
+pub(crate) mod allocating;
+mod compressing;
+mod in_place;
+pub(crate) mod items;
+mod pending;
+mod placing;
+pub(crate) mod sharing;
+pub(crate) mod table;
+#[cfg(test)]
+mod tests;
+mod truncating;
+mod write_back;
+mod writing;
+
+pub use allocating::AllocateMode;
+
+use buttress_format::ByteCount;
+use buttress_format::compression::CompressionMethod;
+
+/// How content is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataOptions {
+    /// How content is compressed that has no property of its own; `None`: only where flags or properties ask for it.
+    pub compression: Option<CompressionMethod>,
+    /// Compress whatever the inode's flags, or a first look at the content, say.
+    pub compress_force: bool,
+    /// Files up to this size lie inside the tree, if a sector and a leaf have room for them.
+    pub max_inline: ByteCount,
+    /// At most this much content waits in memory.
+    pub pending_bytes_max: ByteCount,
+}
+
+impl Default for DataOptions {
+    fn default() -> Self {
+        Self {
+            compression: None,
+            compress_force: false,
+            max_inline: ByteCount::new(2048),
+            pending_bytes_max: ByteCount::new(64 << 20),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The content of one file that waits to be written back: whole sectors, in order of their offset.
+
+use bytes::Bytes;
+use core::ops::Range;
+use std::collections::BTreeMap;
+
+/// Content is kept in pieces of at most this size, so that growing one copies little.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Content that waits. Pieces do not overlap; they begin and end with sectors.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    pieces: BTreeMap<u64, Vec<u8>>,
+    bytes: u64,
+}
+
+fn length_of(piece: &[u8]) -> u64 {
+    u64::try_from(piece.len()).unwrap_or(u64::MAX)
+}
+
+impl Pending {
+    /// How much waits.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Whether the sector that begins at `at` waits.
+    pub(super) fn has(&self, at: u64) -> bool {
+        let piece = self.pieces.range(..=at).next_back();
+        piece.is_some_and(|(start, piece)| at < start.saturating_add(length_of(piece)))
+    }
+
+    /// How much of a range of whole sectors does not wait.
+    pub(super) fn missing_bytes(&self, range: &Range<u64>) -> u64 {
+        let before = self.pieces.range(..range.start).next_back();
+        let present =
+            before
+                .into_iter()
+                .chain(self.pieces.range(range.clone()))
+                .fold(0_u64, |sum, (start, piece)| {
+                    let end = start.saturating_add(length_of(piece)).min(range.end);
+                    sum.saturating_add(end.saturating_sub(range.start.max(*start)))
+                });
+        range.end.saturating_sub(range.start).saturating_sub(present)
+    }
+
+    /// Takes in content. Sectors of which only a part is written and that did not wait are zeros elsewhere: what a file
+    /// has there must be put in before.
+    pub(super) fn write(&mut self, mut offset: u64, mut bytes: &[u8], sector_bytes: u64) {
+        while !bytes.is_empty() {
+            let taken = self.write_some(offset, bytes, sector_bytes);
+            offset = offset.saturating_add(u64::try_from(taken).unwrap_or(u64::MAX));
+            bytes = bytes.get(taken..).unwrap_or_default();
+        }
+    }
+
+    /// Takes in the beginning of the content, at least one byte.
+    fn write_some(&mut self, offset: u64, bytes: &[u8], sector_bytes: u64) -> usize {
+        let next = self
+            .pieces
+            .range(offset.saturating_add(1)..)
+            .next()
+            .map(|(start, _)| *start);
+        if let Some((start, piece)) = self.pieces.range_mut(..=offset).next_back() {
+            let inside = usize::try_from(offset.saturating_sub(*start)).unwrap_or(usize::MAX);
+            let length = piece.len();
+            if inside < length {
+                let place = piece.get_mut(inside..).unwrap_or_default();
+                let taken = place.len().min(bytes.len());
+                place.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+                return taken;
+            }
+            if inside == length && length < PIECE_BYTES {
+                let room = PIECE_BYTES.saturating_sub(length);
+                let taken = append(piece, bytes, room, offset, next, sector_bytes);
+                self.bytes = self
+                    .bytes
+                    .saturating_add(length_of(piece))
+                    .saturating_sub(u64::try_from(length).unwrap_or(u64::MAX));
+                return taken;
+            }
+        }
+        let start = offset
+            .checked_div(sector_bytes)
+            .unwrap_or(0)
+            .saturating_mul(sector_bytes);
+        let lead = usize::try_from(offset.saturating_sub(start)).unwrap_or(0);
+        let mut piece = vec![0; lead];
+        let room = PIECE_BYTES.saturating_sub(lead);
+        let taken = append(&mut piece, bytes, room, offset, next, sector_bytes);
+        self.bytes = self.bytes.saturating_add(length_of(&piece));
+        self.pieces.insert(start, piece);
+        taken
+    }
+
+    /// Copies what waits of a range over `buffer`, which holds the file's content from `offset` on.
+    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) {
+        let end = offset.saturating_add(length_of(buffer));
+        let before = self.pieces.range(..offset).next_back();
+        for (start, piece) in before.into_iter().chain(self.pieces.range(offset..end)) {
+            let from = offset.max(*start);
+            let skip = usize::try_from(from.saturating_sub(*start)).unwrap_or(usize::MAX);
+            let at = usize::try_from(from.saturating_sub(offset)).unwrap_or(usize::MAX);
+            let source = piece.get(skip..).unwrap_or_default();
+            let place = buffer.get_mut(at..).unwrap_or_default();
+            place.iter_mut().zip(source).for_each(|(to, from)| *to = *from);
+        }
+    }
+
+    /// Forgets a range of whole sectors; `..u64::MAX` goes on to the end. Gives how much there was.
+    pub(super) fn remove(&mut self, range: &Range<u64>) -> u64 {
+        let before = self.bytes;
+        if let Some((start, piece)) = self.pieces.range_mut(..range.start).next_back() {
+            let keep = usize::try_from(range.start.saturating_sub(*start)).unwrap_or(usize::MAX);
+            if keep < piece.len() {
+                let tail = piece.split_off(keep);
+                self.pieces.insert(range.start, tail);
+            }
+        }
+        let mut inside = self.pieces.split_off(&range.start);
+        let mut after = inside.split_off(&range.end);
+        if let Some((start, piece)) = inside.pop_last() {
+            let cut = usize::try_from(range.end.saturating_sub(start)).unwrap_or(usize::MAX);
+            if let Some(tail) = piece.get(cut..).filter(|tail| !tail.is_empty()) {
+                after.insert(range.end, tail.to_vec());
+            }
+        }
+        self.pieces.append(&mut after);
+        self.bytes = self
+            .pieces
+            .values()
+            .fold(0, |sum, piece| sum.saturating_add(length_of(piece)));
+        before.saturating_sub(self.bytes)
+    }
+
+    /// Makes what waits of a range zeros.
+    pub(super) fn zero(&mut self, range: &Range<u64>) {
+        let start = self
+            .pieces
+            .range(..=range.start)
+            .next_back()
+            .map_or(range.start, |(start, _)| *start);
+        for (at, piece) in self.pieces.range_mut(start..range.end) {
+            let from = usize::try_from(range.start.saturating_sub(*at)).unwrap_or(usize::MAX);
+            let to = usize::try_from(range.end.saturating_sub(*at))
+                .unwrap_or(usize::MAX)
+                .min(piece.len());
+            if let Some(part) = piece.get_mut(from..to) {
+                part.fill(0);
+            }
+        }
+    }
+
+    /// Takes everything out.
+    pub(super) fn take(&mut self) -> Vec<(u64, Bytes)> {
+        self.bytes = 0;
+        let pieces = core::mem::take(&mut self.pieces);
+        pieces
+            .into_iter()
+            .map(|(start, piece)| (start, Bytes::from(piece)))
+            .collect()
+    }
+
+    /// Puts back what was taken out and could not be written.
+    pub(super) fn restore(&mut self, pieces: Vec<(u64, Bytes)>) {
+        for (start, piece) in pieces {
+            self.bytes = self.bytes.saturating_add(length_of(&piece));
+            self.pieces.insert(start, Vec::from(piece));
+        }
+    }
+}
+
+/// Appends what fits into the piece, and zeros up to the end of the sector.
+fn append(
+    piece: &mut Vec<u8>,
+    bytes: &[u8],
+    room: usize,
+    offset: u64,
+    next: Option<u64>,
+    sector_bytes: u64,
+) -> usize {
+    let gap = next.map_or(usize::MAX, |next| {
+        usize::try_from(next.saturating_sub(offset)).unwrap_or(usize::MAX)
+    });
+    let taken = bytes.len().min(room).min(gap);
+    piece.extend_from_slice(bytes.get(..taken).unwrap_or_default());
+    let sector_bytes = usize::try_from(sector_bytes).unwrap_or(1);
+    piece.resize(
+        piece
+            .len()
+            .checked_next_multiple_of(sector_bytes)
+            .unwrap_or(piece.len()),
+        0,
+    );
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECTOR: u64 = 512;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(u64, usize, u8),
+        Remove(u64, u64),
+        Zero(u64, u64),
+        TakeAndRestore,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0_u64..20_000, 1_usize..6000, 1_u8..).prop_map(|(at, length, byte)| Step::Write(at, length, byte)),
+            2 => (0_u64..40, 0_u64..12).prop_map(|(at, length)| Step::Remove(at, length)),
+            1 => (0_u64..20_000, 0_u64..3000).prop_map(|(at, length)| Step::Zero(at, length)),
+            1 => Just(Step::TakeAndRestore),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_agree_with_a_list_of_sectors(steps in prop::collection::vec(step(), 1..40)) {
+            let mut pending = Pending::default();
+            let mut model: BTreeMap<u64, [u8; SECTOR as usize]> = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Write(at, length, byte) => {
+                        pending.write(at, &vec![byte; length], SECTOR);
+                        for position in at..at + length as u64 {
+                            let sector = model.entry(position / SECTOR).or_insert([0; SECTOR as usize]);
+                            sector[(position % SECTOR) as usize] = byte;
+                        }
+                    }
+                    Step::Remove(at, length) => {
+                        let before = model.len() as u64;
+                        model.retain(|sector, _| !(at..at + length).contains(sector));
+                        let removed = pending.remove(&(at * SECTOR..(at + length) * SECTOR));
+                        prop_assert_eq!(removed, (before - model.len() as u64) * SECTOR);
+                    }
+                    Step::Zero(at, length) => {
+                        pending.zero(&(at..at + length));
+                        for position in at..at + length {
+                            if let Some(sector) = model.get_mut(&(position / SECTOR)) {
+                                sector[(position % SECTOR) as usize] = 0;
+                            }
+                        }
+                    }
+                    Step::TakeAndRestore => {
+                        let taken = pending.take();
+                        prop_assert!(pending.is_empty() && pending.bytes() == 0);
+                        pending.restore(taken);
+                    }
+                }
+                prop_assert_eq!(pending.bytes(), model.len() as u64 * SECTOR);
+                let mut read = vec![0xee; 40 * SECTOR as usize];
+                pending.read(3 * SECTOR, &mut read);
+                for sector in 0..40_u64 {
+                    let found = &read[(sector * SECTOR) as usize..((sector + 1) * SECTOR) as usize];
+                    prop_assert_eq!(pending.has((sector + 3) * SECTOR), model.contains_key(&(sector + 3)));
+                    match model.get(&(sector + 3)) {
+                        Some(expected) => prop_assert_eq!(found, &expected[..]),
+                        None => prop_assert!(found.iter().all(|byte| *byte == 0xee)),
+                    }
+                }
+                let missing = (5..25).filter(|sector| !model.contains_key(sector)).count() as u64;
+                prop_assert_eq!(pending.missing_bytes(&(5 * SECTOR..25 * SECTOR)), missing * SECTOR);
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Which files have content that waits, and each file's lock.
+
+use super::DataOptions;
+use super::pending::Pending;
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::transaction::WritableFilesystem;
+use buttress_format::{FileKind, InodeFlags, InodeItem, InodeNumber, Timestamp, TreeId};
+use core::sync::atomic::{AtomicU64, Ordering};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type FileId = (TreeId, InodeNumber);
+
+/// The files with content that waits, or with a call under way.
+#[derive(Debug)]
+pub(crate) struct DataTable {
+    pub(super) options: DataOptions,
+    files: Mutex<BTreeMap<FileId, Arc<Mutex<FileState>>>>,
+    /// How much waits in all files.
+    pending_bytes: AtomicU64,
+    /// Held for reading from the decision to overwrite something in place until that is done, and for writing while a
+    /// commit freezes its state: what a snapshot shares is not overwritten.
+    pub(crate) in_place: RwLock<()>,
+}
+
+/// What is newer of a file than its items.
+#[derive(Debug, Default)]
+pub(super) struct FileState {
+    pub(super) pending: Pending,
+    /// The file's size; not yet looked up in a file that was just taken in.
+    pub(super) size: Option<u64>,
+    /// When content was written last, and how often since it was written back.
+    pub(super) written: Option<Timestamp>,
+    pub(super) writes: u64,
+    /// How much room is promised for what waits.
+    pub(super) reserved: u64,
+    /// Content that waits becomes an extent, however little it is: another extent is going to be beside it.
+    pub(super) stays_out_of_tree: bool,
+    /// The table has let go of it.
+    is_gone: bool,
+}
+
+impl FileState {
+    fn is_clean(&self) -> bool {
+        self.pending.is_empty() && self.written.is_none() && self.reserved == 0
+    }
+}
+
+/// A file's content while its lock is held.
+pub(super) struct Content<'a> {
+    pub(super) filesystem: &'a WritableFilesystem,
+    pub(super) location: Location,
+    pub(super) state: &'a mut FileState,
+    pub(super) sector_bytes: u64,
+}
+
+impl DataTable {
+    pub(crate) fn new(options: DataOptions) -> Self {
+        Self {
+            options,
+            files: Mutex::default(),
+            pending_bytes: AtomicU64::new(0),
+            in_place: RwLock::default(),
+        }
+    }
+
+    fn file(&self, id: FileId) -> Arc<Mutex<FileState>> {
+        Arc::clone(self.files.lock().entry(id).or_default())
+    }
+
+    /// Whether more waits than should.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.pending_bytes.load(Ordering::Relaxed) > self.options.pending_bytes_max.get()
+    }
+
+    fn count(&self, before: u64, after: u64) {
+        self.pending_bytes.fetch_add(after, Ordering::Relaxed);
+        self.pending_bytes.fetch_sub(before, Ordering::Relaxed);
+    }
+}
+
+impl WritableFilesystem {
+    /// Does something with a file's content, under the file's lock.
+    pub(super) fn with_content<T>(
+        &self,
+        location: Location,
+        body: impl FnOnce(&mut Content<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let id = (location.subvolume.tree(), location.inode);
+        let table = self.data();
+        loop {
+            let file = table.file(id);
+            let mut state = file.lock();
+            if state.is_gone {
+                continue;
+            }
+            let before = state.pending.bytes();
+            let mut content = Content {
+                filesystem: self,
+                location,
+                state: &mut state,
+                sector_bytes: u64::from(self.forest().block_format().sector_bytes),
+            };
+            let result = body(&mut content);
+            table.count(before, state.pending.bytes());
+            if state.is_clean() {
+                state.is_gone = true;
+                table.files.lock().remove(&id);
+            }
+            return result;
+        }
+    }
+
+    /// Writes back content until no more than half of what may waits.
+    pub(super) fn relieve(&self) -> Result<()> {
+        let table = self.data();
+        if !table.is_crowded() {
+            return Ok(());
+        }
+        let low = table.options.pending_bytes_max.get() >> 1;
+        for id in self.waiting() {
+            if table.pending_bytes.load(Ordering::Relaxed) <= low {
+                break;
+            }
+            self.write_back_file(id)?;
+        }
+        Ok(())
+    }
+
+    /// Writes back all content that waits.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; that trees cannot be read, or that writing has stopped. What could not be written back still
+    /// waits.
+    pub fn write_back(&self) -> Result<()> {
+        self.waiting()
+            .into_iter()
+            .try_for_each(|id| self.write_back_file(id))
+    }
+
+    fn waiting(&self) -> Vec<Location> {
+        let files = self.data().files.lock();
+        files
+            .keys()
+            .filter_map(|(tree, inode)| Some(Location::new(tree.as_subvolume()?, *inode)))
+            .collect()
+    }
+
+    /// Writes back one file's content.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::write_back`].
+    pub fn write_back_file(&self, location: Location) -> Result<()> {
+        self.with_content(location, |content| content.write_back())
+    }
+
+    /// Does something with the content of two files, under both locks, which are taken in the order of the inodes. The
+    /// first is `None` when both are the same file.
+    pub(super) fn with_two<T>(
+        &self,
+        source: Location,
+        target: Location,
+        body: impl FnOnce(Option<&mut Content<'_>>, &mut Content<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let id = |location: Location| (location.subvolume.tree(), location.inode);
+        match id(source).cmp(&id(target)) {
+            core::cmp::Ordering::Equal => self.with_content(target, |target| body(None, target)),
+            core::cmp::Ordering::Less => self.with_content(source, |source| {
+                self.with_content(target, |target| body(Some(source), target))
+            }),
+            core::cmp::Ordering::Greater => self.with_content(target, |target| {
+                self.with_content(source, |source| body(Some(source), target))
+            }),
+        }
+    }
+
+    /// The size of a file, with content that waits.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`], or that the tree cannot be read.
+    pub fn size_of(&self, location: Location) -> Result<u64> {
+        self.with_content(location, |content| content.size())
+    }
+}
+
+impl Content<'_> {
+    /// The file's size.
+    pub(super) fn size(&mut self) -> Result<u64> {
+        if let Some(size) = self.state.size {
+            return Ok(size);
+        }
+        let size = self.filesystem.start_unchecked().inode(self.location)?.size.get();
+        self.state.size = Some(size);
+        Ok(size)
+    }
+
+    /// The inode, when its content may be changed.
+    pub(super) fn require_writable(&self) -> Result<InodeItem> {
+        self.filesystem.require_writing()?;
+        let location = self.location;
+        let mut handle = self.filesystem.start_unchecked();
+        let subvolume = location.subvolume;
+        if handle.root_item(subvolume.tree())?.is_read_only() {
+            return Err(Error::ReadOnlySubvolume { subvolume });
+        }
+        let item = handle.inode(location)?;
+        match item.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsADirectory { location }),
+            _ => return Err(Error::NotAFile { location }),
+        }
+        if item.flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Error::NotPermitted {
+                location,
+                why: "it is immutable",
+            });
+        }
+        Ok(item)
+    }
+
+    /// The inode, when content that it has may be changed, not only added to.
+    pub(super) fn require_changeable(&self) -> Result<InodeItem> {
+        let item = self.require_writable()?;
+        if item.flags.contains(InodeFlags::APPEND) {
+            return Err(Error::NotPermitted {
+                location: self.location,
+                why: "it is append-only",
+            });
+        }
+        Ok(item)
+    }
+
+    /// Notes that content was written.
+    pub(super) fn touch(&mut self) {
+        self.state.written = Some(self.filesystem.now());
+        self.state.writes = self.state.writes.saturating_add(1);
+    }
+
+    /// Promises room for so much more content; writes back and commits when there is none.
+    pub(super) fn reserve(&mut self, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let filesystem = self.filesystem;
+        let first = filesystem.start_unchecked().reserve_data(bytes);
+        if let Err(Error::NoSpace { .. }) = first {
+            // What waits may take less once it is compressed, and a commit sets free what edits gave up.
+            self.write_back()?;
+            filesystem.commit_metadata()?;
+            filesystem.start_unchecked().reserve_data(bytes)?;
+        } else {
+            first?;
+        }
+        self.state.reserved = self.state.reserved.saturating_add(bytes);
+        Ok(())
+    }
+
+    /// Lets go of promised room.
+    pub(super) fn release(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.state.reserved);
+        if bytes > 0 {
+            self.state.reserved = self.state.reserved.saturating_sub(bytes);
+            self.filesystem.start_unchecked().release_data(bytes);
+        }
+    }
+
+    /// Does something while content stays out of the tree.
+    pub(super) fn out_of_tree<T>(&mut self, body: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.state.stays_out_of_tree = true;
+        let result = body(self);
+        self.state.stays_out_of_tree = false;
+        result
+    }
+
+    pub(super) fn align_down(&self, at: u64) -> u64 {
+        at.checked_div(self.sector_bytes)
+            .unwrap_or(0)
+            .saturating_mul(self.sector_bytes)
+    }
+
+    pub(super) fn align_up(&self, at: u64) -> u64 {
+        at.checked_next_multiple_of(self.sector_bytes).unwrap_or(u64::MAX)
+    }
+}
