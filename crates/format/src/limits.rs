@@ -22,17 +22,11 @@ pub fn leaf_bytes(node_bytes: u32) -> usize {
         .saturating_sub(HEADER_BYTES)
 }
 
-/// The longest item: it is alone in its leaf.
+/// The longest item: it is alone in its leaf. Items of packed entries (names of an inode, directory entries or
+/// attributes of one hash) grow up to this.
 #[must_use]
 pub fn item_bytes_max(node_bytes: u32) -> usize {
     leaf_bytes(node_bytes).saturating_sub(size_of::<RawItem>())
-}
-
-/// The length up to which an item of packed entries (names of an inode, directory entries or attributes of one
-/// hash) may grow by a further entry: room for the head of another item is kept.
-#[must_use]
-pub fn packed_item_bytes_max(node_bytes: u32) -> usize {
-    item_bytes_max(node_bytes).saturating_sub(size_of::<RawItem>())
 }
 
 /// The length below which an extent item stays when an inline reference is added: a sixteenth of a leaf. Beyond

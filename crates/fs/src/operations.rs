@@ -14,6 +14,7 @@
 //! | [`subvolumes`] | subvolumes and snapshots, as directories hold them; the label |
 //! | [`inherit`] | what a directory gives to new inodes |
 //! | [`orphan`] | inodes without names: held open, or cleaned up |
+//! | `looking` | single names and inodes as they are now |
 //! | [`entries`] | the items of names |
 //! | [`inode_state`] | inodes in memory |
 //!
@@ -39,6 +40,7 @@ pub(crate) mod entries;
 pub(crate) mod inherit;
 pub(crate) mod inode_state;
 pub mod link;
+mod looking;
 pub mod orphan;
 pub mod property;
 pub mod rename;
@@ -82,6 +84,11 @@ impl WritableFilesystem {
     ) -> Result<T> {
         let handle = self.start(need)?;
         self.operate_on(handle, body)
+    }
+
+    /// Looks at the running transaction under the edit lock.
+    pub(crate) fn look<T>(&self, body: impl FnOnce(&mut Operation<'_>) -> Result<T>) -> Result<T> {
+        self.operate_on(self.start_unchecked(), body)
     }
 
     /// Runs an operation under a lock that is held already.

@@ -11,7 +11,7 @@ use crate::directory::is_valid_name;
 use crate::error::{Corruption, Error, Name, Result};
 use crate::location::Location;
 use crate::lookup::NAME_LIMIT;
-use buttress_format::limits::packed_item_bytes_max;
+use buttress_format::limits::item_bytes_max;
 use buttress_format::{
     DirItem, DirItems, FileKind, Generation, Incompat, InodeExtrefs, InodeItem, InodeNumber, InodeRefs,
     ItemError, ItemType, Key, RootRef, SubvolumeId, TreeId,
@@ -135,7 +135,7 @@ impl Operation<'_> {
             name,
         )
         .encoded_bytes();
-        if present_bytes.saturating_add(entry_bytes) <= packed_item_bytes_max(self.node_bytes()) {
+        if present_bytes.saturating_add(entry_bytes) <= item_bytes_max(self.node_bytes()) {
             return Ok(());
         }
         Err(Error::HashCollision {
@@ -201,7 +201,7 @@ impl Operation<'_> {
         let key = InodeRefs::key(inode.inode, parent);
         let present_bytes = self.get(tree, &key)?.map_or(0, |item| item.data().len());
         let grown_bytes = present_bytes.saturating_add(InodeRefs::entry_bytes(name));
-        if present_bytes == 0 || grown_bytes <= packed_item_bytes_max(self.node_bytes()) {
+        if present_bytes == 0 || grown_bytes <= item_bytes_max(self.node_bytes()) {
             return self.append(tree, &key, &mut |data| {
                 InodeRefs::push(data, index, name)
                     .map_err(|problem| Self::broken(tree, ItemError::new(&key, problem)))
@@ -222,7 +222,7 @@ impl Operation<'_> {
         name: &[u8],
     ) -> Result<()> {
         let tree = inode.subvolume.tree();
-        let most_bytes = packed_item_bytes_max(self.node_bytes());
+        let most_bytes = item_bytes_max(self.node_bytes());
         let mut fits = |key: Key, entry_bytes: usize| -> Result<bool> {
             let present_bytes = self.get(tree, &key)?.map_or(0, |item| item.data().len());
             Ok(present_bytes == 0 || present_bytes.saturating_add(entry_bytes) <= most_bytes)

@@ -14,7 +14,7 @@ use crate::location::Location;
 use crate::lookup::NAME_LIMIT;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::starting::Need;
-use buttress_format::limits::{packed_item_bytes_max, xattr_bytes_max};
+use buttress_format::limits::{item_bytes_max, xattr_bytes_max};
 use buttress_format::{DirItem, DirItems, FileKind, InodeFlags, InodeItem};
 
 /// Items that an attribute takes: its own, the inode's.
@@ -261,7 +261,7 @@ impl Operation<'_> {
             .fold(0_usize, usize::saturating_add);
         drop(item);
         let own_bytes = self.xattr_entry(name, value).encoded_bytes();
-        if others_bytes > 0 && others_bytes.saturating_add(own_bytes) > packed_item_bytes_max(node_bytes) {
+        if others_bytes > 0 && others_bytes.saturating_add(own_bytes) > item_bytes_max(node_bytes) {
             return Err(too_large());
         }
         Ok(())

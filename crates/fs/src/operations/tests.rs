@@ -2,6 +2,7 @@
 
 mod against_kernel;
 mod every_operation;
+mod limits;
 mod names_of_one_hash;
 mod steps;
 mod subvolumes;
