@@ -109,4 +109,17 @@ pub struct RingTarget<'a> {
     pub alignment_bytes: u64,
     /// Whether the file was opened for writing.
     pub writable: bool,
+    /// How large writes are to go, if otherwise than the rest.
+    pub large_writes: Option<LargeWriteTarget<'a>>,
+}
+
+/// Where a file's large writes go: another opening of the same file.
+#[derive(Clone, Copy, Debug)]
+pub struct LargeWriteTarget<'a> {
+    /// It.
+    pub file: BorrowedFd<'a>,
+    /// Offsets, lengths and addresses must be multiples of this.
+    pub alignment_bytes: u64,
+    /// Writes of so many bytes and more are meant.
+    pub least_bytes: u64,
 }

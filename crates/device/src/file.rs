@@ -2,7 +2,7 @@
 //!
 //! One type serves both; they differ in how their size is found, in what keeps others away while we write, and
 //! in the calls that discard and zero ([`system`]). Reads go through the page cache, or around it with
-//! `O_DIRECT`; then requests that are not aligned to the medium's sector are widened, read into an aligned
+//! `O_DIRECT`; large writes go around it in either case ([`large`]). With `O_DIRECT` requests that are not aligned to the medium's sector are widened, read into an aligned
 //! buffer and copied.
 //!
 //! The kernel's own read-ahead is left as it is for the page cache: it only begins where reads follow each
@@ -13,6 +13,7 @@
 #[cfg(test)]
 mod cold;
 mod guard;
+mod large;
 mod system;
 
 pub(crate) use system::punch_hole;
@@ -26,12 +27,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::backend::{Backend, RingTarget};
+use crate::backend::{Backend, LargeWriteTarget, RingTarget};
 use crate::buffer::Buffer;
 use crate::device::OpenOptions;
 use crate::error::{IoError, Operation, byte_length, check_range, out_of_range, read_only};
 use crate::overlay::{BaseState, Overlay};
 use crate::partition;
+use large::{LARGE_WRITE_BYTES, LargeWrites};
 
 /// What [`open`] found: the backend (of the partition, if one was asked for), and what the user should know.
 pub(crate) struct Opened {
@@ -134,6 +136,8 @@ struct FileBackend {
     size_bytes: u64,
     sector_bytes: u32,
     widening: Mutex<()>,
+    /// The way that large writes take, unless all take it.
+    large: Option<LargeWrites>,
 }
 
 impl FileBackend {
@@ -153,6 +157,9 @@ impl FileBackend {
         Ok(Self {
             name: Arc::clone(name),
             rotational: system::is_rotational(&file, is_block_device),
+            large: (options.write && !options.direct)
+                .then(|| LargeWrites::of(&file, is_block_device))
+                .flatten(),
             file,
             is_block_device,
             writable: options.write,
@@ -219,6 +226,18 @@ impl FileBackend {
             self.file.set_len(self.size_bytes)?;
         }
         Ok(())
+    }
+
+    /// Writes around the page cache what is large enough for it; `false` for what is not, or where the file system will
+    /// not have it after all.
+    fn write_large(&self, offset: u64, length: u64, parts: &[&[u8]]) -> io::Result<bool> {
+        let Some(large) = self.large.as_ref().filter(|large| large.takes(offset, length)) else {
+            return Ok(false);
+        };
+        match large.write(offset, parts) {
+            Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+            answer => answer.map(|()| true),
+        }
     }
 
     fn check_write(&self, offset: u64, length: u64) -> io::Result<()> {
@@ -315,6 +334,9 @@ impl Backend for FileBackend {
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         let length = byte_length(bytes.len());
         self.check_write(offset_bytes, length)?;
+        if self.write_large(offset_bytes, length, &[bytes])? {
+            return Ok(());
+        }
         let part = (byte_length(bytes.as_ptr().addr()), length);
         if !self.direct || self.is_aligned(offset_bytes, std::iter::once(part)) {
             return self.file.write_all_at(bytes, offset_bytes);
@@ -331,6 +353,9 @@ impl Backend for FileBackend {
             .iter()
             .fold(0, |sum: u64, part| sum.saturating_add(byte_length(part.len())));
         self.check_write(offset_bytes, length)?;
+        if self.write_large(offset_bytes, length, parts)? {
+            return Ok(());
+        }
         let addresses = parts
             .iter()
             .map(|part| (byte_length(part.as_ptr().addr()), byte_length(part.len())));
@@ -392,6 +417,11 @@ impl Backend for FileBackend {
             start_bytes: 0,
             alignment_bytes,
             writable: self.writable,
+            large_writes: self.large.as_ref().map(|large| LargeWriteTarget {
+                file: large.file(),
+                alignment_bytes: large.alignment_bytes(),
+                least_bytes: LARGE_WRITE_BYTES,
+            }),
         })
     }
 }

@@ -45,7 +45,7 @@ mod pending;
 mod queue;
 mod simulation;
 
-pub use backend::{Backend, RingTarget};
+pub use backend::{Backend, LargeWriteTarget, RingTarget};
 pub use buffer::{ALIGNMENT_BYTES, Buffer};
 pub use device::{DEFAULT_DEPTH, Device, MAX_REQUEST_BYTES, OpenOptions};
 pub use engine::Engine;

@@ -47,7 +47,7 @@ fn any_step() -> impl Strategy<Value = Step> {
             .rev()
             .collect::<Vec<_>>()
     });
-    let piece = (0..SIZE as u64 / 4096, 1..12_usize, any::<bool>(), any::<u8>()).prop_map(
+    let piece = (0..SIZE as u64 / 4096, 1..80_usize, any::<bool>(), any::<u8>()).prop_map(
         |(block, sectors, crooked, byte)| {
             let skew = if crooked { 513 } else { 0 };
             let length = (sectors * 4096).min(SIZE - block as usize * 4096) - skew;

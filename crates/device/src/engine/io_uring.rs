@@ -24,6 +24,7 @@ use std::thread::JoinHandle;
 use io_uring::{IoUring, opcode, types};
 use parking_lot::Mutex;
 
+use crate::backend::RingTarget;
 use crate::buffer::Buffer;
 use crate::engine::{Engine, RunRequests, serve_from_cache};
 use crate::error::byte_length;
@@ -206,6 +207,7 @@ impl Shared {
         let Some(target) = self.core.backend.ring_target() else {
             return false;
         };
+        let target = for_dispatch(target, dispatch);
         let aligned = |value: u64| value.checked_rem(target.alignment_bytes.max(1)) == Some(0);
         let start = target.start_bytes.checked_add(dispatch.offset_bytes);
         let payload_aligned = |segment: &Segment| {
@@ -248,6 +250,7 @@ impl Shared {
     /// Puts one started request into the ring; its identity, or `None` if it was done at once instead.
     fn put_in_ring(&self, submissions: &mut Submissions, dispatch: &Arc<Dispatch>) -> Option<u64> {
         let target = self.core.backend.ring_target();
+        let target = target.map(|target| for_dispatch(target, dispatch));
         let placed = target.and_then(|target| {
             let identity = submissions.next_identity;
             submissions.next_identity = identity.wrapping_add(1).checked_rem(STOP).unwrap_or(0);
@@ -344,6 +347,21 @@ impl Shared {
             drop(buffers);
             self.core.execute(&dispatch);
         }
+    }
+}
+
+/// The opening of the file that a dispatch is for.
+fn for_dispatch<'a>(target: RingTarget<'a>, dispatch: &Dispatch) -> RingTarget<'a> {
+    let large = target
+        .large_writes
+        .filter(|large| dispatch.is_write() && dispatch.length_bytes >= large.least_bytes);
+    match large {
+        Some(large) => RingTarget {
+            file: large.file,
+            alignment_bytes: large.alignment_bytes,
+            ..target
+        },
+        None => target,
     }
 }
 

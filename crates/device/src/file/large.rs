@@ -1,0 +1,102 @@
+//! Large writes around the page cache.
+//!
+//! A large write through the page cache is copied there, and written from there later, at a fraction of a fast disk's speed
+//! (docs/performance.md, "Device"). So files that are open for writing have a second, `O_DIRECT` opening of the same file:
+//! writes of [`LARGE_WRITE_BYTES`] and more that are aligned to the medium's sectors go through it. Smaller ones, and all
+//! reads, use the page cache as ever: the kernel writes back and drops cached pages under a direct write, so that both
+//! ways see the same bytes.
+//!
+//! Memory that is not aligned is copied into aligned buffers on the way. Where the file system has no `O_DIRECT`, there is
+//! no second opening.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use super::system;
+use crate::buffer::Buffer;
+use crate::error::byte_length;
+
+/// Smaller writes are left to the page cache.
+pub(super) const LARGE_WRITE_BYTES: u64 = 128 << 10;
+
+/// What is copied at once where memory is not aligned.
+const STAGED_BYTES: usize = 1 << 20;
+
+/// The second opening of a file.
+#[derive(Debug)]
+pub(super) struct LargeWrites {
+    file: File,
+    alignment_bytes: u64,
+}
+
+impl LargeWrites {
+    /// A second opening of `file`, if its file system has `O_DIRECT`.
+    pub(super) fn of(file: &File, is_block_device: bool) -> Option<Self> {
+        // By the open file, not by its name, which may lead to another file by now.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let flags = libc::O_DIRECT | libc::O_CLOEXEC;
+        let opened = File::options().write(true).custom_flags(flags).open(path).ok()?;
+        let alignment_bytes = if is_block_device {
+            system::block_device_sector_bytes(file).ok()?
+        } else {
+            system::direct_alignment_bytes(&opened)
+        };
+        Some(Self {
+            file: opened,
+            alignment_bytes: u64::from(alignment_bytes),
+        })
+    }
+
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    pub(super) const fn alignment_bytes(&self) -> u64 {
+        self.alignment_bytes
+    }
+
+    /// Whether a write is to go this way.
+    pub(super) fn takes(&self, offset: u64, length: u64) -> bool {
+        length >= LARGE_WRITE_BYTES && self.is_aligned(offset) && self.is_aligned(length)
+    }
+
+    fn is_aligned(&self, value: u64) -> bool {
+        value.checked_rem(self.alignment_bytes) == Some(0)
+    }
+
+    /// Writes all parts, one after another, from `offset` on. Their lengths together are aligned.
+    pub(super) fn write(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let suits = |part: &&[u8]| {
+            self.is_aligned(byte_length(part.as_ptr().addr())) && self.is_aligned(byte_length(part.len()))
+        };
+        if parts.iter().all(suits) {
+            return system::write_all_vectored(self.file.as_fd(), offset, parts);
+        }
+        let total = parts
+            .iter()
+            .fold(0_usize, |sum, part| sum.saturating_add(part.len()));
+        let mut staged = Buffer::uncleared(total.min(STAGED_BYTES));
+        let (mut filled, mut at) = (0_usize, offset);
+        for part in parts {
+            let mut rest = *part;
+            while !rest.is_empty() {
+                let room = staged.get_mut(filled..).unwrap_or_default();
+                let count = room.len().min(rest.len());
+                let (now, later) = rest.split_at_checked(count).unwrap_or((rest, &[]));
+                if let Some(place) = room.get_mut(..count) {
+                    place.copy_from_slice(now);
+                }
+                (filled, rest) = (filled.saturating_add(count), later);
+                if filled == staged.len() {
+                    self.file.write_all_at(&staged, at)?;
+                    at = at.saturating_add(byte_length(filled));
+                    filled = 0;
+                }
+            }
+        }
+        self.file
+            .write_all_at(staged.get(..filled).unwrap_or_default(), at)
+    }
+}
