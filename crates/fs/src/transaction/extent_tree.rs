@@ -233,7 +233,7 @@ impl Running {
             self.core.groups.give_back(start, length);
         } else {
             self.core.groups.pin(start, length);
-            self.core.pins.add(self.core.generation, start, length);
+            self.core.pins.add(self.core.generation, start, length, created);
         }
         Ok(())
     }

@@ -161,7 +161,7 @@ impl Running {
     /// Gives back what nobody needs any more.
     pub(crate) fn release_pins(&mut self, readers: &Readers) {
         let core = &mut self.core;
-        for (start, length) in core.pins.release(core.durable, readers.oldest()) {
+        for (start, length) in core.pins.release(core.durable, readers) {
             core.groups.unpin(start, length);
         }
     }

@@ -1,11 +1,12 @@
 //! Pins: freed space that must not be used again yet, and the readers that may still need it.
 //!
 //! What a transaction frees is still part of the last state on disk, so it may be overwritten only when the superblock
-//! that no longer needs it is durable; and a reader that holds an older root still reads it. So freed ranges wait here
-//! under their transaction's generation, until that generation is durable and every reader holds this generation or a
-//! newer one.
+//! that no longer needs it is durable; and a reader of an older state still reads it. So freed ranges wait here, with the
+//! generations in which they were allocated and freed: a range is needed by readers of the states in between, and by no
+//! others. A reader that stays for a thousand commits keeps what it sees, not what came and went since.
 
 use buttress_format::Generation;
+use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
     held: Mutex<BTreeMap<Generation, usize>>,
+    /// How often the last reader of a generation let go.
+    departures: AtomicU64,
 }
 
 /// A reader's hold on a generation; lets go when it is dropped.
@@ -24,7 +27,7 @@ pub(crate) struct Hold {
 }
 
 impl Readers {
-    /// Registers a reader that sees the state of `generation`: the last commit's, for the running transaction too.
+    /// Registers a reader that sees the state of `generation`, the last commit's, or the transaction that runs after it.
     pub(crate) fn hold(self: &Arc<Self>, generation: Generation) -> Hold {
         let mut held = self.held.lock();
         let count = held.entry(generation).or_default();
@@ -35,9 +38,9 @@ impl Readers {
         }
     }
 
-    /// The oldest generation that somebody reads.
-    pub(crate) fn oldest(&self) -> Option<Generation> {
-        self.held.lock().keys().next().copied()
+    /// The generations that somebody reads, in order.
+    fn generations(&self) -> Vec<Generation> {
+        self.held.lock().keys().copied().collect()
     }
 }
 
@@ -48,42 +51,76 @@ impl Drop for Hold {
             *count = count.saturating_sub(1);
             if *count == 0 {
                 held.remove(&self.generation);
+                self.readers.departures.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+}
+
+/// A freed range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pinned {
+    start: u64,
+    length: u64,
+    /// The transaction that allocated it.
+    allocated: Generation,
+}
+
+impl Pinned {
+    /// Whether a reader of one of these generations may need a range that was freed in `freed`. A reader may also see the
+    /// transaction that runs after the commit of its generation.
+    fn is_needed(&self, freed: Generation, readers: &[Generation]) -> bool {
+        let first = self.allocated.get().saturating_sub(1);
+        let from = readers.partition_point(|reader| reader.get() < first);
+        readers.get(from).is_some_and(|reader| *reader < freed)
     }
 }
 
 /// Freed ranges by the transaction that freed them.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
-    waiting: BTreeMap<Generation, Vec<(u64, u64)>>,
+    waiting: BTreeMap<Generation, Vec<Pinned>>,
+    /// What was the case when ranges were last released: nothing can be released before it changes.
+    looked_at: Option<(Generation, u64)>,
 }
 
 impl Pins {
-    /// A range was freed in the transaction `generation`.
-    pub(crate) fn add(&mut self, generation: Generation, start: u64, length: u64) {
-        self.waiting.entry(generation).or_default().push((start, length));
+    /// A range was freed in the transaction `freed` that had been allocated in `allocated`.
+    pub(crate) fn add(&mut self, freed: Generation, start: u64, length: u64, allocated: Generation) {
+        self.waiting.entry(freed).or_default().push(Pinned {
+            start,
+            length,
+            allocated,
+        });
     }
 
     /// All ranges that are pinned, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.waiting.values().flatten().copied()
+        self.waiting
+            .values()
+            .flatten()
+            .map(|pinned| (pinned.start, pinned.length))
     }
 
-    /// Takes out what may be used again: freed up to `durable`, and older than nothing that a reader holds.
-    pub(crate) fn release(
-        &mut self,
-        durable: Generation,
-        oldest_reader: Option<Generation>,
-    ) -> Vec<(u64, u64)> {
-        let limit = oldest_reader.map_or(durable, |reader| reader.min(durable));
-        let mut released = Vec::new();
-        while let Some(first) = self.waiting.first_entry() {
-            if *first.key() > limit {
-                break;
-            }
-            released.extend(first.remove());
+    /// Takes out what may be used again: freed up to `durable`, and part of nothing that a reader sees.
+    pub(crate) fn release(&mut self, durable: Generation, readers: &Readers) -> Vec<(u64, u64)> {
+        let now = (durable, readers.departures.load(Ordering::Relaxed));
+        if self.looked_at == Some(now) || self.waiting.is_empty() {
+            return Vec::new();
         }
+        self.looked_at = Some(now);
+        let held = readers.generations();
+        let mut released = Vec::new();
+        for (freed, ranges) in self.waiting.range_mut(..=durable) {
+            ranges.retain(|pinned| {
+                let stays = pinned.is_needed(*freed, &held);
+                if !stays {
+                    released.push((pinned.start, pinned.length));
+                }
+                stays
+            });
+        }
+        self.waiting.retain(|_, ranges| !ranges.is_empty());
         released
     }
 
@@ -92,7 +129,7 @@ impl Pins {
         self.waiting
             .range(..=durable)
             .flat_map(|(_, ranges)| ranges)
-            .fold(0, |sum, (_, length)| sum.saturating_add(*length))
+            .fold(0, |sum, pinned| sum.saturating_add(pinned.length))
     }
 }
 
@@ -100,21 +137,35 @@ impl Pins {
 mod tests {
     use super::*;
 
+    const fn generation(number: u64) -> Generation {
+        Generation::new(number)
+    }
+
     #[test]
     fn a_reader_keeps_what_was_freed_after_its_state() {
         let readers = Arc::new(Readers::default());
         let mut pins = Pins::default();
-        let generation = Generation::new;
         let old = readers.hold(generation(10));
         let newer = readers.hold(generation(11));
-        pins.add(generation(11), 4096, 4096);
-        pins.add(generation(12), 8192, 4096);
-        assert_eq!(pins.release(generation(12), readers.oldest()), vec![]);
+        pins.add(generation(11), 4096, 4096, generation(5));
+        pins.add(generation(12), 8192, 4096, generation(5));
+        assert_eq!(pins.release(generation(12), &readers), vec![]);
         assert_eq!(pins.held_by_readers_bytes(generation(12)), 8192);
         drop(old);
-        assert_eq!(pins.release(generation(12), readers.oldest()), vec![(4096, 4096)]);
+        assert_eq!(pins.release(generation(12), &readers), vec![(4096, 4096)]);
         drop(newer);
-        assert_eq!(pins.release(generation(11), readers.oldest()), vec![]);
-        assert_eq!(pins.release(generation(12), readers.oldest()), vec![(8192, 4096)]);
+        assert_eq!(pins.release(generation(11), &readers), vec![]);
+        assert_eq!(pins.release(generation(12), &readers), vec![(8192, 4096)]);
+    }
+
+    #[test]
+    fn what_came_and_went_after_a_reader_is_not_kept() {
+        let readers = Arc::new(Readers::default());
+        let mut pins = Pins::default();
+        let _reader = readers.hold(generation(10));
+        pins.add(generation(20), 4096, 4096, generation(15));
+        // The transaction that ran when the reader came may be what it sees.
+        pins.add(generation(20), 8192, 4096, generation(11));
+        assert_eq!(pins.release(generation(20), &readers), vec![(4096, 4096)]);
     }
 }

@@ -1,0 +1,148 @@
+//! Readers beside a writer: what they see never changes, the space that they need is kept, and no more than that.
+
+use anyhow::Result;
+use buttress::format::ErrorKind;
+use buttress::format::block_group::Profile;
+use buttress::fs::Error;
+use buttress::fs::mkfs::Options;
+use buttress::fs::operations::{NewInode, SetXattr};
+use buttress::{Location, SubvolumeId};
+use buttress_proof::writing::state::describe;
+use buttress_proof::writing::volume::{empty, open_checked, open_for_writing};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
+
+/// Fills a volume with files that have large attributes, until there is no room.
+fn fill(filesystem: &buttress::fs::WritableFilesystem, prefix: &str) -> Result<u64, Error> {
+    let file = NewInode::of_root(0o600);
+    for number in 0..u64::MAX {
+        let name = format!("{prefix}-{number}");
+        let made = filesystem
+            .create(TOP, name.as_bytes(), &file)
+            .and_then(|location| {
+                filesystem.set_xattr(location, b"user.filler", &[b'f'; 3000], SetXattr::Create)
+            });
+        match made {
+            Ok(()) => {}
+            Err(Error::NoSpace { .. }) => return Ok(number),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(u64::MAX)
+}
+
+#[test]
+fn an_old_state_stays_whole_through_a_thousand_commits() {
+    let options = Options {
+        metadata: Some(Profile::Single),
+        ..Options::default()
+    };
+    let base = empty(72 << 20, &options).unwrap();
+    let filesystem = open_for_writing(&base).unwrap();
+    let files = fill(&filesystem, "old").unwrap();
+    assert!(files > 3000, "only {files} files fit");
+    // Nearly full: an eighth is free.
+    for number in 0..files / 8 {
+        filesystem
+            .unlink(TOP, format!("old-{number}").as_bytes())
+            .unwrap();
+    }
+    filesystem.commit().unwrap();
+    let view = filesystem.view();
+    let seen = describe(&view).unwrap();
+    let file = NewInode::of_root(0o600);
+    for round in 0..1000 {
+        let name = format!("round-{}", round % 7);
+        filesystem.create(TOP, name.as_bytes(), &file).unwrap();
+        filesystem.commit().unwrap();
+        filesystem.unlink(TOP, name.as_bytes()).unwrap();
+    }
+    // Now everything else goes: its space is not to be had while the reader is there.
+    for number in files / 8..files {
+        filesystem
+            .unlink(TOP, format!("old-{number}").as_bytes())
+            .unwrap();
+    }
+    filesystem.commit().unwrap();
+    let with_reader = fill(&filesystem, "new").unwrap();
+    let refused = filesystem
+        .create(TOP, b"one-more", &file)
+        .and_then(|location| filesystem.set_xattr(location, b"user.filler", &[b'f'; 3000], SetXattr::Create));
+    let error = refused.expect_err("the volume is full");
+    assert_eq!(error.kind(), ErrorKind::Caller);
+    assert!(error.to_string().contains("wait for readers"), "{error}");
+    assert_eq!(describe(&view).unwrap(), seen);
+    drop(view);
+    let without_reader = fill(&filesystem, "newer").unwrap();
+    assert!(
+        with_reader + without_reader > files * 8 / 10 && without_reader > files / 2,
+        "{files} files at first, {with_reader} beside the reader, {without_reader} after it"
+    );
+    filesystem.commit().unwrap();
+    drop(filesystem);
+    open_checked(&base).unwrap();
+}
+
+#[test]
+fn readers_see_whole_states_only() {
+    let base = empty(256 << 20, &Options::default()).unwrap();
+    let filesystem = open_for_writing(&base).unwrap();
+    let (left, right) = (b"left".as_slice(), b"right".as_slice());
+    let directory = NewInode::of_root(0o755);
+    let left = filesystem.make_directory(TOP, left, &directory).unwrap();
+    let right = filesystem.make_directory(TOP, right, &directory).unwrap();
+    let file = NewInode::of_root(0o600);
+    for number in 0..2000 {
+        filesystem
+            .create(left, format!("file-{number}").as_bytes(), &file)
+            .unwrap();
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // A rename is one operation: a file is always in one of the two, never in both or none.
+        let writer = scope.spawn(|| {
+            for round in 0..20_u32 {
+                let (from, to) = if round % 2 == 0 {
+                    (left, right)
+                } else {
+                    (right, left)
+                };
+                for number in 0..2000 {
+                    let name = format!("file-{number}");
+                    let mode = buttress::fs::operations::RenameMode::NoReplace;
+                    filesystem
+                        .rename(from, name.as_bytes(), to, name.as_bytes(), mode)
+                        .unwrap();
+                }
+                filesystem.commit().unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut views = 0_u64;
+                    while !done.load(Ordering::Relaxed) || views == 0 {
+                        let view = filesystem.view();
+                        let count = |directory| {
+                            view.read_dir(directory)
+                                .unwrap()
+                                .map(|entry| entry.unwrap())
+                                .count()
+                        };
+                        assert_eq!(count(left) + count(right), 2000);
+                        views += 1;
+                    }
+                    views
+                })
+            })
+            .collect();
+        writer.join().unwrap();
+        for reader in readers {
+            assert!(reader.join().unwrap() > 0);
+        }
+    });
+    drop(filesystem);
+    open_checked(&base).unwrap();
+}
