@@ -5,9 +5,9 @@
 //! caller's own errors is a failure.
 
 use anyhow::{Context, Result};
-use buttress::format::ErrorKind;
+use buttress::format::{ByteCount, ErrorKind, FileOffset};
 use buttress::fs::operations::{AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr};
-use buttress::fs::{Error, WritableFilesystem};
+use buttress::fs::{AllocateMode, Error, WritableFilesystem};
 use buttress::{Location, Progress, SubvolumeId};
 
 /// A small generator of random numbers (splitmix64).
@@ -98,7 +98,8 @@ impl Workload {
         let (directory, name) = (self.directory(), self.name());
         let file = NewInode::of_root(0o640);
         match self.random.below(100) {
-            0..=29 => filesystem.create(directory, &name, &file).map(drop),
+            0..=14 => filesystem.create(directory, &name, &file).map(drop),
+            15..=29 => self.change_content(filesystem, directory, &name),
             30..=39 => {
                 let made = filesystem.make_directory(directory, &name, &NewInode::of_root(0o750))?;
                 self.directories.push(made);
@@ -168,6 +169,57 @@ impl Workload {
             _ => {
                 let label = self.name();
                 filesystem.set_label(&label)
+            }
+        }
+    }
+
+    /// Changes the content of a file, if the name is one.
+    fn change_content(
+        &mut self,
+        filesystem: &WritableFilesystem,
+        directory: Location,
+        name: &[u8],
+    ) -> Result<(), Error> {
+        let Some(entry) = filesystem.view().lookup(directory, name)? else {
+            return Ok(());
+        };
+        let file = entry.target;
+        let sector = |random: &mut Random| FileOffset::new(random.below(16) as u64 * 4096);
+        let offset = sector(&mut self.random);
+        match self.random.below(10) {
+            0..=4 => {
+                let length = self.random.below(40_000).saturating_add(1);
+                let byte = u8::try_from(self.random.below(256)).unwrap_or(0);
+                // Some content shrinks, some does not.
+                let content: Vec<u8> = if byte % 2 == 0 {
+                    vec![byte; length]
+                } else {
+                    (0..length)
+                        .map(|_| self.random.next_number().to_le_bytes()[0])
+                        .collect()
+                };
+                filesystem.write_at(file, offset, &content)
+            }
+            5 => {
+                let size = self.random.below(80_000) as u64;
+                filesystem.truncate(file, ByteCount::new(size))
+            }
+            6 => {
+                let end = offset.saturating_add(ByteCount::new(16_384));
+                filesystem.allocate(file, offset..end, AllocateMode::PunchHole)
+            }
+            7 => {
+                let end = offset.saturating_add(ByteCount::new(16_384));
+                filesystem.allocate(file, offset..end, AllocateMode::Allocate)
+            }
+            _ => {
+                let (other, other_name) = (self.directory(), self.name());
+                let Some(target) = filesystem.view().lookup(other, &other_name)? else {
+                    return Ok(());
+                };
+                let end = offset.saturating_add(ByteCount::new(8192));
+                let place = sector(&mut self.random);
+                filesystem.clone_range(file, offset..end, target.target, place)
             }
         }
     }
