@@ -38,6 +38,7 @@ pub mod pax;
 pub mod progress;
 pub mod removal;
 pub mod shell;
+pub mod signals;
 pub mod table;
 pub mod target;
 pub mod writing;

@@ -172,6 +172,36 @@ fn a_reader_that_goes_away_ends_it_with_an_error_and_a_token() {
     assert!(error.contains("--resume send1-"), "{error}");
 }
 
+#[test]
+fn a_signal_ends_it_with_a_token_that_goes_on() {
+    let words = ["send", &inside("/home-monday")];
+    let whole = bytes(&words);
+    let mut child = Process::new(env!("CARGO_BIN_EXE_buttress"))
+        .args(words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = child.stdout.take().unwrap();
+    let mut arrived = vec![0; 10];
+    output.read_exact(&mut arrived).unwrap();
+    // Its pipe is full by now or will be: it cannot have ended.
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    output.read_to_end(&mut arrived).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let error = String::from_utf8(ended.stderr).unwrap();
+    let token = error.split_whitespace().find(|word| word.starts_with("send1-"));
+    assert!(
+        arrived.len() < whole.len() && whole.starts_with(&arrived),
+        "{error}"
+    );
+    let rest = bytes(&[&words[..], &["--resume", token.unwrap()]].concat());
+    assert_eq!([arrived, rest].concat(), whole);
+}
+
 /// Takes a few bytes at a time, and is interrupted in between.
 struct Narrow {
     taken: Vec<u8>,

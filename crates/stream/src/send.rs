@@ -1,7 +1,7 @@
 //! Sending: a snapshot, or what differs between two, as a stream of commands that makes it anew elsewhere.
 //!
-//! A full send is one pass over one tree; an incremental one goes over what two trees do not share, twice: once
-//! for the names that go away, once to send. Nothing is searched for per inode. While commands are made, the
+//! A full send is one pass over one tree; an incremental one goes over what two trees do not share, and holds what it
+//! saw before it knew all names that go away. Nothing is searched for per inode. While commands are made, the
 //! tree is read ahead, file data is on its way from the devices, and finished parts are written out by a thread
 //! of their own. The same snapshots and options give the same bytes.
 //!
@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`Snapshot`], [`Options`], [`Error`] | what to send, how, and what can go wrong |
 //! | `items`, `inode` | from the items of the trees to inodes and what became of them |
-//! | `plan` | what must be known before the first command |
+//! | `plan`, `held` | what must be known before the first command, and what was seen in finding it out |
 //! | `names`, `links`, `heirs` | the names as the receiver has them, and the commands that change them |
 //! | `content`, `clones` | which data the receiver needs, and where it can clone it from |
 //! | `attributes`, `times` | owner, mode, flags, times, extended attributes |
@@ -26,6 +26,7 @@ mod content;
 mod error;
 pub mod estimate;
 mod heirs;
+mod held;
 mod inode;
 mod items;
 mod links;

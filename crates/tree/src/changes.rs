@@ -54,8 +54,27 @@ pub struct Changes {
 /// the kernel's modes mean small windows here, of as many bytes as they fetch at most.
 #[must_use]
 pub fn changes(old: &Tree, new: &Tree, read_ahead: ReadAhead) -> Changes {
+    changes_where(old, new, read_ahead, |_, _| true)
+}
+
+/// [`changes`] for a caller who has no use for some items: `wanted` is asked of every subtree with the first key that
+/// it may have and the first behind it (`None`: there is none), and what it refuses is not read.
+///
+/// Items that the caller has no use for may still be given, and since the trees' blocks need not end at the same
+/// keys, even where they do not differ.
+#[must_use]
+pub fn changes_where(
+    old: &Tree,
+    new: &Tree,
+    read_ahead: ReadAhead,
+    wanted: fn(&Key, Option<&Key>) -> bool,
+) -> Changes {
     Changes {
-        stages: Stages::new([Arc::clone(old.forest()), Arc::clone(new.forest())], read_ahead),
+        stages: Stages::new(
+            [Arc::clone(old.forest()), Arc::clone(new.forest())],
+            read_ahead,
+            wanted,
+        ),
         leaves: [None, None],
         front: None,
         started: false,

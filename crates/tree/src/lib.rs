@@ -71,7 +71,7 @@ mod tests;
 pub use blocks::{BlockOrder, Blocks, Visit};
 pub use by_address::BlocksByAddress;
 pub use cache::CacheStatistics;
-pub use changes::{Change, Changes, changes};
+pub use changes::{Change, Changes, changes, changes_where};
 pub use cursor::Cursor;
 pub use edit::{EditContext, EditableTree, Frozen, FrozenBlock};
 pub use error::{Cause, ContextError, Error, Result};

@@ -20,6 +20,7 @@ use crate::exit::{Advice, Outcome};
 use crate::opening::Images;
 use crate::output::stdout::DirectOutput;
 use crate::progress::Watch;
+use crate::signals::Cancelling;
 use crate::table::Subcommand;
 use crate::target::Target;
 
@@ -114,6 +115,7 @@ impl Subcommand for Send {
         let offset = self.resume_offset(digest)?;
         let mut sink = self.sink(offset)?;
         expect(context, &sends, offset, &progress);
+        let _cancelling = Cancelling::start(&progress)?;
         let watch = Watch::start(context, "send", progress.clone());
         let result = send_all(context, sends, offset, sink.as_mut(), &progress);
         watch.end();

@@ -18,14 +18,14 @@ mod transmit;
 use crate::command::Command;
 use crate::send::clones::Clones;
 use crate::send::error::Result;
-use crate::send::items::Difference;
+use crate::send::items::ExtentChange;
 use crate::send::names::Names;
 use crate::send::output::Output;
 use crate::send::snapshot::Snapshot;
 use buttress_format::{ByteCount, Compression, FileOffset, InodeItem, InodeNumber};
-use buttress_fs::{DiskExtent, FileRange, FileRangeBuilder, Metadata, RangeKind, StoredReader};
+use buttress_fs::{DiskExtent, FileRange, Metadata, RangeKind, StoredReader};
 use core::ops::Range;
-use map::align_up;
+use map::{Known, align_up};
 use std::sync::Arc;
 
 /// The file whose content is sent now.
@@ -37,16 +37,20 @@ pub(crate) struct Content {
     size: FileOffset,
     /// For a file of both snapshots, its inode in the parent.
     old: Option<Metadata>,
-    builder: FileRangeBuilder,
     /// Ranges of data that lie side by side, to be read at once.
     run: Vec<FileRange>,
     /// Up to where the receiver's file reaches.
     receiver_size: FileOffset,
     /// The range that items which differ cover, as far as they are known to join.
     dirty: Option<Range<FileOffset>>,
-    /// What lies behind the end of the receiver's file in its last sector, where the file grows: both snapshots may
-    /// have the same bytes there on disk, while a receiver knows nothing of what lies behind the end of a file.
+    /// What those items said.
+    known: Known,
+    /// The receiver's last sector, where it ends inside it and the file grows. Both snapshots may have the same bytes
+    /// behind that end on disk, while a receiver knows nothing of what lies behind the end of a file; and growing from
+    /// there makes a block of zeros of a hole.
     spoilt: Option<Range<FileOffset>>,
+    /// Where the receiver's file ended when it was begun.
+    old_end: FileOffset,
     spoilt_is_due: bool,
     /// Whether any of its data was sent.
     wrote: bool,
@@ -130,45 +134,39 @@ impl Content {
             metadata: Metadata::from_item(location, new, sector_bytes),
             size,
             old,
-            builder: FileRangeBuilder::new(location, sector_bytes),
             run: Vec::new(),
             receiver_size,
             dirty: None,
-            spoilt: grows_from_inside
-                .then(|| receiver_size..align_up(receiver_size, u64::from(sector_bytes))),
+            known: Known::default(),
+            spoilt: grows_from_inside.then(|| last_sector..align_up(receiver_size, u64::from(sector_bytes))),
+            old_end: receiver_size,
             spoilt_is_due: false,
             wrote: cut,
         })
     }
 
     /// An extent item that differs.
-    pub(crate) fn extent(&mut self, difference: &Difference<'_>, stream: &mut Stream<'_, '_>) -> Result<()> {
-        let Some(old) = &self.old else {
-            let Some(data) = difference.new else { return Ok(()) };
-            let range = self.builder.range(&difference.key, data)?;
-            return self.range(range, stream);
-        };
-        let mut covered: Option<Range<FileOffset>> = None;
-        let sector_bytes = stream.sources.new.filesystem().sector_bytes();
-        let sides = [
-            (difference.old, old.location),
-            (difference.new, self.metadata.location),
-        ];
-        for (data, location) in sides {
-            let Some(data) = data else { continue };
-            let range = FileRangeBuilder::new(location, sector_bytes).range(&difference.key, data)?;
-            let end = covered.map_or(range.end(), |covered| covered.end.max(range.end()));
-            covered = Some(range.offset..end);
+    pub(crate) fn extent(&mut self, change: ExtentChange, stream: &mut Stream<'_, '_>) -> Result<()> {
+        let ExtentChange { old, new } = change;
+        if self.old.is_none() {
+            return new.map_or(Ok(()), |range| self.range(range, stream));
         }
-        let Some(covered) = covered else { return Ok(()) };
+        let covered = match (&old, &new) {
+            (None, None) => return Ok(()),
+            (Some(range), None) | (None, Some(range)) => range.offset..range.end(),
+            (Some(old), Some(new)) => new.offset..old.end().max(new.end()),
+        };
         if let Some(spoilt) = self.spoilt.clone()
             && !self.spoilt_is_due
             && spoilt.start <= covered.start
         {
             self.spoilt_is_due = true;
             self.add_dirty(spoilt, stream)?;
+            self.known.spoil();
         }
-        self.add_dirty(covered, stream)
+        self.add_dirty(covered, stream)?;
+        self.known.add(old, new);
+        Ok(())
     }
 
     /// Takes note of a range to compare, and compares the one before it if they do not join. In order of offset.
@@ -178,6 +176,7 @@ impl Content {
             _ => {
                 self.compare_dirty(stream)?;
                 self.dirty = Some(range);
+                self.known = Known::default();
             }
         }
         Ok(())
@@ -190,6 +189,7 @@ impl Content {
             .as_ref()
             .map_or(self.size, |old| self.size.max(FileOffset::new(old.size.get())));
         self.dirty = Some(FileOffset::MIN..end);
+        self.known.spoil();
     }
 
     /// The file has no more items that differ. Returns whether any content was sent.
@@ -198,6 +198,7 @@ impl Content {
             && !self.spoilt_is_due
         {
             self.add_dirty(spoilt, stream)?;
+            self.known.spoil();
         }
         self.compare_dirty(stream)?;
         self.flush_run(stream)?;

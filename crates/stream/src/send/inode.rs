@@ -5,7 +5,7 @@ use crate::send::snapshot::Link;
 use buttress_format::{InodeItem, InodeNumber};
 
 /// What the items of one inode say, as far as they differ; with no parent snapshot, all of them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct InodeState {
     pub(crate) number: InodeNumber,
     pub(crate) old: Option<InodeItem>,

@@ -12,8 +12,8 @@ use crate::send::snapshot::Snapshot;
 use buttress_format::{
     DirItems, FileExtent, FileExtentBody, InodeItem, InodeNumber, ItemType, Key, ObjectId,
 };
-use buttress_fs::{Error as FsError, Progress};
-use buttress_tree::ReadAhead;
+use buttress_fs::{Error as FsError, FileRange, FileRangeBuilder, Progress, RangeKind};
+use buttress_tree::{Changes, ReadAhead};
 
 /// Extended attributes of one inode that are held at once.
 const ATTRIBUTES_LIMIT: usize = 16 << 20;
@@ -26,12 +26,33 @@ pub(crate) struct Difference<'a> {
     pub(crate) new: Option<&'a [u8]>,
 }
 
+/// A range of a file that an item describes in either snapshot, or in both at one offset.
+#[derive(Debug)]
+pub(crate) struct ExtentChange {
+    pub(crate) old: Option<FileRange>,
+    pub(crate) new: Option<FileRange>,
+}
+
+impl ExtentChange {
+    /// How much memory it takes, roughly.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let inline = |range: &FileRange| match &range.kind {
+            RangeKind::Inline(inline) => inline.stored.len(),
+            _ => 0,
+        };
+        let ranges = [&self.old, &self.new].into_iter().flatten();
+        ranges.fold(size_of::<Self>(), |bytes, range| {
+            bytes.saturating_add(inline(range))
+        })
+    }
+}
+
 /// Who is told.
 pub(crate) trait Visitor {
     /// An inode: all but its extents.
     fn begin(&mut self, inode: &InodeState) -> Result<()>;
     /// An extent item of the inode that was begun last.
-    fn extent(&mut self, difference: &Difference<'_>) -> Result<()>;
+    fn extent(&mut self, change: ExtentChange) -> Result<()>;
     /// That inode has no more items.
     fn end(&mut self) -> Result<()>;
 }
@@ -43,6 +64,8 @@ struct Gathering {
     attribute_bytes: usize,
     /// Items that differ do not tell enough: see [`InodeState::needs_all_items`].
     needs_all: bool,
+    /// Ranges of the old file and of the new one.
+    ranges: [FileRangeBuilder; 2],
 }
 
 /// Gathers; see the module.
@@ -50,9 +73,14 @@ pub(crate) struct Gatherer<'a> {
     new: &'a Snapshot,
     old: Option<&'a Snapshot>,
     progress: &'a Progress,
-    /// Where to end.
-    last: ObjectId,
     current: Option<Gathering>,
+}
+
+/// A walk over what differs, which can stop in between.
+pub(crate) struct Walk {
+    changes: Changes,
+    /// The item that comes next, where the walk stopped before it.
+    next: Option<(Key, Option<Vec<u8>>, Option<Vec<u8>>)>,
 }
 
 /// Whether a subtree with keys of `[first, end)` can hold anything that sending needs: entries of directories say
@@ -62,29 +90,29 @@ pub(crate) fn is_wanted(first: &Key, end: Option<&Key>) -> bool {
     !(entries(first) && end.is_some_and(|end| first.objectid == end.objectid && entries(end)))
 }
 
+impl Walk {
+    /// A walk over what differs between two snapshots.
+    pub(crate) fn new(old: &Snapshot, new: &Snapshot, read_ahead: ReadAhead) -> Self {
+        Self {
+            changes: buttress_tree::changes_where(old.tree(), new.tree(), read_ahead, is_wanted),
+            next: None,
+        }
+    }
+}
+
 impl<'a> Gatherer<'a> {
     pub(crate) const fn new(new: &'a Snapshot, old: Option<&'a Snapshot>, progress: &'a Progress) -> Self {
         Self {
             new,
             old,
             progress,
-            last: ObjectId::LAST_FREE,
             current: None,
         }
     }
 
-    /// Ends after this inode.
-    pub(crate) const fn up_to(mut self, last: InodeNumber) -> Self {
-        self.last = last.object_id();
-        self
-    }
-
-    /// Goes over all that differs.
+    /// Goes over all inodes of the one snapshot.
     pub(crate) fn run(mut self, read_ahead: ReadAhead, visitor: &mut dyn Visitor) -> Result<()> {
-        match self.old {
-            None => self.all_items(read_ahead, visitor)?,
-            Some(old) => self.differences(old, read_ahead, visitor)?,
-        }
+        self.all_items(read_ahead, visitor)?;
         self.finish(visitor)
     }
 
@@ -107,20 +135,32 @@ impl<'a> Gatherer<'a> {
         Ok(())
     }
 
-    fn differences(
+    /// Goes over what differs, up to inode `last` or from there on.
+    pub(crate) fn go_on(
         &mut self,
-        old: &Snapshot,
-        read_ahead: ReadAhead,
+        walk: &mut Walk,
+        last: Option<InodeNumber>,
         visitor: &mut dyn Visitor,
     ) -> Result<()> {
-        let mut changes = buttress_tree::changes(old.tree(), self.new.tree(), read_ahead);
+        let last = last.map_or(ObjectId::LAST_FREE, InodeNumber::object_id);
+        if let Some((key, old, new)) = walk.next.take_if(|(key, _, _)| key.objectid <= last) {
+            let (old, new) = (old.as_deref(), new.as_deref());
+            self.item(&Difference { key, old, new }, visitor)?;
+        }
         let mut count = 0_u32;
-        while let Some(change) = changes.next().map_err(FsError::from)? {
+        while walk.next.is_none()
+            && let Some(change) = walk.changes.next().map_err(FsError::from)?
+        {
             count = count.wrapping_add(1);
             if count.is_multiple_of(256) {
                 self.progress.check()?;
             }
-            if change.key.objectid > self.last {
+            if change.key.objectid > last {
+                walk.next = Some((
+                    change.key,
+                    change.old.map(<[u8]>::to_vec),
+                    change.new.map(<[u8]>::to_vec),
+                ));
                 break;
             }
             let difference = Difference {
@@ -130,7 +170,7 @@ impl<'a> Gatherer<'a> {
             };
             self.item(&difference, visitor)?;
         }
-        Ok(())
+        self.finish(visitor)
     }
 
     /// Takes one item.
@@ -150,6 +190,7 @@ impl<'a> Gatherer<'a> {
                 begun: false,
                 attribute_bytes: 0,
                 needs_all: false,
+                ranges: self.range_builders(number),
             });
         }
         let Some(current) = &mut self.current else {
@@ -215,11 +256,25 @@ impl<'a> Gatherer<'a> {
                     current.begun = true;
                     visitor.begin(&current.inode)?;
                 }
-                visitor.extent(difference)?;
+                let [old_ranges, new_ranges] = &mut current.ranges;
+                let range = |builder: &mut FileRangeBuilder, data: Option<&[u8]>| {
+                    data.map(|data| builder.range(key, data)).transpose()
+                };
+                visitor.extent(ExtentChange {
+                    old: range(old_ranges, difference.old)?,
+                    new: range(new_ranges, difference.new)?,
+                })?;
             }
             _ => {}
         }
         Ok(())
+    }
+
+    fn range_builders(&self, inode: InodeNumber) -> [FileRangeBuilder; 2] {
+        let of = |snapshot: &Snapshot| {
+            FileRangeBuilder::new(snapshot.location(inode), snapshot.filesystem().sector_bytes())
+        };
+        [of(self.old.unwrap_or(self.new)), of(self.new)]
     }
 
     /// The current inode has no more items.

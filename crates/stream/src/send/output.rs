@@ -199,6 +199,11 @@ impl<'a> Output<'a> {
         self.position
     }
 
+    /// How much of the stream is left out at its start.
+    pub(crate) const fn skipped(&self) -> u64 {
+        self.skip
+    }
+
     /// The stream's header.
     pub(crate) fn header(&mut self) {
         let mut header = Vec::new();

@@ -1,6 +1,6 @@
 //! What an incremental send must know before its first command: which names go away, and which directories move.
 //!
-//! One pass over the items that differ, no data, up to the last inode of the parent snapshot: those after it are
+//! From the items that differ, no data, up to the last inode of the parent snapshot: those after it are
 //! all new. It finds
 //! - every name that the parent snapshot has and the new one has not: what stands in the way of new names, and
 //!   what keeps a directory from being empty;

@@ -8,8 +8,9 @@ use crate::send::attributes::{self, CAPABILITY, Times};
 use crate::send::clones::Clones;
 use crate::send::content::{Content, Sources, Stream};
 use crate::send::error::{NamesProblem, Result};
+use crate::send::held::{Held, Planner};
 use crate::send::inode::{Attribute, InodeState, State};
-use crate::send::items::{Difference, Gatherer, Visitor};
+use crate::send::items::{ExtentChange, Gatherer, Visitor, Walk};
 use crate::send::names::{Fresh, Names};
 use crate::send::options::Options;
 use crate::send::output::Output;
@@ -18,6 +19,9 @@ use crate::send::snapshot::{Link, Snapshot};
 use buttress_format::{ByteCount, InodeItem, InodeNumber};
 use buttress_fs::{Progress, StoredReader};
 use std::sync::Arc;
+
+/// How often it is told how long an incremental stream will be.
+const EXPECT_EVERY_INODES: u64 = 256;
 
 const KIND: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
@@ -33,6 +37,8 @@ pub(crate) struct Sender<'a, 'o> {
     progress: &'a Progress,
     current: Option<Current>,
     inodes: u64,
+    /// How many there will be; zero where that is not known, or the whole length of the stream is.
+    expected_inodes: u64,
 }
 
 /// The inode whose extents are on their way.
@@ -54,17 +60,9 @@ pub(crate) fn send_commands<'a>(
     progress: &'a Progress,
 ) -> Result<u64> {
     let old = options.parent.as_ref();
-    let mut plan = Plan::default();
-    if let Some(parent) = old {
-        let last = parent.last_inode()?;
-        plan = Plan::new(last);
-        let mut planner = Planner { plan: &mut plan };
-        Gatherer::new(new, old, progress)
-            .up_to(last)
-            .run(options.read_ahead, &mut planner)?;
-        plan.finish();
-    }
+    let planned = old.map(|old| plan(new, old, options, progress)).transpose()?;
     begin(new, old, output)?;
+    let (plan, ahead) = planned.unzip();
     let mut sender = Sender {
         sources: Sources {
             new,
@@ -74,19 +72,61 @@ pub(crate) fn send_commands<'a>(
             stored: StoredReader::new(new.filesystem())?,
             compressed_data: options.compressed_data,
         },
-        names: Names::new(new, old, plan),
+        names: Names::new(new, old, plan.unwrap_or_default()),
         output,
         progress,
         current: None,
         inodes: 0,
+        expected_inodes: 0,
     };
-    Gatherer::new(new, old, progress).run(options.read_ahead, &mut sender)?;
+    let mut gatherer = Gatherer::new(new, old, progress);
+    match ahead {
+        None => gatherer.run(options.read_ahead, &mut sender)?,
+        Some(Ahead {
+            held,
+            mut walk,
+            inodes,
+        }) => {
+            sender.expected_inodes = inodes;
+            held.replay(&mut sender)?;
+            gatherer.go_on(&mut walk, None, &mut sender)?;
+        }
+    }
     sender.directory_times()?;
     let inodes = sender.inodes;
     if !options.omit_end {
         output.command(&Command::End)?;
     }
     Ok(inodes)
+}
+
+/// What is known when sending begins.
+struct Ahead {
+    held: Held,
+    /// From where that ends.
+    walk: Walk,
+    /// How many inodes there will be, or somewhat fewer.
+    inodes: u64,
+}
+
+/// Looks at the inodes that the parent snapshot may have.
+fn plan(new: &Snapshot, old: &Snapshot, options: &Options, progress: &Progress) -> Result<(Plan, Ahead)> {
+    let last = old.last_inode()?;
+    let mut planner = Planner {
+        plan: Plan::new(last),
+        held: Held::default(),
+    };
+    let mut walk = Walk::new(old, new, options.read_ahead);
+    Gatherer::new(new, Some(old), progress).go_on(&mut walk, Some(last), &mut planner)?;
+    let Planner { mut plan, held } = planner;
+    plan.finish();
+    // All inodes after the last one of the parent are new.
+    let after = new.last_inode()?.get().saturating_sub(last.get());
+    let inodes = held.count().saturating_add(after);
+    if !held.is_whole() {
+        walk = Walk::new(old, new, options.read_ahead);
+    }
+    Ok((plan, Ahead { held, walk, inodes }))
 }
 
 /// The command that makes the subvolume.
@@ -104,29 +144,11 @@ fn begin(new: &Snapshot, old: Option<&Snapshot>, output: &mut Output<'_>) -> Res
     }
 }
 
-/// Finds out what must be known before the first command.
-struct Planner<'p> {
-    plan: &'p mut Plan,
-}
-
-impl Visitor for Planner<'_> {
-    fn begin(&mut self, inode: &InodeState) -> Result<()> {
-        self.plan.add(inode)
-    }
-
-    fn extent(&mut self, _: &Difference<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn end(&mut self) -> Result<()> {
-        Ok(())
-    }
-}
-
 impl Visitor for Sender<'_, '_> {
     fn begin(&mut self, inode: &InodeState) -> Result<()> {
         self.inodes = self.inodes.saturating_add(1);
         self.progress.advance(1, ByteCount::ZERO);
+        self.expect();
         let state = inode.state();
         if matches!(state, State::Removed | State::Replaced)
             && let Some(old) = inode.old_present()
@@ -170,10 +192,10 @@ impl Visitor for Sender<'_, '_> {
         Ok(())
     }
 
-    fn extent(&mut self, difference: &Difference<'_>) -> Result<()> {
+    fn extent(&mut self, change: ExtentChange) -> Result<()> {
         match self.current.as_mut().and_then(|current| current.content.as_mut()) {
             Some(content) => content.extent(
-                difference,
+                change,
                 &mut Stream {
                     sources: &mut self.sources,
                     names: &mut self.names,
@@ -216,6 +238,18 @@ impl<'a> Sender<'a, '_> {
             names: &mut self.names,
             output: self.output,
         }
+    }
+
+    /// Tells how long the stream will be, by what the inodes until now took.
+    fn expect(&self) {
+        if self.expected_inodes == 0 || !self.inodes.is_multiple_of(EXPECT_EVERY_INODES) {
+            return;
+        }
+        let bytes = u128::from(self.output.position()).saturating_mul(u128::from(self.expected_inodes));
+        let bytes = bytes.checked_div(u128::from(self.inodes)).unwrap_or(0);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.progress
+            .expect(ByteCount::new(bytes.saturating_sub(self.output.skipped())));
     }
 
     /// Makes a new inode, and returns its path.

@@ -66,6 +66,8 @@ pub(super) struct Stages {
     /// The window of leaves now, and the largest.
     window_bytes: u64,
     window_bytes_max: u64,
+    /// Which subtrees are needed, by their first key and the first behind them.
+    wanted: fn(&Key, Option<&Key>) -> bool,
     levels: Vec<Stage>,
 }
 
@@ -87,7 +89,11 @@ struct Stage {
 }
 
 impl Stages {
-    pub(super) fn new(forests: [Arc<Forest>; 2], read_ahead: ReadAhead) -> Self {
+    pub(super) fn new(
+        forests: [Arc<Forest>; 2],
+        read_ahead: ReadAhead,
+        wanted: fn(&Key, Option<&Key>) -> bool,
+    ) -> Self {
         let window_bytes_max = match read_ahead {
             ReadAhead::None => 0,
             ReadAhead::Backward | ReadAhead::Forward => near::NEAR_BYTES_MAX,
@@ -101,6 +107,7 @@ impl Stages {
             forests,
             window_bytes: window_bytes_max.min(FIRST_WINDOW_BYTES),
             window_bytes_max,
+            wanted,
             levels: Vec::new(),
         }
     }
@@ -273,7 +280,11 @@ impl Stages {
             stage.advance(side);
             let [old, new] = heads;
             let next = if side == Side::Old { old } else { new };
-            return next.map(|next| (side, next));
+            let next = next?;
+            let first_key = next.pointer.first_key.unwrap_or(Key::MIN);
+            if (self.wanted)(&first_key, next.pointer.end_key.as_ref()) {
+                return Some((side, next));
+            }
         }
     }
 }

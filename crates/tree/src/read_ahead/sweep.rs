@@ -39,9 +39,9 @@ use crate::error::Result;
 use crate::forest::Forest;
 use crate::path::Step;
 use crate::pointer::BlockPointer;
-use crate::read_ahead::Toward;
 use crate::read_ahead::pass::Pass;
 use crate::read_ahead::queue::{Queue, Taken};
+use crate::read_ahead::{SWEEP_WINDOW, Toward};
 use crate::scope::Scope;
 use buttress_format::ByteCount;
 use buttress_format::node::TreeBlock;
@@ -71,6 +71,11 @@ const PASS_AFTER_BYTES: u64 = 512 << 10;
 /// What comes more slowly than this lies scattered: half of what a spinning disk gives at its inner edge.
 const SLOW_BYTES_PER_SECOND: u64 = 40_000_000;
 
+/// On a disk that turns, the usual window grows to three quarters of what may be read ahead: each window crosses the
+/// disk once, wherever its leaves lie, so fewer of them move the head less. Where nothing moves, that gains nothing.
+const ROTATIONAL_PARTS: u64 = 3;
+const ROTATIONAL_OF: u64 = 4;
+
 /// The window of nodes of level 1 for a pass.
 const PASS_NODES_BYTES: u64 = 4 << 20;
 
@@ -79,6 +84,8 @@ const PASS_NODES_BYTES: u64 = 4 << 20;
 pub(crate) struct Sweep {
     /// The window that was asked for.
     given_window_bytes: u64,
+    /// The largest window: more than that on a disk that turns.
+    window_bytes_max: u64,
     /// The window now.
     window_bytes: u64,
     floor: u8,
@@ -164,6 +171,7 @@ impl Sweep {
         let window_bytes = given_window_bytes.min(FIRST_WINDOW_BYTES);
         Self {
             given_window_bytes,
+            window_bytes_max: given_window_bytes,
             window_bytes,
             floor,
             scope,
@@ -219,7 +227,13 @@ impl Sweep {
 
     /// Starts at the child in the last step's slot.
     fn start(&mut self, forest: &Forest, steps: &[Step]) {
-        self.may_pass = self.floor == 0 && forest.reader().is_rotational();
+        let turns = forest.reader().is_rotational();
+        self.may_pass = self.floor == 0 && turns;
+        self.window_bytes_max = self.given_window_bytes;
+        if turns && self.given_window_bytes >= SWEEP_WINDOW.get() {
+            let share = forest.ahead().capacity().get() / ROTATIONAL_OF * ROTATIONAL_PARTS;
+            self.window_bytes_max = self.given_window_bytes.max(share);
+        }
         self.waited = Duration::ZERO;
         let parents = steps.iter().rev().enumerate().map(|(distance, step)| {
             let mut parent = step.clone();
@@ -264,7 +278,7 @@ impl Sweep {
         if planned && let Some(stage) = self.stages.get_mut(index) {
             stage.queue.ask(forest);
             if index == 0 {
-                self.window_bytes = self.window_bytes.saturating_mul(2).min(self.given_window_bytes);
+                self.window_bytes = self.window_bytes.saturating_mul(2).min(self.window_bytes_max);
                 self.waited = Duration::ZERO;
             }
         }

@@ -222,6 +222,16 @@ fn preallocated() -> Vec<Named> {
             "Only the size seems to differ: the kernel's stream grows the file with zeros where it had data.",
             in_the_other_direction(vec![write("f", 0, 4096)], vec![truncate("f", 92)]),
         ),
+        named(
+            "grown_from_inside_a_block_of_preallocation",
+            "A receiver that has a hole there makes a block of zeros of it, unless it is cut off before.",
+            vec![touch("f"), preallocate("f", 32 * KIB, 629), touch("a")],
+            vec![
+                truncate("f", 22_930),
+                write("a", 0, 64 * KIB),
+                reflink("a", 0, 16 * KIB, "f", 44 * KIB),
+            ],
+        ),
         with_history(
             "back_to_zeros_before_it_was_cut",
             "The receiver has zeros behind the end already: a block of them more than the kernel sends.",

@@ -62,7 +62,11 @@ impl Content {
         self.send_pending(pending, stream)
     }
 
-    fn maps(&self, dirty: &Range<FileOffset>, old: Metadata, stream: &Stream<'_, '_>) -> Result<Maps> {
+    fn maps(&mut self, dirty: &Range<FileOffset>, old: Metadata, stream: &Stream<'_, '_>) -> Result<Maps> {
+        let end = dirty.end.min(self.size);
+        if let Some((old, new)) = core::mem::take(&mut self.known).maps(dirty.start, end) {
+            return Ok(Maps { old, new, end });
+        }
         let new = stream.sources.new.filesystem();
         let of = stream.sources.old.unwrap_or(stream.sources.new).filesystem();
         let new = new.open_known(self.metadata.clone(), None)?;
@@ -70,7 +74,7 @@ impl Content {
         Ok(Maps {
             old: Map::new(old.extents_from(dirty.start)?),
             new: Map::new(new.extents_from(dirty.start)?),
-            end: dirty.end.min(self.size),
+            end,
         })
     }
 
@@ -86,13 +90,14 @@ impl Content {
             .as_ref()
             .map_or(FileOffset::MAX, |was| align_up(was.end(), sector_bytes));
         let mut stop = was_end.min(is.end()).min(maps.end);
-        let spoilt = match &self.spoilt {
-            Some(spoilt) if position < spoilt.start => {
-                stop = stop.min(spoilt.start);
-                false
+        // Cut at both ends of what the receiver has of its last sector.
+        let spoilt = self.spoilt.clone().unwrap_or(FileOffset::MAX..FileOffset::MAX);
+        for edge in [spoilt.start, self.old_end] {
+            if position < edge && !spoilt.is_empty() {
+                stop = stop.min(edge);
             }
-            spoilt => spoilt.is_some(),
-        };
+        }
+        let in_last_sector = spoilt.contains(&position);
         // Content inside the tree is one piece.
         let stop = if matches!(is.kind, RangeKind::Inline(_)) {
             is.end()
@@ -103,11 +108,13 @@ impl Content {
         let was_zero = position >= self.receiver_size || was.as_ref().is_none_or(FileRange::is_zero);
         let equal = stream.sources.one_volume
             && was.is_some_and(|was| same_bytes(&part_of(&was, position, stop), &range));
-        let erased = range.is_zero() && !was_zero;
+        let behind_the_end = in_last_sector && position >= self.old_end;
+        let grows_here = in_last_sector && position < self.receiver_size;
+        let erased = range.is_zero() && (!was_zero || grows_here);
         let zeros_end = if erased { maps.new.zeros_end()? } else { stop };
         Ok(Some(Piece {
-            spoilt: spoilt && equal && matches!(range.kind, RangeKind::Data(_)),
-            same: !spoilt && equal,
+            spoilt: behind_the_end && equal && matches!(range.kind, RangeKind::Data(_)),
+            same: !behind_the_end && equal,
             range,
             zeros_end,
             erased,

@@ -5,12 +5,84 @@ use buttress_format::{ByteCount, FileOffset};
 use buttress_fs::{FileExtents, FileRange, RangeKind};
 use std::collections::VecDeque;
 
+/// How many ranges that items describe are kept, for a file that is compared.
+const KNOWN_MAX: usize = 64;
+
 /// How many ranges are looked at to find the end of a row of ranges that read as zeros.
 const ZEROS_AHEAD_MAX: usize = 64;
 
+/// The ranges of a part of a file, as the items that differ told them.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    old: Vec<FileRange>,
+    new: Vec<FileRange>,
+    /// Whether there are others, or too many.
+    partial: bool,
+}
+
+impl Known {
+    pub(super) fn add(&mut self, old: Option<FileRange>, new: Option<FileRange>) {
+        self.partial |= self.old.len().max(self.new.len()) >= KNOWN_MAX;
+        if !self.partial {
+            self.old.extend(old);
+            self.new.extend(new);
+        }
+    }
+
+    /// The part is not only what these ranges cover.
+    pub(super) const fn spoil(&mut self) {
+        self.partial = true;
+    }
+
+    /// The maps of `[start, end)` in both files, if these ranges say all of it: if the new ones are data without a
+    /// gap, since how far a hole goes is not known here.
+    pub(super) fn maps(self, start: FileOffset, end: FileOffset) -> Option<(Map, Map)> {
+        let covered = self.new.iter().try_fold(start, |position, range| {
+            (range.offset <= position && !range.is_zero()).then(|| range.end())
+        });
+        let whole = !self.partial && covered.is_some_and(|covered| covered >= end);
+        whole.then(|| (Map::known(self.old, start), Map::known(self.new, start)))
+    }
+}
+
+/// Where a map's ranges come from.
+enum Ranges {
+    Tree(FileExtents),
+    /// What lies between them and before `next` is a hole.
+    Known {
+        ranges: VecDeque<FileRange>,
+        next: FileOffset,
+    },
+}
+
+impl Ranges {
+    fn next(&mut self) -> Result<Option<FileRange>> {
+        match self {
+            Self::Tree(ranges) => Ok(ranges.next().transpose()?),
+            Self::Known { ranges, next } => {
+                let Some(range) = ranges.front() else {
+                    return Ok(None);
+                };
+                let gap = range.offset.checked_distance_from(*next);
+                if let Some(length) = gap.filter(|gap| *gap != ByteCount::ZERO) {
+                    let offset = core::mem::replace(next, range.offset);
+                    return Ok(Some(FileRange {
+                        offset,
+                        length,
+                        generation: None,
+                        kind: RangeKind::Hole,
+                    }));
+                }
+                *next = range.end();
+                Ok(ranges.pop_front())
+            }
+        }
+    }
+}
+
 /// A map of a file that is asked for one place after the other.
 pub(super) struct Map {
-    ranges: FileExtents,
+    ranges: Ranges,
     current: Option<FileRange>,
     /// The ranges after the current one, where they had to be known.
     following: VecDeque<FileRange>,
@@ -18,6 +90,17 @@ pub(super) struct Map {
 
 impl Map {
     pub(super) const fn new(ranges: FileExtents) -> Self {
+        Self::of(Ranges::Tree(ranges))
+    }
+
+    fn known(ranges: Vec<FileRange>, start: FileOffset) -> Self {
+        Self::of(Ranges::Known {
+            ranges: ranges.into(),
+            next: start,
+        })
+    }
+
+    const fn of(ranges: Ranges) -> Self {
         Self {
             ranges,
             current: None,
@@ -35,7 +118,7 @@ impl Map {
             }
             self.current = match self.following.pop_front() {
                 Some(range) => Some(range),
-                None => self.ranges.next().transpose()?,
+                None => self.ranges.next()?,
             };
             if self.current.is_none() {
                 return Ok(None);
@@ -53,7 +136,7 @@ impl Map {
         let mut index = 0_usize;
         while index < ZEROS_AHEAD_MAX {
             if index >= self.following.len() {
-                match self.ranges.next().transpose()? {
+                match self.ranges.next()? {
                     Some(range) => self.following.push_back(range),
                     None => break,
                 }
