@@ -6,8 +6,8 @@
 //! How long a command is, is known before its data is read. So a stream can be measured without reading any, and
 //! one that goes on where an earlier one was cut off reads only what it writes.
 //!
-//! Bounds: [`QUEUE_BYTES_MAX`] of data under way and commands behind it, and [`QUEUE_SEGMENTS_MAX`] reads; [`PIECES_MAX`] pieces of
-//! [`PIECE_BYTES`] on their way out.
+//! Bounds: [`QUEUE_BYTES_MAX`] of data under way and commands behind it, and [`QUEUE_SEGMENTS_MAX`] reads;
+//! [`PIECES_MAX`] pieces of [`PIECE_BYTES`] on their way out.
 
 use crate::command::Command;
 use crate::encoder::Encoder;
@@ -31,6 +31,9 @@ const QUEUE_SEGMENTS_MAX: usize = 256;
 
 /// Size of the pieces that are written out.
 const PIECE_BYTES: usize = 1 << 20;
+
+/// How much is written out at once: after each write it is seen whether the job was cancelled.
+const WRITE_BYTES_MAX: usize = 128 << 10;
 
 /// How many pieces may wait to be written out.
 const PIECES_MAX: usize = 4;
@@ -127,7 +130,10 @@ impl Drain<'_> {
     /// Writes a piece, in as many parts as the sink takes.
     fn write(&mut self, mut rest: &[u8], sink: &mut (dyn Write + Send)) -> Result<(), Error> {
         while !rest.is_empty() {
-            let written = match sink.write(rest) {
+            // All may be made, and still wait for a slow reader.
+            self.progress.check()?;
+            let part = rest.get(..WRITE_BYTES_MAX).unwrap_or(rest);
+            let written = match sink.write(part) {
                 Ok(0) => Err(io::ErrorKind::WriteZero.into()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 other => other,

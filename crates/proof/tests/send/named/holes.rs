@@ -5,7 +5,7 @@ use buttress_oracle::history::operation::{
     Operation, Span, fill, preallocate, preallocate_keeping_size, punch, reflink, touch, truncate, write,
 };
 
-use buttress_oracle::history::{History, Transfer};
+use buttress_oracle::history::{Base, History, Step, Transfer};
 
 const KIB: u64 = 1024;
 const GIB: u64 = 1 << 30;
@@ -222,6 +222,24 @@ fn preallocated() -> Vec<Named> {
             "Only the size seems to differ: the kernel's stream grows the file with zeros where it had data.",
             in_the_other_direction(vec![write("f", 0, 4096)], vec![truncate("f", 92)]),
         ),
+        with_history(
+            "back_to_before_it_was_cut_with_a_clone_source",
+            "The block of the end could be cloned whole; it goes out as data and is shared no more.",
+            {
+                let mut history =
+                    in_the_other_direction(vec![write("f", 0, 176 * KIB)], vec![truncate("f", 999)]);
+                history.steps.push(Step {
+                    base: Base::Snapshot(0),
+                    operations: Vec::new(),
+                });
+                history.transfers = vec![
+                    transfer(1, None, &[]),
+                    transfer(2, Some(1), &[]),
+                    transfer(0, Some(1), &[2]),
+                ];
+                history
+            },
+        ),
         named(
             "grown_from_inside_a_block_of_preallocation",
             "A receiver that has a hole there makes a block of zeros of it, unless it is cut off before.",
@@ -249,11 +267,14 @@ fn preallocated() -> Vec<Named> {
 /// Sent in the other direction: what was there first comes after what came of it.
 fn in_the_other_direction(first: Vec<Operation>, second: Vec<Operation>) -> History {
     let mut history = History::chain(vec![first, second]);
-    let transfer = |snapshot, parent| Transfer {
+    history.transfers = vec![transfer(1, None, &[]), transfer(0, Some(1), &[])];
+    history
+}
+
+fn transfer(snapshot: usize, parent: Option<usize>, clones: &[usize]) -> Transfer {
+    Transfer {
         snapshot,
         parent,
-        clones: Vec::new(),
-    };
-    history.transfers = vec![transfer(1, None), transfer(0, Some(1))];
-    history
+        clones: clones.to_vec(),
+    }
 }

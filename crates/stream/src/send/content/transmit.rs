@@ -126,11 +126,41 @@ impl Content {
             match chunk.content {
                 Chunk::Hole => {}
                 Chunk::Data(bytes) if bytes.iter().all(|byte| *byte == 0) => {}
-                Chunk::Data(_) => return self.data(range, stream),
+                Chunk::Data(_) => return self.last_sector(range, stream),
                 Chunk::Damaged(error) => return Err(error.into()),
             }
         }
         Ok(())
+    }
+
+    /// Sends a range behind the end of the receiver's file: by cloning the whole sector from a file that has all of
+    /// it, if there is one.
+    fn last_sector(&mut self, range: FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
+        let start = self.spoilt.as_ref().map_or(range.offset, |spoilt| spoilt.start);
+        let before = range
+            .offset
+            .checked_distance_from(start)
+            .unwrap_or(ByteCount::ZERO);
+        let mut sector = range.clone();
+        if let RangeKind::Data(extent) = &mut sector.kind
+            && let Some(offset) = extent.offset.checked_sub(before)
+        {
+            extent.offset = offset;
+            sector.offset = start;
+            sector.length = range.length.saturating_add(before);
+        }
+        let candidates = stream.sources.clones.candidates(&sector)?;
+        let source = stream
+            .sources
+            .clones
+            .choose(&candidates, &sector, self.metadata.size);
+        let end = range.end().min(self.size);
+        match source {
+            Some(source) if source.offset == start && source.offset.saturating_add(source.length) >= end => {
+                self.clone_from(&source, stream)
+            }
+            _ => self.data(range, stream),
+        }
     }
 
     fn update_extent(
