@@ -73,8 +73,8 @@ const SLOW_BYTES_PER_SECOND: u64 = 40_000_000;
 
 /// On a disk that turns, the usual window grows to three quarters of what may be read ahead: each window crosses the
 /// disk once, wherever its leaves lie, so fewer of them move the head less. Where nothing moves, that gains nothing.
-const ROTATIONAL_PARTS: u64 = 3;
-const ROTATIONAL_OF: u64 = 4;
+/// (One of this many parts is left to others.)
+const ROTATIONAL_LEAVES: u64 = 4;
 
 /// The window of nodes of level 1 for a pass.
 const PASS_NODES_BYTES: u64 = 4 << 20;
@@ -231,7 +231,8 @@ impl Sweep {
         self.may_pass = self.floor == 0 && turns;
         self.window_bytes_max = self.given_window_bytes;
         if turns && self.given_window_bytes >= SWEEP_WINDOW.get() {
-            let share = forest.ahead().capacity().get() / ROTATIONAL_OF * ROTATIONAL_PARTS;
+            let capacity = forest.ahead().capacity().get();
+            let share = capacity.saturating_sub(capacity.checked_div(ROTATIONAL_LEAVES).unwrap_or(0));
             self.window_bytes_max = self.given_window_bytes.max(share);
         }
         self.waited = Duration::ZERO;
