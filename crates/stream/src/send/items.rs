@@ -80,7 +80,14 @@ pub(crate) struct Gatherer<'a> {
 pub(crate) struct Walk {
     changes: Changes,
     /// The item that comes next, where the walk stopped before it.
-    next: Option<(Key, Option<Vec<u8>>, Option<Vec<u8>>)>,
+    next: Option<OwnDifference>,
+}
+
+/// A [`Difference`] with bytes of its own.
+struct OwnDifference {
+    key: Key,
+    old: Option<Vec<u8>>,
+    new: Option<Vec<u8>>,
 }
 
 /// Whether a subtree with keys of `[first, end)` can hold anything that sending needs: entries of directories say
@@ -143,9 +150,13 @@ impl<'a> Gatherer<'a> {
         visitor: &mut dyn Visitor,
     ) -> Result<()> {
         let last = last.map_or(ObjectId::LAST_FREE, InodeNumber::object_id);
-        if let Some((key, old, new)) = walk.next.take_if(|(key, _, _)| key.objectid <= last) {
-            let (old, new) = (old.as_deref(), new.as_deref());
-            self.item(&Difference { key, old, new }, visitor)?;
+        if let Some(first) = walk.next.take_if(|first| first.key.objectid <= last) {
+            let difference = Difference {
+                key: first.key,
+                old: first.old.as_deref(),
+                new: first.new.as_deref(),
+            };
+            self.item(&difference, visitor)?;
         }
         let mut count = 0_u32;
         while walk.next.is_none()
@@ -156,11 +167,11 @@ impl<'a> Gatherer<'a> {
                 self.progress.check()?;
             }
             if change.key.objectid > last {
-                walk.next = Some((
-                    change.key,
-                    change.old.map(<[u8]>::to_vec),
-                    change.new.map(<[u8]>::to_vec),
-                ));
+                walk.next = Some(OwnDifference {
+                    key: change.key,
+                    old: change.old.map(<[u8]>::to_vec),
+                    new: change.new.map(<[u8]>::to_vec),
+                });
                 break;
             }
             let difference = Difference {
