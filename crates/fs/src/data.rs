@@ -48,8 +48,8 @@ mod writing;
 
 pub use allocating::AllocateMode;
 
-use buttress_format::ByteCount;
 use buttress_format::compression::CompressionMethod;
+use buttress_format::{ByteCount, InodeFlags};
 
 /// How content is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +60,23 @@ pub struct DataOptions {
     pub compress_force: bool,
     /// Files up to this size lie inside the tree, if a sector and a leaf have room for them.
     pub max_inline: ByteCount,
+    /// Whether new files have checksums.
+    pub checksums: bool,
+    /// Whether content of new files is copied on write. Without that they have no checksums either.
+    pub copy_on_write: bool,
     /// At most this much content waits in memory.
     pub pending_bytes_max: ByteCount,
+}
+
+impl DataOptions {
+    /// The flags that new regular files have for these options.
+    pub(crate) fn flags_of_new_files(&self) -> InodeFlags {
+        match (self.copy_on_write, self.checksums) {
+            (false, _) => InodeFlags::NODATACOW | InodeFlags::NODATASUM,
+            (true, false) => InodeFlags::NODATASUM,
+            (true, true) => InodeFlags::empty(),
+        }
+    }
 }
 
 impl Default for DataOptions {
@@ -70,6 +85,8 @@ impl Default for DataOptions {
             compression: None,
             compress_force: false,
             max_inline: ByteCount::new(2048),
+            checksums: true,
+            copy_on_write: true,
             pending_bytes_max: ByteCount::new(64 << 20),
         }
     }

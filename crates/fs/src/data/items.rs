@@ -138,7 +138,11 @@ impl Operation<'_> {
         let sector_bytes = self.look().core.format.sector_bytes;
         let wanted = FileExtent::key(location.inode, FileOffset::new(at));
         let is_ours = |key: &Key| key.objectid == wanted.objectid && key.item_type == ItemType::EXTENT_DATA;
-        let before = self.look().at_or_before(tree, &wanted)?;
+        // Nothing begins before the first byte.
+        let before = match at {
+            0 => None,
+            _ => self.look().at_or_before(tree, &wanted)?,
+        };
         if let Some(item) = before.filter(|item| is_ours(&item.key())) {
             let stored = Stored::parse(tree, &item.key(), item.data(), sector_bytes)?;
             if stored.end > at {
@@ -158,10 +162,11 @@ impl Operation<'_> {
             return Ok(0);
         }
         let mut counted = 0_u64;
-        if range.start > 0
-            && let Some(first) = self.extent_from(location, range.start)?
-            && first.start < range.start
-        {
+        let first = self.extent_from(location, range.start)?;
+        let Some(first) = first.filter(|first| first.start < range.end) else {
+            return Ok(0);
+        };
+        if first.start < range.start {
             counted = counted.saturating_add(self.cut_first(location, &first, range)?);
         }
         if let Some(last) = self.extent_from(location, range.end)?

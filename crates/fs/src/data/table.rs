@@ -16,7 +16,7 @@ type FileId = (TreeId, InodeNumber);
 /// The files with content that waits, or with a call under way.
 #[derive(Debug)]
 pub(crate) struct DataTable {
-    pub(super) options: DataOptions,
+    pub(crate) options: DataOptions,
     files: Mutex<BTreeMap<FileId, Arc<Mutex<FileState>>>>,
     /// How much waits in all files.
     pending_bytes: AtomicU64,

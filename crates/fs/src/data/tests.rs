@@ -64,11 +64,9 @@ impl Random {
     }
 }
 
-const fn small_memory() -> DataOptions {
+fn small_memory() -> DataOptions {
     DataOptions {
-        compression: None,
-        compress_force: false,
-        max_inline: ByteCount::new(2048),
         pending_bytes_max: ByteCount::new(1 << 20),
+        ..DataOptions::default()
     }
 }

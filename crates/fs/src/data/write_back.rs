@@ -174,8 +174,10 @@ impl Content<'_> {
             let own_sums = take_sums(&mut sums, step, is_last);
             self.filesystem
                 .operate(Need::items(items.saturating_add(4)), |operation| {
+                    let mut counted = (0_u64, 0_u64);
                     for insertion in step {
-                        self.insert_one(operation, insertion)?;
+                        let (more, less) = self.insert_one(operation, insertion)?;
+                        counted = (counted.0.saturating_add(more), counted.1.saturating_add(less));
                     }
                     for sums in &own_sums {
                         operation.edit().insert_checksums(sums.logical, &sums.sums)?;
@@ -191,7 +193,7 @@ impl Content<'_> {
                         operation.fill_holes(location, &(covered..new_end))?;
                         covered = new_end;
                     }
-                    self.settle(operation, new_size, is_last, failed)
+                    self.settle(operation, new_size, counted, is_last, failed)
                 })?;
             if is_last {
                 return Ok(());
@@ -199,14 +201,16 @@ impl Content<'_> {
         }
     }
 
-    fn insert_one(&self, operation: &mut Operation<'_>, insertion: &Insertion) -> Result<()> {
+    /// Gives what the file counts more and less afterwards.
+    fn insert_one(&self, operation: &mut Operation<'_>, insertion: &Insertion) -> Result<(u64, u64)> {
         let location = self.location;
         let placed = match insertion {
             Insertion::New(placed) => placed,
             Insertion::Written(part) if part.is_preallocated => {
-                return operation.mark_written(location, &part.range);
+                operation.mark_written(location, &part.range)?;
+                return Ok((0, 0));
             }
-            Insertion::Written(_) => return Ok(()),
+            Insertion::Written(_) => return Ok((0, 0)),
         };
         let extent = &placed.extent;
         if extent.compression != Compression::None {
@@ -239,14 +243,22 @@ impl Content<'_> {
             offset: extent.start,
         };
         operation.edit().create_data_extent(placed.range, owner);
-        operation.count_bytes(location, extent.length, gone)
+        Ok((extent.length, gone))
     }
 
     /// Brings the inode up to date.
-    fn settle(&self, operation: &mut Operation<'_>, size: u64, is_last: bool, failed: bool) -> Result<()> {
+    fn settle(
+        &self,
+        operation: &mut Operation<'_>,
+        size: u64,
+        (more, less): (u64, u64),
+        is_last: bool,
+        failed: bool,
+    ) -> Result<()> {
         let (written, writes) = (self.state.written, self.state.writes);
         operation.change_inode(self.location, |item| {
             item.size = ByteCount::new(size);
+            item.nbytes = ByteCount::new(item.nbytes.get().saturating_add(more).saturating_sub(less));
             if failed {
                 item.flags.remove(InodeFlags::COMPRESS);
                 item.flags.insert(InodeFlags::NOCOMPRESS);
@@ -309,8 +321,7 @@ impl Content<'_> {
             operation
                 .edit()
                 .insert(location.subvolume.tree(), &key, &extent.encode())?;
-            operation.count_bytes(location, size, gone)?;
-            self.settle(operation, size, true, false)
+            self.settle(operation, size, (size, gone), true, false)
         })?;
         Ok(true)
     }

@@ -92,6 +92,9 @@ impl Operation<'_> {
             }
         }
         let mut flags = inherited_flags(parent.flags, kind);
+        if kind == FileKind::Regular {
+            flags.insert(self.handle.filesystem().data().options.flags_of_new_files());
+        }
         let mut xattrs = Vec::new();
         let takes_property = is_for(kind) && !flags.contains(InodeFlags::NODATACOW);
         if let Some(property) = inherited.compression.filter(|_| takes_property)

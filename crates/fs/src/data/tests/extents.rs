@@ -153,6 +153,106 @@ fn files_without_copy_on_write_are_overwritten_where_they_lie() {
     assert_eq!((bytes[3999], bytes[4000], bytes[8999], bytes[9000]), (1, 2, 2, 1));
 }
 
+/// What a snapshot shares is not overwritten, and neither is room that it has.
+#[test]
+fn snapshots_keep_their_content_without_copy_on_write() {
+    let Some(image) = Image::make(&[]) else { return };
+    let filesystem = open(&image, DataOptions::default());
+    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    filesystem.set_flags(file, FileAttributes::NOCOW).unwrap();
+    filesystem.write_at(file, offset(0), &vec![1; 40_960]).unwrap();
+    let room = offset(40_960)..offset(81_920);
+    filesystem.allocate(file, room, AllocateMode::Allocate).unwrap();
+    let (before, bytes) = (places(&filesystem, file), content(&filesystem, file));
+    let snapshot = filesystem
+        .snapshot(ROOT.subvolume, ROOT, b"snapshot", true)
+        .unwrap();
+    filesystem.write_at(file, offset(8192), &vec![2; 50_000]).unwrap();
+    let after = places(&filesystem, file);
+    assert!(after.iter().any(|place| !before.contains(place)));
+    image.commit_and_check(&filesystem);
+    assert_eq!(written(&filesystem, Location::new(snapshot, file.inode)), bytes);
+    // What the file wrote in a transaction after the snapshot's is its own and overwritten again.
+    filesystem.write_at(file, offset(8192), &[3; 4096]).unwrap();
+    let own = places(&filesystem, file);
+    filesystem.write_at(file, offset(8192), &[4; 4096]).unwrap();
+    assert_eq!(places(&filesystem, file), own);
+    image.commit_and_check(&filesystem);
+    assert_eq!(written(&filesystem, Location::new(snapshot, file.inode)), bytes);
+}
+
+#[test]
+fn new_files_have_the_flags_of_the_options() {
+    let Some(image) = Image::make(&[]) else { return };
+    for (options, expected) in [
+        (DataOptions::default(), "data 3"),
+        (
+            DataOptions {
+                checksums: false,
+                ..DataOptions::default()
+            },
+            "data 3",
+        ),
+        (
+            DataOptions {
+                copy_on_write: false,
+                ..DataOptions::default()
+            },
+            "data 3",
+        ),
+    ] {
+        let filesystem = open(&image, options);
+        let name = format!("{}{}", options.checksums, options.copy_on_write);
+        let file = filesystem.create(ROOT, name.as_bytes(), &NEW).unwrap();
+        filesystem.write_at(file, offset(0), &vec![1; 12_288]).unwrap();
+        assert_eq!(shape(&filesystem, file), expected);
+        let attributes = filesystem.view().metadata(file).unwrap().attributes();
+        assert_eq!(attributes.contains(FileAttributes::NOCOW), !options.copy_on_write);
+        image.commit_and_check(&filesystem);
+    }
+}
+
+/// Threads that write, share, truncate and commit at once get in nobody's way.
+#[test]
+fn many_threads_write_and_commit() {
+    let Some(image) = Image::make(&[]) else { return };
+    let filesystem = open(&image, small_memory());
+    let files: Vec<Location> = (0..4)
+        .map(|number| {
+            filesystem
+                .create(ROOT, format!("file{number}").as_bytes(), &NEW)
+                .unwrap()
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for (number, file) in files.iter().copied().enumerate() {
+            let (filesystem, files) = (filesystem.clone(), files.clone());
+            scope.spawn(move || {
+                let mut random = Random(number as u64);
+                for _ in 0..60 {
+                    let at = random.below(500_000);
+                    let bytes = random.bytes(50_000);
+                    filesystem.write_at(file, offset(at), &bytes).unwrap();
+                    let other = files[random.below(4) as usize];
+                    match random.below(8) {
+                        0 => drop(filesystem.commit().unwrap()),
+                        1 => filesystem.truncate(file, ByteCount::new(at)).unwrap(),
+                        // Refused where the other one is shorter.
+                        2 | 3 => {
+                            drop(filesystem.clone_range(other, offset(0)..offset(8192), file, offset(16_384)))
+                        }
+                        4 => {
+                            drop(filesystem.copy_range(other, offset(0)..offset(9000), file, offset(100_000)))
+                        }
+                        _ => drop(content(&filesystem, other)),
+                    }
+                }
+            });
+        }
+    });
+    image.commit_and_check(&filesystem);
+}
+
 #[test]
 fn what_is_shared_takes_no_room_and_stays_apart() {
     let Some(image) = Image::make(&[]) else { return };
