@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The folder that the volumes are kept in.
-fn folder() -> Result<PathBuf> {
+pub(crate) fn folder() -> Result<PathBuf> {
     let folder = match std::env::var_os("BUTTRESS_BENCH") {
         Some(folder) => PathBuf::from(folder),
         None => PathBuf::from("target/bench"),

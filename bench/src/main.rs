@@ -6,6 +6,7 @@
 //! - `send`: sending snapshots, cold and warm, against the kernel's send ([`send`]);
 //!   `send simulated`: on simulated disks, beside the seeds' tables ([`send_simulated`]);
 //! - `sweep`: a whole tree under each read-ahead mode on the simulated spinning disk ([`sweep`]);
+//! - `write`: changing volumes, against the kernel on a loop device ([`write`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
 //!
 //! Volumes are made once and kept below `target/bench` (or `BUTTRESS_BENCH`). Ratios are those of pairs of
@@ -20,6 +21,7 @@ mod report;
 mod send;
 mod send_simulated;
 mod sweep;
+mod write;
 
 use anyhow::{Result, bail};
 use std::process::ExitCode;
@@ -66,6 +68,12 @@ fn run() -> Result<()> {
         ["send", "simulated"] => send_simulated::run(FULL),
         ["send", jobs @ ..] => send::run_all(FULL, jobs),
         ["sweep"] => sweep::run(FULL),
+        ["write", jobs @ ..] => write::run_all(FULL, jobs),
+        // One of our steps, in a process of its own.
+        ["write-step", scale, step, image, seconds] => {
+            let scale = if *scale == TINY.name { TINY } else { FULL };
+            write::our_step(scale, step, image, seconds)
+        }
         ["tiny"] => {
             if let Some(reason) = buttress_oracle::tools::kernel_missing() {
                 println!("benchmarks skipped: {reason}");
@@ -75,9 +83,12 @@ fn run() -> Result<()> {
             read::run_all(TINY, &[])?;
             send::run_all(TINY, &[])?;
             send_simulated::run(TINY)?;
+            write::run_all(TINY, &[])?;
             sweep::run(TINY)
         }
-        _ => bail!("usage: cargo xtask bench read [JOB]… | send [simulated|JOB…] | sweep | tiny"),
+        _ => bail!(
+            "usage: cargo xtask bench read [JOB]… | send [simulated|JOB…] | write [JOB…] | sweep | tiny"
+        ),
     }
 }
 
