@@ -5,13 +5,15 @@
 //!
 //! - where the batch brings all columns, as it does for whole rows, nothing is read;
 //! - what it does not bring is read first, by the ordinary way of reading: a column on a missing device is rebuilt from
-//!   the row as it is. Then data and parity are written.
+//!   the row as it is, and so is a tree block that was damaged ([`restore`]). Then data and parity are written.
 //!
 //! Between reading a row and writing it nobody else may write other parts of it: [`RowLocks`]. The new parity is that of
 //! what the columns hold, so that rows of a chunk that was never written become right as they are used.
 //!
 //! A crash between the writes of one row leaves parity that does not fit its data: the write hole that these profiles
 //! have. It loses nothing as long as no device is missing, and new blocks should be given whole rows where possible.
+
+mod restore;
 
 use super::Batch;
 use crate::Volume;
@@ -242,6 +244,7 @@ impl Row {
         columns.resize_with(self.chunk.layout().data_columns(), || None);
         for (gap, pending) in old {
             let bytes = pending.wait_verified(volume, &mut |bytes: Bytes| Ok(bytes))?;
+            let bytes = restore::restore(volume, &self.chunk, gap.logical, bytes);
             put(&mut columns, &span, gap.column, &gap.range, &bytes);
         }
         // A column that one piece brings in full is used as it is.
