@@ -173,7 +173,7 @@ impl Content<'_> {
                 .saturating_mul(EXTENT_ITEMS);
             let own_sums = take_sums(&mut sums, step, is_last);
             self.filesystem
-                .operate(Need::items(items.saturating_add(4)), |operation| {
+                .operate(Need::promised(items.saturating_add(4)), |operation| {
                     let mut counted = (0_u64, 0_u64);
                     for insertion in step {
                         let (more, less) = self.insert_one(operation, insertion)?;
@@ -305,7 +305,7 @@ impl Content<'_> {
             None => return Ok(false),
         };
         let location = self.location;
-        self.filesystem.operate(Need::items(6), |operation| {
+        self.filesystem.operate(Need::promised(6), |operation| {
             if compression != Compression::None {
                 require_feature(operation, compression);
             }

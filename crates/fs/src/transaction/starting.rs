@@ -28,19 +28,45 @@ const RESERVED_NODES: u64 = 192;
 pub(crate) struct Need {
     /// Items that it inserts, changes or removes, all trees together.
     pub(crate) items: u64,
-    /// Whether it gives back more than it takes: then it may use the reserve.
-    pub(crate) frees: bool,
+    /// Whether it may use the reserve.
+    pub(crate) claim: Claim,
+}
+
+/// What an edit has a claim on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// What is left beside the reserve and what was promised.
+    #[default]
+    Ordinary,
+    /// It gives back more than it takes: the reserve, too.
+    Freeing,
+    /// It keeps a promise: it writes back data for which room was reserved.
+    Promised,
 }
 
 impl Need {
     /// An edit that adds or changes so many items.
     pub(crate) const fn items(items: u64) -> Self {
-        Self { items, frees: false }
+        Self {
+            items,
+            claim: Claim::Ordinary,
+        }
     }
 
     /// An edit of so many items that frees space in the end.
     pub(crate) const fn freeing(items: u64) -> Self {
-        Self { items, frees: true }
+        Self {
+            items,
+            claim: Claim::Freeing,
+        }
+    }
+
+    /// An edit of so many items that makes extents of data that waits.
+    pub(crate) const fn promised(items: u64) -> Self {
+        Self {
+            items,
+            claim: Claim::Promised,
+        }
     }
 }
 
@@ -143,7 +169,7 @@ impl Running {
     }
 
     /// Nodes that a commit would allocate now: those that have no address, and those that recording them takes.
-    fn nodes_at_commit(&self, more_nodes: u64) -> u64 {
+    fn nodes_at_commit(&self, more_nodes: u64, claim: Claim) -> u64 {
         let nodes = self.unassigned_nodes().saturating_add(more_nodes);
         let used = self
             .core
@@ -152,36 +178,41 @@ impl Running {
             .used_bytes
             .checked_div(self.core.node_bytes().get())
             .unwrap_or(0);
-        // Data that waits becomes items, one a sector at worst.
-        let data = self
-            .core
-            .reserved_data_bytes
-            .checked_div(self.core.sector_bytes())
-            .unwrap_or(0);
-        let inodes = self.inodes.changed();
-        let changes = ByteCount::of(self.core.references.len())
-            .get()
-            .saturating_add(nodes)
-            .saturating_add(data);
-        // Each change may copy a leaf of the extent tree, one of free space and one of checksums of its own, each inode
-        // one of its tree; but never more than there are, plus splits. Their parents are few.
-        let copies = changes.saturating_mul(3).saturating_add(inodes).min(used);
-        let grown = changes.div_ceil(40).saturating_mul(3);
+        // Data that waits becomes items, one a sector at worst, each in a leaf of its own; those of checksums and of
+        // extents lie closer together.
+        let data = match claim {
+            Claim::Promised => 0,
+            Claim::Ordinary | Claim::Freeing => self
+                .core
+                .reserved_data_bytes
+                .checked_div(self.core.sector_bytes())
+                .unwrap_or(0),
+        };
+        let data = data.saturating_add(data.div_ceil(8));
+        // A change of an old extent's references may copy a leaf of the extent tree and one of free space; an inode one of
+        // its tree. No more leaves are copied than there are. Their parents are few.
+        let references = ByteCount::of(self.core.references.len()).get();
+        let copies = references
+            .saturating_mul(2)
+            .saturating_add(data)
+            .saturating_add(self.inodes.changed())
+            .min(used);
+        // New nodes lie together, and so do their records.
+        let grown = nodes.saturating_add(references).saturating_add(data).div_ceil(40);
         nodes
             .saturating_add(copies)
             .saturating_add(copies.div_ceil(16))
-            .saturating_add(grown)
-            .saturating_add(16)
+            .saturating_add(grown.saturating_mul(2))
+            .saturating_add(24)
     }
 
     /// Nodes that an edit could take at its worst: for each item a path of its own, split at the two lowest levels. An
     /// edit that frees takes few: it works on what is there.
     fn worst_nodes(need: Need) -> u64 {
         let nodes = need.items.saturating_mul(3).saturating_add(8);
-        if need.frees {
-            nodes.min(FREEING_NODES)
-        } else {
-            nodes
+        match need.claim {
+            Claim::Ordinary => nodes,
+            Claim::Freeing | Claim::Promised => nodes.min(FREEING_NODES),
         }
     }
 
@@ -194,8 +225,11 @@ impl Running {
 
     /// What metadata may need of block groups until the next commit, the reserve included.
     pub(crate) fn metadata_promise_bytes(&self, need: Need) -> u64 {
-        let reserve = if need.frees { 0 } else { self.reserve_bytes() };
-        self.nodes_at_commit(Self::worst_nodes(need))
+        let reserve = match need.claim {
+            Claim::Ordinary => self.reserve_bytes(),
+            Claim::Freeing | Claim::Promised => 0,
+        };
+        self.nodes_at_commit(Self::worst_nodes(need), need.claim)
             .saturating_mul(self.core.node_bytes().get())
             .saturating_add(reserve)
     }
