@@ -136,13 +136,24 @@ fn too_small(devices: &[Device], sizes: &[u64], settings: &Settings, device: usi
     }
 }
 
-/// Makes a device forget what it held: its contents as far as it can discard, both ends, and the places of superblocks.
+/// Makes a device forget what it held: first that it held a volume, so that nothing half-discarded is ever taken for one;
+/// then its contents, as far as it can discard; then both ends and the places of superblocks once more, since discarded
+/// bytes may come back.
 fn wipe(device: &Device, settings: &Settings) -> Result<(), Error> {
-    let size = device.size_bytes();
+    zero_ends(device)?;
+    device.flush()?;
     if settings.discard {
         // A device that cannot is wiped where it matters.
-        let _cannot = device.discard(0, size);
+        let _cannot = device.discard(0, device.size_bytes());
+        zero_ends(device)?;
+        device.flush()?;
     }
+    Ok(())
+}
+
+/// Zeroes both ends of a device, and the places of superblocks.
+fn zero_ends(device: &Device) -> Result<(), Error> {
+    let size = device.size_bytes();
     let ends = [
         (0, WIPED_BYTES.min(size)),
         (size.saturating_sub(WIPED_BYTES), WIPED_BYTES.min(size)),
@@ -155,7 +166,6 @@ fn wipe(device: &Device, settings: &Settings) -> Result<(), Error> {
             device.zero(start, length)?;
         }
     }
-    device.flush()?;
     Ok(())
 }
 
