@@ -6,6 +6,7 @@
 //!   skipped, and why; the last line counts them;
 //! - [`library`]: reads an unmounted volume through the library into a manifest;
 //! - [`send`]: sends histories of snapshots, has the kernel receive them, and compares all that came of it;
+//! - [`writing`]: random changes beside a model, checked after each commit;
 //! - [`pax`]: reads a tar stream into a manifest, independently of the writer in the command.
 //!
 //! The volumes come from `buttress_oracle`; the comparisons themselves are in `tests/`.

@@ -9,11 +9,26 @@ use std::collections::HashMap;
 
 /// The manifest of everything below `top`, nested subvolumes too.
 pub fn manifest(filesystem: &Filesystem, top: Location) -> Result<Manifest> {
+    manifest_by(filesystem, top, |location, entry| {
+        entry.data = data(filesystem, location, entry.size)?;
+        Ok(())
+    })
+}
+
+/// As [`manifest`]; `content` is shown each regular file, and fills in [`Entry::data`].
+pub fn manifest_by(
+    filesystem: &Filesystem,
+    top: Location,
+    content: impl Fn(Location, &mut Entry) -> Result<()>,
+) -> Result<Manifest> {
     let mut manifest = Manifest::new();
     let mut groups: HashMap<Location, Vec<Vec<u8>>> = HashMap::new();
     let mut waiting = vec![(Vec::new(), top)];
     while let Some((path, location)) = waiting.pop() {
-        let entry = entry(filesystem, location).with_context(|| shown(&path))?;
+        let mut entry = entry(filesystem, location).with_context(|| shown(&path))?;
+        if entry.mode & 0o170_000 == 0o100_000 {
+            content(location, &mut entry).with_context(|| shown(&path))?;
+        }
         if entry.mode & 0o170_000 == 0o040_000 {
             for child in filesystem.read_dir(location).with_context(|| shown(&path))? {
                 let child = child.with_context(|| shown(&path))?;
@@ -63,10 +78,8 @@ fn entry(filesystem: &Filesystem, location: Location) -> Result<Entry> {
     for xattr in filesystem.xattrs(location)? {
         entry.xattrs.insert(xattr.name, xattr.value);
     }
-    match stat.mode & 0o170_000 {
-        0o100_000 => entry.data = data(filesystem, location, stat.size.get())?,
-        0o120_000 => entry.target = filesystem.read_link(location)?,
-        _ => {}
+    if stat.mode & 0o170_000 == 0o120_000 {
+        entry.target = filesystem.read_link(location)?;
     }
     Ok(entry)
 }

@@ -1,5 +1,22 @@
-//! What tests of the writer need: volumes in memory, random operations from a seed, and what a volume holds as one text.
+//! What tests of the writer need.
+//!
+//! - [`volume`], [`state`], [`workload`]: volumes in memory, what a volume holds as one text, random operations: for
+//!   crashes;
+//! - [`model`]: what a volume must hold: subvolumes, inodes, names, attributes, content;
+//! - [`operation`]: one change, drawn from a seed so that it mostly makes sense, and carried out on both sides;
+//! - [`world`]: a volume, its model and a clock: commits, reopening, and the comparison after each commit.
+//!
+//! Whether a change succeeds must be the same on both sides. After each commit the volume is opened anew from its
+//! devices, checked, and compared with the model in all that stat(2), xattrs and reading show. Everything follows from
+//! the seed.
 
+pub mod model;
+pub mod operation;
 pub mod state;
 pub mod volume;
 pub mod workload;
+pub mod world;
+
+pub use model::Model;
+pub use operation::Operation;
+pub use world::{Plan, World};

@@ -1,0 +1,85 @@
+//! Seeded runs against the model: volumes of several kinds, a commit after some 40 changes on average.
+
+use anyhow::{Context, Result};
+use buttress::format::{ChecksumType, Profile};
+use buttress::fs::mkfs::{Feature, Options};
+use buttress_proof::harness::{Case, Outcome};
+use buttress_proof::writing::{Plan, World};
+
+/// Changes of the ordinary suite, over all kinds of volumes.
+const OPERATIONS: u64 = 20_000;
+
+/// A kind of volume.
+fn kinds() -> Vec<(&'static str, Options, Vec<u64>)> {
+    let plain = Options::default;
+    let one = || vec![512 << 20];
+    vec![
+        ("plain", plain(), one()),
+        (
+            "small_nodes",
+            Options {
+                node_bytes: Some(4096),
+                checksum: Some(ChecksumType::Xxhash64),
+                ..plain()
+            },
+            one(),
+        ),
+        (
+            "without_newer_features",
+            Options {
+                features: vec![(Feature::BlockGroupTree, false), (Feature::NoHoles, false)],
+                ..plain()
+            },
+            one(),
+        ),
+        (
+            "raid1",
+            Options {
+                data: Some(Profile::Raid1),
+                metadata: Some(Profile::Raid1),
+                ..plain()
+            },
+            vec![384 << 20; 2],
+        ),
+        (
+            "raid6",
+            Options {
+                data: Some(Profile::Raid6),
+                metadata: Some(Profile::Raid1C3),
+                ..plain()
+            },
+            vec![256 << 20; 4],
+        ),
+    ]
+}
+
+fn one(plan: &Plan) -> Result<()> {
+    let world = World::run(plan).with_context(|| format!("seed {}", plan.seed))?;
+    println!("seed {}: {world:?}", plan.seed);
+    Ok(())
+}
+
+pub fn cases() -> Vec<Case> {
+    let number = |name: &str, or: u64| {
+        let text = std::env::var(name).ok();
+        text.and_then(|text| text.parse().ok()).unwrap_or(or)
+    };
+    let first = number("BUTTRESS_WRITING_SEED", 1);
+    let operations = number("BUTTRESS_WRITING_OPERATIONS", OPERATIONS) / 10;
+    let mut cases = Vec::new();
+    for (index, (name, mkfs, devices)) in kinds().into_iter().enumerate() {
+        for part in 0..2_u64 {
+            let plan = Plan {
+                mkfs: mkfs.clone(),
+                devices: devices.clone(),
+                ..Plan::new(first + index as u64 * 100 + part, operations)
+            };
+            let name = format!("model::{name}_{part}");
+            cases.push(Case::new(name, move || {
+                one(&plan)?;
+                Ok(Outcome::Passed)
+            }));
+        }
+    }
+    cases
+}
