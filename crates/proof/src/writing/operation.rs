@@ -304,10 +304,14 @@ impl Operation {
                 None => false,
             },
             Self::Rename(from, old, to, new, mode) => can_rename(model, (*from, old), (*to, new), *mode),
-            Self::SetXattr(inode, ..)
-            | Self::SetMode(inode, _)
-            | Self::SetOwner(inode, ..)
-            | Self::SetModified(inode, _) => model.is_writable(*inode) && model.inode(*inode).is_some(),
+            // Attributes of users are for files and directories.
+            Self::SetXattr(inode, ..) => {
+                let takes = |inode: &Inode| inode.is_file() || inode.is_directory();
+                model.is_writable(*inode) && model.inode(*inode).is_some_and(takes)
+            }
+            Self::SetMode(inode, _) | Self::SetOwner(inode, ..) | Self::SetModified(inode, _) => {
+                model.is_writable(*inode) && model.inode(*inode).is_some()
+            }
             Self::RemoveXattr(inode, name) => {
                 let has = model
                     .inode(*inode)
@@ -601,14 +605,6 @@ fn can_rename(
 ) -> bool {
     let (source, target) = (model.target(from, old), model.target(to, new));
     let Some(source) = source else { return false };
-    // Only subvolumes may move from one subvolume to another.
-    let may_cross = match (mode, target) {
-        (Mode::Exchange, Some(target)) => is_subvolume(source) && is_subvolume(target),
-        _ => is_subvolume(source),
-    };
-    if (from.subvolume != to.subvolume && !may_cross) || !model.is_writable(from) || !model.is_writable(to) {
-        return false;
-    }
     let inode = |target: Target, place: Location| match target {
         Target::Inode(number) => model.inode(Location::new(place.subvolume, InodeNumber::new(number))),
         Target::Subvolume(_) => None,
@@ -618,15 +614,29 @@ fn can_rename(
         Target::Inode(number) => is_below(model, place, number),
         Target::Subvolume(id) => lies_in(model, place.subvolume, id),
     };
-    if moves_into_itself(source, to) {
+    if matches!(
+        (mode, target),
+        (Mode::NoReplace, Some(_)) | (Mode::Exchange, None)
+    ) || moves_into_itself(source, to)
+    {
+        return false;
+    }
+    // Two names of one inode: nothing is to be done, wherever that is.
+    if target == Some(source) && from.subvolume == to.subvolume {
+        return true;
+    }
+    // Only subvolumes may move from one subvolume to another.
+    let may_cross = match (mode, target) {
+        (Mode::Exchange, Some(target)) => is_subvolume(source) && is_subvolume(target),
+        _ => is_subvolume(source),
+    };
+    if (from.subvolume != to.subvolume && !may_cross) || !model.is_writable(from) || !model.is_writable(to) {
         return false;
     }
     match (mode, target) {
-        (Mode::NoReplace, Some(_)) | (Mode::Exchange, None) => false,
         (Mode::Exchange, Some(target)) => !moves_into_itself(target, from),
-        (Mode::Replace | Mode::NoReplace, None) => true,
-        (Mode::Replace, Some(target)) if source == target => true,
-        (Mode::Replace, Some(target)) => {
+        (_, None) => true,
+        (_, Some(target)) => {
             let is_empty = inode(target, to).is_some_and(|inode| inode.entries.is_empty());
             is_directory(source, from) == is_directory(target, to) && is_empty
         }
