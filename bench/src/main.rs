@@ -7,12 +7,14 @@
 //!   `send simulated`: on simulated disks, beside the seeds' tables ([`send_simulated`]);
 //! - `sweep`: a whole tree under each read-ahead mode on the simulated spinning disk ([`sweep`]);
 //! - `write`: changing volumes, against the kernel on a loop device ([`write`]);
+//! - `check`: checking volumes, cold and warm, against `btrfs check` ([`check`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
 //!
 //! Volumes are made once and kept below `target/bench` (or `BUTTRESS_BENCH`). Ratios are those of pairs of
 //! runs that follow each other: machines drift, pairs less.
 
 mod cache;
+mod check;
 mod images;
 mod measure;
 mod plot;
@@ -74,6 +76,7 @@ fn run() -> Result<()> {
             let scale = if *scale == TINY.name { TINY } else { FULL };
             write::our_step(scale, step, image, seconds)
         }
+        ["check"] => check::run(FULL),
         ["tiny"] => {
             if let Some(reason) = buttress_oracle::tools::kernel_missing() {
                 println!("benchmarks skipped: {reason}");
@@ -84,10 +87,11 @@ fn run() -> Result<()> {
             send::run_all(TINY, &[])?;
             send_simulated::run(TINY)?;
             write::run_all(TINY, &[])?;
-            sweep::run(TINY)
+            sweep::run(TINY)?;
+            check::run(TINY)
         }
         _ => bail!(
-            "usage: cargo xtask bench read [JOB]… | send [simulated|JOB…] | write [JOB…] | sweep | tiny"
+            "usage: cargo xtask bench read [JOB]… | send [simulated|JOB…] | write [JOB…] | sweep | check | tiny"
         ),
     }
 }

@@ -4,12 +4,14 @@
 //!   crashes;
 //! - [`model`]: what a volume must hold: subvolumes, inodes, names, attributes, content;
 //! - [`operation`]: one change, drawn from a seed so that it mostly makes sense, and carried out on both sides;
+//! - [`content`]: those changes that concern the content of a file;
 //! - [`world`]: a volume, its model and a clock: commits, reopening, and the comparison after each commit.
 //!
 //! Whether a change succeeds must be the same on both sides. After each commit the volume is opened anew from its
 //! devices, checked, and compared with the model in all that stat(2), xattrs and reading show. Everything follows from
 //! the seed.
 
+pub mod content;
 pub mod model;
 pub mod operation;
 pub mod state;

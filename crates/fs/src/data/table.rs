@@ -113,6 +113,19 @@ impl WritableFilesystem {
         }
     }
 
+    /// Sets times of a file by `body`: the time of content that waits is older, and must not be set after it.
+    pub(crate) fn with_newer_times<T>(
+        &self,
+        location: Location,
+        body: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
+        self.with_content(location, |content| {
+            let result = body(content.filesystem)?;
+            content.state.written = None;
+            Ok(result)
+        })
+    }
+
     /// Writes back content until no more than half of what may waits.
     pub(super) fn relieve(&self) -> Result<()> {
         let table = self.data();

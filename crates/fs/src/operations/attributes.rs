@@ -51,12 +51,19 @@ impl WritableFilesystem {
     /// [`Error::ReadOnlySubvolume`]; [`Error::Invalid`] for a mode with other bits, or nanoseconds above 999,999,999.
     pub fn set_attributes(&self, location: Location, changes: &AttributeChanges) -> Result<()> {
         changes.check()?;
-        self.operate(Need::items(CHANGE_ITEMS), |operation| {
-            operation.require_writable(location)?;
-            let item = operation.inode(location)?;
-            operation.require_changeable(location, &item)?;
-            operation.set_attributes(location, &item, changes)
-        })
+        let set = |filesystem: &Self| {
+            filesystem.operate(Need::items(CHANGE_ITEMS), |operation| {
+                operation.require_writable(location)?;
+                let item = operation.inode(location)?;
+                operation.require_changeable(location, &item)?;
+                operation.set_attributes(location, &item, changes)
+            })
+        };
+        if changes.modified.is_some() {
+            self.with_newer_times(location, set)
+        } else {
+            set(self)
+        }
     }
 
     /// Changes the flags that `chattr` changes, all at once: what is not in `attributes` is cleared.

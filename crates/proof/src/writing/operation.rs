@@ -1,5 +1,6 @@
 //! One change: drawn from a seed, judged by the model, carried out on both sides.
 
+use super::content::Change;
 use super::model::{Inode, Model, Subvolume, Target, root_directory};
 use anyhow::{Context, Result, ensure};
 use buttress::fs::operations::{AttributeChanges, NewInode, NodeKind, RenameMode, SetXattr};
@@ -36,6 +37,7 @@ pub enum Operation {
     Snapshot(SubvolumeId, Location, Vec<u8>, bool),
     DeleteSubvolume(SubvolumeId),
     DropDeleted,
+    Content(Location, Change),
 }
 
 /// How to rename.
@@ -88,6 +90,7 @@ impl fmt::Display for Operation {
             }
             Self::DeleteSubvolume(id) => write!(f, "delete subvolume {id}"),
             Self::DropDeleted => f.write_str("drop deleted subvolumes"),
+            Self::Content(inode, change) => write!(f, "{change} of {}", at(inode)),
         }
     }
 }
@@ -162,7 +165,7 @@ impl Operation {
     /// Draws a change.
     #[must_use]
     pub fn draw(model: &Model, random: &mut Random) -> Self {
-        let choice = random.below(100);
+        let choice = random.below(160);
         let mut draw = Draw { model, random };
         match choice {
             0..24 => Self::Create(draw.directory(), draw.name(), draw.mode()),
@@ -200,7 +203,12 @@ impl Operation {
                 Self::Snapshot(draw.subvolume(), draw.directory(), draw.name(), read_only)
             }
             97..99 => Self::DeleteSubvolume(draw.subvolume()),
-            _ => Self::DropDeleted,
+            99 => Self::DropDeleted,
+            _ => {
+                let file = draw.inode(Inode::is_file);
+                let source = draw.inode(Inode::is_file);
+                Self::Content(file, Change::draw(model, random, file, source))
+            }
         }
     }
 
@@ -320,6 +328,10 @@ impl Operation {
             }
             Self::DeleteSubvolume(id) => can_delete(model, *id),
             Self::DropDeleted => true,
+            Self::Content(inode, change) => {
+                let is_file = model.inode(*inode).is_some_and(Inode::is_file);
+                is_file && model.is_writable(*inode) && change.is_possible(model, *inode)
+            }
         }
     }
 
@@ -397,6 +409,7 @@ impl Operation {
                 },
             ),
             Self::DeleteSubvolume(id) => filesystem.delete_subvolume(*id),
+            Self::Content(inode, change) => change.write(filesystem, *inode),
             _ => filesystem.drop_deleted_subvolumes(&buttress::Progress::new()),
         }
     }
@@ -507,6 +520,7 @@ impl Operation {
             Self::SetModified(inode, seconds) => {
                 model.inode_mut(*inode).map(|inode| inode.modified = *seconds);
             }
+            Self::Content(inode, change) => change.follow(model, *inode, now),
             Self::DeleteSubvolume(id) => {
                 let place = model.subvolumes.remove(id).and_then(|subvolume| subvolume.place);
                 if let Some((directory, name)) = place {
@@ -685,6 +699,15 @@ fn rename(
         directory.modified = now;
     }
     model.link(to, new, source, now);
+}
+
+/// Whether content would come from what is no file.
+#[must_use]
+pub fn copies_no_file(model: &Model, operation: &Operation) -> bool {
+    match operation {
+        Operation::Content(_, change) => change.comes_from_no_file(model),
+        _ => false,
+    }
 }
 
 /// Whether more subvolumes may be made.

@@ -1,17 +1,24 @@
 //! A volume in memory with its model and a clock.
 
 use super::model::{Model, whole};
-use super::operation::{Operation, has_room, names_placeholder};
+use super::operation::{Operation, copies_no_file, has_room, names_placeholder};
 use crate::library;
 use anyhow::{Context, Result, ensure};
 use buttress::check::{Options, Report, check};
 use buttress::device::{Backend, Engine, MemoryBackend};
 use buttress::fs::mkfs;
-use buttress::fs::{Environment, WritableFilesystem, WriteOptions};
+use buttress::fs::{DataOptions, Environment, WritableFilesystem, WriteOptions};
 use buttress::{Device, Filesystem, Location, OpenOptions, Progress, SubvolumeId, Timestamp};
 use buttress_oracle::content::Random;
-use buttress_oracle::manifest::{Manifest, expect_equal};
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::manifest::{Manifest, expect_equal, of_directory_by};
+use buttress_oracle::tools::{newest, run};
+use buttress_oracle::volumes::scratch;
 use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -52,6 +59,8 @@ pub struct Plan {
     pub mkfs: mkfs::Options,
     /// Sizes of the devices.
     pub devices: Vec<u64>,
+    /// How content is written.
+    pub data: DataOptions,
 }
 
 impl Plan {
@@ -64,6 +73,7 @@ impl Plan {
             commit_every: 40,
             mkfs: mkfs::Options::default(),
             devices: vec![512 << 20],
+            data: DataOptions::default(),
         }
     }
 }
@@ -75,6 +85,7 @@ pub struct World {
     /// What the volume must hold now.
     pub model: Model,
     clock: Arc<Clock>,
+    data: DataOptions,
     random: Random,
     /// The last changes, for a failure's message.
     recent: Vec<Operation>,
@@ -104,9 +115,14 @@ fn open(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
     Ok(OpenOptions::new(devices(backends)).open()?)
 }
 
-fn writable(backends: &[Arc<dyn Backend>], clock: &Arc<Clock>) -> Result<WritableFilesystem> {
+fn writable(
+    backends: &[Arc<dyn Backend>],
+    clock: &Arc<Clock>,
+    data: DataOptions,
+) -> Result<WritableFilesystem> {
     let options = WriteOptions {
         environment: Arc::clone(clock) as Arc<dyn Environment>,
+        data,
         ..WriteOptions::default()
     };
     Ok(WritableFilesystem::new(open(backends)?, options)?)
@@ -142,7 +158,8 @@ impl World {
         };
         mkfs::make(&devices(&backends), &plan.mkfs, &identity)?;
         Ok(Self {
-            filesystem: writable(&backends, &clock)?,
+            filesystem: writable(&backends, &clock, plan.data)?,
+            data: plan.data,
             model: Model::new(BEGIN),
             backends,
             clock,
@@ -174,7 +191,10 @@ impl World {
                 operation,
                 Operation::CreateSubvolume(..) | Operation::Snapshot(..)
             );
-            if (!makes_subvolume || has_room(&self.model)) && !names_placeholder(&self.model, &operation) {
+            if (!makes_subvolume || has_room(&self.model))
+                && !names_placeholder(&self.model, &operation)
+                && !copies_no_file(&self.model, &operation)
+            {
                 break operation;
             }
         };
@@ -213,6 +233,7 @@ impl World {
 
     /// Compares the live view with the model, nothing committed.
     pub fn compare_live(&self) -> Result<()> {
+        self.filesystem.write_back()?;
         let view = self.filesystem.view();
         expect_equal("the live view", &self.model.manifest(), &manifest(&view)?).with_context(|| self.told())
     }
@@ -222,16 +243,66 @@ impl World {
         let Self {
             backends,
             filesystem,
+            model,
             clock,
-            ..
+            data,
+            random,
+            recent,
+            done,
+            commits,
         } = self;
         drop(filesystem);
         Ok(Self {
-            filesystem: writable(&backends, &clock)?,
+            filesystem: writable(&backends, &clock, data)?,
             backends,
+            model,
             clock,
-            ..self
+            data,
+            random,
+            recent,
+            done,
+            commits,
         })
+    }
+
+    /// Writes the devices to image files in `folder`.
+    pub fn images(&self, folder: &Path) -> Result<Vec<PathBuf>> {
+        let mut images = Vec::new();
+        for (number, backend) in self.backends.iter().enumerate() {
+            let path = folder.join(format!("device-{number}"));
+            let file = File::create(&path)?;
+            file.set_len(backend.size_bytes())?;
+            let mut block = vec![0; 1 << 20];
+            for offset in (0..backend.size_bytes()).step_by(block.len()) {
+                let length = usize::try_from(backend.size_bytes() - offset)?.min(block.len());
+                let part = &mut block[..length];
+                backend.read_vectored_at(offset, &mut [&mut *part])?;
+                if part.iter().any(|byte| *byte != 0) {
+                    file.write_all_at(part, offset)?;
+                }
+            }
+            images.push(path);
+        }
+        Ok(images)
+    }
+
+    /// Has `btrfs check` look at the volume, mounts it with the kernel, and compares what that shows with the model.
+    pub fn compare_kernel(&self) -> Result<()> {
+        let folder = scratch()?;
+        let images = self.images(folder.path())?;
+        run(Command::new(newest("btrfs"))
+            .args(["check", "--check-data-csum"])
+            .args(images.iter().take(1)))?;
+        let mount = Mount::new(&images, "ro,noatime")?;
+        let shown = of_directory_by(mount.path(), |_, file, entry| {
+            let mut content = vec![0; usize::try_from(entry.size)?];
+            file.read_exact_at(&mut content, 0)?;
+            entry.data = whole(&content);
+            Ok(())
+        });
+        let shown = shown?;
+        mount.close()?;
+        expect_equal("the kernel's view", &self.model.manifest(), &shown)
     }
 
     /// Runs a plan to its end, with commits and reopening in between.

@@ -1,8 +1,11 @@
 //! Seeded runs against the model: volumes of several kinds, a commit after some 40 changes on average.
 
 use anyhow::{Context, Result};
-use buttress::format::{ChecksumType, Profile};
+use buttress::format::compression::CompressionMethod;
+use buttress::format::{ChecksumType, Compression, Profile};
+use buttress::fs::DataOptions;
 use buttress::fs::mkfs::{Feature, Options};
+use buttress_oracle::tools::kernel_missing;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::{Plan, World};
 
@@ -53,9 +56,27 @@ fn kinds() -> Vec<(&'static str, Options, Vec<u64>)> {
     ]
 }
 
+/// Every other kind of volume compresses.
+fn compression(index: usize) -> DataOptions {
+    let compression = match index {
+        0 => Some(CompressionMethod::new(Compression::Zstd)),
+        2 => Some(CompressionMethod::new(Compression::Lzo)),
+        _ => None,
+    };
+    DataOptions {
+        compression,
+        ..DataOptions::default()
+    }
+}
+
 fn one(plan: &Plan) -> Result<()> {
     let world = World::run(plan).with_context(|| format!("seed {}", plan.seed))?;
     println!("seed {}: {world:?}", plan.seed);
+    if kernel_missing().is_none() {
+        world
+            .compare_kernel()
+            .with_context(|| format!("seed {}", plan.seed))?;
+    }
     Ok(())
 }
 
@@ -72,6 +93,7 @@ pub fn cases() -> Vec<Case> {
             let plan = Plan {
                 mkfs: mkfs.clone(),
                 devices: devices.clone(),
+                data: compression(index),
                 ..Plan::new(first + index as u64 * 100 + part, operations)
             };
             let name = format!("model::{name}_{part}");

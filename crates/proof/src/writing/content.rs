@@ -1,0 +1,238 @@
+//! Changes of a file's content: writes, other sizes, room and holes, shared extents.
+
+use super::model::{Inode, Model};
+use buttress::fs::{AllocateMode, WritableFilesystem};
+use buttress::{ByteCount, FileOffset, Location};
+use buttress_oracle::content::Random;
+use std::fmt;
+use std::sync::Arc;
+
+/// Files do not grow past this.
+const SIZE_MAX: u64 = 600_000;
+
+/// The unit of shared ranges.
+const SECTOR: u64 = 4096;
+
+/// A change of content.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Bytes at an offset.
+    Write(u64, Arc<Vec<u8>>),
+    /// Bytes at the end.
+    Append(Arc<Vec<u8>>),
+    /// Another size.
+    Truncate(u64),
+    /// Room, holes, zeros: offset, length, mode.
+    Allocate(u64, u64, AllocateMode),
+    /// A range of another file, or of this one, shared: source, offset there, length, offset here.
+    Clone(Location, u64, u64, u64),
+    /// The same, copied.
+    Copy(Location, u64, u64, u64),
+    /// The same, shared if both hold the same.
+    Dedupe(Location, u64, u64, u64),
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let from = |source: &Location| format!("{}:{}", source.subvolume, source.inode);
+        match self {
+            Self::Write(offset, bytes) => write!(f, "write {offset}+{}", bytes.len()),
+            Self::Append(bytes) => write!(f, "append {}", bytes.len()),
+            Self::Truncate(size) => write!(f, "truncate {size}"),
+            Self::Allocate(offset, length, mode) => write!(f, "allocate {offset}+{length} {mode:?}"),
+            Self::Clone(source, at, length, to) => {
+                write!(f, "clone {} {at}+{length} to {to}", from(source))
+            }
+            Self::Copy(source, at, length, to) => write!(f, "copy {} {at}+{length} to {to}", from(source)),
+            Self::Dedupe(source, at, length, to) => {
+                write!(f, "dedupe {} {at}+{length} to {to}", from(source))
+            }
+        }
+    }
+}
+
+impl Change {
+    /// Draws a change of `file`, or from `source` to it.
+    #[must_use]
+    pub fn draw(model: &Model, random: &mut Random, file: Location, source: Location) -> Self {
+        let size_of = |location| {
+            model
+                .inode(location)
+                .map_or(0, |inode: &Inode| inode.content.len() as u64)
+        };
+        let size = size_of(file);
+        let offset = match random.below(4) {
+            0 => size,
+            1 => random.below(size + 1),
+            2 => random.below(size / SECTOR + 3) * SECTOR,
+            _ => random.below(SIZE_MAX / 2),
+        };
+        let length = match random.below(4) {
+            0 => random.below(200) + 1,
+            1 => (random.below(16) + 1) * SECTOR,
+            2 => random.below(5000) + 1,
+            _ => random.below(150_000) + 1,
+        };
+        let compressible = random.below(2) == 0;
+        match random.below(20) {
+            0..9 => Self::Write(offset, Arc::new(content(random, length, compressible))),
+            9..11 => Self::Append(Arc::new(content(random, length, compressible))),
+            11..13 => {
+                let new = random.below(size + 10_000);
+                Self::Truncate(if new == size { size + 1 } else { new })
+            }
+            13..16 => {
+                let modes = [
+                    AllocateMode::Allocate,
+                    AllocateMode::AllocateKeepSize,
+                    AllocateMode::PunchHole,
+                    AllocateMode::ZeroRange,
+                    AllocateMode::ZeroRangeKeepSize,
+                ];
+                let mode = modes[usize::try_from(random.below(5)).unwrap_or(0)];
+                Self::Allocate(offset, length, mode)
+            }
+            choice => {
+                let sectors = size_of(source) / SECTOR;
+                let at = random.below(sectors.max(1));
+                let count = random.below((sectors - at.min(sectors)).max(1)) + 1;
+                let to = random.below(size / SECTOR + 4) * SECTOR;
+                let (at, length) = (at * SECTOR, count * SECTOR);
+                match choice {
+                    16 | 17 => Self::Clone(source, at, length, to),
+                    18 => Self::Copy(source, at, length, to),
+                    // At the same place there is a chance that both are equal.
+                    _ => Self::Dedupe(source, at, length, at),
+                }
+            }
+        }
+    }
+
+    /// The shared range, where the change has one.
+    const fn shared(&self) -> Option<(Location, u64, u64, u64)> {
+        match self {
+            Self::Clone(source, at, length, to)
+            | Self::Copy(source, at, length, to)
+            | Self::Dedupe(source, at, length, to) => Some((*source, *at, *length, *to)),
+            _ => None,
+        }
+    }
+
+    /// Whether its source is no file.
+    #[must_use]
+    pub fn comes_from_no_file(&self, model: &Model) -> bool {
+        self.shared()
+            .is_some_and(|(source, ..)| model.inode(source).is_none_or(|inode| !inode.is_file()))
+    }
+
+    /// Whether a range can be shared or copied; all else can always be done to a file that may be changed.
+    #[must_use]
+    pub fn is_possible(&self, model: &Model, file: Location) -> bool {
+        let Some((source, at, length, to)) = self.shared() else {
+            return true;
+        };
+        let size = |location| {
+            let inode = model.inode(location).filter(|inode| inode.is_file());
+            inode.map_or(0, |inode| inode.content.len() as u64)
+        };
+        if model.inode(source).is_none_or(|inode| !inode.is_file()) {
+            return false;
+        }
+        let overlaps = source == file && at < to + length && to < at + length;
+        let is_inside = at + length <= size(source);
+        match self {
+            // What lies past the end is not copied.
+            Self::Copy(..) => {
+                let length = length.min(size(source).saturating_sub(at));
+                source != file || length == 0 || at >= to + length || to >= at + length
+            }
+            Self::Dedupe(..) => !overlaps && is_inside && to + length <= size(file),
+            _ => !overlaps && is_inside,
+        }
+    }
+
+    /// Makes the change on the volume.
+    pub fn write(&self, filesystem: &WritableFilesystem, file: Location) -> buttress::Result<()> {
+        let range = |offset: u64, length: u64| FileOffset::new(offset)..FileOffset::new(offset + length);
+        match self {
+            Self::Write(offset, bytes) => filesystem.write_at(file, FileOffset::new(*offset), bytes),
+            Self::Append(bytes) => filesystem.append(file, bytes).map(drop),
+            Self::Truncate(size) => filesystem.truncate(file, ByteCount::new(*size)),
+            Self::Allocate(offset, length, mode) => filesystem.allocate(file, range(*offset, *length), *mode),
+            Self::Clone(source, at, length, to) => {
+                filesystem.clone_range(*source, range(*at, *length), file, FileOffset::new(*to))
+            }
+            Self::Copy(source, at, length, to) => filesystem
+                .copy_range(*source, range(*at, *length), file, FileOffset::new(*to))
+                .map(drop),
+            Self::Dedupe(source, at, length, to) => filesystem
+                .dedupe_range(*source, range(*at, *length), file, FileOffset::new(*to))
+                .map(drop),
+        }
+    }
+
+    /// Makes the change on the model.
+    pub fn follow(&self, model: &mut Model, file: Location, now: i64) {
+        let taken = self.shared().and_then(|(source, at, length, to)| {
+            let content = &model.inode(source)?.content;
+            let (from, end) = (
+                index(at).min(content.len()),
+                index(at + length).min(content.len()),
+            );
+            Some((to, content[from..end].to_vec()))
+        });
+        let Some(inode) = model.inode_mut(file) else {
+            return;
+        };
+        let mut content = inode.content.to_vec();
+        let mut is_touched = true;
+        match self {
+            Self::Write(offset, bytes) => put(&mut content, *offset, bytes),
+            Self::Append(bytes) => content.extend_from_slice(bytes),
+            Self::Truncate(size) => content.resize(index(*size), 0),
+            Self::Allocate(offset, length, mode) => allocate(&mut content, *offset, *length, *mode),
+            Self::Dedupe(..) => is_touched = false,
+            Self::Clone(..) | Self::Copy(..) => match taken {
+                Some((to, bytes)) if !bytes.is_empty() => put(&mut content, to, &bytes),
+                _ => is_touched = false,
+            },
+        }
+        inode.content = Arc::new(content);
+        if is_touched {
+            inode.modified = now;
+        }
+    }
+}
+
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX)
+}
+
+fn content(random: &mut Random, length: u64, compressible: bool) -> Vec<u8> {
+    let length = index(length);
+    if !compressible {
+        return random.bytes(length, false);
+    }
+    let pattern = random.bytes(97, false);
+    pattern.iter().copied().cycle().take(length).collect()
+}
+
+fn put(content: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
+    let (start, end) = (index(offset), index(offset) + bytes.len());
+    if content.len() < end {
+        content.resize(end, 0);
+    }
+    content[start..end].copy_from_slice(bytes);
+}
+
+fn allocate(content: &mut Vec<u8>, offset: u64, length: u64, mode: AllocateMode) {
+    let (start, end) = (index(offset), index(offset + length));
+    let grows = matches!(mode, AllocateMode::Allocate | AllocateMode::ZeroRange);
+    if grows && content.len() < end {
+        content.resize(end, 0);
+    }
+    if !matches!(mode, AllocateMode::Allocate | AllocateMode::AllocateKeepSize) {
+        let size = content.len();
+        content[start.min(size)..end.min(size)].fill(0);
+    }
+}
