@@ -4,6 +4,7 @@
 //!   crashes;
 //! - [`model`]: what a volume must hold: subvolumes, inodes, names, attributes, content;
 //! - [`operation`]: one change, drawn from a seed so that it mostly makes sense, and carried out on both sides;
+//! - [`renames`]: what renames may do;
 //! - [`content`]: those changes that concern the content of a file;
 //! - [`world`]: a volume, its model and a clock: commits, reopening, and the comparison after each commit.
 //!
@@ -14,6 +15,7 @@
 pub mod content;
 pub mod model;
 pub mod operation;
+pub mod renames;
 pub mod state;
 pub mod volume;
 pub mod workload;

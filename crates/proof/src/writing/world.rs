@@ -1,7 +1,8 @@
 //! A volume in memory with its model and a clock.
 
 use super::model::{Model, whole};
-use super::operation::{Operation, copies_no_file, has_room, names_placeholder};
+use super::operation::{Operation, copies_no_file, has_room};
+use super::renames::names_placeholder;
 use crate::library;
 use anyhow::{Context, Result, ensure};
 use buttress::check::{Options, Report, check};
@@ -10,7 +11,7 @@ use buttress::fs::mkfs;
 use buttress::fs::{DataOptions, Environment, WritableFilesystem, WriteOptions};
 use buttress::{Device, Filesystem, Location, OpenOptions, Progress, SubvolumeId, Timestamp};
 use buttress_oracle::content::Random;
-use buttress_oracle::loop_device::Mount;
+use buttress_oracle::loop_device::{LoopDevice, Mount};
 use buttress_oracle::manifest::{Manifest, expect_equal, of_directory_by};
 use buttress_oracle::tools::{newest, run};
 use buttress_oracle::volumes::scratch;
@@ -290,9 +291,17 @@ impl World {
     pub fn compare_kernel(&self) -> Result<()> {
         let folder = scratch()?;
         let images = self.images(folder.path())?;
-        run(Command::new(newest("btrfs"))
-            .args(["check", "--check-data-csum"])
-            .args(images.iter().take(1)))?;
+        {
+            // On block devices, among which btrfs-progs finds the others of the volume.
+            let devices = images
+                .iter()
+                .map(|image| LoopDevice::attach(image))
+                .collect::<Result<Vec<_>>>()?;
+            let first = devices.first().context("a device")?;
+            run(Command::new(newest("btrfs"))
+                .args(["check", "--check-data-csum"])
+                .arg(first.path()))?;
+        }
         let mount = Mount::new(&images, "ro,noatime")?;
         let shown = of_directory_by(mount.path(), |_, file, entry| {
             let mut content = vec![0; usize::try_from(entry.size)?];
