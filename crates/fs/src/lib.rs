@@ -18,7 +18,7 @@
 //! | see where space went | [`space`] |
 //! | watch and stop long jobs | [`progress`] |
 //!
-//! Nothing here writes yet, and a pending log tree is not replayed.
+//! Writing goes through [`WritableFilesystem`], in [`transaction`]. A pending log tree is not replayed.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
