@@ -494,7 +494,9 @@ impl Operation {
         match self {
             Self::Link(inode, directory, name) => {
                 model.link(*directory, name, Target::Inode(inode.inode.get()), now);
-                model.inode_mut(*inode).map(|inode| inode.links += 1);
+                if let Some(inode) = model.inode_mut(*inode) {
+                    inode.links += 1;
+                }
             }
             Self::Unlink(directory, name) | Self::RemoveDirectory(directory, name) => {
                 model.unlink(*directory, name, now);
@@ -509,17 +511,19 @@ impl Operation {
                 model.inode_mut(*inode).map(|inode| inode.xattrs.remove(name));
             }
             Self::SetMode(inode, mode) => {
-                model
-                    .inode_mut(*inode)
-                    .map(|inode| inode.mode = inode.mode & !0o7777 | mode & 0o777);
+                if let Some(inode) = model.inode_mut(*inode) {
+                    inode.mode = inode.mode & !0o7777 | mode & 0o777;
+                }
             }
             Self::SetOwner(inode, uid, gid) => {
-                model
-                    .inode_mut(*inode)
-                    .map(|inode| (inode.uid, inode.gid) = (*uid, *gid));
+                if let Some(inode) = model.inode_mut(*inode) {
+                    (inode.uid, inode.gid) = (*uid, *gid);
+                }
             }
             Self::SetModified(inode, seconds) => {
-                model.inode_mut(*inode).map(|inode| inode.modified = *seconds);
+                if let Some(inode) = model.inode_mut(*inode) {
+                    inode.modified = *seconds;
+                }
             }
             Self::Content(inode, change) => change.follow(model, *inode, now),
             Self::DeleteSubvolume(id) => {

@@ -138,7 +138,7 @@ impl World {
             .enumerate()
             .map(|(number, size)| {
                 let bytes = vec![0; usize::try_from(*size).unwrap_or(0)];
-                Arc::new(MemoryBackend::new(&format!("device-{number}"), bytes)) as Arc<dyn Backend>
+                Arc::new(MemoryBackend::new(format!("device-{number}"), bytes)) as Arc<dyn Backend>
             })
             .collect();
         Self::on(plan, backends)
