@@ -265,7 +265,7 @@ impl Content<'_> {
             }
             if let Some(time) = written.filter(|_| is_last) {
                 item.mtime = time;
-                item.ctime = time;
+                item.ctime = item.ctime.max(time);
                 item.sequence = item.sequence.wrapping_add(writes);
             }
         })

@@ -59,7 +59,7 @@ impl WritableFilesystem {
                 operation.set_attributes(location, &item, changes)
             })
         };
-        if changes.modified.is_some() {
+        if changes.modified.is_some() || changes.changed.is_some() {
             self.with_newer_times(location, set)
         } else {
             set(self)
@@ -75,6 +75,8 @@ impl WritableFilesystem {
     /// [`Error::InodeNotFound`]; [`Error::ReadOnlySubvolume`]; [`Error::AttributesUnsupported`] for what is neither a file
     /// nor a directory; [`Error::Invalid`] for flags that exclude each other or cannot be set in this way.
     pub fn set_flags(&self, location: Location, attributes: FileAttributes) -> Result<()> {
+        // Whether there is content is known when none waits.
+        self.write_back_file(location)?;
         self.operate(Need::items(CHANGE_ITEMS), |operation| {
             operation.require_writable(location)?;
             let item = operation.inode(location)?;

@@ -227,20 +227,15 @@ impl Operation<'_> {
     /// The inode of a directory to which this name can be added.
     pub(super) fn require_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<InodeItem> {
         let parent = self.require_directory(directory)?;
-        self.require_free_name(directory, name)?;
-        self.require_adding(directory, &parent)?;
-        self.check_collision(directory, name)?;
-        Ok(parent)
-    }
-
-    /// Refuses a name that the directory has.
-    pub(super) fn require_free_name(&mut self, directory: Location, name: &[u8]) -> Result<()> {
-        if self.find_entry(directory, name)?.is_some() {
+        let (present, item_bytes) = self.find_entry_beside(directory, name)?;
+        if present.is_some() {
             return Err(Error::Exists {
                 name: Name::from(name),
             });
         }
-        Ok(())
+        self.require_adding(directory, &parent)?;
+        self.check_collision(name, item_bytes)?;
+        Ok(parent)
     }
 
     /// Makes an inode under a name that is free.

@@ -16,6 +16,7 @@ use buttress_format::{
     DirItem, DirItems, FileKind, Generation, Incompat, InodeExtrefs, InodeItem, InodeNumber, InodeRefs,
     ItemError, ItemType, Key, RootRef, SubvolumeId, TreeId,
 };
+use buttress_tree::error::Cause;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
@@ -87,11 +88,21 @@ impl Operation<'_> {
 
     /// The entry of this name, or `None`.
     pub(super) fn find_entry(&mut self, directory: Location, name: &[u8]) -> Result<Option<Entry>> {
+        Ok(self.find_entry_beside(directory, name)?.0)
+    }
+
+    /// The entry of this name, or `None`, and how long the item is that it is in or would be in.
+    pub(super) fn find_entry_beside(
+        &mut self,
+        directory: Location,
+        name: &[u8],
+    ) -> Result<(Option<Entry>, usize)> {
         let tree = directory.subvolume.tree();
         let key = DirItem::key(directory.inode, name);
         let Some(item) = self.get(tree, &key)? else {
-            return Ok(None);
+            return Ok((None, 0));
         };
+        let item_bytes = item.data().len();
         let entries = DirItems::parse(&key, item.data()).map_err(|error| Self::broken(tree, error))?;
         for entry in entries {
             if entry.name != name {
@@ -111,9 +122,9 @@ impl Operation<'_> {
                 }
             };
             let kind = entry.kind;
-            return Ok(Some(Entry { target, kind }));
+            return Ok((Some(Entry { target, kind }), item_bytes));
         }
-        Ok(None)
+        Ok((None, item_bytes))
     }
 
     /// The entry of this name.
@@ -121,21 +132,11 @@ impl Operation<'_> {
         self.find_entry(directory, name)?.ok_or_else(|| not_found(name))
     }
 
-    /// Refuses a name that cannot be put into the directory because its hash's item is full.
-    pub(super) fn check_collision(&mut self, directory: Location, name: &[u8]) -> Result<()> {
-        let key = DirItem::key(directory.inode, name);
-        let present = self.get(directory.subvolume.tree(), &key)?;
-        let Some(present_bytes) = present.map(|item| item.data().len()) else {
-            return Ok(());
-        };
-        let entry_bytes = entry(
-            Target::Inode(directory.inode),
-            FileKind::Unknown,
-            Generation::MIN,
-            name,
-        )
-        .encoded_bytes();
-        if present_bytes.saturating_add(entry_bytes) <= item_bytes_max(self.node_bytes()) {
+    /// Refuses a name that cannot be put into the directory because the item of its hash, `item_bytes` long, is full.
+    pub(super) fn check_collision(&self, name: &[u8], item_bytes: usize) -> Result<()> {
+        let nowhere = Target::Inode(InodeNumber::MIN);
+        let entry_bytes = entry(nowhere, FileKind::Unknown, Generation::MIN, name).encoded_bytes();
+        if item_bytes == 0 || item_bytes.saturating_add(entry_bytes) <= item_bytes_max(self.node_bytes()) {
             return Ok(());
         }
         Err(Error::HashCollision {
@@ -154,14 +155,19 @@ impl Operation<'_> {
         let tree = directory.subvolume.tree();
         let item = entry(entry_of.target, entry_of.kind, self.generation(), name);
         let key = DirItem::key(directory.inode, name);
-        self.append(tree, &key, &mut |data| {
-            DirItems::push(data, &item).map_err(|problem| Self::broken(tree, ItemError::new(&key, problem)))
-        })?;
+        let broken = |problem| Self::broken(tree, ItemError::new(&key, problem));
+        let data = item.encode().map_err(broken)?;
         let index_key = DirItem::index_key(directory.inode, index);
-        let data = item
-            .encode()
-            .map_err(|problem| Self::broken(tree, ItemError::new(&index_key, problem)))?;
-        self.edit().insert(tree, &index_key, &data)
+        self.edit().insert(tree, &index_key, &data)?;
+        // Seldom has another name the same hash, so this one look is nearly always enough.
+        match self.edit().insert(tree, &key, &data) {
+            Err(Error::Tree(error)) if matches!(error.cause(), Cause::ItemExists(_)) => {
+                self.append(tree, &key, &mut |data| {
+                    DirItems::push(data, &item).map_err(broken)
+                })
+            }
+            inserted => inserted,
+        }
     }
 
     /// Takes an entry out of a directory. Its inode is not touched.
@@ -242,6 +248,36 @@ impl Operation<'_> {
         })
     }
 
+    /// The index of a name of an inode.
+    pub(super) fn link_index(&mut self, inode: Location, parent: InodeNumber, name: &[u8]) -> Result<u64> {
+        let tree = inode.subvolume.tree();
+        let key = InodeRefs::key(inode.inode, parent);
+        if let Some(item) = self.get(tree, &key)? {
+            let mut names = InodeRefs::parse(&key, item.data()).map_err(|error| Self::broken(tree, error))?;
+            if let Some(found) = names.find(|found| found.name == name) {
+                return Ok(found.index);
+            }
+        }
+        let extended = InodeExtrefs::key(inode.inode, parent, name);
+        if let Some(item) = self.get(tree, &extended)? {
+            let mut names =
+                InodeExtrefs::parse(&extended, item.data()).map_err(|error| Self::broken(tree, error))?;
+            if let Some(found) = names.find(|found| found.parent == parent && found.name == name) {
+                return Ok(found.index);
+            }
+        }
+        Err(Self::name_missing(tree, key))
+    }
+
+    fn name_missing(tree: TreeId, key: Key) -> Error {
+        Corruption::ItemMissing {
+            tree,
+            key,
+            what: "the name of an inode that a directory has",
+        }
+        .into()
+    }
+
     /// Takes a name from an inode, on its own side, and returns its index.
     pub(super) fn remove_link(&mut self, inode: Location, parent: InodeNumber, name: &[u8]) -> Result<u64> {
         let tree = inode.subvolume.tree();
@@ -260,14 +296,7 @@ impl Operation<'_> {
             };
             self.shrink(tree, &extended, &mut take)?;
         }
-        index.ok_or_else(|| {
-            Corruption::ItemMissing {
-                tree,
-                key,
-                what: "the name of an inode that a directory has",
-            }
-            .into()
-        })
+        index.ok_or_else(|| Self::name_missing(tree, key))
     }
 
     /// The index of a subvolume's entry, if this is its place.

@@ -24,8 +24,10 @@ pub(super) const REMOVED_AT_ONCE: u64 = 300;
 /// What became of a name that was taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// The inode has other names, is held open, or is gone.
+    /// The inode has other names, or is held open.
     Nothing,
+    /// The inode is gone.
+    Gone(Location),
     /// The inode waits as an orphan to be removed.
     Orphan(Location),
 }
@@ -41,14 +43,11 @@ impl WritableFilesystem {
         check_name(name)?;
         self.operate(Need::items(LINK_ITEMS), |operation| {
             let item = operation.inode(inode)?;
-            let parent = operation.require_directory(directory)?;
-            operation.require_free_name(directory, name)?;
-            operation.require_adding(directory, &parent)?;
+            operation.require_new_entry(directory, name)?;
             operation.check_link(inode, &item)?;
             if inode.subvolume != directory.subvolume {
                 return Err(Error::CrossesSubvolumes);
             }
-            operation.check_collision(directory, name)?;
             operation.check_link_room(inode, directory.inode, name)?;
             operation.add_link(inode, &item, directory, name)
         })
@@ -109,10 +108,11 @@ impl WritableFilesystem {
         self.finish_removal(left)
     }
 
-    /// Removes what is left of an inode whose last name went.
+    /// Removes what is left of an inode whose last name went: its orphan, or content that waits, which nobody wants.
     pub(super) fn finish_removal(&self, left: Left) -> Result<()> {
         match left {
             Left::Nothing => Ok(()),
+            Left::Gone(location) => self.write_back_file(location),
             Left::Orphan(location) => self.remove_orphan(location),
         }
     }
@@ -185,15 +185,19 @@ impl Operation<'_> {
 
     /// Takes a name away and, with the last one, the inode.
     pub(super) fn take_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<Left> {
+        let item = self.inode(inode)?;
+        let is_held = self.look().inodes.is_held(inode);
+        if item.nlink <= 1 && !is_held && self.is_small(&item) {
+            // Its own side of the name goes with its other items.
+            let index = self.link_index(inode, directory.inode, name)?;
+            self.remove_entry(directory, name, index)?;
+            self.shrink_directory(directory, name)?;
+            self.remove_inode_items(inode)?;
+            return Ok(Left::Gone(inode));
+        }
         self.unlink_name(directory, name, inode)?;
         self.change_inode(inode, |item| item.nlink = item.nlink.saturating_sub(1))?;
-        let item = self.inode(inode)?;
-        if item.nlink > 0 {
-            return Ok(Left::Nothing);
-        }
-        let is_held = self.look().inodes.is_held(inode);
-        if !is_held && self.is_small(&item) {
-            self.remove_inode_items(inode)?;
+        if item.nlink > 1 {
             return Ok(Left::Nothing);
         }
         if item.kind() == FileKind::Directory {

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::inode::Metadata;
 use crate::location::Location;
 use crate::transaction::WritableFilesystem;
-use buttress_format::FileKind;
+use buttress_format::{ByteCount, FileKind};
 use std::path::PathBuf;
 
 impl WritableFilesystem {
@@ -45,7 +45,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// The inode as `stat(2)` shows it; as [`Filesystem::metadata`](crate::Filesystem::metadata).
+    /// The inode as `stat(2)` shows it; as [`Filesystem::metadata`](crate::Filesystem::metadata). The size includes content
+    /// that waits; times and allocated bytes follow when it is written back.
     ///
     /// # Errors
     /// [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or that the tree cannot be read.
@@ -54,7 +55,10 @@ impl WritableFilesystem {
             return self.view().metadata(location);
         }
         let sector_bytes = self.forest().block_format().sector_bytes;
-        let item = self.look(|operation| operation.inode(location))?;
+        let mut item = self.look(|operation| operation.inode(location))?;
+        if item.kind() == FileKind::Regular {
+            item.size = ByteCount::new(self.size_of(location)?);
+        }
         Ok(Metadata::from_item(location, &item, sector_bytes))
     }
 }

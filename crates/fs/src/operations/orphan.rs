@@ -92,7 +92,8 @@ impl WritableFilesystem {
                 Ok(true)
             })?;
             if is_gone {
-                return Ok(());
+                // Content that still waits goes, too.
+                return self.write_back_file(location);
             }
         }
     }
@@ -116,6 +117,42 @@ impl WritableFilesystem {
                     removed.saturating_add(u64::from(self.clean_orphan(Location::new(subvolume, inode))?));
             }
         }
+    }
+
+    /// Removes the inodes without names of all subvolumes: what is done when a volume is opened for writing. A subvolume
+    /// without any costs the way to one leaf.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::clean_orphans`].
+    pub(crate) fn clean_all_orphans(&self) -> Result<u64> {
+        let with_orphans = self.subvolumes_with_orphans()?;
+        with_orphans
+            .into_iter()
+            .try_fold(0_u64, |sum, id| Ok(sum.saturating_add(self.clean_orphans(id)?)))
+    }
+
+    fn subvolumes_with_orphans(&self) -> Result<Vec<SubvolumeId>> {
+        let view = self.view();
+        let first = Key::new(TreeId::FS.object_id(), ItemType::ROOT_ITEM, 0);
+        let last = Key::new(ObjectId::LAST_FREE, ItemType::ROOT_ITEM, u64::MAX);
+        let mut found = Vec::new();
+        for item in view.root_tree().range(first..=last, ReadAhead::Forward) {
+            let key = item?.key();
+            let id = TreeId::new(key.objectid.get()).as_subvolume();
+            let Some(id) = id.filter(|_| key.item_type == ItemType::ROOT_ITEM) else {
+                continue;
+            };
+            // Those that are being deleted go with all that they hold.
+            if view.root_item(id.tree())?.references == 0 {
+                continue;
+            }
+            let orphans = OrphanItem::key(ObjectId::MIN)..=OrphanItem::key(ObjectId::MAX);
+            let tree = view.subvolume_tree(id)?;
+            if tree.range(orphans, ReadAhead::None).next().transpose()?.is_some() {
+                found.push(id);
+            }
+        }
+        Ok(found)
     }
 
     fn orphans(&self, tree: TreeId, from: u64) -> Result<Vec<InodeNumber>> {

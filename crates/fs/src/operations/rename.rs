@@ -245,7 +245,8 @@ impl Operation<'_> {
         mode: RenameMode,
     ) -> Result<Left> {
         if present.is_none() {
-            self.check_collision(new.directory, new.name)?;
+            let (_, item_bytes) = self.find_entry_beside(new.directory, new.name)?;
+            self.check_collision(new.name, item_bytes)?;
         }
         if let Target::Inode(inode) = moved.target {
             self.check_link_room(beside(old.directory, inode), new.directory.inode, new.name)?;

@@ -81,14 +81,15 @@ impl Default for WriteOptions {
 }
 
 impl WritableFilesystem {
-    /// Makes a volume that was opened from writable devices ready for writing.
+    /// Makes a volume that was opened from writable devices ready for writing, and removes inodes that a crash left without
+    /// a name.
     ///
     /// # Errors
     /// [`Error::WritingRefused`] for a state or a feature that is not written; that trees cannot be read.
     pub fn new(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
         refuse(&filesystem)?;
         let running = load(&filesystem)?;
-        Ok(Self {
+        let writable = Self {
             shared: Arc::new(Writer {
                 base: filesystem,
                 running: Mutex::new(running),
@@ -99,7 +100,12 @@ impl WritableFilesystem {
                 dirty_limit: options.dirty_limit,
                 data: DataTable::new(options.data),
             }),
-        })
+        };
+        match writable.clean_all_orphans() {
+            // On a volume without room they wait for the next opening.
+            Ok(_) | Err(Error::NoSpace { .. }) => Ok(writable),
+            Err(error) => Err(error),
+        }
     }
 }
 
