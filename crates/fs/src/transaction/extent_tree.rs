@@ -145,6 +145,12 @@ impl Running {
             if pending.kind == ExtentKind::Data {
                 // It came and went within one transaction; its checksums came with it.
                 self.remove_checksums(logical, pending.length)?;
+                // It was written, and a view of this transaction may have seen it.
+                let (start, length) = (logical.get(), pending.length.get());
+                let generation = self.core.generation;
+                self.core.groups.pin(start, length);
+                self.core.pins.add(generation, start, length, generation);
+                return Ok(());
             }
             self.core.groups.give_back(logical.get(), pending.length.get());
             return Ok(());
