@@ -11,6 +11,8 @@
 //! - [`progress`]: how far a long job is.
 //! - [`exit`]: exit codes, and how an error is printed.
 //! - [`extract`]: files from a volume into a directory of the host, safely.
+//! - [`insert`]: files from the host or a volume into a volume. [`host`]: files of the host.
+//! - [`compression`]: ways to compress, as arguments.
 //! - [`removal`]: whole directories of a volume, removed.
 //! - [`shell`]: sessions: words that look at a volume and change it.
 //! - [`commands`]: one thin module for each command. No file-system logic lives here.
@@ -28,10 +30,13 @@
 )]
 
 pub mod commands;
+pub mod compression;
 pub mod context;
 pub mod exit;
 pub mod extract;
 pub mod globals;
+pub mod host;
+pub mod insert;
 pub mod opening;
 pub mod output;
 pub mod pax;

@@ -25,7 +25,7 @@ struct Level {
 
 /// Removes what has this name in the directory, with all that it holds. Returns how many names went.
 pub fn remove_all(filesystem: &WritableFilesystem, directory: Location, name: &[u8]) -> Result<u64> {
-    let entry = filesystem.view().lookup(directory, name)?;
+    let entry = filesystem.lookup(directory, name)?;
     let entry = entry.ok_or_else(|| anyhow!("{}: there is no such file", name.escape_ascii()))?;
     let mut removed = 0u64;
     let mut levels = Vec::new();

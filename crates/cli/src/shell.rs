@@ -188,6 +188,10 @@ impl<'a> Session<'a> {
 
     /// Has the commands that look find this volume as it is now.
     pub fn enter_view(&self) -> Result<()> {
+        if let Access::Writing(writing) = &self.access {
+            // What commands look at are extents: content must not wait in memory.
+            writing.filesystem.write_back()?;
+        }
         self.context.enter(Place {
             opened: self.view(),
             image: self.image.clone(),

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, Result};
 use buttress_device::OpenOptions as DeviceOptions;
 use buttress_format::{ChecksumType, Timestamp, Uuid};
+use buttress_fs::data::DataOptions;
 use buttress_fs::operations::NewInode;
 use buttress_fs::{Environment, Follow, Location, SystemEnvironment, WritableFilesystem, WriteOptions};
 use rustix::fs::Mode;
@@ -75,28 +76,37 @@ pub struct Writing {
 impl Context {
     /// Opens the volume on an image or device for changing it.
     pub fn open_for_writing(&self, image: &Path) -> Result<Writing> {
+        self.open_for_writing_with(image, DataOptions::default())
+    }
+
+    /// The same, with a say in how content is written.
+    pub fn open_for_writing_with(&self, image: &Path, data: DataOptions) -> Result<Writing> {
         let options = DeviceOptions {
             write: true,
             ..self.device_options()
         };
         let opened = self.open_volume_with(image, &options)?;
-        let purpose = opened.filesystem.superblock();
-        let purpose = format!("{} {}", purpose.fsid, purpose.generation);
-        let options = WriteOptions {
-            environment: environment(&purpose)?,
-            ..WriteOptions::default()
-        };
-        let filesystem = WritableFilesystem::new(opened.filesystem, options)
-            .with_context(|| format!("opening {} for writing", image.display()))?;
-        Ok(Writing {
-            filesystem,
-            root: opened.root,
-            caller: caller(),
-        })
+        Writing::new(opened, data).with_context(|| format!("opening {} for writing", image.display()))
     }
 }
 
 impl Writing {
+    /// Makes a volume whose devices are open for writing ready for it.
+    pub fn new(opened: Opened, data: DataOptions) -> Result<Self> {
+        let superblock = opened.filesystem.superblock();
+        let purpose = format!("{} {}", superblock.fsid, superblock.generation);
+        let options = WriteOptions {
+            environment: environment(&purpose)?,
+            data,
+            ..WriteOptions::default()
+        };
+        Ok(Self {
+            filesystem: WritableFilesystem::new(opened.filesystem, options)?,
+            root: opened.root,
+            caller: caller(),
+        })
+    }
+
     /// The volume as it is now, changes included, for reading.
     pub fn view(&self) -> Opened {
         Opened {

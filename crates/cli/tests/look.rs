@@ -254,7 +254,7 @@ fn every_command_speaks_json() {
         (&["filesystem", "usage", image], "filesystem-usage"),
         (&["filesystem", "du", image], "filesystem-du"),
         (&["diff", &home, &home], "diff"),
-        (&["tour"], "tour"),
+        (&["tour", image], "tour"),
     ] {
         assert!(!json(words, name).is_null(), "{words:?}");
     }

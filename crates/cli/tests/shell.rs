@@ -204,3 +204,117 @@ fn the_words_are_listed_and_explained() {
     assert!(stdout(&["shell", path, "-c", "mv --help"]).contains("--exchange"));
     assert_eq!(failure(&["shell", path, "-c", "nonsense"]).0, 1);
 }
+
+#[test]
+fn content_is_written_cut_and_shared() {
+    let volume = Volume::copy();
+    let printed = shell(
+        &volume,
+        &[
+            "pwrite -S 0xab 0 256K /foo",
+            "pread -v 0 20 /foo",
+            "pwrite -q -S 0x01 300K 10 /foo",
+            "fsync /foo",
+            "reflink /foo 0 256K 64K /bar",
+            "reflink /foo /whole",
+            "dedupe /foo /whole",
+            "truncate 1M /new",
+            "fallocate -k 0 64K /new",
+            "fpunch 16K 16K /foo",
+            "fzero 32K 4K /foo",
+            "copy_range /foo 0 0 8K /copied",
+            "cp /foo /same",
+            "snapshot -r / /snap",
+            "pwrite 0 4K /foo",
+            "pread -q -v 0 16 /snap/foo",
+        ],
+    );
+    let expected = "\
+wrote 262144/262144 bytes at offset 0
+00000000:  ab ab ab ab ab ab ab ab ab ab ab ab ab ab ab ab  ................
+00000010:  ab ab ab ab                                      ....
+read 20/20 bytes at offset 0
+linked 65536/65536 bytes at offset 262144
+linked 307210/307210 bytes at offset 0
+deduped 307210/307210 bytes at offset 0
+copied 8192/8192 bytes at offset 0
+wrote 4096/4096 bytes at offset 0
+00000000:  ab ab ab ab ab ab ab ab ab ab ab ab ab ab ab ab  ................
+";
+    assert_eq!(printed, expected);
+
+    let foo = volume.cat("/snap/foo");
+    let mut model = vec![0xab; 256 << 10];
+    model.resize(300 << 10, 0);
+    model.extend([1; 10]);
+    assert_eq!(volume.cat("/whole"), model);
+    let mut punched = model;
+    punched[16 << 10..32 << 10].fill(0);
+    punched[32 << 10..36 << 10].fill(0);
+    assert!(foo == punched);
+    assert!(volume.cat("/same") == punched);
+    assert_eq!(volume.cat("/copied"), vec![0xab; 8192]);
+    punched[..4096].fill(0xcd);
+    assert!(volume.cat("/foo") == punched);
+    let bar = volume.cat("/bar");
+    assert!(bar.len() == 320 << 10 && bar[..256 << 10].iter().all(|byte| *byte == 0));
+    assert!(bar[256 << 10..].iter().all(|byte| *byte == 0xab));
+    assert_eq!(volume.cat("/new"), vec![0; 1 << 20]);
+}
+
+#[test]
+fn subvolumes_come_and_go() {
+    let volume = Volume::copy();
+    let printed = shell(
+        &volume,
+        &[
+            "subvolume create /sub",
+            "pwrite -q 0 1M /sub/file",
+            "subvolume create -p /deep/er/sub",
+            "snapshot /sub /deep",
+            "snapshot -r /sub /deep/read-only",
+            "subvolume set-default /sub",
+            "subvolume get-default",
+            "label changed",
+            "label",
+            "rm /sub/file",
+            "ls /deep/sub",
+            "subvolume delete /deep/er/sub /deep/sub",
+            "ls /deep",
+        ],
+    );
+    let lines: Vec<&str> = printed.lines().collect();
+    assert!(lines[0].ends_with(" path sub"), "{printed}");
+    assert_eq!(lines[1..], ["changed", "file", "er", "read-only"]);
+    let (code, message) = failure(&[
+        "shell",
+        "-w",
+        volume.path(),
+        "-c",
+        "pwrite 0 1 /deep/read-only/file",
+    ]);
+    assert_eq!(code, 1);
+    assert!(message.contains("read-only"), "{message}");
+    assert_eq!(failure(&["shell", "-w", volume.path(), "-c", "rm -r /deep"]).0, 1);
+    volume.check();
+}
+
+#[test]
+fn files_go_in_and_out() {
+    let volume = Volume::copy();
+    let folder = tempfile::tempdir().unwrap();
+    let host = folder.path().to_str().unwrap();
+    std::fs::create_dir(folder.path().join("d")).unwrap();
+    std::fs::write(folder.path().join("d/f"), b"content").unwrap();
+    let lines = [
+        format!("put -a {host}/d /in"),
+        "cd /in".to_owned(),
+        format!("put {host}/d/f"),
+        format!("get f {host}/out"),
+        "cat f".to_owned(),
+    ];
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    assert_eq!(shell(&volume, &lines), "content");
+    assert_eq!(std::fs::read(folder.path().join("out")).unwrap(), b"content");
+    assert_eq!(volume.cat("/in/f"), b"content");
+}

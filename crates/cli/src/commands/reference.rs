@@ -5,9 +5,11 @@ use std::io::Write;
 use anyhow::Result;
 use clap::{Arg, Args, Command};
 
+use crate::commands::shell::Shell;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::globals::Globals;
+use crate::shell;
 use crate::table::{self, Subcommand};
 
 /// Print the reference of all commands as Markdown
@@ -75,6 +77,22 @@ fn describe(page: &mut String, command: &Command, above: &str) {
         !id.starts_with("global-") && !matches!(id, "help" | "version")
     };
     options(page, command.get_arguments().filter(own));
+    if command.get_name() == Shell::NAME {
+        shell_words(page);
+    }
+}
+
+/// The words of a session, from their own table.
+fn shell_words(page: &mut String) {
+    page.push_str("Words of a session; `help WORD` shows the options of one:\n\n| | |\n|---|---|\n");
+    for (typed, about) in shell::table::summary(shell::words::ROWS) {
+        page.push_str(&format!(
+            "| `{}` | {} |\n",
+            typed.replace('|', "\\|"),
+            about.replace('|', "\\|")
+        ));
+    }
+    page.push('\n');
 }
 
 fn options<'a>(page: &mut String, arguments: impl Iterator<Item = &'a Arg>) {

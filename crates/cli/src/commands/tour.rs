@@ -1,16 +1,17 @@
-//! `buttress tour [IMAGE]`: every main job in turn, with what each did and how long it took.
+//! `buttress tour [DIRECTORY]`: every main job in turn, with what each did and how long it took.
 //!
-//! Without an image it shows a small volume that comes with the program, made by the Linux kernel: subvolumes, a
-//! snapshot, files of every kind, compressed in each way that btrfs knows (`cargo xtask tour-image`). It is
-//! unpacked into memory; nothing is written anywhere.
+//! It makes a volume out of a directory, in a sparse file that stays for trying things on; changes files, takes snapshots,
+//! deletes, checks ([`making`]); then opens it as a reader and looks at all of it, sends it, and reads it with one copy
+//! rotten (`steps`). With an image in place of the directory only that second part is done, and nothing is written.
 //!
-//! The steps stand in `steps`. A step that fails is told, the rest is done all the same, and the exit code is 1.
+//! A step that fails is told, the rest is done all the same, and the exit code is 1.
 
-mod asset;
+mod making;
 mod steps;
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -19,17 +20,17 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
-use crate::output::size::Units;
 use crate::table::Subcommand;
 use crate::target::Target;
+use making::Making;
 use steps::Tour;
 
-/// Do every main job once on a small volume, and show what each did and how long it took
+/// Do every main job once on a volume made from a directory, and show what each did and how long it took
 #[derive(Args, Debug)]
 pub struct TourCommand {
-    /// Look at this volume, not at the one that comes with the program
-    #[arg(value_name = "IMAGE")]
-    image: Option<OsString>,
+    /// The directory to make a volume from (`target` and `.git` in it are left out), or a volume to look at
+    #[arg(value_name = "DIRECTORY|IMAGE", default_value = ".")]
+    place: OsString,
 }
 
 /// A step that was made.
@@ -48,20 +49,21 @@ impl Subcommand for TourCommand {
             made: Vec::new(),
         };
         let mut tour = Tour::default();
-        match &self.image {
-            Some(image) => tour.devices = context.open_devices(&[Target::parse(image).image])?,
-            None => printer.step("unpack the volume", || {
-                let (backend, packed_bytes) = asset::unpack()?;
-                let units = Units::default();
-                let (bytes, packed) = (units.text(backend.size_bytes()), units.text(packed_bytes));
-                tour.use_memory(backend);
-                Ok(format!("{bytes} out of {packed} that come with the program"))
-            })?,
+        let mut image = None;
+        if Path::new(&self.place).is_dir() {
+            let mut making = Making::new(context, Path::new(&self.place))?;
+            for (name, step) in Making::steps() {
+                printer.step(name, || step(&mut making))?;
+            }
+            tour.use_file(&making.image)?;
+            image = Some(making.image);
+        } else {
+            tour.devices = context.open_devices(&[Target::parse(&self.place).image])?;
         }
         for (name, step) in tour.steps() {
             printer.step(name, || step(&mut tour))?;
         }
-        printer.finish()
+        printer.finish(image.as_deref())
     }
 }
 
@@ -108,7 +110,7 @@ impl Printer<'_> {
         Ok(())
     }
 
-    fn finish(self) -> Result<Outcome> {
+    fn finish(self, image: Option<&Path>) -> Result<Outcome> {
         if self.context.json() {
             let steps = self.made.iter().map(|made| {
                 json!({
@@ -118,8 +120,28 @@ impl Printer<'_> {
                     "result": made.result.as_ref().ok(),
                 })
             });
-            self.context.print_json("tour", Value::Array(steps.collect()))?;
+            let steps = Value::Array(steps.collect());
+            let image = image.map(|image| image.display().to_string());
+            self.context
+                .print_json("tour", json!({ "image": image, "steps": steps }))?;
+        } else if let Some(image) = image {
+            let mut out = self.context.stdout();
+            writeln!(out, "\nThe volume is {}. Try on it:", image.display())?;
+            for line in TO_TRY {
+                writeln!(out, "  {}", line.replace("IMAGE", &image.display().to_string()))?;
+            }
+            out.flush()?;
         }
         Ok(Outcome::Done)
     }
 }
+
+/// What can be tried on the volume that is left.
+const TO_TRY: [&str; 6] = [
+    "buttress ls -l IMAGE:/project",
+    "buttress diff IMAGE:/before IMAGE:/after",
+    "buttress send -p IMAGE:/before IMAGE:/after | buttress receive --dump",
+    "buttress shell -w IMAGE",
+    "buttress check IMAGE",
+    "mount -o loop IMAGE /mnt     # the kernel's own btrfs, as root",
+];

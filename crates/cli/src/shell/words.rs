@@ -1,11 +1,15 @@
 //! The words of a session, in groups.
 
 pub mod attributes;
+pub mod data;
 pub mod flags;
+pub mod host;
 pub mod looking;
 pub mod mode;
 pub mod names;
 pub mod navigate;
+pub mod sharing;
+pub mod subvolumes;
 pub mod volume;
 
 use super::table::{Row, group, looking as command, word};
@@ -21,6 +25,9 @@ pub const ROWS: &[Row] = &[
     command::<commands::stat::Stat>(),
     command::<commands::filesystem::du::Du>(),
     command::<commands::filesystem::df::Df>(),
+    word::<host::Get>(),
+    word::<host::Put>(),
+    word::<host::Cp>(),
     word::<names::Mkdir>(),
     word::<names::Rmdir>(),
     word::<names::Rm>(),
@@ -34,17 +41,33 @@ pub const ROWS: &[Row] = &[
     word::<attributes::Setfattr>(),
     word::<flags::Lsattr>(),
     word::<flags::Chattr>(),
+    word::<data::Pwrite>(),
+    word::<data::Pread>(),
+    word::<data::Truncate>(),
+    word::<data::Fallocate>(),
+    word::<data::Fpunch>(),
+    word::<data::Fzero>(),
+    word::<sharing::Reflink>(),
+    word::<sharing::Dedupe>(),
+    word::<sharing::CopyRange>(),
+    word::<sharing::Fiemap>(),
     word::<volume::Fsync>(),
     word::<volume::Sync>(),
+    word::<subvolumes::Snapshot>(),
     group(
         "subvolume",
         "Make, list and delete subvolumes",
         &[
             command::<commands::subvolume::list::List>(),
             command::<commands::subvolume::show::Show>(),
+            word::<subvolumes::Create>(),
+            word::<subvolumes::Snapshot>(),
+            word::<subvolumes::Delete>(),
             command::<commands::subvolume::get_default::GetDefault>(),
+            word::<subvolumes::SetDefault>(),
         ],
     ),
+    word::<volume::Label>(),
     word::<navigate::Help>(),
     word::<volume::Abort>(),
     word::<volume::Quit>(),

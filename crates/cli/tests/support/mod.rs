@@ -118,6 +118,17 @@ impl Volume {
         stdout(&[&[command], options, &[target.as_str()]].concat())
     }
 
+    /// The content of a file in it.
+    pub fn cat(&self, path: &str) -> Vec<u8> {
+        let output = buttress(&["cat", &self.inside(path)]);
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        output.stdout
+    }
+
     /// Both checkers must find it clean: ours, and btrfs-progs' where it is installed.
     pub fn check(&self) {
         let ours = buttress(&["check", "--check-data-csum", &self.path]);

@@ -8,7 +8,8 @@ use buttress_format::FileKind;
 use buttress_fs::{FileRange, Filesystem, Location, RangeKind};
 
 use super::content::Segments;
-use super::host::{HostFile, HostTree};
+use super::host::{self, HostTree};
+use crate::host::HostFile;
 
 /// The beginning of a side.
 #[derive(Debug)]
@@ -127,7 +128,7 @@ impl Side {
                     device: metadata.device.map(|device| (device.major, device.minor)),
                 })
             }
-            (Self::Host(_), Node::Host(file)) => file.facts(),
+            (Self::Host(_), Node::Host(file)) => host::facts(file),
             _ => anyhow::bail!("a file was asked for on the wrong side"),
         }
     }
@@ -160,7 +161,7 @@ impl Side {
             (Self::Image { filesystem, .. }, Node::Image(location)) => {
                 Ok(Segments::image(filesystem.open_file(*location)?.reader()))
             }
-            (Self::Host(_), Node::Host(file)) => file.segments(),
+            (Self::Host(_), Node::Host(file)) => host::segments(file),
             _ => anyhow::bail!("a file was asked for on the wrong side"),
         }
     }

@@ -1,10 +1,11 @@
 //! The steps of the tour.
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend};
+use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend, OpenOptions as DeviceOptions};
 use buttress_format::{BlockGroupFlags, Compression, FileKind, ItemType, Key, Logical, SubvolumeId, TreeId};
 use buttress_fs::{Content, Filesystem, Location, OpenOptions, Progress, RangeKind, WalkItem, WalkOptions};
 use buttress_stream::send::{self, Options as SendOptions, Snapshot};
@@ -30,15 +31,15 @@ pub(super) const STEPS: &[(&str, Step)] = &[
     ("send it in each mode of read-ahead", Tour::send_read_ahead),
 ];
 
-/// The step that needs the volume in memory, where it can be spoilt.
+/// The step that needs the volume in a file of its own, over which faults can be put.
 const ROTTEN: (&str, Step) = ("read it with one copy rotten", Tour::read_rotten);
 
 /// What the steps hand on.
 #[derive(Default)]
 pub(super) struct Tour {
     pub(super) devices: Vec<Device>,
-    /// The volume in memory, if that is where it is.
-    memory: Option<Arc<dyn Backend>>,
+    /// The file that the volume is in, if the tour made it.
+    file: Option<Arc<dyn Backend>>,
     filesystem: Option<Filesystem>,
     contents: Option<Contents>,
 }
@@ -56,10 +57,12 @@ struct Contents {
 }
 
 impl Tour {
-    /// Looks at a volume in memory.
-    pub(super) fn use_memory(&mut self, backend: Arc<dyn Backend>) {
-        self.devices = vec![Device::with_backend(Arc::clone(&backend), Engine::Threads)];
-        self.memory = Some(backend);
+    /// Looks at the volume in a file.
+    pub(super) fn use_file(&mut self, image: &Path) -> Result<()> {
+        let options = DeviceOptions::default();
+        self.devices = vec![Device::open(image, &options)?];
+        self.file = Some(Device::open_backend(image, &options)?);
+        Ok(())
     }
 
     /// The steps that can be made.
@@ -67,7 +70,7 @@ impl Tour {
         STEPS
             .iter()
             .copied()
-            .chain(self.memory.is_some().then_some(ROTTEN))
+            .chain(self.file.is_some().then_some(ROTTEN))
             .collect()
     }
 
@@ -197,7 +200,6 @@ impl Tour {
         Ok(groups.collect::<Vec<_>>().join(", "))
     }
 
-    /// Reads everything again while the first copy of all metadata rots: the second stands in.
     /// The read-only snapshots, in the order in which they were made.
     fn snapshots(&self) -> Result<Vec<Snapshot>> {
         let filesystem = self.filesystem()?;
@@ -280,6 +282,7 @@ impl Tour {
         })
     }
 
+    /// Reads everything again while the first copy of all metadata rots: the second stands in.
     fn read_rotten(&mut self) -> Result<String> {
         let expected = self.contents.as_ref().context("the files were not read before")?;
         let filesystem = self.filesystem()?;
@@ -291,7 +294,10 @@ impl Tour {
                 ranges.push(start..start.saturating_add(chunk.length().get()));
             }
         }
-        let inner = self.memory.clone().context("the volume is not in memory")?;
+        let inner = self
+            .file
+            .clone()
+            .context("the volume is not in a file of its own")?;
         let rotten = FaultyBackend::new(inner, ROT_SEED);
         for range in ranges {
             rotten.inject(Fault::RotBits {

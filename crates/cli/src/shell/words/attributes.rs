@@ -120,7 +120,7 @@ impl Word for Chmod {
         let writing = session.require_writing()?;
         for file in &self.files {
             for location in affected(session, file, self.recursive, Follow::All)? {
-                let metadata = writing.filesystem.view().metadata(location)?;
+                let metadata = writing.filesystem.metadata(location)?;
                 if metadata.kind == buttress_format::FileKind::Symlink {
                     continue;
                 }

@@ -125,7 +125,7 @@ impl Word for Chattr {
         let writing = session.require_writing()?;
         for file in &self.files {
             for location in affected(session, file, self.recursive, Follow::NotLast)? {
-                let before = writing.filesystem.view().metadata(location)?.attributes();
+                let before = writing.filesystem.metadata(location)?.attributes();
                 let changed = writing.filesystem.set_flags(location, self.change.apply(before));
                 changed.with_context(|| file.to_string_lossy().into_owned())?;
             }

@@ -233,7 +233,7 @@ impl Word for Ln {
         } else {
             Some(session.resolve(&self.target, Follow::NotLast)?)
         };
-        if self.force && filesystem.view().lookup(directory, &name)?.is_some() {
+        if self.force && filesystem.lookup(directory, &name)?.is_some() {
             filesystem.unlink(directory, &name)?;
         }
         match target {

@@ -1,6 +1,8 @@
 //! The whole volume: its label, making changes durable, leaving.
 
 use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 
 use anyhow::Result;
 use buttress_fs::Follow;
@@ -39,6 +41,32 @@ impl Word for Sync {
 
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         session.require_writing()?.commit()
+    }
+}
+
+/// Print the volume's label, or set it
+#[derive(Args, Debug)]
+pub struct Label {
+    /// The new label; an empty one takes it away
+    #[arg(value_name = "LABEL")]
+    label: Option<OsString>,
+}
+
+impl Word for Label {
+    const NAME: &'static str = "label";
+
+    fn run(self, session: &mut Session<'_>) -> Result<()> {
+        if let Some(new) = &self.label {
+            let writing = session.require_writing()?;
+            writing.filesystem.set_label(new.as_bytes())?;
+            // It is part of the superblock, which only a commit writes.
+            return writing.commit();
+        }
+        let mut out = session.context().stdout();
+        let label = session.view().filesystem.superblock().label.clone();
+        out.write_all(&session.context().printable(&label))?;
+        writeln!(out)?;
+        Ok(out.flush()?)
     }
 }
 

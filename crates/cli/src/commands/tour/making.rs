@@ -1,0 +1,326 @@
+//! The steps that make a volume out of a directory and change it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use buttress_check::Options as CheckOptions;
+use buttress_device::{Device, OpenOptions as DeviceOptions};
+use buttress_format::{ByteCount, FileKind, FileOffset, SubvolumeId};
+use buttress_fs::data::DataOptions;
+use buttress_fs::operations::RenameMode;
+use buttress_fs::{Follow, Location, OpenOptions, Progress, WalkItem, WalkOptions, mkfs};
+
+use crate::context::Context;
+use crate::extract::Preserve;
+use crate::insert::Inserter;
+use crate::insert::host::{HostOptions, insert};
+use crate::opening::Opened;
+use crate::output::size::Units;
+use crate::removal::remove_all;
+use crate::writing::{Writing, environment};
+
+/// What is left out of the directory: what can be built again, and what git keeps.
+const LEFT_OUT: [&[u8]; 2] = [b"target", b".git"];
+
+/// The subvolume that the directory becomes, and the snapshots of it.
+const PROJECT: &[u8] = b"project";
+const BEFORE: &[u8] = b"before";
+const AFTER: &[u8] = b"after";
+const SCRATCH: &[u8] = b"scratch";
+
+/// The volume's size: sparse, so that it takes what is written.
+const VOLUME_BYTES: u64 = 4 << 30;
+
+/// How many files are written to.
+const CHANGED_FILES: usize = 10;
+
+/// A volume in the making.
+pub(super) struct Making<'a> {
+    context: &'a Context,
+    /// What it is made from.
+    directory: PathBuf,
+    /// The image.
+    pub(super) image: PathBuf,
+    writing: Option<Writing>,
+    /// The files of the project, from its root, in the order of a walk.
+    files: Vec<Vec<u8>>,
+}
+
+/// A step: does its work and says what it did.
+type Step<'a> = fn(&mut Making<'a>) -> Result<String>;
+
+impl<'a> Making<'a> {
+    /// The steps in their order.
+    pub(super) fn steps() -> [(&'static str, Step<'a>); 9] {
+        [
+            ("make a volume", Self::make),
+            ("copy a directory into it", Self::fill),
+            ("take a read-only snapshot", Self::snapshot_before),
+            ("change files", Self::change),
+            ("share a file's extents", Self::share),
+            ("delete a directory", Self::delete),
+            ("take another snapshot", Self::snapshot_after),
+            ("delete a snapshot that was emptied", Self::drop_snapshot),
+            ("check every cross-reference", Self::check),
+        ]
+    }
+
+    /// A volume that will be made from a directory, in a new file of the system's directory for such.
+    pub(super) fn new(context: &'a Context, directory: &Path) -> Result<Self> {
+        let directory = directory
+            .canonicalize()
+            .with_context(|| directory.display().to_string())?;
+        let file = tempfile::Builder::new()
+            .prefix("buttress-tour-")
+            .suffix(".img")
+            .tempfile()?;
+        let (_, image) = file.keep()?;
+        Ok(Self {
+            context,
+            directory,
+            image,
+            writing: None,
+            files: Vec::new(),
+        })
+    }
+
+    fn writing(&self) -> Result<&Writing> {
+        self.writing.as_ref().context("the volume is not open")
+    }
+
+    /// What a path below the project leads to.
+    fn find(&self, path: &[u8]) -> Result<Location> {
+        self.writing()?.resolve(&project(path), Follow::NotLast)
+    }
+
+    fn make(&mut self) -> Result<String> {
+        let size = File::options().write(true).open(&self.image)?;
+        size.set_len(VOLUME_BYTES)?;
+        drop(size);
+        let options = DeviceOptions {
+            write: true,
+            ..DeviceOptions::default()
+        };
+        let source = environment("tour")?;
+        let identity = mkfs::Identity {
+            fsid: source.new_uuid(),
+            chunk_tree: source.new_uuid(),
+            top_level: source.new_uuid(),
+            devices: vec![source.new_uuid()],
+            time: source.now(),
+        };
+        let wishes = mkfs::Options {
+            label: b"tour".to_vec(),
+            ..mkfs::Options::default()
+        };
+        let device = Device::open(&self.image, &options)?;
+        let made = mkfs::make(std::slice::from_ref(&device), &wishes, &identity)?;
+        let opened = Opened {
+            filesystem: OpenOptions::new(vec![device]).open()?,
+            root: Location::root_of(SubvolumeId::TOP_LEVEL),
+        };
+        self.writing = Some(Writing::new(opened, DataOptions::default())?);
+        let size = Units::default().text(VOLUME_BYTES);
+        Ok(format!(
+            "{}, {size} (sparse), nodes of {} bytes",
+            self.image.display(),
+            made.superblock.node_bytes
+        ))
+    }
+
+    fn fill(&mut self) -> Result<String> {
+        let writing = self.writing()?;
+        let id = writing.filesystem.create_subvolume(writing.root, PROJECT)?;
+        let progress = Progress::new();
+        let base = Location::root_of(id);
+        let mut inserter = Inserter::new(self.context, writing, base, Preserve::All, progress);
+        let options = HostOptions {
+            recursive: true,
+            one_file_system: true,
+            without: &LEFT_OUT,
+        };
+        let mut failures = Vec::new();
+        insert(&mut inserter, &self.directory, None, options, &mut |error| {
+            failures.push(error);
+        })?;
+        let totals = inserter.totals();
+        writing.commit()?;
+        for failure in failures {
+            self.context.lost(&failure);
+        }
+        self.files = self.list()?;
+        Ok(format!(
+            "{} directories, {} files, {} from {}",
+            totals.directories,
+            totals.files,
+            Units::default().text(totals.bytes),
+            self.directory.display()
+        ))
+    }
+
+    /// The regular files of the project with content.
+    fn list(&self) -> Result<Vec<Vec<u8>>> {
+        let start = self.find(b"")?;
+        let walk = self
+            .writing()?
+            .view()
+            .filesystem
+            .walk(start, WalkOptions::without_content());
+        let mut files = Vec::new();
+        for item in walk {
+            if let WalkItem::Entry(entry) = item
+                && entry.metadata().kind == FileKind::Regular
+                && entry.metadata().size.get() > 0
+            {
+                files.push(entry.path());
+            }
+        }
+        Ok(files)
+    }
+
+    fn snapshot(&self, name: &[u8], read_only: bool) -> Result<SubvolumeId> {
+        let writing = self.writing()?;
+        let source = self.find(b"")?.subvolume;
+        Ok(writing
+            .filesystem
+            .snapshot(source, writing.root, name, read_only)?)
+    }
+
+    fn snapshot_before(&mut self) -> Result<String> {
+        let id = self.snapshot(BEFORE, true)?;
+        Ok(format!(
+            "subvolume {id}, /before: shares everything with /project"
+        ))
+    }
+
+    fn change(&mut self) -> Result<String> {
+        let filesystem = &self.writing()?.filesystem;
+        let step = self.files.len().div_ceil(CHANGED_FILES).max(1);
+        let mut changed = 0u64;
+        for path in self.files.iter().step_by(step).take(CHANGED_FILES) {
+            let location = self.find(path)?;
+            filesystem.append(location, b"\nwritten by buttress tour\n")?;
+            let middle = filesystem.size_of(location)? >> 1;
+            filesystem.write_at(location, FileOffset::new(middle), b"!")?;
+            changed = changed.saturating_add(1);
+        }
+        let renamed = match self.files.first() {
+            Some(path) => {
+                let (directory, name) = self.writing()?.place(&project(path))?;
+                let new = [name.as_slice(), b".renamed"].concat();
+                filesystem.rename(directory, &name, directory, &new, RenameMode::NoReplace)?;
+                format!("; {} renamed", path.escape_ascii())
+            }
+            None => String::new(),
+        };
+        filesystem.commit()?;
+        if !self.files.is_empty() {
+            self.files.remove(0);
+        }
+        Ok(format!(
+            "{changed} appended to and overwritten in the middle{renamed}"
+        ))
+    }
+
+    fn share(&mut self) -> Result<String> {
+        let filesystem = &self.writing()?.filesystem;
+        let mut largest: Option<(u64, &Vec<u8>)> = None;
+        for path in &self.files {
+            let bytes = filesystem.size_of(self.find(path)?)?;
+            if largest.is_none_or(|(most, _)| bytes > most) {
+                largest = Some((bytes, path));
+            }
+        }
+        let Some((bytes, path)) = largest else {
+            return Ok("there is no file".to_owned());
+        };
+        let source = self.find(path)?;
+        let writing = self.writing()?;
+        let copy = writing.create_if_missing(&project(b"largest-file-shared"))?;
+        let whole = FileOffset::MIN..FileOffset::new(bytes);
+        filesystem.copy_range(source, whole, copy, FileOffset::MIN)?;
+        filesystem.commit()?;
+        Ok(format!(
+            "{}, {}, is /project/largest-file-shared too",
+            path.escape_ascii(),
+            Units::default().text(bytes)
+        ))
+    }
+
+    fn delete(&mut self) -> Result<String> {
+        let filesystem = &self.writing()?.filesystem;
+        let root = self.find(b"")?;
+        let view = filesystem.view();
+        let mut directories = Vec::new();
+        for entry in view.read_dir(root)? {
+            let entry = entry?;
+            if entry.kind == FileKind::Directory {
+                directories.push(entry.name);
+            }
+        }
+        drop(view);
+        directories.sort();
+        let Some(name) = directories.last() else {
+            return Ok("there is no directory".to_owned());
+        };
+        let removed = remove_all(filesystem, root, name)?;
+        filesystem.commit()?;
+        Ok(format!("/project/{}: {removed} names", name.escape_ascii()))
+    }
+
+    fn snapshot_after(&mut self) -> Result<String> {
+        let id = self.snapshot(AFTER, true)?;
+        Ok(format!("subvolume {id}, /after"))
+    }
+
+    fn drop_snapshot(&mut self) -> Result<String> {
+        let id = self.snapshot(SCRATCH, false)?;
+        let filesystem = &self.writing()?.filesystem;
+        let root = Location::root_of(id);
+        let names: Vec<Vec<u8>> = filesystem
+            .view()
+            .read_dir(root)?
+            .map(|entry| Ok(entry?.name))
+            .collect::<Result<_>>()?;
+        let mut removed = 0u64;
+        for name in names {
+            removed = removed.saturating_add(remove_all(filesystem, root, &name)?);
+        }
+        filesystem.delete_subvolume(id)?;
+        filesystem.commit()?;
+        filesystem.drop_deleted_subvolumes(&Progress::new())?;
+        filesystem.commit()?;
+        Ok(format!(
+            "{removed} names of /scratch, then the subvolume and its tree"
+        ))
+    }
+
+    /// Closes the volume, opens it again, and checks it.
+    fn check(&mut self) -> Result<String> {
+        self.writing = None;
+        let device = Device::open(&self.image, &DeviceOptions::default())?;
+        let filesystem = OpenOptions::new(vec![device]).open()?;
+        let options = CheckOptions {
+            data_checksums: true,
+            ..CheckOptions::default()
+        };
+        let report = buttress_check::check(&filesystem, &options, &Progress::new())?;
+        ensure!(
+            report.is_clean(),
+            "{} findings: {:?}",
+            report.findings.len(),
+            report.findings
+        );
+        let used = ByteCount::new(filesystem.superblock().bytes_used.get());
+        Ok(format!(
+            "no error found, {} used",
+            Units::default().text(used.get())
+        ))
+    }
+}
+
+/// A path of the project, from the volume's root.
+fn project(path: &[u8]) -> Vec<u8> {
+    [b"/".as_slice(), PROJECT, b"/", path].concat()
+}

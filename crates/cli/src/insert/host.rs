@@ -1,0 +1,229 @@
+//! From the host.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use buttress_format::{FileKind, FileOffset, Timestamp};
+use buttress_fs::inode::kind_of_mode;
+use buttress_fs::{DeviceNumber, Xattr};
+use bytes::Bytes;
+use rustix::fs::{OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+use super::{Facts, Inserter, Piece, Source, refuse_directory};
+use crate::host::HostFile;
+
+/// How much of a file is read at once.
+const READ_BYTES: u64 = 1 << 20;
+
+/// What of the host is to be copied, and how.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostOptions<'a> {
+    /// Whether directories are copied.
+    pub recursive: bool,
+    /// Whether to stay on one file system of the host.
+    pub one_file_system: bool,
+    /// Names in the directory itself that are left out.
+    pub without: &'a [&'a [u8]],
+}
+
+/// Inserts what is at a path of the host under this name; without a name, what the directory holds goes into the
+/// inserter's own. What fails below it is passed to `failed`, and the rest goes on.
+pub fn insert(
+    inserter: &mut Inserter<'_>,
+    path: &Path,
+    name: Option<&[u8]>,
+    options: HostOptions<'_>,
+    failed: &mut dyn FnMut(anyhow::Error),
+) -> Result<()> {
+    crate::context::allow_deep_trees();
+    // Links that were named are followed, unless they are copied as links.
+    let followed;
+    let path = if options.recursive && !path.as_os_str().as_bytes().ends_with(b"/") {
+        path
+    } else {
+        followed = path.canonicalize()?;
+        &followed
+    };
+    let start = match (path.parent(), path.file_name()) {
+        (Some(parent), Some(file)) if parent.as_os_str().is_empty() => HostFile::named(Path::new("."), file)?,
+        (Some(parent), Some(file)) => HostFile::named(parent, file)?,
+        _ => HostFile::directory(path)?,
+    };
+    let stat = start.stat()?;
+    if kind_of_mode(stat.st_mode) != FileKind::Directory {
+        let Some(name) = name else {
+            bail!("a directory is in the way");
+        };
+        return insert_one(inserter, &start, name, &stat);
+    }
+    if !options.recursive {
+        return Err(refuse_directory());
+    }
+    inserter.enter(name, facts(inserter, &start, &stat)?)?;
+    let mut walk = HostWalk {
+        levels: vec![entries(&start)?],
+        path: vec![path.as_os_str().to_owned()],
+        device: options.one_file_system.then_some(stat.st_dev),
+    };
+    if let Some(level) = walk.levels.last_mut() {
+        level.retain(|file| !options.without.contains(&file.name()));
+    }
+    walk.run(inserter, failed);
+    Ok(())
+}
+
+/// A walk over directories of the host.
+struct HostWalk {
+    /// What is still to come in each directory on the way down, the next one last.
+    levels: Vec<Vec<HostFile>>,
+    /// Their names, for messages.
+    path: Vec<std::ffi::OsString>,
+    /// The device to stay on.
+    device: Option<u64>,
+}
+
+/// The entries of a directory in reverse order of their names, the first one last.
+fn entries(directory: &HostFile) -> Result<Vec<HostFile>> {
+    let mut entries = directory.entries()?;
+    entries.sort_by(|a, b| b.name().cmp(a.name()));
+    Ok(entries)
+}
+
+impl HostWalk {
+    fn run(&mut self, inserter: &mut Inserter<'_>, failed: &mut dyn FnMut(anyhow::Error)) {
+        while let Some(level) = self.levels.last_mut() {
+            let (name, done) = match level.pop() {
+                Some(file) => (file.name().to_vec(), self.take(inserter, &file)),
+                None => {
+                    self.levels.pop();
+                    self.path.pop();
+                    (Vec::new(), inserter.leave())
+                }
+            };
+            if let Err(error) = done {
+                let cancelled = inserter.progress.is_cancelled();
+                failed(error.context(self.shown(&name)));
+                if cancelled {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, inserter: &mut Inserter<'_>, file: &HostFile) -> Result<()> {
+        let stat = file.stat()?;
+        if kind_of_mode(stat.st_mode) != FileKind::Directory {
+            return insert_one(inserter, file, file.name(), &stat);
+        }
+        // What cannot be listed is not made either.
+        let below = if self.device.is_none_or(|device| device == stat.st_dev) {
+            entries(file)?
+        } else {
+            Vec::new()
+        };
+        inserter.enter(Some(file.name()), facts(inserter, file, &stat)?)?;
+        self.levels.push(below);
+        self.path.push(OsStr::from_bytes(file.name()).to_owned());
+        Ok(())
+    }
+
+    fn shown(&self, name: &[u8]) -> String {
+        let mut path: std::path::PathBuf = self.path.iter().collect();
+        if !name.is_empty() {
+            path.push(OsStr::from_bytes(name));
+        }
+        path.display().to_string()
+    }
+}
+
+fn insert_one(inserter: &mut Inserter<'_>, file: &HostFile, name: &[u8], stat: &Stat) -> Result<()> {
+    let facts = facts(inserter, file, stat)?;
+    let target = match facts.kind {
+        FileKind::Symlink => file.link_target()?,
+        _ => Vec::new(),
+    };
+    let source = match facts.kind {
+        FileKind::Regular => Some(Source::Host(File::from(file.open(OFlags::RDONLY)?))),
+        _ => None,
+    };
+    inserter.make(name, &facts, &target, source)
+}
+
+fn facts(inserter: &Inserter<'_>, file: &HostFile, stat: &Stat) -> Result<Facts> {
+    let kind = kind_of_mode(stat.st_mode);
+    let time = |seconds, nanoseconds: i64| Timestamp {
+        seconds,
+        nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
+    };
+    let is_device = matches!(kind, FileKind::CharacterDevice | FileKind::BlockDevice);
+    let xattrs = if inserter.preserve().all() {
+        file.xattrs()?
+    } else {
+        Vec::new()
+    };
+    Ok(Facts {
+        kind,
+        permissions: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        accessed: time(stat.st_atime, i64::try_from(stat.st_atime_nsec).unwrap_or(0)),
+        modified: time(stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+        links: if kind == FileKind::Directory {
+            1
+        } else {
+            u32::try_from(stat.st_nlink).unwrap_or(u32::MAX)
+        },
+        identity: (stat.st_dev, stat.st_ino),
+        device: is_device.then(|| DeviceNumber {
+            major: rustix::fs::major(stat.st_rdev),
+            minor: rustix::fs::minor(stat.st_rdev),
+        }),
+        size_bytes: u64::try_from(stat.st_size).unwrap_or(0),
+        xattrs: xattrs
+            .into_iter()
+            .map(|(name, value)| Xattr { name, value })
+            .collect(),
+    })
+}
+
+/// Gives the data of a file in pieces, holes left out; not more than `size_bytes`, even if it grows meanwhile.
+pub(super) fn read(file: &File, size_bytes: u64, write: &mut dyn FnMut(Piece) -> Result<()>) -> Result<()> {
+    let mut position = 0;
+    while position < size_bytes {
+        let start = match rustix::fs::seek(file, SeekFrom::Data(position)) {
+            Ok(start) => start.min(size_bytes),
+            // No data up to the end.
+            Err(Errno::NXIO) => return Ok(()),
+            // The file system does not know holes.
+            Err(Errno::INVAL) => position,
+            Err(error) => return Err(error.into()),
+        };
+        let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
+            Ok(end) => end.min(size_bytes),
+            Err(Errno::NXIO) => return Ok(()),
+            Err(Errno::INVAL) => size_bytes,
+            Err(error) => return Err(error.into()),
+        };
+        position = start;
+        while position < end {
+            let length = end.saturating_sub(position).min(READ_BYTES);
+            let mut buffer = vec![0; usize::try_from(length).unwrap_or(0)];
+            let count = file.read_at(&mut buffer, position).context("reading")?;
+            if count == 0 {
+                bail!("it became shorter while it was read");
+            }
+            buffer.truncate(count);
+            write(Piece {
+                offset: FileOffset::new(position),
+                bytes: Bytes::from(buffer),
+            })?;
+            position = position.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+        }
+    }
+    Ok(())
+}

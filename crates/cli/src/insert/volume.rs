@@ -1,0 +1,194 @@
+//! From a volume: another one, or the one that is being changed.
+
+use anyhow::{Result, bail};
+use buttress_format::FileKind;
+use buttress_fs::{Content, FileReader, Follow, InodeRecord, WalkEntry, WalkItem, WalkOptions};
+
+use super::{Facts, Inserter, Piece, Source, refuse_directory};
+use crate::context::Context;
+use crate::opening::Opened;
+
+/// What of a volume is to be copied, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct VolumeOptions {
+    /// Whether directories are copied.
+    pub recursive: bool,
+    /// Whether nested subvolumes are left empty.
+    pub one_file_system: bool,
+    /// Whether this is the volume that is being changed: extents are shared.
+    pub same_volume: bool,
+}
+
+/// Inserts what is at a path of a volume under this name; without a name, what the directory holds goes into the
+/// inserter's own. What fails below it is passed to `failed`, and the rest goes on.
+pub fn insert(
+    inserter: &mut Inserter<'_>,
+    opened: &Opened,
+    path: &[u8],
+    name: Option<&[u8]>,
+    options: VolumeOptions,
+    failed: &mut dyn FnMut(anyhow::Error),
+) -> Result<()> {
+    let follow = if options.recursive {
+        Follow::NotLast
+    } else {
+        Follow::All
+    };
+    let start = opened.resolve(path, follow)?;
+    if opened.filesystem.metadata(start)?.is_directory() && !options.recursive {
+        return Err(refuse_directory());
+    }
+    let walk_options = WalkOptions {
+        one_file_system: options.one_file_system,
+        progress: inserter.progress.clone(),
+        ..if options.same_volume {
+            WalkOptions::without_content()
+        } else {
+            WalkOptions::default()
+        }
+    };
+    let mut walk = VolumeWalk {
+        entering: None,
+        skipped: 0,
+        name,
+        same_volume: options.same_volume,
+    };
+    for item in opened.filesystem.walk(start, walk_options) {
+        let path = match &item {
+            WalkItem::Entry(entry) => entry.path(),
+            WalkItem::Enter(path) | WalkItem::Leave(path) => path.to_vec(),
+            WalkItem::Failed(_) => Vec::new(),
+        };
+        if let Err(error) = walk.take(inserter, item) {
+            failed(error.context(path.escape_ascii().to_string()));
+            if inserter.progress.is_cancelled() {
+                break;
+            }
+        }
+    }
+    walk.settle(inserter)
+}
+
+/// Where a walk is.
+struct VolumeWalk<'a> {
+    /// Whether the directory that came last was made: it is entered next, or, if the walk does not, left.
+    entering: Option<bool>,
+    /// Directories on the way down that could not be made.
+    skipped: u64,
+    /// What the walk's beginning is to be called.
+    name: Option<&'a [u8]>,
+    same_volume: bool,
+}
+
+impl VolumeWalk<'_> {
+    fn take(&mut self, inserter: &mut Inserter<'_>, item: WalkItem) -> Result<()> {
+        match item {
+            WalkItem::Entry(entry) => {
+                self.settle(inserter)?;
+                if self.skipped > 0 {
+                    if entry.metadata().is_directory() {
+                        self.entering = Some(false);
+                    }
+                    return Ok(());
+                }
+                self.take_entry(inserter, *entry)
+            }
+            WalkItem::Enter(_) => {
+                if self.entering.take() == Some(false) {
+                    self.skipped = self.skipped.saturating_add(1);
+                }
+                Ok(())
+            }
+            WalkItem::Leave(_) => {
+                self.settle(inserter)?;
+                if self.skipped > 0 {
+                    self.skipped = self.skipped.saturating_sub(1);
+                    return Ok(());
+                }
+                inserter.leave()
+            }
+            WalkItem::Failed(error) => Err(error.into()),
+        }
+    }
+
+    /// A directory that the walk did not enter is left at once.
+    fn settle(&mut self, inserter: &mut Inserter<'_>) -> Result<()> {
+        match self.entering.take() {
+            Some(true) => inserter.leave(),
+            _ => Ok(()),
+        }
+    }
+
+    fn take_entry(&mut self, inserter: &mut Inserter<'_>, mut entry: WalkEntry) -> Result<()> {
+        let is_start = entry.name.is_empty();
+        let own_name = entry.name.clone();
+        let name = if is_start {
+            self.name
+        } else {
+            Some(own_name.as_slice())
+        };
+        let facts = facts(inserter, &entry.record);
+        if facts.kind == FileKind::Directory {
+            let entered = inserter.enter(name, facts);
+            self.entering = Some(entered.is_ok());
+            return entered;
+        }
+        let Some(name) = name else {
+            bail!("a directory is in the way");
+        };
+        let target = match facts.kind {
+            FileKind::Symlink => entry.link_target()?,
+            _ => Vec::new(),
+        };
+        let source = match facts.kind {
+            FileKind::Regular if self.same_volume => Some(Source::Same(entry.metadata().location)),
+            FileKind::Regular => Some(Source::Stream(Box::new(entry.reader()?))),
+            _ => None,
+        };
+        inserter.make(name, &facts, &target, source)
+    }
+}
+
+fn facts(inserter: &Inserter<'_>, record: &InodeRecord) -> Facts {
+    let metadata = &record.metadata;
+    Facts {
+        kind: metadata.kind,
+        permissions: metadata.permissions(),
+        uid: metadata.uid,
+        gid: metadata.gid,
+        accessed: metadata.accessed,
+        modified: metadata.modified,
+        links: if metadata.is_directory() {
+            1
+        } else {
+            metadata.nlink
+        },
+        identity: (metadata.location.subvolume.get(), metadata.location.inode.get()),
+        device: metadata.device,
+        size_bytes: metadata.size.get(),
+        xattrs: if inserter.preserve().all() {
+            record.xattrs.clone()
+        } else {
+            Vec::new()
+        },
+    }
+}
+
+/// Gives the data of a file in pieces, holes left out. What is damaged stays a hole, and is reported as lost.
+pub(super) fn read(
+    reader: &mut FileReader,
+    context: &Context,
+    write: &mut dyn FnMut(Piece) -> Result<()>,
+) -> Result<()> {
+    while let Some(chunk) = reader.next_chunk()? {
+        match chunk.content {
+            Content::Data(bytes) => write(Piece {
+                offset: chunk.offset,
+                bytes,
+            })?,
+            Content::Hole => {}
+            Content::Damaged(error) => context.lost(&anyhow::Error::new(error)),
+        }
+    }
+    Ok(())
+}

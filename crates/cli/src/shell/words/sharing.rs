@@ -1,0 +1,202 @@
+//! Extents that files share: reflink, dedupe, copies of ranges.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{Context as _, Result, bail};
+use buttress_format::FileOffset;
+use buttress_fs::{Follow, Location};
+use clap::Args;
+
+use crate::shell::Session;
+use crate::shell::number::Bytes;
+use crate::shell::table::Word;
+use crate::writing::Writing;
+
+/// A range of one file, and the place in another that it goes to.
+struct Pair {
+    writing: Writing,
+    source: Location,
+    range: std::ops::Range<FileOffset>,
+    target: Location,
+    target_offset: FileOffset,
+}
+
+impl Pair {
+    /// `SOURCE [SOURCE_OFFSET OFFSET LENGTH] FILE`; without the numbers the whole source, and a length of 0 reaches to its
+    /// end.
+    fn of(session: &Session<'_>, places: &[OsString], make: bool) -> Result<Self> {
+        let writing = session.require_writing()?;
+        let number = |text: &OsString| -> Result<u64> {
+            let text = text.to_string_lossy();
+            let Bytes(number) = text.parse().map_err(anyhow::Error::msg)?;
+            Ok(number)
+        };
+        let (source, numbers, target) = match places {
+            [source, target] => (source, [0, 0, 0], target),
+            [source, source_offset, offset, length, target] => {
+                let numbers = [number(source_offset)?, number(offset)?, number(length)?];
+                (source, numbers, target)
+            }
+            _ => bail!("what is needed is SOURCE FILE, or SOURCE SOURCE_OFFSET OFFSET LENGTH FILE"),
+        };
+        let source = session.resolve(source, Follow::All).context("the source")?;
+        let path = session.path(target);
+        let target = if make {
+            writing.create_if_missing(&path)?
+        } else {
+            writing.resolve(&path, Follow::All)?
+        };
+        let [source_offset, offset, length] = numbers;
+        let length = if length == 0 {
+            writing.filesystem.size_of(source)?.saturating_sub(source_offset)
+        } else {
+            length
+        };
+        let end = source_offset
+            .checked_add(length)
+            .context("the range ends past 16 EiB")?;
+        Ok(Self {
+            writing,
+            source,
+            range: FileOffset::new(source_offset)..FileOffset::new(end),
+            target,
+            target_offset: FileOffset::new(offset),
+        })
+    }
+
+    fn length(&self) -> u64 {
+        self.range.end.get().saturating_sub(self.range.start.get())
+    }
+}
+
+/// Share extents: the file has the source's content without another copy; a missing file is made
+#[derive(Args, Debug)]
+pub struct Reflink {
+    /// Do not say what was shared
+    #[arg(short = 'q')]
+    quiet: bool,
+    /// The source, its offset, the offset in the file and the length (all of it without these), the file
+    #[arg(value_name = "SOURCE [SOURCE_OFFSET OFFSET LENGTH] FILE", required = true, num_args = 2..=5)]
+    places: Vec<OsString>,
+}
+
+impl Word for Reflink {
+    const NAME: &'static str = "reflink";
+    const WRITES: bool = true;
+
+    fn run(self, session: &mut Session<'_>) -> Result<()> {
+        let pair = Pair::of(session, &self.places, true)?;
+        let length = pair.length();
+        if length > 0 {
+            pair.writing.filesystem.clone_range(
+                pair.source,
+                pair.range.clone(),
+                pair.target,
+                pair.target_offset,
+            )?;
+        }
+        say(session, self.quiet, "linked", length, length, pair.target_offset)
+    }
+}
+
+/// `linked 4096/4096 bytes at offset 0`, as xfs_io says it.
+fn say(
+    session: &Session<'_>,
+    quiet: bool,
+    what: &str,
+    done: u64,
+    asked: u64,
+    offset: FileOffset,
+) -> Result<()> {
+    if !quiet {
+        let mut out = session.context().stdout();
+        writeln!(out, "{what} {done}/{asked} bytes at offset {}", offset.get())?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Share extents of files that have the same content already; it is compared first
+#[derive(Args, Debug)]
+pub struct Dedupe {
+    /// Do not say what was shared
+    #[arg(short = 'q')]
+    quiet: bool,
+    /// The source, its offset, the offset in the file and the length (all of it without these), the file
+    #[arg(value_name = "SOURCE [SOURCE_OFFSET OFFSET LENGTH] FILE", required = true, num_args = 2..=5)]
+    places: Vec<OsString>,
+}
+
+impl Word for Dedupe {
+    const NAME: &'static str = "dedupe";
+    const WRITES: bool = true;
+
+    fn run(self, session: &mut Session<'_>) -> Result<()> {
+        let pair = Pair::of(session, &self.places, false)?;
+        let length = pair.length();
+        let same = length == 0
+            || pair.writing.filesystem.dedupe_range(
+                pair.source,
+                pair.range.clone(),
+                pair.target,
+                pair.target_offset,
+            )?;
+        if !same {
+            bail!("the contents differ");
+        }
+        say(session, self.quiet, "deduped", length, length, pair.target_offset)
+    }
+}
+
+/// Copy a range within the volume: extents are shared where they can be
+#[derive(Args, Debug)]
+pub struct CopyRange {
+    /// Do not say what was copied
+    #[arg(short = 'q')]
+    quiet: bool,
+    /// The source, its offset, the offset in the file and the length (all of it without these), the file
+    #[arg(value_name = "SOURCE [SOURCE_OFFSET OFFSET LENGTH] FILE", required = true, num_args = 2..=5)]
+    places: Vec<OsString>,
+}
+
+impl Word for CopyRange {
+    const NAME: &'static str = "copy_range";
+    const WRITES: bool = true;
+
+    fn run(self, session: &mut Session<'_>) -> Result<()> {
+        let pair = Pair::of(session, &self.places, true)?;
+        let asked = pair.length();
+        let copied = pair.writing.filesystem.copy_range(
+            pair.source,
+            pair.range.clone(),
+            pair.target,
+            pair.target_offset,
+        )?;
+        say(
+            session,
+            self.quiet,
+            "copied",
+            copied.get(),
+            asked,
+            pair.target_offset,
+        )
+    }
+}
+
+/// Show a file's extents (not supported yet)
+#[derive(Args, Debug)]
+pub struct Fiemap {
+    /// The file
+    #[arg(value_name = "FILE")]
+    file: OsString,
+}
+
+impl Word for Fiemap {
+    const NAME: &'static str = "fiemap";
+
+    fn run(self, session: &mut Session<'_>) -> Result<()> {
+        session.resolve(&self.file, Follow::All)?;
+        bail!("fiemap is not supported yet")
+    }
+}

@@ -1,0 +1,148 @@
+//! Subvolumes, in the words of btrfs-progs.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use anyhow::{Context as _, Result, anyhow};
+use buttress_format::SubvolumeId;
+use buttress_fs::{Follow, Progress};
+use clap::Args;
+
+use crate::exit::Advice;
+use crate::progress::Watch;
+use crate::shell::Session;
+use crate::shell::table::Word;
+
+/// The subvolume whose root directory an argument leads to.
+fn subvolume_at(session: &Session<'_>, argument: &OsString) -> Result<SubvolumeId> {
+    let location = session.resolve(argument, Follow::All)?;
+    if !location.is_subvolume_root() || location.placeholder().is_some() {
+        return Err(anyhow!("{} is not a subvolume", argument.display()))
+            .context(Advice::new("`subvolume list` shows what there is"));
+    }
+    Ok(location.subvolume)
+}
+
+/// Make empty subvolumes
+#[derive(Args, Debug)]
+pub struct Create {
+    /// Make missing directories above, too
+    #[arg(short = 'p', long)]
+    parents: bool,
+    /// Where they are to be
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<OsString>,
+}
+
+impl Word for Create {
+    const NAME: &'static str = "create";
+    const WRITES: bool = true;
+
+    fn run(self, session: &mut Session<'_>) -> Result<()> {
+        let writing = session.require_writing()?;
+        for path in &self.paths {
+            let path = session.path(path);
+            if self.parents {
+                writing.make_parents(&path)?;
+            }
+            let (directory, name) = writing.place(&path)?;
+            writing
+                .filesystem
+                .create_subvolume(directory, &name)
+                .with_context(|| path.escape_ascii().to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// Make a snapshot of a subvolume, as it is now
+#[derive(Args, Debug)]
+pub struct Snapshot {
+    /// One that cannot be changed
+    #[arg(short = 'r')]
+    read_only: bool,
+    /// The subvolume
+    #[arg(value_name = "SOURCE")]
+    source: OsString,
+    /// The snapshot, or the directory for it
+    #[arg(value_name = "DESTINATION")]
+    destination: OsString,
+}
+
+impl Word for Snapshot {
+    const NAME: &'static str = "snapshot";
+    const WRITES: bool = true;
+
+    fn run(self, session: &mut Session<'_>) -> Result<()> {
+        let writing = session.require_writing()?;
+        let source = subvolume_at(session, &self.source)?;
+        let path = session.path(&self.destination);
+        let (directory, name) = match writing.directory_at(&path) {
+            Some(directory) => {
+                let source = session.path(&self.source);
+                let (_, name) = crate::writing::split(&source);
+                if name.is_empty() || name == b"." || name == b".." {
+                    return Err(anyhow!("{} has no name", self.source.as_bytes().escape_ascii()))
+                        .context(Advice::new("name the snapshot, not only its directory"));
+                }
+                (directory, name.to_vec())
+            }
+            None => writing.place(&path)?,
+        };
+        writing
+            .filesystem
+            .snapshot(source, directory, &name, self.read_only)?;
+        Ok(())
+    }
+}
+
+/// Delete subvolumes and snapshots, and give back their space
+#[derive(Args, Debug)]
+pub struct Delete {
+    /// For compatibility: deletions are always committed
+    #[arg(short = 'c', long)]
+    commit_after: bool,
+    /// The subvolumes
+    #[arg(value_name = "SUBVOLUME", required = true)]
+    subvolumes: Vec<OsString>,
+}
+
+impl Word for Delete {
+    const NAME: &'static str = "delete";
+    const WRITES: bool = true;
+
+    fn run(self, session: &mut Session<'_>) -> Result<()> {
+        let writing = session.require_writing()?;
+        for subvolume in &self.subvolumes {
+            let id = subvolume_at(session, subvolume)?;
+            let deleted = writing.filesystem.delete_subvolume(id);
+            deleted.with_context(|| subvolume.display().to_string())?;
+        }
+        writing.commit()?;
+        let progress = Progress::new();
+        let watch = Watch::start(session.context(), "subvolume delete", progress.clone());
+        let dropped = writing.filesystem.drop_deleted_subvolumes(&progress);
+        watch.end();
+        dropped.context("giving back the space of what was deleted")
+    }
+}
+
+/// Say which subvolume a mount without options shows
+#[derive(Args, Debug)]
+pub struct SetDefault {
+    /// The subvolume
+    #[arg(value_name = "SUBVOLUME")]
+    subvolume: OsString,
+}
+
+impl Word for SetDefault {
+    const NAME: &'static str = "set-default";
+    const WRITES: bool = true;
+
+    fn run(self, session: &mut Session<'_>) -> Result<()> {
+        let writing = session.require_writing()?;
+        let id = subvolume_at(session, &self.subvolume)?;
+        writing.filesystem.set_default_subvolume(id)?;
+        Ok(())
+    }
+}

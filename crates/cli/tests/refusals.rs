@@ -1,0 +1,263 @@
+//! What stands in the way of writing: other processes, read-only files, a full disk under the image. Each is a clear
+//! error, and the volume is as it was. And what was written, as the kernel's mount shows it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::print_stderr,
+    reason = "tests state what must hold, and say what they skipped"
+)]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use support::{Volume, buttress, failure, stdout};
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn two_processes_on_one_image() {
+    let volume = Volume::copy();
+    let mut writer = Command::new(env!("CARGO_BIN_EXE_buttress"))
+        .args(["shell", "-w", volume.path()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = writer.stdin.take().unwrap();
+    let mut answers = BufReader::new(writer.stdout.take().unwrap());
+    lines.write_all(b"mkdir /first\npwd\n").unwrap();
+    let mut answer = String::new();
+    answers.read_line(&mut answer).unwrap();
+    assert_eq!(answer, "/\n");
+
+    // The writer has it: neither a second one nor a reader gets in.
+    let (code, message) = failure(&["shell", "-w", volume.path(), "-c", "mkdir /second"]);
+    assert_eq!(code, 1);
+    assert!(
+        message.contains(volume.path()) && message.contains("another process"),
+        "{message}"
+    );
+    assert_eq!(failure(&["ls", volume.path()]).0, 1);
+
+    drop(lines);
+    assert!(writer.wait().unwrap().success());
+    volume.check();
+    let names = volume.stdout("ls", &[], "/");
+    assert!(names.contains("first") && !names.contains("second"), "{names}");
+}
+
+#[test]
+fn readers_share_an_image_and_keep_writers_out() {
+    let volume = Volume::copy();
+    let mut reader = Command::new(env!("CARGO_BIN_EXE_buttress"))
+        .args(["shell", volume.path()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = reader.stdin.take().unwrap();
+    let mut answers = BufReader::new(reader.stdout.take().unwrap());
+    lines.write_all(b"pwd\n").unwrap();
+    let mut answer = String::new();
+    answers.read_line(&mut answer).unwrap();
+    stdout(&["ls", volume.path()]);
+    let (code, message) = failure(&["shell", "-w", volume.path(), "-c", "mkdir /second"]);
+    assert_eq!(code, 1);
+    assert!(message.contains("another process"), "{message}");
+    drop(lines);
+    assert!(reader.wait().unwrap().success());
+    stdout(&["shell", "-w", volume.path(), "-c", "mkdir /second"]);
+    volume.check();
+}
+
+#[test]
+fn a_file_that_may_only_be_read() {
+    let volume = Volume::copy();
+    let before = fs::read(volume.path()).unwrap();
+    let path = Path::new(volume.path());
+    fs::set_permissions(path, fs::Permissions::from_mode(0o444)).unwrap();
+    fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    command.args(["shell", "-w", volume.path(), "-c", "mkdir /new"]);
+    if is_root() {
+        // Permissions do not hold root back.
+        command.uid(65_534).gid(65_534);
+    }
+    let Ok(output) = command.output() else {
+        eprintln!("skipped: another user cannot run the command here");
+        return;
+    };
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("Permission denied"), "{message}");
+    assert!(fs::read(path).unwrap() == before, "the image was changed");
+}
+
+/// A small file system of its own, which is full soon.
+struct SmallDisk {
+    folder: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn mount(options: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "buttress-test"])
+            .arg(folder.path())
+            .status();
+        assert!(status.unwrap().success());
+        Self { folder }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.folder.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_under_the_image() {
+    if !is_root() {
+        eprintln!("skipped: mounting a small disk needs root");
+        return;
+    }
+    let volume = Volume::copy();
+    let disk = SmallDisk::mount("size=24M");
+    let image = disk.path().join("volume.img");
+    let copied = Command::new("cp")
+        .args(["--sparse=always", volume.path()])
+        .arg(&image)
+        .status();
+    assert!(copied.unwrap().success());
+    let image = image.to_str().unwrap();
+    let before = stdout(&["ls", "-lR", image]);
+    // What does not compress: a pattern would do for the disk, too, but not for the volume.
+    let (code, message) = failure(&["shell", "-w", image, "-c", "pwrite 0 40M /large"]);
+    assert_eq!(code, 1);
+    assert!(message.contains("No space left on device"), "{message}");
+    assert_eq!(stdout(&["ls", "-lR", image]), before);
+    stdout(&["check", "--check-data-csum", image]);
+    let checked = Command::new("btrfs").args(["check", image]).output();
+    if let Ok(checked) = checked {
+        assert!(
+            checked.status.success(),
+            "{}",
+            String::from_utf8_lossy(&checked.stderr)
+        );
+    }
+}
+
+/// The kernel's mount of an image, by a loop device of its own.
+struct Mounted {
+    folder: PathBuf,
+    device: String,
+    _temporary: tempfile::TempDir,
+}
+
+impl Mounted {
+    /// Where there is no root or no btrfs in the kernel, there is nothing to compare with.
+    fn of(image: &str) -> Option<Self> {
+        let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        if !is_root() || !filesystems.contains("btrfs") {
+            eprintln!("skipped: mounting needs root and a kernel with btrfs");
+            return None;
+        }
+        let temporary = tempfile::tempdir().unwrap();
+        let attached = Command::new("losetup")
+            .args(["-f", "--show", image])
+            .output()
+            .ok()?;
+        if !attached.status.success() {
+            eprintln!("skipped: there is no loop device");
+            return None;
+        }
+        let device = String::from_utf8_lossy(&attached.stdout).trim().to_owned();
+        let folder = temporary.path().to_owned();
+        let status = Command::new("mount")
+            .args(["-t", "btrfs", &device])
+            .arg(&folder)
+            .status();
+        let mounted = Self {
+            folder,
+            device,
+            _temporary: temporary,
+        };
+        assert!(status.unwrap().success(), "the kernel does not mount it");
+        Some(mounted)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.folder).status();
+        let _ = Command::new("losetup").args(["-d", &self.device]).status();
+    }
+}
+
+#[test]
+fn the_kernel_shows_what_was_written_and_is_in_the_way_while_it_does() {
+    let volume = Volume::copy();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    stdout(&["cp", "-a", "--compress", "zstd", source, &volume.inside("/src")]);
+    let lines = [
+        "pwrite -S 0x5a 0 1M /plain",
+        "reflink /plain 0 128K 256K /linked",
+        "fallocate -k 0 64K /linked",
+        "fpunch 4K 8K /linked",
+        "ln -s src /symlink",
+        "ln /plain /second",
+        "chattr +C /",
+        "setfattr -n user.x -v y /plain",
+        "subvolume create /sub",
+        "put -a /etc/passwd /sub",
+        "snapshot -r /sub /snap",
+        "rm /sub/passwd",
+    ];
+    let mut words = vec!["shell", "-w", volume.path()];
+    for line in lines {
+        words.extend(["-c", line]);
+    }
+    stdout(&words);
+    volume.check();
+    let Some(mounted) = Mounted::of(volume.path()) else {
+        return;
+    };
+    // Nested subvolumes one by one: the directories that stand for them in snapshots have the time of looking.
+    for path in ["/", "/sub", "/snap"] {
+        let inside = volume.inside(path);
+        let shown = mounted.folder.join(path.trim_start_matches('/'));
+        let output = buttress(&["diff", "--one-file-system", &inside, shown.to_str().unwrap()]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{path}: {text}");
+    }
+    let same = Command::new("diff")
+        .args(["-r", source])
+        .arg(mounted.folder.join("src"))
+        .output();
+    assert!(same.unwrap().status.success());
+
+    let (code, message) = failure(&["shell", "-w", volume.path(), "-c", "mkdir /new"]);
+    assert_eq!(code, 1);
+    assert!(
+        message.contains("mounted") && message.contains(&mounted.device),
+        "{message}"
+    );
+    fs::write(mounted.folder.join("by-the-kernel"), b"x").unwrap();
+    drop(mounted);
+    volume.check();
+    assert_eq!(volume.cat("/by-the-kernel"), b"x");
+}

@@ -1,0 +1,65 @@
+//! The tour: a volume from a directory, which is left for trying things on and is clean.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "tests state what must hold"
+)]
+
+mod support;
+
+use std::fs;
+use std::process::Command;
+
+use support::{image, json};
+
+#[test]
+fn a_volume_is_made_from_a_directory_changed_checked_and_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_buttress"))
+        .args(["tour", concat!(env!("CARGO_MANIFEST_DIR"), "/src")])
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}{errors}");
+    for expected in [
+        "no error found",
+        "project",
+        "before to after",
+        "bad blocks passed over",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let made = fs::read_dir(folder.path())
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    assert!(
+        text.contains(&format!("The volume is {}.", made.display())),
+        "{text}"
+    );
+    if let Ok(checked) = Command::new("btrfs")
+        .args(["check", "--check-data-csum"])
+        .arg(&made)
+        .output()
+    {
+        assert!(
+            checked.status.success(),
+            "{}",
+            String::from_utf8_lossy(&checked.stderr)
+        );
+    }
+}
+
+#[test]
+fn a_volume_that_is_there_is_only_looked_at() {
+    let before = fs::metadata(image()).unwrap().modified().unwrap();
+    let tour = json(&["tour", image().to_str().unwrap()], "tour");
+    assert!(tour["image"].is_null());
+    let steps = tour["steps"].as_array().unwrap();
+    assert!(steps.iter().all(|step| step["ok"] == true), "{tour}");
+    assert_eq!(fs::metadata(image()).unwrap().modified().unwrap(), before);
+}
