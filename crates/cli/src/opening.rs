@@ -4,7 +4,7 @@
 //! aloud goes to stderr at once; what was read around on the way (a bad copy passed over) when the command
 //! ends, see [`crate::context::Context::report_at_end`].
 //!
-//! - [`place`]: in a session targets are paths in its volume, and nothing is opened for them.
+//! - `place`: in a session targets are paths in its volume, and nothing is opened for them.
 
 mod place;
 

@@ -1,6 +1,6 @@
 //! A session on a volume: words that look at it and change it, one a line.
 //!
-//! - [`line`]: lines to words.
+//! - [`mod@line`]: lines to words.
 //! - [`table`]: the one table of words; help comes from it, too.
 //! - [`words`]: what they do, in groups.
 //! - [`number`]: offsets and lengths as xfs_io takes them.

@@ -4,7 +4,7 @@
 //! elsewhere. Closed and opened again, the overlay is as its last flush left it, at least. In the end it is put into the
 //! base ([`apply`]) or thrown away, by deleting the side file.
 //!
-//! The side file's format is in [`side`], and for users in docs/overlay.md. Invariants:
+//! The side file's format is in `side`, and for users in docs/overlay.md. Invariants:
 //!
 //! - the base is never written to while the overlay is in use, and a base that changed since (by size or time of its last
 //!   change) is refused: the overlay's blocks would not fit it;

@@ -7,16 +7,16 @@
 //!
 //! | room | holds |
 //! |---|---|
-//! | [`table`] | which files have content that waits, and each file's lock |
-//! | [`pending`] | the content of one file that waits |
-//! | [`writing`] | writing and reading at any offset |
-//! | [`write_back`] | from memory to extents: order of the steps |
-//! | [`compressing`] | which extents are made of content, compressed on all cores |
-//! | [`placing`] | room for extents, their checksums, writing them |
-//! | [`in_place`] | content that may be overwritten where it lies |
-//! | [`items`] | file extent items: replaced, cut, split; holes |
-//! | [`truncating`], [`allocating`] | other sizes; room ahead of content, holes, zeros |
-//! | [`sharing`] | extents that several files have: reflink, dedupe, copy |
+//! | `table` | which files have content that waits, and each file's lock |
+//! | `pending` | the content of one file that waits |
+//! | `writing` | writing and reading at any offset |
+//! | `write_back` | from memory to extents: order of the steps |
+//! | `compressing` | which extents are made of content, compressed on all cores |
+//! | `placing` | room for extents, their checksums, writing them |
+//! | `in_place` | content that may be overwritten where it lies |
+//! | `items` | file extent items: replaced, cut, split; holes |
+//! | `truncating`, `allocating` | other sizes; room ahead of content, holes, zeros |
+//! | `sharing` | extents that several files have: reflink, dedupe, copy |
 //!
 //! # Locks
 //!

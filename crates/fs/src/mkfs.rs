@@ -4,10 +4,10 @@
 //! blocks and written at once.
 //!
 //! 1. [`Options`] are checked and completed ([`options`]);
-//! 2. [`chunks`] says where the first chunks lie, as mkfs.btrfs places them;
-//! 3. [`trees`] lists the items of every tree; since the extent and free-space trees describe the very blocks that hold
+//! 2. `chunks` says where the first chunks lie, as mkfs.btrfs places them;
+//! 3. `trees` lists the items of every tree; since the extent and free-space trees describe the very blocks that hold
 //!    them, the listing is repeated until it agrees with itself;
-//! 4. [`blocks`] packs items into leaves and nodes;
+//! 4. `blocks` packs items into leaves and nodes;
 //! 5. old contents are wiped, all blocks are written through the volume's own write path and flushed, then the superblocks.
 //!
 //! Deterministic: the uuids and the time come from the caller ([`Identity`]). A crash before the last step leaves devices

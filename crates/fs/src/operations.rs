@@ -12,11 +12,11 @@
 //! | [`attributes`] | mode, owner, times, flags |
 //! | [`set_xattr`], [`acl`], [`property`] | extended attributes and what some of them mean |
 //! | [`subvolumes`] | subvolumes and snapshots, as directories hold them; the label |
-//! | [`inherit`] | what a directory gives to new inodes |
+//! | `inherit` | what a directory gives to new inodes |
 //! | [`orphan`] | inodes without names: held open, or cleaned up |
 //! | `looking` | single names and inodes as they are now |
-//! | [`entries`] | the items of names |
-//! | [`inode_state`] | inodes in memory |
+//! | `entries` | the items of names |
+//! | `inode_state` | inodes in memory |
 //!
 //! # How an operation runs
 //!

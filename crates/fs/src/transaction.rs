@@ -5,16 +5,16 @@
 //!
 //! | room | holds |
 //! |---|---|
-//! | [`opening`] | what may be written and what is refused by name; loading |
-//! | [`starting`] | an edit's lock, and the promise of room |
-//! | [`running`] | the running transaction: trees, and what edits of any tree need |
-//! | [`copying`] | what copying a tree block means for references |
-//! | [`delayed_references`], [`extent_tree`] | reference counts: collected, and applied |
-//! | [`block_groups`], [`free_ranges`], [`chunks`], [`loading`] | space: what is free, where chunks come from |
-//! | [`free_space_tree`], [`checksums`] | the trees that follow the extent tree |
-//! | [`data_extents`] | extents of file data: allocated, referred to, let go |
-//! | [`settling`], [`freezing`], [`committing`] | a commit: addresses, the frozen state, the writes |
-//! | [`pins`] | freed space that must wait |
+//! | `opening` | what may be written and what is refused by name; loading |
+//! | `starting` | an edit's lock, and the promise of room |
+//! | `running` | the running transaction: trees, and what edits of any tree need |
+//! | `copying` | what copying a tree block means for references |
+//! | `delayed_references`, `extent_tree` | reference counts: collected, and applied |
+//! | `block_groups`, `free_ranges`, `chunks`, `loading` | space: what is free, where chunks come from |
+//! | `free_space_tree`, `checksums` | the trees that follow the extent tree |
+//! | `data_extents` | extents of file data: allocated, referred to, let go |
+//! | `settling`, `freezing`, `committing` | a commit: addresses, the frozen state, the writes |
+//! | `pins` | freed space that must wait |
 //!
 //! # Invariants
 //!

@@ -440,7 +440,9 @@ fn check(case: &Case, images: &[PathBuf]) -> Result<()> {
 
 /// Mounts, writes, reads back after another mount.
 fn use_it(images: &[PathBuf]) -> Result<()> {
-    let bytes: Vec<u8> = (0..3_000_000_u32).map(|number| (number / 7) as u8).collect();
+    let bytes: Vec<u8> = (0..3_000_000_u32)
+        .map(|number| (number / 7).to_le_bytes()[0])
+        .collect();
     let mount = Mount::new(images, "")?;
     std::fs::create_dir(mount.path().join("directory"))?;
     std::fs::write(mount.path().join("directory/file"), &bytes)?;

@@ -126,10 +126,8 @@ fn readers_see_whole_states_only() {
                     while !done.load(Ordering::Relaxed) || views == 0 {
                         let view = filesystem.view();
                         let count = |directory| {
-                            view.read_dir(directory)
-                                .unwrap()
-                                .map(|entry| entry.unwrap())
-                                .count()
+                            let entries: Result<Vec<_>, _> = view.read_dir(directory).unwrap().collect();
+                            entries.unwrap().len()
                         };
                         assert_eq!(count(left) + count(right), 2000);
                         views += 1;

@@ -1,7 +1,7 @@
 //! Writes of logical extents: to every copy, every stripe, and their parity.
 //!
 //! [`Volume::write`] takes a batch. Each extent is split at stripe and chunk ends; each run goes to all stripes that hold
-//! it, and for RAID5 and RAID6 the rows that the batch touches get new parity ([`rows`]). Each device is then handed all
+//! it, and for RAID5 and RAID6 the rows that the batch touches get new parity (`rows`). Each device is then handed all
 //! of its requests in one plug, so that neighbours merge, and all devices work at once. The call returns when all
 //! devices have the bytes; durable they are after a [`Volume::flush`].
 //!

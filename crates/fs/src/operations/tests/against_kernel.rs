@@ -249,7 +249,7 @@ fn change_here(filesystem: &WritableFilesystem, step: &Step) -> Result<()> {
             let location = find(filesystem, path, Follow::All)?;
             filesystem.set_flags(location, *attributes)
         }
-        other => unreachable!("{other:?} is a step of names"),
+        other => panic!("{other:?} is a step of names"),
     }
 }
 
