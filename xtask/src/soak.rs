@@ -4,7 +4,8 @@ use crate::run::{self, cargo};
 use crate::tools;
 use anyhow::{Context, Result, bail};
 
-const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N…]";
+const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
+     --cuts N]";
 
 /// What is run, and from where on.
 struct Options {
@@ -14,6 +15,10 @@ struct Options {
     histories: Option<u64>,
     /// Only the histories of these seeds.
     seeds: Option<String>,
+    /// Only the model of the writer, with so many operations.
+    operations: Option<u64>,
+    /// Only crashes, with so many cuts.
+    cuts: Option<u64>,
 }
 
 fn parse(words: &[String]) -> Result<Options> {
@@ -22,6 +27,8 @@ fn parse(words: &[String]) -> Result<Options> {
         seconds: 600,
         histories: None,
         seeds: None,
+        operations: None,
+        cuts: None,
     };
     for pair in words.chunks(2) {
         let [word, value] = pair else { bail!(USAGE) };
@@ -35,6 +42,8 @@ fn parse(words: &[String]) -> Result<Options> {
             "--seconds" => options.seconds = number()?,
             "--histories" => options.histories = Some(number()?),
             "--seeds" => options.seeds = Some(value.clone()),
+            "--operations" => options.operations = Some(number()?),
+            "--cuts" => options.cuts = Some(number()?),
             _ => bail!(USAGE),
         }
     }
@@ -42,10 +51,15 @@ fn parse(words: &[String]) -> Result<Options> {
 }
 
 /// Seeds count up from `--seed` until the seconds are over: once for random volumes, and once for random histories
-/// that are sent. With `--histories` or `--seeds` only histories, so many (within the seconds) or these.
+/// that are sent. With `--histories` or `--seeds` only histories, so many (within the seconds) or these. With
+/// `--operations` or `--cuts` the writer instead: random operations beside its model, or crashes, as many as are said,
+/// however long that takes.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let options = parse(words)?;
     tools::install_missing();
+    if options.operations.is_some() || options.cuts.is_some() {
+        return run_writer(&options);
+    }
     run::run(cargo()?.args(["build", "--release", "--quiet", "-p", "buttress-cli"]))?;
     let mut command = cargo()?;
     command.args(["test", "--release", "-p", "buttress-proof", "--test", "send"]);
@@ -66,4 +80,36 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         command.env("BUTTRESS_PROGS", folder);
     }
     run::run(&mut command)
+}
+
+/// The tests of the writer, deeper: runs of a fixed size with seeds that count up, so that every run has commits to look
+/// at, and its memory is bounded.
+fn run_writer(options: &Options) -> Result<()> {
+    if let Some(operations) = options.operations {
+        let mut command = cargo()?;
+        command
+            .args(["test", "--release", "-p", "buttress-proof", "--test", "writing"])
+            .env("BUTTRESS_WRITING_SEED", options.seed.to_string())
+            .env("BUTTRESS_WRITING_OPERATIONS", operations.to_string());
+        if let Some(folder) = tools::newer_progs()? {
+            command.env("BUTTRESS_PROGS", folder);
+        }
+        run::run(&mut command)?;
+    }
+    let Some(cuts) = options.cuts else {
+        return Ok(());
+    };
+    // Four volumes a run, so many cuts each.
+    const CUTS_A_VOLUME: u64 = 1000;
+    let runs = cuts.div_ceil(4 * CUTS_A_VOLUME);
+    for seed in (options.seed..).take(usize::try_from(runs).unwrap_or(usize::MAX)) {
+        println!("crashes: seed {seed}, {} cuts", 4 * CUTS_A_VOLUME);
+        run::run(
+            cargo()?
+                .args(["test", "--release", "-p", "buttress-proof", "--test", "crash"])
+                .env("BUTTRESS_CRASH_SEED", seed.to_string())
+                .env("BUTTRESS_CRASH_CUTS", CUTS_A_VOLUME.to_string()),
+        )?;
+    }
+    Ok(())
 }
