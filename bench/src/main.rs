@@ -11,7 +11,7 @@
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
 //!
 //! Volumes are made once and kept below `target/bench` (or `BUTTRESS_BENCH`). Ratios are those of pairs of
-//! runs that follow each other: machines drift, pairs less.
+//! runs that follow each other: machines drift, pairs less. `BUTTRESS_BENCH_ROUNDS` changes the number of pairs.
 
 mod cache;
 mod check;
@@ -25,7 +25,7 @@ mod send_simulated;
 mod sweep;
 mod write;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::process::ExitCode;
 
 /// How large the benchmarks' volumes are.
@@ -62,21 +62,36 @@ const TINY: Scale = Scale {
     draws: false,
 };
 
+/// How many pairs of runs `BUTTRESS_BENCH_ROUNDS` asks for.
+fn rounds() -> Result<Option<usize>> {
+    let Some(text) = std::env::var_os("BUTTRESS_BENCH_ROUNDS") else {
+        return Ok(None);
+    };
+    let rounds = text.to_str().and_then(|text| text.parse().ok());
+    rounds
+        .map(Some)
+        .context("BUTTRESS_BENCH_ROUNDS is a number of pairs of runs")
+}
+
 fn run() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let full = Scale {
+        rounds: rounds()?.unwrap_or(FULL.rounds),
+        ..FULL
+    };
     match words.as_slice() {
-        ["read", jobs @ ..] => read::run_all(FULL, jobs),
-        ["send", "simulated"] => send_simulated::run(FULL),
-        ["send", jobs @ ..] => send::run_all(FULL, jobs),
-        ["sweep"] => sweep::run(FULL),
-        ["write", jobs @ ..] => write::run_all(FULL, jobs),
+        ["read", jobs @ ..] => read::run_all(full, jobs),
+        ["send", "simulated"] => send_simulated::run(full),
+        ["send", jobs @ ..] => send::run_all(full, jobs),
+        ["sweep"] => sweep::run(full),
+        ["write", jobs @ ..] => write::run_all(full, jobs),
         // One of our steps, in a process of its own.
         ["write-step", scale, step, image, seconds] => {
             let scale = if *scale == TINY.name { TINY } else { FULL };
             write::our_step(scale, step, image, seconds)
         }
-        ["check"] => check::run(FULL),
+        ["check"] => check::run(full),
         ["tiny"] => {
             if let Some(reason) = buttress_oracle::tools::kernel_missing() {
                 println!("benchmarks skipped: {reason}");
