@@ -270,11 +270,11 @@ pub enum Error {
     /// A name that no entry can have.
     #[error(transparent)]
     Name(#[from] buttress_format::NameProblem),
-    /// A commit did not come to rest: a defect of this program, reported instead of going on for ever.
-    #[error("a commit was given up after {rounds} rounds; this is a defect, please report it")]
-    Unsettled {
-        /// How many rounds it had.
-        rounds: usize,
+    /// Something that this program itself keeps true does not hold: reported instead of writing what may be wrong.
+    #[error("a fault of this program: {what}; please report it")]
+    Defect {
+        /// What does not hold.
+        what: &'static str,
     },
     /// The job was cancelled by its caller.
     #[error("cancelled")]
@@ -350,7 +350,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Corrupt(_) => ErrorKind::Corrupt,
+            Self::Corrupt(_) | Self::Defect { .. } => ErrorKind::Corrupt,
             Self::Tree(error) => error.kind(),
             Self::Volume(error) => error.kind(),
             Self::Io(_) => ErrorKind::Io,
@@ -391,7 +391,7 @@ impl Error {
             Self::SnapshotOfDirty { .. } => number::EAGAIN,
             Self::Name(_) => number::EINVAL,
             Self::WritingRefused(_) | Self::WritingStopped { .. } => number::EROFS,
-            Self::Unsettled { .. } => number::EIO,
+            Self::Defect { .. } => number::EIO,
             // Lost data is an I/O error to a reader, broken metadata is not.
             Self::Corrupt(corruption) => match **corruption {
                 Corruption::DataChecksum { .. }

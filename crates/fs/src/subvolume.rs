@@ -9,10 +9,6 @@
 //! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF" and "ROOT_BACKREF".
 
 mod dropping;
-#[allow(
-    dead_code,
-    reason = "the directory entries that call this come with file operations"
-)]
 pub(crate) mod making;
 
 use crate::error::{Corruption, Error, Name, Result};

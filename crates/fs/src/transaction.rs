@@ -23,11 +23,6 @@
 //! - A dirty node has no address until the commit, so nodes that come and go within a transaction cost nothing on disk.
 //! - After a failed commit nothing is written any more: the volume says why, and reading goes on.
 
-#![allow(
-    dead_code,
-    reason = "the calls that file operations and data need are here before those are"
-)]
-
 pub(crate) mod block_groups;
 mod checksums;
 mod chunks;

@@ -106,7 +106,6 @@ impl InodeTable {
     }
 
     /// Forgets all that is known of a tree that is going to be dropped.
-    #[allow(dead_code, reason = "for the deletion of subvolumes")]
     pub(crate) fn forget_tree(&mut self, tree: TreeId) {
         self.inodes.retain(|(of, _), _| *of != tree);
         self.next_indexes.retain(|(of, _), _| *of != tree);

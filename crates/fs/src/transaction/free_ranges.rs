@@ -89,15 +89,6 @@ impl FreeRanges {
         before.saturating_sub(self.total)
     }
 
-    /// Whether all of a range is free.
-    #[cfg(test)]
-    pub(crate) fn contains(&self, start: u64, length: u64) -> bool {
-        self.by_start
-            .range(..=start)
-            .next_back()
-            .is_some_and(|(first, found)| start.saturating_add(length) <= first.saturating_add(*found))
-    }
-
     /// Takes a run whose start and length are multiples of `unit_bytes`: `wanted` bytes if there is a place for them, else
     /// as many as the largest place has, at least `least`. The first place at or after `from` is preferred.
     ///

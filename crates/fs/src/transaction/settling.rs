@@ -32,7 +32,9 @@ impl Running {
                 return Ok(());
             }
         }
-        Err(Error::Unsettled { rounds: ROUNDS_MAX })
+        Err(Error::Defect {
+            what: "a commit did not come to rest",
+        })
     }
 
     fn assign_all(&mut self) -> Result<bool> {
@@ -68,7 +70,10 @@ impl Running {
         let Self { core, trees, .. } = self;
         let references = &mut core.references;
         let mut assign = |level: u8, first_key: Key| {
-            let logical = places.next().unwrap_or(Logical::MIN);
+            // As many places were found as there are nodes; an address that is made up would be written to.
+            let logical = places.next().ok_or(Error::Defect {
+                what: "a commit found fewer places than it has tree blocks",
+            })?;
             let kind = ExtentKind::TreeBlock { level };
             let reference = Reference::TreeBlock { root: id };
             let created = Created {

@@ -10,7 +10,7 @@ use super::WritableFilesystem;
 use super::block_groups::Purpose;
 use super::running::Running;
 use crate::error::{Error, Result};
-use buttress_format::{ByteCount, Generation, Timestamp};
+use buttress_format::{ByteCount, Timestamp};
 use core::ops::{Deref, DerefMut};
 use parking_lot::MutexGuard;
 
@@ -95,11 +95,6 @@ impl DerefMut for Handle<'_> {
 }
 
 impl Handle<'_> {
-    /// The generation of the transaction that this edit belongs to.
-    pub(crate) fn generation(&self) -> Generation {
-        self.running.core.generation
-    }
-
     /// The time, by the clock that was given when the volume was opened.
     pub(crate) fn now(&self) -> Timestamp {
         self.filesystem.now()

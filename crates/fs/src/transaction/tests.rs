@@ -195,7 +195,7 @@ fn file_with_data(filesystem: &WritableFilesystem, tree: TreeId, number: u64, na
         .unwrap();
     file(&mut handle, tree, number, name, bytes as u64);
     let item = buttress_format::FileExtent {
-        generation: handle.generation(),
+        generation: handle.core.generation,
         ram_bytes: ByteCount::of(bytes),
         compression: buttress_format::Compression::None,
         other_encoding: 0,

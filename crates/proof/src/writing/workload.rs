@@ -87,9 +87,7 @@ impl Workload {
     pub fn step(&mut self, filesystem: &WritableFilesystem) -> Result<bool> {
         match self.attempt(filesystem) {
             Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::Caller && !matches!(error, Error::Unsettled { .. }) => {
-                Ok(false)
-            }
+            Err(error) if error.kind() == ErrorKind::Caller => Ok(false),
             Err(error) => Err(error).context("a random operation"),
         }
     }
