@@ -1,36 +1,28 @@
-//! Aligned buffers that reads fill, and the pool that keeps their memory warm.
+//! Aligned buffers that reads fill.
 //!
 //! O_DIRECT wants memory aligned to the device's sector; every buffer is aligned to [`ALIGNMENT_BYTES`], which
 //! serves all of them. Memory from the system arrives as untouched pages, and touching one costs about as much
-//! as copying it: so a dropped buffer's memory goes back to a process-wide pool, and a sequential reader runs in
-//! the same few megabytes for as long as it reads.
+//! as copying it: so a dropped buffer's memory is kept for the next one, and a sequential reader runs in
+//! the same few megabytes for as long as it reads. [`pool`] keeps large blocks, [`slabs`] the small ones.
 //!
-//! Invariants:
-//! - a buffer's memory is always initialised: zeroed when it comes from the system, and since then only
-//!   written to. A buffer taken from the pool holds bytes of an earlier read until it is filled; a
-//!   [`Buffer`] only leaves this crate when a read has filled all of it, or through [`Buffer::zeroed`];
-//! - the pool never holds more than [`POOL_BYTES`], and no block larger than [`POOLED_BLOCK_BYTES`].
+//! Invariant: a buffer's memory is always initialised: zeroed when it comes from the system, and since then only
+//! written to. A buffer may hold bytes of an earlier read until it is filled; a [`Buffer`] only leaves this crate
+//! when a read has filled all of it, or through [`Buffer::zeroed`].
 //!
-//! This is one of the two places of the crate with `unsafe` (the other is the io_uring engine): the allocation
-//! itself, and seeing it as a slice.
+//! This and its parts are one of the two places of the crate with `unsafe` (the other is the io_uring engine): the
+//! allocation itself, and seeing it as a slice.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::collections::BTreeMap;
+mod pool;
+mod slabs;
+
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 
 /// Every buffer's address is a multiple of this.
 pub const ALIGNMENT_BYTES: usize = 4096;
-
-/// The pool's budget: idle memory beyond it goes back to the system.
-pub(crate) const POOL_BYTES: usize = 16 << 20;
-
-/// Larger blocks are never pooled.
-pub(crate) const POOLED_BLOCK_BYTES: usize = 4 << 20;
 
 /// An owned run of bytes whose address is a multiple of [`ALIGNMENT_BYTES`].
 ///
@@ -60,7 +52,7 @@ impl Buffer {
         }
         let capacity = length.checked_next_multiple_of(ALIGNMENT_BYTES).unwrap_or(length);
         Self {
-            block: Some(POOL.take(capacity).unwrap_or_else(|| Block::allocate(capacity))),
+            block: Some(Block::of(capacity)),
             length,
         }
     }
@@ -131,16 +123,25 @@ impl fmt::Debug for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            POOL.put(block);
+            block.release();
         }
     }
 }
 
-/// One allocation. Invariant: `start` comes from the global allocator with `layout(capacity)`, is owned by this
-/// value alone, and all `capacity` bytes are initialised.
+/// Memory of one buffer. Invariant: `start` points to `capacity` initialised bytes that this value alone owns.
 struct Block {
     start: NonNull<u8>,
     capacity: usize,
+    home: Home,
+}
+
+/// Where a block's memory belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Home {
+    /// An allocation of its own.
+    Own,
+    /// A place in a slab.
+    Slab(slabs::Place),
 }
 
 // SAFETY: a `Block` owns its memory exclusively, as a `Vec<u8>` does; nothing in it is tied to a thread.
@@ -150,102 +151,20 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    fn layout(capacity: usize) -> Option<Layout> {
-        Layout::from_size_align(capacity, ALIGNMENT_BYTES).ok()
-    }
-
-    fn allocate(capacity: usize) -> Self {
-        let Some(layout) = Self::layout(capacity) else {
-            // More than `isize::MAX` bytes: what `Vec` treats as running out of memory.
-            handle_alloc_error(Layout::new::<u8>())
-        };
-        // SAFETY: `capacity` is not zero (`Buffer::uncleared` handles that case), so the layout has a size.
-        let start = unsafe { alloc_zeroed(layout) };
-        match NonNull::new(start) {
-            Some(start) => Self { start, capacity },
-            None => handle_alloc_error(layout),
+    /// A block of at least `capacity` bytes; `capacity` is not zero.
+    fn of(capacity: usize) -> Self {
+        match slabs::class_of(capacity) {
+            Some(class) => class.take(),
+            None => pool::take(capacity),
         }
     }
-}
 
-impl Drop for Block {
-    fn drop(&mut self) {
-        if let Some(layout) = Self::layout(self.capacity) {
-            // SAFETY: `start` was allocated in `allocate` with this very layout and is freed only here.
-            unsafe { dealloc(self.start.as_ptr(), layout) }
+    /// Gives the memory back for the next buffer.
+    fn release(self) {
+        match self.home {
+            Home::Own => pool::put(self),
+            Home::Slab(place) => slabs::put(self.capacity, place),
         }
-    }
-}
-
-/// Idle blocks by capacity. Sizes repeat (a node, a stripe, a request), so exact fits are found.
-struct Pool {
-    idle: Mutex<Idle>,
-}
-
-struct Idle {
-    blocks: BTreeMap<usize, Vec<Block>>,
-    bytes: usize,
-}
-
-static POOL: Pool = Pool {
-    idle: Mutex::new(Idle {
-        blocks: BTreeMap::new(),
-        bytes: 0,
-    }),
-};
-
-impl Pool {
-    fn take(&self, capacity: usize) -> Option<Block> {
-        if capacity > POOLED_BLOCK_BYTES {
-            return None;
-        }
-        let mut idle = self.idle.lock();
-        let block = idle.blocks.get_mut(&capacity)?.pop()?;
-        idle.bytes = idle.bytes.saturating_sub(capacity);
-        Some(block)
-    }
-
-    fn put(&self, block: Block) {
-        let capacity = block.capacity;
-        if capacity > POOLED_BLOCK_BYTES {
-            return;
-        }
-        let mut idle = self.idle.lock();
-        let bytes = idle.bytes.saturating_add(capacity);
-        if bytes <= POOL_BYTES {
-            idle.bytes = bytes;
-            idle.blocks.entry(capacity).or_default().push(block);
-        } else if let Some(other) = idle.other_size_than(capacity) {
-            // The budget is full of sizes that were wanted earlier: one of those makes place, so that a
-            // change of request size does not leave the pool useless.
-            idle.bytes = idle.bytes.saturating_sub(other.capacity);
-            let bytes = idle.bytes.saturating_add(capacity);
-            if bytes <= POOL_BYTES {
-                idle.bytes = bytes;
-                idle.blocks.entry(capacity).or_default().push(block);
-            }
-            drop(idle);
-            drop(other);
-        } else {
-            // Unlock first: giving memory back to the system takes time.
-            drop(idle);
-            drop(block);
-        }
-    }
-}
-
-impl Idle {
-    fn other_size_than(&mut self, capacity: usize) -> Option<Block> {
-        let size = *self
-            .blocks
-            .iter()
-            .find(|(size, blocks)| **size != capacity && !blocks.is_empty())?
-            .0;
-        let block = self.blocks.get_mut(&size)?.pop();
-        if self.blocks.get(&size).is_some_and(Vec::is_empty) {
-            self.blocks.remove(&size);
-        }
-        block
     }
 }
 
@@ -291,17 +210,5 @@ mod tests {
         assert_eq!(&buffer[..], [1, 2, 3, 4]);
         buffer.truncate(2);
         assert_eq!(&buffer[..], [1, 2]);
-    }
-
-    #[test]
-    fn the_pool_stays_within_its_budget() {
-        let buffers: Vec<Buffer> = (0..40).map(|_| Buffer::uncleared(1 << 20)).collect();
-        drop(buffers);
-        let small: Vec<Buffer> = (0..100).map(|_| Buffer::uncleared(16 << 10)).collect();
-        drop(small);
-        let idle = POOL.idle.lock();
-        let held: usize = idle.blocks.iter().map(|(size, blocks)| size * blocks.len()).sum();
-        assert_eq!(held, idle.bytes);
-        assert!(held <= POOL_BYTES, "{held}");
     }
 }

@@ -1,0 +1,164 @@
+//! Large blocks of memory between two uses.
+//!
+//! Each block is an allocation of its own, and an idle one is given out again to who wants exactly its size: sizes
+//! repeat (a stripe, a request). The pool never holds more than [`POOL_BYTES`], and no block larger than
+//! [`POOLED_BLOCK_BYTES`].
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+
+use parking_lot::Mutex;
+
+use super::{ALIGNMENT_BYTES, Block, Home};
+
+/// The pool's budget: idle memory beyond it goes back to the system.
+const POOL_BYTES: usize = 16 << 20;
+
+/// Larger blocks are never pooled.
+const POOLED_BLOCK_BYTES: usize = 4 << 20;
+
+/// Idle memory, by size.
+#[derive(Default)]
+struct Idle {
+    allocations: BTreeMap<usize, Vec<Allocation>>,
+    bytes: usize,
+}
+
+static IDLE: Mutex<Idle> = Mutex::new(Idle {
+    allocations: BTreeMap::new(),
+    bytes: 0,
+});
+
+/// A block of `capacity` bytes, not zero.
+pub(super) fn take(capacity: usize) -> Block {
+    let idle = IDLE.lock().take(capacity);
+    idle.unwrap_or_else(|| Allocation::new(capacity)).into_block()
+}
+
+/// Takes back what [`take`] gave.
+pub(super) fn put(block: Block) {
+    let allocation = Allocation::from_block(&block);
+    // What does not stay is let go after the lock: giving memory back to the system takes time.
+    let surplus = IDLE.lock().put(allocation);
+    drop(surplus);
+}
+
+impl Idle {
+    fn take(&mut self, capacity: usize) -> Option<Allocation> {
+        let allocation = self.allocations.get_mut(&capacity)?.pop()?;
+        self.bytes = self.bytes.saturating_sub(capacity);
+        Some(allocation)
+    }
+
+    /// Keeps an allocation where the budget has room for it, also instead of one of another size: that was wanted
+    /// earlier, and a change of request size would leave the pool useless. Gives back what is not kept.
+    fn put(&mut self, allocation: Allocation) -> [Option<Allocation>; 2] {
+        let capacity = allocation.capacity;
+        if capacity > POOLED_BLOCK_BYTES {
+            return [Some(allocation), None];
+        }
+        let mut other = None;
+        if self.bytes.saturating_add(capacity) > POOL_BYTES {
+            other = self.take_other_size_than(capacity);
+        }
+        if self.bytes.saturating_add(capacity) > POOL_BYTES {
+            return [Some(allocation), other];
+        }
+        self.bytes = self.bytes.saturating_add(capacity);
+        self.allocations.entry(capacity).or_default().push(allocation);
+        [other, None]
+    }
+
+    fn take_other_size_than(&mut self, capacity: usize) -> Option<Allocation> {
+        let mut others = self
+            .allocations
+            .iter()
+            .filter(|(size, idle)| **size != capacity && !idle.is_empty());
+        let size = *others.next()?.0;
+        let other = self.take(size);
+        if self.allocations.get(&size).is_some_and(Vec::is_empty) {
+            self.allocations.remove(&size);
+        }
+        other
+    }
+}
+
+/// Memory from the global allocator. Invariant: `start` was allocated with `layout(capacity)`, is owned by this value
+/// alone, and all `capacity` bytes are initialised.
+struct Allocation {
+    start: NonNull<u8>,
+    capacity: usize,
+}
+
+// SAFETY: the memory is owned exclusively, as a `Vec<u8>`'s is, and cannot be reached through `&Allocation`.
+unsafe impl Send for Allocation {}
+
+impl Allocation {
+    fn layout(capacity: usize) -> Option<Layout> {
+        Layout::from_size_align(capacity, ALIGNMENT_BYTES).ok()
+    }
+
+    /// Zeroed memory; `capacity` is not zero.
+    fn new(capacity: usize) -> Self {
+        let Some(layout) = Self::layout(capacity).filter(|layout| layout.size() > 0) else {
+            // More than `isize::MAX` bytes: what `Vec` treats as running out of memory.
+            handle_alloc_error(Layout::new::<u8>())
+        };
+        // SAFETY: the layout's size was just seen not to be zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        match NonNull::new(start) {
+            Some(start) => Self { start, capacity },
+            None => handle_alloc_error(layout),
+        }
+    }
+
+    fn into_block(self) -> Block {
+        let this = std::mem::ManuallyDrop::new(self);
+        Block {
+            start: this.start,
+            capacity: this.capacity,
+            home: Home::Own,
+        }
+    }
+
+    /// The allocation of a block that is an allocation of its own. Blocks do not free their memory, so it has one owner.
+    fn from_block(block: &Block) -> Self {
+        Self {
+            start: block.start,
+            capacity: block.capacity,
+        }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if let Some(layout) = Self::layout(self.capacity) {
+            // SAFETY: `start` was allocated in `new` with this very layout and is freed only here.
+            unsafe { dealloc(self.start.as_ptr(), layout) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Buffer;
+    use super::*;
+
+    #[test]
+    fn the_pool_stays_within_its_budget() {
+        let buffers: Vec<Buffer> = (0..40).map(|_| Buffer::uncleared(1 << 20)).collect();
+        drop(buffers);
+        let small: Vec<Buffer> = (0..100).map(|_| Buffer::uncleared(128 << 10)).collect();
+        drop(small);
+        let idle = IDLE.lock();
+        let held: usize = idle
+            .allocations
+            .iter()
+            .map(|(size, idle)| size * idle.len())
+            .sum();
+        assert_eq!(held, idle.bytes);
+        assert!(held <= POOL_BYTES, "{held}");
+        drop(idle);
+    }
+}

@@ -1,0 +1,296 @@
+//! Small blocks of memory, side by side in slabs.
+//!
+//! A cache holds tens of thousands of tree blocks, filled by many threads and let go in any order. As allocations of
+//! their own, each aligned, they would leave gaps of almost a page between them, in as many arenas as there are
+//! threads: half as much again as the cache may have. So blocks of up to [`BLOCK_BYTES_MAX`] are places of equal size
+//! in slabs of [`SLAB_BYTES`]: one class for each power of two, shared by all threads. A slab that is used nowhere goes
+//! back to the system, but for a few ([`IDLE_SLABS_MAX`]) whose memory stays warm.
+//!
+//! Slabs come from the system itself: a global allocator would clear them at once, page by page, and might keep what is
+//! given back.
+//!
+//! Invariant: a place is either in its slab's list of free places or owned by exactly one [`Block`].
+
+use std::alloc::{Layout, handle_alloc_error};
+use std::ptr::NonNull;
+
+use parking_lot::Mutex;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::{ALIGNMENT_BYTES, Block, Home};
+
+/// The largest block that lies in a slab: that of the largest tree block.
+const BLOCK_BYTES_MAX: usize = 64 << 10;
+
+/// The size of a slab.
+const SLAB_BYTES: usize = 1 << 20;
+
+/// How many slabs of a class are kept although nothing in them is used.
+const IDLE_SLABS_MAX: usize = 8;
+
+/// A place in a slab of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    slab: usize,
+    slot: usize,
+}
+
+/// All slabs with blocks of one size.
+pub(super) struct Class {
+    block_bytes: usize,
+    slabs: Mutex<Slabs>,
+}
+
+#[derive(Default)]
+struct Slabs {
+    /// By number; `None` where one was given back.
+    slabs: Vec<Option<Slab>>,
+    /// The numbers of slabs with free places, each once.
+    with_room: Vec<usize>,
+    /// The numbers that a new slab can have.
+    vacant: Vec<usize>,
+    /// How many slabs are free altogether.
+    idle: usize,
+}
+
+struct Slab {
+    memory: Mapping,
+    /// The free places.
+    free: Vec<usize>,
+}
+
+/// Pages of this process, [`SLAB_BYTES`] of them. Invariant: the mapping is owned by this value alone.
+struct Mapping {
+    start: NonNull<u8>,
+}
+
+// SAFETY: the pages are owned exclusively, and cannot be reached through `&Mapping`.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// Zero pages, which take up memory when they are first written to.
+    fn new() -> Self {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: no address is asked for, so nothing that is mapped is replaced.
+        let start =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), SLAB_BYTES, protection, MapFlags::PRIVATE) };
+        match start.ok().and_then(|start| NonNull::new(start.cast())) {
+            Some(start) => Self { start },
+            None => handle_alloc_error(Layout::new::<[u8; SLAB_BYTES]>()),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length, unmapped only here; a slab is dropped when all its places are free.
+        // It cannot fail for a mapping that exists, and there is nothing to be done if it does.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), SLAB_BYTES) };
+    }
+}
+
+const fn class(block_bytes: usize) -> Class {
+    Class {
+        block_bytes,
+        slabs: Mutex::new(Slabs {
+            slabs: Vec::new(),
+            with_room: Vec::new(),
+            vacant: Vec::new(),
+            idle: 0,
+        }),
+    }
+}
+
+static CLASSES: [Class; 5] = [
+    class(ALIGNMENT_BYTES),
+    class(8 << 10),
+    class(16 << 10),
+    class(32 << 10),
+    class(BLOCK_BYTES_MAX),
+];
+
+/// The class of blocks of at least `capacity` bytes, where they are small enough for one.
+pub(super) fn class_of(capacity: usize) -> Option<&'static Class> {
+    CLASSES.iter().find(|class| class.block_bytes >= capacity)
+}
+
+/// Takes back a block of `block_bytes` whose home is `place`.
+pub(super) fn put(block_bytes: usize, place: Place) {
+    let surplus = class_of(block_bytes).and_then(|class| class.slabs.lock().put(place, class.slots()));
+    // After the lock: giving memory back to the system takes time.
+    drop(surplus);
+}
+
+impl Class {
+    fn slots(&self) -> usize {
+        SLAB_BYTES.checked_div(self.block_bytes).unwrap_or(1)
+    }
+
+    /// A block whose memory is initialised, with whatever it held before.
+    pub(super) fn take(&self) -> Block {
+        let mut slabs = self.slabs.lock();
+        loop {
+            if let Some((slab, slot)) = slabs.take(self.slots()) {
+                let start = slab.memory.start;
+                let offset_bytes = slot.slot.saturating_mul(self.block_bytes);
+                return Block {
+                    // SAFETY: a slot is smaller than `slots()`, so all of it lies inside the slab's mapping of
+                    // `SLAB_BYTES`; it was in the list of free places, so nobody else owns it.
+                    start: unsafe { start.add(offset_bytes) },
+                    capacity: self.block_bytes,
+                    home: Home::Slab(slot),
+                };
+            }
+            slabs.add(self.slots());
+        }
+    }
+}
+
+impl Slabs {
+    /// Takes a free place out of the slab that was used last: so older ones become free.
+    fn take(&mut self, slots: usize) -> Option<(&Slab, Place)> {
+        let number = *self.with_room.last()?;
+        let slab = self.slabs.get_mut(number)?.as_mut()?;
+        if slab.free.len() == slots {
+            self.idle = self.idle.saturating_sub(1);
+        }
+        let slot = slab.free.pop()?;
+        if slab.free.is_empty() {
+            self.with_room.pop();
+        }
+        Some((slab, Place { slab: number, slot }))
+    }
+
+    /// Adds a slab whose places are all free.
+    fn add(&mut self, slots: usize) {
+        let slab = Slab {
+            memory: Mapping::new(),
+            free: (0..slots).rev().collect(),
+        };
+        let number = self.vacant.pop().unwrap_or(self.slabs.len());
+        match self.slabs.get_mut(number) {
+            Some(vacant) => *vacant = Some(slab),
+            None => self.slabs.push(Some(slab)),
+        }
+        self.with_room.push(number);
+        self.idle = self.idle.saturating_add(1);
+    }
+
+    /// Takes a place back; gives out the slab when it is free and there are enough of those.
+    fn put(&mut self, place: Place, slots: usize) -> Option<Slab> {
+        let entry = self.slabs.get_mut(place.slab)?;
+        let slab = entry.as_mut()?;
+        slab.free.push(place.slot);
+        if slab.free.len() == 1 {
+            self.with_room.push(place.slab);
+        }
+        if slab.free.len() < slots {
+            return None;
+        }
+        if self.idle < IDLE_SLABS_MAX {
+            self.idle = self.idle.saturating_add(1);
+            return None;
+        }
+        self.with_room.retain(|number| *number != place.slab);
+        self.vacant.push(place.slab);
+        entry.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Buffer, Home};
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Every free place is listed once, every slab with room is listed once, and the counts are right.
+    fn assert_sound(slabs: &Slabs, slots: usize) {
+        let with_room: BTreeSet<usize> = slabs.with_room.iter().copied().collect();
+        assert_eq!(with_room.len(), slabs.with_room.len());
+        let mut idle = 0;
+        for (number, slab) in slabs.slabs.iter().enumerate() {
+            let Some(slab) = slab else {
+                assert!(slabs.vacant.contains(&number));
+                continue;
+            };
+            let free: BTreeSet<usize> = slab.free.iter().copied().collect();
+            assert_eq!(free.len(), slab.free.len());
+            assert_eq!(with_room.contains(&number), !free.is_empty());
+            idle += usize::from(free.len() == slots);
+        }
+        assert_eq!(idle, slabs.idle);
+        assert!(idle <= IDLE_SLABS_MAX);
+    }
+
+    #[test]
+    fn blocks_in_use_never_overlap_and_free_slabs_go_back() {
+        // A class of its own, so that other tests' buffers do not come between.
+        static CLASS: Class = class(16 << 10);
+        let slots = CLASS.slots();
+        let mut held: Vec<Block> = Vec::new();
+        let mut state = 1_u64;
+        for round in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let grows = round < 8_000 || (round < 12_000 && state >> 63 == 0);
+            if grows || held.is_empty() {
+                held.push(CLASS.take());
+            } else {
+                let block = held.swap_remove((state >> 33) as usize % held.len());
+                let Home::Slab(place) = block.home else {
+                    panic!("a small block lies in a slab");
+                };
+                drop(CLASS.slabs.lock().put(place, slots));
+            }
+            if round % 1000 == 0 {
+                assert_sound(&CLASS.slabs.lock(), slots);
+                let starts: BTreeSet<usize> = held.iter().map(|block| block.start.addr().get()).collect();
+                let mut ends = 0;
+                for start in starts.iter().copied() {
+                    assert!(start >= ends && start % ALIGNMENT_BYTES == 0);
+                    ends = start + (16 << 10);
+                }
+                assert_eq!(starts.len(), held.len());
+            }
+        }
+        for block in held.drain(..) {
+            if let Home::Slab(place) = block.home {
+                drop(CLASS.slabs.lock().put(place, slots));
+            }
+        }
+        let slabs = CLASS.slabs.lock();
+        assert_sound(&slabs, slots);
+        assert_eq!(slabs.slabs.iter().flatten().count(), IDLE_SLABS_MAX);
+        drop(slabs);
+    }
+
+    #[test]
+    fn every_small_size_has_the_smallest_class_that_holds_it() {
+        for (capacity, expected) in [
+            (1, 4096),
+            (4096, 4096),
+            (4097, 8192),
+            (12_288, 16_384),
+            (65_536, 65_536),
+        ] {
+            assert_eq!(class_of(capacity).map(|class| class.block_bytes), Some(expected));
+        }
+        assert!(class_of(65_537).is_none());
+    }
+
+    #[test]
+    fn threads_that_give_back_what_others_took_share_the_memory() {
+        let (sender, receiver) = std::sync::mpsc::channel::<Buffer>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for number in 0..2000_u32 {
+                    let mut buffer = Buffer::uncleared(4096);
+                    buffer.fill(number as u8);
+                    sender.send(buffer).unwrap();
+                }
+            });
+            for (number, buffer) in receiver.into_iter().enumerate() {
+                assert!(buffer.iter().all(|byte| *byte == number as u8));
+            }
+        });
+    }
+}
