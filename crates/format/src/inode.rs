@@ -168,6 +168,29 @@ pub struct InodeItem {
 }
 
 impl InodeItem {
+    /// An inode with nothing in it, no name and no type, all of whose times are `time`: what others are made from.
+    #[must_use]
+    pub const fn empty(time: Timestamp) -> Self {
+        Self {
+            generation: Generation::MIN,
+            transid: Generation::MIN,
+            size: ByteCount::ZERO,
+            nbytes: ByteCount::ZERO,
+            block_group: 0,
+            nlink: 0,
+            uid: 0,
+            gid: 0,
+            mode: 0,
+            rdev: 0,
+            flags: InodeFlags::empty(),
+            sequence: 0,
+            atime: time,
+            ctime: time,
+            mtime: time,
+            otime: time,
+        }
+    }
+
     /// Checks an `INODE_ITEM`: its key (object id of an inode, offset 0), size, type bits of the mode, links of
     /// directories, flags, and that the file size fits a signed 64-bit number.
     ///

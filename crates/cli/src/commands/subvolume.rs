@@ -10,6 +10,8 @@ pub mod show;
 pub mod snapshot;
 
 use anyhow::{Context as _, Result};
+use buttress_format::SubvolumeId;
+use buttress_fs::Follow;
 
 use crate::context::Context;
 use crate::exit::Advice;
@@ -34,6 +36,18 @@ pub(crate) const TOP_LEVEL_NAME: &str = "<FS_TREE>";
 /// A uuid as text, or `-`.
 pub(crate) fn uuid_or_dash(uuid: Option<uuid::Uuid>) -> String {
     uuid.map_or_else(|| "-".to_owned(), |uuid| uuid.hyphenated().to_string())
+}
+
+/// The subvolume whose root a path leads to.
+fn subvolume_at(volume: &Writing, target: &Target, follow: Follow) -> Result<SubvolumeId> {
+    let location = volume
+        .resolve(&target.path, follow)
+        .with_context(|| target.display())?;
+    if !location.is_subvolume_root() {
+        return Err(anyhow::anyhow!("{} is not a subvolume", target.display()))
+            .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
+    }
+    Ok(location.subvolume)
 }
 
 /// Opens the volume of targets for writing: they must name one image.

@@ -69,7 +69,7 @@ impl Running {
             ctime: new.now,
             mtime: new.now,
             otime: new.now,
-            ..EMPTY_INODE
+            ..InodeItem::empty(NO_TIME)
         };
         self.insert(id.tree(), &InodeItem::key(root), &directory.to_bytes())?;
         let key = Key::new(root.object_id(), ItemType::INODE_REF, root.get());
@@ -234,26 +234,6 @@ impl Running {
     }
 }
 
-/// An inode item without anything.
-const EMPTY_INODE: InodeItem = InodeItem {
-    generation: Generation::MIN,
-    transid: Generation::MIN,
-    size: ByteCount::ZERO,
-    nbytes: ByteCount::ZERO,
-    block_group: 0,
-    nlink: 0,
-    uid: 0,
-    gid: 0,
-    mode: 0,
-    rdev: 0,
-    flags: InodeFlags::empty(),
-    sequence: 0,
-    atime: NO_TIME,
-    ctime: NO_TIME,
-    mtime: NO_TIME,
-    otime: NO_TIME,
-};
-
 const NO_TIME: Timestamp = Timestamp {
     seconds: 0,
     nanoseconds: 0,
@@ -295,7 +275,7 @@ fn new_root_item(new: &NewSubvolume, generation: Generation, node_bytes: ByteCou
             nlink: 1,
             mode: DIRECTORY_MODE,
             flags: InodeFlags::from_bits_retain(ROOT_ITEM_INODE_FLAGS),
-            ..EMPTY_INODE
+            ..InodeItem::empty(NO_TIME)
         },
         generation,
         root_directory: InodeNumber::ROOT_DIRECTORY,

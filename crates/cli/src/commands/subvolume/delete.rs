@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
+use crate::exit::Outcome;
 use crate::table::Subcommand;
 use crate::target::Target;
 
@@ -41,16 +41,7 @@ impl Subcommand for Delete {
         for target in &targets {
             let id = match self.id.or(context.globals().subvolume_id) {
                 Some(id) => SubvolumeId::new(id),
-                None => {
-                    let location = volume
-                        .resolve(&target.path, Follow::NotLast)
-                        .with_context(|| target.display())?;
-                    if !location.is_subvolume_root() {
-                        return Err(anyhow::anyhow!("{} is not a subvolume", target.display()))
-                            .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
-                    }
-                    location.subvolume
-                }
+                None => super::subvolume_at(&volume, target, Follow::NotLast)?,
             };
             volume
                 .filesystem

@@ -8,7 +8,7 @@ use buttress_fs::Follow;
 use clap::Args;
 
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
+use crate::exit::Outcome;
 use crate::table::Subcommand;
 use crate::target::Target;
 
@@ -45,16 +45,7 @@ impl Subcommand for SetDefault {
         let volume = context.open_for_writing(&target.image)?;
         let id = match id {
             Some(id) => id,
-            None => {
-                let location = volume
-                    .resolve(&target.path, Follow::All)
-                    .with_context(|| target.display())?;
-                if !location.is_subvolume_root() {
-                    return Err(anyhow::anyhow!("{} is not a subvolume", target.display()))
-                        .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
-                }
-                location.subvolume
-            }
+            None => super::subvolume_at(&volume, &target, Follow::All)?,
         };
         volume
             .filesystem

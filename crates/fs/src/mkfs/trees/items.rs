@@ -102,7 +102,7 @@ impl Plan {
             } else {
                 InodeFlags::empty()
             },
-            ..empty_inode(Timestamp::default())
+            ..InodeItem::empty(Timestamp::default())
         };
         RootItem {
             inode,
@@ -143,7 +143,7 @@ impl Plan {
             nbytes: ByteCount::new(u64::from(self.settings.node_bytes)),
             nlink: 1,
             mode: DIRECTORY_MODE,
-            ..empty_inode(self.identity.time)
+            ..InodeItem::empty(self.identity.time)
         }
     }
 
@@ -274,27 +274,6 @@ fn directory(inode: InodeNumber, item: &InodeItem) -> Result<Vec<Item>, Error> {
         (InodeItem::key(inode), item.to_bytes().to_vec()),
         (InodeRefs::key(inode, inode), name),
     ])
-}
-
-fn empty_inode(time: Timestamp) -> InodeItem {
-    InodeItem {
-        generation: Generation::MIN,
-        transid: Generation::MIN,
-        size: ByteCount::ZERO,
-        nbytes: ByteCount::ZERO,
-        block_group: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        mode: 0,
-        rdev: 0,
-        flags: InodeFlags::empty(),
-        sequence: 0,
-        atime: time,
-        ctime: time,
-        mtime: time,
-        otime: time,
-    }
 }
 
 /// The names that are written are ones that directories can have.
