@@ -11,6 +11,9 @@ const BAR_WIDTH: f64 = 34.0;
 const GROUP_GAP: f64 = 30.0;
 const LEFT: f64 = 20.0;
 const TOP: f64 = 70.0;
+const ROW_HEIGHT: f64 = 16.0;
+const ROW_GAP: f64 = 14.0;
+const ROW_WIDTH: f64 = 560.0;
 
 /// A group of bars: its label, and a value (or none) for each series.
 pub(crate) struct Group {
@@ -26,21 +29,7 @@ pub(crate) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -
     let all = groups.iter().flat_map(|group| group.values.iter().flatten());
     let largest = all.fold(f64::MIN_POSITIVE, |largest, value| largest.max(*value));
     let mut svg = String::new();
-    let _ = writeln!(
-        svg,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
-         font-family=\"sans-serif\" font-size=\"12\" fill=\"#808080\">"
-    );
-    text(&mut svg, LEFT, 20.0, "start", &format!("{title} ({unit})"));
-    for (number, name) in series.iter().enumerate() {
-        let x = LEFT + number as f64 * (width - 2.0 * LEFT) / series.len() as f64;
-        let colour = COLOURS[number % COLOURS.len()];
-        let _ = writeln!(
-            svg,
-            "<rect x=\"{x}\" y=\"32\" width=\"10\" height=\"10\" fill=\"{colour}\"/>"
-        );
-        text(&mut svg, x + 14.0, 42.0, "start", name);
-    }
+    head(&mut svg, width, height, &format!("{title} ({unit})"), series);
     for (place, group) in groups.iter().enumerate() {
         let left = LEFT + place as f64 * group_width;
         for (number, value) in group.values.iter().enumerate() {
@@ -59,6 +48,55 @@ pub(crate) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -
     }
     svg.push_str("</svg>\n");
     svg
+}
+
+/// The same chart with its bars lying down, each group below its label: for labels that are sentences.
+pub(crate) fn rows(title: &str, unit: &str, series: &[&str], groups: &[Group]) -> String {
+    let group_height = ROW_HEIGHT * (series.len() + 1) as f64 + ROW_GAP;
+    let height = TOP + group_height * groups.len() as f64;
+    let width = LEFT * 2.0 + ROW_WIDTH + 60.0;
+    let all = groups.iter().flat_map(|group| group.values.iter().flatten());
+    let largest = all.fold(f64::MIN_POSITIVE, |largest, value| largest.max(*value));
+    let mut svg = String::new();
+    head(&mut svg, width, height, &format!("{title} ({unit})"), series);
+    for (place, group) in groups.iter().enumerate() {
+        let top = TOP + place as f64 * group_height;
+        text(&mut svg, LEFT, top, "start", &group.label);
+        for (number, value) in group.values.iter().enumerate() {
+            let Some(value) = value else { continue };
+            let (bar, y) = (
+                ROW_WIDTH * value / largest,
+                top + 6.0 + number as f64 * ROW_HEIGHT,
+            );
+            let (colour, high) = (COLOURS[number % COLOURS.len()], ROW_HEIGHT - 3.0);
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{LEFT:.1}\" y=\"{y:.1}\" width=\"{bar:.1}\" height=\"{high}\" fill=\"{colour}\"/>"
+            );
+            text(&mut svg, LEFT + bar + 6.0, y + 11.0, "start", &short(*value));
+        }
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// The beginning of a chart: its title, and what the colours mean.
+fn head(svg: &mut String, width: f64, height: f64, title: &str, series: &[&str]) {
+    let _ = writeln!(
+        svg,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+         font-family=\"sans-serif\" font-size=\"12\" fill=\"#808080\">"
+    );
+    text(svg, LEFT, 20.0, "start", title);
+    for (number, name) in series.iter().enumerate() {
+        let x = LEFT + number as f64 * (width - 2.0 * LEFT) / series.len() as f64;
+        let colour = COLOURS[number % COLOURS.len()];
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{x}\" y=\"32\" width=\"10\" height=\"10\" fill=\"{colour}\"/>"
+        );
+        text(svg, x + 14.0, 42.0, "start", name);
+    }
 }
 
 fn text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
@@ -81,6 +119,20 @@ fn short(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_are_as_long_as_their_values() {
+        let groups = [Group {
+            label: "full send, cold".to_owned(),
+            values: vec![Some(1.0), Some(4.0)],
+        }];
+        let svg = rows("title", "seconds", &["one", "two"], &groups);
+        assert!(
+            svg.contains("width=\"140.0\"") && svg.contains("width=\"560.0\""),
+            "{svg}"
+        );
+        assert!(svg.contains("full send, cold"));
+    }
 
     #[test]
     fn the_largest_value_has_the_highest_bar_and_words_are_escaped() {

@@ -56,6 +56,23 @@ pub(crate) fn pairs(
     theirs: Theirs<'_>,
 ) -> Result<(u64, u64)> {
     let mut written = (0, 0);
+    for pairs in measured(scale, job, image, goals, ours, theirs)? {
+        let last = |runs: &[Run]| runs.last().map_or(0, |run| run.output_bytes);
+        written = (last(&pairs.ours), last(&pairs.theirs));
+    }
+    Ok(written)
+}
+
+/// The pairs themselves, cold and warm, each printed as a row when it is done.
+pub(crate) fn measured(
+    scale: Scale,
+    job: &str,
+    image: &Path,
+    goals: [f64; 2],
+    ours: Ours<'_>,
+    theirs: Theirs<'_>,
+) -> Result<Vec<Pairs>> {
+    let mut all = Vec::new();
     for (cache, goal) in Cache::BOTH.into_iter().zip(goals) {
         let mut pairs = Pairs {
             job: job.to_owned(),
@@ -66,14 +83,13 @@ pub(crate) fn pairs(
         };
         for _ in 0..scale.rounds {
             cache.prepare(image)?;
-            let (our_run, their_run) = (run(&mut ours()?)?, mounted(image, cache, theirs)?);
-            written = (our_run.output_bytes, their_run.output_bytes);
-            pairs.ours.push(our_run);
-            pairs.theirs.push(their_run);
+            pairs.ours.push(run(&mut ours()?)?);
+            pairs.theirs.push(mounted(image, cache, theirs)?);
         }
         println!("{}", pairs.row());
+        all.push(pairs);
     }
-    Ok(written)
+    Ok(all)
 }
 
 fn mounted(image: &Path, cache: Cache, theirs: Theirs<'_>) -> Result<Run> {

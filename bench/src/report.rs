@@ -37,10 +37,14 @@ impl Pairs {
          |---|---|---|---|---|---|---|---|---|---|"
     }
 
+    /// The medians of the seconds, ours and theirs.
+    pub(crate) fn seconds(&self) -> [f64; 2] {
+        [&self.ours, &self.theirs].map(|runs| median(&sorted(runs.iter().map(|run| run.seconds).collect())))
+    }
+
     /// One row of the table, times as medians.
     pub(crate) fn row(&self) -> String {
-        let ours = sorted(self.ours.iter().map(|run| run.seconds).collect());
-        let theirs = sorted(self.theirs.iter().map(|run| run.seconds).collect());
+        let [ours, theirs] = self.seconds();
         let ratios = sorted(
             self.ours
                 .iter()
@@ -54,8 +58,8 @@ impl Pairs {
             "| {} | {} | {:.3} | {:.3} | {:.2} | {ratio:.2} | {:.2} | {:.2} | {} | {peak} |",
             self.job,
             self.cache,
-            median(&ours),
-            median(&theirs),
+            ours,
+            theirs,
             ratios.first().copied().unwrap_or(f64::NAN),
             ratios.last().copied().unwrap_or(f64::NAN),
             self.goal,

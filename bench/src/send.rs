@@ -10,7 +10,8 @@ use crate::Scale;
 use crate::cache::Cache;
 use crate::images;
 use crate::measure::run;
-use crate::read::{command, pairs, target};
+use crate::plot::{Group, rows};
+use crate::read::{command, measured, target};
 use crate::report::Pairs;
 use anyhow::{Context, Result, bail, ensure};
 use buttress::{ByteCount, Follow, Location, OpenOptions, SubvolumeId};
@@ -23,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-type Job = fn(Scale) -> Result<()>;
+type Job = fn(Scale) -> Result<Vec<Pairs>>;
 
 /// Runs the jobs whose names are given, or all.
 pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
@@ -40,12 +41,35 @@ pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
         bail!("no job {unknown}; there are full, incremental, plain-read, large");
     }
     println!("{}", Pairs::head());
+    let mut measured = Vec::new();
     for (name, job) in all {
         if wanted.is_empty() || wanted.contains(&name) {
-            job(scale)?;
+            measured.extend(job(scale)?);
         }
     }
+    if scale.draws && wanted.is_empty() {
+        draw(&measured)?;
+    }
     Ok(())
+}
+
+/// Draws the seconds of both sides, a group of bars for each row of the table.
+fn draw(measured: &[Pairs]) -> Result<()> {
+    let groups: Vec<Group> = measured
+        .iter()
+        .map(|pairs| Group {
+            label: format!("{}, {}", pairs.job, pairs.cache),
+            values: pairs.seconds().into_iter().map(Some).collect(),
+        })
+        .collect();
+    let svg = rows(
+        "Sending, beside the kernel",
+        "seconds",
+        &["buttress", "the other side"],
+        &groups,
+    );
+    let path = images::plots()?.join("send-against-the-kernel.svg");
+    std::fs::write(&path, svg).with_context(|| path.display().to_string())
 }
 
 /// Both sides' commands: options, parent, snapshot.
@@ -57,7 +81,7 @@ fn send_pairs(
     options: &[&str],
     parent: Option<&str>,
     snapshot: &str,
-) -> Result<()> {
+) -> Result<Vec<Pairs>> {
     let ours = || {
         let mut ours = command(&["send", "-q"])?;
         ours.args(options);
@@ -76,25 +100,36 @@ fn send_pairs(
         theirs.arg(top.join(snapshot));
         theirs
     };
-    let (ours, theirs) = pairs(scale, job, image, goals, &ours, &theirs)?;
-    println!("\n{job}: streams of {ours} bytes, the kernel's of {theirs}\n");
-    ensure!(ours <= theirs, "{job}: a larger stream than the kernel's");
-    Ok(())
+    let measured = measured(scale, job, image, goals, &ours, &theirs)?;
+    let runs = measured
+        .iter()
+        .flat_map(|pairs| pairs.ours.iter().zip(&pairs.theirs));
+    let mut bytes = (0, 0);
+    for (ours, theirs) in runs {
+        bytes = (ours.output_bytes, theirs.output_bytes);
+        ensure!(bytes.0 <= bytes.1, "{job}: a larger stream than the kernel's");
+    }
+    println!(
+        "\n{job}: streams of {} bytes, the kernel's of {}\n",
+        bytes.0, bytes.1
+    );
+    Ok(measured)
 }
 
-fn full(scale: Scale) -> Result<()> {
+fn full(scale: Scale) -> Result<Vec<Pairs>> {
     let image = images::inline_files(scale)?;
     let job = format!("full send, {} inline files", scale.inline_files);
     send_pairs(scale, &job, &image, [0.08, 0.05], &[], None, "snap1")
 }
 
-fn incremental(scale: Scale) -> Result<()> {
+fn incremental(scale: Scale) -> Result<Vec<Pairs>> {
     let image = images::inline_files(scale)?;
     let job = "incremental send, a quarter new, every 50th changed";
     send_pairs(scale, job, &image, [0.05, 0.05], &[], Some("snap1"), "snap2")
 }
 
-fn large(scale: Scale) -> Result<()> {
+fn large(scale: Scale) -> Result<Vec<Pairs>> {
+    let mut measured = Vec::new();
     let compressed: &[&str] = &["--proto", "2", "--compressed-data"];
     for (name, mount, options) in [
         ("plain", "", &[][..]),
@@ -103,13 +138,14 @@ fn large(scale: Scale) -> Result<()> {
         let image = images::large_file(scale, name, mount)?;
         images::add_snapshot(&image)?;
         let job = ["full send of a large file, ", name, " ", &options.join(" ")].concat();
-        send_pairs(scale, job.trim_end(), &image, [0.9, 0.9], options, None, "snap")?;
+        let job = job.trim_end();
+        measured.extend(send_pairs(scale, job, &image, [0.9, 0.9], options, None, "snap")?);
     }
-    Ok(())
+    Ok(measured)
 }
 
 /// A full send, cold, beside a plain read of as many bytes as its tree has.
-fn plain_read(scale: Scale) -> Result<()> {
+fn plain_read(scale: Scale) -> Result<Vec<Pairs>> {
     let image = images::inline_files(scale)?;
     let flat = flat_file(&image, "/snap1")?;
     let mut pairs = Pairs {
@@ -131,7 +167,8 @@ fn plain_read(scale: Scale) -> Result<()> {
         pairs.theirs.push(run(Command::new("cat").arg(&flat))?);
     }
     println!("{}", pairs.row());
-    Ok(std::fs::remove_file(flat)?)
+    std::fs::remove_file(flat)?;
+    Ok(vec![pairs])
 }
 
 /// A file beside `image` with as many bytes as the tree of the snapshot `path` has.
