@@ -5,6 +5,7 @@ pub mod check;
 pub mod completions;
 pub mod cp;
 pub mod diff;
+pub mod fiemap;
 pub mod filesystem;
 pub mod inspect_internal;
 pub mod ls;

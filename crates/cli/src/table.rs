@@ -32,6 +32,8 @@ pub trait Subcommand: clap::Args {
 #[derive(Debug)]
 pub struct Row {
     name: &'static str,
+    /// A shorter name that stays unambiguous whatever commands there are.
+    alias: Option<&'static str>,
     kind: Kind,
 }
 
@@ -55,6 +57,7 @@ type RunFunction = fn(&ArgMatches, &Context) -> Result<Outcome>;
 pub const fn leaf<C: Subcommand>() -> Row {
     Row {
         name: C::NAME,
+        alias: None,
         kind: Kind::Leaf {
             hidden: C::HIDDEN,
             trouble: C::TROUBLE,
@@ -68,7 +71,18 @@ pub const fn leaf<C: Subcommand>() -> Row {
 pub const fn group(name: &'static str, about: &'static str, rows: &'static [Row]) -> Row {
     Row {
         name,
+        alias: None,
         kind: Kind::Group { about, rows },
+    }
+}
+
+impl Row {
+    /// The same, with a shorter name as well.
+    const fn or(self, alias: &'static str) -> Self {
+        Self {
+            alias: Some(alias),
+            ..self
+        }
     }
 }
 
@@ -89,6 +103,7 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::check::Check>(),
     leaf::<commands::send::Send>(),
     leaf::<commands::receive::Receive>(),
+    leaf::<commands::fiemap::FiemapCommand>(),
     group(
         "stream",
         "Look into send streams without receiving them",
@@ -103,7 +118,8 @@ pub const ROWS: &[Row] = &[
         "filesystem",
         "Show devices and where the space went, set the label",
         commands::filesystem::ROWS,
-    ),
+    )
+    .or("fi"),
     group(
         "property",
         "Show and set properties of volumes, subvolumes and files",
@@ -153,7 +169,7 @@ fn add_rows(parent: Command, rows: &'static [Row]) -> Command {
         .arg_required_else_help(true)
         .infer_subcommands(true);
     rows.iter().fold(parent, |parent, row| {
-        let command = Command::new(row.name);
+        let command = Command::new(row.name).aliases(row.alias);
         parent.subcommand(match &row.kind {
             Kind::Group { about, rows } => {
                 let command = globals::attach(command.about(*about)).disable_help_subcommand(true);
@@ -233,6 +249,8 @@ mod tests {
             ("buttress sub li i", Some("subvolume list")),
             ("buttress sub get i", Some("subvolume get-default")),
             ("buttress fi df i", Some("filesystem df")),
+            ("buttress file df i", Some("filesystem df")),
+            ("buttress fie i", Some("fiemap")),
             ("buttress filesystem d i", None),
             ("buttress in dump-s i", Some("inspect-internal dump-super")),
             ("buttress s i", None),

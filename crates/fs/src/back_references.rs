@@ -9,7 +9,7 @@
 //!
 //! Either way leads to a leaf or node, not to subvolumes: a leaf may be reached from many snapshots, of which
 //! only one is recorded. So `climb` goes up from there, over the references of each block in turn, until it
-//! arrives at the roots. `sharing` answers the smaller question whether anybody else uses the extents of a file.
+//! arrives at the roots. `sharing` answers the smaller question whether anybody else uses extents, a batch at a time.
 //!
 //! Bounds: [`BLOCKS_MAX`] blocks on the way up, [`REFERENCES_MAX`] answers; above that an error says so. What on
 //! disk leads nowhere is listed as a failure beside the answers.
@@ -18,6 +18,8 @@
 
 mod climb;
 mod extent;
+mod file_space;
+mod referrers;
 mod sharing;
 
 use crate::error::{Corruption, Error, Result};
@@ -32,7 +34,10 @@ use climb::Climb;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use extent::{Extent, References};
-pub use sharing::{FileSpace, Sharing};
+pub use file_space::FileSpace;
+pub(crate) use referrers::WaitingReferences;
+pub(crate) use sharing::LookUpWaiting;
+pub use sharing::{ExtentUse, SHARING_BATCH, Sharing};
 
 /// How many blocks a climb looks at.
 pub const BLOCKS_MAX: usize = 1 << 20;

@@ -21,6 +21,7 @@ use buttress_format::{
 };
 use buttress_tree::{Items, ReadAhead, Tree};
 use bytes::Bytes;
+use core::ops::RangeInclusive;
 
 /// The largest compressed extent, on disk and in memory, that btrfs makes.
 pub const COMPRESSED_EXTENT_LIMIT: ByteCount = ByteCount::new(128 << 10);
@@ -281,6 +282,24 @@ enum Source {
     Record(std::vec::IntoIter<FileRange>),
 }
 
+/// The keys of a file's extent items from the one on that may cover `start`.
+pub(crate) fn extent_keys(tree: &Tree, location: Location, start: FileOffset) -> Result<RangeInclusive<Key>> {
+    let object_id = location.inode.object_id();
+    let wanted = Key::new(object_id, ItemType::EXTENT_DATA, start.get());
+    let last = Key::new(object_id, ItemType::EXTENT_DATA, u64::MAX);
+    // The range that covers `start` may begin before it.
+    let mut first = wanted;
+    if start > FileOffset::MIN {
+        let mut cursor = tree.cursor(ReadAhead::None);
+        cursor.seek_at_or_before(&wanted)?;
+        first = cursor
+            .key()
+            .filter(|key| key.objectid == object_id && key.item_type == ItemType::EXTENT_DATA)
+            .unwrap_or(wanted);
+    }
+    Ok(first..=last)
+}
+
 impl FileExtents {
     /// The ranges that end after `start`, read from the tree.
     pub(crate) fn in_tree(
@@ -290,21 +309,9 @@ impl FileExtents {
         size: ByteCount,
         start: FileOffset,
     ) -> Result<Self> {
-        let object_id = location.inode.object_id();
-        let wanted = Key::new(object_id, ItemType::EXTENT_DATA, start.get());
-        let last = Key::new(object_id, ItemType::EXTENT_DATA, u64::MAX);
-        // The range that covers `start` may begin before it.
-        let mut first = wanted;
-        if start > FileOffset::MIN {
-            let mut cursor = tree.cursor(ReadAhead::None);
-            cursor.seek_at_or_before(&wanted)?;
-            first = cursor
-                .key()
-                .filter(|key| key.objectid == object_id && key.item_type == ItemType::EXTENT_DATA)
-                .unwrap_or(wanted);
-        }
+        let keys = extent_keys(tree, location, start)?;
         Ok(Self {
-            source: Source::Tree(Box::new(tree.range(first..=last, ReadAhead::Forward))),
+            source: Source::Tree(Box::new(tree.range(keys, ReadAhead::Forward))),
             builder: FileRangeBuilder::new(location, sector_bytes),
             held: None,
             size_end: FileOffset::new(size.get()),

@@ -145,6 +145,11 @@ impl Filesystem {
         }
     }
 
+    /// Whether both are the same view of the same state.
+    pub(crate) fn is_same_view(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// The volume below.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {

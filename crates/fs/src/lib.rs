@@ -12,6 +12,7 @@
 //! | see what `stat`, `lsattr`, `getfattr` show | [`inode`], [`xattrs`] |
 //! | write files | [`data`] |
 //! | read files | [`mod@file`] at any offset, [`reader`] as a stream, [`extents`] for their maps |
+//! | see extents, data and holes as `FIEMAP` and `lseek` show them | [`fiemap`] |
 //! | have extents as they are stored | [`stored`] |
 //! | go over whole directory trees | [`walk`] |
 //! | find who uses an address, and who shares extents | [`back_references`] |
@@ -37,6 +38,7 @@ pub mod directory;
 pub mod error;
 mod executor;
 pub mod extents;
+pub mod fiemap;
 pub mod file;
 pub mod filesystem;
 pub mod inode;
@@ -59,12 +61,15 @@ pub mod transaction;
 pub mod walk;
 pub mod xattrs;
 
-pub use back_references::{DataReference, DataReferences, Extent, FileSpace, References, Sharing};
+pub use back_references::{
+    DataReference, DataReferences, Extent, ExtentUse, FileSpace, References, SHARING_BATCH, Sharing,
+};
 pub use content::{Chunk, Content};
 pub use data::{AllocateMode, DataOptions};
 pub use directory::{DirEntry, ReadDir};
 pub use error::{Corruption, Error, Name, Result, WritingRefusal};
 pub use extents::{DiskExtent, FileExtents, FileRange, FileRangeBuilder, InlineContent, RangeKind};
+pub use fiemap::{DataRuns, Fiemap, FiemapExtent, FiemapFlags};
 pub use file::File;
 pub use filesystem::Filesystem;
 pub use inode::{DeviceNumber, FileAttributes, InodeLink, InodeRecord, Metadata};

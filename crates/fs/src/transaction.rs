@@ -15,6 +15,7 @@
 //! | `data_extents` | extents of file data: allocated, referred to, let go |
 //! | `settling`, `freezing`, `committing` | a commit: addresses, the frozen state, the writes |
 //! | `pins` | freed space that must wait |
+//! | `still` | a view together with the references that wait |
 //!
 //! # Invariants
 //!
@@ -41,6 +42,7 @@ mod quotas;
 pub(crate) mod running;
 mod settling;
 pub(crate) mod starting;
+mod still;
 #[cfg(test)]
 mod tests;
 

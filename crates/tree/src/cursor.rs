@@ -95,6 +95,13 @@ impl Cursor {
         self.current_step().map(|leaf| &leaf.pointer)
     }
 
+    /// The blocks on the way to the current item, the root first and the leaf last; without those that the running
+    /// transaction made: they have no address yet, and nothing else refers to them.
+    pub fn path(&self) -> impl Iterator<Item = BlockPointer> + '_ {
+        let stands = self.current_step().is_some();
+        self.path.blocks().filter(move |_| stands)
+    }
+
     /// Goes to the first item whose key is not below `key`, or after the last item. True when it is `key`'s.
     ///
     /// # Errors

@@ -92,6 +92,17 @@ impl Path {
         self.steps.last_mut().filter(|step| step.pointer.level == 0)
     }
 
+    /// The blocks of the path that have an address, the root first.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockPointer> + '_ {
+        self.steps.iter().filter_map(|step| match &step.node {
+            Some(node) => node.address().map(|logical| BlockPointer {
+                logical,
+                ..step.pointer
+            }),
+            None => Some(step.pointer),
+        })
+    }
+
     pub(crate) fn at_root(&self) -> bool {
         self.steps.len() <= 1
     }

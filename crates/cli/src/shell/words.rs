@@ -2,6 +2,7 @@
 
 pub mod attributes;
 pub mod data;
+pub mod extents;
 pub mod flags;
 pub mod host;
 pub mod looking;
@@ -50,7 +51,8 @@ pub const ROWS: &[Row] = &[
     word::<sharing::Reflink>(),
     word::<sharing::Dedupe>(),
     word::<sharing::CopyRange>(),
-    word::<sharing::Fiemap>(),
+    word::<extents::Fiemap>(),
+    word::<extents::Seek>(),
     word::<volume::Fsync>(),
     word::<volume::Sync>(),
     word::<subvolumes::Snapshot>(),

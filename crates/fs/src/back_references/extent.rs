@@ -47,7 +47,7 @@ impl Iterator for References {
     }
 }
 
-fn broken(error: buttress_format::ItemError) -> Error {
+pub(super) fn broken(error: buttress_format::ItemError) -> Error {
     Corruption::Item {
         tree: TreeId::EXTENT,
         error,

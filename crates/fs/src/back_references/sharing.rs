@@ -1,259 +1,362 @@
-//! Whether anybody else uses the extents of a file: the figures of `btrfs filesystem du`.
+//! Whether anybody else uses the extents of files: what the kernel reports as `FIEMAP_EXTENT_SHARED`.
 //!
-//! An extent is shared when more than one reference to it is recorded, or when a tree block on the way from the
-//! subvolume's root to the file's item is: then a snapshot reaches the same item by the same blocks. An extent
-//! that is younger than the subvolume's last snapshot cannot be reached that way, and the blocks need not be
-//! looked at. This is what the kernel reports by `FIEMAP_EXTENT_SHARED`.
+//! An extent is shared when it has two referrers (two files, or two places in one), or when a tree block on the way from
+//! the subvolume's root to the file's item has: then a snapshot reaches the same item by the same blocks, also one that
+//! was deleted and is still being dropped. Several items of one file that an overwrite made of one extent are one
+//! referrer.
 //!
-//! [`Sharing`] remembers the way to the last leaf, so that asking for file after file in order costs little.
+//! Questions are answered a batch at a time ([`Sharing::are_shared`]):
+//!
+//! 1. Extents that are not newer than the subvolume's last snapshot could be reached by shared blocks. The blocks on the
+//!    way to their items are counted, nodes before leaves, and what was found about a block and all above it is
+//!    remembered: the next files and batches ask about few.
+//! 2. The extents that no shared block leads to are counted, in order of address (`referrers`).
+//! 3. The rare extent with one referrer that stands for several items is looked at by itself: by a leaf's address, the
+//!    items may belong to several files; by file, another one of them may lie in a leaf that is shared.
+//!
+//! Memory: what is remembered of [`BLOCKS_REMEMBERED_MAX`] blocks, and some words for each extent of a batch.
 
+use super::referrers::{Referrers, WaitingReferences, referrers_of};
 use crate::error::Result;
-use crate::extents::{DiskExtent, FileRange, RangeKind};
+use crate::extents::{COMPRESSED_EXTENT_LIMIT, DiskExtent, FileRange, RangeKind};
 use crate::filesystem::Filesystem;
-use crate::inode::InodeRecord;
-use crate::location::Location;
+use crate::progress::Progress;
 use buttress_format::{
-    ByteCount, Compression, ExtentItem, FileKind, Generation, InlineReference, ItemType, Key, Logical,
-    SubvolumeId,
+    FileExtent, FileExtentBody, FileOffset, Generation, InlineReference, InodeNumber, ItemType, Key, Logical,
+    SubvolumeId, TreeBlock,
 };
-use buttress_tree::BlockPointer;
-use std::ops::Range;
+use buttress_tree::{BlockPointer, Cursor, ReadAhead};
+use smallvec::SmallVec;
+use std::collections::HashMap;
 
-/// What a file takes up.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FileSpace {
-    /// Length of all its extents in the file: holes and inline content count nothing, preallocated ranges do.
-    pub total: ByteCount,
-    /// How much of that lies in extents that somebody else uses too.
-    pub shared: ByteCount,
-    /// Where the shared parts lie, for adding up what several files share. For compressed extents the length is
-    /// that in the file.
-    pub shared_ranges: Vec<Range<Logical>>,
+/// How many tree blocks are remembered.
+const BLOCKS_REMEMBERED_MAX: usize = 64 << 10;
+
+/// How many extents are best asked about at once.
+pub const SHARING_BATCH: usize = 4096;
+
+/// An extent as a file's item uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentUse {
+    /// The file.
+    pub inode: InodeNumber,
+    /// The file offset of the item.
+    pub offset: FileOffset,
+    /// The extent, and the part of it.
+    pub extent: DiskExtent,
+    /// The transaction that wrote the extent.
+    pub generation: Generation,
 }
 
-impl FileSpace {
-    /// How much of the file nobody else uses.
+impl ExtentUse {
+    /// The use that a range of the file makes of an extent; `None` for holes and inline content.
     #[must_use]
-    pub fn exclusive(&self) -> ByteCount {
-        self.total.checked_sub(self.shared).unwrap_or(ByteCount::ZERO)
+    pub fn of_range(inode: InodeNumber, range: &FileRange) -> Option<Self> {
+        let (RangeKind::Data(extent) | RangeKind::Preallocated(extent)) = &range.kind else {
+            return None;
+        };
+        Some(Self {
+            inode,
+            offset: range.offset,
+            extent: *extent,
+            generation: range.generation.unwrap_or(Generation::MIN),
+        })
+    }
+
+    const fn key(&self) -> Key {
+        Key::new(self.inode.object_id(), ItemType::EXTENT_DATA, self.offset.get())
+    }
+
+    /// Where in the file the extent's first byte would lie; wraps below zero.
+    const fn base(&self) -> u64 {
+        self.offset.get().wrapping_sub(self.extent.offset.get())
     }
 }
 
-/// One block on the way to a leaf.
-#[derive(Clone, Debug)]
-struct Step {
-    pointer: BlockPointer,
-    shared: bool,
-}
+/// The references that wait in the running transaction for some extents; `None`: something was edited since the volume
+/// was looked at.
+pub(crate) type LookUpWaiting<'a> = dyn FnMut(&[Logical]) -> Option<WaitingReferences> + 'a;
 
-/// Answers whether extents are shared.
+/// The way to a leaf: blocks that a snapshot may share, the highest first. Blocks below a newer one may be older.
+type Way = SmallVec<[Logical; 6]>;
+
+/// Answers whether extents are shared, for files of one subvolume after another.
 #[derive(Debug)]
 pub struct Sharing {
     filesystem: Filesystem,
+    progress: Option<Progress>,
     subvolume: Option<SubvolumeId>,
     last_snapshot: Generation,
-    path: Vec<Step>,
-    /// The last extent asked for: files often use one several times.
-    last: Option<(Logical, Location, bool)>,
+    cursor: Option<Cursor>,
+    /// Of blocks of the subvolume: whether they have several referrers.
+    known: HashMap<Logical, bool>,
 }
 
 impl Filesystem {
-    /// Answers whether extents are shared, for one file after another.
+    /// Answers whether extents are shared, for one batch after another.
     #[must_use]
     pub fn sharing(&self) -> Sharing {
         Sharing {
             filesystem: self.clone(),
+            progress: None,
             subvolume: None,
             last_snapshot: Generation::MIN,
-            path: Vec::new(),
-            last: None,
+            cursor: None,
+            known: HashMap::new(),
         }
     }
 }
 
 impl Sharing {
-    /// Whether each of `ranges` of the file at `location` is shared; never for holes and inline content.
-    ///
-    /// # Errors
-    /// That the extent tree or the subvolume cannot be read.
-    pub fn of_ranges(&mut self, location: Location, ranges: &[FileRange]) -> Result<Vec<bool>> {
-        ranges
-            .iter()
-            .map(|range| self.of_range(location, range))
-            .collect()
+    /// The same, ending with [`crate::Error::Cancelled`] once `progress` says so.
+    #[must_use]
+    pub fn with_progress(self, progress: &Progress) -> Self {
+        Self {
+            progress: Some(progress.clone()),
+            ..self
+        }
     }
 
-    /// As [`Sharing::of_ranges`] for one range.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn of_range(&mut self, location: Location, range: &FileRange) -> Result<bool> {
-        let (RangeKind::Data(extent) | RangeKind::Preallocated(extent)) = &range.kind else {
-            return Ok(false);
-        };
-        if let Some((logical, asked, shared)) = self.last
-            && logical == extent.logical
-            && asked == location
-            && shared
-        {
-            return Ok(true);
-        }
-        let generation = range.generation.unwrap_or(Generation::MIN);
-        let key = Key::new(
-            location.inode.object_id(),
-            ItemType::EXTENT_DATA,
-            range.offset.get(),
-        );
-        let shared = self.is_shared(location, extent, generation, &key)?;
-        self.last = Some((extent.logical, location, shared));
-        Ok(shared)
+    /// The volume.
+    #[must_use]
+    pub const fn filesystem(&self) -> &Filesystem {
+        &self.filesystem
     }
 
-    /// What a file takes up. Directories and special files take up nothing.
+    /// Whether each of these extents of files of one subvolume is shared. Fastest with uses in order of inode and offset,
+    /// [`SHARING_BATCH`] or so of them.
     ///
     /// # Errors
-    /// As [`Sharing::of_ranges`].
-    pub fn file_space(&mut self, record: &InodeRecord) -> Result<FileSpace> {
-        let mut space = FileSpace::default();
-        if record.metadata.kind != FileKind::Regular {
-            return Ok(space);
-        }
-        let location = record.metadata.location;
-        let file = self.filesystem.open_record(record)?;
-        for range in file.extents()? {
-            let range = range?;
-            let (RangeKind::Data(extent) | RangeKind::Preallocated(extent)) = &range.kind else {
-                continue;
-            };
-            space.total = space.total.saturating_add(range.length);
-            if self.of_range(location, &range)? {
-                space.shared = space.shared.saturating_add(range.length);
-                let start = match extent.compression {
-                    Compression::None => extent.logical.saturating_add(extent.offset),
-                    _ => extent.logical,
-                };
-                push_joined(
-                    &mut space.shared_ranges,
-                    start..start.saturating_add(range.length),
-                );
-            }
-        }
-        Ok(space)
+    /// That the extent tree or the subvolume cannot be read, or that an extent is missing there.
+    pub fn are_shared(&mut self, subvolume: SubvolumeId, uses: &[ExtentUse]) -> Result<Vec<bool>> {
+        let nothing_waits = &mut |_: &[Logical]| Some(WaitingReferences::new());
+        let answer = self.are_shared_while(subvolume, uses, nothing_waits)?;
+        Ok(answer.unwrap_or_default())
     }
 
-    fn is_shared(
+    /// As [`Sharing::are_shared`] on a view of a running transaction. `None`: it was edited since.
+    pub(crate) fn are_shared_while(
         &mut self,
-        location: Location,
-        extent: &DiskExtent,
-        generation: Generation,
-        key: &Key,
-    ) -> Result<bool> {
-        self.enter(location.subvolume)?;
-        if self.has_other_references(location, extent.logical)? {
-            return Ok(true);
+        subvolume: SubvolumeId,
+        uses: &[ExtentUse],
+        waiting: &mut LookUpWaiting<'_>,
+    ) -> Result<Option<Vec<bool>>> {
+        self.enter(subvolume)?;
+        let mut shared = vec![false; uses.len()];
+        if !self.mark_below_shared_blocks(uses, &mut shared, waiting)? {
+            return Ok(None);
         }
-        if generation > self.last_snapshot {
-            return Ok(false);
+        let mut addresses: Vec<Logical> = uses
+            .iter()
+            .zip(&shared)
+            .filter(|(_, shared)| !**shared)
+            .map(|(one, _)| one.extent.logical)
+            .collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let Some(waits) = waiting(&addresses) else {
+            return Ok(None);
+        };
+        let referrers = referrers_of(
+            &self.filesystem,
+            addresses.clone(),
+            &waits,
+            self.progress.as_ref(),
+        )?;
+        for (one, shared) in uses.iter().zip(&mut shared).filter(|(_, shared)| !**shared) {
+            let place = addresses.binary_search(&one.extent.logical).ok();
+            *shared = match place.and_then(|place| referrers.get(place)) {
+                Some(Referrers::Several) => true,
+                Some(Referrers::OneOfSeveralItems(reference)) => {
+                    match self.several_items_are_shared(one, reference, waiting)? {
+                        Some(shared) => shared,
+                        None => return Ok(None),
+                    }
+                }
+                Some(Referrers::One) | None => false,
+            };
         }
-        self.descend(key)?;
-        Ok(self.path.iter().any(|step| step.shared))
+        Ok(Some(shared))
     }
 
     fn enter(&mut self, subvolume: SubvolumeId) -> Result<()> {
         if self.subvolume != Some(subvolume) {
+            self.subvolume = None;
             self.last_snapshot = self.filesystem.root_item(subvolume.tree())?.last_snapshot;
-            self.path.clear();
+            let tree = self.filesystem.subvolume_tree(subvolume)?;
+            self.cursor = Some(tree.cursor(ReadAhead::Forward));
+            self.known.clear();
             self.subvolume = Some(subvolume);
         }
+        if self.known.len() > BLOCKS_REMEMBERED_MAX {
+            self.known.clear();
+        }
         Ok(())
     }
 
-    /// Whether more than one reference to the extent is recorded, or one of another file.
-    fn has_other_references(&self, location: Location, logical: Logical) -> Result<bool> {
-        let extent = self.filesystem.extent_at(logical)?;
-        if only_reference(&extent.item).is_some_and(|only| is_own(only, location)) {
+    /// Sets `shared` where a shared block leads to the item. False when the transaction was edited meanwhile.
+    fn mark_below_shared_blocks(
+        &mut self,
+        uses: &[ExtentUse],
+        shared: &mut [bool],
+        waiting: &mut LookUpWaiting<'_>,
+    ) -> Result<bool> {
+        let mut ways: Vec<Way> = Vec::new();
+        // The number of the way to each item that a snapshot may reach, one more than it is.
+        let mut way_numbers = vec![0_usize; uses.len()];
+        let mut leaf: Option<BlockPointer> = None;
+        for (one, number) in uses.iter().zip(&mut way_numbers) {
+            if one.generation > self.last_snapshot {
+                continue;
+            }
+            let key = one.key();
+            if !leaf.is_some_and(|leaf| leaf.covers(&key)) {
+                if let Some(progress) = &self.progress {
+                    progress.check()?;
+                }
+                let (end, way) = self.way_to(&key)?;
+                leaf = end;
+                ways.push(way);
+            }
+            *number = ways.len();
+        }
+        if !self.learn(&ways, waiting)? {
             return Ok(false);
         }
-        let mut count = 0_u32;
-        for reference in self.filesystem.extent_references(&extent)? {
-            match reference? {
-                InlineReference::Owner { .. } => continue,
-                reference if !is_own(&reference, location) => return Ok(true),
-                _ => count = count.saturating_add(1),
-            }
-            if count > 1 {
-                return Ok(true);
-            }
+        let are_shared: Vec<bool> = ways.iter().map(|way| self.is_known_shared(way)).collect();
+        for (shared, number) in shared.iter_mut().zip(way_numbers) {
+            let way = number.checked_sub(1).and_then(|number| are_shared.get(number));
+            *shared = way.copied().unwrap_or(false);
         }
-        Ok(false)
+        Ok(true)
     }
 
-    /// Puts into `path` the blocks below the root on the way to `key`, as far as they are not there already.
-    fn descend(&mut self, key: &Key) -> Result<()> {
-        let Some(subvolume) = self.subvolume else {
-            return Ok(());
+    /// The leaf of an item, and the way to it.
+    fn way_to(&mut self, key: &Key) -> Result<(Option<BlockPointer>, Way)> {
+        let Some(cursor) = &mut self.cursor else {
+            return Ok((None, Way::new()));
         };
-        if let Some(stale) = self.path.iter().position(|step| !step.pointer.covers(key)) {
-            self.path.truncate(stale);
+        cursor.seek(key)?;
+        let oldest = self.last_snapshot;
+        let way = cursor
+            .path()
+            .filter(|block| block.generation <= oldest)
+            .map(|block| block.logical)
+            .collect();
+        Ok((cursor.current_pointer().copied(), way))
+    }
+
+    /// Whether a block of a way is known to be shared.
+    fn is_known_shared(&self, way: &Way) -> bool {
+        way.iter()
+            .any(|block| self.known.get(block).copied().unwrap_or(false))
+    }
+
+    /// Finds out about all blocks on these ways, from the roots down; what lies below a shared block is not looked at.
+    /// False when the transaction was edited meanwhile.
+    fn learn(&mut self, ways: &[Way], waiting: &mut LookUpWaiting<'_>) -> Result<bool> {
+        let levels = ways.iter().map(SmallVec::len).max().unwrap_or(0);
+        for depth in 0..levels {
+            let mut unknown: Vec<Logical> = ways
+                .iter()
+                .filter(|way| !self.is_known_shared(way))
+                .filter_map(|way| way.get(depth).copied())
+                .filter(|block| !self.known.contains_key(block))
+                .collect();
+            unknown.sort_unstable();
+            unknown.dedup();
+            let Some(waits) = waiting(&unknown) else {
+                return Ok(false);
+            };
+            let counted = referrers_of(&self.filesystem, unknown.clone(), &waits, self.progress.as_ref())?;
+            let found = unknown.into_iter().zip(counted);
+            self.known
+                .extend(found.map(|(block, referrers)| (block, referrers == Referrers::Several)));
         }
-        if self.path.is_empty() {
-            let root = BlockPointer::root(self.filesystem.subvolume_tree(subvolume)?.root());
-            self.path.push(Step {
-                pointer: root,
-                shared: false,
-            });
-        }
-        while let Some(Step { pointer, shared }) = self.path.last().cloned() {
-            if pointer.level == 0 {
-                return Ok(());
+        Ok(true)
+    }
+
+    /// Whether an extent is shared whose one referrer stands for several items. `None`: the transaction was edited.
+    fn several_items_are_shared(
+        &mut self,
+        one: &ExtentUse,
+        reference: &InlineReference,
+        waiting: &mut LookUpWaiting<'_>,
+    ) -> Result<Option<bool>> {
+        match reference {
+            InlineReference::SharedData { parent, .. } => {
+                let leaf = self.filesystem.block_by_address(*parent)?;
+                Ok(Some(self.has_two_users(&leaf, one.extent.logical)))
             }
-            let node = self.filesystem.forest().read_block(&pointer)?;
-            let slot = match node.search(key) {
-                Ok(slot) => slot,
-                Err(slot) => slot.saturating_sub(1),
-            };
-            let Some(child) = pointer.child(&node, slot) else {
-                return Ok(());
-            };
-            // What is below a shared block is shared; nobody need look.
-            let shared = shared || self.is_block_shared(child.logical)?;
-            self.path.push(Step {
-                pointer: child,
-                shared,
-            });
+            _ if one.generation > self.last_snapshot => Ok(Some(false)),
+            _ => {
+                let ways = self.ways_to_items_of(one)?;
+                let learnt = self.learn(&ways, waiting)?;
+                Ok(learnt.then(|| ways.iter().any(|way| self.is_known_shared(way))))
+            }
         }
-        Ok(())
     }
 
-    fn is_block_shared(&self, logical: Logical) -> Result<bool> {
-        let extent = self.filesystem.extent_at(logical)?;
-        Ok(extent.item.references > 1)
+    /// Whether the items of a leaf that use an extent are of two files, or of two places in one.
+    fn has_two_users(&self, leaf: &TreeBlock, extent: Logical) -> bool {
+        let sector_bytes = self.filesystem.sector_bytes();
+        let mut users = leaf
+            .items()
+            .filter_map(|item| user_of(&item.key, item.data, extent, sector_bytes));
+        users.next().is_some_and(|first| users.any(|user| user != first))
+    }
+
+    /// The ways to all leaves in which a file uses an extent from the same place.
+    fn ways_to_items_of(&self, one: &ExtentUse) -> Result<Vec<Way>> {
+        let Some(subvolume) = self.subvolume else {
+            return Ok(Vec::new());
+        };
+        let base = one.base();
+        let wraps = base > one.offset.get();
+        let first = if wraps { 0 } else { base };
+        let reach = one
+            .extent
+            .disk_bytes
+            .max(one.extent.ram_bytes)
+            .max(COMPRESSED_EXTENT_LIMIT);
+        let mut cursor = self
+            .filesystem
+            .subvolume_tree(subvolume)?
+            .cursor(ReadAhead::Forward);
+        cursor.seek(&FileExtent::key(one.inode, FileOffset::new(first)))?;
+        let sector_bytes = self.filesystem.sector_bytes();
+        let mut ways: Vec<Way> = Vec::new();
+        let mut last_leaf = None;
+        while let Some(item) = cursor.current() {
+            let is_own =
+                item.key.objectid == one.inode.object_id() && item.key.item_type == ItemType::EXTENT_DATA;
+            if !is_own || item.key.offset.wrapping_sub(base) >= reach.get() {
+                break;
+            }
+            let user = user_of(&item.key, item.data, one.extent.logical, sector_bytes);
+            let leaf = cursor.current_pointer().map(|leaf| leaf.logical);
+            if user == Some((one.inode, base)) && leaf != last_leaf {
+                last_leaf = leaf;
+                let blocks = cursor
+                    .path()
+                    .filter(|block| block.generation <= self.last_snapshot);
+                ways.push(blocks.map(|block| block.logical).collect());
+            }
+            cursor.next()?;
+        }
+        Ok(ways)
     }
 }
 
-/// The one reference to an extent, when it is the only one.
-fn only_reference(item: &ExtentItem) -> Option<&InlineReference> {
-    let mut own = item
-        .inline_references
-        .iter()
-        .filter(|reference| !matches!(reference, InlineReference::Owner { .. }));
-    let first = own.next()?;
-    (own.next().is_none() && u64::from(first.count()) == item.references).then_some(first)
-}
-
-/// Whether a reference can be the one of the file itself. One by its parent block is: another file's would be a
-/// second one.
-fn is_own(reference: &InlineReference, location: Location) -> bool {
-    match reference {
-        InlineReference::ExtentData(reference) => reference.inode == location.inode,
-        _ => true,
+/// Who uses an extent by an item: the file, and where in it the extent's first byte would lie.
+fn user_of(key: &Key, data: &[u8], extent: Logical, sector_bytes: u32) -> Option<(InodeNumber, u64)> {
+    if key.item_type != ItemType::EXTENT_DATA {
+        return None;
     }
-}
-
-/// Adds a range, joined to the one before it where they touch.
-fn push_joined(ranges: &mut Vec<Range<Logical>>, range: Range<Logical>) {
-    match ranges.last_mut() {
-        Some(last) if last.end == range.start => last.end = range.end,
-        _ => ranges.push(range),
-    }
+    let item = FileExtent::parse(key, data, sector_bytes).ok()?;
+    let (FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice)) = item.body else {
+        return None;
+    };
+    let inode = InodeNumber::new(key.objectid.get());
+    (slice.disk == extent).then(|| (inode, key.offset.wrapping_sub(slice.offset.get())))
 }

@@ -34,6 +34,23 @@ impl Pending {
         piece.is_some_and(|(start, piece)| at < start.saturating_add(length_of(piece)))
     }
 
+    /// What waits behind `from`, at most so many ranges, those that touch as one.
+    pub(super) fn ranges(&self, from: u64, count: usize) -> Vec<Range<u64>> {
+        let before = self.pieces.range(..from).next_back();
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (start, piece) in before.into_iter().chain(self.pieces.range(from..)) {
+            let range = from.max(*start)..start.saturating_add(length_of(piece));
+            let is_full = ranges.len() >= count;
+            match ranges.last_mut() {
+                _ if range.start >= range.end => {}
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ if is_full => break,
+                _ => ranges.push(range),
+            }
+        }
+        ranges
+    }
+
     /// How much of a range of whole sectors does not wait.
     pub(super) fn missing_bytes(&self, range: &Range<u64>) -> u64 {
         let before = self.pieces.range(..range.start).next_back();
@@ -270,6 +287,13 @@ mod tests {
                 }
                 let missing = (5..25).filter(|sector| !model.contains_key(sector)).count() as u64;
                 prop_assert_eq!(pending.missing_bytes(&(5 * SECTOR..25 * SECTOR)), missing * SECTOR);
+                let ranges = pending.ranges(5 * SECTOR, usize::MAX);
+                let apart = ranges.windows(2).all(|pair| pair[0].end < pair[1].start);
+                let sectors: Vec<u64> =
+                    ranges.iter().flat_map(|range| range.start / SECTOR..range.end / SECTOR).collect();
+                let expected: Vec<u64> = model.keys().copied().filter(|sector| *sector >= 5).collect();
+                prop_assert!(apart && sectors == expected, "{:?}", ranges);
+                prop_assert_eq!(pending.ranges(5 * SECTOR, 2), ranges.into_iter().take(2).collect::<Vec<_>>());
             }
         }
     }

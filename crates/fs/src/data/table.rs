@@ -3,9 +3,12 @@
 use super::DataOptions;
 use super::pending::Pending;
 use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
 use crate::location::Location;
 use crate::transaction::WritableFilesystem;
+use crate::transaction::delayed_references::DelayedReferences;
 use buttress_format::{FileKind, InodeFlags, InodeItem, InodeNumber, Timestamp, TreeId};
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -46,6 +49,15 @@ impl FileState {
     fn is_clean(&self) -> bool {
         self.pending.is_empty() && self.written.is_none() && self.reserved == 0
     }
+}
+
+/// Where the content of a file is at one moment.
+#[derive(Debug)]
+pub(crate) struct ContentState {
+    /// Ranges of whole sectors that wait to be written back.
+    pub(crate) waiting: Vec<Range<u64>>,
+    /// The volume, with what was written back.
+    pub(crate) view: Filesystem,
 }
 
 /// A file's content while its lock is held.
@@ -187,6 +199,44 @@ impl WritableFilesystem {
                 self.with_content(source, |source| body(Some(source), target))
             }),
         }
+    }
+
+    /// The ranges of a file that wait behind `from`, at most `count` of them, and a view: both of one moment.
+    ///
+    /// # Errors
+    /// None so far.
+    pub(crate) fn look_at_content(
+        &self,
+        location: Location,
+        from: u64,
+        count: usize,
+    ) -> Result<ContentState> {
+        self.with_content(location, |content| {
+            Ok(ContentState {
+                waiting: content.state.pending.ranges(from, count),
+                view: self.view(),
+            })
+        })
+    }
+
+    /// As [`WritableFilesystem::look_at_content`], with the references that wait, while nothing is edited.
+    ///
+    /// # Errors
+    /// As there, and what `body` ends with.
+    pub(crate) fn hold_content_still<T>(
+        &self,
+        location: Location,
+        from: u64,
+        count: usize,
+        body: impl FnOnce(ContentState, &DelayedReferences) -> Result<T>,
+    ) -> Result<T> {
+        self.with_content(location, |content| {
+            let waiting = content.state.pending.ranges(from, count);
+            self.hold_still(|view, references| {
+                let view = view.clone();
+                body(ContentState { waiting, view }, references)
+            })
+        })
     }
 
     /// The size of a file, with content that waits.

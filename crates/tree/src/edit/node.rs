@@ -80,7 +80,7 @@ impl Node {
     }
 
     /// Where the block will be or is written, once that is known.
-    pub(super) fn address(&self) -> Option<Logical> {
+    pub(crate) fn address(&self) -> Option<Logical> {
         match self.address.load(Ordering::Acquire) {
             0 => None,
             address => Some(Logical::new(address)),

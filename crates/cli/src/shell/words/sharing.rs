@@ -183,20 +183,3 @@ impl Word for CopyRange {
         )
     }
 }
-
-/// Show a file's extents (not supported yet)
-#[derive(Args, Debug)]
-pub struct Fiemap {
-    /// The file
-    #[arg(value_name = "FILE")]
-    file: OsString,
-}
-
-impl Word for Fiemap {
-    const NAME: &'static str = "fiemap";
-
-    fn run(self, session: &mut Session<'_>) -> Result<()> {
-        session.resolve(&self.file, Follow::All)?;
-        bail!("fiemap is not supported yet")
-    }
-}

@@ -1,0 +1,246 @@
+//! `buttress fiemap IMAGE:/file…`: the extents of files, as `filefrag` of e2fsprogs shows them.
+//!
+//! Without `-v` one line says in how many pieces a file lies; that needs no sharedness, so nothing but the file's own
+//! leaves is read. With `-v`, `--summary` and in JSON every extent has its flags. Extents are printed as they are found,
+//! however many there are; a signal ends the command between two of them.
+
+pub mod filefrag;
+pub mod summary;
+
+use std::ffi::OsString;
+use std::io::{BufWriter, StdoutLock, Write};
+
+use anyhow::Result;
+use buttress_format::{ByteCount, FileKind, FileOffset};
+use buttress_fs::{
+    Fiemap, FiemapExtent, FiemapFlags, Filesystem, Follow, Location, Progress, WritableFilesystem,
+};
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::opening::Images;
+use crate::output::json::{ArrayWriter, insert_name};
+use crate::progress::Watch;
+use crate::signals::Cancelling;
+use crate::table::Subcommand;
+use filefrag::{Filefrag, Sizes};
+use summary::Summary;
+
+/// Show the extents of files, and which of them are shared
+#[derive(Args, Debug)]
+pub struct FiemapCommand {
+    #[command(flatten)]
+    shown: Shown,
+    /// The files
+    #[arg(value_name = "IMAGE:/path", required = true)]
+    files: Vec<OsString>,
+}
+
+/// What is shown of each file.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Shown {
+    /// A line for each extent, with its flags
+    #[arg(short = 'v')]
+    extents: bool,
+    /// What the extents come to, by kind
+    #[arg(long, conflicts_with = "extents")]
+    summary: bool,
+}
+
+/// The flags in the words of `filefrag`.
+pub const FLAG_NAMES: [(FiemapFlags, &str); 8] = [
+    (FiemapFlags::LAST, "last"),
+    (FiemapFlags::UNKNOWN, "unknown_loc"),
+    (FiemapFlags::DELALLOC, "delalloc"),
+    (FiemapFlags::ENCODED, "encoded"),
+    (FiemapFlags::NOT_ALIGNED, "not_aligned"),
+    (FiemapFlags::INLINE, "inline"),
+    (FiemapFlags::UNWRITTEN, "unwritten"),
+    (FiemapFlags::SHARED, "shared"),
+];
+
+impl Subcommand for FiemapCommand {
+    const NAME: &'static str = "fiemap";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let mut images = Images::new(context);
+        let progress = Progress::new();
+        let _cancelling = Cancelling::start(&progress)?;
+        let watch = Watch::start(context, "fiemap", progress.clone());
+        let shown = Shown {
+            extents: self.shown.extents || (context.globals().verbose > 0 && !self.shown.summary),
+            ..self.shown
+        };
+        let mut printer = Printer::new(context, shown, &progress)?;
+        for argument in &self.files {
+            let target = context.target(argument);
+            let printed = images.open(&target.image).and_then(|opened| {
+                let location = opened.resolve(&target.path, Follow::All)?;
+                printer.file(
+                    &Mapped::Still(opened.filesystem, location),
+                    target.display().as_bytes(),
+                )
+            });
+            if let Err(error) = printed {
+                let ends = progress.is_cancelled() || crate::exit::is_broken_pipe(&error);
+                if ends {
+                    printer.finish()?;
+                    return Err(error);
+                }
+                context.lost(&target.name_in(error));
+            }
+        }
+        watch.end();
+        printer.finish()?;
+        Ok(Outcome::Done)
+    }
+}
+
+/// A file that is mapped.
+#[derive(Debug)]
+pub enum Mapped {
+    /// Of a volume that does not change.
+    Still(Filesystem, Location),
+    /// Of one that is open for writing: what waits in memory is seen.
+    Live(WritableFilesystem, Location),
+}
+
+impl Mapped {
+    /// The size of the file, and all of its extents; `None` for the map of a directory, which has no extents.
+    fn look(&self) -> Result<(Sizes, Option<Fiemap>)> {
+        let all = FileOffset::MIN..FileOffset::new(u64::MAX);
+        let (filesystem, location) = match self {
+            Self::Still(filesystem, location) => (filesystem.clone(), *location),
+            Self::Live(writer, location) => (writer.view(), *location),
+        };
+        let metadata = filesystem.metadata(location)?;
+        let is_directory = metadata.kind == FileKind::Directory;
+        let (size, map) = match self {
+            _ if is_directory => (ByteCount::ZERO, None),
+            Self::Still(..) => (metadata.size, Some(filesystem.open_file(location)?.fiemap(all)?)),
+            Self::Live(writer, _) => {
+                let map = writer.fiemap(location, all)?;
+                (ByteCount::new(writer.size_of(location)?), Some(map))
+            }
+        };
+        let sizes = Sizes {
+            file: size,
+            block_bytes: filesystem.sector_bytes(),
+            volume: filesystem.superblock().total_bytes,
+        };
+        Ok((sizes, map))
+    }
+}
+
+/// Prints maps.
+pub struct Printer<'a> {
+    context: &'a Context,
+    shown: Shown,
+    progress: &'a Progress,
+    sink: Sink,
+    has_title: bool,
+}
+
+/// Where maps go.
+enum Sink {
+    Json(ArrayWriter<BufWriter<StdoutLock<'static>>>),
+    Text(BufWriter<StdoutLock<'static>>),
+}
+
+impl<'a> Printer<'a> {
+    /// Begins.
+    pub fn new(context: &'a Context, shown: Shown, progress: &'a Progress) -> Result<Self> {
+        let out = context.stdout();
+        let sink = if context.json() {
+            Sink::Json(ArrayWriter::begin(out, FiemapCommand::NAME)?)
+        } else {
+            Sink::Text(out)
+        };
+        Ok(Self {
+            context,
+            shown,
+            progress,
+            sink,
+            has_title: false,
+        })
+    }
+
+    /// Prints the map of one file, which is called `name`.
+    pub fn file(&mut self, mapped: &Mapped, name: &[u8]) -> Result<()> {
+        let (sizes, map) = mapped.look()?;
+        let wants_flags = self.shown.extents || self.shown.summary || self.context.json();
+        let map = map.map(|map| {
+            let map = map.with_progress(self.progress);
+            if wants_flags { map } else { map.without_sharing() }
+        });
+        let extents = map.into_iter().flatten();
+        match &mut self.sink {
+            Sink::Json(array) if self.shown.summary => {
+                let mut object = summarised(sizes, extents)?.as_json();
+                insert_name(&mut object, "path", name);
+                Ok(array.element(&Value::Object(object))?)
+            }
+            Sink::Json(array) => {
+                for extent in extents {
+                    array.element(&as_json(name, &extent?))?;
+                }
+                Ok(())
+            }
+            Sink::Text(out) => {
+                let name = self.context.printable(name);
+                if self.shown.summary {
+                    return summarised(sizes, extents)?.print(&name, out);
+                }
+                if self.shown.extents {
+                    filefrag::print_title(&sizes, &name, !self.has_title, out)?;
+                    self.has_title = true;
+                }
+                let mut report = Filefrag::new(&sizes);
+                for extent in extents {
+                    let line = report.add(&extent?);
+                    if self.shown.extents {
+                        writeln!(out, "{line}")?;
+                    }
+                }
+                Ok(report.print_end(&name, out)?)
+            }
+        }
+    }
+
+    /// Ends what was begun.
+    pub fn finish(self) -> Result<()> {
+        match self.sink {
+            Sink::Json(array) => array.finish()?,
+            Sink::Text(mut out) => out.flush()?,
+        }
+        Ok(())
+    }
+}
+
+fn summarised(
+    sizes: Sizes,
+    extents: impl Iterator<Item = buttress_fs::Result<FiemapExtent>>,
+) -> Result<Summary> {
+    let mut summary = Summary::new(sizes);
+    for extent in extents {
+        summary.add(&extent?);
+    }
+    Ok(summary)
+}
+
+fn as_json(name: &[u8], extent: &FiemapExtent) -> Value {
+    let mut object = Map::new();
+    insert_name(&mut object, "path", name);
+    object.insert("offset".into(), extent.offset.get().into());
+    object.insert("length".into(), extent.length.get().into());
+    let address = extent.address.map(buttress_format::Logical::get);
+    object.insert("logical".into(), address.map_or(Value::Null, Value::from));
+    let has = |(flag, name): &(FiemapFlags, &'static str)| extent.flags.contains(*flag).then_some(*name);
+    object.insert(
+        "flags".into(),
+        json!(FLAG_NAMES.iter().filter_map(has).collect::<Vec<_>>()),
+    );
+    Value::Object(object)
+}

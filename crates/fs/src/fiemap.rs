@@ -1,0 +1,285 @@
+//! The extents of a file as `FIEMAP` reports them, with exact sharedness; and where its data and holes are.
+//!
+//! [`File::fiemap`] and [`WritableFilesystem::fiemap`] give a [`Fiemap`]: extents in rising order, one after another, in
+//! the flags of the ioctl. Each leaf of the file is visited once. Whether extents are shared is asked for a batch of them
+//! at a time ([`crate::Sharing`]); batches begin small and grow, so that looking at a few extents costs little, and a
+//! map can be given up and gone on with anywhere. Content that waits in memory is looked for only in holes and preallocated
+//! ranges: it shows as delayed allocation.
+//!
+//! Extents are joined only where they follow each other in the file and on the volume, and have the same flags: so two
+//! extents of which one is shared stay two. Joined extents may belong to different items. Without sharedness
+//! ([`Fiemap::without_sharing`]) there is one flag less to differ in, as for an ioctl that only counts.
+//!
+//! On a writable volume each batch is of one moment: trees, content that waits and references that wait. Between batches
+//! the file may change, as it may between two calls of the ioctl.
+//!
+//! Ranges: extents that overlap `[start, end)` come whole; parts that wait in memory are cut off at the range. The last
+//! extent of the file has [`FiemapFlags::LAST`].
+//!
+//! Bounds: the extents of a batch, [`BATCH_MAX`] of them and those of a leaf.
+//!
+//! Source: the kernel's documentation of fiemap, `Documentation/filesystems/fiemap.rst`; what the flags mean on btrfs
+//! was taken from the ioctl's answers.
+
+mod join;
+mod live;
+mod seek;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+pub use seek::DataRuns;
+
+use crate::back_references::Sharing;
+use crate::error::Result;
+use crate::file::File;
+use crate::filesystem::Filesystem;
+use crate::location::Location;
+use crate::progress::Progress;
+use crate::transaction::WritableFilesystem;
+use buttress_format::{ByteCount, FileOffset, Logical};
+use core::iter::FusedIterator;
+use core::ops::Range;
+use join::Joiner;
+use std::collections::VecDeque;
+use walk::{Batch, Walk};
+
+/// How many extents the first batch has, or as many as the first leaf has more.
+const BATCH_FIRST: usize = 128;
+
+/// How many extents a batch has at most, or as many as its last leaf has more.
+pub const BATCH_MAX: usize = 16 << 10;
+
+bitflags::bitflags! {
+    /// What is said of an extent: the flags of the ioctl.
+    ///
+    /// Source: `include/uapi/linux/fiemap.h`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct FiemapFlags: u32 {
+        /// The last extent of the file.
+        const LAST = 0x1;
+        /// Nobody knows yet where it will be.
+        const UNKNOWN = 0x2;
+        /// Its content waits in memory.
+        const DELALLOC = 0x4;
+        /// Its bytes are not the file's: they are compressed.
+        const ENCODED = 0x8;
+        /// It is not whole blocks.
+        const NOT_ALIGNED = 0x100;
+        /// Its content lies inside the tree.
+        const INLINE = 0x200;
+        /// It was reserved, and nothing was written there.
+        const UNWRITTEN = 0x800;
+        /// Somebody else uses it too.
+        const SHARED = 0x2000;
+    }
+}
+
+/// An extent, or several that were joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FiemapExtent {
+    /// Where in the file it begins.
+    pub offset: FileOffset,
+    /// Its length in the file.
+    pub length: ByteCount,
+    /// Where it lies, in the addresses of the volume, not of a device: of compressed extents the start of the whole extent.
+    /// `None` where it lies inside the tree or nowhere yet; the ioctl says 0 then.
+    pub address: Option<Logical>,
+    /// What is said of it.
+    pub flags: FiemapFlags,
+}
+
+impl FiemapExtent {
+    /// Where in the file it ends (exclusive).
+    #[must_use]
+    pub const fn end(&self) -> FileOffset {
+        self.offset.saturating_add(self.length)
+    }
+}
+
+/// Where a map comes from.
+#[derive(Debug)]
+enum Source {
+    /// A file that does not change.
+    Still(Box<Still>),
+    /// A file of a volume that is open for writing.
+    Live(WritableFilesystem),
+}
+
+#[derive(Debug)]
+struct Still {
+    filesystem: Filesystem,
+    walk: Walk,
+    sharing: Sharing,
+}
+
+/// The extents of a range of a file, in order; see the module. After an error there are no more.
+#[derive(Debug)]
+pub struct Fiemap {
+    source: Source,
+    location: Location,
+    range: Range<FileOffset>,
+    /// Up to where the file was mapped.
+    position: FileOffset,
+    /// Whether anything of the range was mapped.
+    begun: bool,
+    asks_sharing: bool,
+    progress: Option<Progress>,
+    batch: usize,
+    joiner: Joiner,
+    ready: VecDeque<FiemapExtent>,
+    done: bool,
+}
+
+impl File {
+    /// The extents that overlap `range`, with their sharedness. Offsets are rounded to sectors.
+    ///
+    /// # Errors
+    /// That the tree cannot be read. Errors on the way come from the iterator.
+    pub fn fiemap(&self, range: Range<FileOffset>) -> Result<Fiemap> {
+        let filesystem = self.filesystem();
+        let range = in_sectors(&range, filesystem.sector_bytes());
+        let location = self.metadata().location;
+        let still = Still {
+            walk: Walk::new(filesystem, location, &range, Vec::new(), None)?,
+            sharing: filesystem.sharing(),
+            filesystem: filesystem.clone(),
+        };
+        Ok(Fiemap::new(Source::Still(Box::new(still)), location, range))
+    }
+}
+
+impl WritableFilesystem {
+    /// The extents of a file that overlap `range`, with their sharedness, as of now: content and references that wait are
+    /// looked at too. Offsets are rounded to sectors.
+    ///
+    /// # Errors
+    /// [`crate::Error::IsADirectory`], [`crate::Error::NotAFile`], or that the inode cannot be read. Errors on the way
+    /// come from the iterator.
+    pub fn fiemap(&self, location: Location, range: Range<FileOffset>) -> Result<Fiemap> {
+        let view = self.view();
+        view.open_file(location)?;
+        let range = in_sectors(&range, view.sector_bytes());
+        Ok(Fiemap::new(Source::Live(self.clone()), location, range))
+    }
+}
+
+fn in_sectors(range: &Range<FileOffset>, sector_bytes: u32) -> Range<FileOffset> {
+    let sector_bytes = u64::from(sector_bytes);
+    let end = range.end.get().checked_next_multiple_of(sector_bytes);
+    range.start.align_down(sector_bytes)..FileOffset::new(end.unwrap_or(u64::MAX))
+}
+
+impl Fiemap {
+    fn new(source: Source, location: Location, range: Range<FileOffset>) -> Self {
+        Self {
+            source,
+            location,
+            position: range.start,
+            done: range.start >= range.end,
+            range,
+            begun: false,
+            asks_sharing: true,
+            progress: None,
+            batch: BATCH_FIRST,
+            joiner: Joiner::default(),
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// The same without asking whether extents are shared: nothing but the file's own leaves is read.
+    #[must_use]
+    pub fn without_sharing(mut self) -> Self {
+        self.asks_sharing = false;
+        self
+    }
+
+    /// The same, counting extents and their bytes in `progress`, and ending with [`crate::Error::Cancelled`] once it was
+    /// cancelled.
+    #[must_use]
+    pub fn with_progress(mut self, progress: &Progress) -> Self {
+        if let Source::Still(still) = &mut self.source {
+            still.sharing = still.filesystem.sharing().with_progress(progress);
+        }
+        self.progress = Some(progress.clone());
+        self
+    }
+
+    /// Maps the next batch.
+    fn fill(&mut self) -> Result<()> {
+        let size = self.batch;
+        self.batch = size.saturating_mul(2).min(BATCH_MAX);
+        match &mut self.source {
+            Source::Still(still) => {
+                let batch = still.walk.collect(size, self.progress.as_ref())?;
+                let shared = if self.asks_sharing {
+                    still.sharing.are_shared(self.location.subvolume, &batch.uses)?
+                } else {
+                    Vec::new()
+                };
+                let ends = still.walk.has_ended();
+                let view = still.filesystem.clone();
+                self.take(&batch, &shared);
+                if ends { self.finish(&view, false) } else { Ok(()) }
+            }
+            Source::Live(writer) => {
+                let writer = writer.clone();
+                self.fill_live(&writer, size)
+            }
+        }
+    }
+
+    /// Takes in a batch: `shared` says of each use whether it is.
+    fn take(&mut self, batch: &Batch, shared: &[bool]) {
+        let mut bytes = ByteCount::ZERO;
+        for part in &batch.parts {
+            let mut extent = part.extent;
+            if part
+                .used
+                .is_some_and(|used| shared.get(used).copied().unwrap_or(false))
+            {
+                extent.flags |= FiemapFlags::SHARED;
+            }
+            bytes = bytes.saturating_add(extent.length);
+            self.ready.extend(self.joiner.add(extent));
+        }
+        if let Some(progress) = &self.progress {
+            let count = u64::try_from(batch.parts.len()).unwrap_or(u64::MAX);
+            progress.advance(count, bytes);
+        }
+    }
+
+    /// Nothing is left of the range: the extent that is held back comes, marked if it is the file's last. Content may wait
+    /// behind it.
+    fn finish(&mut self, view: &Filesystem, content_follows: bool) -> Result<()> {
+        self.done = true;
+        if let Some(mut last) = self.joiner.take() {
+            if !content_follows && last.end() >= walk::last_extent_end(view, self.location)? {
+                last.flags |= FiemapFlags::LAST;
+            }
+            self.ready.push_back(last);
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Fiemap {
+    type Item = Result<FiemapExtent>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(extent) = self.ready.pop_front() {
+                return Some(Ok(extent));
+            }
+            if self.done {
+                return None;
+            }
+            if let Err(error) = self.fill() {
+                self.done = true;
+                return Some(Err(error));
+            }
+        }
+    }
+}
+
+impl FusedIterator for Fiemap {}

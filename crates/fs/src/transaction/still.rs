@@ -1,0 +1,50 @@
+//! Looking at the running transaction at one moment, references that wait included.
+//!
+//! A view holds the trees, but references that wait are not in any of them. Whoever needs both takes a view, walks it
+//! without any lock, and then asks for the references of what it found: they are of the same moment if nothing was edited
+//! in between. Where edits never pause, the lock is held for the whole walk instead, which by then finds its blocks in
+//! the cache.
+
+use super::WritableFilesystem;
+use super::delayed_references::DelayedReferences;
+use crate::back_references::WaitingReferences;
+use crate::filesystem::Filesystem;
+use buttress_format::Logical;
+
+impl DelayedReferences {
+    /// What waits for these extents.
+    pub(crate) fn of_extents(&self, extents: &[Logical]) -> WaitingReferences {
+        let waiting = |extent: &Logical| Some((*extent, self.get(*extent)?.clone()));
+        extents.iter().filter_map(waiting).collect()
+    }
+}
+
+impl WritableFilesystem {
+    /// The references that wait for these extents; `None` when something was, or may have been, edited since `view` was
+    /// taken.
+    pub(crate) fn waiting_references(
+        &self,
+        view: &Filesystem,
+        extents: &[Logical],
+    ) -> Option<WaitingReferences> {
+        let running = self.shared.running.lock();
+        let is_newest = self
+            .shared
+            .view
+            .lock()
+            .as_ref()
+            .is_some_and(|newest| newest.is_same_view(view));
+        is_newest.then(|| running.core.references.of_extents(extents))
+    }
+
+    /// Does something with a view and the references that wait while nothing is edited.
+    pub(crate) fn hold_still<T>(&self, body: impl FnOnce(&Filesystem, &DelayedReferences) -> T) -> T {
+        let mut running = self.shared.running.lock();
+        if let Err(error) = running.write_back_inodes() {
+            self.forest().volume().stop_writing(&error);
+        }
+        let hold = self.shared.readers.hold(running.core.durable);
+        let view = running.make_view(&self.shared.base, hold);
+        body(&view, &running.core.references)
+    }
+}
