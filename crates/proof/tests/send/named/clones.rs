@@ -91,8 +91,25 @@ fn sources_that_change() -> Vec<Named> {
     ]
 }
 
+/// The later snapshot is sent first: its files are shorter, and the others' come back from it.
+fn sent_backwards(before: Vec<Operation>, after: Vec<Operation>) -> History {
+    let mut history = History::chain(vec![before, after]);
+    history.transfers.reverse();
+    history.transfers[0].parent = None;
+    history.transfers[1].parent = Some(1);
+    history
+}
+
 fn ends() -> Vec<Named> {
     vec![
+        with_history(
+            "sector_at_the_old_end_of_a_source",
+            "It goes out as the half behind the old end; the sector, whole again, is then cloned from nowhere.",
+            sent_backwards(
+                vec![write("a", 0, 19_470), reflink_all("a", "b")],
+                vec![truncate("a", 10_357), truncate("b", 1664)],
+            ),
+        ),
         named(
             "whole_file_with_an_unaligned_end",
             "Cloning up to the size is allowed only where it becomes the end of the target too.",

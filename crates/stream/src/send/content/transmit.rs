@@ -119,6 +119,24 @@ impl Content {
         if stream.output.no_data() || wanted.is_empty() {
             return self.range(range, stream);
         }
+        let sector = self.whole_sector(&range);
+        if !self.reads_as_zeros(&range, wanted, stream)? {
+            self.last_sector(range, &sector, stream)?;
+        }
+        // The pieces before and behind the old end are no sources, and the whole is.
+        stream
+            .sources
+            .clones
+            .remember(self.number, &sector, self.metadata.size);
+        Ok(())
+    }
+
+    fn reads_as_zeros(
+        &self,
+        range: &FileRange,
+        wanted: Range<FileOffset>,
+        stream: &Stream<'_, '_>,
+    ) -> Result<bool> {
         let filesystem = stream.sources.new.filesystem();
         let file = filesystem.open_known(self.metadata.clone(), Some(vec![range.clone()]))?;
         let mut reader = file.reader_of(wanted);
@@ -126,16 +144,16 @@ impl Content {
             match chunk.content {
                 Chunk::Hole => {}
                 Chunk::Data(bytes) if bytes.iter().all(|byte| *byte == 0) => {}
-                Chunk::Data(_) => return self.last_sector(range, stream),
+                Chunk::Data(_) => return Ok(false),
                 Chunk::Damaged(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Sends a range behind the end of the receiver's file: by cloning the whole sector from a file that has all of
-    /// it, if there is one.
-    fn last_sector(&mut self, range: FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
+    /// A range behind the end of the receiver's file together with what lies before that end in its sector: both are
+    /// of one extent, since extents begin and end with sectors.
+    fn whole_sector(&self, range: &FileRange) -> FileRange {
         let start = self.spoilt.as_ref().map_or(range.offset, |spoilt| spoilt.start);
         let before = range
             .offset
@@ -149,14 +167,27 @@ impl Content {
             sector.offset = start;
             sector.length = range.length.saturating_add(before);
         }
-        let candidates = stream.sources.clones.candidates(&sector)?;
+        sector
+    }
+
+    /// Sends a range behind the end of the receiver's file: by cloning the whole sector from a file that has all of
+    /// it, if there is one.
+    fn last_sector(
+        &mut self,
+        range: FileRange,
+        sector: &FileRange,
+        stream: &mut Stream<'_, '_>,
+    ) -> Result<()> {
+        let candidates = stream.sources.clones.candidates(sector)?;
         let source = stream
             .sources
             .clones
-            .choose(&candidates, &sector, self.metadata.size);
+            .choose(&candidates, sector, self.metadata.size);
         let end = range.end().min(self.size);
         match source {
-            Some(source) if source.offset == start && source.offset.saturating_add(source.length) >= end => {
+            Some(source)
+                if source.offset == sector.offset && source.offset.saturating_add(source.length) >= end =>
+            {
                 self.clone_from(&source, stream)
             }
             _ => self.data(range, stream),
