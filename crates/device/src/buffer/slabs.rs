@@ -15,18 +15,22 @@ use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 
 use parking_lot::Mutex;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::{ALIGNMENT_BYTES, Block, Home};
 
 /// The largest block that lies in a slab: that of the largest tree block.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 
-/// The size of a slab.
-const SLAB_BYTES: usize = 1 << 20;
+/// The size of a slab, and what its address is a multiple of: a huge page where pages have 4 KiB.
+const SLAB_BYTES: usize = 2 << 20;
 
 /// How many slabs of a class are kept although nothing in them is used.
-const IDLE_SLABS_MAX: usize = 8;
+const IDLE_SLABS_MAX: usize = 4;
+
+/// From how many slabs of a class on new ones are huge pages: each comes with one fault instead of 512, but takes all
+/// of its memory at once, which those who use little should not pay for.
+const SMALL_PAGE_SLABS: usize = 4;
 
 /// A place in a slab of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,16 +72,37 @@ struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Zero pages, which take up memory when they are first written to.
-    fn new() -> Self {
+    /// Zero pages, which take up memory when they are first written to: all at once with `huge_pages`, where the system
+    /// has one to give.
+    fn new(huge_pages: bool) -> Self {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let span_bytes = SLAB_BYTES.saturating_mul(2);
         // SAFETY: no address is asked for, so nothing that is mapped is replaced.
-        let start =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), SLAB_BYTES, protection, MapFlags::PRIVATE) };
-        match start.ok().and_then(|start| NonNull::new(start.cast())) {
-            Some(start) => Self { start },
-            None => handle_alloc_error(Layout::new::<[u8; SLAB_BYTES]>()),
+        let span = unsafe { mmap_anonymous(std::ptr::null_mut(), span_bytes, protection, MapFlags::PRIVATE) };
+        let Some(span) = span.ok().and_then(|span| NonNull::new(span.cast::<u8>())) else {
+            handle_alloc_error(Layout::new::<[u8; SLAB_BYTES]>())
+        };
+        // An aligned slab begins in the first half of the span; what lies before and behind it is given back.
+        let before_bytes = span.align_offset(SLAB_BYTES).min(SLAB_BYTES);
+        let behind_bytes = SLAB_BYTES.saturating_sub(before_bytes);
+        // SAFETY: `before_bytes + SLAB_BYTES + behind_bytes` is the length of the span, so both addresses lie in it or
+        // at its end, and the parts given back are of this mapping and of no use to anyone yet.
+        let start = unsafe {
+            let start = span.add(before_bytes);
+            if before_bytes > 0 {
+                let _ = munmap(span.as_ptr().cast(), before_bytes);
+            }
+            if behind_bytes > 0 {
+                let _ = munmap(start.add(SLAB_BYTES).as_ptr().cast(), behind_bytes);
+            }
+            start
+        };
+        if huge_pages {
+            // SAFETY: advice on pages of our own, which says nothing about their content. Without it small pages serve
+            // as well, so it may fail.
+            let _ = unsafe { madvise(start.as_ptr().cast(), SLAB_BYTES, Advice::LinuxHugepage) };
         }
+        Self { start }
     }
 }
 
@@ -163,8 +188,9 @@ impl Slabs {
 
     /// Adds a slab whose places are all free.
     fn add(&mut self, slots: usize) {
+        let small = self.slabs.len().saturating_sub(self.vacant.len()) < SMALL_PAGE_SLABS;
         let slab = Slab {
-            memory: Mapping::new(),
+            memory: Mapping::new(!small),
             free: (0..slots).rev().collect(),
         };
         let number = self.vacant.pop().unwrap_or(self.slabs.len());
