@@ -3,6 +3,7 @@
 pub mod cat;
 pub mod check;
 pub mod completions;
+pub mod compression;
 pub mod cp;
 pub mod diff;
 pub mod fiemap;
@@ -17,6 +18,7 @@ pub mod receive;
 pub mod reference;
 pub mod send;
 pub mod shell;
+pub mod space;
 pub mod stat;
 pub mod stream;
 pub mod subvolume;

@@ -165,6 +165,17 @@ impl Context {
         self.open_filesystem_with(&[image.to_owned()], &options, false)
     }
 
+    /// As [`open_for_one_pass`](Self::open_for_one_pass), with the directory in which paths begin. In a session it is
+    /// the session's volume.
+    pub fn open_volume_for_one_pass(&self, image: &Path) -> Result<Opened> {
+        if let Some(place) = self.place() {
+            return Ok(place.opened);
+        }
+        let filesystem = self.open_for_one_pass(image)?;
+        let root = self.root_of(&filesystem)?;
+        Ok(Opened { filesystem, root })
+    }
+
     /// Opens the volume on images or devices for looking at its blocks: it need not have a root tree that can be
     /// read.
     pub fn open_for_inspection(&self, images: &[PathBuf]) -> Result<Filesystem> {

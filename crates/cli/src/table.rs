@@ -101,6 +101,8 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::diff::Diff>(),
     leaf::<commands::mkfs::Mkfs>(),
     leaf::<commands::check::Check>(),
+    leaf::<commands::space::Space>(),
+    leaf::<commands::compression::Compression>(),
     leaf::<commands::send::Send>(),
     leaf::<commands::receive::Receive>(),
     leaf::<commands::fiemap::FiemapCommand>(),

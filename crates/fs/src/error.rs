@@ -267,6 +267,14 @@ pub enum Error {
         /// What there are too many of.
         what: &'static str,
     },
+    /// An account of space that would take more memory than its bound.
+    #[error("there are more than {limit} {what}: more than the account of space keeps in memory")]
+    AccountingTooBig {
+        /// What there is too much of.
+        what: &'static str,
+        /// The bound.
+        limit: u64,
+    },
     /// A name that no entry can have.
     #[error(transparent)]
     Name(#[from] buttress_format::NameProblem),
@@ -374,7 +382,7 @@ impl Error {
             Self::NotASymlink { .. } | Self::NotAFile { .. } => number::EINVAL,
             Self::TooManySymlinks { .. } => number::ELOOP,
             Self::NameTooLong { .. } => number::ENAMETOOLONG,
-            Self::TooBig { .. } => number::E2BIG,
+            Self::TooBig { .. } | Self::AccountingTooBig { .. } => number::E2BIG,
             Self::Cancelled => number::EINTR,
             Self::NoSpace { .. } | Self::AttributeTooLarge { .. } => number::ENOSPC,
             Self::Exists { .. } => number::EEXIST,

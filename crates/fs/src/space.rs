@@ -7,11 +7,13 @@
 //! Block group items lie in a tree of their own with the block-group-tree feature, else in the extent tree,
 //! scattered between the extents: they are looked up chunk by chunk, not by a walk.
 //!
-//! What a single file takes up and shares is in [`crate::back_references`].
+//! What a single file takes up and shares is in [`crate::back_references`]; what subvolumes, snapshots and directories
+//! do, in [`accounting`].
 //!
 //! Source: on-disk format documentation, section "BLOCK_GROUP_ITEM"; manual page btrfs-filesystem(8), `df` and
 //! `usage`, for what the figures mean.
 
+pub mod accounting;
 mod available;
 mod totals;
 

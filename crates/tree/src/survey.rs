@@ -85,11 +85,21 @@ impl Forest {
         roots: impl IntoIterator<Item = (RootPointer, S::Tag)>,
         surveyor: &S,
     ) -> Vec<S::Tally> {
+        let pointers = roots.into_iter();
+        self.survey_blocks(
+            pointers.map(|(root, tag)| (BlockPointer::root(&root), tag)),
+            surveyor,
+        )
+    }
+
+    /// As [`Forest::survey`], from any blocks on.
+    pub fn survey_blocks<S: Surveyor>(
+        self: &Arc<Self>,
+        blocks: impl IntoIterator<Item = (BlockPointer, S::Tag)>,
+        surveyor: &S,
+    ) -> Vec<S::Tally> {
         let reader = self.reader();
-        let (nodes, fresh) = roots
-            .into_iter()
-            .map(|(root, tag)| (BlockPointer::root(&root), tag))
-            .partition(|(pointer, _)| pointer.level > 0);
+        let (nodes, fresh) = blocks.into_iter().partition(|(pointer, _)| pointer.level > 0);
         let survey = Survey {
             reader,
             surveyor,

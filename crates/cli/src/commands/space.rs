@@ -1,0 +1,186 @@
+//! `buttress space IMAGE[:/dir]`: who owns what, to the byte, without quotas.
+//!
+//! Without a path, a line for each subvolume and snapshot. With one, a line for each entry of the directory, and with
+//! whom it shares. `--if-deleted` says what would come back; `--export ncdu` writes a file for the viewers that read
+//! ncdu's format.
+//!
+//! - `rows`: from the account to lines;
+//! - `table`, `json`: the two forms of output;
+//! - `deleting`: what would come back;
+//! - `ncdu`: the export.
+
+mod deleting;
+mod json;
+mod ncdu;
+mod rows;
+mod table;
+
+use std::ffi::OsString;
+
+use anyhow::{Context as _, Result};
+use buttress_format::FileKind;
+use buttress_fs::space::accounting::{Accounting, Options};
+use buttress_fs::{Filesystem, Follow, Location, Progress, SubvolumeInfo};
+use clap::{Args, ValueEnum};
+
+use crate::context::Context;
+use crate::exit::{Advice, Outcome};
+use crate::opening::Opened;
+use crate::output::size::UnitFlags;
+use crate::progress::Watch;
+use crate::signals::Cancelling;
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Show what subvolumes, snapshots and directories take up, alone and together
+///
+/// Without a path there is a line for each subvolume; with one, for each entry of the directory. All figures are
+/// exact and need no quotas: "on disk" is everything that can be reached, each extent once; "exclusive" is what
+/// nobody else uses and what would come back on deleting it alone.
+#[derive(Args, Debug)]
+pub struct Space {
+    /// What would come back on deleting exactly these subvolumes together: paths or ids
+    #[arg(
+        long,
+        value_name = "SUBVOLUME",
+        value_delimiter = ',',
+        conflicts_with = "export"
+    )]
+    if_deleted: Vec<String>,
+    /// Write a list of all files in a format that viewers read
+    #[arg(long, value_name = "FORMAT")]
+    export: Option<Export>,
+    /// Do not descend into nested subvolumes
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
+    #[command(flatten)]
+    units: UnitFlags,
+    /// The image or device, or a path in it
+    #[arg(value_name = "IMAGE[:/path]")]
+    target: OsString,
+}
+
+/// What an export is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Export {
+    /// ncdu's JSON, version 1.2
+    Ncdu,
+}
+
+/// What all forms of the command have at hand.
+struct Job<'a> {
+    context: &'a Context,
+    target: &'a Target,
+    opened: &'a Opened,
+    subvolumes: Vec<SubvolumeInfo>,
+    progress: Progress,
+}
+
+impl Subcommand for Space {
+    const NAME: &'static str = "space";
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = context.target(&self.target);
+        let opened = context.open_volume_for_one_pass(&target.image)?;
+        let progress = Progress::new();
+        let _cancelling = Cancelling::start(&progress)?;
+        let watch = Watch::start(context, "space", progress.clone());
+        let job = Job {
+            context,
+            target: &target,
+            opened: &opened,
+            subvolumes: opened.filesystem.subvolumes()?,
+            progress,
+        };
+        if self.export == Some(Export::Ncdu) {
+            ncdu::run(&job, self.one_file_system)?;
+            watch.end();
+            return Ok(Outcome::Done);
+        }
+        if !self.if_deleted.is_empty() {
+            let wanted = self.if_deleted.iter().map(|name| job.subvolume(name));
+            let wanted: Vec<&SubvolumeInfo> = wanted.collect::<Result<_>>()?;
+            let answer = deleting::answer(&job, &wanted)?;
+            watch.end();
+            deleting::print(&job, &answer, self.units.units())?;
+            return Ok(Outcome::Done);
+        }
+        let report = if target.has_path {
+            rows::of_directory(&job, self.one_file_system)?
+        } else {
+            rows::of_subvolumes(&job)?
+        };
+        watch.end();
+        if context.json() {
+            json::print(&job, &report)?;
+        } else {
+            table::print(&job, &report, self.units.units())?;
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+impl Job<'_> {
+    fn filesystem(&self) -> &Filesystem {
+        &self.opened.filesystem
+    }
+
+    /// Makes the account and tells what is missing from it.
+    fn account(&self, options: &Options) -> Result<Accounting> {
+        let accounting = self.filesystem().account_space(options, &self.progress)?;
+        tell_failures(self.context, self.target, &accounting);
+        Ok(accounting)
+    }
+
+    /// What the target's path leads to.
+    fn location(&self) -> Result<Location> {
+        self.opened.resolve(&self.target.path, Follow::NotLast)
+    }
+
+    /// The subvolume that a person means: a path, or an id where no path is.
+    fn subvolume(&self, name: &str) -> Result<&SubvolumeInfo> {
+        let find = |id: u64| self.subvolumes.iter().find(|info| info.id.get() == id);
+        let resolved = self.opened.resolve(name.as_bytes(), Follow::NotLast);
+        let found = match (&resolved, name.parse()) {
+            (Ok(location), _) if *location == Location::root_of(location.subvolume) => {
+                find(location.subvolume.get())
+            }
+            (Ok(_), _) => None,
+            (Err(_), Ok(id)) => find(id),
+            (Err(_), Err(_)) => None,
+        };
+        let problem = || match resolved {
+            Ok(_) => anyhow::anyhow!("{name}: not a subvolume"),
+            Err(error) => error.context(name.to_owned()),
+        };
+        found.ok_or_else(problem).with_context(|| {
+            Advice::new("`buttress subvolume list` prints the paths and ids of all subvolumes")
+        })
+    }
+
+    /// The path of a subvolume from the top level, as it is printed.
+    fn path_of(&self, info: &SubvolumeInfo) -> Vec<u8> {
+        match &info.path {
+            Some(path) => [b"/", path.as_slice()].concat(),
+            None if info.is_deleted() => b"<deleted>".to_vec(),
+            None => b"<without a path>".to_vec(),
+        }
+    }
+
+    fn kind_of(&self, location: Location) -> Result<FileKind> {
+        Ok(self.filesystem().metadata(location)?.kind)
+    }
+}
+
+/// Tells what could not be read: the figures are too small by what lies below it.
+pub fn tell_failures(context: &Context, target: &Target, accounting: &Accounting) {
+    for failure in accounting.failures() {
+        context.lost(&target.name_in(failure.clone()));
+    }
+    let told = u64::try_from(accounting.failures().len()).unwrap_or(u64::MAX);
+    let more = accounting.failure_count().saturating_sub(told);
+    if more > 0 {
+        let message = format!("{more} more tree blocks could not be read");
+        context.lost(&target.name_in(anyhow::anyhow!(message)));
+    }
+}

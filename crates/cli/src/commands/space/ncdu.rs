@@ -1,0 +1,217 @@
+//! A list of all files in ncdu's format, version 1.2, for ncdu and the viewers that read its exports.
+//!
+//! The format has one size on disk for each file, and viewers add them up. So an extent that several files share is
+//! counted at the first of them in the order of the list: the sum of a directory is what the extents in it take up, less
+//! what was counted before it. Each name of a hard link has the size of its file, and viewers know not to add that twice.
+//! Content that lies inside a tree takes no space of its own.
+//!
+//! Source: "Ncdu Export File Format", dev.yorhel.nl/ncdu/jsonfmt.
+
+use std::collections::HashMap;
+use std::io::Write;
+
+use anyhow::Result;
+use buttress_format::FileKind;
+use buttress_fs::space::accounting::{ExtentTable, Options};
+use buttress_fs::{Location, RangeKind, WalkEntry, WalkItem, WalkOptions};
+
+use super::Job;
+
+/// How many files with several names are remembered.
+const LINKS_MAX: usize = 1 << 18;
+
+/// Writes the list.
+pub(super) fn run(job: &Job<'_>, one_file_system: bool) -> Result<()> {
+    let location = job.location()?;
+    let options = Options {
+        keep_extents: true,
+        ..Options::default()
+    };
+    let accounting = job.account(&options)?;
+    let Some(extents) = accounting.extents() else {
+        return Ok(());
+    };
+    let mut out = job.context.stdout();
+    // No clock: the same image gives the same bytes.
+    write!(
+        out,
+        "[1,2,{{\"progname\":\"buttress\",\"progver\":\"{}\",\"timestamp\":0}}",
+        env!("CARGO_PKG_VERSION")
+    )?;
+    let mut list = List {
+        job,
+        extents,
+        is_counted: vec![false; extents.len()],
+        links: HashMap::new(),
+        subvolume: None,
+    };
+    let walk = WalkOptions {
+        one_file_system,
+        progress: job.progress.clone(),
+        ..WalkOptions::without_content()
+    };
+    let mut is_first = true;
+    for item in job.filesystem().walk(location, walk) {
+        match item {
+            WalkItem::Entry(entry) if entry.metadata().kind == FileKind::Directory => {
+                // Its entries follow, unless it cannot be read or lies beyond the limit.
+                list.open_directory(&mut out, &entry, is_first)?;
+            }
+            WalkItem::Entry(entry) if is_first => {
+                // The list is one of a directory; a file is one in a directory of its own.
+                list.open_name(&mut out, &job.target.path)?;
+                list.file(&mut out, &entry)?;
+                writeln!(out, "]]")?;
+                out.flush()?;
+                return Ok(());
+            }
+            WalkItem::Entry(entry) => list.file(&mut out, &entry)?,
+            WalkItem::Enter(_) => {}
+            WalkItem::Leave(_) => out.write_all(b"]")?,
+            WalkItem::Failed(error) => {
+                job.progress.check()?;
+                job.context.lost(&job.target.name_in(error));
+            }
+        }
+        is_first = false;
+    }
+    out.write_all(b"]\n")?;
+    out.flush()?;
+    Ok(())
+}
+
+struct List<'a> {
+    job: &'a Job<'a>,
+    extents: &'a ExtentTable,
+    is_counted: Vec<bool>,
+    /// Sizes on disk of files that have more names to come.
+    links: HashMap<Location, (u64, u32)>,
+    subvolume: Option<u64>,
+}
+
+impl List<'_> {
+    fn open_name(&self, out: &mut dyn Write, name: &[u8]) -> Result<()> {
+        out.write_all(b",\n[{\"name\":")?;
+        write_name(out, name)
+    }
+
+    fn open_directory(&mut self, out: &mut dyn Write, entry: &WalkEntry, is_first: bool) -> Result<()> {
+        if is_first {
+            self.open_name(out, &self.job.target.path)?;
+        } else {
+            self.open_name(out, &entry.name)?;
+        }
+        let subvolume = entry.location().subvolume.get();
+        if self.subvolume != Some(subvolume) {
+            // Whatever is inside has the same device, until another directory says otherwise.
+            self.subvolume = Some(subvolume);
+        }
+        write!(out, ",\"dev\":{subvolume}}}")?;
+        Ok(())
+    }
+
+    fn file(&mut self, out: &mut dyn Write, entry: &WalkEntry) -> Result<()> {
+        let metadata = entry.metadata();
+        out.write_all(b",\n{\"name\":")?;
+        write_name(out, &entry.name)?;
+        let disk = self.disk_of(entry)?;
+        if metadata.size.get() > 0 {
+            write!(out, ",\"asize\":{}", metadata.size)?;
+        }
+        if disk > 0 {
+            write!(out, ",\"dsize\":{disk}")?;
+        }
+        if metadata.nlink > 1 {
+            let inode = metadata.location.inode;
+            write!(
+                out,
+                ",\"ino\":{inode},\"hlnkc\":true,\"nlink\":{}",
+                metadata.nlink
+            )?;
+        }
+        if metadata.kind != FileKind::Regular {
+            out.write_all(b",\"notreg\":true")?;
+        }
+        out.write_all(b"}")?;
+        Ok(())
+    }
+
+    /// What a file takes up that no file before it did.
+    fn disk_of(&mut self, entry: &WalkEntry) -> Result<u64> {
+        let metadata = entry.metadata();
+        if metadata.kind != FileKind::Regular {
+            return Ok(0);
+        }
+        let location = metadata.location;
+        if let Some((disk, to_come)) = self.links.get_mut(&location) {
+            let disk = *disk;
+            *to_come = to_come.saturating_sub(1);
+            if *to_come == 0 {
+                self.links.remove(&location);
+            }
+            return Ok(disk);
+        }
+        let mut disk = 0_u64;
+        for range in self.job.filesystem().open_record(&entry.record)?.extents()? {
+            let range = match range {
+                Ok(range) => range,
+                Err(error) => {
+                    self.job.context.lost(&self.job.target.name_in(error));
+                    continue;
+                }
+            };
+            let (RangeKind::Data(extent) | RangeKind::Preallocated(extent)) = range.kind else {
+                continue;
+            };
+            if let Some(known) = self.extents.get(extent.logical)
+                && let Some(counted) = self.is_counted.get_mut(known.index)
+                && !std::mem::replace(counted, true)
+            {
+                disk = disk.saturating_add(known.disk.get());
+            }
+        }
+        if metadata.nlink > 1 && self.links.len() < LINKS_MAX {
+            self.links
+                .insert(location, (disk, metadata.nlink.saturating_sub(1)));
+        }
+        Ok(disk)
+    }
+}
+
+/// A name as a JSON string. Bytes that are not UTF-8 stay as they are, as in ncdu's own exports.
+fn write_name(out: &mut dyn Write, name: &[u8]) -> Result<()> {
+    out.write_all(b"\"")?;
+    for byte in name {
+        match byte {
+            b'"' | b'\\' => out.write_all(&[b'\\', *byte])?,
+            0..=0x1f | 0x7f => write!(out, "\\u00{byte:02x}")?,
+            _ => out.write_all(&[*byte])?,
+        }
+    }
+    out.write_all(b"\"")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_strings_that_parsers_read() {
+        let text = |name: &[u8]| {
+            let mut out = Vec::new();
+            write_name(&mut out, name).unwrap();
+            out
+        };
+        for name in [
+            "plain",
+            "with \"quotes\" and \\",
+            "line\nfeed\ttab\u{7f}",
+            "\u{e4}",
+        ] {
+            let parsed: String = serde_json::from_slice(&text(name.as_bytes())).unwrap();
+            assert_eq!(parsed, name);
+        }
+        assert_eq!(text(b"\xff"), b"\"\xff\"");
+    }
+}

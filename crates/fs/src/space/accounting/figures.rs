@@ -1,0 +1,239 @@
+//! What is counted: extents by what they hold, and the items of files that refer to them.
+
+use buttress_format::{ByteCount, Compression};
+
+/// What an extent holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum ContentKind {
+    /// Bytes as they are.
+    Plain = 0,
+    /// A zlib stream.
+    Zlib = 1,
+    /// LZO, in btrfs's framing.
+    Lzo = 2,
+    /// A zstd frame.
+    Zstd = 3,
+    /// Nothing yet: reserved space that reads as zeros.
+    Preallocated = 4,
+}
+
+impl ContentKind {
+    /// All kinds, in the order in which they are shown.
+    pub const ALL: [Self; 5] = [Self::Plain, Self::Zlib, Self::Lzo, Self::Zstd, Self::Preallocated];
+
+    /// The kind of written content.
+    #[must_use]
+    pub const fn of(compression: Compression) -> Self {
+        match compression {
+            Compression::None => Self::Plain,
+            Compression::Zlib => Self::Zlib,
+            Compression::Lzo => Self::Lzo,
+            Compression::Zstd => Self::Zstd,
+        }
+    }
+
+    /// Its name, as compsize prints it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Preallocated => "prealloc",
+            Self::Plain => Compression::None.name(),
+            Self::Zlib => Compression::Zlib.name(),
+            Self::Lzo => Compression::Lzo.name(),
+            Self::Zstd => Compression::Zstd.name(),
+        }
+    }
+}
+
+/// One figure for each kind of content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByKind<T>([T; 5]);
+
+impl<T> ByKind<T> {
+    /// The figure of one kind.
+    #[must_use]
+    pub const fn of(&self, kind: ContentKind) -> &T {
+        let [plain, zlib, lzo, zstd, preallocated] = &self.0;
+        match kind {
+            ContentKind::Plain => plain,
+            ContentKind::Zlib => zlib,
+            ContentKind::Lzo => lzo,
+            ContentKind::Zstd => zstd,
+            ContentKind::Preallocated => preallocated,
+        }
+    }
+
+    pub(super) const fn of_mut(&mut self, kind: ContentKind) -> &mut T {
+        let [plain, zlib, lzo, zstd, preallocated] = &mut self.0;
+        match kind {
+            ContentKind::Plain => plain,
+            ContentKind::Zlib => zlib,
+            ContentKind::Lzo => lzo,
+            ContentKind::Zstd => zstd,
+            ContentKind::Preallocated => preallocated,
+        }
+    }
+
+    /// All figures with their kinds.
+    pub fn iter(&self) -> impl Iterator<Item = (ContentKind, &T)> {
+        ContentKind::ALL.into_iter().zip(&self.0)
+    }
+}
+
+/// Figures that can be added up.
+pub(super) trait Sum: Copy {
+    /// Adds another one `times` over.
+    fn add(&mut self, other: &Self, times: u64);
+}
+
+fn add(sum: &mut ByteCount, more: ByteCount, times: u64) {
+    *sum = sum.saturating_add(ByteCount::new(more.get().saturating_mul(times)));
+}
+
+fn add_count(sum: &mut u64, more: u64, times: u64) {
+    *sum = sum.saturating_add(more.saturating_mul(times));
+}
+
+impl<T: Sum> Sum for ByKind<T> {
+    fn add(&mut self, other: &Self, times: u64) {
+        for (sum, more) in self.0.iter_mut().zip(&other.0) {
+            sum.add(more, times);
+        }
+    }
+}
+
+/// Extents, each counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extents {
+    /// How many.
+    pub count: u64,
+    /// What they take up on disk, one copy of them: whole extents, however little of them is still in use.
+    pub disk: ByteCount,
+    /// What they are without compression.
+    pub uncompressed: ByteCount,
+}
+
+impl Sum for Extents {
+    fn add(&mut self, other: &Self, times: u64) {
+        add_count(&mut self.count, other.count, times);
+        add(&mut self.disk, other.disk, times);
+        add(&mut self.uncompressed, other.uncompressed, times);
+    }
+}
+
+/// What files say about their content, each file of each subvolume by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct References {
+    /// Items that refer to extents.
+    pub count: u64,
+    /// The length of all of them in their files.
+    pub bytes: ByteCount,
+    /// Items that hold their content themselves.
+    pub inline_count: u64,
+    /// The bytes of that content as they are stored.
+    pub inline_stored: ByteCount,
+    /// What they are without compression.
+    pub inline_bytes: ByteCount,
+}
+
+impl Sum for References {
+    fn add(&mut self, other: &Self, times: u64) {
+        add_count(&mut self.count, other.count, times);
+        add(&mut self.bytes, other.bytes, times);
+        add_count(&mut self.inline_count, other.inline_count, times);
+        add(&mut self.inline_stored, other.inline_stored, times);
+        add(&mut self.inline_bytes, other.inline_bytes, times);
+    }
+}
+
+/// Files and their references.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    /// Regular files.
+    pub count: u64,
+    /// Their content.
+    pub references: ByKind<References>,
+}
+
+impl Sum for Files {
+    fn add(&mut self, other: &Self, times: u64) {
+        add_count(&mut self.count, other.count, times);
+        self.references.add(&other.references, times);
+    }
+}
+
+/// What a part of the volume takes up on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Occupied {
+    /// Data extents.
+    pub extents: ByKind<Extents>,
+    /// Tree blocks of subvolumes, one copy of them.
+    pub metadata: ByteCount,
+}
+
+impl Sum for Occupied {
+    fn add(&mut self, other: &Self, times: u64) {
+        self.extents.add(&other.extents, times);
+        add(&mut self.metadata, other.metadata, times);
+    }
+}
+
+impl Occupied {
+    /// Data of all kinds on disk.
+    #[must_use]
+    pub fn data(&self) -> ByteCount {
+        self.sum().disk
+    }
+
+    /// Extents of all kinds.
+    #[must_use]
+    pub fn sum(&self) -> Extents {
+        let mut sum = Extents::default();
+        for (_, extents) in self.extents.iter() {
+            sum.add(extents, 1);
+        }
+        sum
+    }
+}
+
+impl References {
+    fn remove(&mut self, other: &Self, times: u64) {
+        let take = |sum: &mut ByteCount, less: ByteCount| {
+            let less = ByteCount::new(less.get().saturating_mul(times));
+            *sum = sum.checked_sub(less).unwrap_or(ByteCount::ZERO);
+        };
+        self.count = self.count.saturating_sub(other.count.saturating_mul(times));
+        let inline = other.inline_count.saturating_mul(times);
+        self.inline_count = self.inline_count.saturating_sub(inline);
+        take(&mut self.bytes, other.bytes);
+        take(&mut self.inline_stored, other.inline_stored);
+        take(&mut self.inline_bytes, other.inline_bytes);
+    }
+}
+
+impl Files {
+    /// Takes away what was counted and belongs to no file.
+    pub(super) fn remove(&mut self, other: &Self, times: u64) {
+        for (sum, less) in self.references.0.iter_mut().zip(&other.references.0) {
+            sum.remove(less, times);
+        }
+    }
+
+    /// References of all kinds.
+    #[must_use]
+    pub fn sum(&self) -> References {
+        let mut sum = References::default();
+        for (_, references) in self.references.iter() {
+            sum.add(references, 1);
+        }
+        sum
+    }
+
+    /// The content of all files: what their items cover, inline content included, holes left out.
+    #[must_use]
+    pub fn logical(&self) -> ByteCount {
+        let sum = self.sum();
+        sum.bytes.saturating_add(sum.inline_bytes)
+    }
+}

@@ -1,0 +1,107 @@
+//! What a path covers: a subvolume, a directory or a file of one, and the subvolumes that are seen below it.
+
+use super::owners::{Owner, Share};
+use super::parts::Parts;
+use super::{Accounting, Scope};
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::location::Location;
+use crate::progress::Progress;
+use crate::subvolume::SubvolumeInfo;
+use buttress_format::{FileKind, InodeNumber, SubvolumeId};
+use std::collections::HashSet;
+
+/// A path whose space is asked for.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// What the path leads to.
+    pub location: Location,
+    /// The files that it covers in its own subvolume, as one part; `None` for all of them.
+    pub parts: Option<Parts>,
+    /// The subvolumes below it that a walk over the path goes into.
+    pub nested: Vec<SubvolumeId>,
+}
+
+impl Filesystem {
+    /// What a path covers; with `one_file_system`, without the subvolumes below it.
+    ///
+    /// # Errors
+    /// As [`Parts::below`].
+    pub fn place_of(
+        &self,
+        location: Location,
+        all: &[SubvolumeInfo],
+        one_file_system: bool,
+        progress: &Progress,
+    ) -> Result<Place> {
+        let is_root = location.inode == InodeNumber::ROOT_DIRECTORY;
+        let parts = if is_root {
+            None
+        } else if self.metadata(location)?.kind == FileKind::Directory {
+            Some(Parts::below(self, location, progress)?)
+        } else {
+            Some(Parts::of_file(location))
+        };
+        let nested = if one_file_system {
+            Vec::new()
+        } else {
+            nested_in(all, location.subvolume, |directory| {
+                directory == location.inode
+                    || match &parts {
+                        None => true,
+                        Some(parts) => parts.of_inode(directory).next().is_some(),
+                    }
+            })
+        };
+        Ok(Place {
+            location,
+            parts,
+            nested,
+        })
+    }
+}
+
+/// The subvolumes that lie in those directories of `subvolume` that are wanted, and all below these.
+pub fn nested_in(
+    all: &[SubvolumeInfo],
+    subvolume: SubvolumeId,
+    is_wanted: impl Fn(InodeNumber) -> bool,
+) -> Vec<SubvolumeId> {
+    let mut found = Vec::new();
+    let mut seen = HashSet::from([subvolume]);
+    let mut waiting = vec![subvolume];
+    while let Some(parent) = waiting.pop() {
+        for info in all.iter().filter(|info| !info.is_deleted()) {
+            let Some(place) = &info.place else { continue };
+            let is_below = place.parent == parent && (parent != subvolume || is_wanted(place.directory));
+            if is_below && seen.insert(info.id) {
+                found.push(info.id);
+                waiting.push(info.id);
+            }
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+impl Place {
+    /// Its owners in an account that was made with its parts; with files that no path leads to, or without.
+    #[must_use]
+    pub fn scope(&self, accounting: &Accounting, with_unlinked: bool) -> Scope {
+        let is_whole = self.parts.is_none();
+        accounting.scope(|owner: &Owner| {
+            let Some(subvolume) = owner.subvolume() else {
+                return false;
+            };
+            let is_own = subvolume == self.location.subvolume;
+            if !is_own && !self.nested.contains(&subvolume) {
+                return false;
+            }
+            match owner.share {
+                Share::Unlinked => with_unlinked && (is_whole || !is_own),
+                Share::Part(_) => true,
+                Share::Rest => is_whole || !is_own,
+            }
+        })
+    }
+}

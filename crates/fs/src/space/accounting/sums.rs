@@ -1,0 +1,248 @@
+//! Sums over sets of owners: what the questions about space come down to.
+
+use super::Accounting;
+use super::figures::{Files, Occupied, Sum};
+use super::owners::{Owner, OwnerIndex, Share};
+use super::sets::{Run, SetId, members};
+use buttress_format::ByteCount;
+use std::collections::HashMap;
+
+/// Some of the owners.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    members: Vec<bool>,
+}
+
+impl Scope {
+    /// Whether an owner is among them.
+    #[must_use]
+    pub fn contains(&self, owner: OwnerIndex) -> bool {
+        let index = usize::try_from(owner).unwrap_or(usize::MAX);
+        self.members.get(index).copied().unwrap_or(false)
+    }
+
+    /// Whether nobody is among them.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.members.contains(&true)
+    }
+
+    /// Those that are in either.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        let length = self.members.len().max(other.members.len());
+        let mut members = self.members.clone();
+        members.resize(length, false);
+        for (member, also) in members.iter_mut().zip(&other.members) {
+            *member |= also;
+        }
+        Self { members }
+    }
+
+    fn count_in(&self, runs: &[Run]) -> u64 {
+        members(runs)
+            .filter(|owner| self.contains(*owner))
+            .fold(0, |count, _| count.saturating_add(1))
+    }
+
+    fn has_all_of(&self, runs: &[Run]) -> bool {
+        members(runs).all(|owner| self.contains(owner))
+    }
+
+    fn has_any_of(&self, runs: &[Run]) -> bool {
+        members(runs).any(|owner| self.contains(owner))
+    }
+}
+
+/// What one owner has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnerSpace {
+    /// Its files.
+    pub files: Files,
+    /// What it reaches on disk.
+    pub occupied: Occupied,
+    /// What of that nobody else reaches.
+    pub exclusive: Occupied,
+}
+
+/// What the same owners have in common, and nobody else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The owners, in order.
+    pub owners: Vec<OwnerIndex>,
+    /// What they have.
+    pub occupied: Occupied,
+}
+
+impl Accounting {
+    fn runs(&self, set: SetId) -> &[Run] {
+        let index = usize::try_from(set.0).unwrap_or(usize::MAX);
+        self.sets.get(index).map_or(&[], |runs| runs)
+    }
+
+    /// The owners that a condition holds for.
+    #[must_use]
+    pub fn scope(&self, is_wanted: impl FnMut(&Owner) -> bool) -> Scope {
+        Scope {
+            members: self.owners.iter().map(is_wanted).collect(),
+        }
+    }
+
+    fn sum(&self, is_wanted: impl Fn(&[Run]) -> bool) -> Occupied {
+        let mut sum = Occupied::default();
+        for (set, occupied) in &self.counted.occupied {
+            if is_wanted(self.runs(*set)) {
+                sum.add(occupied, 1);
+            }
+        }
+        sum
+    }
+
+    /// Everything on disk that anybody owns.
+    #[must_use]
+    pub fn all(&self) -> Occupied {
+        self.sum(|_| true)
+    }
+
+    /// What any of them reaches on disk, everything once.
+    #[must_use]
+    pub fn occupied_by(&self, scope: &Scope) -> Occupied {
+        self.sum(|runs| scope.has_any_of(runs))
+    }
+
+    /// What nobody but them reaches.
+    #[must_use]
+    pub fn exclusive_to(&self, scope: &Scope) -> Occupied {
+        self.sum(|runs| scope.has_all_of(runs))
+    }
+
+    /// What comes back when they are deleted together, all of it and nothing else. What already deleted subvolumes
+    /// still have comes back by itself and is not counted ([`Accounting::pending`]); what is shared with nobody but
+    /// these is.
+    #[must_use]
+    pub fn freed_by(&self, scope: &Scope) -> Occupied {
+        let deleted = self.scope(|owner| owner.deleted);
+        let with = scope.union(&deleted);
+        self.sum(|runs| with.has_all_of(runs) && !deleted.has_all_of(runs))
+    }
+
+    /// What comes back when deleted subvolumes are dropped.
+    #[must_use]
+    pub fn pending(&self) -> Occupied {
+        self.exclusive_to(&self.scope(|owner| owner.deleted))
+    }
+
+    /// The files of all of them. What several subvolumes have counts for each; a file that belongs to several parts of
+    /// one counts once.
+    #[must_use]
+    pub fn files_of(&self, scope: &Scope) -> Files {
+        self.weighted(&[&self.counted.files], |runs| self.trees_in(scope, runs))
+    }
+
+    /// As [`Accounting::files_of`], with each file as often as it has names. [`super::Options::names`] must have been
+    /// set; inodes without a name count as one all the same.
+    #[must_use]
+    pub fn named_files(&self, scope: &Scope) -> Files {
+        let maps = [&self.counted.files, &self.counted.further];
+        self.weighted(&maps, |runs| scope.count_in(runs))
+    }
+
+    fn weighted(&self, maps: &[&HashMap<SetId, Files>], times: impl Fn(&[Run]) -> u64) -> Files {
+        let mut sum = Files::default();
+        for (set, files) in maps.iter().copied().flatten() {
+            sum.add(files, times(self.runs(*set)));
+        }
+        for (set, files) in &self.counted.excess {
+            sum.remove(files, times(self.runs(*set)));
+        }
+        sum
+    }
+
+    /// How many trees have members of `runs` in the scope. Only one tree has parts.
+    fn trees_in(&self, scope: &Scope, runs: &[Run]) -> u64 {
+        let is_part = |owner: &OwnerIndex| {
+            let known = usize::try_from(*owner)
+                .ok()
+                .and_then(|index| self.owners.get(index));
+            known.is_some_and(|owner| matches!(owner.share, Share::Part(_)))
+        };
+        let inside = || members(runs).filter(|owner| scope.contains(*owner));
+        let others = inside().filter(|owner| !is_part(owner)).count();
+        let parts = usize::from(inside().any(|owner| is_part(&owner)));
+        ByteCount::of(others.saturating_add(parts)).get()
+    }
+
+    /// What each other owner shares with any of them.
+    #[must_use]
+    pub fn shared_with(&self, scope: &Scope) -> Vec<(OwnerIndex, Occupied)> {
+        let mut sums: HashMap<OwnerIndex, Occupied> = HashMap::new();
+        for (set, occupied) in &self.counted.occupied {
+            let runs = self.runs(*set);
+            if scope.has_any_of(runs) {
+                for owner in members(runs).filter(|owner| !scope.contains(*owner)) {
+                    sums.entry(owner).or_default().add(occupied, 1);
+                }
+            }
+        }
+        let mut list: Vec<_> = sums.into_iter().collect();
+        list.sort_unstable_by_key(|(owner, _)| *owner);
+        list
+    }
+
+    /// What every owner has, in the order of [`Accounting::owners`].
+    #[must_use]
+    pub fn by_owner(&self) -> Vec<OwnerSpace> {
+        let mut list = vec![OwnerSpace::default(); self.owners.len()];
+        let index = |owner: OwnerIndex| usize::try_from(owner).unwrap_or(usize::MAX);
+        for (set, occupied) in &self.counted.occupied {
+            let runs = self.runs(*set);
+            let mut owners = members(runs);
+            let only = (owners.next(), owners.next());
+            if let (Some(one), None) = only
+                && let Some(space) = list.get_mut(index(one))
+            {
+                space.exclusive.add(occupied, 1);
+            }
+            for owner in members(runs) {
+                if let Some(space) = list.get_mut(index(owner)) {
+                    space.occupied.add(occupied, 1);
+                }
+            }
+        }
+        for (set, files) in &self.counted.files {
+            for owner in members(self.runs(*set)) {
+                if let Some(space) = list.get_mut(index(owner)) {
+                    space.files.add(files, 1);
+                }
+            }
+        }
+        for (set, files) in &self.counted.excess {
+            for owner in members(self.runs(*set)) {
+                if let Some(space) = list.get_mut(index(owner)) {
+                    space.files.remove(files, 1);
+                }
+            }
+        }
+        list
+    }
+
+    /// What every set of owners has in common, the largest first; sets with nothing are left out.
+    #[must_use]
+    pub fn groups(&self) -> Vec<Group> {
+        let mut groups: Vec<Group> = self
+            .counted
+            .occupied
+            .iter()
+            .filter(|(_, occupied)| **occupied != Occupied::default())
+            .map(|(set, occupied)| Group {
+                owners: members(self.runs(*set)).collect(),
+                occupied: *occupied,
+            })
+            .collect();
+        groups.sort_by(|a, b| {
+            let size = |group: &Group| group.occupied.data().saturating_add(group.occupied.metadata);
+            size(b).cmp(&size(a)).then_with(|| a.owners.cmp(&b.owners))
+        });
+        groups
+    }
+}
