@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Programs, and the Debian packages that bring them.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("losetup", "mount"),
     ("tar", "tar"),
     ("setfattr", "attr"),
     ("sgdisk", "gdisk"),
+    ("compsize", "btrfs-compsize"),
 ];
 
 /// The version that the comparisons name as their reference.

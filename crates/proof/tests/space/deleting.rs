@@ -1,0 +1,147 @@
+//! What deleting snapshots gives back, by the kernel and by Buttress, against what was foretold.
+//!
+//! Data: what block groups count as used, before and after. Metadata: what belongs to the subvolumes; the tree that holds
+//! the directory entries of what is deleted is changed by that, so blocks that it reaches are left out on both sides.
+
+use crate::volumes::open;
+use anyhow::{Context, Result, ensure};
+use buttress::format::BlockGroupFlags;
+use buttress::fs::space::accounting::Options;
+use buttress::fs::{WritableFilesystem, WriteOptions};
+use buttress::{Device, DeviceOptions, Filesystem, OpenOptions, Progress, SubvolumeId};
+use buttress_oracle::content::Random;
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::tools::{newest, run};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Deletes random snapshots on copies of a volume.
+pub fn compare(images: &[PathBuf], mount: &str, seed: u64) -> Result<()> {
+    // Whatever the kernel does at the first mount is done before anything is foretold.
+    let settled = Mount::new(images, mount)?;
+    settle(&settled)?;
+    settled.close()?;
+    let mut random = Random::new(seed);
+    let before = Figures::of(&open(images)?)?;
+    let chosen: Vec<(SubvolumeId, Vec<u8>)> = snapshots(&open(images)?)?
+        .into_iter()
+        .filter(|_| random.below(3) > 0)
+        .collect();
+    ensure!(!chosen.is_empty(), "no snapshot was chosen");
+    let ids: Vec<SubvolumeId> = chosen.iter().map(|(id, _)| *id).collect();
+    let filesystem = open(images)?;
+    let accounting = filesystem.account_space(&Options::default(), &Progress::new())?;
+    let freed = accounting.freed_by(&accounting.subvolumes(&ids));
+    let expected = Figures {
+        data: before.data - freed.data().get(),
+        metadata: before.metadata - freed.metadata.get(),
+    };
+    drop(filesystem);
+    let own: Vec<PathBuf> = images.iter().map(|image| image.with_extension("own")).collect();
+    for (image, copy) in images.iter().zip(&own) {
+        run(Command::new("cp").arg("--sparse=always").arg(image).arg(copy))?;
+    }
+    by_buttress(&own, &ids)?;
+    let found = Figures::of(&open(&own)?)?;
+    ensure!(
+        found == expected,
+        "of {before:?}, {expected:?} should be left; Buttress leaves {found:?}"
+    );
+    by_the_kernel(images, mount, &chosen)?;
+    let found = Figures::of(&open(images)?)?;
+    ensure!(
+        found == expected,
+        "of {before:?}, {expected:?} should be left; the kernel leaves {found:?}"
+    );
+    Ok(())
+}
+
+/// What is compared.
+#[derive(Debug, PartialEq, Eq)]
+struct Figures {
+    /// Used in block groups of data. Where they hold metadata too, what the account says, which is compared with block
+    /// groups elsewhere.
+    data: u64,
+    /// Of subvolumes, without what the top level reaches.
+    metadata: u64,
+}
+
+impl Figures {
+    fn of(filesystem: &Filesystem) -> Result<Self> {
+        let accounting = filesystem.account_space(&Options::default(), &Progress::new())?;
+        let scope =
+            accounting.scope(|owner| owner.subvolume().is_some_and(|id| id != SubvolumeId::TOP_LEVEL));
+        let space = filesystem.space()?;
+        let is_mixed = |flags: BlockGroupFlags| flags.contains(BlockGroupFlags::METADATA);
+        let groups = space
+            .groups
+            .iter()
+            .filter(|group| group.flags.contains(BlockGroupFlags::DATA));
+        let is_any_mixed = groups.clone().any(|group| is_mixed(group.flags));
+        // The root tree's own data is the free space cache, which every commit writes anew.
+        let owners = accounting.scope(|owner| owner.subvolume().is_some());
+        let accounted = accounting.occupied_by(&owners).data().get();
+        let cached = accounting.all().data().get() - accounted;
+        let used: u64 = groups.map(|group| group.used.get()).sum();
+        Ok(Self {
+            data: if is_any_mixed { accounted } else { used - cached },
+            metadata: accounting.exclusive_to(&scope).metadata.get(),
+        })
+    }
+}
+
+/// Snapshots that lie in the top level's tree and hold no subvolumes.
+fn snapshots(filesystem: &Filesystem) -> Result<Vec<(SubvolumeId, Vec<u8>)>> {
+    let all = filesystem.subvolumes()?;
+    let found = all.iter().filter_map(|info| {
+        let place = info.place.as_ref()?;
+        let is_holding = all
+            .iter()
+            .filter_map(|other| other.place.as_ref())
+            .any(|other| other.parent == info.id);
+        (place.parent == SubvolumeId::TOP_LEVEL && !is_holding).then_some((info.id, info.path.clone()?))
+    });
+    Ok(found.collect())
+}
+
+fn settle(mount: &Mount) -> Result<()> {
+    run(Command::new(newest("btrfs"))
+        .args(["subvolume", "sync"])
+        .arg(mount.path()))?;
+    rustix::fs::syncfs(std::fs::File::open(mount.path())?)?;
+    Ok(())
+}
+
+fn by_the_kernel(images: &[PathBuf], options: &str, chosen: &[(SubvolumeId, Vec<u8>)]) -> Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    let mount = Mount::new(images, options)?;
+    for (_, path) in chosen {
+        let path = mount.path().join(std::ffi::OsStr::from_bytes(path));
+        run(Command::new(newest("btrfs"))
+            .args(["subvolume", "delete", "--commit-after"])
+            .arg(path))?;
+    }
+    settle(&mount)?;
+    mount.close()
+}
+
+fn by_buttress(images: &[PathBuf], chosen: &[SubvolumeId]) -> Result<()> {
+    let writable = DeviceOptions {
+        write: true,
+        ..DeviceOptions::default()
+    };
+    let devices = images
+        .iter()
+        .map(|image| Ok(Device::open(image, &writable)?))
+        .collect::<Result<Vec<_>>>()?;
+    let filesystem = OpenOptions::new(devices).open()?;
+    let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default())?;
+    for id in chosen {
+        filesystem
+            .delete_subvolume(*id)
+            .with_context(|| format!("subvolume {id}"))?;
+    }
+    filesystem.drop_deleted_subvolumes(&Progress::new())?;
+    filesystem.commit()?;
+    Ok(())
+}

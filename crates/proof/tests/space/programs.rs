@@ -1,0 +1,183 @@
+//! Against programs that ask the kernel: compsize, `btrfs filesystem du`, and what ncdu would add up.
+
+use crate::volumes::open;
+use anyhow::{Context, Result, ensure};
+use buttress::Progress;
+use buttress::fs::space::accounting::{Options, Share};
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::tools::{buttress, newest, run};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Compares what the programs print on a mount of the volume.
+pub fn compare(images: &[PathBuf]) -> Result<()> {
+    let mount = Mount::new(images, "ro,noatime")?;
+    let devices: Vec<PathBuf> = mount
+        .devices()
+        .iter()
+        .map(|device| device.path().to_owned())
+        .collect();
+    let filesystem = open(&devices)?;
+    let mut places = vec![String::new()];
+    for info in filesystem.subvolumes()? {
+        if let Some(path) = info.path.filter(|path| !path.is_empty())
+            && let Ok(path) = String::from_utf8(path)
+            && !path.contains('\n')
+        {
+            places.push(path);
+        }
+    }
+    if compsize_is_here() {
+        for place in &places {
+            compare_compsize(&mount, &devices, place)?;
+        }
+        // A directory, in which hard links and shared extents lead out of it.
+        for directory in std::fs::read_dir(mount.path())? {
+            let directory = directory?;
+            if directory.file_type()?.is_dir()
+                && let Ok(name) = directory.file_name().into_string()
+            {
+                compare_compsize(&mount, &devices, &name)?;
+            }
+        }
+    } else {
+        println!("compsize is not installed (package btrfs-compsize): its figures are not compared");
+    }
+    for place in places.iter().take(8) {
+        compare_du(&mount, &devices, place)?;
+    }
+    mount.close()?;
+    compare_ncdu(images)
+}
+
+fn compsize_is_here() -> bool {
+    Command::new("compsize").arg("--help").output().is_ok()
+}
+
+/// Our program on a path of the volume.
+fn ours(words: &[&str], devices: &[PathBuf], path: &str) -> Result<Vec<u8>> {
+    let (first, others) = devices.split_first().context("a device")?;
+    let mut command = Command::new(buttress()?);
+    command.args(words);
+    for device in others {
+        command.arg("--device").arg(device);
+    }
+    let mut target = first.clone().into_os_string();
+    target.push(":/");
+    target.push(path);
+    Ok(command.arg(target).output()?.stdout)
+}
+
+/// Numbers of a table by the words that rows begin with.
+type Table = BTreeMap<String, Vec<u64>>;
+
+/// What compsize prints in bytes. Which of its references makes a partly written extent `none` or `prealloc` is the
+/// order in which files are met; so these two are one in what is on disk.
+fn table(text: &[u8]) -> Result<(String, Table)> {
+    let text = String::from_utf8(text.to_vec())?;
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or("").to_owned();
+    let mut table = Table::new();
+    for line in lines.skip(1) {
+        let mut words = line.split_whitespace();
+        let name = words.next().context("a row's name")?;
+        let numbers = words.skip(1).map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+        let [disk, uncompressed, referenced] = numbers.try_into().ok().context("three numbers")?;
+        let on_disk = if name == "prealloc" { "none" } else { name };
+        let sums = table.entry(format!("{on_disk} on disk")).or_insert(vec![0; 2]);
+        for (sum, more) in sums.iter_mut().zip([disk, uncompressed]) {
+            *sum += more;
+        }
+        table.insert(format!("{name} referenced"), vec![referenced]);
+    }
+    Ok((first, table))
+}
+
+fn compare_compsize(mount: &Mount, devices: &[PathBuf], place: &str) -> Result<()> {
+    let theirs = Command::new("compsize")
+        .arg("-b")
+        .arg(mount.path().join(place))
+        .output()?;
+    let ours = ours(&["compression", "-b"], devices, place)?;
+    if theirs.stdout == ours {
+        return Ok(());
+    }
+    let (theirs, ours) = (table(&theirs.stdout)?, table(&ours)?);
+    ensure!(
+        theirs == ours,
+        "{place:?}: compsize prints\n    {theirs:?}\nours\n    {ours:?}"
+    );
+    Ok(())
+}
+
+/// The line of a whole subvolume or volume.
+fn compare_du(mount: &Mount, devices: &[PathBuf], place: &str) -> Result<()> {
+    let numbers = |text: &[u8]| -> Vec<String> {
+        let text = String::from_utf8_lossy(text).into_owned();
+        let line = text.lines().nth(1).unwrap_or("");
+        line.split_whitespace().take(3).map(str::to_owned).collect()
+    };
+    let words = ["filesystem", "du", "--raw", "-s"];
+    let theirs = run(Command::new(newest("btrfs"))
+        .args(words)
+        .arg(mount.path().join(place)))?;
+    let (theirs, ours) = (numbers(&theirs.stdout), numbers(&ours(&words, devices, place)?));
+    ensure!(
+        theirs == ours,
+        "du of {place:?}: btrfs-progs prints {theirs:?}, ours {ours:?}"
+    );
+    Ok(())
+}
+
+/// The sizes on disk of an export add up to what the volume's files take up, as a viewer adds them: a file with several
+/// names once.
+fn compare_ncdu(images: &[PathBuf]) -> Result<()> {
+    let text = ours(&["space", "--export", "ncdu"], images, "")?;
+    let text = String::from_utf8_lossy(&text);
+    let list: Value = serde_json::from_str(&text).context("the export is no JSON")?;
+    let top = list.get(3).context("a directory")?;
+    ensure!(
+        list.get(0) == Some(&1.into()) && list.get(1) == Some(&2.into()),
+        "the version"
+    );
+    let sum = add_up(top, 0, &mut HashSet::new())?;
+    let filesystem = open(images)?;
+    let accounting = filesystem.account_space(&Options::default(), &Progress::new())?;
+    let visible = filesystem.subvolumes()?;
+    let scope = accounting.scope(|owner| {
+        owner.share != Share::Unlinked
+            && visible
+                .iter()
+                .any(|info| owner.subvolume() == Some(info.id) && info.path.is_some())
+    });
+    let expected = accounting.occupied_by(&scope).data().get();
+    ensure!(
+        sum == expected,
+        "an export adds up to {sum}, the files take up {expected}"
+    );
+    Ok(())
+}
+
+fn add_up(directory: &Value, device: u64, seen: &mut HashSet<(u64, u64)>) -> Result<u64> {
+    let mut entries = directory.as_array().context("a directory is a list")?.iter();
+    let own = entries.next().context("a directory's own line")?;
+    let number = |value: &Value, name: &str| value.get(name).and_then(Value::as_u64);
+    let device = number(own, "dev").unwrap_or(device);
+    let mut sum = 0;
+    for entry in entries {
+        if entry.is_array() {
+            sum += add_up(entry, device, seen)?;
+            continue;
+        }
+        let is_new = match number(entry, "ino") {
+            Some(inode) if entry.get("hlnkc").is_some() => seen.insert((device, inode)),
+            _ => true,
+        };
+        if is_new {
+            sum += number(entry, "dsize").unwrap_or(0);
+        }
+    }
+    Ok(sum)
+}

@@ -1,0 +1,160 @@
+//! Random volumes by the kernel and by Buttress.
+
+use crate::{counting, deleting, programs};
+use anyhow::{Context, Result};
+use buttress::format::compression::CompressionMethod;
+use buttress::format::{Compression, Profile};
+use buttress::fs::DataOptions;
+use buttress::fs::mkfs::{Feature, Options};
+use buttress::{Device, DeviceOptions, Filesystem, OpenOptions};
+use buttress_oracle::history::{Made, Strictness, random};
+use buttress_oracle::tools::kernel_missing;
+use buttress_oracle::volumes::{Fill, Specification, make_with};
+use buttress_proof::harness::{Case, Outcome};
+use buttress_proof::writing::{Plan, World};
+use std::path::{Path, PathBuf};
+
+/// How many changes the volumes by Buttress have gone through.
+const OPERATIONS: u64 = 1200;
+
+pub fn open(images: &[PathBuf]) -> Result<Filesystem> {
+    let devices = images
+        .iter()
+        .map(|image| Ok(Device::open(image, &DeviceOptions::default())?))
+        .collect::<Result<Vec<_>>>()?;
+    Ok(OpenOptions::new(devices).open()?)
+}
+
+/// A kind of volume by the kernel.
+fn kernel_kinds() -> Vec<(&'static str, Specification)> {
+    let plain = Specification {
+        device_mib: 1024,
+        fill: Fill::Kinds,
+        mount: "noatime",
+        ..Specification::default()
+    };
+    vec![
+        (
+            "zstd_small_nodes",
+            Specification {
+                node_kib: 4,
+                mount: "noatime,compress-force=zstd",
+                ..plain.clone()
+            },
+        ),
+        (
+            "lzo_mixed",
+            Specification {
+                mixed: true,
+                node_kib: 4,
+                mount: "noatime,compress=lzo",
+                ..plain.clone()
+            },
+        ),
+        (
+            "hole_items_raid1",
+            Specification {
+                data: "raid1",
+                metadata: "raid1",
+                devices: 2,
+                features: &["^no-holes"],
+                ..plain.clone()
+            },
+        ),
+        (
+            "space_cache_v1",
+            Specification {
+                mount: "noatime,space_cache=v1",
+                features: &["^free-space-tree"],
+                ..plain
+            },
+        ),
+    ]
+}
+
+/// Histories of snapshots in directories of one volume.
+fn fill(top: &Path, seed: u64) -> Result<()> {
+    for number in 0..3 {
+        let history = random::history(seed * 10 + number);
+        let directory = top.join(format!("history-{number}"));
+        let made = Made::new(&history, &directory, Strictness::Lenient)?;
+        drop(made);
+    }
+    rustix::fs::syncfs(std::fs::File::open(top)?)?;
+    Ok(())
+}
+
+fn by_the_kernel(specification: &Specification, seed: u64) -> Result<()> {
+    let volume = make_with(specification, |mount| fill(mount.path(), seed))?;
+    let images = &volume.images;
+    counting::compare(&open(images)?, seed)?;
+    programs::compare(images).context("against other programs")?;
+    deleting::compare(images, specification.mount, seed).context("deleting")
+}
+
+/// A kind of volume by Buttress.
+fn own_kinds() -> Vec<(&'static str, Plan)> {
+    let compressed = |algorithm| DataOptions {
+        compression: Some(CompressionMethod::new(algorithm)),
+        ..DataOptions::default()
+    };
+    vec![
+        (
+            "zstd_small_nodes",
+            Plan {
+                mkfs: Options {
+                    node_bytes: Some(4096),
+                    ..Options::default()
+                },
+                data: compressed(Compression::Zstd),
+                ..Plan::new(501, OPERATIONS)
+            },
+        ),
+        (
+            "older_features_raid1",
+            Plan {
+                mkfs: Options {
+                    features: vec![(Feature::BlockGroupTree, false), (Feature::NoHoles, false)],
+                    data: Some(Profile::Raid1),
+                    metadata: Some(Profile::Raid1),
+                    ..Options::default()
+                },
+                devices: vec![384 << 20; 2],
+                data: compressed(Compression::Lzo),
+                ..Plan::new(502, OPERATIONS)
+            },
+        ),
+    ]
+}
+
+fn by_buttress(plan: &Plan) -> Result<()> {
+    let world = World::run(plan)?;
+    let folder = buttress_oracle::volumes::scratch()?;
+    let images = world.images(folder.path())?;
+    let filesystem = open(&images)?;
+    counting::compare(&filesystem, plan.seed)?;
+    if kernel_missing().is_none() {
+        programs::compare(&images).context("against other programs")?;
+    }
+    Ok(())
+}
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for ((name, specification), seed) in kernel_kinds().into_iter().zip(1..) {
+        cases.push(Case::new(format!("volumes::kernel_{name}"), move || {
+            if let Some(reason) = kernel_missing() {
+                return Ok(Outcome::Skipped(reason));
+            }
+            by_the_kernel(&specification, seed)?;
+            Ok(Outcome::Passed)
+        }));
+    }
+    for (name, plan) in own_kinds() {
+        cases.push(Case::new(format!("volumes::buttress_{name}"), move || {
+            by_buttress(&plan)?;
+            Ok(Outcome::Passed)
+        }));
+    }
+    cases
+}
