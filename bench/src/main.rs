@@ -8,6 +8,7 @@
 //! - `sweep`: a whole tree under each read-ahead mode on the simulated spinning disk ([`sweep`]);
 //! - `write`: changing volumes, against the kernel on a loop device ([`write`]);
 //! - `check`: checking volumes, cold and warm, against `btrfs check` ([`check`]);
+//! - `space`: accounts of space over many snapshots, against compsize and `btrfs filesystem du` ([`space`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
 //!
 //! Volumes are made once and kept below `target/bench` (or `BUTTRESS_BENCH`). Ratios are those of pairs of
@@ -22,6 +23,7 @@ mod read;
 mod report;
 mod send;
 mod send_simulated;
+mod space;
 mod sweep;
 mod write;
 
@@ -39,6 +41,10 @@ struct Scale {
     large_bytes: u64,
     /// Files of the first step of the seeds' script.
     inline_files: u64,
+    /// Extents of the volume with many snapshots.
+    extents: u64,
+    /// Its snapshots.
+    snapshots: u64,
     /// Pairs of runs.
     rounds: usize,
     /// Plots are written into the documentation.
@@ -50,6 +56,8 @@ const FULL: Scale = Scale {
     source_files: 80_000,
     large_bytes: 8 << 30,
     inline_files: 500_000,
+    extents: 1_000_000,
+    snapshots: 200,
     rounds: 3,
     draws: true,
 };
@@ -58,6 +66,8 @@ const TINY: Scale = Scale {
     source_files: 300,
     large_bytes: 16 << 20,
     inline_files: 1000,
+    extents: 4000,
+    snapshots: 5,
     rounds: 1,
     draws: false,
 };
@@ -92,6 +102,7 @@ fn run() -> Result<()> {
             write::our_step(scale, step, image, seconds)
         }
         ["check"] => check::run(full),
+        ["space"] => space::run(full),
         ["tiny"] => {
             if let Some(reason) = buttress_oracle::tools::kernel_missing() {
                 println!("benchmarks skipped: {reason}");
@@ -103,10 +114,11 @@ fn run() -> Result<()> {
             send_simulated::run(TINY)?;
             write::run_all(TINY, &[])?;
             sweep::run(TINY)?;
-            check::run(TINY)
+            check::run(TINY)?;
+            space::run(TINY)
         }
         _ => bail!(
-            "usage: cargo xtask bench read [JOB]… | send [simulated|JOB…] | write [JOB…] | sweep | check | tiny"
+            "usage: cargo xtask bench read [JOB]… | send [simulated|JOB…] | write [JOB…] | sweep | check | space | tiny"
         ),
     }
 }

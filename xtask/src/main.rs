@@ -16,7 +16,7 @@ cargo xtask CHORE
 
   test [FILTER]        all tests; installs or names the tools that the kernel comparisons need
   licences             checks every dependency's licence and source against deny.toml
-  bench NAME [WORDS]   benchmarks, both sides in one run: read, send, sweep, check, tiny
+  bench NAME [WORDS]   benchmarks, both sides in one run: read, send, write, sweep, check, space, tiny
   fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]
                        fuzz targets with coverage, and what they reached
   soak [--seed N] [--seconds N] [--histories N | --seeds N,N…]

@@ -266,7 +266,9 @@ fn expect_directories(filesystem: &Filesystem, counted: &Counted, seed: u64) -> 
         let mut entries: Vec<InodeNumber> = Vec::new();
         for entry in filesystem.read_dir(directory)? {
             let target = entry?.target;
-            if target.subvolume == directory.subvolume && !entries.contains(&target.inode) {
+            // What stands for a subvolume that a snapshot left out is no inode.
+            let is_inode = target.inode >= InodeNumber::ROOT_DIRECTORY;
+            if is_inode && target.subvolume == directory.subvolume && !entries.contains(&target.inode) {
                 entries.push(target.inode);
             }
         }

@@ -236,13 +236,15 @@ fn entries_of(job: &Job<'_>, directory: Location) -> Result<Vec<Entry>> {
         let entry = entry?;
         job.progress.check()?;
         let is_nested = entry.target.subvolume != directory.subvolume;
-        if is_nested || seen.insert(entry.target.inode) {
+        // What stands for a subvolume that a snapshot left out is no inode, and holds nothing.
+        let is_inode = !is_nested && entry.target.inode >= InodeNumber::ROOT_DIRECTORY;
+        if !is_inode || seen.insert(entry.target.inode) {
             entries.push(Entry {
                 name: entry.name,
-                inode: if is_nested {
-                    InodeNumber::MIN
-                } else {
+                inode: if is_inode {
                     entry.target.inode
+                } else {
+                    InodeNumber::MIN
                 },
                 subvolume: is_nested.then_some(entry.target.subvolume.get()),
             });

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend, OpenOptions as DeviceOptions};
 use buttress_format::{BlockGroupFlags, Compression, FileKind, ItemType, Key, Logical, SubvolumeId, TreeId};
+use buttress_fs::space::accounting::Options as AccountOptions;
 use buttress_fs::{Content, Filesystem, Location, OpenOptions, Progress, RangeKind, WalkItem, WalkOptions};
 use buttress_stream::send::{self, Options as SendOptions, Snapshot};
 use buttress_stream::{Decoder, Version};
@@ -26,6 +27,7 @@ pub(super) const STEPS: &[(&str, Step)] = &[
     ("read and verify every file", Tour::read_files),
     ("verify every metadata block", Tour::verify_blocks),
     ("see where the space went", Tour::space),
+    ("see what snapshots would give back", Tour::give_back),
     ("send a snapshot", Tour::send_full),
     ("send what changed to the next one", Tour::send_changes),
     ("send it in each mode of read-ahead", Tour::send_read_ahead),
@@ -198,6 +200,30 @@ impl Tour {
             )
         });
         Ok(groups.collect::<Vec<_>>().join(", "))
+    }
+
+    /// What comes back when read-only snapshots are deleted, each alone and all together.
+    fn give_back(&mut self) -> Result<String> {
+        let filesystem = self.filesystem()?;
+        let mut subvolumes = filesystem.subvolumes()?;
+        subvolumes.retain(|subvolume| subvolume.is_read_only() && !subvolume.is_deleted());
+        let accounting = filesystem.account_space(&AccountOptions::default(), &Progress::new())?;
+        let units = Units::default();
+        let freed = |ids: &[SubvolumeId]| {
+            let freed = accounting.freed_by(&accounting.subvolumes(ids));
+            units.text(freed.data().saturating_add(freed.metadata).get())
+        };
+        let alone = subvolumes.iter().map(|subvolume| {
+            let path = subvolume.path.as_deref().unwrap_or_default();
+            format!("{} {}", path.escape_ascii(), freed(&[subvolume.id]))
+        });
+        let alone: Vec<String> = alone.collect();
+        let all: Vec<SubvolumeId> = subvolumes.iter().map(|subvolume| subvolume.id).collect();
+        Ok(match alone.len() {
+            0 => "there is no read-only snapshot".to_owned(),
+            1 => alone.concat(),
+            _ => format!("{}, together {}", alone.join(", "), freed(&all)),
+        })
     }
 
     /// The read-only snapshots, in the order in which they were made.

@@ -121,9 +121,10 @@ impl Parts {
         let mut members = Vec::new();
         while let Some((current, part)) = waiting.pop() {
             let start = names.partition_point(|name| name.directory < current);
+            let is_empty = names.get(start).is_none_or(|name| name.directory != current);
             // A directory has one name; where a damaged volume says otherwise, it is entered once.
             match is_entered.get_mut(start) {
-                Some(entered) if !*entered => *entered = true,
+                Some(entered) if !is_empty && !*entered => *entered = true,
                 _ => continue,
             }
             let below = names.get(start..).unwrap_or(&[]);

@@ -1,0 +1,74 @@
+//! Accounts of space on a volume of a million extents and 200 snapshots, against compsize and `btrfs filesystem du` on
+//! the kernel's mount of the same image.
+//!
+//! - `compression` of the whole volume against compsize: the same figures, 200 million references;
+//! - `space` of the whole volume against `btrfs filesystem du -s` of one snapshot alone: what du of all of them takes is
+//!   200 times that;
+//! - `space --if-deleted` of half of the snapshots against the same.
+//!
+//! Both sides are whole processes. Peak memory is bounded by the cache budget and 256 MiB.
+
+use crate::Scale;
+use crate::images;
+use crate::read::{command, pairs};
+use anyhow::Result;
+use buttress_oracle::tools::newest;
+use std::path::Path;
+use std::process::Command;
+
+/// Our time may be at most this part of the other's.
+const GOAL: f64 = 0.2;
+
+/// Prints a table of pairs.
+pub(crate) fn run(scale: Scale) -> Result<()> {
+    let image = images::snapshots(scale)?;
+    println!("\n{}", crate::report::Pairs::head());
+    if Command::new("compsize").arg("--help").output().is_ok() {
+        let ours = || {
+            let mut command = command(&["-q", "compression", "-b"])?;
+            command.arg(crate::read::target(&image, "/"));
+            Ok(command)
+        };
+        let theirs = |top: &Path| {
+            let mut command = Command::new("compsize");
+            command.arg("-b").arg(top);
+            command
+        };
+        let job = "compression of all snapshots, compsize";
+        pairs(scale, job, &image, [GOAL; 2], &ours, &theirs)?;
+    } else {
+        println!("compsize is not installed (package btrfs-compsize): compression is not measured");
+    }
+    let du = |top: &Path| {
+        let mut command = Command::new(newest("btrfs"));
+        command
+            .args(["filesystem", "du", "--raw", "-s"])
+            .arg(top.join("snap0"));
+        command
+    };
+    let ours = || {
+        let mut command = command(&["-q", "space", "--raw"])?;
+        command.arg(&image);
+        Ok(command)
+    };
+    let job = "space of all snapshots, btrfs du of one";
+    pairs(scale, job, &image, [GOAL; 2], &ours, &du)?;
+    let chosen: Vec<String> = (0..scale.snapshots)
+        .step_by(2)
+        .map(|number| format!("/snap{number}"))
+        .collect();
+    let ours = || {
+        let mut command = command(&["-q", "space", "--raw", "--if-deleted"])?;
+        command.arg(chosen.join(",")).arg(&image);
+        Ok(command)
+    };
+    let job = "space --if-deleted of half of them, btrfs du of one";
+    pairs(scale, job, &image, [GOAL; 2], &ours, &du)?;
+    let ours = || {
+        let mut command = command(&["-q", "filesystem", "du", "--raw", "-s"])?;
+        command.arg(crate::read::target(&image, "/snap0"));
+        Ok(command)
+    };
+    let job = "filesystem du of one snapshot, btrfs du of it";
+    pairs(scale, job, &image, [GOAL; 2], &ours, &du).map(drop)
+}
