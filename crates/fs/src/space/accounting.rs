@@ -42,8 +42,8 @@ mod sums;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::progress::Progress;
-use buttress_format::{FileExtent, ItemType, Key, SubvolumeId};
-use buttress_tree::ReadAhead;
+use buttress_format::{FileExtent, ItemType, Key, SubvolumeId, TreeId};
+use buttress_tree::{ReadAhead, RootPointer};
 use descent::{Descent, Failures};
 use figures::Sum;
 use gather::Gatherer;
@@ -51,6 +51,7 @@ use leaves::{Counted, Extent, Leaves, Split};
 use owners::Owners;
 use parking_lot::Mutex;
 use sets::{SetId, Sets, members};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use extents::{ExtentTable, Owned};
@@ -112,8 +113,8 @@ impl Filesystem {
     /// [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`] for parts of a subvolume that
     /// is not there, or that the root tree cannot be read.
     pub fn account_space(&self, options: &Options, progress: &Progress) -> Result<Accounting> {
-        let mut owners = Owners::gather(self)?;
-        owners.find_unlinked(self)?;
+        let mut owners = Owners::gather(self, progress)?;
+        owners.find_unlinked(self, progress)?;
         let detail = match &options.parts {
             Some(parts) => {
                 let subvolume = parts.subvolume();
@@ -133,8 +134,9 @@ impl Filesystem {
             progress,
             failures: &failures,
             leaves_max: options.leaves_max.clamp(2, descent::LEAVES_MAX),
+            is_first: true,
         };
-        let (counted, split, extents) = passes(&descent, &owners, detail, options)?;
+        let (counted, split, extents) = passes(descent, &owners, detail, options)?;
         let mut accounting = Accounting {
             owners: Vec::new(),
             sets: Vec::new(),
@@ -159,7 +161,7 @@ impl Filesystem {
 
 /// Goes through all leaves as often as it takes. The extents come back where they are to be kept.
 fn passes(
-    descent: &Descent<'_>,
+    mut descent: Descent<'_>,
     owners: &Owners,
     detail: Option<(OwnerIndex, &Parts)>,
     options: &Options,
@@ -176,8 +178,9 @@ fn passes(
             detail,
             extents: &gatherer,
             sector_bytes: descent.filesystem.sector_bytes(),
+            failures: descent.failures,
             with_names: options.names,
-            only_extents: start > 0,
+            only_extents: !descent.is_first,
             counted,
             split,
         };
@@ -198,6 +201,7 @@ fn passes(
             });
         }
         start = end;
+        descent.is_first = false;
     }
 }
 
@@ -226,18 +230,19 @@ impl Accounting {
         split: &[Split],
         progress: &Progress,
     ) -> Result<()> {
+        let pointers = owners.roots.iter().map(|root| (root.pointer.tree, root.pointer));
+        let pointers: HashMap<TreeId, RootPointer> = pointers.collect();
         for one in split {
-            progress.check()?;
             let of: Vec<OwnerIndex> = members(sets.lock().runs(one.set)).collect();
             for owner in of {
+                progress.check()?;
                 let index = usize::try_from(owner).unwrap_or(usize::MAX);
-                let Some(known) = owners.list.get(index).filter(|owner| !owner.deleted) else {
+                let known = owners.list.get(index).filter(|owner| !owner.deleted);
+                let Some(pointer) = known.and_then(|owner| pointers.get(&owner.tree)) else {
                     continue;
                 };
-                let root = owners.roots.iter().find(|root| root.pointer.tree == known.tree);
-                let Some(root) = root else { continue };
-                let tree = filesystem.forest().tree(root.pointer);
-                let rest = rest_of_inode(&tree, one.after, filesystem.sector_bytes())?;
+                let tree = filesystem.forest().tree(*pointer);
+                let rest = rest_of_inode(&tree, one.after, filesystem.sector_bytes());
                 let set: SetId = sets.lock().of_one(owner)?;
                 let (sums, times) = match one.further_names {
                     Some(names) => (&mut self.counted.further, names),
@@ -280,13 +285,13 @@ impl Accounting {
     }
 }
 
-/// What an inode says of its content behind a key.
-fn rest_of_inode(tree: &buttress_tree::Tree, after: Key, sector_bytes: u32) -> Result<Files> {
+/// What an inode says of its content behind a key, as far as that can be read: what cannot was told on the way down.
+fn rest_of_inode(tree: &buttress_tree::Tree, after: Key, sector_bytes: u32) -> Files {
     let last = Key::new(after.objectid, ItemType::EXTENT_DATA, u64::MAX);
     let mut files = Files::default();
     let behind = (std::ops::Bound::Excluded(after), std::ops::Bound::Included(last));
     for item in tree.range(behind, ReadAhead::Forward) {
-        let item = item?;
+        let Ok(item) = item else { break };
         if item.key().item_type != ItemType::EXTENT_DATA {
             continue;
         }
@@ -296,5 +301,5 @@ fn rest_of_inode(tree: &buttress_tree::Tree, after: Key, sector_bytes: u32) -> R
             files.references.of_mut(kind).add(&references, 1);
         }
     }
-    Ok(files)
+    files
 }

@@ -107,6 +107,8 @@ pub(super) struct Descent<'a> {
     pub(super) progress: &'a Progress,
     pub(super) failures: &'a Mutex<Failures>,
     pub(super) leaves_max: usize,
+    /// Whether what cannot be read is to be told: it was not gone over before.
+    pub(super) is_first: bool,
 }
 
 impl Descent<'_> {
@@ -171,6 +173,7 @@ impl Descent<'_> {
         let nodes = Nodes {
             descent: self,
             gatherer: &gatherer,
+            is_first: self.is_first && start == 0,
             dropped: self.dropped()?,
         };
         // Taken from the end.
@@ -205,8 +208,8 @@ impl Descent<'_> {
         tallies.into_iter().try_for_each(|tally| visitor.end(tally))
     }
 
-    fn failed(&self, error: buttress_tree::Error) {
-        self.failures.lock().add(error.into());
+    fn failed(&self, error: Error) {
+        self.failures.lock().add(error);
         self.progress.count_error();
     }
 }
@@ -215,6 +218,8 @@ impl Descent<'_> {
 struct Nodes<'a> {
     descent: &'a Descent<'a>,
     gatherer: &'a Gatherer<'a, Block>,
+    /// Whether these nodes are read for the first time.
+    is_first: bool,
     dropped: HashMap<SetId, (Key, u8)>,
 }
 
@@ -252,7 +257,9 @@ impl Surveyor for Nodes<'_> {
     fn visit(&self, _: &mut Vec<Block>, _: &BlockPointer, _: &TreeBlock, _: SetId) {}
 
     fn failed(&self, _: &mut Vec<Block>, error: buttress_tree::Error, _: SetId) {
-        self.descent.failed(error);
+        if self.is_first {
+            self.descent.failed(error.into());
+        }
     }
 
     fn is_cancelled(&self) -> bool {
@@ -285,7 +292,9 @@ impl<V: Visitor> Surveyor for Leaves<'_, V> {
     }
 
     fn failed(&self, _: &mut V::Tally, error: buttress_tree::Error, _: SetId) {
-        self.descent.failed(error);
+        if self.descent.is_first {
+            self.descent.failed(error.into());
+        }
     }
 
     fn is_cancelled(&self) -> bool {

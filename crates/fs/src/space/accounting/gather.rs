@@ -6,7 +6,9 @@
 //!
 //! Where even the addresses are too many, the upper half of them is given up, and with it everything above the first
 //! address that is: the gatherer then holds all records of a *window*, `[start, end)`, and whoever gathers comes again
-//! for `[end, ..)`. Nothing grows past the limit, and nothing is lost: it takes more passes.
+//! for `[end, ..)`. Nothing grows past the limit, and nothing is lost: it takes more passes. Each window has at least one
+//! address, so they end: where a damaged volume says more different things about one address than half of the limit, that
+//! is an error.
 
 use super::sets::{SetId, Sets};
 use crate::error::{Error, Result};
@@ -138,6 +140,13 @@ impl<'a, R: Record> Gatherer<'a, R> {
             if let Some(first) = records.get(half).map(Record::address) {
                 // All of one address stay together: the window ends before the first that is given up.
                 let stay = records.partition_point(|record| record.address() < first);
+                if stay == 0 {
+                    // A window that has nothing would come again for ever.
+                    return Err(Error::AccountingTooBig {
+                        what: "different tree blocks said to lie at one address",
+                        limit: u64::try_from(half).unwrap_or(u64::MAX),
+                    });
+                }
                 records.truncate(stay);
                 self.end.store(first, Ordering::Relaxed);
             }

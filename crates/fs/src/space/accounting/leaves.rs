@@ -7,7 +7,7 @@
 //! name ([`Counted::further`]). Where such a file goes on in the next leaf, which does not say how many names it has, its
 //! rest is looked up at the end ([`Split`]). So is a symlink whose target lies in the next leaf: it is no file's content.
 
-use super::descent::{RECORDS_AT_ONCE, Visitor};
+use super::descent::{Failures, RECORDS_AT_ONCE, Visitor};
 use super::figures::{ContentKind, Files, Occupied, References, Sum};
 use super::gather::{Gatherer, Record};
 use super::owners::{OwnerIndex, Owners};
@@ -106,6 +106,8 @@ pub(super) struct Leaves<'a> {
     pub(super) detail: Option<(OwnerIndex, &'a Parts)>,
     pub(super) extents: &'a Gatherer<'a, Extent>,
     pub(super) sector_bytes: u32,
+    /// What cannot be made sense of, told once.
+    pub(super) failures: &'a Mutex<Failures>,
     /// Whether further names are counted.
     pub(super) with_names: bool,
     /// What goes through all leaves again counts only extents.
@@ -209,7 +211,11 @@ impl Leaves<'_> {
             if item.key.item_type == ItemType::INODE_ITEM {
                 self.inode_item(tally, known, &item, set, &mut files)?;
             } else if !known.is_symlink {
-                self.extent_item(tally, tree, known, &item, &mut files)?;
+                match FileExtent::parse(&item.key, item.data, self.sector_bytes) {
+                    Ok(extent) => self.extent_item(tally, known, &item, &extent, &mut files),
+                    Err(_) if self.only_extents => {}
+                    Err(error) => self.failures.lock().add(Corruption::Item { tree, error }.into()),
+                }
             }
         }
         let Some(last) = current else { return Ok(()) };
@@ -296,15 +302,13 @@ impl Leaves<'_> {
     fn extent_item(
         &self,
         tally: &mut Tally,
-        tree: TreeId,
         current: &Current,
         item: &Item<'_>,
+        extent: &FileExtent<'_>,
         files: &mut Files,
-    ) -> Result<()> {
-        let extent = FileExtent::parse(&item.key, item.data, self.sector_bytes)
-            .map_err(|error| Corruption::Item { tree, error })?;
-        let Some((kind, references)) = references_of(&extent, item.data.len()) else {
-            return Ok(());
+    ) {
+        let Some((kind, references)) = references_of(extent, item.data.len()) else {
+            return;
         };
         if !self.only_extents {
             files.references.of_mut(kind).add(&references, 1);
@@ -332,7 +336,6 @@ impl Leaves<'_> {
                 self.extents.add(&mut tally.extents);
             }
         }
-        Ok(())
     }
 
     fn remember_split(&self, tally: &mut Tally, block: &TreeBlock, last: &Current) {

@@ -7,13 +7,20 @@
 //! A subvolume is one owner, or several: inodes without a name are an owner of their own, so that what only they hold
 //! can be told apart, and a caller can have some of its files counted apart ([`super::Parts`]).
 
-use crate::error::{Corruption, Result};
+use crate::error::{Corruption, Error, Result};
 use crate::filesystem::{Filesystem, root_pointer};
+use crate::progress::Progress;
 use buttress_format::{
     InodeNumber, ItemType, Key, Logical, ObjectId, RootFlags, RootItem, SubvolumeId, TreeId,
 };
 use buttress_tree::{ReadAhead, RootPointer, Tree};
 use std::collections::HashMap;
+
+/// How many owners there may be.
+const OWNERS_MAX: u32 = 1 << 20;
+
+/// How many files without a name there may be, in all subvolumes.
+const UNLINKED_MAX: u64 = 1 << 20;
 
 /// The number of an owner in [`super::Accounting::owners`].
 pub type OwnerIndex = u32;
@@ -70,7 +77,7 @@ pub(super) struct Owners {
 
 impl Owners {
     /// Gathers them as of the last commit.
-    pub(super) fn gather(filesystem: &Filesystem) -> Result<Self> {
+    pub(super) fn gather(filesystem: &Filesystem, progress: &Progress) -> Result<Self> {
         let superblock = filesystem.superblock();
         let root_tree = filesystem.forest().tree(RootPointer {
             tree: TreeId::ROOT,
@@ -94,6 +101,7 @@ impl Owners {
         let root = *root_tree.root();
         owners.push(root, false, None)?;
         for item in root_tree.range(.., ReadAhead::Forward) {
+            progress.check()?;
             let item = item?;
             let key = item.key();
             let id = TreeId::new(key.objectid.get());
@@ -137,10 +145,13 @@ impl Owners {
 
     /// Adds an owner.
     pub(super) fn add(&mut self, owner: Owner) -> Result<OwnerIndex> {
-        let index = u32::try_from(self.list.len()).map_err(|_| crate::error::Error::AccountingTooBig {
-            what: "owners",
-            limit: u32::MAX.into(),
-        })?;
+        let index = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
+        if index >= OWNERS_MAX {
+            return Err(Error::AccountingTooBig {
+                what: "subvolumes, and entries of the directory",
+                limit: OWNERS_MAX.into(),
+            });
+        }
         self.list.push(owner);
         Ok(index)
     }
@@ -153,7 +164,8 @@ impl Owners {
 
     /// Finds the inodes without a name: those with an orphan item and no links. An orphan item lies behind all files
     /// of its tree, so this takes one way down a tree.
-    pub(super) fn find_unlinked(&mut self, filesystem: &Filesystem) -> Result<()> {
+    pub(super) fn find_unlinked(&mut self, filesystem: &Filesystem, progress: &Progress) -> Result<()> {
+        let mut count = 0_u64;
         let first = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, 0);
         let last = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, u64::MAX);
         let roots: Vec<(OwnerIndex, RootPointer)> = self
@@ -165,12 +177,21 @@ impl Owners {
         for (owner, pointer) in roots {
             let tree = filesystem.forest().tree(pointer);
             let mut share = None;
+            progress.check()?;
             for item in tree.range(first..=last, ReadAhead::None) {
+                progress.check()?;
                 // What cannot be read is found and told where all blocks are read.
                 let Ok(item) = item else { break };
                 let inode = InodeNumber::new(item.key().offset);
                 if !is_unlinked(&tree, inode) {
                     continue;
+                }
+                count = count.saturating_add(1);
+                if count > UNLINKED_MAX {
+                    return Err(Error::AccountingTooBig {
+                        what: "files without a name",
+                        limit: UNLINKED_MAX,
+                    });
                 }
                 let unlinked = match share {
                     Some(known) => known,
