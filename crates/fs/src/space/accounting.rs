@@ -24,7 +24,7 @@
 //!
 //! # Bounds
 //!
-//! Memory: at most some 250 MiB however large the volume is, and about 60 MiB with a million extents. Extents above
+//! Memory: at most some 350 MiB however large the volume is, and about 60 MiB with a million extents. Extents above
 //! [`EXTENTS_MAX`] take further passes over the leaves. Where sets, nodes or names are too many,
 //! [`Error::AccountingTooBig`] names them.
 
@@ -58,7 +58,7 @@ pub use extents::{ExtentTable, Owned};
 pub use figures::{ByKind, ContentKind, Extents, Files, Occupied, References};
 pub use owners::{Owner, OwnerIndex, Share};
 pub use parts::Parts;
-pub use places::{Place, nested_in};
+pub use places::{Nesting, Place};
 pub use sums::{Group, OwnerSpace, Scope};
 
 /// How many extents are known at once.

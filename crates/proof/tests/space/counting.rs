@@ -285,7 +285,7 @@ fn expect_parts(
     entries: &[InodeNumber],
 ) -> Result<()> {
     let progress = Progress::new();
-    let parts = Parts::of_entries(filesystem, directory, entries, &progress)?;
+    let parts = Parts::of_entries(filesystem, directory, entries.iter().copied().zip(0..), &progress)?;
     let options = Options {
         parts: Some(parts),
         ..Options::default()

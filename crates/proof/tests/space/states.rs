@@ -103,6 +103,7 @@ fn half_dropped() -> Result<()> {
     for number in (0..EXTENTS).step_by(9) {
         file.write_all_at(&[2; 4096], number * 8192)?;
     }
+    drop(file);
     let Running {
         folder,
         images,

@@ -43,7 +43,6 @@ pub(super) fn run(job: &Job<'_>, one_file_system: bool) -> Result<()> {
         extents,
         is_counted: vec![false; extents.len()],
         links: HashMap::new(),
-        subvolume: None,
     };
     let walk = WalkOptions {
         one_file_system,
@@ -86,7 +85,6 @@ struct List<'a> {
     is_counted: Vec<bool>,
     /// Sizes on disk of files that have more names to come.
     links: HashMap<Location, (u64, u32)>,
-    subvolume: Option<u64>,
 }
 
 impl List<'_> {
@@ -95,18 +93,14 @@ impl List<'_> {
         write_name(out, name)
     }
 
-    fn open_directory(&mut self, out: &mut dyn Write, entry: &WalkEntry, is_first: bool) -> Result<()> {
+    fn open_directory(&self, out: &mut dyn Write, entry: &WalkEntry, is_first: bool) -> Result<()> {
         if is_first {
             self.open_name(out, &self.job.target.path)?;
         } else {
             self.open_name(out, &entry.name)?;
         }
-        let subvolume = entry.location().subvolume.get();
-        if self.subvolume != Some(subvolume) {
-            // Whatever is inside has the same device, until another directory says otherwise.
-            self.subvolume = Some(subvolume);
-        }
-        write!(out, ",\"dev\":{subvolume}}}")?;
+        // Whatever is inside has the same device, until another directory says otherwise.
+        write!(out, ",\"dev\":{}}}", entry.location().subvolume)?;
         Ok(())
     }
 
@@ -152,7 +146,16 @@ impl List<'_> {
             return Ok(disk);
         }
         let mut disk = 0_u64;
-        for range in self.job.filesystem().open_record(&entry.record)?.extents()? {
+        let file = self.job.filesystem().open_record(&entry.record);
+        let extents = match file.and_then(|file| file.extents()) {
+            Ok(extents) => extents,
+            Err(error) => {
+                self.job.context.lost(&self.job.target.name_in(error));
+                return Ok(0);
+            }
+        };
+        for range in extents {
+            self.job.progress.check()?;
             let range = match range {
                 Ok(range) => range,
                 Err(error) => {

@@ -1,13 +1,18 @@
 //! From an account to what is printed: a row for each subvolume, or for each entry of a directory.
 
+use std::collections::{HashMap, HashSet};
+
 use anyhow::Result;
-use buttress_format::{FileKind, InodeNumber};
+use buttress_format::{FileKind, InodeNumber, SubvolumeId};
+use buttress_fs::Location;
 use buttress_fs::space::accounting::{
-    Accounting, Files, Group, Occupied, Options, OwnerSpace, Parts, Scope, Share, nested_in,
+    Accounting, Files, Group, Nesting, Occupied, Options, OwnerSpace, Parts, Scope, Share,
 };
-use buttress_fs::{Location, SubvolumeInfo};
 
 use super::Job;
+
+/// A directory with more entries than this has one line for all its files together.
+const LINES_MAX: usize = 1 << 14;
 
 /// What is printed.
 pub(super) struct Report {
@@ -52,6 +57,16 @@ pub(super) struct Row {
 }
 
 impl Row {
+    fn of_owner(space: &OwnerSpace, name: Vec<u8>) -> Self {
+        Self {
+            name,
+            files: space.files,
+            occupied: space.occupied,
+            exclusive: space.exclusive,
+            ..Self::default()
+        }
+    }
+
     fn of_scope(accounting: &Accounting, scope: &Scope, name: Vec<u8>) -> Self {
         Self {
             name,
@@ -67,33 +82,18 @@ impl Row {
 pub(super) fn of_subvolumes(job: &Job<'_>) -> Result<Report> {
     let accounting = job.account(&Options::default())?;
     let by_owner = accounting.by_owner();
+    let mut owners: HashMap<SubvolumeId, Vec<&OwnerSpace>> = HashMap::new();
+    for (owner, space) in accounting.owners().iter().zip(&by_owner) {
+        if let Some(id) = owner.subvolume() {
+            owners.entry(id).or_default().push(space);
+        }
+    }
     let mut rows = Vec::new();
     for info in &job.subvolumes {
-        let scope = accounting.subvolumes(&[info.id]);
-        // Only a subvolume with unlinked files has several owners.
-        let mut own = accounting
-            .owners()
-            .iter()
-            .zip(&by_owner)
-            .filter(|(owner, _)| owner.subvolume() == Some(info.id));
-        let mut row = match (own.next(), own.next()) {
-            (
-                Some((
-                    _,
-                    OwnerSpace {
-                        files,
-                        occupied,
-                        exclusive,
-                    },
-                )),
-                None,
-            ) => Row {
-                files: *files,
-                occupied: *occupied,
-                exclusive: *exclusive,
-                ..Row::default()
-            },
-            _ => Row::of_scope(&accounting, &scope, Vec::new()),
+        let mut row = match owners.get(&info.id).map(Vec::as_slice) {
+            Some([only]) => Row::of_owner(only, Vec::new()),
+            // Only a subvolume with unlinked files has several owners.
+            _ => Row::of_scope(&accounting, &accounting.subvolumes(&[info.id]), Vec::new()),
         };
         row.subvolume = Some(info.id.get());
         row.name = job.path_of(info);
@@ -131,63 +131,44 @@ fn sharer(owner: &buttress_fs::space::accounting::Owner) -> Sharer {
     }
 }
 
-/// An entry of the directory.
+/// A line of a directory: an entry, or several.
 struct Entry {
     name: Vec<u8>,
-    inode: InodeNumber,
     /// The subvolume that it leads to.
-    subvolume: Option<u64>,
+    subvolume: Option<SubvolumeId>,
+    /// The subvolumes at or below it.
+    nested: Vec<SubvolumeId>,
+}
+
+/// The lines of a directory, each a part of its files.
+#[derive(Default)]
+struct Entries {
+    lines: Vec<Entry>,
+    /// Inodes with the numbers of their lines.
+    inodes: Vec<(InodeNumber, u32)>,
 }
 
 /// A row for each entry of a directory; for a file, one.
 pub(super) fn of_directory(job: &Job<'_>, one_file_system: bool) -> Result<Report> {
     let location = job.location()?;
     let filesystem = job.filesystem();
-    let (entries, parts) = if job.kind_of(location)? == FileKind::Directory {
-        let entries = entries_of(job, location)?;
-        let inodes: Vec<InodeNumber> = entries.iter().map(|entry| entry.inode).collect();
-        let parts = Parts::of_entries(filesystem, location, &inodes, &job.progress)?;
+    let (mut entries, parts) = if job.kind_of(location)? == FileKind::Directory {
+        let mut entries = entries_of(job, location)?;
+        let inodes = std::mem::take(&mut entries.inodes);
+        let parts = Parts::of_entries(filesystem, location, inodes, &job.progress)?;
         (entries, parts)
     } else {
-        (Vec::new(), Parts::of_file(location))
+        (Entries::default(), Parts::of_file(location))
     };
-    let options = Options {
-        parts: Some(parts.clone()),
-        ..Options::default()
-    };
-    let accounting = job.account(&options)?;
-    let by_owner = accounting.by_owner();
-    let mut whole = accounting.scope(|owner| {
-        let is_own = owner.subvolume() == Some(location.subvolume);
-        let is_whole = location == Location::root_of(location.subvolume);
-        is_own && (is_whole || matches!(owner.share, Share::Part(_)))
-    });
-    let mut rows = Vec::new();
-    for (entry, part) in entries.into_iter().zip(0_u32..) {
-        let nested = if one_file_system {
-            Vec::new()
-        } else {
-            nested_below(&job.subvolumes, &entry, location, &parts, part)
-        };
-        let share = Share::Part(part);
-        let scope = accounting.scope(|owner| {
-            let is_part = owner.subvolume() == Some(location.subvolume) && owner.share == share;
-            is_part || owner.subvolume().is_some_and(|id| nested.contains(&id))
-        });
-        whole = whole.union(&scope);
-        let mut row = match (nested.is_empty(), single(&accounting, &by_owner, location, part)) {
-            (true, Some(space)) => Row {
-                name: entry.name,
-                files: space.files,
-                occupied: space.occupied,
-                exclusive: space.exclusive,
-                ..Row::default()
-            },
-            _ => Row::of_scope(&accounting, &scope, entry.name),
-        };
-        row.subvolume = entry.subvolume;
-        rows.push(row);
+    if !one_file_system {
+        entries.add_nested(&Nesting::of(&job.subvolumes), location, &parts);
     }
+    let accounting = job.account(&Options {
+        parts: Some(parts),
+        ..Options::default()
+    })?;
+    let whole = entries.whole(&accounting, location);
+    let mut rows = entries.rows(&accounting, location);
     rows.sort_by(|a, b| {
         let data = |row: &Row| row.occupied.data();
         data(b).cmp(&data(a)).then_with(|| a.name.cmp(&b.name))
@@ -215,59 +196,111 @@ pub(super) fn of_directory(job: &Job<'_>, one_file_system: bool) -> Result<Repor
     })
 }
 
-/// The figures of a part that is one owner.
-fn single(
-    accounting: &Accounting,
-    by_owner: &[OwnerSpace],
-    location: Location,
-    part: u32,
-) -> Option<OwnerSpace> {
-    let mut owners = accounting.owners().iter().zip(by_owner);
-    owners
-        .find(|(owner, _)| owner.subvolume() == Some(location.subvolume) && owner.share == Share::Part(part))
-        .map(|(_, space)| *space)
-}
-
 /// The entries of a directory, several names of a file once.
-fn entries_of(job: &Job<'_>, directory: Location) -> Result<Vec<Entry>> {
-    let mut entries: Vec<Entry> = Vec::new();
-    let mut seen = std::collections::HashSet::new();
+fn entries_of(job: &Job<'_>, directory: Location) -> Result<Entries> {
+    let mut entries = Entries::default();
+    let are_together = has_many_entries(job, directory)?;
+    let together = are_together.then(|| entries.add(b"<files>".to_vec(), None));
+    let mut seen = HashSet::new();
     for entry in job.filesystem().read_dir(directory)? {
         let entry = entry?;
         job.progress.check()?;
+        let inode = entry.target.inode;
         let is_nested = entry.target.subvolume != directory.subvolume;
         // What stands for a subvolume that a snapshot left out is no inode, and holds nothing.
-        let is_inode = !is_nested && entry.target.inode >= InodeNumber::ROOT_DIRECTORY;
-        if !is_inode || seen.insert(entry.target.inode) {
-            entries.push(Entry {
-                name: entry.name,
-                inode: if is_inode {
-                    entry.target.inode
-                } else {
-                    InodeNumber::MIN
-                },
-                subvolume: is_nested.then_some(entry.target.subvolume.get()),
-            });
+        let is_inode = !is_nested && inode >= InodeNumber::ROOT_DIRECTORY;
+        let together = together.filter(|_| is_inode && entry.kind != FileKind::Directory);
+        if let Some(line) = together {
+            entries.inodes.push((inode, line));
+        } else if !is_inode || seen.insert(inode) {
+            let line = entries.add(entry.name, is_nested.then_some(entry.target.subvolume));
+            if is_inode {
+                entries.inodes.push((inode, line));
+            }
         }
     }
     Ok(entries)
 }
 
-/// The subvolumes at or below an entry.
-fn nested_below(
-    all: &[SubvolumeInfo],
-    entry: &Entry,
-    directory: Location,
-    parts: &Parts,
-    part: u32,
-) -> Vec<buttress_format::SubvolumeId> {
-    if let Some(id) = entry.subvolume {
-        let id = buttress_format::SubvolumeId::new(id);
-        let mut nested = nested_in(all, id, |_| true);
-        nested.push(id);
-        return nested;
+/// Whether a directory has more entries than are shown one by one.
+fn has_many_entries(job: &Job<'_>, directory: Location) -> Result<bool> {
+    for (count, entry) in job.filesystem().read_dir(directory)?.enumerate() {
+        entry?;
+        job.progress.check()?;
+        if count >= LINES_MAX {
+            return Ok(true);
+        }
     }
-    nested_in(all, directory.subvolume, |inode| {
-        parts.of_inode(inode).any(|other| other == part)
-    })
+    Ok(false)
+}
+
+impl Entries {
+    /// Adds a line; its number.
+    fn add(&mut self, name: Vec<u8>, subvolume: Option<SubvolumeId>) -> u32 {
+        let line = u32::try_from(self.lines.len()).unwrap_or(u32::MAX);
+        self.lines.push(Entry {
+            name,
+            subvolume,
+            nested: Vec::new(),
+        });
+        line
+    }
+
+    /// Puts the subvolumes that lie below the directory into the lines that lead to them.
+    fn add_nested(&mut self, nesting: &Nesting, directory: Location, parts: &Parts) {
+        for line in &mut self.lines {
+            if let Some(id) = line.subvolume {
+                line.nested = nesting.below(id, |_| true);
+                line.nested.push(id);
+            }
+        }
+        for (inside, id) in nesting.directly_in(directory.subvolume) {
+            for part in parts.of_inode(*inside) {
+                let index = usize::try_from(part).unwrap_or(usize::MAX);
+                if let Some(line) = self.lines.get_mut(index) {
+                    line.nested.push(*id);
+                    line.nested.extend(nesting.below(*id, |_| true));
+                }
+            }
+        }
+    }
+
+    /// Everything that any line is about.
+    fn whole(&self, accounting: &Accounting, directory: Location) -> Scope {
+        let is_whole = directory == Location::root_of(directory.subvolume);
+        let nested: HashSet<SubvolumeId> = self.lines.iter().flat_map(|line| &line.nested).copied().collect();
+        accounting.scope(|owner| {
+            let is_own = owner.subvolume() == Some(directory.subvolume);
+            (is_own && (is_whole || matches!(owner.share, Share::Part(_))))
+                || owner.subvolume().is_some_and(|id| nested.contains(&id))
+        })
+    }
+
+    fn rows(self, accounting: &Accounting, directory: Location) -> Vec<Row> {
+        let by_owner = accounting.by_owner();
+        let owners = accounting.owners().iter().zip(&by_owner);
+        let parts: HashMap<u32, &OwnerSpace> = owners
+            .filter_map(|(owner, space)| match owner.share {
+                Share::Part(part) => Some((part, space)),
+                _ => None,
+            })
+            .collect();
+        let row = |(line, part): (Entry, u32)| {
+            let mut row = match parts.get(&part) {
+                Some(space) if line.nested.is_empty() => Row::of_owner(space, line.name),
+                None if line.nested.is_empty() => Row::of_owner(&OwnerSpace::default(), line.name),
+                _ => {
+                    let scope = accounting.scope(|owner| {
+                        let is_part = owner.subvolume() == Some(directory.subvolume)
+                            && owner.share == Share::Part(part);
+                        is_part || owner.subvolume().is_some_and(|id| line.nested.contains(&id))
+                    });
+                    Row::of_scope(accounting, &scope, line.name)
+                }
+            };
+            row.subvolume = line.subvolume.map(SubvolumeId::get);
+            row
+        };
+        self.lines.into_iter().zip(0_u32..).map(row).collect()
+    }
 }

@@ -17,7 +17,7 @@ use buttress_tree::{ReadAhead, RootPointer, Tree};
 use std::collections::HashMap;
 
 /// How many owners there may be.
-const OWNERS_MAX: u32 = 1 << 20;
+const OWNERS_MAX: u32 = 1 << 17;
 
 /// How many files without a name there may be, in all subvolumes.
 const UNLINKED_MAX: u64 = 1 << 20;

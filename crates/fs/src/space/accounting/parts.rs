@@ -11,6 +11,7 @@ use crate::location::Location;
 use crate::progress::Progress;
 use buttress_format::{ByteCount, InodeExtrefs, InodeNumber, InodeRefs, ItemType, SubvolumeId, TreeBlock};
 use buttress_tree::{BlockPointer, Surveyor};
+use std::sync::Arc;
 
 /// How many names a subvolume may have of which files are counted apart.
 const NAMES_MAX: usize = 1 << 22;
@@ -20,7 +21,7 @@ const NAMES_MAX: usize = 1 << 22;
 pub struct Parts {
     pub(super) subvolume: SubvolumeId,
     /// In order of inodes.
-    members: Vec<Member>,
+    members: Arc<[Member]>,
     count: u32,
 }
 
@@ -74,7 +75,7 @@ impl Parts {
         Self::gather(filesystem, directory, progress, |_| Some(0))
     }
 
-    /// A part for each of `entries` of a directory, in their order: the file, or the directory with everything
+    /// Parts of some entries of a directory, each given with its part: the file, or the directory with everything
     /// below it.
     ///
     /// # Errors
@@ -82,10 +83,10 @@ impl Parts {
     pub fn of_entries(
         filesystem: &Filesystem,
         directory: Location,
-        entries: &[InodeNumber],
+        entries: impl IntoIterator<Item = (InodeNumber, u32)>,
         progress: &Progress,
     ) -> Result<Self> {
-        let mut order: Vec<(InodeNumber, u32)> = entries.iter().copied().zip(0..).collect();
+        let mut order: Vec<(InodeNumber, u32)> = entries.into_iter().collect();
         order.sort_unstable();
         Self::gather(filesystem, directory, progress, |inode| {
             let start = order.partition_point(|(other, _)| *other < inode);
@@ -99,11 +100,11 @@ impl Parts {
     pub fn of_file(file: Location) -> Self {
         Self {
             subvolume: file.subvolume,
-            members: vec![Member {
+            members: Arc::new([Member {
                 inode: file.inode,
                 part: 0,
                 names: 1,
-            }],
+            }]),
             count: 1,
         }
     }
@@ -120,11 +121,13 @@ impl Parts {
         let mut waiting: Vec<(InodeNumber, Option<u32>)> = vec![(directory.inode, None)];
         let mut members = Vec::new();
         while let Some((current, part)) = waiting.pop() {
-            let start = names.partition_point(|name| name.directory < current);
-            let is_empty = names.get(start).is_none_or(|name| name.directory != current);
+            progress.check()?;
             // A directory has one name; where a damaged volume says otherwise, it is entered once.
+            let Some(start) = first_in(&names, current) else {
+                continue;
+            };
             match is_entered.get_mut(start) {
-                Some(entered) if !is_empty && !*entered => *entered = true,
+                Some(entered) if !*entered => *entered = true,
                 _ => continue,
             }
             let below = names.get(start..).unwrap_or(&[]);
@@ -135,7 +138,9 @@ impl Parts {
                         part,
                         names: 1,
                     });
-                    waiting.push((name.inode, Some(part)));
+                    if first_in(&names, name.inode).is_some() {
+                        waiting.push((name.inode, Some(part)));
+                    }
                 }
             }
         }
@@ -150,10 +155,17 @@ impl Parts {
         let count = members.iter().map(|member| member.part.saturating_add(1)).max();
         Ok(Self {
             subvolume: directory.subvolume,
-            members,
+            members: members.into(),
             count: count.unwrap_or(0),
         })
     }
+}
+
+/// Where the names in a directory begin, if it has any.
+fn first_in(names: &[Named], directory: InodeNumber) -> Option<usize> {
+    let start = names.partition_point(|name| name.directory < directory);
+    let first = names.get(start)?;
+    (first.directory == directory).then_some(start)
 }
 
 /// All names in a subvolume, by directory.

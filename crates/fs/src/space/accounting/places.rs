@@ -9,7 +9,7 @@ use crate::location::Location;
 use crate::progress::Progress;
 use crate::subvolume::SubvolumeInfo;
 use buttress_format::{FileKind, InodeNumber, SubvolumeId};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// A path whose space is asked for.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ impl Filesystem {
         let nested = if one_file_system {
             Vec::new()
         } else {
-            nested_in(all, location.subvolume, |directory| {
+            Nesting::of(all).below(location.subvolume, |directory| {
                 directory == location.inode
                     || match &parts {
                         None => true,
@@ -61,27 +61,48 @@ impl Filesystem {
     }
 }
 
-/// The subvolumes that lie in those directories of `subvolume` that are wanted, and all below these.
-pub fn nested_in(
-    all: &[SubvolumeInfo],
-    subvolume: SubvolumeId,
-    is_wanted: impl Fn(InodeNumber) -> bool,
-) -> Vec<SubvolumeId> {
-    let mut found = Vec::new();
-    let mut seen = HashSet::from([subvolume]);
-    let mut waiting = vec![subvolume];
-    while let Some(parent) = waiting.pop() {
+/// Which subvolumes lie in which.
+#[derive(Clone, Debug, Default)]
+pub struct Nesting {
+    inside: HashMap<SubvolumeId, Vec<(InodeNumber, SubvolumeId)>>,
+}
+
+impl Nesting {
+    /// Of all subvolumes of a volume; deleted ones lie nowhere.
+    #[must_use]
+    pub fn of(all: &[SubvolumeInfo]) -> Self {
+        let mut inside: HashMap<_, Vec<_>> = HashMap::new();
         for info in all.iter().filter(|info| !info.is_deleted()) {
-            let Some(place) = &info.place else { continue };
-            let is_below = place.parent == parent && (parent != subvolume || is_wanted(place.directory));
-            if is_below && seen.insert(info.id) {
-                found.push(info.id);
-                waiting.push(info.id);
+            if let Some(place) = &info.place {
+                let children = inside.entry(place.parent).or_default();
+                children.push((place.directory, info.id));
             }
         }
+        Self { inside }
     }
-    found.sort_unstable();
-    found
+
+    /// The subvolumes that lie in a subvolume itself, each with its directory.
+    #[must_use]
+    pub fn directly_in(&self, subvolume: SubvolumeId) -> &[(InodeNumber, SubvolumeId)] {
+        self.inside.get(&subvolume).map_or(&[], Vec::as_slice)
+    }
+
+    /// The subvolumes that lie in those directories of `subvolume` that are wanted, and all below these, in order.
+    pub fn below(&self, subvolume: SubvolumeId, is_wanted: impl Fn(InodeNumber) -> bool) -> Vec<SubvolumeId> {
+        let mut found = Vec::new();
+        let mut seen = HashSet::from([subvolume]);
+        let mut waiting = vec![subvolume];
+        while let Some(parent) = waiting.pop() {
+            for (directory, child) in self.directly_in(parent) {
+                if (parent != subvolume || is_wanted(*directory)) && seen.insert(*child) {
+                    found.push(*child);
+                    waiting.push(*child);
+                }
+            }
+        }
+        found.sort_unstable();
+        found
+    }
 }
 
 impl Place {

@@ -4,53 +4,70 @@ use super::Accounting;
 use super::figures::{Files, Occupied, Sum};
 use super::owners::{Owner, OwnerIndex, Share};
 use super::sets::{Run, SetId, members};
-use buttress_format::ByteCount;
 use std::collections::HashMap;
 
 /// Some of the owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    members: Vec<bool>,
+    /// For each owner how many before it are among them; at the end, how many there are.
+    before: Vec<u32>,
 }
 
 impl Scope {
+    fn new(is_member: impl IntoIterator<Item = bool>) -> Self {
+        let mut count = 0_u32;
+        let mut before = vec![count];
+        for is_member in is_member {
+            count = count.saturating_add(u32::from(is_member));
+            before.push(count);
+        }
+        Self { before }
+    }
+
+    /// How many of them come before an owner.
+    fn before(&self, owner: OwnerIndex) -> u32 {
+        let index = usize::try_from(owner).unwrap_or(usize::MAX);
+        let known = self.before.get(index).or_else(|| self.before.last());
+        known.copied().unwrap_or(0)
+    }
+
     /// Whether an owner is among them.
     #[must_use]
     pub fn contains(&self, owner: OwnerIndex) -> bool {
-        let index = usize::try_from(owner).unwrap_or(usize::MAX);
-        self.members.get(index).copied().unwrap_or(false)
+        self.before(owner.saturating_add(1)) > self.before(owner)
     }
 
     /// Whether nobody is among them.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        !self.members.contains(&true)
+        self.before.last().is_none_or(|count| *count == 0)
     }
 
     /// Those that are in either.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
-        let length = self.members.len().max(other.members.len());
-        let mut members = self.members.clone();
-        members.resize(length, false);
-        for (member, also) in members.iter_mut().zip(&other.members) {
-            *member |= also;
-        }
-        Self { members }
+        let owners = self.before.len().max(other.before.len()).saturating_sub(1);
+        let owners = 0..OwnerIndex::try_from(owners).unwrap_or(OwnerIndex::MAX);
+        Self::new(owners.map(|owner| self.contains(owner) || other.contains(owner)))
     }
 
     fn count_in(&self, runs: &[Run]) -> u64 {
-        members(runs)
-            .filter(|owner| self.contains(*owner))
-            .fold(0, |count, _| count.saturating_add(1))
+        let counts = runs
+            .iter()
+            .map(|(start, end)| self.before(*end).saturating_sub(self.before(*start)));
+        counts.fold(0_u64, |sum, count| sum.saturating_add(count.into()))
     }
 
     fn has_all_of(&self, runs: &[Run]) -> bool {
-        members(runs).all(|owner| self.contains(owner))
+        let of_run = |(start, end): &Run| {
+            self.before(*end).checked_sub(self.before(*start)) == end.checked_sub(*start)
+        };
+        runs.iter().all(of_run)
     }
 
     fn has_any_of(&self, runs: &[Run]) -> bool {
-        members(runs).any(|owner| self.contains(owner))
+        runs.iter()
+            .any(|(start, end)| self.before(*end) > self.before(*start))
     }
 }
 
@@ -83,9 +100,7 @@ impl Accounting {
     /// The owners that a condition holds for.
     #[must_use]
     pub fn scope(&self, is_wanted: impl FnMut(&Owner) -> bool) -> Scope {
-        Scope {
-            members: self.owners.iter().map(is_wanted).collect(),
-        }
+        Scope::new(self.owners.iter().map(is_wanted))
     }
 
     fn sum(&self, is_wanted: impl Fn(&[Run]) -> bool) -> Occupied {
@@ -136,7 +151,15 @@ impl Accounting {
     /// one counts once.
     #[must_use]
     pub fn files_of(&self, scope: &Scope) -> Files {
-        self.weighted(&[&self.counted.files], |runs| self.trees_in(scope, runs))
+        // Only one tree has parts.
+        let parts = self.scope(|owner| matches!(owner.share, Share::Part(_)));
+        let is_both = (0..).zip(&self.owners);
+        let parts = Scope::new(is_both.map(|(index, _)| scope.contains(index) && parts.contains(index)));
+        self.weighted(&[&self.counted.files], |runs| {
+            let of_parts = parts.count_in(runs);
+            let others = scope.count_in(runs).saturating_sub(of_parts);
+            others.saturating_add(of_parts.min(1))
+        })
     }
 
     /// As [`Accounting::files_of`], with each file as often as it has names. [`super::Options::names`] must have been
@@ -156,20 +179,6 @@ impl Accounting {
             sum.remove(files, times(self.runs(*set)));
         }
         sum
-    }
-
-    /// How many trees have members of `runs` in the scope. Only one tree has parts.
-    fn trees_in(&self, scope: &Scope, runs: &[Run]) -> u64 {
-        let is_part = |owner: &OwnerIndex| {
-            let known = usize::try_from(*owner)
-                .ok()
-                .and_then(|index| self.owners.get(index));
-            known.is_some_and(|owner| matches!(owner.share, Share::Part(_)))
-        };
-        let inside = || members(runs).filter(|owner| scope.contains(*owner));
-        let others = inside().filter(|owner| !is_part(owner)).count();
-        let parts = usize::from(inside().any(|owner| is_part(&owner)));
-        ByteCount::of(others.saturating_add(parts)).get()
     }
 
     /// What each other owner shares with any of them.
