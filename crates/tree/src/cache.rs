@@ -2,8 +2,9 @@
 //!
 //! One budget is split in two: three quarters hold checked blocks (`NodeCache`), one quarter bounds what all
 //! cursors together have read ahead and not yet looked at (`ReadAheadPool`). A sweep that holds back blocks on a
-//! spinning disk may borrow two thirds of the cache's part for as long as it does (`Loan`). What is not counted is what
-//! callers hold on to: a block that was evicted stays in memory while a cursor or an item refers to it.
+//! spinning disk may borrow two thirds of the cache's part for as long as it does (`Loan`), and a writer takes out of it
+//! what it holds until it is committed (`NodeCache::hold_outside`). What is not counted is what callers hold on to: a block
+//! that was evicted stays in memory while a cursor or an item refers to it.
 //!
 //! The key is address *and* generation: an address is used again after its block was freed, and the generation
 //! tells the new block from the old one. Blocks in the cache are clean and immutable, so a hit needs no check
@@ -19,12 +20,13 @@ use crate::error::Result;
 use crate::pointer::BlockPointer;
 use buttress_format::node::TreeBlock;
 use buttress_format::{ByteCount, Generation, Logical};
+use parking_lot::Mutex;
 use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult};
 use quick_cache::{OptionsBuilder, Weighter};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a cached block takes beside its bytes: header, reference counts, the cache's own records.
 const BLOCK_OVERHEAD_BYTES: u64 = 320;
@@ -71,10 +73,38 @@ type Blocks = Cache<BlockId, TreeBlock, BlockWeight, BuildHasherDefault<DefaultH
 #[derive(Debug)]
 pub(crate) struct NodeCache {
     blocks: Blocks,
-    /// Whether a part of the budget is lent.
-    lent: AtomicBool,
+    shares: Mutex<Shares>,
+    /// Up to here blocks are taken in that nobody asked for.
+    uninvited_bytes: u64,
     hits: AtomicU64,
     misses: AtomicU64,
+}
+
+/// The cache keeps this part of its budget, whatever a writer holds.
+const KEPT_OF: u64 = 12;
+
+/// Who has the cache's budget.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    whole_bytes: u64,
+    /// Lent for reading ahead.
+    lent_bytes: u64,
+    /// Held outside of the cache by a writer.
+    held_bytes: u64,
+}
+
+impl Shares {
+    /// What the cache may hold.
+    fn capacity_bytes(&self) -> u64 {
+        let kept = self.whole_bytes.checked_div(KEPT_OF).unwrap_or(0);
+        let bytes = self
+            .whole_bytes
+            .saturating_sub(self.held_bytes)
+            .max(kept)
+            .saturating_sub(self.lent_bytes);
+        // Shards get equal parts, which are rounded up.
+        bytes.saturating_sub(bytes.checked_rem(SHARDS_MAX).unwrap_or(0))
+    }
 }
 
 /// What the cache did since the forest was made.
@@ -135,8 +165,13 @@ impl NodeCache {
             ),
         };
         Self {
+            shares: Mutex::new(Shares {
+                whole_bytes: blocks.capacity(),
+                lent_bytes: 0,
+                held_bytes: 0,
+            }),
+            uninvited_bytes: blocks.capacity() >> 3,
             blocks,
-            lent: AtomicBool::new(false),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -190,6 +225,25 @@ impl NodeCache {
     /// How much can be put in before something must go.
     pub(crate) fn room(&self) -> ByteCount {
         ByteCount::new(self.blocks.capacity().saturating_sub(self.blocks.weight()))
+    }
+
+    /// Whether the cache holds so little that a block goes in that nobody has asked for: within an eighth of the budget.
+    /// What is taken in beyond that would have to go again as soon as a writer holds more.
+    pub(crate) fn has_room_for(&self, block_bytes: usize) -> bool {
+        let filled = self.blocks.weight().saturating_add(weight_bytes(block_bytes));
+        filled <= self.blocks.capacity().min(self.uninvited_bytes)
+    }
+
+    /// Forgets a block that its tree left. Readers of an earlier state read it again.
+    pub(crate) fn forget(&self, pointer: &BlockPointer) {
+        self.blocks.remove(&BlockId::of(pointer));
+    }
+
+    /// Says how many bytes a writer holds outside of the cache, which has that much less from now on.
+    pub(crate) fn hold_outside(&self, bytes: u64) {
+        let mut shares = self.shares.lock();
+        shares.held_bytes = bytes;
+        self.blocks.set_capacity(shares.capacity_bytes());
     }
 
     pub(crate) fn count_miss(&self) {
@@ -307,29 +361,29 @@ const LENT_OF: u64 = 3;
 pub(crate) struct Loan {
     cache: Arc<NodeCache>,
     pool: Arc<ReadAheadPool>,
-    bytes: u64,
 }
 
 impl Loan {
     /// Takes a part of the cache's budget, unless it is lent already. `pool` stands for what is lent; it is empty
     /// while nothing is.
     pub(crate) fn new(cache: &Arc<NodeCache>, pool: &Arc<ReadAheadPool>) -> Option<Self> {
-        if cache.lent.swap(true, Ordering::AcqRel) {
+        let mut shares = cache.shares.lock();
+        if shares.lent_bytes > 0 {
             return None;
         }
         let capacity = cache.blocks.capacity();
-        let bytes = capacity
+        shares.lent_bytes = capacity
             .checked_div(LENT_OF)
             .unwrap_or(0)
             .saturating_mul(LENT_PARTS);
-        cache.blocks.set_capacity(capacity.saturating_sub(bytes));
-        // What the cache gave up, which is a little less where shards round.
+        cache.blocks.set_capacity(shares.capacity_bytes());
+        drop(shares);
+        // What the cache gave up, which is a little more where parts are rounded.
         let bytes = capacity.saturating_sub(cache.blocks.capacity());
         pool.capacity_bytes.store(bytes, Ordering::Relaxed);
         Some(Self {
             cache: Arc::clone(cache),
             pool: Arc::clone(pool),
-            bytes,
         })
     }
 
@@ -342,9 +396,9 @@ impl Loan {
 impl Drop for Loan {
     fn drop(&mut self) {
         self.pool.capacity_bytes.store(0, Ordering::Relaxed);
-        let blocks = &self.cache.blocks;
-        blocks.set_capacity(blocks.capacity().saturating_add(self.bytes));
-        self.cache.lent.store(false, Ordering::Release);
+        let mut shares = self.cache.shares.lock();
+        shares.lent_bytes = 0;
+        self.cache.blocks.set_capacity(shares.capacity_bytes());
     }
 }
 
@@ -383,7 +437,25 @@ mod tests {
         assert!(pool.capacity().get() > whole / 2);
         assert!(loan.pool().reserve(1 << 20).is_some());
         drop(loan);
-        assert_eq!((pool.capacity().get(), cache.blocks.capacity()), (0, whole));
+        assert_eq!(pool.capacity().get(), 0);
+        assert!(whole - cache.blocks.capacity() < SHARDS_MAX);
         assert!(Loan::new(&cache, &pool).is_some());
+    }
+
+    #[test]
+    fn what_a_writer_holds_comes_out_of_the_cache() {
+        let cache = Arc::new(NodeCache::new(ByteCount::new(96 << 20), 16_384));
+        let pool = ReadAheadPool::new(ByteCount::ZERO);
+        let whole = cache.blocks.capacity();
+        cache.hold_outside(40 << 20);
+        assert!(cache.blocks.capacity() <= whole - (40 << 20));
+        let loan = Loan::new(&cache, &pool).unwrap();
+        assert!(pool.capacity().get() + cache.blocks.capacity() + (40 << 20) <= whole);
+        drop(loan);
+        // However much is held, what is in constant use stays.
+        cache.hold_outside(200 << 20);
+        assert!(cache.blocks.capacity() > 0);
+        cache.hold_outside(0);
+        assert!(whole - cache.blocks.capacity() < SHARDS_MAX);
     }
 }

@@ -101,6 +101,8 @@ pub struct EditableTree {
     epoch: u64,
     /// How many blocks in memory have no address.
     unassigned: u64,
+    /// How many were given addresses since the last freeze.
+    assigned: u64,
 }
 
 /// Where the tree begins.
@@ -126,6 +128,7 @@ impl EditableTree {
                 node,
             },
             unassigned: 0,
+            assigned: 0,
         }
     }
 
@@ -189,6 +192,7 @@ impl EditableTree {
                 node: Some(Arc::new(node)),
             },
             unassigned: 1,
+            assigned: 0,
         }
     }
 

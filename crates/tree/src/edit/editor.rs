@@ -122,7 +122,13 @@ impl Editor<'_> {
     fn copy(&self, gone: &Gone) -> Node {
         let (block, links) = match gone {
             Gone::Node(node) => (&node.block, node.links.clone()),
-            Gone::Clean(clean) => (&clean.1, links_for(&clean.1)),
+            Gone::Clean(clean) => {
+                // From here on the copy is the leaf that is looked for. Nodes stay: readers of earlier states share them.
+                if clean.1.is_leaf() {
+                    self.forest.cache().forget(&clean.0);
+                }
+                (&clean.1, links_for(&clean.1))
+            }
         };
         Node::copy_of(block, links, self.tree, self.context.generation(), self.epoch)
     }

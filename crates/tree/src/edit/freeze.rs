@@ -11,7 +11,7 @@ use crate::error::{Cause, ContextError, Error, Result};
 use crate::forest::Forest;
 use crate::pointer::{BlockPointer, RootPointer};
 use buttress_format::checksum::ChecksumType;
-use buttress_format::node::{KeyPointer, TreeBlock};
+use buttress_format::node::{Header, KeyPointer, TreeBlock};
 use buttress_format::{Generation, Key, Logical, TreeId};
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ pub struct Frozen {
     tree: TreeId,
     epoch: u64,
     root: Arc<Node>,
+    nodes: u64,
 }
 
 /// One of them.
@@ -49,6 +50,7 @@ impl EditableTree {
         let mut given: u64 = 0;
         let result = (0..=root.level()).try_for_each(|level| assign_level(&root, level, &mut given, assign));
         self.unassigned = self.unassigned.saturating_sub(given);
+        self.assigned = self.assigned.saturating_add(given);
         result.map_err(|error| Error::new(&root.pointer(self.tree), Cause::Context(Arc::new(error))))
     }
 
@@ -68,6 +70,7 @@ impl EditableTree {
             tree: self.tree,
             epoch: self.epoch,
             root: Arc::clone(root),
+            nodes: core::mem::take(&mut self.assigned),
         };
         self.epoch = self.epoch.saturating_add(1);
         Ok(Some(frozen))
@@ -175,6 +178,12 @@ impl Frozen {
         })
     }
 
+    /// How many blocks were given addresses for it: those that are to be written, and the few that were dropped since.
+    #[must_use]
+    pub const fn nodes(&self) -> u64 {
+        self.nodes
+    }
+
     /// The root block, as it is going to be written.
     #[must_use]
     pub fn root_block(&self, checksum_type: ChecksumType) -> TreeBlock {
@@ -230,11 +239,27 @@ impl FrozenBlock {
         self.node.level()
     }
 
+    /// Whether the block is likely to be changed again, and so to be read: nodes, and what has been changed twice. Leaves
+    /// that a row of insertions filled are not.
+    #[must_use]
+    pub fn is_likely_to_change(&self) -> bool {
+        self.node.is_copy || self.node.level() > 0
+    }
+
     /// The bytes to be written, with address and checksum: a copy, which may be made on any thread. When it is
     /// written, [`Forest::keep_written`] puts it into the cache.
     #[must_use]
     pub fn seal(&self, checksum_type: ChecksumType) -> TreeBlock {
         seal(&self.node, checksum_type)
+    }
+
+    /// As [`FrozenBlock::seal`], into memory for as many bytes as a block has; gives the header, for
+    /// [`TreeBlock::of_sealed`]. `None`, and nothing useful in `place`, when it has another size.
+    pub fn seal_into(&self, place: &mut [u8], checksum_type: ChecksumType) -> Option<Header> {
+        let node = &self.node;
+        node.block.seal_into(place, self.logical, checksum_type, |slot| {
+            node.address_below(slot)
+        })
     }
 }
 
@@ -242,13 +267,19 @@ impl FrozenBlock {
 fn seal(node: &Node, checksum_type: ChecksumType) -> TreeBlock {
     // A freeze makes sure that there is an address.
     let logical = node.address().unwrap_or_else(|| node.block.logical());
-    node.block.seal(logical, checksum_type, |slot| {
-        let child = node.link(slot)?;
-        Some((child.address()?, child.generation()))
-    })
+    node.block
+        .seal(logical, checksum_type, |slot| node.address_below(slot))
 }
 
 impl Forest {
+    /// Whether the cache has room for one more block that nobody asked for.
+    #[must_use]
+    pub fn has_room_for_block(&self) -> bool {
+        let node_bytes = self.block_format().node_bytes;
+        self.cache()
+            .has_room_for(usize::try_from(node_bytes).unwrap_or(usize::MAX))
+    }
+
     /// Puts a block that was written into the cache, in the place of whatever was at its address before.
     pub fn keep_written(&self, tree: TreeId, block: TreeBlock) {
         let header = *block.header();

@@ -32,6 +32,8 @@ pub(crate) struct Node {
     address: AtomicU64,
     /// The slot after that of the last insertion: the next one there is one of a row.
     pub(super) next_slot: usize,
+    /// Whether the block was there in an earlier epoch: what was changed twice is likely to be changed again.
+    pub(super) is_copy: bool,
 }
 
 /// No insertion has been seen.
@@ -45,6 +47,7 @@ impl Node {
             epoch,
             address: AtomicU64::new(0),
             next_slot: NO_SLOT,
+            is_copy: false,
         }
     }
 
@@ -56,11 +59,14 @@ impl Node {
         generation: Generation,
         epoch: u64,
     ) -> Self {
-        Self::new(
-            block.copy_to_edit(new_identity(), generation, owner),
-            links,
-            epoch,
-        )
+        Self {
+            is_copy: true,
+            ..Self::new(
+                block.copy_to_edit(new_identity(), generation, owner),
+                links,
+                epoch,
+            )
+        }
     }
 
     /// A leaf without items or a node without pointers, beside this one.
@@ -90,6 +96,12 @@ impl Node {
     /// Says where the block will be written.
     pub(super) fn assign(&self, logical: Logical) {
         self.address.store(logical.get(), Ordering::Release);
+    }
+
+    /// Address and generation of the child in memory in `slot`.
+    pub(super) fn address_below(&self, slot: usize) -> Option<(Logical, Generation)> {
+        let child = self.link(slot)?;
+        Some((child.address()?, child.generation()))
     }
 
     /// The child in memory in `slot`.
@@ -167,6 +179,7 @@ impl Clone for Node {
             epoch: self.epoch,
             address: AtomicU64::new(self.address.load(Ordering::Acquire)),
             next_slot: self.next_slot,
+            is_copy: self.is_copy,
         }
     }
 }

@@ -21,27 +21,51 @@ impl TreeBlock {
         checksum_type: ChecksumType,
         child: impl Fn(usize) -> Option<(Logical, Generation)>,
     ) -> Self {
-        let mut bytes = self.bytes().to_vec();
-        if !self.is_leaf() {
-            self.set_children(&mut bytes, child);
+        let mut bytes = vec![0; self.bytes().len()];
+        let sealed = self.seal_into(&mut bytes, logical, checksum_type, child);
+        // There is room: the block's own size.
+        let header = sealed.unwrap_or(*self.header());
+        Self::new(Bytes::from(bytes), header)
+    }
+
+    /// The block whose bytes and header came from [`TreeBlock::seal_into`].
+    #[must_use]
+    pub const fn of_sealed(header: Header, bytes: Bytes) -> Self {
+        Self { bytes, header }
+    }
+
+    /// As [`TreeBlock::seal`], into memory that is given; gives the header. `None`, and nothing useful in `place`, when that
+    /// has not as many bytes as the block.
+    pub fn seal_into(
+        &self,
+        place: &mut [u8],
+        logical: Logical,
+        checksum_type: ChecksumType,
+        child: impl Fn(usize) -> Option<(Logical, Generation)>,
+    ) -> Option<Header> {
+        if place.len() != self.bytes().len() {
+            return None;
         }
-        if let Some(free) = bytes.get_mut(self.free_range()) {
+        place.copy_from_slice(self.bytes());
+        if !self.is_leaf() {
+            self.set_children(place, child);
+        }
+        if let Some(free) = place.get_mut(self.free_range()) {
             free.fill(0);
         }
-        self.write_header(&mut bytes, logical);
-        let checksum = checksum_type.compute(bytes.get(CHECKSUM_FIELD_BYTES..).unwrap_or_default());
-        if let Some(field) = bytes.get_mut(..CHECKSUM_FIELD_BYTES) {
+        self.write_header(place, logical);
+        let checksum = checksum_type.compute(place.get(CHECKSUM_FIELD_BYTES..).unwrap_or_default());
+        if let Some(field) = place.get_mut(..CHECKSUM_FIELD_BYTES) {
             field.fill(0);
-            if let Some(place) = field.get_mut(..checksum.as_bytes().len()) {
-                place.copy_from_slice(checksum.as_bytes());
+            if let Some(room) = field.get_mut(..checksum.as_bytes().len()) {
+                room.copy_from_slice(checksum.as_bytes());
             }
         }
-        let header = Header {
+        Some(Header {
             checksum,
             logical,
             ..*self.header()
-        };
-        Self::new(Bytes::from(bytes), header)
+        })
     }
 
     fn set_children(&self, bytes: &mut [u8], child: impl Fn(usize) -> Option<(Logical, Generation)>) {
