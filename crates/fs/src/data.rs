@@ -64,7 +64,7 @@ pub struct DataOptions {
     pub checksums: bool,
     /// Whether content of new files is copied on write. Without that they have no checksums either.
     pub copy_on_write: bool,
-    /// At most this much content waits in memory.
+    /// At most this much content waits in memory, and at most half of what may wait of everything.
     pub pending_bytes_max: ByteCount,
 }
 
@@ -87,7 +87,7 @@ impl Default for DataOptions {
             max_inline: ByteCount::new(2048),
             checksums: true,
             copy_on_write: true,
-            pending_bytes_max: ByteCount::new(64 << 20),
+            pending_bytes_max: ByteCount::new(96 << 20),
         }
     }
 }

@@ -16,6 +16,8 @@
 //! | `settling`, `freezing`, `committing` | a commit: addresses, the frozen state, the writes |
 //! | `pins` | freed space that must wait |
 //! | `still` | a view together with the references that wait |
+//! | `memory` | what waits for a commit, as a part of the cache's budget |
+//! | `background` | the thread that commits when much waits, or for long |
 //!
 //! # Invariants
 //!
@@ -24,6 +26,7 @@
 //! - A dirty node has no address until the commit, so nodes that come and go within a transaction cost nothing on disk.
 //! - After a failed commit nothing is written any more: the volume says why, and reading goes on.
 
+mod background;
 pub(crate) mod block_groups;
 mod checksums;
 mod chunks;
@@ -36,6 +39,7 @@ mod free_ranges;
 mod free_space_tree;
 pub(crate) mod freezing;
 mod loading;
+mod memory;
 mod opening;
 pub(crate) mod pins;
 mod quotas;
@@ -51,8 +55,11 @@ pub use opening::{Environment, SystemEnvironment, WriteOptions};
 use crate::data::table::DataTable;
 use crate::executor::Executor;
 use crate::filesystem::Filesystem;
-use buttress_format::{ByteCount, Generation, Timestamp, Uuid};
+use background::{Background, Waiting};
+use buttress_format::{Generation, Timestamp, Uuid};
 use buttress_tree::Forest;
+use core::sync::atomic::AtomicU64;
+use memory::Holdings;
 use parking_lot::Mutex;
 use pins::Readers;
 use running::Running;
@@ -62,6 +69,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct WritableFilesystem {
     shared: Arc<Writer>,
+    /// Gone with the last handle of a caller; the thread itself has none.
+    background: Option<Arc<Background>>,
 }
 
 #[derive(Debug)]
@@ -76,8 +85,11 @@ struct Writer {
     view: Mutex<Option<Filesystem>>,
     readers: Arc<Readers>,
     environment: Arc<dyn Environment>,
-    /// Dirty metadata beyond this is committed.
-    dirty_limit: ByteCount,
+    holdings: Holdings,
+    /// How many commits there were with all content.
+    whole_commits: AtomicU64,
+    /// Since when something waits to be committed, as the background thread saw it.
+    waiting: Mutex<Waiting>,
     /// File content that waits to be written back.
     data: DataTable,
 }

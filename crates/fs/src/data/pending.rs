@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 /// Content is kept in pieces of at most this size, so that growing one copies little.
 const PIECE_BYTES: usize = 1 << 20;
 
+/// What a piece takes in memory beside its content.
+const PIECE_OVERHEAD_BYTES: u64 = 96;
+
 /// Content that waits. Pieces do not overlap; they begin and end with sectors.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
@@ -20,8 +23,16 @@ fn length_of(piece: &[u8]) -> u64 {
 
 impl Pending {
     /// How much waits.
+    #[cfg(test)]
     pub(super) const fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The memory that it takes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let pieces = u64::try_from(self.pieces.len()).unwrap_or(u64::MAX);
+        self.bytes
+            .saturating_add(pieces.saturating_mul(PIECE_OVERHEAD_BYTES))
     }
 
     pub(super) fn is_empty(&self) -> bool {

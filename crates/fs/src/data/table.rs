@@ -7,7 +7,7 @@ use crate::filesystem::Filesystem;
 use crate::location::Location;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::delayed_references::DelayedReferences;
-use buttress_format::{FileKind, InodeFlags, InodeItem, InodeNumber, Timestamp, TreeId};
+use buttress_format::{ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, Timestamp, TreeId};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
@@ -16,13 +16,18 @@ use std::sync::Arc;
 
 type FileId = (TreeId, InodeNumber);
 
+/// What a file takes in memory beside its content.
+const FILE_BYTES: u64 = 640;
+
 /// The files with content that waits, or with a call under way.
 #[derive(Debug)]
 pub(crate) struct DataTable {
     pub(crate) options: DataOptions,
     files: Mutex<BTreeMap<FileId, Arc<Mutex<FileState>>>>,
-    /// How much waits in all files.
+    /// The memory that all that waits takes.
     pending_bytes: AtomicU64,
+    /// The most that may wait.
+    pending_bytes_max: u64,
     /// Held for reading from the decision to overwrite something in place until that is done, and for writing while a
     /// commit freezes its state: what a snapshot shares is not overwritten.
     pub(crate) in_place: RwLock<()>,
@@ -46,6 +51,14 @@ pub(super) struct FileState {
 }
 
 impl FileState {
+    /// The memory of what waits, and of the file's records.
+    fn memory_bytes(&self) -> u64 {
+        if self.pending.is_empty() {
+            return 0;
+        }
+        self.pending.memory_bytes().saturating_add(FILE_BYTES)
+    }
+
     fn is_clean(&self) -> bool {
         self.pending.is_empty() && self.written.is_none() && self.reserved == 0
     }
@@ -69,11 +82,13 @@ pub(super) struct Content<'a> {
 }
 
 impl DataTable {
-    pub(crate) fn new(options: DataOptions) -> Self {
+    /// A table for no more than `limit` of content.
+    pub(crate) fn new(options: DataOptions, limit: ByteCount) -> Self {
         Self {
             options,
             files: Mutex::default(),
             pending_bytes: AtomicU64::new(0),
+            pending_bytes_max: options.pending_bytes_max.min(limit).get(),
             in_place: RwLock::default(),
         }
     }
@@ -84,7 +99,17 @@ impl DataTable {
 
     /// Whether more waits than should.
     pub(super) fn is_crowded(&self) -> bool {
-        self.pending_bytes.load(Ordering::Relaxed) > self.options.pending_bytes_max.get()
+        self.pending_bytes() > self.pending_bytes_max
+    }
+
+    /// The memory that content takes that waits.
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.pending_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether content of any file waits.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.files.lock().is_empty()
     }
 
     fn count(&self, before: u64, after: u64) {
@@ -108,7 +133,7 @@ impl WritableFilesystem {
             if state.is_gone {
                 continue;
             }
-            let before = state.pending.bytes();
+            let before = state.memory_bytes();
             let mut content = Content {
                 filesystem: self,
                 location,
@@ -116,7 +141,7 @@ impl WritableFilesystem {
                 sector_bytes: u64::from(self.forest().block_format().sector_bytes),
             };
             let result = body(&mut content);
-            table.count(before, state.pending.bytes());
+            table.count(before, state.memory_bytes());
             if state.is_clean() {
                 state.is_gone = true;
                 table.files.lock().remove(&id);
@@ -138,15 +163,18 @@ impl WritableFilesystem {
         })
     }
 
-    /// Writes back content until no more than half of what may waits.
+    /// Writes back content until no more than half of what may waits, or all of it where room on the volume is short.
     pub(super) fn relieve(&self) -> Result<()> {
         let table = self.data();
-        if !table.is_crowded() {
+        let low = if table.is_crowded() {
+            table.pending_bytes_max >> 1
+        } else if self.is_short_of_room()? {
+            0
+        } else {
             return Ok(());
-        }
-        let low = table.options.pending_bytes_max.get() >> 1;
+        };
         for id in self.waiting() {
-            if table.pending_bytes.load(Ordering::Relaxed) <= low {
+            if table.pending_bytes() <= low {
                 break;
             }
             self.write_back_file(id)?;

@@ -60,6 +60,11 @@ impl InodeTable {
         self.changed
     }
 
+    /// How many inodes are in memory.
+    pub(crate) fn len(&self) -> usize {
+        self.inodes.len()
+    }
+
     /// Whether somebody holds the inode open.
     pub(crate) fn is_held(&self, location: Location) -> bool {
         self.held.contains_key(&id_of(location))

@@ -14,16 +14,19 @@ use super::starting::Handle;
 use super::{WritableFilesystem, Writer};
 use crate::error::{Error, Result};
 use crate::executor::Task;
-use buttress_format::{Generation, TreeId};
+use buttress_device::Buffer;
+use buttress_format::{ByteCount, Generation, TreeBlock, TreeId};
 use buttress_tree::FrozenBlock;
 use buttress_volume::{ExtentWrite, Volume};
+use bytes::Bytes;
+use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Nodes are handed to the devices in batches of about this size, so that sealing the next ones overlaps with writing.
-const BATCH_BYTES: usize = 8 << 20;
+/// What one thread seals at once, into one buffer.
+const SEALED_BYTES: usize = 1 << 20;
 
-/// How many blocks one thread takes at once.
-const SEALED_AT_ONCE: usize = 64;
+/// How many of those buffers are handed to the devices at once, so that sealing the next ones overlaps with writing.
+const BATCH_BUFFERS: usize = 8;
 
 impl WritableFilesystem {
     /// Commits the running transaction, if there is anything to commit. Returns the generation of the last commit.
@@ -33,7 +36,9 @@ impl WritableFilesystem {
     /// # Errors
     /// When writing has stopped, or stops now.
     pub fn commit(&self) -> Result<Generation> {
-        self.commit_then(|_, _| ()).map(|(generation, ())| generation)
+        let (generation, ()) = self.commit_then(|_, _| ())?;
+        self.shared.whole_commits.fetch_add(1, Ordering::Relaxed);
+        Ok(generation)
     }
 
     /// Commits, and does something at the very moment at which the committed state is frozen: what `then` edits belongs
@@ -69,6 +74,9 @@ impl WritableFilesystem {
                 .and_then(|()| handle.prepare_commit(self.forest().volume()));
             match result {
                 Ok(prepared) => {
+                    let frozen_bytes = prepared.as_ref().map_or(0, Prepared::bytes);
+                    self.shared.holdings.freeze(frozen_bytes);
+                    self.tell_cache();
                     let answer = then(handle, prepared.as_ref());
                     (prepared, answer, durable)
                 }
@@ -87,6 +95,8 @@ impl WritableFilesystem {
             return Err(error);
         }
         self.shared.finish_commit(prepared);
+        self.shared.holdings.thaw();
+        self.tell_cache();
         Ok((generation, answer))
     }
 
@@ -111,36 +121,44 @@ impl WritableFilesystem {
         let node_bytes = usize::try_from(volume.block_format().node_bytes)
             .unwrap_or(1 << 14)
             .max(1);
-        let batch = BATCH_BYTES.checked_div(node_bytes).unwrap_or(1).max(1);
+        let at_once = SEALED_BYTES.checked_div(node_bytes).unwrap_or(1).max(1);
         // The next batch is sealed by other threads while this one is written.
-        let mut batches = blocks.chunks(batch);
-        let mut sealing = batches.next().map(|batch| self.start_sealing(batch));
+        let mut batches = blocks.chunks(at_once.saturating_mul(BATCH_BUFFERS));
+        let mut seal_next = || Some(self.start_sealing(batches.next()?, at_once, node_bytes));
+        let mut sealing = seal_next();
         while let Some(sealed) = sealing.take() {
-            sealing = batches.next().map(|batch| self.start_sealing(batch));
+            sealing = seal_next();
             let ready: Vec<ExtentWrite> = sealed.into_iter().filter_map(Task::take).flatten().collect();
             volume.write(&ready)?;
         }
         Ok(())
     }
 
-    /// Has blocks given their checksums; each goes into the cache of blocks too.
-    fn start_sealing(&self, blocks: &[(TreeId, FrozenBlock)]) -> Vec<Task<Vec<ExtentWrite>>> {
+    /// Has blocks given their checksums, side by side in buffers that the devices take as they are. Blocks that are likely to
+    /// be wanted go into the cache, too; others only where nothing has to go for them.
+    fn start_sealing(
+        &self,
+        blocks: &[(TreeId, FrozenBlock)],
+        at_once: usize,
+        node_bytes: usize,
+    ) -> Vec<Task<Vec<ExtentWrite>>> {
         let checksum_type = self.forest().block_format().checksum_type;
         blocks
-            .chunks(SEALED_AT_ONCE)
+            .chunks(at_once)
             .map(|part| {
                 let (part, forest) = (part.to_vec(), Arc::clone(self.forest()));
                 let seal = move || {
-                    let sealed = part.into_iter().map(|(tree, block)| {
-                        let sealed = block.seal(checksum_type);
-                        let write = ExtentWrite {
-                            logical: block.logical(),
-                            bytes: sealed.bytes().clone(),
-                        };
-                        forest.keep_written(tree, sealed);
-                        write
-                    });
-                    sealed.collect()
+                    let mut buffer = Buffer::zeroed(part.len().saturating_mul(node_bytes));
+                    for ((tree, block), place) in part.iter().zip(buffer.chunks_mut(node_bytes)) {
+                        // All blocks have the volume's size.
+                        let header = block.seal_into(place, checksum_type);
+                        let is_kept = block.is_likely_to_change() || forest.has_room_for_block();
+                        if let Some(header) = header.filter(|_| is_kept) {
+                            let own = Buffer::from(&*place).into_bytes();
+                            forest.keep_written(*tree, TreeBlock::of_sealed(header, own));
+                        }
+                    }
+                    runs_of(&part, &buffer.into_bytes(), node_bytes)
                 };
                 self.executor().spawn(seal)
             })
@@ -154,6 +172,22 @@ impl WritableFilesystem {
             Some(cause) => Err(Error::WritingStopped { cause }),
         }
     }
+}
+
+/// One write for all blocks whose addresses follow each other. `bytes` has the blocks side by side.
+fn runs_of(blocks: &[(TreeId, FrozenBlock)], bytes: &Bytes, node_bytes: usize) -> Vec<ExtentWrite> {
+    let step = ByteCount::of(node_bytes);
+    let mut start = 0_usize;
+    blocks
+        .chunk_by(|(_, one), (_, next)| one.logical().saturating_add(step) == next.logical())
+        .filter_map(|run| {
+            let end = start.saturating_add(run.len().saturating_mul(node_bytes));
+            let logical = run.first()?.1.logical();
+            let bytes = bytes.slice(start..end);
+            start = end;
+            Some(ExtentWrite { logical, bytes })
+        })
+        .collect()
 }
 
 impl Writer {

@@ -181,6 +181,13 @@ impl DelayedReferences {
         core::mem::take(&mut self.pending)
     }
 
+    /// Takes out those of the first `count` extents, in order of address.
+    pub(crate) fn take_first(&mut self, count: usize) -> Vec<(Logical, Pending)> {
+        core::iter::from_fn(|| self.pending.pop_first())
+            .take(count)
+            .collect()
+    }
+
     fn entry(&mut self, logical: Logical, length: ByteCount, kind: ExtentKind) -> &mut Pending {
         self.pending.entry(logical).or_insert_with(|| Pending {
             length,

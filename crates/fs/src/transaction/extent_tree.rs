@@ -129,13 +129,24 @@ impl Running {
     pub(crate) fn run_delayed_references(&mut self) -> Result<bool> {
         let batch = self.core.references.take();
         let any = !batch.is_empty();
+        self.apply_references(batch)?;
+        Ok(any)
+    }
+
+    /// Applies those of the `count` extents that come first.
+    pub(crate) fn run_some_references(&mut self, count: usize) -> Result<()> {
+        let batch = self.core.references.take_first(count);
+        self.apply_references(batch)
+    }
+
+    fn apply_references(&mut self, batch: impl IntoIterator<Item = (Logical, Pending)>) -> Result<()> {
         for (logical, pending) in batch {
             match pending.created {
                 Some(created) => self.create_extent(logical, &pending, created)?,
                 None => self.change_extent(logical, &pending)?,
             }
         }
-        Ok(any)
+        Ok(())
     }
 
     fn create_extent(&mut self, logical: Logical, pending: &Pending, created: Created) -> Result<()> {

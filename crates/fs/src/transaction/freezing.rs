@@ -22,6 +22,8 @@ pub(crate) struct Prepared {
     pub(crate) device_items: Vec<DeviceItem>,
     /// How much of each block group is used in this state.
     pub(crate) groups: Vec<(u64, u64)>,
+    /// How many bytes of tree blocks there are.
+    pub(crate) frozen_bytes: u64,
     /// Extents of chunks that this transaction removed.
     pub(crate) freed_device_extents: Vec<(DeviceId, u64, u64)>,
 }
@@ -38,6 +40,11 @@ fn backup(open: Option<&OpenTree>) -> BackupTree {
 }
 
 impl Prepared {
+    /// How many bytes of tree blocks wait in memory to be written.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.frozen_bytes
+    }
+
     /// The root block of a tree as it is being committed; `None` for trees that did not change.
     pub(crate) fn root_block(&self, tree: TreeId, checksum_type: ChecksumType) -> Option<TreeBlock> {
         let frozen = self.frozen.iter().find(|frozen| frozen.tree() == tree)?;
@@ -76,7 +83,11 @@ impl Running {
         for open in self.trees.values_mut() {
             frozen.extend(open.tree.freeze()?);
         }
+        let nodes = frozen
+            .iter()
+            .fold(0_u64, |sum, frozen| sum.saturating_add(frozen.nodes()));
         let prepared = Prepared {
+            frozen_bytes: self.core.node_bytes().get().saturating_mul(nodes),
             frozen,
             superblock,
             device_items: self.core.devices.rooms.iter().map(|room| room.item).collect(),

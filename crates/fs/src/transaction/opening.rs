@@ -5,10 +5,12 @@
 //! remap tree, unknown compat_ro bits, seeds). Everything else is loaded lazily: block group items at once, the free
 //! space of a group when it is needed.
 
+use super::background::Background;
 use super::block_groups::BlockGroups;
 use super::chunks::Devices;
 use super::delayed_references::DelayedReferences;
 use super::loading::load_block_groups;
+use super::memory::Holdings;
 use super::pins::{Hold, Pins, Readers};
 use super::quotas::Quotas;
 use super::running::{Core, OpenTree, Running};
@@ -24,6 +26,8 @@ use buttress_format::{
     Timestamp, TreeId, Uuid,
 };
 use buttress_tree::EditableTree;
+use core::sync::atomic::AtomicU64;
+use core::time::Duration;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -37,9 +41,16 @@ pub trait Environment: fmt::Debug + Send + Sync {
 
     /// A uuid that nothing else has.
     fn new_uuid(&self) -> Uuid;
+
+    /// How long edits may wait, by this clock, before a thread of the writer's own commits them. With an interval commits
+    /// also begin in the background when much waits in memory. `None`, as by default: there is no such thread, and commits
+    /// happen where calls make them.
+    fn commit_interval(&self) -> Option<Duration> {
+        None
+    }
 }
 
-/// The system's clock and random uuids.
+/// The system's clock and random uuids; what waits is committed after 30 seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemEnvironment;
 
@@ -57,6 +68,10 @@ impl Environment for SystemEnvironment {
     fn new_uuid(&self) -> Uuid {
         Uuid::new_v4()
     }
+
+    fn commit_interval(&self) -> Option<Duration> {
+        Some(Duration::from_secs(30))
+    }
 }
 
 /// How to write.
@@ -64,8 +79,9 @@ impl Environment for SystemEnvironment {
 pub struct WriteOptions {
     /// Where times and uuids come from.
     pub environment: Arc<dyn Environment>,
-    /// Dirty metadata beyond this many bytes is committed.
-    pub dirty_limit: ByteCount,
+    /// How much may wait in memory until it is committed: changed tree blocks, file content, what is noted about both. It
+    /// comes out of the cache's budget. `None`: eleven sixteenths of that; at least 8 MiB.
+    pub memory: Option<ByteCount>,
     /// How file content is written.
     pub data: DataOptions,
 }
@@ -74,7 +90,7 @@ impl Default for WriteOptions {
     fn default() -> Self {
         Self {
             environment: Arc::new(SystemEnvironment),
-            dirty_limit: ByteCount::new(96 << 20),
+            memory: None,
             data: DataOptions::default(),
         }
     }
@@ -89,7 +105,12 @@ impl WritableFilesystem {
     pub fn new(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
         refuse(&filesystem)?;
         let running = load(&filesystem)?;
-        let writable = Self {
+        let holdings = Holdings::new(
+            filesystem.forest().cache_statistics().budget_bytes,
+            options.memory,
+        );
+        let data = DataTable::new(options.data, holdings.content_limit());
+        let mut writable = Self {
             shared: Arc::new(Writer {
                 base: filesystem,
                 running: Mutex::new(running),
@@ -97,10 +118,14 @@ impl WritableFilesystem {
                 view: Mutex::new(None),
                 readers: Arc::new(Readers::default()),
                 environment: options.environment,
-                dirty_limit: options.dirty_limit,
-                data: DataTable::new(options.data),
+                holdings,
+                whole_commits: AtomicU64::new(0),
+                waiting: Mutex::default(),
+                data,
             }),
+            background: None,
         };
+        writable.background = Background::start(&writable.shared).map(Arc::new);
         match writable.clean_all_orphans() {
             // On a volume without room they wait for the next opening.
             Ok(_) | Err(Error::NoSpace { .. }) => Ok(writable),

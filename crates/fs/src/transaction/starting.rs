@@ -8,6 +8,7 @@
 
 use super::WritableFilesystem;
 use super::block_groups::Purpose;
+use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
 use super::running::Running;
 use crate::error::{Error, Result};
 use buttress_format::{ByteCount, Timestamp};
@@ -19,6 +20,19 @@ const COMMITS_FOR_ROOM: usize = 2;
 
 /// The most nodes that an edit is taken to need that frees space.
 const FREEING_NODES: u64 = 48;
+
+/// How many extents may have references that wait, and how many are taken care of at once when there are more.
+const REFERENCES_MAX: usize = 2048;
+const REFERENCES_AT_ONCE: usize = 512;
+
+/// What a node takes in memory beside its bytes.
+const NODE_OVERHEAD_BYTES: u64 = 256;
+
+/// So much content may wait however little room there is.
+const SPARED_BYTES: u64 = 4 << 20;
+
+/// The items of another edit for which there should be room beside content that waits.
+const OTHER_ITEMS: u64 = 32;
 
 /// The least number of nodes in the reserve.
 const RESERVED_NODES: u64 = 192;
@@ -114,8 +128,12 @@ impl WritableFilesystem {
         for attempt in 0..COMMITS_FOR_ROOM {
             self.require_writing()?;
             let mut handle = self.start_unchecked();
-            let is_crowded = handle.dirty_bytes() > self.shared.dirty_limit.get();
-            if attempt > 0 || !is_crowded {
+            if let Err(error) = handle.apply_references_that_wait() {
+                self.forest().volume().stop_writing(&error);
+                return Err(error);
+            }
+            let is_crowded = attempt == 0 && self.is_crowded(&handle);
+            if !is_crowded {
                 if handle.find_room(need)? {
                     return Ok(handle);
                 }
@@ -125,13 +143,58 @@ impl WritableFilesystem {
                 }
             }
             drop(handle);
-            self.commit_metadata()?;
+            if !is_crowded || !self.waited_for_commit() {
+                self.commit_metadata()?;
+            }
         }
         let mut handle = self.start_unchecked();
         if handle.find_room(need)? {
             return Ok(handle);
         }
         Err(handle.no_metadata_space(need))
+    }
+
+    /// Whether so much waits in memory that an edit must not come before a commit. When half as much does, a commit begins in
+    /// the background.
+    fn is_crowded(&self, handle: &Handle<'_>) -> bool {
+        let holdings = &self.shared.holdings;
+        holdings.set_dirty(handle.dirty_bytes());
+        self.tell_cache();
+        match holdings.pressure(self.data().pending_bytes()) {
+            Pressure::None => false,
+            Pressure::Begin => {
+                if let Some(background) = &self.background {
+                    background.wake();
+                }
+                false
+            }
+            Pressure::Wait => true,
+        }
+    }
+
+    /// Waits for the commit that is under way, if there is one, and says whether there is room now.
+    fn waited_for_commit(&self) -> bool {
+        if self.background.is_none() {
+            return false;
+        }
+        drop(self.shared.committing.lock());
+        let handle = self.start_unchecked();
+        !self.is_crowded(&handle)
+    }
+
+    /// Whether what waits of content takes room for its items, at their worst, that other edits need.
+    pub(crate) fn is_short_of_room(&self) -> Result<bool> {
+        if self.data().pending_bytes() < SPARED_BYTES {
+            return Ok(false);
+        }
+        Ok(!self.start_unchecked().find_room(Need::items(OTHER_ITEMS))?)
+    }
+
+    /// Lets the cache know what is held outside of it.
+    pub(super) fn tell_cache(&self) {
+        self.shared
+            .holdings
+            .tell(self.forest(), self.data().pending_bytes());
     }
 
     /// Takes the edit lock without asking for room: for edits inside a commit, and for looking.
@@ -155,12 +218,23 @@ impl Running {
             })
     }
 
-    /// Memory of nodes that wait for the commit.
+    /// Memory of what waits for the commit: nodes, references, inodes.
     pub(crate) fn dirty_bytes(&self) -> u64 {
-        let waiting = ByteCount::of(self.core.references.len()).get();
+        let references = ByteCount::of(self.core.references.len()).get();
+        let inodes = ByteCount::of(self.inodes.len()).get();
         self.unassigned_nodes()
-            .saturating_mul(self.core.node_bytes().get())
-            .saturating_add(waiting.saturating_mul(160))
+            .saturating_mul(self.core.node_bytes().get().saturating_add(NODE_OVERHEAD_BYTES))
+            .saturating_add(references.saturating_mul(REFERENCE_BYTES))
+            .saturating_add(inodes.saturating_mul(INODE_BYTES))
+    }
+
+    /// Applies some references when very many wait. A commit would apply them in any case; here the blocks that this changes
+    /// are counted while there is still time to commit.
+    fn apply_references_that_wait(&mut self) -> Result<()> {
+        while self.core.references.len() > REFERENCES_MAX {
+            self.run_some_references(REFERENCES_AT_ONCE)?;
+        }
+        Ok(())
     }
 
     /// Nodes that a commit would allocate now: those that have no address, and those that recording them takes.

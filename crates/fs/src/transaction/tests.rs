@@ -1,5 +1,7 @@
 //! Transactions by hand, checked by btrfs-progs: files, data, snapshots and their dropping are put together from items.
 
+mod waiting;
+
 use super::data_extents::DataOwner;
 use super::running::Running;
 use super::starting::Need;

@@ -1,0 +1,162 @@
+//! What waits for a commit: it stays within its part of the budget, and is not forgotten.
+
+use super::super::{Environment, WritableFilesystem, WriteOptions};
+use crate::location::Location;
+use crate::mkfs::{self, Identity};
+use crate::open::OpenOptions;
+use crate::operations::NewInode;
+use buttress_device::{Device, Engine, MemoryBackend};
+use buttress_format::{ByteCount, FileOffset, SubvolumeId, Timestamp, Uuid};
+use core::sync::atomic::{AtomicI64, Ordering};
+use core::time::Duration;
+use std::sync::Arc;
+
+const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
+const MIB: u64 = 1 << 20;
+
+/// A clock that a test sets.
+#[derive(Debug, Default)]
+struct Clock {
+    seconds: AtomicI64,
+    uuids: AtomicI64,
+    interval: Option<Duration>,
+}
+
+impl Environment for Clock {
+    fn now(&self) -> Timestamp {
+        Timestamp {
+            seconds: self.seconds.load(Ordering::Relaxed),
+            nanoseconds: 0,
+        }
+    }
+
+    fn new_uuid(&self) -> Uuid {
+        Uuid::from_u128(u128::from(
+            self.uuids.fetch_add(1, Ordering::Relaxed).unsigned_abs(),
+        ))
+    }
+
+    fn commit_interval(&self) -> Option<Duration> {
+        self.interval
+    }
+}
+
+fn new_volume(bytes: usize, cache: ByteCount, clock: &Arc<Clock>) -> WritableFilesystem {
+    let backend = Arc::new(MemoryBackend::new("memory", vec![0; bytes]));
+    let device = || Device::with_backend(backend.clone(), Engine::Inline);
+    let identity = Identity {
+        fsid: Uuid::from_u128(1),
+        chunk_tree: Uuid::from_u128(2),
+        top_level: Uuid::from_u128(3),
+        devices: vec![Uuid::from_u128(4)],
+        time: Timestamp::default(),
+    };
+    mkfs::make(&[device()], &mkfs::Options::default(), &identity).unwrap();
+    let filesystem = OpenOptions::new(vec![device()]).cache(cache).open().unwrap();
+    let options = WriteOptions {
+        environment: clock.clone(),
+        ..WriteOptions::default()
+    };
+    WritableFilesystem::new(filesystem, options).unwrap()
+}
+
+/// Everything that is held and counted: what waits, and the cache.
+fn held_bytes(filesystem: &WritableFilesystem) -> u64 {
+    let cached = filesystem.forest().cache_statistics();
+    cached.block_bytes.get() + cached.ahead_bytes.get()
+}
+
+#[test]
+fn a_long_run_of_creations_stays_within_the_budget() {
+    // With commits where calls make them, and with commits in the background.
+    for interval in [None, Some(Duration::from_secs(1 << 40))] {
+        let clock = Arc::new(Clock {
+            interval,
+            ..Clock::default()
+        });
+        let cache = ByteCount::new(24 * MIB);
+        let filesystem = new_volume(384 << 20, cache, &clock);
+        let first = filesystem.committed_generation();
+        let content = [b'x'; 2000];
+        let limit = filesystem.shared.holdings.limit().get();
+        let mut most_cached = 0;
+        for number in 0..25_000 {
+            let name = format!("file_{number}");
+            let made = filesystem
+                .create(ROOT, name.as_bytes(), &NewInode::of_root(0o644))
+                .unwrap();
+            filesystem.write_at(made, FileOffset::new(0), &content).unwrap();
+            let held = filesystem.shared.holdings.told();
+            let cached = held_bytes(&filesystem);
+            most_cached = most_cached.max(cached);
+            // A step of what the cache is told, and a twelfth of its part that it keeps.
+            let sum = held.get() + cached;
+            assert!(sum <= cache.get() + 2 * MIB, "{number}: {held} beside {cached}");
+        }
+        filesystem.commit().unwrap();
+        let (peak, commits) = (
+            filesystem.shared.holdings.peak().get(),
+            filesystem.committed_generation().get() - first.get(),
+        );
+        // What a commit itself changes comes on top.
+        assert!(peak <= limit + limit / 8, "{peak} of {limit}");
+        assert!(peak > limit / 4 && most_cached > 0, "{peak}, {most_cached}");
+        assert!(commits >= 5, "{commits}");
+        let view = filesystem.view();
+        let found = view.lookup(ROOT, b"file_24999").unwrap().unwrap();
+        let file = view.file_of(view.metadata(found.target).unwrap()).unwrap();
+        let mut read = [0; 2000];
+        assert_eq!(file.read_at(FileOffset::new(0), &mut read).unwrap(), 2000);
+        assert_eq!(read, content);
+    }
+}
+
+#[test]
+fn what_waits_for_long_is_committed() {
+    let clock = Arc::new(Clock::default());
+    let filesystem = new_volume(128 << 20, ByteCount::new(32 * MIB), &clock);
+    let interval = Duration::from_secs(30);
+    let due = |at: i64| {
+        clock.seconds.store(at, Ordering::Relaxed);
+        filesystem.commit_if_due(interval).unwrap()
+    };
+    let first = filesystem.committed_generation();
+    // Nothing waits.
+    assert!(!due(0) && !due(100));
+    let file = filesystem
+        .create(ROOT, b"file", &NewInode::of_root(0o644))
+        .unwrap();
+    filesystem.write_at(file, FileOffset::new(0), b"content").unwrap();
+    assert!(!due(200) && !due(229));
+    assert_eq!(filesystem.committed_generation(), first);
+    assert!(due(230));
+    assert!(filesystem.committed_generation() > first);
+    assert!(!filesystem.data().has_waiting());
+    // A commit of the caller's own begins the time anew, and so does a clock that was set back.
+    filesystem.write_at(file, FileOffset::new(0), b"other").unwrap();
+    assert!(!due(300));
+    filesystem.commit().unwrap();
+    filesystem.write_at(file, FileOffset::new(0), b"third").unwrap();
+    assert!(!due(331) && !due(10) && !due(39));
+    assert!(due(40));
+    assert!(!due(1000));
+}
+
+#[test]
+fn the_last_handle_waits_for_a_commit_under_way() {
+    for _ in 0..20 {
+        let clock = Arc::new(Clock {
+            interval: Some(Duration::from_secs(1 << 40)),
+            ..Clock::default()
+        });
+        let filesystem = new_volume(128 << 20, ByteCount::new(32 * MIB), &clock);
+        filesystem
+            .create(ROOT, b"file", &NewInode::of_root(0o644))
+            .unwrap();
+        let background = filesystem.background.clone().unwrap();
+        background.wake();
+        let writer = Arc::downgrade(&filesystem.shared);
+        drop((background, filesystem));
+        assert!(writer.upgrade().is_none());
+    }
+}
