@@ -104,24 +104,18 @@ fn check_device(check: &Check<'_>, slot: &DeviceSlot, items: &ChunkItems) {
     }
     // Copies are written where they end inside the device as its item has it.
     let end = item.map_or(size, |item| item.total_bytes.get().min(size));
-    for (number, physical) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
+    for physical in SUPERBLOCK_OFFSETS {
         let copy_end = physical
             .get()
             .saturating_add(ByteCount::of(SUPERBLOCK_BYTES).get());
         if copy_end <= end {
-            check_copy(check, slot, physical, number == 0, item);
+            check_copy(check, slot, physical, item);
         }
     }
 }
 
 /// Reads and checks one superblock.
-fn check_copy(
-    check: &Check<'_>,
-    slot: &DeviceSlot,
-    physical: Physical,
-    is_primary: bool,
-    item: Option<&DeviceItem>,
-) {
+fn check_copy(check: &Check<'_>, slot: &DeviceSlot, physical: Physical, item: Option<&DeviceItem>) {
     let Some(device) = slot.device() else { return };
     let damaged = |reason: String| {
         check.find(Finding::SuperblockDamaged {
@@ -139,7 +133,8 @@ fn check_copy(
         Err(error) => return damaged(error.to_string()),
     };
     let expected = check.superblock();
-    if copy.generation < expected.generation && !is_primary {
+    // Of a primary this is left where a crash came between the superblocks of several devices.
+    if copy.generation < expected.generation {
         check.note(Note::SuperblockBehind {
             physical,
             generation: copy.generation,

@@ -62,7 +62,7 @@ use crate::transaction::WritableFilesystem;
 use crate::transaction::running::Running;
 use crate::transaction::starting::{Handle, Need};
 use buttress_format::{
-    ByteCount, FileKind, Generation, Incompat, InodeFlags, InodeItem, Key, Timestamp, TreeId,
+    ByteCount, FileKind, Generation, Incompat, InodeFlags, InodeItem, Key, SubvolumeId, Timestamp, TreeId,
 };
 use buttress_tree::{OwnedItem, Tree};
 use std::path::PathBuf;
@@ -187,9 +187,23 @@ impl Operation<'_> {
         Err(self.look().no_metadata_space(need))
     }
 
-    /// Refuses read-only subvolumes.
-    pub(super) fn require_writable(&mut self, location: Location) -> Result<()> {
+    /// Refuses subvolumes that were deleted: what is still there of their trees only waits to be dropped.
+    pub(crate) fn require_subvolume(&mut self, subvolume: SubvolumeId) -> Result<()> {
+        let references = match self.look().root_item(subvolume.tree()) {
+            Ok(item) => item.references,
+            Err(Error::TreeNotFound { .. }) => 0,
+            Err(error) => return Err(error),
+        };
+        if references == 0 {
+            return Err(Error::SubvolumeNotFound { subvolume });
+        }
+        Ok(())
+    }
+
+    /// Refuses read-only subvolumes, and deleted ones.
+    pub(crate) fn require_writable(&mut self, location: Location) -> Result<()> {
         let subvolume = location.subvolume;
+        self.require_subvolume(subvolume)?;
         if self.look().root_item(subvolume.tree())?.is_read_only() {
             return Err(Error::ReadOnlySubvolume { subvolume });
         }

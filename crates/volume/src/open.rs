@@ -16,8 +16,8 @@ use crate::error::{DevicesError, Error, Stale};
 use crate::notice::Notice;
 use crate::superblocks::{self, DeviceSuperblock};
 use buttress_device::Device;
-use buttress_format::BlockFormat;
 use buttress_format::superblock::{Superblock, SuperblockFlags};
+use buttress_format::{BlockFormat, Generation};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use uuid::Uuid;
@@ -101,6 +101,7 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
         ..superblock.block_format()
     };
     let lead = lead.device.clone();
+    let last_whole = last_on_all_devices(&candidates, &superblock);
     let mut slots = Vec::with_capacity(candidates.len());
     for Candidate {
         device,
@@ -109,7 +110,7 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
     {
         let id = own.device_item.device;
         // Seeds are not written any more when their sprout is: being behind is their nature.
-        let behind = own.fsid == superblock.fsid && own.generation < superblock.generation;
+        let behind = own.fsid == superblock.fsid && own.generation < last_whole;
         let stale = behind.then_some(Stale {
             generation: own.generation,
             newest: superblock.generation,
@@ -136,6 +137,32 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
         slots,
         notices,
     })
+}
+
+/// The generation from which on a device has all that the newest superblock leads to: that one itself, or the one before
+/// it where a crash cut the newest commit off between the superblocks of its devices.
+///
+/// A commit writes superblocks when all blocks are durable on all devices, and the copies of superblocks when all primaries
+/// are. So where the devices of the newest generation have none but copies of the one before, a device whose own is of that
+/// one missed nothing. A device that was away in a commit that came to its end finds newer copies on the others. One that
+/// was away in no commit but that which was cut off is not told from these: what it lacks, its blocks' checksums and
+/// generations say, and only data without checksums cannot.
+fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generation {
+    let before = Generation::new(newest.generation.get().saturating_sub(1));
+    let is_before = |candidate: &Candidate| candidate.superblock.generation == before;
+    if !candidates.iter().any(is_before) {
+        return newest.generation;
+    }
+    let copies: Vec<Generation> = candidates
+        .iter()
+        .filter(|candidate| candidate.belongs_to(newest.fsid))
+        .filter(|candidate| candidate.superblock.generation == newest.generation)
+        .flat_map(|candidate| superblocks::copy_generations(&candidate.device, &candidate.superblock))
+        .collect();
+    if !copies.is_empty() && copies.iter().all(|copy| *copy == before) {
+        return before;
+    }
+    newest.generation
 }
 
 fn refuse_duplicates(candidates: &[Candidate]) -> Result<(), DevicesError> {

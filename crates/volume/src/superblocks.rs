@@ -16,7 +16,7 @@ use buttress_device::{Device, IoError};
 use buttress_format::superblock::{
     Incompat, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
 };
-use buttress_format::{ErrorKind, Physical, Unsupported};
+use buttress_format::{ErrorKind, Generation, Physical, Unsupported};
 use uuid::Uuid;
 
 /// Why a primary superblock is not used.
@@ -169,6 +169,20 @@ pub fn choose(device: &Device) -> Result<DeviceSuperblock, Error> {
         at,
         notice: Some(notice),
     })
+}
+
+/// The generations of the valid copies beside the primary that belong to the same device. Zoned devices have none.
+pub(crate) fn copy_generations(device: &Device, superblock: &Superblock) -> Vec<Generation> {
+    if superblock.incompat.contains(Incompat::ZONED) {
+        return Vec::new();
+    }
+    let [_, copies_at @ ..] = SUPERBLOCK_OFFSETS;
+    copies_at
+        .iter()
+        .filter_map(|at| read_at(device, *at).ok())
+        .filter(|copy| identity(copy) == identity(superblock))
+        .map(|copy| copy.generation)
+        .collect()
 }
 
 /// What a damaged primary still says of its identity; of use only if some copy says the same.

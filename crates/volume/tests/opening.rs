@@ -348,3 +348,30 @@ fn chunks_that_lie_are_refused_or_fail_when_read() {
         matches!(error, Error::Corrupt(error) if matches!(*error, Corruption::DeviceItemsDisagree { .. }))
     );
 }
+
+#[test]
+fn a_crash_between_superblocks_leaves_no_device_stale() {
+    let of = |device: u64, generation: u64| Super {
+        generation,
+        ..Super::new(device, 2)
+    };
+    // Generations of the first device's primary and copy, and whether the second, whose own are 10, missed something.
+    for (primary, copy, is_stale) in [
+        (11, Some(10), false),
+        (11, Some(11), true),
+        (12, Some(10), true),
+        (12, Some(11), true),
+        (11, None, true),
+    ] {
+        let copied = copy.map(|generation| of(1, generation));
+        let first = device(&of(1, primary), copied.as_ref());
+        let second = device(&of(2, 10), Some(&of(2, 10)));
+        let volume = open(vec![first, second]).unwrap();
+        assert_eq!(volume.superblock().generation.get(), primary);
+        let said = volume
+            .notices()
+            .iter()
+            .any(|notice| matches!(notice, Notice::StaleDevice { .. }));
+        assert_eq!(said, is_stale, "{primary} {copy:?}");
+    }
+}

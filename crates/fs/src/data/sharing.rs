@@ -11,7 +11,7 @@ use crate::location::Location;
 use crate::operations::Operation;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::starting::Need;
-use buttress_format::{ByteCount, FileExtent, FileKind, FileOffset, InodeFlags};
+use buttress_format::{ByteCount, FileExtent, FileExtentBody, FileKind, FileOffset, InodeFlags};
 use core::ops::Range;
 
 /// Extents that are shared under one hold of the edit lock.
@@ -33,7 +33,7 @@ impl WritableFilesystem {
     /// bounds and the target's offset must be whole sectors, except for an end that is that of the source.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`]; [`Error::Invalid`] for ranges that are not whole sectors, that overlap in
+    /// As for [`WritableFilesystem::write_at`], of the source too; [`Error::Invalid`] for ranges that are not whole sectors, that overlap in
     /// one file, or that end past the source; or when one of the files has checksums and the other has none.
     pub fn clone_range(
         &self,
@@ -45,6 +45,7 @@ impl WritableFilesystem {
         let share = share_of(&range, target_offset);
         self.with_two(source, target, |mut from, to| {
             to.require_changeable()?;
+            require_file(to, source)?;
             let source_size = size_of(&mut from, to)?;
             check(&share, source_size, to, source)?;
             to.share(&mut from, source, &share)?;
@@ -68,6 +69,7 @@ impl WritableFilesystem {
         let share = share_of(&range, target_offset);
         self.with_two(source, target, |mut from, to| {
             to.require_writable()?;
+            require_file(to, source)?;
             let source_size = size_of(&mut from, to)?;
             check(&share, source_size, to, source)?;
             if share.target.saturating_add(share.length) > to.size()? {
@@ -91,8 +93,8 @@ impl WritableFilesystem {
     /// rest. Gives how much was copied: less than asked for when the source ends.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`], and that content cannot be read; [`Error::Invalid`] for ranges that overlap
-    /// in one file.
+    /// As for [`WritableFilesystem::write_at`], of the source too, and that its content cannot be read; [`Error::Invalid`]
+    /// for ranges that overlap in one file.
     pub fn copy_range(
         &self,
         source: Location,
@@ -103,6 +105,7 @@ impl WritableFilesystem {
         let mut share = share_of(&range, target_offset);
         let copied = self.with_two(source, target, |mut from, to| {
             to.require_changeable()?;
+            require_file(to, source)?;
             let source_size = size_of(&mut from, to)?;
             share.length = share.length.min(source_size.saturating_sub(share.source));
             if share.length == 0 {
@@ -185,6 +188,16 @@ fn read(
     .map(drop)
 }
 
+/// Refuses sources without content.
+fn require_file(target: &Content<'_>, source: Location) -> Result<()> {
+    let item = target.filesystem.look_with(|operation| operation.inode(source))?;
+    match item.kind() {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(Error::IsADirectory { location: source }),
+        _ => Err(Error::NotAFile { location: source }),
+    }
+}
+
 /// Refuses what cannot be shared.
 fn check(share: &Share, source_size: u64, target: &mut Content<'_>, source: Location) -> Result<()> {
     let source_end = share.source.checked_add(share.length);
@@ -217,9 +230,6 @@ fn check(share: &Share, source_size: u64, target: &mut Content<'_>, source: Loca
     let location = target.location;
     target.filesystem.look_with(|operation| {
         let (from, to) = (operation.inode(source)?, operation.inode(location)?);
-        if from.kind() != FileKind::Regular {
-            return Err(Error::NotAFile { location: source });
-        }
         if (from.flags ^ to.flags).contains(InodeFlags::NODATASUM) {
             return Err(Error::Invalid {
                 what: "files to share extents of which one has checksums and one has none",
@@ -330,6 +340,10 @@ impl Operation<'_> {
                     self.edit().add_data_reference(disk, owner);
                 }
                 come = new.counted_bytes();
+                // Readers take a file without the flag, and with as many bytes as its size, for one without gaps.
+                if matches!(new.extent.body, FileExtentBody::Preallocated(_)) {
+                    self.change_inode(target, |item| item.flags.insert(InodeFlags::PREALLOC))?;
+                }
             } else {
                 self.fill_holes(target, &range)?;
             }

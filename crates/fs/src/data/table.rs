@@ -291,12 +291,10 @@ impl Content<'_> {
     pub(super) fn require_writable(&self) -> Result<InodeItem> {
         self.filesystem.require_writing()?;
         let location = self.location;
-        let mut handle = self.filesystem.start_unchecked();
-        let subvolume = location.subvolume;
-        if handle.root_item(subvolume.tree())?.is_read_only() {
-            return Err(Error::ReadOnlySubvolume { subvolume });
-        }
-        let item = handle.inode(location)?;
+        let item = self.filesystem.look_with(|operation| {
+            operation.require_writable(location)?;
+            operation.inode(location)
+        })?;
         match item.kind() {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Error::IsADirectory { location }),

@@ -59,13 +59,14 @@ impl Content<'_> {
             self.release(reserved);
             return Ok(());
         }
-        let found = self
-            .filesystem
-            .look_with(|operation| operation.inode(self.location));
+        let found = self.filesystem.look_with(|operation| {
+            operation.require_subvolume(self.location.subvolume)?;
+            operation.inode(self.location)
+        });
         let item = match found {
             Ok(item) => item,
-            // The file was removed: nobody wants its content any more.
-            Err(Error::InodeNotFound { .. }) => {
+            // The file was removed, or its subvolume: nobody wants its content any more.
+            Err(Error::InodeNotFound { .. } | Error::SubvolumeNotFound { .. }) => {
                 self.discard();
                 return Ok(());
             }

@@ -250,7 +250,7 @@ impl Running {
     ///
     /// # Errors
     /// [`Error::TooMany`], or that the tree cannot be read.
-    pub(super) fn free_inode_number(&mut self, tree: TreeId) -> Result<InodeNumber> {
+    pub(crate) fn free_inode_number(&mut self, tree: TreeId) -> Result<InodeNumber> {
         let number = match self.inodes.next_numbers.get(&tree) {
             Some(next) => *next,
             None => {

@@ -51,12 +51,13 @@ impl OpenInode {
 
 impl Drop for OpenInode {
     fn drop(&mut self) {
-        let is_orphan = {
-            let mut handle = self.filesystem.start_unchecked();
-            handle.inodes.release(self.location)
-                && handle.inode(self.location).is_ok_and(|item| item.nlink == 0)
-        };
-        if is_orphan {
+        let is_orphan = self.filesystem.look_with(|operation| {
+            let is_last = operation.look().inodes.release(self.location);
+            // A deleted subvolume goes with all that it holds.
+            operation.require_subvolume(self.location.subvolume)?;
+            Ok(is_last && operation.inode(self.location)?.nlink == 0)
+        });
+        if is_orphan.unwrap_or(false) {
             // What fails here is done again at the next opening.
             drop(self.filesystem.remove_orphan(self.location));
         }

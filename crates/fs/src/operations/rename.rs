@@ -42,7 +42,7 @@ pub enum RenameMode {
 }
 
 /// One end of a rename.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct End<'a> {
     directory: Location,
     name: &'a [u8],
@@ -97,8 +97,12 @@ impl Operation<'_> {
             _ => {}
         }
         self.check_nesting(old, moved, new, present, mode)?;
-        let is_same = present.is_some_and(|present| {
-            present.target == moved.target && old.directory.subvolume == new.directory.subvolume
+        // A subvolume has one name; beside it there may be entries that only stand for it.
+        let is_same = present.is_some_and(|present| match moved.target {
+            Target::Inode(_) => {
+                present.target == moved.target && old.directory.subvolume == new.directory.subvolume
+            }
+            Target::Subvolume(_) => old == new,
         });
         if is_same {
             return Ok(Left::Nothing);

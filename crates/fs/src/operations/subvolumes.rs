@@ -69,9 +69,7 @@ impl WritableFilesystem {
             self.operate_on(handle, |operation| {
                 operation.require_room(need)?;
                 operation.require_new_entry(directory, name)?;
-                if operation.look().root_item(source.tree())?.references == 0 {
-                    return Err(Error::SubvolumeNotFound { subvolume: source });
-                }
+                operation.require_subvolume(source)?;
                 let root = operation.look().committed_root(source, committing)?;
                 let id = operation
                     .edit()
@@ -126,9 +124,7 @@ impl WritableFilesystem {
     pub fn set_default_subvolume(&self, id: SubvolumeId) -> Result<()> {
         const NAME: &[u8] = b"default";
         self.operate(Need::items(2), |operation| {
-            if operation.look().root_item(id.tree())?.references == 0 {
-                return Err(Error::SubvolumeNotFound { subvolume: id });
-            }
+            operation.require_subvolume(id)?;
             let superblock = operation.look().core.forest.volume().superblock();
             let directory = InodeNumber::new(superblock.root_dir_objectid.get());
             let key = DirItem::key(directory, NAME);
@@ -158,10 +154,8 @@ impl WritableFilesystem {
     /// shall keep its received uuid.
     pub fn set_read_only(&self, id: SubvolumeId, read_only: bool, received: ReceivedUuid) -> Result<()> {
         self.operate(Need::items(4), |operation| {
+            operation.require_subvolume(id)?;
             let item = operation.look().root_item(id.tree())?;
-            if item.references == 0 {
-                return Err(Error::SubvolumeNotFound { subvolume: id });
-            }
             let (was_read_only, received_uuid) = (item.is_read_only(), item.received_uuid);
             if was_read_only == read_only {
                 return Ok(());

@@ -33,16 +33,11 @@ pub(crate) struct NewSubvolume {
 }
 
 impl Running {
-    /// The next id for a subvolume.
+    /// The next id for a subvolume. As with inodes in their tree, no id is given twice while the volume is open: what was
+    /// kept of one that is gone never belongs to another.
     fn free_subvolume_id(&mut self) -> Result<SubvolumeId> {
-        let last = Key::new(ObjectId::LAST_FREE, ItemType(u8::MAX), u64::MAX);
-        let highest = self
-            .at_or_before(TreeId::ROOT, &last)?
-            .map_or(0, |item| item.key().objectid.get());
-        let next = highest
-            .max(ObjectId::FIRST_FREE.get().saturating_sub(1))
-            .saturating_add(1);
-        TreeId::new(next)
+        let number = self.free_inode_number(TreeId::ROOT)?;
+        TreeId::new(number.get())
             .as_subvolume()
             .ok_or(Error::TooMany { what: "subvolumes" })
     }

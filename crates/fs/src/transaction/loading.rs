@@ -9,7 +9,7 @@ use super::free_ranges::FreeRanges;
 use super::running::Running;
 use crate::error::{Corruption, Result};
 use buttress_format::{
-    BlockGroupItem, ExtentItem, FreeSpaceBitmap, FreeSpaceExtent, ItemType, Key, ObjectId,
+    BlockGroupItem, ByteCount, ExtentItem, FreeSpaceBitmap, FreeSpaceExtent, ItemType, Key, ObjectId,
     SUPERBLOCK_OFFSETS, TreeId,
 };
 use buttress_tree::{ReadAhead, Tree};
@@ -50,10 +50,13 @@ pub(crate) fn load_block_groups(tree_id: TreeId, tree: &Tree, volume: &Volume) -
     Ok(groups)
 }
 
-/// The ranges of a chunk's addresses that superblock copies lie behind.
+/// The ranges of a chunk's addresses that superblock copies lie behind, in order: what shares bytes with one, and, where
+/// there is parity, all of its row. Parity over a superblock would be wrong with the next commit, and would overwrite one
+/// that lies in its own unit.
 pub(crate) fn superblock_copies(chunk: &buttress_volume::MappedChunk) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
-    let device_extent_bytes = chunk.layout().device_extent_bytes().get();
+    let layout = chunk.layout();
+    let device_extent_bytes = layout.device_extent_bytes().get();
     for (index, stripe) in chunk.chunk().stripes.iter().enumerate() {
         for superblock in SUPERBLOCK_OFFSETS {
             let start = superblock.get();
@@ -63,26 +66,41 @@ pub(crate) fn superblock_copies(chunk: &buttress_volume::MappedChunk) -> Vec<Ran
             while at < stop {
                 let offset = StripeOffset::new(at.saturating_sub(stripe.physical.get()));
                 // Sector by sector, since a unit of striping may begin anywhere in it.
-                if let Some(Content::Data(data)) = chunk.layout().content(index, offset) {
-                    push_range(&mut ranges, logical_of(chunk, data));
+                if layout.has_parity() {
+                    ranges.push(row_of(chunk, offset));
+                } else if let Some(Content::Data(data)) = layout.content(index, offset) {
+                    ranges.push(sector_of(chunk, data));
                 }
                 at = at.saturating_add(4096);
             }
         }
     }
-    ranges
+    // Copies on several devices lie behind the same addresses.
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
 }
 
-fn logical_of(chunk: &buttress_volume::MappedChunk, offset: ChunkOffset) -> Range<u64> {
+fn sector_of(chunk: &buttress_volume::MappedChunk, offset: ChunkOffset) -> Range<u64> {
     let start = chunk.start().get().saturating_add(offset.get());
     start..start.saturating_add(4096)
 }
 
-fn push_range(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
-    match ranges.last_mut() {
-        Some(last) if last.end == range.start => last.end = range.end,
-        _ => ranges.push(range),
-    }
+/// The addresses of the row in which an offset of a stripe lies.
+fn row_of(chunk: &buttress_volume::MappedChunk, offset: StripeOffset) -> Range<u64> {
+    let layout = chunk.layout();
+    let row = offset.get().checked_div(layout.stripe_bytes()).unwrap_or(0);
+    let row_bytes = ByteCount::of(layout.data_columns())
+        .get()
+        .saturating_mul(layout.stripe_bytes());
+    let start = chunk.start().get().saturating_add(row.saturating_mul(row_bytes));
+    start..start.saturating_add(row_bytes).min(chunk.end().get())
 }
 
 /// The free ranges that a free-space tree has for `[start, start + length)`.
@@ -189,5 +207,76 @@ impl Running {
             group.free = Some(free);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mkfs::{self, Identity, Options};
+    use buttress_device::{Device, Engine, MemoryBackend};
+    use buttress_format::{Profile, SUPERBLOCK_BYTES, Timestamp, Uuid};
+    use buttress_volume::MappedChunk;
+    use std::sync::Arc;
+
+    fn chunks(profile: Profile, count: u128) -> Vec<Arc<MappedChunk>> {
+        let devices: Vec<Device> = (0..count)
+            .map(|number| {
+                let bytes = vec![0; 300 << 20];
+                let backend = MemoryBackend::new(format!("memory-{number}"), bytes);
+                Device::with_backend(Arc::new(backend), Engine::Inline)
+            })
+            .collect();
+        let options = Options {
+            data: Some(profile),
+            metadata: Some(profile),
+            ..Options::default()
+        };
+        let identity = Identity {
+            fsid: Uuid::from_u128(1),
+            chunk_tree: Uuid::from_u128(2),
+            top_level: Uuid::from_u128(3),
+            devices: (4..).take(devices.len()).map(Uuid::from_u128).collect(),
+            time: Timestamp {
+                seconds: 1,
+                nanoseconds: 0,
+            },
+        };
+        mkfs::make(&devices, &options, &identity).unwrap();
+        let volume = crate::open::OpenOptions::new(devices).open().unwrap();
+        volume.volume().chunk_map().chunks().to_vec()
+    }
+
+    /// Sector by sector of the addresses: the row that one lies in is kept if and only if any unit of it, parity too, shares
+    /// bytes with a superblock.
+    #[test]
+    fn rows_of_parity_are_kept_whole_where_a_superblock_lies_behind_them() {
+        let mut kept = 0;
+        for (profile, count, parities) in [(Profile::Raid5, 3, 1), (Profile::Raid6, 4, 2)] {
+            for chunk in chunks(profile, count) {
+                let units = count as u64 - parities;
+                let row_bytes = units * (64 << 10);
+                let ranges = superblock_copies(&chunk);
+                assert!(
+                    ranges.is_sorted_by(|one, next| one.end < next.start),
+                    "{ranges:?}"
+                );
+                for sector in (0..chunk.length().get()).step_by(4096) {
+                    let row = sector / row_bytes;
+                    let touches = chunk.chunk().stripes.iter().any(|stripe| {
+                        let start = stripe.physical.get() + row * (64 << 10);
+                        SUPERBLOCK_OFFSETS.iter().any(|at| {
+                            at.get() < start + (64 << 10)
+                                && start < at.get() + ByteCount::of(SUPERBLOCK_BYTES).get()
+                        })
+                    });
+                    let address = chunk.start().get() + sector;
+                    let is_kept = ranges.iter().any(|range| range.contains(&address));
+                    assert_eq!(is_kept, touches, "{profile}: {address} in row {row}");
+                    kept += u64::from(is_kept);
+                }
+            }
+        }
+        assert!(kept > 0, "no chunk holds a superblock copy");
     }
 }

@@ -371,3 +371,49 @@ fn content_of_removed_files_is_forgotten() {
     image.commit_and_check(&filesystem);
     filesystem.write_back().unwrap();
 }
+
+#[test]
+fn only_files_have_content_to_share() {
+    let Some(image) = Image::make(&[]) else { return };
+    let filesystem = open(&image, DataOptions::default());
+    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    let directory = filesystem.make_directory(ROOT, b"directory", &NEW).unwrap();
+    let symlink = filesystem.make_symlink(ROOT, b"symlink", &NEW, b"file").unwrap();
+    let range = || offset(0)..offset(4096);
+    for (source, is_expected) in [
+        (
+            directory,
+            (|error| matches!(error, Error::IsADirectory { .. })) as fn(&Error) -> bool,
+        ),
+        (symlink, |error| matches!(error, Error::NotAFile { .. })),
+    ] {
+        let results = [
+            filesystem.copy_range(source, range(), file, offset(0)).map(drop),
+            filesystem.clone_range(source, range(), file, offset(0)),
+            filesystem
+                .dedupe_range(source, range(), file, offset(0))
+                .map(drop),
+        ];
+        for result in results {
+            assert!(result.as_ref().is_err_and(is_expected), "{result:?}");
+        }
+    }
+}
+
+#[test]
+fn room_that_is_shared_is_known_as_room() {
+    let Some(image) = Image::make(&[]) else { return };
+    let filesystem = open(&image, DataOptions::default());
+    let source = filesystem.create(ROOT, b"source", &NEW).unwrap();
+    filesystem
+        .allocate(source, offset(0)..offset(8192), AllocateMode::Allocate)
+        .unwrap();
+    let target = filesystem.create(ROOT, b"target", &NEW).unwrap();
+    filesystem
+        .clone_range(source, offset(0)..offset(8192), target, offset(0))
+        .unwrap();
+    filesystem.commit().unwrap();
+    let flags = filesystem.view().metadata(target).unwrap().flags;
+    assert!(flags.contains(buttress_format::InodeFlags::PREALLOC), "{flags:?}");
+    image.check();
+}

@@ -3,9 +3,9 @@
 use super::volume::Image;
 use crate::error::Error;
 use crate::location::Location;
-use crate::operations::{NewInode, ReceivedUuid};
+use crate::operations::{NewInode, ReceivedUuid, RenameMode};
 use crate::progress::Progress;
-use buttress_format::SubvolumeId;
+use buttress_format::{FileOffset, SubvolumeId};
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
@@ -90,6 +90,76 @@ fn subvolumes_live_and_die() {
         filesystem.delete_subvolume(id).unwrap();
     }
     filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.commit().unwrap();
+    image.check();
+}
+
+#[test]
+fn nothing_of_a_deleted_subvolume_reaches_the_next_one() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let file = NewInode::of_root(0o644);
+    let old = filesystem.create_subvolume(TOP, b"old").unwrap();
+    let waiting = filesystem
+        .create(Location::root_of(old), b"waiting", &file)
+        .unwrap();
+    let held = filesystem.open_inode(waiting).unwrap();
+    let unnamed = filesystem.make_unnamed(Location::root_of(old), &file).unwrap();
+    filesystem
+        .write_at(waiting, FileOffset::MIN, &vec![1; 100_000])
+        .unwrap();
+    filesystem.delete_subvolume(old).unwrap();
+    let refused = [
+        filesystem.write_at(waiting, FileOffset::MIN, &[2; 10]),
+        filesystem.create(Location::root_of(old), b"new", &file).map(drop),
+        filesystem.snapshot(old, TOP, b"copy", false).map(drop),
+    ];
+    for result in refused {
+        assert!(
+            matches!(result, Err(Error::SubvolumeNotFound { .. })),
+            "{result:?}"
+        );
+    }
+    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    let new = filesystem.create_subvolume(TOP, b"new").unwrap();
+    assert!(new > old, "{new} after {old}");
+    filesystem
+        .create(Location::root_of(new), b"another", &file)
+        .unwrap();
+    filesystem.commit().unwrap();
+    // What was held goes without a trace.
+    drop((held, unnamed));
+    filesystem.commit().unwrap();
+    image.check();
+}
+
+#[test]
+fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let outer = filesystem.create_subvolume(TOP, b"outer").unwrap();
+    let inside = Location::root_of(outer);
+    filesystem.create_subvolume(inside, b"inner").unwrap();
+    let copy = filesystem.snapshot(outer, TOP, b"copy", false).unwrap();
+    let copied = Location::root_of(copy);
+    filesystem
+        .rename(inside, b"inner", copied, b"real", RenameMode::NoReplace)
+        .unwrap();
+    // Now the copy has both.
+    for (from, to) in [(&b"inner"[..], &b"real"[..]), (b"real", b"inner")] {
+        for mode in [RenameMode::Replace, RenameMode::Exchange] {
+            let refused = filesystem.rename(copied, from, copied, to, mode);
+            assert!(matches!(refused, Err(Error::NotEmpty { .. })), "{refused:?}");
+        }
+    }
+    filesystem
+        .rename(copied, b"real", copied, b"real", RenameMode::Replace)
+        .unwrap();
+    filesystem.remove_directory(copied, b"inner").unwrap();
     filesystem.commit().unwrap();
     image.check();
 }
