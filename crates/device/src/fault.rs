@@ -27,6 +27,8 @@ pub enum Fault {
     FailReadNumber(u64),
     /// The write with this number fails, and writes nothing.
     FailWriteNumber(u64),
+    /// The write with this number and all that come after it fail, and write nothing.
+    FailWritesFrom(u64),
     /// The flush with this number fails.
     FailFlushNumber(u64),
     /// A share of all reads fails: one in so many, drawn by the seed.
@@ -139,6 +141,7 @@ impl FaultyBackend {
             match fault {
                 Fault::FailWrites(bad) if overlap(bad, range) => return Err(medium_error()),
                 Fault::FailWriteNumber(bad) if *bad == number => return Err(medium_error()),
+                Fault::FailWritesFrom(first) if *first <= number => return Err(medium_error()),
                 Fault::FullAfter(limit) if total > *limit => {
                     return Err(io::Error::from_raw_os_error(libc::ENOSPC));
                 }
@@ -376,6 +379,15 @@ mod tests {
         assert_eq!([0, 1].map(|_| backend.write_at(0, &[1]).is_ok()), [false, true]);
         assert_eq!([0, 1, 2].map(|_| backend.flush().is_ok()), [true, false, true]);
         assert_eq!(backend.request_counts(), (3, 2, 3));
+    }
+
+    #[test]
+    fn a_device_that_broke_writes_nothing_more_until_it_heals() {
+        let (backend, _) = faulty(&[Fault::FailWritesFrom(2)]);
+        let write = || backend.write_at(0, &[1]).is_ok();
+        assert_eq!([0, 1, 2, 3].map(|_| write()), [true, true, false, false]);
+        backend.heal();
+        assert!(write());
     }
 
     #[test]
