@@ -20,7 +20,8 @@ use crate::forest::Forest;
 use crate::path::Step;
 use crate::read_ahead::ReadAhead;
 use crate::tree::Tree;
-use buttress_format::Key;
+use buttress_format::node::Item;
+use buttress_format::{ByteCount, Key};
 use core::cmp::Ordering;
 use stage::Stages;
 use std::sync::Arc;
@@ -114,6 +115,22 @@ impl Changes {
                 self.failure = Some(error.clone());
                 Err(error)
             }
+        }
+    }
+
+    /// The items of the new tree behind the change that [`Changes::next`] gave last, where the new tree has that item:
+    /// those that lie in the same leaf, whether they differ or not. The first of them is the next item of the tree; that
+    /// there are none says nothing.
+    pub fn following(&self) -> impl Iterator<Item = Item<'_>> {
+        let [_, new] = &self.leaves;
+        new.iter().flat_map(|leaf| leaf.block.items().skip(leaf.slot))
+    }
+
+    /// Asks for up to `ahead` of the leaves that come next, without waiting for any: for a caller who is going to do
+    /// something else for a while. Modes other than [`ReadAhead::Sweep`] stay as they are.
+    pub fn look_ahead(&mut self, ahead: ByteCount) {
+        if self.failure.is_none() {
+            self.stages.look_ahead(ahead.get());
         }
     }
 

@@ -119,8 +119,8 @@ impl Visitor for Planner {
 
 fn memory_bytes(inode: &InodeState) -> usize {
     let links = inode.old_links.iter().chain(&inode.new_links);
+    let links = links.chain(&inode.beside.first_link).map(|link| link.name.len());
     let xattrs = inode.old_xattrs.iter().chain(&inode.new_xattrs);
-    let links = links.map(|link| link.name.len());
     let xattrs = xattrs.map(|xattr| xattr.name.len().saturating_add(xattr.value.len()));
     let target = inode.target.as_ref().map_or(0, Vec::len);
     links

@@ -18,6 +18,18 @@ pub(crate) struct InodeState {
     pub(crate) new_xattrs: Vec<Attribute>,
     /// The target of a symbolic link.
     pub(crate) target: Option<Vec<u8>>,
+    /// What lies beside its items that differ.
+    pub(crate) beside: Beside,
+}
+
+/// What the leaf of a new inode item says of the inode's other items, whether they differ or not: it is at hand, and
+/// saves looking them up.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Beside {
+    /// The inode's first name in the new snapshot; `None` where the leaf ends before it.
+    pub(crate) first_link: Option<Link>,
+    /// Whether it is certain that the new snapshot has no attributes of the inode.
+    pub(crate) no_xattrs: bool,
 }
 
 /// One extended attribute.
@@ -51,6 +63,10 @@ impl InodeState {
             old_xattrs: Vec::new(),
             new_xattrs: Vec::new(),
             target: None,
+            beside: Beside {
+                first_link: None,
+                no_xattrs: false,
+            },
         }
     }
 

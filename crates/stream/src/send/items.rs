@@ -9,14 +9,18 @@
 use crate::send::error::{NamesProblem, Result};
 use crate::send::inode::{Attribute, InodeState};
 use crate::send::snapshot::Snapshot;
+use buttress_format::node::Item;
 use buttress_format::{
-    DirItems, FileExtent, FileExtentBody, InodeItem, InodeNumber, ItemType, Key, ObjectId,
+    ByteCount, DirItems, FileExtent, FileExtentBody, InodeItem, InodeNumber, ItemType, Key, ObjectId,
 };
 use buttress_fs::{Error as FsError, FileRange, FileRangeBuilder, Progress, RangeKind};
 use buttress_tree::{Changes, ReadAhead};
 
 /// Extended attributes of one inode that are held at once.
 const ATTRIBUTES_LIMIT: usize = 16 << 20;
+
+/// How much is asked for before what is held is sent, which takes about as long as reading this.
+const AHEAD_BYTES: ByteCount = ByteCount::new(32 << 20);
 
 /// An item that both snapshots may have, in different forms.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +109,11 @@ impl Walk {
             next: None,
         }
     }
+
+    /// Lets leaves be read while something else is done.
+    pub(crate) fn look_ahead(&mut self) {
+        self.changes.look_ahead(AHEAD_BYTES);
+    }
 }
 
 impl<'a> Gatherer<'a> {
@@ -179,9 +188,38 @@ impl<'a> Gatherer<'a> {
                 old: change.old,
                 new: change.new,
             };
+            let is_new_inode_item = change.key.item_type == ItemType::INODE_ITEM && change.new.is_some();
             self.item(&difference, visitor)?;
+            if is_new_inode_item && let Some(current) = &mut self.current {
+                Self::look_beside(self.new, &mut current.inode, walk.changes.following())?;
+            }
         }
         self.finish(visitor)
+    }
+
+    /// Takes what is at hand of the items behind an inode item.
+    fn look_beside<'i>(
+        new: &Snapshot,
+        inode: &mut InodeState,
+        following: impl Iterator<Item = Item<'i>>,
+    ) -> Result<()> {
+        let mut links = Vec::new();
+        for item in following {
+            let of_inode = item.key.objectid == inode.number.object_id();
+            match item.key.item_type {
+                ItemType::INODE_REF | ItemType::INODE_EXTREF if of_inode && links.is_empty() => {
+                    new.parse_links(&item.key, item.data, &mut links)?;
+                }
+                ItemType::XATTR_ITEM if of_inode => break,
+                item_type if !of_inode || item_type > ItemType::XATTR_ITEM => {
+                    inode.beside.no_xattrs = true;
+                    break;
+                }
+                _ => {}
+            }
+        }
+        inode.beside.first_link = links.into_iter().next();
+        Ok(())
     }
 
     /// Takes one item.
@@ -250,7 +288,7 @@ impl<'a> Gatherer<'a> {
                     return Err(FsError::TooBig {
                         what: "extended attributes",
                         location: new.location(current.inode.number),
-                        limit: buttress_format::ByteCount::of(ATTRIBUTES_LIMIT),
+                        limit: ByteCount::of(ATTRIBUTES_LIMIT),
                     }
                     .into());
                 }

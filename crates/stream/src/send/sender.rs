@@ -49,6 +49,8 @@ struct Current {
     old: Option<InodeItem>,
     new: InodeItem,
     capability: Option<Attribute>,
+    /// Whether it is certain that it has no other attributes in the new snapshot.
+    no_xattrs: bool,
     content: Option<Content>,
 }
 
@@ -88,6 +90,7 @@ pub(crate) fn send_commands<'a>(
             inodes,
         }) => {
             sender.expected_inodes = inodes;
+            walk.look_ahead();
             held.replay(&mut sender)?;
             gatherer.go_on(&mut walk, None, &mut sender)?;
         }
@@ -187,6 +190,7 @@ impl Visitor for Sender<'_, '_> {
                 .iter()
                 .find(|xattr| xattr.name == CAPABILITY)
                 .cloned(),
+            no_xattrs: inode.beside.no_xattrs,
             content,
         });
         Ok(())
@@ -309,7 +313,10 @@ impl<'a> Sender<'a, '_> {
         if !added.is_empty() || !removed.is_empty() {
             self.names.rename_file(number, &removed, &added, self.output)?;
         }
-        self.names.settled_path(number)
+        match &inode.beside.first_link {
+            Some(link) => self.names.new_path(link),
+            None => self.names.settled_path(number),
+        }
     }
 
     /// Sends capabilities again where something before took them away.
@@ -320,7 +327,11 @@ impl<'a> Sender<'a, '_> {
         {
             return attributes::send_xattr(capability, &current.path, self.output);
         }
-        if current.old.is_some() && (owner || wrote) && current.new.mode & KIND == REGULAR {
+        if current.old.is_some()
+            && !current.no_xattrs
+            && (owner || wrote)
+            && current.new.mode & KIND == REGULAR
+        {
             let location = self.sources.new.location(current.number);
             if let Some(value) = self.sources.new.filesystem().xattr(location, CAPABILITY)? {
                 let name = CAPABILITY.to_vec();

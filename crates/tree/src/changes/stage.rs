@@ -66,6 +66,8 @@ pub(super) struct Stages {
     /// The window of leaves now, and the largest.
     window_bytes: u64,
     window_bytes_max: u64,
+    /// Whether windows may be larger than that for once.
+    sweeps: bool,
     /// Which subtrees are needed, by their first key and the first behind them.
     wanted: fn(&Key, Option<&Key>) -> bool,
     levels: Vec<Stage>,
@@ -107,6 +109,7 @@ impl Stages {
             forests,
             window_bytes: window_bytes_max.min(FIRST_WINDOW_BYTES),
             window_bytes_max,
+            sweeps: matches!(read_ahead, ReadAhead::Sweep { .. }),
             wanted,
             levels: Vec::new(),
         }
@@ -170,6 +173,16 @@ impl Stages {
                 },
             )
         }))
+    }
+
+    /// Asks for leaves of up to `ahead_bytes`, for once; fewer when there is no memory for them.
+    pub(super) fn look_ahead(&mut self, ahead_bytes: u64) {
+        if !self.sweeps || ahead_bytes <= self.window_bytes {
+            return;
+        }
+        let usual_bytes = std::mem::replace(&mut self.window_bytes, ahead_bytes);
+        self.refill(0);
+        self.window_bytes = usual_bytes;
     }
 
     /// Plans and asks for blocks of a level when few are on their way.

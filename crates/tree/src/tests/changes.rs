@@ -5,6 +5,7 @@ use crate::testing::{ImageBuilder, ImageOptions, Placement, Random, Written};
 use crate::{Changes, Forest, ReadAhead, RootPointer, Tree, changes};
 use buttress_device::Device;
 use buttress_format::{ByteCount, Key, Logical};
+use core::ops::Bound;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -120,6 +121,7 @@ fn collect(mut changes: Changes) -> Vec<Difference> {
 
 #[test]
 fn changes_agree_with_a_naive_comparison() {
+    let mut behind_count = 0;
     for seed in 0..24 {
         let mut random = Random::new(seed);
         let key_bound = [40, 400, 3000][(seed % 3) as usize];
@@ -150,11 +152,56 @@ fn changes_agree_with_a_naive_comparison() {
                             "seed {seed}, {mode:?}, {old_root:?}, {new_root:?}"
                         );
                         assert_eq!(forest.cache_statistics().ahead_bytes, ByteCount::ZERO);
+                        let mut walk = changes(&forest.tree(*old_root), &forest_of_new.tree(*new_root), mode);
+                        let (found, behind) = with_looks_ahead_and_behind(&mut walk, new, &mut random);
+                        assert_eq!(found, expected);
+                        behind_count += behind;
+                        drop(walk);
+                        assert_eq!(forest.cache_statistics().ahead_bytes, ByteCount::ZERO);
                     }
                 }
             }
         }
     }
+    assert!(
+        behind_count > 1000,
+        "{behind_count} items behind changes were looked at"
+    );
+}
+
+/// A walk that looks ahead now and then, and at what lies behind each change that the new tree has: how many items
+/// that were is the second of the results.
+fn with_looks_ahead_and_behind(
+    walk: &mut Changes,
+    new: &Items,
+    random: &mut Random,
+) -> (Vec<Difference>, usize) {
+    let mut differences = Vec::new();
+    let mut behind_count = 0;
+    loop {
+        if random.below(4) == 0 {
+            walk.look_ahead(ByteCount::new(1 << random.below(24)));
+        }
+        let Some(change) = walk.next().unwrap() else { break };
+        let key = change.key;
+        differences.push((
+            key,
+            change.old.map(<[u8]>::to_vec),
+            change.new.map(<[u8]>::to_vec),
+        ));
+        if change.new.is_none() {
+            continue;
+        }
+        let mut behind = new.range((Bound::Excluded(key), Bound::Unbounded));
+        for item in walk.following() {
+            behind_count += 1;
+            assert_eq!(
+                Some((item.key, item.data)),
+                behind.next().map(|(key, data)| (*key, data.as_slice()))
+            );
+        }
+    }
+    (differences, behind_count)
 }
 
 fn open(image: &[u8], budget: ByteCount) -> Arc<Forest> {
