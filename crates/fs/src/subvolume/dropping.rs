@@ -40,7 +40,8 @@ struct Step {
 struct Drop {
     tree: TreeId,
     last_snapshot: Generation,
-    /// The transaction that made this tree out of another one: older blocks are not its own.
+    /// The transaction that made this tree out of another one: older blocks are not its own. Those of that very transaction
+    /// may be: what was written to a snapshot before the commit that made it.
     origin: Generation,
     steps: Vec<Step>,
 }
@@ -201,7 +202,7 @@ impl Drop {
         if !own {
             let state = self.state(running, &pointer, None)?;
             if state.references > 1 {
-                if !state.full_backref && pointer.generation > self.origin {
+                if !state.full_backref && pointer.generation >= self.origin {
                     self.refer_by_address(running, &pointer)?;
                 }
                 // Shared: others keep it, so nobody needs to know for whom it was made.
@@ -294,7 +295,7 @@ impl Drop {
                 waiting.extend(
                     pointer
                         .child(&block, slot)
-                        .filter(|child| child.generation > self.origin),
+                        .filter(|child| child.generation >= self.origin),
                 );
             }
         }

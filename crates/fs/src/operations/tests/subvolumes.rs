@@ -163,3 +163,43 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
     filesystem.commit().unwrap();
     image.check();
 }
+
+/// Blocks of the transaction that made a snapshot are the snapshot's own, too, and count what is below them for it. When a
+/// second snapshot has them as well and the first one is dropped, they must count for themselves.
+#[test]
+fn what_was_written_before_a_snapshot_was_committed_outlives_it_in_others() {
+    let Some(image) = Image::make(&["-n", "4096"]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let file = NewInode::of_root(0o644);
+    let source = filesystem.create_subvolume(TOP, b"source").unwrap();
+    for number in 0..100 {
+        let name = format!("file-{number}");
+        filesystem
+            .create(Location::root_of(source), name.as_bytes(), &file)
+            .unwrap();
+    }
+    filesystem.commit().unwrap();
+    let first = filesystem.snapshot(source, TOP, b"first", false).unwrap();
+    let root = Location::root_of(first);
+    for number in 0..100 {
+        let name = format!("file-{number}");
+        let found = filesystem.lookup(root, name.as_bytes()).unwrap().unwrap();
+        filesystem
+            .write_at(found.target, FileOffset::MIN, &[7; 4096])
+            .unwrap();
+    }
+    filesystem.write_back().unwrap();
+    filesystem.commit().unwrap();
+    let second = filesystem.snapshot(first, TOP, b"second", false).unwrap();
+    filesystem.commit().unwrap();
+    filesystem.delete_subvolume(first).unwrap();
+    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.commit().unwrap();
+    image.check();
+    filesystem.delete_subvolume(second).unwrap();
+    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.commit().unwrap();
+    image.check();
+}
