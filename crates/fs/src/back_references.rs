@@ -12,7 +12,7 @@
 //! arrives at the roots. `sharing` answers the smaller question whether anybody else uses extents, a batch at a time.
 //!
 //! Bounds: [`BLOCKS_MAX`] blocks on the way up, [`REFERENCES_MAX`] answers; above that an error says so. What on
-//! disk leads nowhere is listed as a failure beside the answers.
+//! disk leads nowhere is listed as a failure beside the answers, the first 1,024 of it.
 //!
 //! Source: on-disk format documentation, section "Extent tree", and the design page "Resolving extent backrefs".
 
@@ -27,7 +27,7 @@ use crate::filesystem::Filesystem;
 use crate::location::Location;
 use buttress_format::{
     ByteCount, Compression, ExtentDataReference, FileExtent, FileExtentBody, FileOffset, InlineReference,
-    ItemType, Key, Logical, TreeId,
+    InodeNumber, ItemType, Key, Logical, TreeId,
 };
 use buttress_tree::{ReadAhead, Tree};
 use climb::Climb;
@@ -44,6 +44,19 @@ pub const BLOCKS_MAX: usize = 1 << 20;
 
 /// How many references are collected.
 pub const REFERENCES_MAX: usize = 1 << 20;
+
+/// How many failures are collected.
+const FAILURES_MAX: usize = 1 << 10;
+
+/// Lists a failure, unless there are many.
+fn list(failures: &mut Vec<Error>, error: Error) {
+    if failures.len() < FAILURES_MAX {
+        failures.push(error);
+    }
+}
+
+/// Places in leaves: the inode, and where in it.
+type Leaves = BTreeMap<Logical, Vec<(InodeNumber, FileOffset)>>;
 
 /// A place in a file that uses an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,12 +141,16 @@ impl Filesystem {
             byte,
         };
         let mut failures = Vec::new();
-        let mut leaves: BTreeMap<Logical, Vec<(buttress_format::InodeNumber, FileOffset)>> = BTreeMap::new();
+        let mut leaves = Leaves::new();
+        let mut places = 0_usize;
         for reference in self.extent_references(&extent)? {
             let found =
                 reference.and_then(|reference| self.leaves_of(&extent, &reference, wanted, &mut leaves));
-            failures.extend(found.err());
-            if leaves.len() > BLOCKS_MAX {
+            match found {
+                Ok(count) => places = places.saturating_add(count),
+                Err(error) => list(&mut failures, error),
+            }
+            if leaves.len() > BLOCKS_MAX || places > REFERENCES_MAX {
                 return Err(Corruption::BackReferencesTooMany {
                     logical,
                     limit: BLOCKS_MAX,
@@ -175,14 +192,15 @@ impl Filesystem {
         Ok((roots.to_vec(), failures))
     }
 
-    /// Adds the leaves that a reference leads to, with the places in them that use what is wanted.
+    /// Adds the leaves that a reference leads to, with the places in them that use what is wanted, and says how many
+    /// places were added.
     fn leaves_of(
         &self,
         extent: &Extent,
         reference: &InlineReference,
         wanted: Wanted,
-        leaves: &mut BTreeMap<Logical, Vec<(buttress_format::InodeNumber, FileOffset)>>,
-    ) -> Result<()> {
+        leaves: &mut Leaves,
+    ) -> Result<usize> {
         match reference {
             InlineReference::ExtentData(reference) => {
                 let tree = self
@@ -192,7 +210,7 @@ impl Filesystem {
             }
             InlineReference::SharedData { parent, .. } => {
                 if leaves.contains_key(parent) {
-                    return Ok(());
+                    return Ok(0);
                 }
                 let block = self.block_by_address(*parent)?;
                 let sector_bytes = self.sector_bytes();
@@ -204,14 +222,14 @@ impl Filesystem {
                     if let Ok(file_extent) = FileExtent::parse(&item.key, item.data, sector_bytes)
                         && let Some(offset) = wanted.offset_in(&item.key, &file_extent)
                     {
-                        places.push((buttress_format::InodeNumber::new(item.key.objectid.get()), offset));
+                        places.push((InodeNumber::new(item.key.objectid.get()), offset));
                     }
                 }
-                Ok(())
+                Ok(places.len())
             }
             InlineReference::Owner { .. }
             | InlineReference::TreeBlock { .. }
-            | InlineReference::SharedBlock { .. } => Ok(()),
+            | InlineReference::SharedBlock { .. } => Ok(0),
         }
     }
 
@@ -225,13 +243,13 @@ impl Filesystem {
         extent: &Extent,
         reference: &ExtentDataReference,
         wanted: Wanted,
-        leaves: &mut BTreeMap<Logical, Vec<(buttress_format::InodeNumber, FileOffset)>>,
-    ) -> Result<()> {
+        leaves: &mut Leaves,
+    ) -> Result<usize> {
         let object_id = reference.inode.object_id();
         let begins_before_file = reference.offset > u64::MAX / 2;
         let start = if begins_before_file { 0 } else { reference.offset };
         let last_key = Key::new(object_id, ItemType::EXTENT_DATA, u64::MAX);
-        let mut found = 0_u32;
+        let (mut found, mut added) = (0_u32, 0_usize);
         let sector_bytes = self.sector_bytes();
         // Compressed extents are longer in memory than on disk, by no more than their limit.
         let reach = extent
@@ -265,16 +283,17 @@ impl Filesystem {
                 let place = (reference.inode, offset);
                 if !places.contains(&place) {
                     places.push(place);
+                    added = added.saturating_add(1);
                 }
             }
             if found >= reference.count {
-                return Ok(());
+                break;
             }
         }
         if found == 0 {
             Err(dangling(extent, reference))
         } else {
-            Ok(())
+            Ok(added)
         }
     }
 }

@@ -32,6 +32,9 @@ pub const SYMLINK_LIMIT: u32 = 40;
 /// How many directories may lie above an inode before the climb is given up.
 const PARENTS_LIMIT: usize = 65_536;
 
+/// How long all paths of one inode may be together: 65,535 names, as many as an inode can have, of a thousand bytes each.
+const PATHS_BYTES_MAX: usize = 64 << 20;
+
 /// What becomes of a symlink at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
@@ -300,7 +303,8 @@ impl Filesystem {
     /// The root directory has one, which is empty.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], or that the way up cannot be read for one of the names.
+    /// [`Error::InodeNotFound`], [`Error::TooBig`] for more than 64 MiB of paths, or that the way up cannot be read for
+    /// one of the names.
     pub fn inode_paths(&self, location: Location) -> Result<Vec<Vec<u8>>> {
         if location.is_subvolume_root() {
             return Ok(vec![Vec::new()]);
@@ -317,6 +321,7 @@ impl Filesystem {
             })
         };
         let mut paths = Vec::new();
+        let mut bytes = 0_usize;
         let mut known: Option<(InodeNumber, Vec<u8>)> = None;
         for item in tree.range(first..=last, ReadAhead::None) {
             let item = item?;
@@ -344,6 +349,14 @@ impl Filesystem {
                     path.push(b'/');
                 }
                 path.extend_from_slice(&name);
+                bytes = bytes.saturating_add(path.len());
+                if bytes > PATHS_BYTES_MAX {
+                    return Err(Error::TooBig {
+                        what: "the paths",
+                        location,
+                        limit: ByteCount::of(PATHS_BYTES_MAX),
+                    });
+                }
                 paths.push(path);
                 known = Some((directory, above));
             }

@@ -66,7 +66,7 @@ impl Subcommand for Compression {
         let location = opened.resolve(&target.path, Follow::NotLast)?;
         let filesystem = &opened.filesystem;
         let progress = Progress::new();
-        let _cancelling = Cancelling::start(&progress)?;
+        let _cancelling = Cancelling::start_reading(&progress)?;
         let watch = Watch::start(context, "compression", progress.clone());
         let all = filesystem.subvolumes()?;
         let place = filesystem.place_of(location, &all, self.one_file_system, &progress)?;

@@ -83,7 +83,7 @@ impl Subcommand for Space {
         let target = context.target(&self.target);
         let opened = context.open_volume_for_one_pass(&target.image)?;
         let progress = Progress::new();
-        let _cancelling = Cancelling::start(&progress)?;
+        let _cancelling = Cancelling::start_reading(&progress)?;
         let watch = Watch::start(context, "space", progress.clone());
         let job = Job {
             context,

@@ -4,7 +4,7 @@
 //! for the block's first key, one level above it. A block that is the root of the tree that is named has arrived.
 //! Parents may be shared in turn, so each of them is climbed from as well. Every block is looked at once.
 
-use super::BLOCKS_MAX;
+use super::{BLOCKS_MAX, list};
 use crate::error::{Corruption, Error, Result};
 use crate::filesystem::Filesystem;
 use buttress_format::{InlineReference, Key, Logical, TreeId};
@@ -48,7 +48,7 @@ impl<'a> Climb<'a> {
             let parents = match step {
                 Ok(parents) => parents,
                 Err(error) => {
-                    failures.push(error);
+                    list(failures, error);
                     continue;
                 }
             };
@@ -101,7 +101,7 @@ impl<'a> Climb<'a> {
                         Ok(None) => {
                             roots.insert(root);
                         }
-                        Err(error) => failures.push(error),
+                        Err(error) => list(failures, error),
                     }
                 }
                 // The root of a relocation tree refers to itself.

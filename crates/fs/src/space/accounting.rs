@@ -36,6 +36,7 @@ mod leaves;
 mod owners;
 mod parts;
 mod places;
+mod ranges;
 mod sets;
 mod sums;
 

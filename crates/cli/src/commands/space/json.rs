@@ -30,6 +30,8 @@ pub(super) fn print(job: &Job<'_>, report: &Report) -> Result<()> {
             with_figures(Map::from_iter([("owners".to_owned(), owners.into())]), occupied)
         });
         document.insert("shared_by".into(), groups.collect());
+        let smaller = of_occupied(&report.smaller_groups);
+        document.insert("shared_by_others".into(), smaller.into());
     } else {
         let shared = report
             .shared

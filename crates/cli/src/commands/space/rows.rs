@@ -11,6 +11,9 @@ use buttress_fs::space::accounting::{
 
 use super::Job;
 
+/// How many subvolumes all lists of those that have something in common may name together.
+const SHARERS_MAX: usize = 1 << 18;
+
 /// A directory with more entries than this has one line for all its files together.
 const LINES_MAX: usize = 1 << 14;
 
@@ -28,6 +31,8 @@ pub(super) struct Report {
     pub(super) shared: Vec<(Sharer, Occupied)>,
     /// For subvolumes: what each set of them has in common.
     pub(super) groups: Vec<(Vec<Sharer>, Occupied)>,
+    /// The sum of those that are too many to be listed, the smallest.
+    pub(super) smaller_groups: Occupied,
 }
 
 /// Somebody who has a share in something.
@@ -101,7 +106,7 @@ pub(super) fn of_subvolumes(job: &Job<'_>) -> Result<Report> {
         rows.push(row);
     }
     let everything = accounting.scope(|owner| owner.subvolume().is_some());
-    let groups = if job.context.json() {
+    let (groups, smaller_groups) = if job.context.json() {
         let to_sharers = |group: Group| {
             let owners = group.owners.iter().filter_map(|index| {
                 let index = usize::try_from(*index).ok()?;
@@ -109,9 +114,10 @@ pub(super) fn of_subvolumes(job: &Job<'_>) -> Result<Report> {
             });
             (owners.collect(), group.occupied)
         };
-        accounting.groups().into_iter().map(to_sharers).collect()
+        let (groups, rest) = accounting.groups(SHARERS_MAX);
+        (groups.into_iter().map(to_sharers).collect(), rest)
     } else {
-        Vec::new()
+        (Vec::new(), Occupied::default())
     };
     Ok(Report {
         rows,
@@ -120,6 +126,7 @@ pub(super) fn of_subvolumes(job: &Job<'_>) -> Result<Report> {
         pending: accounting.pending(),
         shared: Vec::new(),
         groups,
+        smaller_groups,
     })
 }
 
@@ -193,6 +200,7 @@ pub(super) fn of_directory(job: &Job<'_>, one_file_system: bool) -> Result<Repor
         pending: accounting.pending(),
         shared,
         groups: Vec::new(),
+        smaller_groups: Occupied::default(),
     })
 }
 

@@ -204,6 +204,7 @@ mod tests {
         address: u64,
         set: SetId,
         count: u64,
+        kind: u64,
     }
 
     impl Record for Sample {
@@ -211,7 +212,7 @@ mod tests {
             self.address
         }
         fn rank(&self) -> (u64, u64) {
-            (0, 0)
+            (self.kind, 0)
         }
         fn set(&self) -> SetId {
             self.set
@@ -222,8 +223,8 @@ mod tests {
         fn with_set(self, set: SetId) -> Self {
             Self { set, ..self }
         }
-        fn same(&self, _: &Self) -> bool {
-            true
+        fn same(&self, other: &Self) -> bool {
+            self.kind == other.kind
         }
     }
 
@@ -242,6 +243,7 @@ mod tests {
                         address: *address,
                         set: sets.lock().of_one(*owner).unwrap(),
                         count: 1,
+                        kind: 0,
                     })
                     .collect();
                 gatherer.add(&mut list);
@@ -250,7 +252,10 @@ mod tests {
             assert!(records.is_sorted_by_key(|record| record.address));
             assert!(records.len() <= limit);
             let sets = sets.lock();
-            for Sample { address, set, count } in records {
+            for Sample {
+                address, set, count, ..
+            } in records
+            {
                 let owners = members(sets.runs(set)).collect();
                 assert!(
                     found.insert(address, (owners, count)).is_none(),
@@ -260,6 +265,25 @@ mod tests {
             start = end;
         }
         (found, passes)
+    }
+
+    #[test]
+    fn many_things_at_one_address_are_refused_and_end() {
+        let sets = Mutex::new(Sets::new(SETS_BYTES_MAX));
+        let set = sets.lock().of_one(1).unwrap();
+        let given = |kinds: u64| {
+            let gatherer = Gatherer::new(&sets, 0, 100);
+            let of_kind = |kind| Sample {
+                address: 7,
+                set,
+                count: 1,
+                kind,
+            };
+            gatherer.add(&mut (0..kinds).map(of_kind).collect());
+            gatherer.finish()
+        };
+        assert_eq!(given(100).unwrap().0.len(), 100);
+        assert!(matches!(given(101), Err(Error::AccountingTooBig { .. })));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::Accounting;
 use super::figures::{Files, Occupied, Sum};
 use super::owners::{Owner, OwnerIndex, Share};
+use super::ranges::RangeSums;
 use super::sets::{Run, SetId, members};
 use std::collections::HashMap;
 
@@ -69,6 +70,13 @@ impl Scope {
         runs.iter()
             .any(|(start, end)| self.before(*end) > self.before(*start))
     }
+}
+
+/// How many owners a set has.
+fn count_of(runs: &[Run]) -> usize {
+    let lengths = runs.iter().map(|(start, end)| end.saturating_sub(*start));
+    let count = lengths.fold(0_u32, u32::saturating_add);
+    usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 /// What one owner has.
@@ -181,77 +189,91 @@ impl Accounting {
         sum
     }
 
-    /// What each other owner shares with any of them.
+    /// What each other owner shares with any of them, in the order of owners; those that share nothing are left out.
     #[must_use]
     pub fn shared_with(&self, scope: &Scope) -> Vec<(OwnerIndex, Occupied)> {
-        let mut sums: HashMap<OwnerIndex, Occupied> = HashMap::new();
+        let mut sums = RangeSums::new(self.owners.len());
         for (set, occupied) in &self.counted.occupied {
             let runs = self.runs(*set);
             if scope.has_any_of(runs) {
-                for owner in members(runs).filter(|owner| !scope.contains(*owner)) {
-                    sums.entry(owner).or_default().add(occupied, 1);
-                }
+                sums.add(runs, occupied);
             }
         }
-        let mut list: Vec<_> = sums.into_iter().collect();
-        list.sort_unstable_by_key(|(owner, _)| *owner);
-        list
+        let others = self.indexes().filter(|owner| !scope.contains(*owner));
+        let with_sums = others.map(|owner| (owner, sums.of(owner)));
+        with_sums.filter(|(_, sum)| *sum != Occupied::default()).collect()
+    }
+
+    fn indexes(&self) -> impl Iterator<Item = OwnerIndex> {
+        0..OwnerIndex::try_from(self.owners.len()).unwrap_or(OwnerIndex::MAX)
     }
 
     /// What every owner has, in the order of [`Accounting::owners`].
     #[must_use]
     pub fn by_owner(&self) -> Vec<OwnerSpace> {
-        let mut list = vec![OwnerSpace::default(); self.owners.len()];
-        let index = |owner: OwnerIndex| usize::try_from(owner).unwrap_or(usize::MAX);
-        for (set, occupied) in &self.counted.occupied {
+        let mut occupied = RangeSums::new(self.owners.len());
+        let mut exclusive: HashMap<OwnerIndex, Occupied> = HashMap::new();
+        for (set, figures) in &self.counted.occupied {
             let runs = self.runs(*set);
-            let mut owners = members(runs);
-            let only = (owners.next(), owners.next());
-            if let (Some(one), None) = only
-                && let Some(space) = list.get_mut(index(one))
+            occupied.add(runs, figures);
+            if let [(start, end)] = runs
+                && start.checked_add(1) == Some(*end)
             {
-                space.exclusive.add(occupied, 1);
-            }
-            for owner in members(runs) {
-                if let Some(space) = list.get_mut(index(owner)) {
-                    space.occupied.add(occupied, 1);
-                }
+                exclusive.insert(*start, *figures);
             }
         }
-        for (set, files) in &self.counted.files {
-            for owner in members(self.runs(*set)) {
-                if let Some(space) = list.get_mut(index(owner)) {
-                    space.files.add(files, 1);
-                }
-            }
+        let mut files = RangeSums::new(self.owners.len());
+        for (set, figures) in &self.counted.files {
+            files.add(self.runs(*set), figures);
         }
-        for (set, files) in &self.counted.excess {
-            for owner in members(self.runs(*set)) {
-                if let Some(space) = list.get_mut(index(owner)) {
-                    space.files.remove(files, 1);
-                }
-            }
+        let mut excess = RangeSums::new(self.owners.len());
+        for (set, figures) in &self.counted.excess {
+            excess.add(self.runs(*set), figures);
         }
-        list
+        let of_owner = |owner| {
+            let mut files: Files = files.of(owner);
+            files.remove(&excess.of(owner), 1);
+            OwnerSpace {
+                files,
+                occupied: occupied.of(owner),
+                exclusive: exclusive.get(&owner).copied().unwrap_or_default(),
+            }
+        };
+        self.indexes().map(of_owner).collect()
     }
 
-    /// What every set of owners has in common, the largest first; sets with nothing are left out.
+    /// What every set of owners has in common, the largest first; sets with nothing are left out. Of very many sets
+    /// with very many owners the small ones, of which all owners together would be more than `owners_max`, come as one
+    /// sum behind the others.
     #[must_use]
-    pub fn groups(&self) -> Vec<Group> {
-        let mut groups: Vec<Group> = self
-            .counted
-            .occupied
-            .iter()
+    pub fn groups(&self, owners_max: usize) -> (Vec<Group>, Occupied) {
+        let occupied = self.counted.occupied.iter();
+        let mut sorted: Vec<(&SetId, &Occupied)> = occupied
             .filter(|(_, occupied)| **occupied != Occupied::default())
-            .map(|(set, occupied)| Group {
-                owners: members(self.runs(*set)).collect(),
-                occupied: *occupied,
-            })
             .collect();
-        groups.sort_by(|a, b| {
-            let size = |group: &Group| group.occupied.data().saturating_add(group.occupied.metadata);
-            size(b).cmp(&size(a)).then_with(|| a.owners.cmp(&b.owners))
+        let size = |occupied: &Occupied| occupied.data().saturating_add(occupied.metadata);
+        sorted.sort_by(|a, b| {
+            let by_owners = || self.runs(*a.0).cmp(self.runs(*b.0));
+            size(b.1).cmp(&size(a.1)).then_with(by_owners)
         });
-        groups
+        let (mut groups, mut rest) = (Vec::new(), Occupied::default());
+        let mut left = owners_max;
+        for (set, occupied) in sorted {
+            let owners = members(self.runs(*set));
+            match left.checked_sub(count_of(self.runs(*set))) {
+                Some(less) => {
+                    left = less;
+                    groups.push(Group {
+                        owners: owners.collect(),
+                        occupied: *occupied,
+                    });
+                }
+                None => {
+                    left = 0;
+                    rest.add(occupied, 1);
+                }
+            }
+        }
+        (groups, rest)
     }
 }
