@@ -132,7 +132,9 @@ pub fn compare(filesystem: &Filesystem, seed: u64) -> Result<Accounting> {
 
 fn expect_groups(accounting: &Accounting, counted: &Counted) -> Result<()> {
     let mut found: BTreeMap<BTreeSet<SubvolumeId>, Bytes> = BTreeMap::new();
-    for group in accounting.groups() {
+    let (groups, rest) = accounting.groups(usize::MAX);
+    ensure!(rest == Occupied::default(), "{rest:?} is in no group");
+    for group in groups {
         let owners = group.owners.iter().map(|owner| {
             let owner = accounting.owners().get(usize::try_from(*owner)?);
             Ok(owner.context("an owner that is listed")?.subvolume())

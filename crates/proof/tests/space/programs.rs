@@ -2,12 +2,15 @@
 
 use crate::volumes::open;
 use anyhow::{Context, Result, ensure};
-use buttress::Progress;
+use buttress::format::InodeNumber;
+use buttress::fs::SubvolumeInfo;
 use buttress::fs::space::accounting::{Options, Share};
+use buttress::{Filesystem, Location, Progress, WalkItem, WalkOptions};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::{buttress, newest, run};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -48,8 +51,75 @@ pub fn compare(images: &[PathBuf]) -> Result<()> {
     for place in places.iter().take(8) {
         compare_du(&mount, &devices, place)?;
     }
+    for info in filesystem.subvolumes()? {
+        compare_inode_resolve(&mount, &devices, &filesystem, &info)?;
+    }
     mount.close()?;
     compare_ncdu(images)
+}
+
+/// How much the kernel answers btrfs-progs about paths; what is beyond it is left out without a word.
+const ANSWER_BYTES: usize = 4096;
+
+/// What each path takes of it besides itself: a pointer, and a zero byte.
+const POINTER_BYTES: usize = 9;
+
+/// What the head of the answer takes of it.
+const ANSWER_HEAD_BYTES: usize = 16;
+
+/// The paths of inodes of a subvolume, with more than one name first.
+fn compare_inode_resolve(
+    mount: &Mount,
+    devices: &[PathBuf],
+    filesystem: &Filesystem,
+    info: &SubvolumeInfo,
+) -> Result<()> {
+    let Some(Ok(place)) = info.path.clone().map(String::from_utf8) else {
+        return Ok(());
+    };
+    let options = WalkOptions {
+        one_file_system: true,
+        ..WalkOptions::without_content()
+    };
+    let mut inodes = BTreeSet::new();
+    for item in filesystem.walk(Location::root_of(info.id), options) {
+        if let WalkItem::Entry(entry) = item
+            && entry.location().subvolume == info.id
+            && entry.location().inode > InodeNumber::ROOT_DIRECTORY
+        {
+            let several_names = entry.metadata().nlink > 1;
+            inodes.insert((!several_names, entry.location().inode));
+        }
+    }
+    // A slash at the end would be printed twice.
+    let top = match place.as_str() {
+        "" => mount.path().to_owned(),
+        place => mount.path().join(place),
+    };
+    for (_, inode) in inodes.into_iter().take(6) {
+        let theirs = run(Command::new(newest("btrfs"))
+            .args(["inspect-internal", "inode-resolve", &inode.to_string()])
+            .arg(&top))?;
+        // Paths that btrfs-progs begins at the mount point begin at the top level.
+        let theirs = lines_after(&theirs.stdout, mount.path().as_os_str().as_bytes());
+        let inode = inode.to_string();
+        let ours = ours(&["inspect-internal", "inode-resolve", &inode], devices, &place)?;
+        let ours = lines_after(&ours, b"");
+        let bytes: usize = ours.iter().map(|path| path.len() + POINTER_BYTES).sum();
+        let is_whole = bytes + ANSWER_HEAD_BYTES <= ANSWER_BYTES;
+        ensure!(
+            theirs == ours || (!is_whole && !theirs.is_empty() && theirs.is_subset(&ours)),
+            "inode {inode} of {place:?}: btrfs-progs prints {theirs:?}, ours {ours:?}"
+        );
+    }
+    Ok(())
+}
+
+/// The lines of a text without what they begin with, in order.
+fn lines_after(text: &[u8], start: &[u8]) -> BTreeSet<Vec<u8>> {
+    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let cut = lines.map(|line| line.strip_prefix(start).unwrap_or(line).to_vec());
+    cut.collect()
 }
 
 fn compsize_is_here() -> bool {

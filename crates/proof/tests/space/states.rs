@@ -9,13 +9,15 @@ use buttress::fs::{Error, WritableFilesystem, WriteOptions};
 use buttress::{Device, DeviceOptions, Filesystem, OpenOptions, Progress, SubvolumeId};
 use buttress_oracle::history::subvolume;
 use buttress_oracle::loop_device::Mount;
-use buttress_oracle::tools::{kernel_missing, run};
+use buttress_oracle::tools::{buttress, kernel_missing, run};
 use buttress_oracle::volumes::{Fill, Specification, format};
 use buttress_proof::harness::{Case, Outcome};
+use rustix::process::{Pid, Signal};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
 /// A volume that is mounted and empty.
 struct Running {
@@ -167,6 +169,78 @@ fn cancelled() -> Result<()> {
     running.mount.close()
 }
 
+/// Signals half-way: a command that was stopped says nothing as if it had finished, and leaves no file behind.
+fn stopped_by_signals() -> Result<()> {
+    /// How often each command is stopped before it is taken for one that cannot be.
+    const TIMES: u32 = 60;
+    let running = Running::new()?;
+    let top = running.mount.path().to_owned();
+    let work = top.join("work");
+    subvolume(&["create"], &[&work])?;
+    let file = File::create(work.join("file"))?;
+    for number in 0..30_000 {
+        file.write_all_at(&[1; 4096], number * 8192)?;
+    }
+    drop(file);
+    for number in 0..20 {
+        let snapshot = top.join(format!("snapshot-{number}"));
+        subvolume(&["snapshot", "-r"], &[&work, &snapshot])?;
+    }
+    let Running {
+        folder,
+        images,
+        mount,
+    } = running;
+    mount.close()?;
+    let image = images.first().context("an image")?;
+    for words in [
+        &["space"][..],
+        &["space", "--export", "ncdu"],
+        &["space", "--if-deleted", "/work"],
+        &["compression"],
+        &["filesystem", "du", "-s"],
+    ] {
+        let began = Instant::now();
+        let whole = run(Command::new(buttress()?).arg("-q").args(words).arg(image))?;
+        ensure!(!whole.stdout.is_empty(), "{words:?} prints nothing");
+        let whole = began.elapsed();
+        let mut stopped = 0;
+        for time in 0..TIMES {
+            let scratch = tempfile::tempdir()?;
+            let child = Command::new(buttress()?)
+                .arg("-q")
+                .args(words)
+                .arg(image)
+                .env("TMPDIR", scratch.path())
+                .current_dir(scratch.path())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()?;
+            std::thread::sleep(whole * (time % 9 + 1) / 10);
+            let signal = if time % 2 == 0 { Signal::INT } else { Signal::TERM };
+            rustix::process::kill_process(Pid::from_child(&child), signal)?;
+            let output = child.wait_with_output()?;
+            let left = std::fs::read_dir(scratch.path())?.count();
+            ensure!(left == 0, "{words:?} leaves {left} files behind");
+            if output.status.success() {
+                continue;
+            }
+            let text = String::from_utf8_lossy(&output.stdout);
+            ensure!(
+                !text.contains("together") && !text.contains("TOTAL"),
+                "{words:?} was stopped and prints {text}"
+            );
+            stopped += 1;
+            if stopped == 3 {
+                break;
+            }
+        }
+        ensure!(stopped > 0, "{words:?} was never stopped");
+    }
+    drop(folder);
+    Ok(())
+}
+
 pub fn cases() -> Vec<Case> {
     let case = |name: &str, body: fn() -> Result<()>| {
         Case::new(format!("states::{name}"), move || {
@@ -181,5 +255,6 @@ pub fn cases() -> Vec<Case> {
         case("unlinked", unlinked),
         case("half_dropped", half_dropped),
         case("cancelled", cancelled),
+        case("stopped_by_signals", stopped_by_signals),
     ]
 }
