@@ -4,14 +4,21 @@
 //! - `compression` of the whole volume against compsize: the same figures, 200 million references;
 //! - `space` of the whole volume against `btrfs filesystem du -s` of one snapshot alone: what du of all of them takes is
 //!   200 times that;
-//! - `space --if-deleted` of half of the snapshots against the same.
+//! - `space --if-deleted` of half of the snapshots against the same;
+//! - `filesystem du -s` of one snapshot against itself.
 //!
-//! Both sides are whole processes. Peak memory is bounded by the cache budget and 256 MiB.
+//! Both sides are whole processes. Peak memory is bounded by the cache budget and 256 MiB. Before anything is measured,
+//! all figures are compared with brute force ([`exactness`]) and with compsize; at the end, each command is stopped by a
+//! signal half-way ([`stopping`]).
+
+mod exactness;
+mod stopping;
 
 use crate::Scale;
 use crate::images;
 use crate::read::{command, pairs};
 use anyhow::Result;
+use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::newest;
 use std::path::Path;
 use std::process::Command;
@@ -22,23 +29,8 @@ const GOAL: f64 = 0.2;
 /// Prints a table of pairs.
 pub(crate) fn run(scale: Scale) -> Result<()> {
     let image = images::snapshots(scale)?;
+    println!("\n{}", exactness::compare(&image)?);
     println!("\n{}", crate::report::Pairs::head());
-    if Command::new("compsize").arg("--help").output().is_ok() {
-        let ours = || {
-            let mut command = command(&["-q", "compression", "-b"])?;
-            command.arg(crate::read::target(&image, "/"));
-            Ok(command)
-        };
-        let theirs = |top: &Path| {
-            let mut command = Command::new("compsize");
-            command.arg("-b").arg(top);
-            command
-        };
-        let job = "compression of all snapshots, compsize";
-        pairs(scale, job, &image, [GOAL; 2], &ours, &theirs)?;
-    } else {
-        println!("compsize is not installed (package btrfs-compsize): compression is not measured");
-    }
     let du = |top: &Path| {
         let mut command = Command::new(newest("btrfs"));
         command
@@ -70,5 +62,32 @@ pub(crate) fn run(scale: Scale) -> Result<()> {
         Ok(command)
     };
     let job = "filesystem du of one snapshot, btrfs du of it";
-    pairs(scale, job, &image, [GOAL; 2], &ours, &du).map(drop)
+    pairs(scale, job, &image, [GOAL; 2], &ours, &du)?;
+    compression(scale, &image)?;
+    stopping::run(scale, &image)
+}
+
+/// Compression of everything, against compsize.
+fn compression(scale: Scale, image: &Path) -> Result<()> {
+    if Command::new("compsize").arg("--help").output().is_err() {
+        println!("compsize is not installed (package btrfs-compsize): compression is not measured");
+        return Ok(());
+    }
+    let ours = || {
+        let mut command = command(&["-q", "compression", "-b"])?;
+        command.arg(crate::read::target(image, "/"));
+        Ok(command)
+    };
+    let theirs = |top: &Path| {
+        let mut command = Command::new("compsize");
+        command.arg("-b").arg(top);
+        command
+    };
+    let mount = Mount::new(&[image.to_path_buf()], "ro")?;
+    exactness::same_words(&ours()?.output()?.stdout, &theirs(mount.path()).output()?.stdout)?;
+    mount.close()?;
+    // It looks up every reference of every snapshot, for minutes.
+    let once = Scale { rounds: 1, ..scale };
+    let job = "compression of all snapshots, compsize";
+    pairs(once, job, image, [GOAL; 2], &ours, &theirs).map(drop)
 }

@@ -1,0 +1,61 @@
+//! How soon a command ends that is stopped by a signal, and what it leaves behind: nothing.
+
+use crate::Scale;
+use crate::read::{command, target};
+use anyhow::{Result, ensure};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// At how many places of its run each command is stopped.
+const PLACES: u32 = 9;
+
+/// Stops each command at several places of its run, and prints the longest time until its end.
+pub(crate) fn run(scale: Scale, image: &Path) -> Result<()> {
+    println!(
+        "\n| stopped half-way by SIGINT | times | longest ms until the end | goal | met |\n|---|---|---|---|---|"
+    );
+    for words in [
+        &["-q", "space"][..],
+        &["-q", "space", "--export", "ncdu"],
+        &["-q", "compression"],
+        &["-q", "filesystem", "du"],
+    ] {
+        let start = || -> Result<(tempfile::TempDir, Child)> {
+            let folder = tempfile::tempdir()?;
+            let mut command: Command = command(words)?;
+            command.env("TMPDIR", folder.path()).current_dir(folder.path());
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            command.arg(target(image, if words.contains(&"du") { "/snap0" } else { "/" }));
+            Ok((folder, command.spawn()?))
+        };
+        let began = Instant::now();
+        let (_folder, mut whole) = start()?;
+        ensure!(whole.wait()?.success(), "{words:?} fails");
+        let whole = began.elapsed();
+        let (mut longest, mut times) = (Duration::ZERO, 0);
+        for place in (1..=PLACES).cycle().take(PLACES as usize * scale.rounds) {
+            let (folder, mut child) = start()?;
+            std::thread::sleep(whole * place / (PLACES + 1));
+            if child.try_wait()?.is_some() {
+                continue;
+            }
+            let asked = Instant::now();
+            let id = rustix::process::Pid::from_child(&child);
+            rustix::process::kill_process(id, rustix::process::Signal::INT)?;
+            child.wait()?;
+            longest = longest.max(asked.elapsed());
+            times += 1;
+            let left = std::fs::read_dir(folder.path())?.count();
+            ensure!(left == 0, "{words:?} left {left} files behind");
+        }
+        let milliseconds = longest.as_secs_f64() * 1e3;
+        let words = words.get(1..).unwrap_or_default().join(" ");
+        let met = if milliseconds <= 100.0 { "yes" } else { "no" };
+        println!("| {words} | {times} | {milliseconds:.1} | 100 | {met} |");
+    }
+    Ok(())
+}
