@@ -6,6 +6,9 @@
 //! and the end of `syncfs`. Dropping is timed on the kernel until `btrfs subvolume sync` returns, which looks every
 //! second.
 //!
+//! Steps alternate between the sides where the disk has room for both images; else a side does all of its steps, and its
+//! image goes before the other's is made.
+//!
 //! A snapshot is timed by itself, on a volume that has just been mounted or opened, until it is durable: the kernel's call
 //! commits, so ours is followed by a commit; a second row is our call alone. From the kernel's time that of a `btrfs`
 //! process that does nothing is taken off.
@@ -104,7 +107,81 @@ fn pairs_of(job: String, goal: f64) -> Pairs {
     }
 }
 
+/// What a chain's pairs are gathered in.
+struct Rows {
+    table: Vec<Pairs>,
+    /// Our call for a snapshot, without the commit after it.
+    alone: Pairs,
+    checked: Pairs,
+}
+
+/// One side of a chain under way.
+struct Side<'a> {
+    chain: &'a Chain,
+    scale: Scale,
+    is_ours: bool,
+    image: Option<PathBuf>,
+}
+
+impl Side<'_> {
+    /// Does the step with the number `at`, on an image that is made before the first one.
+    fn step(&mut self, step: Step, checks: bool, rows: &mut Rows, at: usize) -> Result<()> {
+        if self.image.is_none() {
+            let side = if self.is_ours { "ours" } else { "kernel" };
+            let name = format!("{}-{side}", self.chain.name);
+            self.image = Some(new_image(&name, self.chain.gib)?);
+        }
+        let image = self.image.as_deref().context("the image was made")?;
+        let pairs = rows.table.get_mut(at).context("a row for each step")?;
+        if self.is_ours {
+            let (run, call) = timed_ours(self.scale, step, image)?;
+            pairs.ours.push(run);
+            if step == Step::Snapshot {
+                rows.alone.ours.push(Run { seconds: call, ..run });
+                if checks {
+                    compare_checks(image, &mut rows.checked)?;
+                }
+            }
+        } else {
+            pairs.theirs.push(steps::kernel_step(self.scale, step, image)?);
+        }
+        Ok(())
+    }
+
+    /// Ends the side. What we wrote must be what btrfs-progs finds clean.
+    fn end(&mut self) -> Result<()> {
+        let Some(image) = self.image.take() else {
+            return Ok(());
+        };
+        if self.is_ours {
+            measure::run(Command::new(newest("btrfs")).arg("check").arg(&image))?;
+        }
+        Ok(std::fs::remove_file(image)?)
+    }
+}
+
+/// Images of a run that failed do not stay.
+impl Drop for Side<'_> {
+    fn drop(&mut self) {
+        if let Some(image) = self.image.take() {
+            let _is_gone = std::fs::remove_file(image);
+        }
+    }
+}
+
+/// Whether the disk has room for two images of so many bytes.
+fn has_room(image_bytes: u64) -> Result<bool> {
+    let disk = rustix::fs::statvfs(&folder()?)?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize) > image_bytes.saturating_mul(2))
+}
+
 impl Chain {
+    /// How much of its image a chain fills at most: all content, half as much again for what is overwritten, and tree
+    /// blocks.
+    fn bytes_used(&self, scale: Scale) -> u64 {
+        (self.gib << 30).min((scale.large_bytes / 2).saturating_mul(3) + (2 << 30))
+    }
+
     fn knows(&self, word: &str) -> bool {
         word == self.name || self.steps.iter().any(|(step, _)| step.name() == word) || self.has_check(word)
     }
@@ -125,35 +202,44 @@ impl Chain {
             .rposition(|(step, _)| is_wanted(step.name()) || (checks && *step == Step::Snapshot));
         let Some(last) = last else { return Ok(()) };
         let steps = &self.steps[..=last];
-        let mut table: Vec<Pairs> = steps
-            .iter()
-            .map(|(step, goal)| pairs_of(step.name().to_owned(), *goal))
-            .collect();
-        let mut alone = pairs_of("snapshot, our call alone".to_owned(), 1.0);
-        let mut checked = pairs_of(format!("check after {}", self.name), CHECK_GOAL);
+        let mut rows = Rows {
+            table: steps
+                .iter()
+                .map(|(step, goal)| pairs_of(step.name().to_owned(), *goal))
+                .collect(),
+            alone: pairs_of("snapshot, our call alone".to_owned(), 1.0),
+            checked: pairs_of(format!("check after {}", self.name), CHECK_GOAL),
+        };
         for _ in 0..scale.rounds {
-            let ours = new_image(&format!("{}-ours", self.name), self.gib)?;
-            let theirs = new_image(&format!("{}-kernel", self.name), self.gib)?;
-            for ((step, _), pairs) in steps.iter().zip(&mut table) {
-                let (run_of_ours, call) = timed_ours(scale, *step, &ours)?;
-                pairs.ours.push(run_of_ours);
-                pairs.theirs.push(steps::kernel_step(scale, *step, &theirs)?);
-                if *step == Step::Snapshot {
-                    alone.ours.push(Run {
-                        seconds: call,
-                        ..run_of_ours
-                    });
-                    alone.theirs.extend(pairs.theirs.last());
-                    if checks {
-                        compare_checks(&ours, &mut checked)?;
+            let mut sides = [true, false].map(|is_ours| Side {
+                chain: self,
+                scale,
+                is_ours,
+                image: None,
+            });
+            if has_room(self.bytes_used(scale))? {
+                for (at, (step, _)) in steps.iter().enumerate() {
+                    for side in &mut sides {
+                        side.step(*step, checks, &mut rows, at)?;
                     }
                 }
+                sides.iter_mut().try_for_each(Side::end)?;
+            } else {
+                for side in &mut sides {
+                    for (at, (step, _)) in steps.iter().enumerate() {
+                        side.step(*step, checks, &mut rows, at)?;
+                    }
+                    side.end()?;
+                }
             }
-            // What we wrote must be what btrfs-progs finds clean.
-            measure::run(Command::new(newest("btrfs")).arg("check").arg(&ours))?;
-            std::fs::remove_file(&ours)?;
-            std::fs::remove_file(&theirs)?;
         }
+        let Rows {
+            table,
+            mut alone,
+            checked,
+        } = rows;
+        let snapshot = table.iter().find(|pairs| pairs.job == Step::Snapshot.name());
+        alone.theirs = snapshot.map(|pairs| pairs.theirs.clone()).unwrap_or_default();
         for pairs in table.iter().filter(|pairs| is_wanted(&pairs.job)) {
             println!("{}", pairs.row());
             if pairs.job == Step::Snapshot.name() {

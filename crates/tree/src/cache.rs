@@ -3,7 +3,7 @@
 //! One budget is split in two: three quarters hold checked blocks (`NodeCache`), one quarter bounds what all
 //! cursors together have read ahead and not yet looked at (`ReadAheadPool`). A sweep that holds back blocks on a
 //! spinning disk may borrow two thirds of the cache's part for as long as it does (`Loan`), and a writer takes out of it
-//! what it holds until it is committed (`NodeCache::hold_outside`). What is not counted is what callers hold on to: a block
+//! what it may hold until it is committed (`NodeCache::hold_outside`). What is not counted is what callers hold on to: a block
 //! that was evicted stays in memory while a cursor or an item refers to it.
 //!
 //! The key is address *and* generation: an address is used again after its block was freed, and the generation
@@ -228,7 +228,7 @@ impl NodeCache {
     }
 
     /// Whether the cache holds so little that a block goes in that nobody has asked for: within an eighth of the budget.
-    /// What is taken in beyond that would have to go again as soon as a writer holds more.
+    /// The rest is for those that somebody did ask for.
     pub(crate) fn has_room_for(&self, block_bytes: usize) -> bool {
         let filled = self.blocks.weight().saturating_add(weight_bytes(block_bytes));
         filled <= self.blocks.capacity().min(self.uninvited_bytes)
@@ -239,7 +239,7 @@ impl NodeCache {
         self.blocks.remove(&BlockId::of(pointer));
     }
 
-    /// Says how many bytes a writer holds outside of the cache, which has that much less from now on.
+    /// Says how many bytes a writer may hold outside of the cache, which has that much less from now on.
     pub(crate) fn hold_outside(&self, bytes: u64) {
         let mut shares = self.shares.lock();
         shares.held_bytes = bytes;

@@ -122,7 +122,7 @@ impl Forest {
         }
     }
 
-    /// Says how many bytes a writer holds until they are committed: dirty blocks, file content, what it notes about both.
+    /// Says how many bytes a writer may hold until they are committed: dirty blocks, file content, what it notes about both.
     /// The cache has that much less of its budget, down to a twelfth.
     pub fn hold_outside(&self, bytes: ByteCount) {
         self.cache.hold_outside(bytes.get());

@@ -76,7 +76,6 @@ impl WritableFilesystem {
                 Ok(prepared) => {
                     let frozen_bytes = prepared.as_ref().map_or(0, Prepared::bytes);
                     self.shared.holdings.freeze(frozen_bytes);
-                    self.tell_cache();
                     let answer = then(handle, prepared.as_ref());
                     (prepared, answer, durable)
                 }
@@ -96,7 +95,6 @@ impl WritableFilesystem {
         }
         self.shared.finish_commit(prepared);
         self.shared.holdings.thaw();
-        self.tell_cache();
         Ok((generation, answer))
     }
 

@@ -80,7 +80,7 @@ pub struct WriteOptions {
     /// Where times and uuids come from.
     pub environment: Arc<dyn Environment>,
     /// How much may wait in memory until it is committed: changed tree blocks, file content, what is noted about both. It
-    /// comes out of the cache's budget. `None`: eleven sixteenths of that; at least 8 MiB.
+    /// comes out of the cache's budget. `None`: seven sixteenths of that; at least 8 MiB.
     pub memory: Option<ByteCount>,
     /// How file content is written.
     pub data: DataOptions,
@@ -109,6 +109,7 @@ impl WritableFilesystem {
             filesystem.forest().cache_statistics().budget_bytes,
             options.memory,
         );
+        filesystem.forest().hold_outside(holdings.limit());
         let data = DataTable::new(options.data, holdings.content_limit());
         let mut writable = Self {
             shared: Arc::new(Writer {

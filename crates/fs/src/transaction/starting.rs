@@ -159,7 +159,6 @@ impl WritableFilesystem {
     fn is_crowded(&self, handle: &Handle<'_>) -> bool {
         let holdings = &self.shared.holdings;
         holdings.set_dirty(handle.dirty_bytes());
-        self.tell_cache();
         match holdings.pressure(self.data().pending_bytes()) {
             Pressure::None => false,
             Pressure::Begin => {
@@ -188,13 +187,6 @@ impl WritableFilesystem {
             return Ok(false);
         }
         Ok(!self.start_unchecked().find_room(Need::items(OTHER_ITEMS))?)
-    }
-
-    /// Lets the cache know what is held outside of it.
-    pub(super) fn tell_cache(&self) {
-        self.shared
-            .holdings
-            .tell(self.forest(), self.data().pending_bytes());
     }
 
     /// Takes the edit lock without asking for room: for edits inside a commit, and for looking.
