@@ -1,16 +1,23 @@
 //! Large blocks of memory between two uses.
 //!
-//! Each block is an allocation of its own, and an idle one is given out again to who wants exactly its size: sizes
+//! Sizes are rounded up to steps of [`STEP_BYTES`], and an idle block is given out again to who wants its size: sizes
 //! repeat (a stripe, a request). The pool never holds more than [`POOL_BYTES`], and no block larger than
 //! [`POOLED_BLOCK_BYTES`].
+//!
+//! Each block is pages of the system's own, which go back to it at once when the pool has no room. A global allocator
+//! would keep them, in as many arenas as there are threads that write: with requests of many sizes, hundreds of MiB.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, handle_alloc_error};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
 use parking_lot::Mutex;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::{ALIGNMENT_BYTES, Block, Home};
+use super::{Block, Home};
+
+/// Blocks are whole multiples of this. What is not written to takes up no memory.
+const STEP_BYTES: usize = 128 << 10;
 
 /// The pool's budget: idle memory beyond it goes back to the system.
 const POOL_BYTES: usize = 16 << 20;
@@ -30,8 +37,10 @@ static IDLE: Mutex<Idle> = Mutex::new(Idle {
     bytes: 0,
 });
 
-/// A block of `capacity` bytes, not zero.
+/// A block of at least `capacity` bytes, not zero.
 pub(super) fn take(capacity: usize) -> Block {
+    // What cannot be rounded up cannot be had either.
+    let capacity = capacity.checked_next_multiple_of(STEP_BYTES).unwrap_or(capacity);
     let idle = IDLE.lock().take(capacity);
     idle.unwrap_or_else(|| Allocation::new(capacity)).into_block()
 }
@@ -84,8 +93,8 @@ impl Idle {
     }
 }
 
-/// Memory from the global allocator. Invariant: `start` was allocated with `layout(capacity)`, is owned by this value
-/// alone, and all `capacity` bytes are initialised.
+/// Pages of this process. Invariant: `start` was mapped with `capacity` bytes, is owned by this value alone, and all
+/// bytes are initialised: the system's pages are zero.
 struct Allocation {
     start: NonNull<u8>,
     capacity: usize,
@@ -95,21 +104,15 @@ struct Allocation {
 unsafe impl Send for Allocation {}
 
 impl Allocation {
-    fn layout(capacity: usize) -> Option<Layout> {
-        Layout::from_size_align(capacity, ALIGNMENT_BYTES).ok()
-    }
-
     /// Zeroed memory; `capacity` is not zero.
     fn new(capacity: usize) -> Self {
-        let Some(layout) = Self::layout(capacity).filter(|layout| layout.size() > 0) else {
-            // More than `isize::MAX` bytes: what `Vec` treats as running out of memory.
-            handle_alloc_error(Layout::new::<u8>())
-        };
-        // SAFETY: the layout's size was just seen not to be zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        match NonNull::new(start) {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: no address is asked for, so nothing that is mapped is replaced.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), capacity, protection, MapFlags::PRIVATE) };
+        match start.ok().and_then(|start| NonNull::new(start.cast())) {
             Some(start) => Self { start, capacity },
-            None => handle_alloc_error(layout),
+            // As `Vec` does when memory runs out.
+            None => handle_alloc_error(Layout::from_size_align(capacity, 1).unwrap_or(Layout::new::<u8>())),
         }
     }
 
@@ -133,10 +136,9 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if let Some(layout) = Self::layout(self.capacity) {
-            // SAFETY: `start` was allocated in `new` with this very layout and is freed only here.
-            unsafe { dealloc(self.start.as_ptr(), layout) }
-        }
+        // SAFETY: mapped in `new` with this length, unmapped only here. It cannot fail for a mapping that exists, and there is
+        // nothing to be done if it does.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.capacity) };
     }
 }
 
