@@ -82,34 +82,46 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     run::run(&mut command)
 }
 
+/// Operations beside the model in one run, over ten volumes: as many as leave each small enough to be compared often.
+const OPERATIONS_A_RUN: u64 = 200_000;
+
+/// Cuts in one run, over the volumes of the crash tests.
+const CUTS_A_RUN: u64 = 8000;
+
 /// The tests of the writer, deeper: runs of a fixed size with seeds that count up, so that every run has commits to look
 /// at, and its memory is bounded.
 fn run_writer(options: &Options) -> Result<()> {
     if let Some(operations) = options.operations {
-        let mut command = cargo()?;
-        command
-            .args(["test", "--release", "-p", "buttress-proof", "--test", "writing"])
-            .env("BUTTRESS_WRITING_SEED", options.seed.to_string())
-            .env("BUTTRESS_WRITING_OPERATIONS", operations.to_string());
-        if let Some(folder) = tools::newer_progs()? {
-            command.env("BUTTRESS_PROGS", folder);
+        for seed in (options.seed..).take(runs(operations, OPERATIONS_A_RUN)) {
+            let operations = operations.min(OPERATIONS_A_RUN);
+            println!("beside the model: seed {seed}, {operations} operations");
+            let mut command = cargo()?;
+            command
+                .args(["test", "--release", "-p", "buttress-proof", "--test", "writing"])
+                .args(["--", "model::", "rounds::", "full::", "faults::"])
+                .env("BUTTRESS_WRITING_SEED", seed.to_string())
+                .env("BUTTRESS_WRITING_OPERATIONS", operations.to_string());
+            if let Some(folder) = tools::newer_progs()? {
+                command.env("BUTTRESS_PROGS", folder);
+            }
+            run::run(&mut command)?;
         }
-        run::run(&mut command)?;
     }
     let Some(cuts) = options.cuts else {
         return Ok(());
     };
-    // Four volumes a run, so many cuts each.
-    const CUTS_A_VOLUME: u64 = 1000;
-    let runs = cuts.div_ceil(4 * CUTS_A_VOLUME);
-    for seed in (options.seed..).take(usize::try_from(runs).unwrap_or(usize::MAX)) {
-        println!("crashes: seed {seed}, {} cuts", 4 * CUTS_A_VOLUME);
+    for seed in (options.seed..).take(runs(cuts, CUTS_A_RUN)) {
+        println!("crashes: seed {seed}, {CUTS_A_RUN} cuts");
         run::run(
             cargo()?
                 .args(["test", "--release", "-p", "buttress-proof", "--test", "crash"])
                 .env("BUTTRESS_CRASH_SEED", seed.to_string())
-                .env("BUTTRESS_CRASH_CUTS", CUTS_A_VOLUME.to_string()),
+                .env("BUTTRESS_CRASH_CUTS", (CUTS_A_RUN / 8).to_string()),
         )?;
     }
     Ok(())
+}
+
+fn runs(wanted: u64, each: u64) -> usize {
+    usize::try_from(wanted.div_ceil(each)).unwrap_or(usize::MAX)
 }

@@ -2,6 +2,8 @@
 //!
 //! - [`volume`], [`state`], [`workload`]: volumes in memory, what a volume holds as one text, random operations: for
 //!   crashes;
+//! - [`recorded`]: runs in the crash laboratory, and what each generation of them held;
+//! - [`fill`]: volumes that are filled until there is no room, by data, metadata or snapshots;
 //! - [`model`]: what a volume must hold: subvolumes, inodes, names, attributes, content;
 //! - [`operation`]: one change, drawn from a seed so that it mostly makes sense, and carried out on both sides;
 //! - [`renames`]: what renames may do;
@@ -13,8 +15,10 @@
 //! the seed.
 
 pub mod content;
+pub mod fill;
 pub mod model;
 pub mod operation;
+pub mod recorded;
 pub mod renames;
 pub mod state;
 pub mod volume;

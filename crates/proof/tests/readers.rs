@@ -3,34 +3,13 @@
 use anyhow::Result;
 use buttress::format::ErrorKind;
 use buttress::format::block_group::Profile;
-use buttress::fs::Error;
 use buttress::fs::mkfs::Options;
 use buttress::fs::operations::{NewInode, SetXattr};
-use buttress::{Location, SubvolumeId};
+use buttress::{ByteCount, FileOffset};
+use buttress_proof::writing::fill::{FILE_BYTES, Filling, TOP, filler_bytes};
 use buttress_proof::writing::state::describe;
 use buttress_proof::writing::volume::{empty, open_checked, open_for_writing};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
-
-/// Fills a volume with files that have large attributes, until there is no room.
-fn fill(filesystem: &buttress::fs::WritableFilesystem, prefix: &str) -> Result<u64, Error> {
-    let file = NewInode::of_root(0o600);
-    for number in 0..u64::MAX {
-        let name = format!("{prefix}-{number}");
-        let made = filesystem
-            .create(TOP, name.as_bytes(), &file)
-            .and_then(|location| {
-                filesystem.set_xattr(location, b"user.filler", &[b'f'; 3000], SetXattr::Create)
-            });
-        match made {
-            Ok(()) => {}
-            Err(Error::NoSpace { .. }) => return Ok(number),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(u64::MAX)
-}
 
 #[test]
 fn an_old_state_stays_whole_through_a_thousand_commits() {
@@ -38,14 +17,14 @@ fn an_old_state_stays_whole_through_a_thousand_commits() {
         metadata: Some(Profile::Single),
         ..Options::default()
     };
-    let base = empty(72 << 20, &options).unwrap();
+    let base = empty(&[72 << 20], &options).unwrap();
     let filesystem = open_for_writing(&base).unwrap();
-    let files = fill(&filesystem, "old").unwrap();
-    assert!(files > 3000, "only {files} files fit");
+    let files = Filling::Metadata.fill(&filesystem, "old", u64::MAX).unwrap();
+    assert!(files > 1500, "only {files} files fit");
     // Nearly full: an eighth is free.
     for number in 0..files / 8 {
         filesystem
-            .unlink(TOP, format!("old-{number}").as_bytes())
+            .unlink(TOP, &Filling::Metadata.name("old", number))
             .unwrap();
     }
     filesystem.commit().unwrap();
@@ -61,20 +40,21 @@ fn an_old_state_stays_whole_through_a_thousand_commits() {
     // Now everything else goes: its space is not to be had while the reader is there.
     for number in files / 8..files {
         filesystem
-            .unlink(TOP, format!("old-{number}").as_bytes())
+            .unlink(TOP, &Filling::Metadata.name("old", number))
             .unwrap();
     }
     filesystem.commit().unwrap();
-    let with_reader = fill(&filesystem, "new").unwrap();
-    let refused = filesystem
-        .create(TOP, b"one-more", &file)
-        .and_then(|location| filesystem.set_xattr(location, b"user.filler", &[b'f'; 3000], SetXattr::Create));
+    let with_reader = Filling::Metadata.fill(&filesystem, "new", u64::MAX).unwrap();
+    let refused = filesystem.create(TOP, b"one-more", &file).and_then(|location| {
+        let value = vec![b'f'; filler_bytes(&filesystem)];
+        filesystem.set_xattr(location, b"user.filler", &value, SetXattr::Create)
+    });
     let error = refused.expect_err("the volume is full");
     assert_eq!(error.kind(), ErrorKind::Caller);
     assert!(error.to_string().contains("wait for readers"), "{error}");
     assert_eq!(describe(&view).unwrap(), seen);
     drop(view);
-    let without_reader = fill(&filesystem, "newer").unwrap();
+    let without_reader = Filling::Metadata.fill(&filesystem, "newer", u64::MAX).unwrap();
     assert!(
         with_reader + without_reader > files * 8 / 10 && without_reader > files / 2,
         "{files} files at first, {with_reader} beside the reader, {without_reader} after it"
@@ -84,9 +64,50 @@ fn an_old_state_stays_whole_through_a_thousand_commits() {
     open_checked(&base).unwrap();
 }
 
+/// Content that is written back and deleted within one transaction is part of no commit. A view of that transaction reads
+/// it all the same, so its place is given to nobody while the view is held.
+#[test]
+fn what_came_and_went_within_a_transaction_stays_for_a_view_of_it() {
+    let options = Options {
+        metadata: Some(Profile::Single),
+        ..Options::default()
+    };
+    let base = empty(&[128 << 20], &options).unwrap();
+    let filesystem = open_for_writing(&base).unwrap();
+    let file = NewInode::of_root(0o600);
+    let content: Vec<u8> = (0..FILE_BYTES).map(|at| (at % 251) as u8).collect();
+    let short = filesystem.create(TOP, b"short-lived", &file).unwrap();
+    filesystem.write_at(short, FileOffset::MIN, &content).unwrap();
+    filesystem.write_back().unwrap();
+    let view = filesystem.view();
+    filesystem.unlink(TOP, b"short-lived").unwrap();
+    // The commit settles what became of the extent; everything that is free is written over.
+    filesystem.commit().unwrap();
+    let with_view = Filling::Data.fill(&filesystem, "after", u64::MAX).unwrap();
+    filesystem.commit().unwrap();
+    let seen = view.open_file(short).unwrap();
+    assert_eq!(seen.size(), ByteCount::of(content.len()));
+    let mut found = vec![0; content.len()];
+    let count = seen.read_at(FileOffset::MIN, &mut found).unwrap();
+    assert!(
+        count == content.len() && found == content,
+        "its place was used again"
+    );
+    drop((seen, view));
+    // Without the view its place is there for others.
+    let without_view = Filling::Data.fill(&filesystem, "later", u64::MAX).unwrap();
+    assert!(
+        with_view > 100 && without_view >= 1,
+        "{with_view} files beside the view, {without_view} more without it"
+    );
+    filesystem.commit().unwrap();
+    drop(filesystem);
+    open_checked(&base).unwrap();
+}
+
 #[test]
 fn readers_see_whole_states_only() {
-    let base = empty(256 << 20, &Options::default()).unwrap();
+    let base = empty(&[256 << 20], &Options::default()).unwrap();
     let filesystem = open_for_writing(&base).unwrap();
     let (left, right) = (b"left".as_slice(), b"right".as_slice());
     let directory = NewInode::of_root(0o755);

@@ -1,18 +1,17 @@
-//! One change: drawn from a seed, judged by the model, carried out on both sides.
+//! One change: drawn from a seed (`drawing`), judged by the model, carried out on both sides (`following`: on the
+//! model's).
+
+mod drawing;
+mod following;
 
 use super::content::Change;
-use super::model::{Inode, Model, Subvolume, Target, root_directory};
-use super::renames::{can_rename, rename};
+use super::model::{Inode, Model, Target};
+use super::renames::can_rename;
 use anyhow::{Context, Result, ensure};
 use buttress::fs::operations::{AttributeChanges, NewInode, NodeKind, RenameMode, SetXattr};
 use buttress::fs::{DeviceNumber, WritableFilesystem};
 use buttress::{InodeNumber, Location, SubvolumeId, Timestamp};
-use buttress_oracle::content::Random;
-use std::collections::BTreeMap;
 use std::fmt;
-
-/// How many names there are to choose from: few, so that they meet again.
-const NAMES: u64 = 24;
 
 /// More subvolumes than this are not made.
 const SUBVOLUMES_MAX: usize = 12;
@@ -96,123 +95,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Places that changes are drawn from.
-struct Draw<'a> {
-    model: &'a Model,
-    random: &'a mut Random,
-}
-
-impl Draw<'_> {
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.random.below(bound.max(1) as u64)).unwrap_or(0)
-    }
-
-    fn subvolume(&mut self) -> SubvolumeId {
-        let number = self.below(self.model.subvolumes.len());
-        let ids = self.model.subvolumes.keys();
-        ids.copied().nth(number).unwrap_or(SubvolumeId::TOP_LEVEL)
-    }
-
-    /// An inode of any subvolume that is wanted; the root of one where there is none.
-    fn inode(&mut self, wanted: impl Fn(&Inode) -> bool) -> Location {
-        let id = self.subvolume();
-        let found: Vec<u64> = self.model.subvolumes[&id]
-            .inodes
-            .iter()
-            .filter(|(_, inode)| wanted(inode))
-            .map(|(number, _)| *number)
-            .collect();
-        let number = self.below(found.len());
-        let inode = found.get(number).copied().unwrap_or(256);
-        Location::new(id, InodeNumber::new(inode))
-    }
-
-    fn directory(&mut self) -> Location {
-        self.inode(Inode::is_directory)
-    }
-
-    /// A name that may be there or not.
-    fn name(&mut self) -> Vec<u8> {
-        match self.random.below(NAMES) {
-            0 => vec![b'n'; 255],
-            1 => b"with \xff bytes".to_vec(),
-            number => format!("name-{number}").into_bytes(),
-        }
-    }
-
-    /// A name that is there, if any is.
-    fn present(&mut self) -> (Location, Vec<u8>) {
-        let directory = self.inode(|inode| inode.is_directory() && !inode.entries.is_empty());
-        let names: Vec<Vec<u8>> = self
-            .model
-            .inode(directory)
-            .map_or(Vec::new(), |inode| inode.entries.keys().cloned().collect());
-        let number = self.below(names.len());
-        let name = names.get(number).cloned();
-        let name = name.unwrap_or_else(|| self.name());
-        (directory, name)
-    }
-
-    fn xattr_name(&mut self) -> Vec<u8> {
-        format!("user.attribute-{}", self.random.below(6)).into_bytes()
-    }
-
-    fn mode(&mut self) -> u32 {
-        u32::try_from(self.random.below(0o1000)).unwrap_or(0) | 0o400
-    }
-}
-
 impl Operation {
-    /// Draws a change.
-    #[must_use]
-    pub fn draw(model: &Model, random: &mut Random) -> Self {
-        let choice = random.below(160);
-        let mut draw = Draw { model, random };
-        match choice {
-            0..24 => Self::Create(draw.directory(), draw.name(), draw.mode()),
-            24..31 => Self::MakeDirectory(draw.directory(), draw.name(), draw.mode()),
-            31..36 => {
-                let length = draw.below(300) + 1;
-                Self::MakeSymlink(draw.directory(), draw.name(), vec![b't'; length])
-            }
-            36..38 => Self::MakeNode(draw.directory(), draw.name(), draw.below(4) as u8),
-            38..45 => {
-                let inode = draw.inode(|inode| !inode.is_directory());
-                Self::Link(inode, draw.directory(), draw.name())
-            }
-            45..57 => {
-                let (directory, name) = draw.present();
-                Self::Unlink(directory, name)
-            }
-            57..61 => {
-                let (directory, name) = draw.present();
-                Self::RemoveDirectory(directory, name)
-            }
-            61..74 => draw_rename(&mut draw),
-            74..82 => {
-                let length = draw.below(200) * draw.below(10);
-                let value = draw.random.bytes(length, false);
-                Self::SetXattr(draw.inode(|_| true), draw.xattr_name(), value)
-            }
-            82..85 => Self::RemoveXattr(draw.inode(|inode| !inode.xattrs.is_empty()), draw.xattr_name()),
-            85..88 => Self::SetMode(draw.inode(|inode| inode.target.is_empty()), draw.mode()),
-            88..90 => Self::SetOwner(draw.inode(|_| true), draw.below(3) as u32, draw.below(3) as u32),
-            90..92 => Self::SetModified(draw.inode(|_| true), 5_000_000 + draw.below(1000) as i64),
-            92..94 => Self::CreateSubvolume(draw.directory(), draw.name()),
-            94..97 => {
-                let read_only = draw.random.below(2) == 0;
-                Self::Snapshot(draw.subvolume(), draw.directory(), draw.name(), read_only)
-            }
-            97..99 => Self::DeleteSubvolume(draw.subvolume()),
-            99 => Self::DropDeleted,
-            _ => {
-                let file = draw.inode(Inode::is_file);
-                let source = draw.inode(Inode::is_file);
-                Self::Content(file, Change::draw(model, random, file, source))
-            }
-        }
-    }
-
     /// Carries the change out on the model, which must be able to, and on the volume; or on neither.
     pub fn apply(&self, model: &mut Model, filesystem: &WritableFilesystem, now: i64) -> Result<()> {
         let possible = self.is_possible(model);
@@ -235,32 +118,6 @@ impl Operation {
             (false, Ok(_)) => anyhow::bail!("{self} should be refused"),
         }
     }
-}
-
-fn draw_rename(draw: &mut Draw<'_>) -> Operation {
-    let (from, name) = draw.present();
-    let to = match draw.random.below(3) {
-        0 => from,
-        1 => draw.directory(),
-        // Somewhere in the same subvolume.
-        _ => {
-            let directories: Vec<u64> = draw.model.subvolumes[&from.subvolume]
-                .inodes
-                .iter()
-                .filter(|(_, inode)| inode.is_directory())
-                .map(|(number, _)| *number)
-                .collect();
-            let number = draw.below(directories.len());
-            Location::new(from.subvolume, InodeNumber::new(directories[number]))
-        }
-    };
-    let mode = match draw.random.below(4) {
-        0 => Mode::NoReplace,
-        1 => Mode::Exchange,
-        _ => Mode::Replace,
-    };
-    let new_name = draw.name();
-    Operation::Rename(from, name, to, new_name, mode)
 }
 
 /// What the volume answered.
@@ -412,127 +269,6 @@ impl Operation {
             Self::DeleteSubvolume(id) => filesystem.delete_subvolume(*id),
             Self::Content(inode, change) => change.write(filesystem, *inode),
             _ => filesystem.drop_deleted_subvolumes(&buttress::Progress::new()),
-        }
-    }
-
-    /// Makes the change on the model.
-    fn follow(&self, model: &mut Model, made: Made, now: i64) {
-        match (self, made) {
-            (_, Made::Inode(location)) => self.follow_new(model, location, now),
-            (Self::CreateSubvolume(directory, name), Made::Subvolume(id)) => {
-                let subvolume = Subvolume {
-                    inodes: BTreeMap::from([(256, root_directory(now))]),
-                    read_only: false,
-                    place: Some((*directory, name.clone())),
-                };
-                model.subvolumes.insert(id, subvolume);
-                model.link(*directory, name, Target::Subvolume(id), now);
-            }
-            (Self::Snapshot(source, directory, name, read_only), Made::Subvolume(id)) => {
-                model.snapshot(*source, id, (*directory, name.clone()), *read_only);
-                model.link(*directory, name, Target::Subvolume(id), now);
-            }
-            _ => self.follow_in_place(model, now),
-        }
-    }
-
-    fn follow_new(&self, model: &mut Model, location: Location, now: i64) {
-        let inode = Inode {
-            modified: now,
-            links: 1,
-            ..Inode::default()
-        };
-        let (directory, name, inode) = match self {
-            Self::Create(directory, name, mode) => {
-                let mode = 0o100_000 | mode & 0o777;
-                (directory, name, Inode { mode, ..inode })
-            }
-            Self::MakeDirectory(directory, name, mode) => {
-                let mode = super::model::DIRECTORY | mode & 0o777;
-                (directory, name, Inode { mode, ..inode })
-            }
-            Self::MakeSymlink(directory, name, target) => {
-                let target = target.clone();
-                let mode = 0o120_777;
-                (
-                    directory,
-                    name,
-                    Inode {
-                        mode,
-                        target,
-                        ..inode
-                    },
-                )
-            }
-            Self::MakeNode(directory, name, kind) => {
-                let (bits, device) = match kind {
-                    0 => (0o010_000, (0, 0)),
-                    1 => (0o140_000, (0, 0)),
-                    2 => (0o020_000, (1, 3)),
-                    _ => (0o060_000, (7, 300)),
-                };
-                let mode = bits | 0o600;
-                (
-                    directory,
-                    name,
-                    Inode {
-                        mode,
-                        device,
-                        ..inode
-                    },
-                )
-            }
-            _ => return,
-        };
-        if let Some(subvolume) = model.subvolumes.get_mut(&location.subvolume) {
-            subvolume.inodes.insert(location.inode.get(), inode);
-        }
-        model.link(*directory, name, Target::Inode(location.inode.get()), now);
-    }
-
-    fn follow_in_place(&self, model: &mut Model, now: i64) {
-        match self {
-            Self::Link(inode, directory, name) => {
-                model.link(*directory, name, Target::Inode(inode.inode.get()), now);
-                if let Some(inode) = model.inode_mut(*inode) {
-                    inode.links += 1;
-                }
-            }
-            Self::Unlink(directory, name) | Self::RemoveDirectory(directory, name) => {
-                model.unlink(*directory, name, now);
-            }
-            Self::Rename(from, old, to, new, mode) => rename(model, (*from, old), (*to, new), *mode, now),
-            Self::SetXattr(inode, name, value) => {
-                model
-                    .inode_mut(*inode)
-                    .map(|inode| inode.xattrs.insert(name.clone(), value.clone()));
-            }
-            Self::RemoveXattr(inode, name) => {
-                model.inode_mut(*inode).map(|inode| inode.xattrs.remove(name));
-            }
-            Self::SetMode(inode, mode) => {
-                if let Some(inode) = model.inode_mut(*inode) {
-                    inode.mode = inode.mode & !0o7777 | mode & 0o777;
-                }
-            }
-            Self::SetOwner(inode, uid, gid) => {
-                if let Some(inode) = model.inode_mut(*inode) {
-                    (inode.uid, inode.gid) = (*uid, *gid);
-                }
-            }
-            Self::SetModified(inode, seconds) => {
-                if let Some(inode) = model.inode_mut(*inode) {
-                    inode.modified = *seconds;
-                }
-            }
-            Self::Content(inode, change) => change.follow(model, *inode, now),
-            Self::DeleteSubvolume(id) => {
-                let place = model.subvolumes.remove(id).and_then(|subvolume| subvolume.place);
-                if let Some((directory, name)) = place {
-                    model.unlink(directory, &name, now);
-                }
-            }
-            _ => {}
         }
     }
 }

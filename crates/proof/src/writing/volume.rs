@@ -30,55 +30,101 @@ impl Environment for Ticking {
     }
 }
 
-/// Bytes in memory with an empty volume on them.
+/// The devices of a volume.
+pub type Backends = Vec<Arc<dyn Backend>>;
+
+/// Devices in memory of these sizes with an empty volume on them.
 ///
 /// # Errors
 /// Options that do not fit.
-pub fn empty(bytes: usize, options: &mkfs::Options) -> Result<Arc<dyn Backend>> {
-    let backend: Arc<dyn Backend> = Arc::new(MemoryBackend::new("memory", vec![0; bytes]));
-    let device = Device::with_backend(Arc::clone(&backend), Engine::Inline);
+pub fn empty(device_bytes: &[usize], options: &mkfs::Options) -> Result<Backends> {
+    let backends: Backends = (0_u32..)
+        .zip(device_bytes)
+        .map(|(number, bytes)| {
+            Arc::new(MemoryBackend::new(format!("memory-{number}"), vec![0; *bytes])) as Arc<dyn Backend>
+        })
+        .collect();
     let identity = Identity {
         fsid: Uuid::from_u128(1),
         chunk_tree: Uuid::from_u128(2),
         top_level: Uuid::from_u128(3),
-        devices: vec![Uuid::from_u128(4)],
+        devices: (4_u128..).take(backends.len()).map(Uuid::from_u128).collect(),
         time: Timestamp {
             seconds: 1,
             nanoseconds: 0,
         },
     };
-    mkfs::make(&[device], options, &identity)?;
-    Ok(backend)
+    mkfs::make(&devices(&backends), options, &identity)?;
+    Ok(backends)
+}
+
+/// The devices, read and written by the threads that ask.
+#[must_use]
+pub fn devices(backends: &[Arc<dyn Backend>]) -> Vec<Device> {
+    backends
+        .iter()
+        .map(|backend| Device::with_backend(Arc::clone(backend), Engine::Inline))
+        .collect()
 }
 
 /// Opens a volume for reading, and checks it.
 ///
 /// # Errors
 /// What the check found, all of it.
-pub fn open_checked(backend: &Arc<dyn Backend>) -> Result<Filesystem> {
-    let (filesystem, report) = open_and_check(backend)?;
+pub fn open_checked(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
+    let (filesystem, report) = open_and_check(backends)?;
     ensure!(report.is_clean(), "{report:#?}");
     Ok(filesystem)
 }
 
-/// As [`open_checked`], after a crash: of several superblocks one may be torn, which the next commit mends.
+/// As [`open_checked`], after a crash: of each device's superblocks one may be torn, which the next commit mends.
 ///
 /// # Errors
 /// What else the check found.
-pub fn open_after_crash(backend: &Arc<dyn Backend>) -> Result<Filesystem> {
-    let (filesystem, report) = open_and_check(backend)?;
+pub fn open_after_crash(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
+    let (filesystem, report) = open_and_check(backends)?;
+    let is_torn = |finding: &Finding| matches!(finding, Finding::SuperblockDamaged { .. });
     let torn = report
         .findings
         .iter()
-        .filter(|found| matches!(found.finding, Finding::SuperblockDamaged { .. }))
+        .filter(|found| is_torn(&found.finding))
         .count();
-    ensure!(torn == report.findings.len() && torn <= 1, "{report:#?}");
+    let others_are_holes = report
+        .findings
+        .iter()
+        .all(|found| is_torn(&found.finding) || is_write_hole(&filesystem, &found.finding));
+    ensure!(others_are_holes && torn <= backends.len(), "{report:#?}");
     Ok(filesystem)
 }
 
-fn open_and_check(backend: &Arc<dyn Backend>) -> Result<(Filesystem, Report)> {
-    let device = Device::with_backend(Arc::clone(backend), Engine::Inline);
-    let filesystem = OpenOptions::new(vec![device]).open()?;
+/// As [`open_checked`], later in the life of a volume that saw a crash: only the write hole may be left of it.
+///
+/// # Errors
+/// What else the check found.
+pub fn open_checked_but_for_holes(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
+    let (filesystem, report) = open_and_check(backends)?;
+    let only_holes = report
+        .findings
+        .iter()
+        .all(|found| is_write_hole(&filesystem, &found.finding));
+    ensure!(only_holes, "{report:#?}");
+    Ok(filesystem)
+}
+
+/// Parity that a crash left unfit for its row. The copy that is read first is good.
+fn is_write_hole(filesystem: &Filesystem, finding: &Finding) -> bool {
+    let Finding::DataCopyDamaged { logical, copy, .. } = finding else {
+        return false;
+    };
+    let map = filesystem.volume().chunk_map();
+    *copy > 1
+        && map
+            .find(*logical)
+            .is_some_and(|chunk| chunk.layout().has_parity())
+}
+
+fn open_and_check(backends: &[Arc<dyn Backend>]) -> Result<(Filesystem, Report)> {
+    let filesystem = OpenOptions::new(devices(backends)).open()?;
     let options = check::Options {
         data_checksums: true,
         ..check::Options::default()
@@ -91,9 +137,8 @@ fn open_and_check(backend: &Arc<dyn Backend>) -> Result<(Filesystem, Report)> {
 ///
 /// # Errors
 /// That it cannot be opened, or is not written.
-pub fn open_for_writing(backend: &Arc<dyn Backend>) -> Result<WritableFilesystem> {
-    let device = Device::with_backend(Arc::clone(backend), Engine::Inline);
-    let filesystem = OpenOptions::new(vec![device]).open()?;
+pub fn open_for_writing(backends: &[Arc<dyn Backend>]) -> Result<WritableFilesystem> {
+    let filesystem = OpenOptions::new(devices(backends)).open()?;
     let options = WriteOptions {
         environment: Arc::new(Ticking::default()),
         ..WriteOptions::default()

@@ -2,39 +2,14 @@
 //!
 //! A workload knows the directories and subvolumes that it made and tries names out of a small set, so that names are
 //! met again: what cannot be done (no such name, exists already, not empty) is an answer like another. Anything but the
-//! caller's own errors is a failure.
+//! caller's own errors is a failure. Some inodes are held open for a while, also after their last name went.
 
 use anyhow::{Context, Result};
 use buttress::format::{ByteCount, ErrorKind, FileOffset};
-use buttress::fs::operations::{AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr};
-use buttress::fs::{AllocateMode, Error, WritableFilesystem};
-use buttress::{Location, Progress, SubvolumeId};
-
-/// A small generator of random numbers (splitmix64).
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// Starts from a seed.
-    #[must_use]
-    pub const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// Any number.
-    pub fn next_number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `limit`, which is not zero.
-    pub fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next_number() % limit as u64).unwrap_or(0)
-    }
-}
+use buttress::fs::operations::{AttributeChanges, NewInode, OpenInode, ReceivedUuid, RenameMode, SetXattr};
+use buttress::fs::{AllocateMode, Error, FileAttributes, WritableFilesystem};
+use buttress::{FileKind, Location, Progress, SubvolumeId};
+use buttress_oracle::content::Random;
 
 /// Random operations on one volume.
 #[derive(Debug)]
@@ -42,8 +17,17 @@ pub struct Workload {
     random: Random,
     directories: Vec<Location>,
     subvolumes: Vec<SubvolumeId>,
-    names: usize,
+    names: u64,
+    /// Entries that were there when the workload began.
+    present: Vec<(Location, Vec<u8>)>,
+    held: Vec<OpenInode>,
 }
+
+/// Directories of a volume that a workload gets to know at first.
+const KNOWN_MAX: usize = 200;
+
+/// Inodes that are held open at once.
+const HELD_MAX: usize = 8;
 
 impl Workload {
     /// A workload on a volume of which it knows the top level only.
@@ -54,7 +38,39 @@ impl Workload {
             directories: vec![Location::root_of(SubvolumeId::TOP_LEVEL)],
             subvolumes: vec![SubvolumeId::TOP_LEVEL],
             names: 40,
+            present: Vec::new(),
+            held: Vec::new(),
         }
+    }
+
+    /// A workload on a volume that holds something: it knows its subvolumes, and directories of each. Names that are there
+    /// are tried as well as its own.
+    ///
+    /// # Errors
+    /// That the volume cannot be read.
+    pub fn on(filesystem: &WritableFilesystem, seed: u64) -> Result<Self> {
+        let mut workload = Self::new(seed);
+        let view = filesystem.view();
+        for subvolume in view.subvolumes()? {
+            if subvolume.is_deleted() || subvolume.id == SubvolumeId::TOP_LEVEL {
+                continue;
+            }
+            workload.know_subvolume(subvolume.id);
+        }
+        let mut next = 0;
+        while let Some(directory) = workload.directories.get(next).copied() {
+            next += 1;
+            for entry in view.read_dir(directory)? {
+                let entry = entry?;
+                let is_known = workload.directories.contains(&entry.target);
+                if workload.directories.len() < KNOWN_MAX && entry.kind == FileKind::Directory && !is_known {
+                    workload.directories.push(entry.target);
+                } else if workload.present.len() < 4 * KNOWN_MAX {
+                    workload.present.push((directory, entry.name));
+                }
+            }
+        }
+        Ok(workload)
     }
 
     fn name(&mut self) -> Vec<u8> {
@@ -65,19 +81,11 @@ impl Workload {
     }
 
     fn directory(&mut self) -> Location {
-        let index = self.random.below(self.directories.len());
-        self.directories
-            .get(index)
-            .copied()
-            .unwrap_or(Location::root_of(SubvolumeId::TOP_LEVEL))
+        some(&mut self.random, &self.directories).unwrap_or(Location::root_of(SubvolumeId::TOP_LEVEL))
     }
 
     fn subvolume(&mut self) -> SubvolumeId {
-        let index = self.random.below(self.subvolumes.len());
-        self.subvolumes
-            .get(index)
-            .copied()
-            .unwrap_or(SubvolumeId::TOP_LEVEL)
+        some(&mut self.random, &self.subvolumes).unwrap_or(SubvolumeId::TOP_LEVEL)
     }
 
     /// Does one operation. What it could not do is an answer; true when it did something.
@@ -93,28 +101,29 @@ impl Workload {
     }
 
     fn attempt(&mut self, filesystem: &WritableFilesystem) -> Result<(), Error> {
-        let (directory, name) = (self.directory(), self.name());
+        let (directory, name) = self.place();
         let file = NewInode::of_root(0o640);
-        match self.random.below(100) {
-            0..=14 => filesystem.create(directory, &name, &file).map(drop),
-            15..=29 => self.change_content(filesystem, directory, &name),
-            30..=39 => {
+        match self.random.below(116) {
+            0..15 => filesystem.create(directory, &name, &file).map(drop),
+            15..30 => self.change_content(filesystem, directory, &name),
+            30..40 => {
                 let made = filesystem.make_directory(directory, &name, &NewInode::of_root(0o750))?;
                 self.directories.push(made);
                 Ok(())
             }
-            40..=54 => filesystem.unlink(directory, &name),
-            55..=58 => filesystem.remove_directory(directory, &name),
-            59..=67 => {
+            40..55 => filesystem.unlink(directory, &name),
+            55..59 => filesystem.remove_directory(directory, &name),
+            59..68 => {
                 let (other, new_name) = (self.directory(), self.name());
-                let mode = match self.random.below(4) {
+                let mode = match self.random.below(5) {
                     0 => RenameMode::Exchange,
                     1 => RenameMode::NoReplace,
+                    2 => RenameMode::Whiteout(file),
                     _ => RenameMode::Replace,
                 };
                 filesystem.rename(directory, &name, other, &new_name, mode)
             }
-            68..=72 => {
+            68..73 => {
                 let found = filesystem.view().lookup(directory, &name)?;
                 let (other, new_name) = (self.directory(), self.name());
                 match found {
@@ -122,53 +131,124 @@ impl Workload {
                     None => Ok(()),
                 }
             }
-            73..=76 => {
+            73..77 => {
                 let target = self.name();
                 filesystem
                     .make_symlink(directory, &name, &file, &target)
                     .map(drop)
             }
-            77..=84 => {
-                let length = self.random.below(300);
-                let value = vec![b'v'; length];
-                filesystem.set_xattr(directory, b"user.random", &value, SetXattr::CreateOrReplace)
+            77..89 => self.change_attributes(filesystem, directory),
+            89..99 => self.change_subvolumes(filesystem, directory, &name),
+            99 => {
+                let label = self.name();
+                filesystem.set_label(&label)
             }
-            85..=88 => {
+            100..108 => self.hold(filesystem, directory, &name),
+            _ => self.let_go(filesystem, directory, &name),
+        }
+    }
+
+    fn change_attributes(&mut self, filesystem: &WritableFilesystem, inode: Location) -> Result<(), Error> {
+        match self.random.below(12) {
+            0..6 => {
+                let length = usize::try_from(self.random.below(300)).unwrap_or(0);
+                let value = vec![b'v'; length];
+                filesystem.set_xattr(inode, b"user.random", &value, SetXattr::CreateOrReplace)
+            }
+            6..9 => {
                 let changes = AttributeChanges {
                     mode: Some(0o700),
                     ..AttributeChanges::default()
                 };
-                filesystem.set_attributes(directory, &changes)
+                filesystem.set_attributes(inode, &changes)
             }
-            89..=90 => {
-                let id = filesystem.create_subvolume(directory, &name)?;
+            9 => filesystem.remove_xattr(inode, b"user.random"),
+            _ => {
+                let flags = [
+                    FileAttributes::empty(),
+                    FileAttributes::COMPRESS,
+                    FileAttributes::NOCOW,
+                    FileAttributes::NODUMP,
+                ];
+                let flags = some(&mut self.random, &flags).unwrap_or(FileAttributes::empty());
+                filesystem.set_flags(inode, flags)
+            }
+        }
+    }
+
+    fn change_subvolumes(
+        &mut self,
+        filesystem: &WritableFilesystem,
+        directory: Location,
+        name: &[u8],
+    ) -> Result<(), Error> {
+        match self.random.below(10) {
+            0..2 => {
+                let id = filesystem.create_subvolume(directory, name)?;
                 self.know_subvolume(id);
                 Ok(())
             }
-            91..=94 => {
-                let read_only = self.random.below(2) == 0;
+            2..6 => {
+                let read_only = self.random.one_in(2);
                 let source = self.subvolume();
-                let id = filesystem.snapshot(source, directory, &name, read_only)?;
+                let id = filesystem.snapshot(source, directory, name, read_only)?;
                 self.know_subvolume(id);
                 Ok(())
             }
-            95..=96 => {
+            6..8 => {
                 let id = self.subvolume();
                 filesystem.delete_subvolume(id)?;
                 self.subvolumes.retain(|other| *other != id);
                 self.directories.retain(|other| other.subvolume != id);
                 Ok(())
             }
-            97 => filesystem.drop_deleted_subvolumes(&Progress::new()),
-            98 => {
+            8 => filesystem.drop_deleted_subvolumes(&Progress::new()),
+            _ => {
                 let id = self.subvolume();
                 filesystem.set_read_only(id, false, ReceivedUuid::Clear)
             }
-            _ => {
-                let label = self.name();
-                filesystem.set_label(&label)
-            }
         }
+    }
+
+    /// Holds an inode open: one that has the name, whose name may then go, or a new one without any.
+    fn hold(
+        &mut self,
+        filesystem: &WritableFilesystem,
+        directory: Location,
+        name: &[u8],
+    ) -> Result<(), Error> {
+        if self.held.len() >= HELD_MAX {
+            self.held.remove(0);
+        }
+        if self.random.one_in(2) {
+            let made = filesystem.make_unnamed(directory, &NewInode::of_root(0o600))?;
+            let written = filesystem.write_at(made.location(), FileOffset::MIN, &[0x55; 9000]);
+            self.held.push(made);
+            return written;
+        }
+        let Some(entry) = filesystem.view().lookup(directory, name)? else {
+            return Ok(());
+        };
+        self.held.push(filesystem.open_inode(entry.target)?);
+        filesystem.unlink(directory, name)
+    }
+
+    /// Lets go of an inode that is held, after giving it a name or not.
+    fn let_go(
+        &mut self,
+        filesystem: &WritableFilesystem,
+        directory: Location,
+        name: &[u8],
+    ) -> Result<(), Error> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let number = usize::try_from(self.random.below(self.held.len() as u64)).unwrap_or(0);
+        let held = self.held.swap_remove(number);
+        if self.random.one_in(2) {
+            return filesystem.link(held.location(), directory, name);
+        }
+        Ok(())
     }
 
     /// Changes the content of a file, if the name is one.
@@ -182,48 +262,70 @@ impl Workload {
             return Ok(());
         };
         let file = entry.target;
-        let sector = |random: &mut Random| FileOffset::new(random.below(16) as u64 * 4096);
+        let sector = |random: &mut Random| FileOffset::new(random.below(16) * 4096);
         let offset = sector(&mut self.random);
-        match self.random.below(10) {
-            0..=4 => {
-                let length = self.random.below(40_000).saturating_add(1);
-                let byte = u8::try_from(self.random.below(256)).unwrap_or(0);
-                // Some content shrinks, some does not.
-                let content: Vec<u8> = if byte % 2 == 0 {
-                    vec![byte; length]
-                } else {
-                    (0..length)
-                        .map(|_| self.random.next_number().to_le_bytes()[0])
-                        .collect()
-                };
+        match self.random.below(12) {
+            0..5 => {
+                let length = usize::try_from(self.random.below(40_000) + 1).unwrap_or(1);
+                let shrinks = self.random.one_in(2);
+                let content = self.random.bytes(length, shrinks);
                 filesystem.write_at(file, offset, &content)
             }
             5 => {
-                let size = self.random.below(80_000) as u64;
+                let size = self.random.below(80_000);
                 filesystem.truncate(file, ByteCount::new(size))
             }
-            6 => {
+            6..9 => {
                 let end = offset.saturating_add(ByteCount::new(16_384));
-                filesystem.allocate(file, offset..end, AllocateMode::PunchHole)
+                let modes = [
+                    AllocateMode::Allocate,
+                    AllocateMode::AllocateKeepSize,
+                    AllocateMode::PunchHole,
+                    AllocateMode::ZeroRange,
+                    AllocateMode::ZeroRangeKeepSize,
+                ];
+                let mode = some(&mut self.random, &modes).unwrap_or(AllocateMode::Allocate);
+                filesystem.allocate(file, offset..end, mode)
             }
-            7 => {
-                let end = offset.saturating_add(ByteCount::new(16_384));
-                filesystem.allocate(file, offset..end, AllocateMode::Allocate)
-            }
-            _ => {
-                let (other, other_name) = (self.directory(), self.name());
+            choice => {
+                let (other, other_name) = self.place();
                 let Some(target) = filesystem.view().lookup(other, &other_name)? else {
                     return Ok(());
                 };
-                let end = offset.saturating_add(ByteCount::new(8192));
-                let place = sector(&mut self.random);
-                filesystem.clone_range(file, offset..end, target.target, place)
+                let range = offset..offset.saturating_add(ByteCount::new(8192));
+                let to = sector(&mut self.random);
+                match choice {
+                    9 => filesystem.copy_range(file, range, target.target, to).map(drop),
+                    10 => filesystem
+                        .dedupe_range(file, range.clone(), target.target, range.start)
+                        .map(drop),
+                    _ => filesystem.clone_range(file, range, target.target, to),
+                }
             }
         }
+    }
+
+    /// A directory and a name in it that may be there or not.
+    fn place(&mut self) -> (Location, Vec<u8>) {
+        if !self.present.is_empty() && self.random.one_in(3) {
+            let number = self.random.below(self.present.len() as u64);
+            if let Some(place) = usize::try_from(number)
+                .ok()
+                .and_then(|number| self.present.get(number))
+            {
+                return place.clone();
+            }
+        }
+        (self.directory(), self.name())
     }
 
     fn know_subvolume(&mut self, id: SubvolumeId) {
         self.subvolumes.push(id);
         self.directories.push(Location::root_of(id));
     }
+}
+
+fn some<T: Copy>(random: &mut Random, all: &[T]) -> Option<T> {
+    let number = random.below(all.len() as u64);
+    all.get(usize::try_from(number).ok()?).copied()
 }

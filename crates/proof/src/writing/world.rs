@@ -3,23 +3,22 @@
 use super::model::{Model, whole};
 use super::operation::{Operation, copies_no_file, has_room};
 use super::renames::names_placeholder;
+use super::volume::devices;
 use crate::library;
 use anyhow::{Context, Result, ensure};
 use buttress::check::{Options, Report, check};
-use buttress::device::{Backend, Engine, MemoryBackend};
+use buttress::device::{Backend, MemoryBackend};
 use buttress::fs::mkfs;
 use buttress::fs::{DataOptions, Environment, WritableFilesystem, WriteOptions};
-use buttress::{Device, Filesystem, Location, OpenOptions, Progress, SubvolumeId, Timestamp};
+use buttress::{Filesystem, Location, OpenOptions, Progress, SubvolumeId, Timestamp};
 use buttress_oracle::content::Random;
-use buttress_oracle::loop_device::{LoopDevice, Mount};
+use buttress_oracle::loop_device::Mount;
 use buttress_oracle::manifest::{Manifest, expect_equal, of_directory_by};
-use buttress_oracle::tools::{newest, run};
-use buttress_oracle::volumes::scratch;
+use buttress_oracle::volumes::{btrfs_check, scratch};
 use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -56,6 +55,8 @@ pub struct Plan {
     pub operations: u64,
     /// There is a commit after this many changes, on average.
     pub commit_every: u64,
+    /// After so many commits `btrfs check` and the kernel look at the volume, too. `None`: never.
+    pub kernel_every: Option<u64>,
     /// How the volume is made.
     pub mkfs: mkfs::Options,
     /// Sizes of the devices.
@@ -72,6 +73,7 @@ impl Plan {
             seed,
             operations,
             commit_every: 40,
+            kernel_every: None,
             mkfs: mkfs::Options::default(),
             devices: vec![512 << 20],
             data: DataOptions::default(),
@@ -103,13 +105,6 @@ impl fmt::Debug for World {
             self.done, self.commits
         )
     }
-}
-
-fn devices(backends: &[Arc<dyn Backend>]) -> Vec<Device> {
-    backends
-        .iter()
-        .map(|backend| Device::with_backend(Arc::clone(backend), Engine::Inline))
-        .collect()
 }
 
 fn open(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
@@ -291,17 +286,7 @@ impl World {
     pub fn compare_kernel(&self) -> Result<()> {
         let folder = scratch()?;
         let images = self.images(folder.path())?;
-        {
-            // On block devices, among which btrfs-progs finds the others of the volume.
-            let devices = images
-                .iter()
-                .map(|image| LoopDevice::attach(image))
-                .collect::<Result<Vec<_>>>()?;
-            let first = devices.first().context("a device")?;
-            run(Command::new(newest("btrfs"))
-                .args(["check", "--check-data-csum"])
-                .arg(first.path()))?;
-        }
+        btrfs_check(&images)?;
         let mount = Mount::new(&images, "ro,noatime")?;
         let shown = of_directory_by(mount.path(), |_, file, entry| {
             let mut content = vec![0; usize::try_from(entry.size)?];
@@ -320,29 +305,48 @@ impl World {
         world.compare().context("the volume as it was made")?;
         for _ in 0..plan.operations {
             world.step()?;
-            match world.random.below(plan.commit_every * 20) {
+            let committed = match world.random.below(plan.commit_every * 20) {
                 0 => {
                     world.commit()?;
                     world = world.reopen()?;
+                    true
                 }
-                1..20 => world.commit()?,
-                20 => world.compare_live()?,
-                _ => {}
+                1..20 => {
+                    world.commit()?;
+                    true
+                }
+                20 => {
+                    world.compare_live()?;
+                    false
+                }
+                _ => false,
+            };
+            let is_due = |every| world.commits.is_multiple_of(every);
+            if committed && plan.kernel_every.is_some_and(is_due) {
+                world.compare_kernel().with_context(|| world.told())?;
             }
         }
         world.commit()?;
+        if plan.kernel_every.is_some() {
+            world.compare_kernel().with_context(|| world.told())?;
+        }
         Ok(world)
     }
 }
 
 /// Checks the volume on these devices, all data included.
 pub fn expect_sound(backends: &[Arc<dyn Backend>]) -> Result<Report> {
+    expect_nothing_found(&open(backends)?)
+}
+
+/// Checks a volume, all data included.
+pub fn expect_nothing_found(filesystem: &Filesystem) -> Result<Report> {
     let options = Options {
         data_checksums: true,
         cache: buttress::ByteCount::new(16 << 20),
         ..Options::default()
     };
-    let report = check(&open(backends)?, &options, &Progress::new())?;
+    let report = check(filesystem, &options, &Progress::new())?;
     let lines: Vec<String> = report
         .findings
         .iter()

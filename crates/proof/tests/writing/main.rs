@@ -1,11 +1,28 @@
-//! Writing: random changes beside a model, on volumes that Buttress makes.
+//! Writing: random changes beside a model, on volumes that Buttress makes and on the kernel's, and full volumes.
 //!
-//! [`model`]: seeds in the ordinary suite, more in `cargo xtask soak`.
+//! - [`model`]: seeds in the ordinary suite, more in `cargo xtask soak`;
+//! - [`rounds`]: the kernel and Buttress change one volume in turn;
+//! - [`full`]: volumes without room;
+//! - [`faults`]: devices that fail half-way.
 
+mod faults;
+mod full;
 mod model;
+mod rounds;
 
 use buttress_proof::harness::run;
 
+/// A number that `cargo xtask soak` gives, or the ordinary suite's.
+fn number(name: &str, or: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(or)
+}
+
 fn main() -> std::process::ExitCode {
-    run(model::cases())
+    let cases = model::cases().into_iter();
+    run(cases
+        .chain(rounds::cases())
+        .chain(full::cases())
+        .chain(faults::cases())
+        .collect())
 }

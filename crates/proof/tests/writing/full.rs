@@ -1,0 +1,152 @@
+//! Volumes filled until there is no room, by data, by metadata, by snapshots, and emptied, again and again: nothing but
+//! `NoSpace` ever fails, deleting always works, and the space comes back.
+
+use anyhow::{Result, ensure};
+use buttress::Progress;
+use buttress::format::Profile;
+use buttress::fs::WritableFilesystem;
+use buttress::fs::mkfs::{Feature, Options};
+use buttress_proof::harness::{Case, Outcome};
+use buttress_proof::writing::fill::{Filling, make_source};
+use buttress_proof::writing::volume::{empty, open_checked, open_for_writing};
+
+/// How often each volume is filled.
+const ROUNDS: u64 = 20;
+
+/// One round in so many is checked.
+const CHECKED_ROUNDS: u64 = 5;
+
+/// Files of the subvolume that is snapshot, a leaf each.
+const SOURCE_FILES: u64 = 20;
+
+struct Volume {
+    name: &'static str,
+    filling: Filling,
+    devices: Vec<usize>,
+    options: Options,
+    rounds: u64,
+}
+
+fn volumes() -> Vec<Volume> {
+    let plain = Options::default;
+    let profiles = |data, metadata| Options {
+        data: Some(data),
+        metadata: Some(metadata),
+        ..plain()
+    };
+    let small = || profiles(Profile::Single, Profile::Single);
+    let mixed = || Options {
+        features: vec![(Feature::MixedBlockGroups, true)],
+        ..plain()
+    };
+    let volume = |name, filling, devices: &[usize], options, rounds| Volume {
+        name,
+        filling,
+        devices: devices.iter().map(|mib| mib << 20).collect(),
+        options,
+        rounds,
+    };
+    vec![
+        volume("data", Filling::Data, &[160], plain(), ROUNDS),
+        volume("metadata", Filling::Metadata, &[72], small(), ROUNDS),
+        volume("snapshots", Filling::Snapshots, &[72], small(), ROUNDS),
+        volume("mixed_data", Filling::Data, &[72], mixed(), 4),
+        volume("mixed_metadata", Filling::Metadata, &[72], mixed(), 2),
+        // Superblock copies lie in rows of these.
+        volume(
+            "parity",
+            Filling::Data,
+            &[128; 3],
+            profiles(Profile::Raid5, Profile::Raid5),
+            2,
+        ),
+        volume(
+            "double_parity",
+            Filling::Data,
+            &[128; 4],
+            profiles(Profile::Raid6, Profile::Raid6),
+            2,
+        ),
+        volume(
+            "two_copies",
+            Filling::Data,
+            &[128; 3],
+            profiles(Profile::Raid10, Profile::Raid1),
+            2,
+        ),
+    ]
+}
+
+impl Volume {
+    /// Takes pieces away and lets their space come back.
+    fn remove(
+        &self,
+        filesystem: &WritableFilesystem,
+        prefix: &str,
+        numbers: impl Iterator<Item = u64>,
+    ) -> Result<()> {
+        for number in numbers {
+            self.filling
+                .remove(filesystem, &self.filling.name(prefix, number))?;
+        }
+        filesystem.drop_deleted_subvolumes(&Progress::new())?;
+        filesystem.commit()?;
+        Ok(())
+    }
+
+    fn run(&self) -> Result<()> {
+        let backends = empty(&self.devices, &self.options)?;
+        let mut filesystem = open_for_writing(&backends)?;
+        if self.filling == Filling::Snapshots {
+            make_source(&filesystem, SOURCE_FILES)?;
+        }
+        let mut least = 0;
+        for round in 0..self.rounds {
+            let count = self.filling.fill(&filesystem, "first", u64::MAX)?;
+            ensure!(
+                count > 20 && count >= least,
+                "round {round}: {count} pieces, {least} before"
+            );
+            // What is left may differ by a little from round to round.
+            least = count * 9 / 10;
+            if round % 2 == 1 {
+                // Half of it goes, and comes again. Items that share a leaf go together, else no leaf becomes free.
+                let goes = |number: &u64| match self.filling {
+                    Filling::Metadata => *number < count / 2,
+                    Filling::Data | Filling::Snapshots => number.is_multiple_of(2),
+                };
+                self.remove(&filesystem, "first", (0..count).filter(goes))?;
+                let again = self.filling.fill(&filesystem, "second", u64::MAX)?;
+                ensure!(
+                    again >= count * 2 / 5,
+                    "round {round}: {again} pieces for half of {count}"
+                );
+                self.remove(&filesystem, "second", 0..again)?;
+                self.remove(&filesystem, "first", (0..count).filter(|number| !goes(number)))?;
+            } else if round % 4 == 0 {
+                // Full when it is closed, too.
+                filesystem.commit()?;
+                drop(filesystem);
+                open_checked(&backends)?;
+                filesystem = open_for_writing(&backends)?;
+                self.remove(&filesystem, "first", 0..count)?;
+            } else {
+                self.remove(&filesystem, "first", 0..count)?;
+            }
+            if round % CHECKED_ROUNDS == CHECKED_ROUNDS - 1 || round + 1 == self.rounds {
+                open_checked(&backends)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub fn cases() -> Vec<Case> {
+    let case = |volume: Volume| {
+        Case::new(format!("full::{}", volume.name), move || {
+            volume.run()?;
+            Ok(Outcome::Passed)
+        })
+    };
+    volumes().into_iter().map(case).collect()
+}
