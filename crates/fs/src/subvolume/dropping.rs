@@ -73,7 +73,7 @@ impl WritableFilesystem {
     /// [`Error::Cancelled`]; a tree that cannot be read; that writing has stopped.
     pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
         for subvolume in self.deleted_subvolumes()? {
-            while !self.drop_some(subvolume.tree())? {
+            while !self.drop_some(subvolume.tree(), progress)? {
                 if progress.is_cancelled() {
                     return Err(Error::Cancelled);
                 }
@@ -82,8 +82,9 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    /// Goes on dropping one tree for a while. True when it is gone.
-    fn drop_some(&self, tree: TreeId) -> Result<bool> {
+    /// Goes on dropping one tree for a while; a block or so of it where the job was cancelled, so that even then it gets
+    /// on. True when it is gone.
+    fn drop_some(&self, tree: TreeId, progress: &Progress) -> Result<bool> {
         let mut handle = self.start(Need::freeing(64))?;
         if handle.open_tree(tree)?.tree.is_dirty() {
             // What is dropped is what lies on disk.
@@ -93,10 +94,14 @@ impl WritableFilesystem {
         }
         let mut way = Drop::resume(&mut handle, tree)?;
         let limit = handle.core.references.len().saturating_add(REFERENCES_AT_ONCE);
-        while handle.core.references.len() < limit || !way.can_stop() {
+        loop {
             if !way.advance(&mut handle)? {
                 handle.remove_dead_root(tree)?;
                 return Ok(true);
+            }
+            let stops = handle.core.references.len() >= limit || progress.is_cancelled();
+            if stops && way.can_stop() {
+                break;
             }
         }
         way.remember(&mut handle)?;
@@ -150,7 +155,13 @@ impl Drop {
             let Some((child, reference)) = step.child(tree) else {
                 break;
             };
+            // The child is on the way itself: what comes after it is what this step has left.
+            step.slot = slot.saturating_add(1);
+            let depth = drop.steps.len();
             drop.enter(running, child, reference)?;
+            if drop.steps.len() == depth {
+                break;
+            }
         }
         Ok(drop)
     }

@@ -99,7 +99,10 @@ impl Running {
         let item = snapshot_root_item(item, new, generation, read_only);
         self.core.refer_below(root, Form::ByTree(id.tree()), 1)?;
         let received = item.received_uuid;
-        self.add_root(id, tree, item, generation.get())?;
+        // Whoever drops it one day takes what is not newer than this for the source's, and the first blocks that are its
+        // own are of this transaction.
+        let newest_of_source = generation.get().saturating_sub(1);
+        self.add_root(id, tree, item, newest_of_source)?;
         self.add_uuid(new.uuid, ItemType::UUID_KEY_SUBVOL, id)?;
         self.make_quota_group(id)?;
         if !received.is_nil() {

@@ -5,7 +5,8 @@ use crate::error::Error;
 use crate::location::Location;
 use crate::operations::{NewInode, ReceivedUuid, RenameMode};
 use crate::progress::Progress;
-use buttress_format::{FileOffset, SubvolumeId};
+use buttress_format::{FileOffset, ItemType, Key, SubvolumeId};
+use buttress_tree::ReadAhead;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
@@ -200,6 +201,69 @@ fn what_was_written_before_a_snapshot_was_committed_outlives_it_in_others() {
     image.check();
     filesystem.delete_subvolume(second).unwrap();
     filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.commit().unwrap();
+    image.check();
+}
+
+/// The kernel, too, takes what is not newer than the key of a snapshot's root item for the source's.
+#[test]
+fn the_key_of_a_snapshot_is_older_than_all_that_it_makes() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let home = filesystem.create_subvolume(TOP, b"home").unwrap();
+    let snapshot = filesystem.snapshot(home, TOP, b"snapshot", false).unwrap();
+    filesystem
+        .create(Location::root_of(snapshot), b"new", &NewInode::of_root(0o644))
+        .unwrap();
+    filesystem.commit().unwrap();
+    let view = filesystem.view();
+    let first = Key::new(snapshot.tree().object_id(), ItemType::ROOT_ITEM, 0);
+    let last = Key::new(snapshot.tree().object_id(), ItemType::ROOT_ITEM, u64::MAX);
+    let mut found = view.root_tree().range(first..=last, ReadAhead::None);
+    let key = found.next().unwrap().unwrap().key();
+    let root = view.root_item(snapshot.tree()).unwrap();
+    assert!(key.offset > 0 && key.offset < root.otransid.get());
+    assert!(key.offset < root.generation.get());
+}
+
+/// Dropping a tree of three levels in as many steps as it can be stopped at; every state in between is sound.
+#[test]
+fn dropping_goes_on_where_it_was_cancelled() {
+    let Some(image) = Image::make(&["-n", "4096"]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let home = filesystem.create_subvolume(TOP, b"home").unwrap();
+    let inside = Location::root_of(home);
+    for number in 0..4000 {
+        let name = format!("{number:0>60}");
+        filesystem
+            .create(inside, name.as_bytes(), &NewInode::of_root(0o644))
+            .unwrap();
+    }
+    filesystem.snapshot(home, TOP, b"snapshot", false).unwrap();
+    for number in (0..4000).step_by(100) {
+        let name = format!("{number:0>60}");
+        filesystem.unlink(inside, name.as_bytes()).unwrap();
+    }
+    filesystem.commit().unwrap();
+    assert!(filesystem.view().root_item(home.tree()).unwrap().level >= 2);
+    filesystem.delete_subvolume(home).unwrap();
+    let cancelled = Progress::new();
+    cancelled.cancel();
+    let mut steps = 0_u32;
+    while let Err(error) = filesystem.drop_deleted_subvolumes(&cancelled) {
+        assert!(matches!(error, Error::Cancelled), "{error}");
+        steps += 1;
+        assert!(steps < 10_000, "dropping does not get on");
+        if steps.is_multiple_of(50) {
+            filesystem.commit().unwrap();
+            image.check();
+        }
+    }
+    assert!(steps > 100, "{steps}");
     filesystem.commit().unwrap();
     image.check();
 }
