@@ -183,6 +183,7 @@ impl Reader<'_> {
                     match entry.metadata().kind {
                         FileKind::Regular if with_content => {
                             self.note(sharing.file_space(&entry.record));
+                            self.map_file(location);
                             if let Some(reader) = self.note(entry.reader()) {
                                 self.read_file(reader);
                             }
@@ -200,6 +201,27 @@ impl Reader<'_> {
                 WalkItem::Enter(_) | WalkItem::Leave(_) => {}
             }
         }
+    }
+
+    /// Maps a file: extents must come in order, and end.
+    fn map_file(&self, location: Location) {
+        let Some(file) = self.note(self.filesystem.open_file(location)) else {
+            return;
+        };
+        let whole = FileOffset::MIN..FileOffset::new(u64::MAX);
+        let Some(map) = self.note(file.fiemap(whole)) else {
+            return;
+        };
+        let mut position = FileOffset::MIN;
+        for extent in map {
+            let Some(extent) = self.note(extent) else { return };
+            assert!(extent.offset >= position, "an extent begins in the one before it");
+            position = extent.end();
+            if !self.step() {
+                return;
+            }
+        }
+        self.note(file.seek_hole(FileOffset::MIN));
     }
 
     fn read_directory(&self, location: Location) {

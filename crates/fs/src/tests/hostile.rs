@@ -6,7 +6,9 @@ use crate::open::OpenOptions;
 use crate::testing::{World, at, key};
 use crate::walk::{WalkItem, WalkOptions, WalkOrder};
 use buttress_device::Device;
-use buttress_format::{ByteCount, FileKind, ItemType, Key, Logical, ObjectId, SubvolumeId, TreeId};
+use buttress_format::{
+    ByteCount, FileKind, FileOffset, ItemType, Key, Logical, ObjectId, SubvolumeId, TreeId,
+};
 use proptest::prelude::*;
 
 /// A volume with some of everything.
@@ -86,6 +88,11 @@ fn exercise(image: Vec<u8>) -> usize {
                 entry.path(),
             );
             let _ = filesystem.inode_paths(entry.location());
+            if let Ok(file) = filesystem.open_file(entry.location())
+                && let Ok(map) = file.fiemap(FileOffset::MIN..FileOffset::new(u64::MAX))
+            {
+                assert!(map.take(10_000).count() < 10_000, "the map does not end");
+            }
             let Ok(mut reader) = entry.reader() else { continue };
             for _ in 0..1000 {
                 if !matches!(reader.next_chunk(), Ok(Some(_))) {
