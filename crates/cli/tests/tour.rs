@@ -28,6 +28,7 @@ fn a_volume_is_made_from_a_directory_changed_checked_and_kept() {
         "no error found",
         "project",
         "before to after",
+        "largest-file-shared: ",
         "bad blocks passed over",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");

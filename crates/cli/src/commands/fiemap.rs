@@ -108,6 +108,12 @@ pub enum Mapped {
 }
 
 impl Mapped {
+    /// What the extents of the file come to.
+    pub fn summary(&self) -> Result<Summary> {
+        let (sizes, map) = self.look()?;
+        summarised(sizes, map.into_iter().flatten())
+    }
+
     /// The size of the file, and all of its extents; `None` for the map of a directory, which has no extents.
     fn look(&self) -> Result<(Sizes, Option<Fiemap>)> {
         let all = FileOffset::MIN..FileOffset::new(u64::MAX);
@@ -184,6 +190,7 @@ impl<'a> Printer<'a> {
             }
             Sink::Json(array) => {
                 for extent in extents {
+                    self.progress.check()?;
                     array.element(&as_json(name, &extent?))?;
                 }
                 Ok(())
@@ -199,9 +206,14 @@ impl<'a> Printer<'a> {
                 }
                 let mut report = Filefrag::new(&sizes);
                 for extent in extents {
-                    let line = report.add(&extent?);
+                    let extent = extent?;
                     if self.shown.extents {
-                        writeln!(out, "{line}")?;
+                        // What was found already need not be printed any more.
+                        self.progress.check()?;
+                        out.write_all(report.line(&extent))?;
+                        out.write_all(b"\n")?;
+                    } else {
+                        report.count(&extent);
                     }
                 }
                 Ok(report.print_end(&name, out)?)

@@ -4,7 +4,6 @@
 //! right behind it or at the same distance as in the file, continues it; else it is a new piece, and `-v` shows where it
 //! was expected. Columns grow with the file and the volume.
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use buttress_format::{ByteCount, Logical};
@@ -73,6 +72,8 @@ pub struct Filefrag {
     pieces: u64,
     /// Offset, address and length of the extent before.
     previous: (u64, u64, u64),
+    /// The line that was made last.
+    line: Vec<u8>,
 }
 
 impl Filefrag {
@@ -84,6 +85,7 @@ impl Filefrag {
             number: 0,
             pieces: 0,
             previous: (0, 0, 0),
+            line: Vec::new(),
         }
     }
 
@@ -108,22 +110,11 @@ impl Filefrag {
     }
 
     /// Adds an extent; gives its line, before which the head comes with the first.
-    pub fn add(&mut self, extent: &FiemapExtent) -> String {
+    pub fn line(&mut self, extent: &FiemapExtent) -> &[u8] {
         let expected = self.count(extent);
-        let (offset_width, address_width) = self.widths;
-        let mut line = String::new();
+        self.line.clear();
         if self.number == 0 {
-            let (offsets, addresses) = (offset_width.saturating_mul(2), address_width.saturating_mul(2));
-            let _ = writeln!(
-                line,
-                " ext: {:>offsets$} {:>addresses$} length: {:>expected$} flags:",
-                "logical_offset:",
-                "physical_offset:",
-                "expected:",
-                offsets = offsets.saturating_add(3),
-                addresses = addresses.saturating_add(3),
-                expected = address_width.saturating_add(1),
-            );
+            self.push_head();
         }
         let is_unknown = extent.flags.contains(FiemapFlags::UNKNOWN);
         let unit = if extent.flags.contains(FiemapFlags::INLINE) {
@@ -140,32 +131,62 @@ impl Filefrag {
             units(extent.address.map_or(0, Logical::get))
         };
         let last = length.saturating_sub(1);
-        let _ = write!(
-            line,
-            "{:4}: {start:>offset_width$}..{:>offset_width$}: {address:>address_width$}..{:>address_width$}: {length:>6}: ",
-            self.number,
-            start.saturating_add(last),
-            address.saturating_add(last),
-        );
-        let expected = expected.filter(|_| !is_unknown).map(units);
-        self.push_flags(&mut line, extent, expected);
+        let (offset_width, address_width) = self.widths;
+        self.push(self.number, 4, b": ");
+        self.push(start, offset_width, b"..");
+        self.push(start.saturating_add(last), offset_width, b": ");
+        self.push(address, address_width, b"..");
+        self.push(address.saturating_add(last), address_width, b": ");
+        self.push(length, 6, b": ");
+        self.push_flags(extent, expected.filter(|_| !is_unknown).map(units));
         self.number = self.number.saturating_add(1);
-        line
+        &self.line
+    }
+
+    /// The names of the columns, and a new line.
+    fn push_head(&mut self) {
+        let (offset_width, address_width) = self.widths;
+        let (offsets, addresses) = (offset_width.saturating_mul(2), address_width.saturating_mul(2));
+        let head = format!(
+            " ext: {:>offsets$} {:>addresses$} length: {:>expected$} flags:\n",
+            "logical_offset:",
+            "physical_offset:",
+            "expected:",
+            offsets = offsets.saturating_add(3),
+            addresses = addresses.saturating_add(3),
+            expected = address_width.saturating_add(1),
+        );
+        self.line.extend_from_slice(head.as_bytes());
+    }
+
+    /// A number to the right of so many columns, and what comes behind it. There may be millions of them, and the
+    /// machinery of `format!` takes longer than finding an extent does.
+    fn push(&mut self, number: u64, width: usize, behind: &[u8]) {
+        let mut buffer = itoa::Buffer::new();
+        let digits = buffer.format(number).as_bytes();
+        self.push_spaces(width.saturating_sub(digits.len()));
+        self.line.extend_from_slice(digits);
+        self.line.extend_from_slice(behind);
+    }
+
+    fn push_spaces(&mut self, count: usize) {
+        self.line.resize(self.line.len().saturating_add(count), b' ');
     }
 
     /// The expected address and the flags: each with a separator behind it, of which the last one goes.
-    fn push_flags(&self, line: &mut String, extent: &FiemapExtent, expected: Option<u64>) {
+    fn push_flags(&mut self, extent: &FiemapExtent, expected: Option<u64>) {
         let width = self.widths.1;
-        let _ = match expected {
-            Some(expected) => write!(line, "{expected:>width$}: "),
-            None => write!(line, "{:>width$}  ", ""),
-        };
-        for (_, name) in FLAG_NAMES.iter().filter(|(flag, _)| extent.flags.contains(*flag)) {
-            let _ = write!(line, "{name},");
+        match expected {
+            Some(expected) => self.push(expected, width, b": "),
+            None => self.push_spaces(width.saturating_add(2)),
         }
-        line.pop();
+        for (_, name) in FLAG_NAMES.iter().filter(|(flag, _)| extent.flags.contains(*flag)) {
+            self.line.extend_from_slice(name.as_bytes());
+            self.line.push(b',');
+        }
+        self.line.pop();
         if extent.end().get() >= self.sizes.file.get() {
-            line.push_str(",eof");
+            self.line.extend_from_slice(b",eof");
         }
     }
 
@@ -199,7 +220,9 @@ mod tests {
             volume: ByteCount::new(1 << 30),
         };
         let mut report = Filefrag::new(&sizes);
-        let mut lines: Vec<String> = extents.iter().map(|one| report.add(&extent(*one))).collect();
+        let line_of =
+            |one: &(u64, u64, u64, u32)| String::from_utf8(report.line(&extent(*one)).to_vec()).unwrap();
+        let mut lines: Vec<String> = extents.iter().map(line_of).collect();
         let mut end = Vec::new();
         report.print_end(b"foo", &mut end).unwrap();
         lines.push(String::from_utf8(end).unwrap());

@@ -11,6 +11,7 @@ use buttress_fs::data::DataOptions;
 use buttress_fs::operations::RenameMode;
 use buttress_fs::{Follow, Location, OpenOptions, Progress, WalkItem, WalkOptions, mkfs};
 
+use crate::commands::fiemap::Mapped;
 use crate::context::Context;
 use crate::extract::Preserve;
 use crate::insert::Inserter;
@@ -28,6 +29,9 @@ const PROJECT: &[u8] = b"project";
 const BEFORE: &[u8] = b"before";
 const AFTER: &[u8] = b"after";
 const SCRATCH: &[u8] = b"scratch";
+
+/// The file that shares all of its extents with another.
+const SHARED_FILE: &[u8] = b"largest-file-shared";
 
 /// The volume's size: sparse, so that it takes what is written.
 const VOLUME_BYTES: u64 = 4 << 30;
@@ -52,13 +56,14 @@ type Step<'a> = fn(&mut Making<'a>) -> Result<String>;
 
 impl<'a> Making<'a> {
     /// The steps in their order.
-    pub(super) fn steps() -> [(&'static str, Step<'a>); 9] {
+    pub(super) fn steps() -> [(&'static str, Step<'a>); 10] {
         [
             ("make a volume", Self::make),
             ("copy a directory into it", Self::fill),
             ("take a read-only snapshot", Self::snapshot_before),
             ("change files", Self::change),
             ("share a file's extents", Self::share),
+            ("map them", Self::map),
             ("delete a directory", Self::delete),
             ("take another snapshot", Self::snapshot_after),
             ("delete a snapshot that was emptied", Self::drop_snapshot),
@@ -237,15 +242,30 @@ impl<'a> Making<'a> {
         };
         let source = self.find(path)?;
         let writing = self.writing()?;
-        let copy = writing.create_if_missing(&project(b"largest-file-shared"))?;
+        let copy = writing.create_if_missing(&project(SHARED_FILE))?;
         let whole = FileOffset::MIN..FileOffset::new(bytes);
         filesystem.copy_range(source, whole, copy, FileOffset::MIN)?;
         filesystem.commit()?;
         Ok(format!(
-            "{}, {}, is /project/largest-file-shared too",
+            "{}, {}, is /project/{} too",
             path.escape_ascii(),
-            Units::default().text(bytes)
+            Units::default().text(bytes),
+            SHARED_FILE.escape_ascii()
         ))
+    }
+
+    /// The extents of the file that was shared, and how much of them others use too.
+    fn map(&mut self) -> Result<String> {
+        if self.files.is_empty() {
+            return Ok("there is no file".to_owned());
+        }
+        let location = self.find(SHARED_FILE)?;
+        let mapped = Mapped::Live(self.writing()?.filesystem.clone(), location);
+        let mut text = Vec::new();
+        mapped.summary()?.print(SHARED_FILE, &mut text)?;
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        Ok(lines.join("; "))
     }
 
     fn delete(&mut self) -> Result<String> {

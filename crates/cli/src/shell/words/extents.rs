@@ -12,6 +12,7 @@ use crate::commands::fiemap::{Mapped, Printer, Shown};
 use crate::shell::number::Bytes;
 use crate::shell::table::Word;
 use crate::shell::{Access, Session};
+use crate::signals::Cancelling;
 
 /// Show a file's extents as filefrag does, with what waits in memory
 #[derive(Args, Debug)]
@@ -33,6 +34,7 @@ impl Word for Fiemap {
             Access::Writing(writing) => Mapped::Live(writing.filesystem.clone(), location),
         };
         let progress = Progress::new();
+        let _cancelling = Cancelling::start(&progress)?;
         let mut printer = Printer::new(session.context(), self.shown, &progress)?;
         let name = std::os::unix::ffi::OsStrExt::as_bytes(self.file.as_os_str());
         let printed = printer.file(&mapped, name);
@@ -95,6 +97,9 @@ impl Word for Seek {
                 (runs, writing.filesystem.size_of(location)?)
             }
         };
+        let progress = Progress::new();
+        let _cancelling = Cancelling::start(&progress)?;
+        let runs = runs.with_progress(&progress);
         let mut out = session.context().stdout();
         writeln!(out, "Whence\t{}Result", if self.starts { "Start\t" } else { "" })?;
         let mut print = |name: &str, from: u64, result: &str| {
@@ -109,6 +114,7 @@ impl Word for Seek {
         let (mut seen_data, mut seen_hole) = (!wanted.0, !wanted.1);
         if start < size {
             for point in points(runs, start) {
+                progress.check()?;
                 let (name, at, seen, is_wanted) = match point? {
                     Point::Data(at) => ("DATA", at, &mut seen_data, wanted.0),
                     Point::Hole(at) => ("HOLE", at, &mut seen_hole, wanted.1),
