@@ -5,7 +5,7 @@ use crate::tools;
 use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
-     --cuts N]";
+     --cuts N | --fiemap N]";
 
 /// What is run, and from where on.
 struct Options {
@@ -19,6 +19,8 @@ struct Options {
     operations: Option<u64>,
     /// Only crashes, with so many cuts.
     cuts: Option<u64>,
+    /// Only extents and seeks beside the kernel's, on so many volumes.
+    fiemap: Option<u64>,
 }
 
 fn parse(words: &[String]) -> Result<Options> {
@@ -29,6 +31,7 @@ fn parse(words: &[String]) -> Result<Options> {
         seeds: None,
         operations: None,
         cuts: None,
+        fiemap: None,
     };
     for pair in words.chunks(2) {
         let [word, value] = pair else { bail!(USAGE) };
@@ -44,6 +47,7 @@ fn parse(words: &[String]) -> Result<Options> {
             "--seeds" => options.seeds = Some(value.clone()),
             "--operations" => options.operations = Some(number()?),
             "--cuts" => options.cuts = Some(number()?),
+            "--fiemap" => options.fiemap = Some(number()?),
             _ => bail!(USAGE),
         }
     }
@@ -52,8 +56,8 @@ fn parse(words: &[String]) -> Result<Options> {
 
 /// Seeds count up from `--seed` until the seconds are over: once for random volumes, and once for random histories
 /// that are sent. With `--histories` or `--seeds` only histories, so many (within the seconds) or these. With
-/// `--operations` or `--cuts` the writer instead: random operations beside its model, or crashes, as many as are said,
-/// however long that takes.
+/// `--operations` or `--cuts` the writer instead: random operations beside its model, or crashes; with `--fiemap` extents
+/// and seeks: as many as are said, however long that takes.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let options = parse(words)?;
     tools::install_missing();
@@ -61,6 +65,9 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         return run_writer(&options);
     }
     run::run(cargo()?.args(["build", "--release", "--quiet", "-p", "buttress-cli"]))?;
+    if let Some(volumes) = options.fiemap {
+        return run_fiemap(options.seed, volumes);
+    }
     let mut command = cargo()?;
     command.args(["test", "--release", "-p", "buttress-proof", "--test", "send"]);
     if options.histories.is_none() && options.seeds.is_none() {
@@ -76,6 +83,19 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     if let Some(seeds) = &options.seeds {
         command.env("BUTTRESS_SOAK_SEEDS", seeds);
     }
+    if let Some(folder) = tools::newer_progs()? {
+        command.env("BUTTRESS_PROGS", folder);
+    }
+    run::run(&mut command)
+}
+
+/// Half of the volumes made by the kernel, half by Buttress, with seeds that count up.
+fn run_fiemap(seed: u64, volumes: u64) -> Result<()> {
+    let mut command = cargo()?;
+    command
+        .args(["test", "--release", "-p", "buttress-proof", "--test", "fiemap"])
+        .env("BUTTRESS_SOAK_SEED", seed.to_string())
+        .env("BUTTRESS_FIEMAP_VOLUMES", volumes.to_string());
     if let Some(folder) = tools::newer_progs()? {
         command.env("BUTTRESS_PROGS", folder);
     }

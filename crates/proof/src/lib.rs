@@ -5,12 +5,14 @@
 //! - [`harness`]: runs named cases, several at a time, and says for each whether it passed, failed or was
 //!   skipped, and why; the last line counts them;
 //! - [`library`]: reads an unmounted volume through the library into a manifest;
+//! - [`fiemap`]: extents, sharedness and seeks beside the kernel's, on random volumes;
 //! - [`send`]: sends histories of snapshots, has the kernel receive them, and compares all that came of it;
 //! - [`writing`]: random changes beside a model, checked after each commit;
 //! - [`pax`]: reads a tar stream into a manifest, independently of the writer in the command.
 //!
 //! The volumes come from `buttress_oracle`; the comparisons themselves are in `tests/`.
 
+pub mod fiemap;
 pub mod harness;
 pub mod library;
 pub mod pax;

@@ -1,0 +1,283 @@
+//! The extents of every file of a volume beside the kernel's, and beside a count of all references.
+//!
+//! - [`of_kernel`] and [`of_writer`] make random volumes of extents: snapshots, clones, compression, preallocation,
+//!   overwriting, deleted subvolumes;
+//! - [`compare`] mounts a volume, and asks `FIEMAP` and `lseek(2)` what the library says of each file.
+//!
+//! Every flag, length and address must be the kernel's. Sharedness must also be what follows from all items of all trees:
+//! an extent is shared when two files use it, or one from two places. Where the kernel says something else of sharedness
+//! than that, it is the kernel's fault, and is counted ([`Compared::kernel_differs`]); what is known of it is in
+//! `docs/fiemap.md`.
+
+pub mod of_kernel;
+pub mod of_writer;
+
+use anyhow::{Context, Result, ensure};
+use buttress::format::{FileExtent, ItemType, Key, Logical, TreeId};
+use buttress::fs::{FiemapExtent, FiemapFlags, RangeKind};
+use buttress::tree::ReadAhead;
+use buttress::{FileOffset, Filesystem, Location, OpenOptions};
+use buttress_oracle::loop_device::Mount;
+use rustix::fs::SeekFrom;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// What a comparison went over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// Files.
+    pub files: u64,
+    /// Extents of files, as the library gives them.
+    pub extents: u64,
+    /// Those of them that are shared.
+    pub shared: u64,
+    /// Files of whose sectors the kernel says something else about sharedness than the count of references.
+    pub kernel_differs: u64,
+}
+
+impl std::ops::AddAssign for Compared {
+    fn add_assign(&mut self, other: Self) {
+        self.files += other.files;
+        self.extents += other.extents;
+        self.shared += other.shared;
+        self.kernel_differs += other.kernel_differs;
+    }
+}
+
+/// An extent as both sides have it: offset, address, length, flags.
+type Plain = (u64, u64, u64, u32);
+
+/// Who uses each extent: tree, inode, and where in the file the extent would begin.
+type Users = HashMap<Logical, HashSet<(TreeId, u64, u64)>>;
+
+/// The sectors of a file: address and flags but for the last extent's.
+type Sectors = BTreeMap<u64, (u64, u32)>;
+
+/// How many files without content come with each that has some: trees get several levels by them.
+const FILLERS: u64 = 8;
+
+const SECTOR: u64 = 4096;
+const LAST: u32 = 0x1;
+const SHARED: u32 = 0x2000;
+const ENCODED: u32 = 0x8;
+
+/// A long name, so that a leaf holds few of them.
+fn filler_name(number: u64, filler: u64) -> String {
+    format!("filler-{number}-{filler:0>80}")
+}
+
+/// Compares all files of the unmounted volume on `image`.
+pub fn compare(image: &Path) -> Result<Compared> {
+    let filesystem = OpenOptions::new(vec![buttress::device::Device::open(
+        image,
+        &buttress::device::OpenOptions::default(),
+    )?])
+    .open()?;
+    let users = users_of(&filesystem)?;
+    // Nothing that the mount would go on with is to change the volume.
+    let mount = Mount::new(&[image.to_path_buf()], "ro,noatime")?;
+    let mut compared = Compared::default();
+    let mut waiting = vec![(
+        PathBuf::new(),
+        Location::root_of(buttress::SubvolumeId::TOP_LEVEL),
+    )];
+    while let Some((path, location)) = waiting.pop() {
+        for entry in filesystem.read_dir(location)? {
+            let entry = entry?;
+            let name = std::ffi::OsStr::new(std::str::from_utf8(&entry.name)?);
+            let (path, target) = (path.join(name), entry.target);
+            if filesystem.metadata(target)?.is_directory() {
+                waiting.push((path, target));
+            } else {
+                let place = mount.path().join(&path);
+                let file = compare_file(&filesystem, target, &place, &users);
+                compared += file.with_context(|| path.display().to_string())?;
+            }
+        }
+    }
+    mount.close()?;
+    Ok(compared)
+}
+
+/// Looks at every item of every subvolume. Of one that is being dropped, what is left.
+fn users_of(filesystem: &Filesystem) -> Result<Users> {
+    let mut users = Users::new();
+    for subvolume in filesystem.subvolumes()? {
+        let tree = filesystem.subvolume_tree(subvolume.id)?;
+        let first = if subvolume.is_half_dropped() {
+            subvolume.root_item.drop_progress
+        } else {
+            Key::MIN
+        };
+        for item in tree.range(first.., ReadAhead::None) {
+            let item = item?;
+            let key = item.key();
+            if key.item_type != ItemType::EXTENT_DATA {
+                continue;
+            }
+            let extent = FileExtent::parse(&key, item.data(), filesystem.sector_bytes())?;
+            if let Some(slice) = extent.slice().filter(|slice| !slice.is_hole()) {
+                let base = key.offset.wrapping_sub(slice.offset.get());
+                let user = (subvolume.id.tree(), key.objectid.get(), base);
+                users.entry(slice.disk).or_default().insert(user);
+            }
+        }
+    }
+    Ok(users)
+}
+
+fn compare_file(
+    filesystem: &Filesystem,
+    location: Location,
+    place: &Path,
+    users: &Users,
+) -> Result<Compared> {
+    let file = filesystem.open_file(location)?;
+    let all = FileOffset::MIN..FileOffset::new(u64::MAX);
+    let map: Vec<FiemapExtent> = file.fiemap(all)?.collect::<Result<_, _>>()?;
+    let ours: Vec<Plain> = map.iter().map(plain).collect();
+    let mut theirs = Vec::new();
+    for extent in fiemap::fiemap(place)? {
+        let extent = extent?;
+        theirs.push((
+            extent.fe_logical,
+            extent.fe_physical,
+            extent.fe_length,
+            extent.fe_flags.bits(),
+        ));
+    }
+    let (our_sectors, their_sectors) = (sectors_of(&ours)?, sectors_of(&theirs)?);
+    let mut kernel_differs = false;
+    let counted = shared_sectors(&file, users)?;
+    for (sector, (_, flags)) in &our_sectors {
+        let expected = counted.contains(sector);
+        ensure!(
+            (flags & SHARED != 0) == expected,
+            "sector {sector} is {}shared by the count of references; map {ours:x?}",
+            if expected { "" } else { "not " }
+        );
+    }
+    if ours != theirs {
+        // All but sharedness must be the same.
+        let without = |sectors: &Sectors| -> Sectors {
+            sectors
+                .iter()
+                .map(|(at, (address, flags))| (*at, (*address, flags & !SHARED)))
+                .collect()
+        };
+        ensure!(
+            our_sectors != their_sectors && without(&our_sectors) == without(&their_sectors),
+            "the maps differ: {ours:x?}\nthe kernel's: {theirs:x?}"
+        );
+        kernel_differs = true;
+    }
+    compare_seeks(&file, place, &ours)?;
+    compare_part(&file, &map)?;
+    Ok(Compared {
+        files: 1,
+        extents: ours.len() as u64,
+        shared: ours.iter().filter(|(_, _, _, flags)| flags & SHARED != 0).count() as u64,
+        kernel_differs: u64::from(kernel_differs),
+    })
+}
+
+fn plain(extent: &FiemapExtent) -> Plain {
+    let address = extent.address.map_or(0, Logical::get);
+    (
+        extent.offset.get(),
+        address,
+        extent.length.get(),
+        extent.flags.bits(),
+    )
+}
+
+fn sectors_of(map: &[Plain]) -> Result<Sectors> {
+    let mut sectors = Sectors::new();
+    for (offset, address, length, flags) in map {
+        for skipped in (0..*length).step_by(SECTOR as usize) {
+            let moves = *address != 0 && flags & ENCODED == 0;
+            let address = if moves { address + skipped } else { *address };
+            let sector = (offset + skipped) / SECTOR;
+            let before = sectors.insert(sector, (address, flags & !LAST));
+            ensure!(before.is_none(), "sector {sector} comes twice: {map:x?}");
+        }
+    }
+    Ok(sectors)
+}
+
+/// The sectors of a file that lie in extents with two users.
+fn shared_sectors(file: &buttress::File, users: &Users) -> Result<HashSet<u64>> {
+    let mut shared = HashSet::new();
+    for range in file.extents()? {
+        let range = range?;
+        let (RangeKind::Data(extent) | RangeKind::Preallocated(extent)) = &range.kind else {
+            continue;
+        };
+        let count = users.get(&extent.logical).map_or(0, HashSet::len);
+        ensure!(count > 0, "nobody was seen to use {}", extent.logical);
+        if count > 1 {
+            shared.extend(range.offset.get() / SECTOR..range.end().get() / SECTOR);
+        }
+    }
+    Ok(shared)
+}
+
+/// A part of the map is what the whole map says of that part.
+fn compare_part(file: &buttress::File, map: &[FiemapExtent]) -> Result<()> {
+    let Some(middle) = map.get(map.len() / 2) else {
+        return Ok(());
+    };
+    let inside = middle
+        .offset
+        .saturating_add(buttress::ByteCount::new(middle.length.get() / 2));
+    let part: Vec<FiemapExtent> = file
+        .fiemap(inside..FileOffset::new(u64::MAX))?
+        .collect::<Result<_, _>>()?;
+    let first = inside.get() / SECTOR;
+    let behind = |map: &[FiemapExtent]| -> Result<Sectors> {
+        let mut sectors = sectors_of(&map.iter().map(plain).collect::<Vec<_>>())?;
+        Ok(sectors.split_off(&first))
+    };
+    ensure!(
+        behind(&part)? == behind(map)?,
+        "from {inside}: {part:x?}, of {map:x?}"
+    );
+    ensure!(part.last().map(|last| last.flags) == map.last().map(|last| last.flags));
+    ensure!(
+        part.last()
+            .is_none_or(|last| last.flags.contains(FiemapFlags::LAST))
+    );
+    Ok(())
+}
+
+/// Seeks from every boundary, and from beside it.
+fn compare_seeks(file: &buttress::File, place: &Path, map: &[Plain]) -> Result<()> {
+    let opened = File::open(place)?;
+    let size = file.size().get();
+    let boundaries = map
+        .iter()
+        .flat_map(|(offset, _, length, _)| [*offset, offset + length]);
+    for boundary in boundaries.chain([0, size]) {
+        for at in [boundary.saturating_sub(1), boundary, boundary + 1] {
+            let answer = |result: rustix::io::Result<u64>| match result {
+                Ok(offset) => Ok(Some(offset)),
+                Err(rustix::io::Errno::NXIO) => Ok(None),
+                Err(error) => Err(error),
+            };
+            let data = answer(rustix::fs::seek(&opened, SeekFrom::Data(at)))?;
+            let hole = answer(rustix::fs::seek(&opened, SeekFrom::Hole(at)))?;
+            let offset = FileOffset::new(at);
+            let ours = (
+                file.seek_data(offset)?.map(FileOffset::get),
+                file.seek_hole(offset)?.map(FileOffset::get),
+            );
+            ensure!(
+                ours == (data, hole),
+                "data and hole from {at} are at {ours:?}, for the kernel at {:?}; size {size}, {map:x?}",
+                (data, hole)
+            );
+        }
+    }
+    Ok(())
+}
