@@ -29,11 +29,25 @@ pub(crate) fn plots() -> Result<PathBuf> {
 }
 
 /// The image `name` of this scale; made by `fill` on a mount with `options` where it is not there yet.
-fn kept(
+pub(crate) fn kept(
     name: &str,
     scale: Scale,
     gib: u64,
     options: &str,
+    fill: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
+    kept_unmounted(name, scale, gib, |image| {
+        let mount = Mount::new(&[image.to_path_buf()], options)?;
+        fill(mount.path())?;
+        mount.close()
+    })
+}
+
+/// The image `name` of this scale; a new volume is changed by `fill` where it is not there yet.
+pub(crate) fn kept_unmounted(
+    name: &str,
+    scale: Scale,
+    gib: u64,
     fill: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<PathBuf> {
     let path = folder()?.join(format!("{name}-{}.img", scale.name));
@@ -46,9 +60,7 @@ fn kept(
     run(Command::new(newest("mkfs.btrfs"))
         .args(["-q", "-f"])
         .arg(&unfinished))?;
-    let mount = Mount::new(std::slice::from_ref(&unfinished), options)?;
-    fill(mount.path())?;
-    mount.close()?;
+    fill(&unfinished)?;
     std::fs::rename(&unfinished, &path)?;
     Ok(path)
 }

@@ -7,6 +7,7 @@
 //!   `send simulated`: on simulated disks, beside the seeds' tables ([`send_simulated`]);
 //! - `sweep`: a whole tree under each read-ahead mode on the simulated spinning disk ([`sweep`]);
 //! - `write`: changing volumes, against the kernel on a loop device ([`write`]);
+//! - `fiemap`: extents of files, cold and warm, against `filefrag` and the ioctl ([`fiemap`]);
 //! - `check`: checking volumes, cold and warm, against `btrfs check` ([`check`]);
 //! - `space`: accounts of space over many snapshots, against compsize and `btrfs filesystem du` ([`space`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
@@ -16,6 +17,7 @@
 
 mod cache;
 mod check;
+mod fiemap;
 mod images;
 mod measure;
 mod plot;
@@ -103,6 +105,7 @@ fn run() -> Result<()> {
         }
         ["check"] => check::run(full),
         ["space"] => space::run(full),
+        ["fiemap", jobs @ ..] => fiemap::run_all(full, jobs),
         ["tiny"] => {
             if let Some(reason) = buttress_oracle::tools::kernel_missing() {
                 println!("benchmarks skipped: {reason}");
@@ -115,10 +118,12 @@ fn run() -> Result<()> {
             write::run_all(TINY, &[])?;
             sweep::run(TINY)?;
             check::run(TINY)?;
-            space::run(TINY)
+            space::run(TINY)?;
+            fiemap::run_all(TINY, &[])
         }
         _ => bail!(
-            "usage: cargo xtask bench read [JOB]… | send [simulated|JOB…] | write [JOB…] | sweep | check | space | tiny"
+            "usage: cargo xtask bench read [JOB]… | send [simulated|JOB…] | write [JOB…] | sweep | check | space | \
+             fiemap [JOB…] | tiny"
         ),
     }
 }
