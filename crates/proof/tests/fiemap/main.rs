@@ -15,11 +15,20 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Changes of one volume.
 const STEPS: u64 = 240;
 /// Volumes of one case.
 const VOLUMES_A_CASE: u64 = 5;
+
+/// One case at a time: a process that one thread starts has, until it runs its program, the images open that another thread
+/// holds locked, and the lock with them.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name)
@@ -34,6 +43,7 @@ fn text(command: &mut Command) -> Result<String> {
 
 /// Two extents of 256 KiB side by side, of which one is cloned into another file.
 fn script(cloned_first: bool) -> Result<Outcome> {
+    let _turn = turn();
     if let Some(reason) = kernel_missing() {
         return Ok(Outcome::Skipped(reason));
     }
@@ -92,6 +102,7 @@ fn compare_text(image: &Path, path: &str, place: &str) -> Result<()> {
 
 /// Volumes of a maker, compared file by file; a file of each in the text of filefrag too.
 fn random(first_seed: u64, volumes: u64, by_kernel: bool) -> Result<Outcome> {
+    let _turn = turn();
     if let Some(reason) = kernel_missing() {
         return Ok(Outcome::Skipped(reason));
     }
@@ -137,6 +148,7 @@ fn random(first_seed: u64, volumes: u64, by_kernel: bool) -> Result<Outcome> {
 
 /// A signal while a long list comes out, once by the command and once in a session.
 fn cancelled() -> Result<Outcome> {
+    let _turn = turn();
     let folder = scratch()?;
     let image = of_writer::make_long_file(folder.path(), "file", 20_000)?;
     let place = format!("{}:/file", image.display());
