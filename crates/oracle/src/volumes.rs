@@ -156,7 +156,7 @@ pub fn make_with(specification: &Specification, more: impl FnOnce(&Mount) -> Res
 }
 
 /// How often, and after which pause, a check is tried again that did not find all devices.
-const CHECK_RETRIES: u32 = 20;
+const CHECK_RETRIES: u32 = 100;
 const CHECK_PAUSE: Duration = Duration::from_millis(200);
 
 /// Has `btrfs check` look at the volume on these images, all data included.

@@ -136,6 +136,7 @@ fn half_dropped() -> Result<()> {
 
 /// Has Buttress begin to drop the first subvolume.
 fn stop_dropping(images: &[PathBuf]) -> Result<()> {
+    const DROPS: u32 = 100;
     let writable = DeviceOptions {
         write: true,
         ..DeviceOptions::default()
@@ -150,8 +151,11 @@ fn stop_dropping(images: &[PathBuf]) -> Result<()> {
     filesystem.delete_subvolume(first)?;
     let progress = Progress::new();
     progress.cancel();
-    let result = filesystem.drop_deleted_subvolumes(&progress);
-    ensure!(matches!(result, Err(Error::Cancelled)), "{result:?}");
+    // Each time it gets on by a block or so.
+    for _ in 0..DROPS {
+        let result = filesystem.drop_deleted_subvolumes(&progress);
+        ensure!(matches!(result, Err(Error::Cancelled)), "{result:?}");
+    }
     filesystem.commit()?;
     Ok(())
 }
