@@ -237,7 +237,13 @@ fn compare_part(file: &buttress::File, map: &[FiemapExtent]) -> Result<()> {
     let first = inside.get() / SECTOR;
     let behind = |map: &[FiemapExtent]| -> Result<Sectors> {
         let mut sectors = sectors_of(&map.iter().map(plain).collect::<Vec<_>>())?;
-        Ok(sectors.split_off(&first))
+        let mut behind = sectors.split_off(&first);
+        // Encoded extents can be one line by chance, where the address of one and its length in the file give the address
+        // of the next. A part that begins with the second has that one's address, as the kernel's has.
+        for (address, _) in behind.values_mut().filter(|(_, flags)| flags & ENCODED != 0) {
+            *address = 0;
+        }
+        Ok(behind)
     };
     ensure!(
         behind(&part)? == behind(map)?,

@@ -30,7 +30,7 @@ const IDLE_SLABS_MAX: usize = 4;
 
 /// From how many slabs of a class on new ones are huge pages: each comes with one fault instead of 512, but takes all
 /// of its memory at once, which those who use little should not pay for.
-const SMALL_PAGE_SLABS: usize = 4;
+const SMALL_PAGE_SLABS: usize = 1;
 
 /// A place in a slab of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
