@@ -264,8 +264,11 @@ impl<'a> Making<'a> {
         let mut text = Vec::new();
         mapped.summary()?.print(SHARED_FILE, &mut text)?;
         let text = String::from_utf8_lossy(&text);
-        let lines: Vec<&str> = text.lines().map(str::trim).collect();
-        Ok(lines.join("; "))
+        // In a line of its own, nothing stands in columns.
+        let lines = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        Ok(lines.collect::<Vec<_>>().join("; "))
     }
 
     fn delete(&mut self) -> Result<String> {
