@@ -73,7 +73,7 @@ impl Mount {
     fn new(image: &Path, point: &Path) -> Result<Self> {
         fs::create_dir_all(point)?;
         let output = Command::new("losetup")
-            .args(["-f", "--show"])
+            .args(["-P", "-f", "--show"])
             .arg(image)
             .output()?;
         let device = String::from_utf8(output.stdout)?.trim().to_owned();

@@ -122,6 +122,17 @@ impl SmallDisk {
     fn path(&self) -> &Path {
         self.folder.path()
     }
+
+    /// A copy of a volume on this disk, holes and all.
+    fn copy(&self, volume: &Volume) -> PathBuf {
+        let image = self.path().join("volume.img");
+        let copied = Command::new("cp")
+            .args(["--sparse=always", volume.path()])
+            .arg(&image)
+            .status();
+        assert!(copied.unwrap().success());
+        image
+    }
 }
 
 impl Drop for SmallDisk {
@@ -138,12 +149,7 @@ fn a_full_disk_under_the_image() {
     }
     let volume = Volume::copy();
     let disk = SmallDisk::mount("size=24M");
-    let image = disk.path().join("volume.img");
-    let copied = Command::new("cp")
-        .args(["--sparse=always", volume.path()])
-        .arg(&image)
-        .status();
-    assert!(copied.unwrap().success());
+    let image = disk.copy(&volume);
     let image = image.to_str().unwrap();
     let before = stdout(&["ls", "-lR", image]);
     // What does not compress: a pattern would do for the disk, too, but not for the volume.
@@ -174,7 +180,9 @@ impl Attached {
             eprintln!("skipped: loop devices need root");
             return None;
         }
-        let attached = Command::new("losetup").args(["-f", "--show", image]).output();
+        let attached = Command::new("losetup")
+            .args(["-P", "-f", "--show", image])
+            .output();
         let attached = attached.ok().filter(|output| output.status.success());
         if attached.is_none() {
             eprintln!("skipped: there is no loop device");
@@ -200,12 +208,7 @@ fn a_block_device_that_fails_half_way() {
     }
     let volume = Volume::copy();
     let disk = SmallDisk::mount("size=24M");
-    let image = disk.path().join("volume.img");
-    let copied = Command::new("cp")
-        .args(["--sparse=always", volume.path()])
-        .arg(&image)
-        .status();
-    assert!(copied.unwrap().success());
+    let image = disk.copy(&volume);
     let image = image.to_str().unwrap();
     let before = stdout(&["ls", "-lR", image]);
     let Some(attached) = Attached::to(image) else {

@@ -44,7 +44,8 @@ struct Loop(PathBuf);
 impl Loop {
     fn attach(image: &Path, sector_bytes: u32) -> Option<Self> {
         let sector = sector_bytes.to_string();
-        let path = run("losetup", &["-f", "--show", "-b", &sector, image.to_str()?])?;
+        // Without `-P` the kernel would keep the image's partitions for whatever is attached next.
+        let path = run("losetup", &["-P", "-f", "--show", "-b", &sector, image.to_str()?])?;
         Some(Self(path.into()))
     }
 }

@@ -18,6 +18,7 @@ use buttress_format::{
 };
 use buttress_fs::mkfs::{self, Feature, Identity, Options};
 use buttress_fs::{Filesystem, OpenOptions};
+use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::{kernel_missing, newest, newest_version, run};
 use buttress_oracle::volumes::scratch;
@@ -418,18 +419,7 @@ fn the_kernel_mounts_and_writes_to_every_new_volume_and_check_finds_nothing() {
 }
 
 fn check(case: &Case, images: &[PathBuf]) -> Result<()> {
-    let loops = images
-        .iter()
-        .map(|image| buttress_oracle::loop_device::LoopDevice::attach(image))
-        .collect::<Result<Vec<_>>>()?;
-    let attempt = || {
-        let mut command = Command::new(newest("btrfs"));
-        run(command.args(["check", "--check-data-csum"]).arg(loops[0].path()))
-    };
-    // It looks for the other devices among all of the machine's, which come and go meanwhile: what is damaged stays so.
-    let output = attempt().or_else(|_| attempt()).or_else(|_| attempt());
-    let output = output.with_context(|| format!("{case:?}"))?;
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let text = btrfs_check(images).with_context(|| format!("{case:?}"))?;
     for word in ["ERROR", "error(s) found", "WARNING", "cache and super generation"] {
         if text.contains(word) && !text.contains("no error found") {
             bail!("{case:?}: {text}");

@@ -3,6 +3,7 @@
 //! Only the project's own tests and benchmarks use this crate. Its rooms:
 //!
 //! - [`tools`]: what the machine offers: root, loop devices, the kernel's btrfs, versions of btrfs-progs;
+//! - [`btrfs_check`]: what btrfs-progs finds wrong with a volume;
 //! - [`loop_device`]: attaches images, mounts volumes, and undoes both;
 //! - [`volumes`]: makes volumes with mkfs.btrfs and the kernel from a specification;
 //! - [`content`]: fills a mounted volume with every kind of file and metadata, from a seed;
@@ -10,6 +11,7 @@
 //! - [`manifest`]: what a directory tree holds: the common form in which two sides are compared;
 //! - [`noise`]: spoils copies of a volume's devices.
 
+pub mod btrfs_check;
 pub mod content;
 pub mod history;
 pub mod loop_device;

@@ -18,8 +18,17 @@ pub struct LoopDevice {
 
 impl LoopDevice {
     /// Attaches `image`.
+    ///
+    /// Its partitions are looked for so that those of what was attached before are forgotten: a device that seems to have
+    /// partitions is left out when btrfs-progs looks for the devices of a volume.
     pub fn attach(image: &Path) -> Result<Self> {
-        let output = run(Command::new("losetup").args(["--find", "--show"]).arg(image))?;
+        Self::attach_with(image, &["--partscan"])
+    }
+
+    /// Attaches `image` with more options of losetup.
+    pub(crate) fn attach_with(image: &Path, options: &[&str]) -> Result<Self> {
+        let mut command = Command::new("losetup");
+        let output = run(command.args(options).args(["--find", "--show"]).arg(image))?;
         let path = String::from_utf8(output.stdout).context("losetup's answer")?;
         Ok(Self {
             path: PathBuf::from(path.trim_end()),

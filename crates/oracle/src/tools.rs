@@ -85,8 +85,12 @@ pub fn buttress() -> Result<PathBuf> {
 }
 
 /// Runs a command, and fails with its whole output unless it exits with 0.
+///
+/// What other commands learnt of block devices is hidden from it: libblkid believes its notes for minutes, and a loop
+/// device shows another image at every attaching.
 pub fn run(command: &mut Command) -> Result<Output> {
     let output = command
+        .env("BLKID_FILE", "/dev/null")
         .output()
         .with_context(|| format!("starting {command:?}"))?;
     if !output.status.success() {

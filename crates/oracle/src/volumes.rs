@@ -4,14 +4,13 @@
 //! room), filled through a mount and then unmounted, with the manifest that the kernel showed.
 
 use crate::content::{every_kind, many_names, random_tree};
-use crate::loop_device::{LoopDevice, Mount};
+use crate::loop_device::Mount;
 use crate::manifest::{Manifest, of_directory};
 use crate::tools::{newest, run};
 use anyhow::{Context, Result};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 /// What kind of volume to make. [`Specification::default`] is one device with mkfs.btrfs's own choices.
 #[derive(Clone, Debug)]
@@ -153,56 +152,6 @@ pub fn make_with(specification: &Specification, more: impl FnOnce(&Mount) -> Res
         manifest,
         folder,
     })
-}
-
-/// How often, and after which pause, a check is tried again that did not find all devices.
-const CHECK_RETRIES: u32 = 100;
-const CHECK_PAUSE: Duration = Duration::from_millis(200);
-
-/// Has `btrfs check` look at the volume on these images, all data included.
-///
-/// # Errors
-/// What it found, or that it cannot be run.
-pub fn btrfs_check(images: &[PathBuf]) -> Result<()> {
-    // On block devices, among which btrfs-progs finds the others of the volume.
-    let devices = images
-        .iter()
-        .map(|image| LoopDevice::attach(image))
-        .collect::<Result<Vec<_>>>()?;
-    let first = devices.first().context("a volume has a device")?;
-    let check = |options: &[&str]| {
-        run(Command::new(newest("btrfs"))
-            .arg("check")
-            .args(options)
-            .arg(first.path()))
-        .map(drop)
-    };
-    // It looks at all block devices there are, and misses some while others come and go.
-    let missed = |error: &anyhow::Error| format!("{error:#}").contains(" is missing");
-    let data = ["--check-data-csum"];
-    let mut checked = check(&data);
-    for _ in 0..CHECK_RETRIES {
-        if devices.len() == 1 || !checked.as_ref().is_err_and(missed) {
-            break;
-        }
-        std::thread::sleep(CHECK_PAUSE);
-        checked = check(&data);
-    }
-    // An orphan in a leaf that snapshots share leaves its usual mode with an inode to tell of, but nothing to tell: then
-    // its other mode, which has no such records, decides.
-    match checked {
-        Err(error) if is_nameless(&error) => check(&["--mode=lowmem"]),
-        checked => checked,
-    }
-}
-
-/// Whether a check says that there are errors in file trees and names none.
-fn is_nameless(error: &anyhow::Error) -> bool {
-    let text = format!("{error:#}");
-    let names = |line: &str| line.starts_with("root ") || line.starts_with('\t');
-    text.contains("errors found in fs roots")
-        && text.matches("ERROR").count() == 1
-        && !text.lines().any(|line| names(line.trim_start_matches(' ')))
 }
 
 fn fill(top: &Path, specification: &Specification) -> Result<()> {

@@ -84,7 +84,10 @@ impl Mounted {
             mounted: false,
         };
         for image in images {
-            let device = run("losetup", &["--find", "--show", image.to_str().unwrap()])?;
+            let device = run(
+                "losetup",
+                &["--partscan", "--find", "--show", image.to_str().unwrap()],
+            )?;
             mounted.loops.push(device);
         }
         for device in &mounted.loops {
@@ -172,7 +175,10 @@ fn seed(directory: &Path) -> Result<(), String> {
     run("btrfstune", &["-S", "1", seed.to_str().unwrap()])?;
     {
         let mut mounted = Mounted::new(core::slice::from_ref(seed), "defaults")?;
-        let device = run("losetup", &["--find", "--show", sprout.to_str().unwrap()])?;
+        let device = run(
+            "losetup",
+            &["--partscan", "--find", "--show", sprout.to_str().unwrap()],
+        )?;
         mounted.loops.push(device.clone());
         let point = mounted.point.to_str().unwrap().to_owned();
         run("btrfs", &["device", "add", "-f", &device, &point])?;

@@ -1,0 +1,129 @@
+//! `btrfs check` on a volume of one or several images.
+//!
+//! It finds the other devices of a volume by asking libblkid for all block devices of the machine, so the images are
+//! attached as loop devices, and what earlier attachings left behind (partitions, libblkid's notes) is put out of its way.
+
+use crate::loop_device::LoopDevice;
+use crate::tools::{newest, run};
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// How often, and after which pause, a check is tried again that did not find all devices.
+const CHECK_RETRIES: u32 = 100;
+const CHECK_PAUSE: Duration = Duration::from_millis(200);
+
+/// Has `btrfs check` look at the volume on these images, all data included, and gives what it printed.
+///
+/// # Errors
+/// What it found, or that it cannot be run.
+pub fn btrfs_check(images: &[PathBuf]) -> Result<String> {
+    // On block devices, among which btrfs-progs finds the others of the volume.
+    let devices = images
+        .iter()
+        .map(|image| LoopDevice::attach(image))
+        .collect::<Result<Vec<_>>>()?;
+    let first = devices.first().context("a volume has a device")?;
+    let check = |options: &[&str]| {
+        run(Command::new(newest("btrfs"))
+            .arg("check")
+            .args(options)
+            .arg(first.path()))
+        .map(|output| {
+            let [printed, complained] =
+                [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+            format!("{printed}{complained}")
+        })
+    };
+    // It looks at all block devices there are, and misses some while others come and go.
+    let missed = |error: &anyhow::Error| format!("{error:#}").contains(" is missing");
+    let data = ["--check-data-csum"];
+    let mut checked = check(&data);
+    for _ in 0..CHECK_RETRIES {
+        if devices.len() == 1 || !checked.as_ref().is_err_and(missed) {
+            break;
+        }
+        std::thread::sleep(CHECK_PAUSE);
+        checked = check(&data);
+    }
+    // An orphan in a leaf that snapshots share leaves its usual mode with an inode to tell of, but nothing to tell: then
+    // its other mode, which has no such records, decides.
+    match checked {
+        Err(error) if is_nameless(&error) => check(&["--mode=lowmem"]),
+        checked => checked,
+    }
+}
+
+/// Whether a check says that there are errors in file trees and names none.
+fn is_nameless(error: &anyhow::Error) -> bool {
+    let text = format!("{error:#}");
+    let names = |line: &str| line.starts_with("root ") || line.starts_with('\t');
+    text.contains("errors found in fs roots")
+        && text.matches("ERROR").count() == 1
+        && !text.lines().any(|line| names(line.trim_start_matches(' ')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::kernel_missing;
+    use std::path::Path;
+
+    const MIB: u64 = 1 << 20;
+    const DEVICES: usize = 3;
+
+    /// Images of one size in `folder`.
+    fn images(folder: &Path, name: &str) -> Vec<PathBuf> {
+        let path = |number| folder.join(format!("{name}-{number}"));
+        let images: Vec<_> = (0..DEVICES).map(path).collect();
+        for image in &images {
+            std::fs::File::create(image).unwrap().set_len(128 * MIB).unwrap();
+        }
+        images
+    }
+
+    /// A table of one partition from 1 MiB to 2 MiB, as old disks begin.
+    fn partition_table() -> Vec<u8> {
+        let mut sector = vec![0; 512];
+        sector[446 + 4] = 0x83;
+        sector[446 + 8..446 + 12].copy_from_slice(&2048_u32.to_le_bytes());
+        sector[446 + 12..446 + 16].copy_from_slice(&2048_u32.to_le_bytes());
+        sector[510..].copy_from_slice(&[0x55, 0xaa]);
+        sector
+    }
+
+    #[test]
+    fn what_lay_on_the_loop_devices_before_hides_no_device_of_a_volume() {
+        if let Some(reason) = kernel_missing() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (before, volume) = (images(folder.path(), "before"), images(folder.path(), "volume"));
+        run(Command::new(newest("mkfs.btrfs"))
+            .args(["-q", "-d", "raid0", "-m", "raid0"])
+            .args(&volume))
+        .unwrap();
+        for image in &before {
+            std::fs::write(image, partition_table()).unwrap();
+            std::fs::File::options()
+                .write(true)
+                .open(image)
+                .unwrap()
+                .set_len(8 * MIB)
+                .unwrap();
+        }
+        // The lowest free devices get them, and then the volume. The first time forgets what lies there from elsewhere.
+        for options in [["--partscan"].as_slice(), &[]] {
+            let attach = |image: &PathBuf| LoopDevice::attach_with(image, options).unwrap();
+            for device in before.iter().map(attach).collect::<Vec<_>>() {
+                // A partition that is added by hand outlives a plain detach.
+                let _ = run(Command::new("partx").arg("--delete").arg(device.path()));
+                run(Command::new("partx").arg("--add").arg(device.path())).unwrap();
+            }
+        }
+        let printed = btrfs_check(&volume).unwrap();
+        assert!(printed.contains("no error found"), "{printed}");
+    }
+}
