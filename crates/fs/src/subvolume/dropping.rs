@@ -40,8 +40,9 @@ struct Step {
 struct Drop {
     tree: TreeId,
     last_snapshot: Generation,
-    /// The transaction that made this tree out of another one: older blocks are not its own. Those of that very transaction
-    /// may be: what was written to a snapshot before the commit that made it.
+    /// What the root item's key says of the transaction that made this tree out of another one: older blocks are not its
+    /// own. Of blocks as old as that their owner decides: with a key of the kernel's they are the source's, and keys that
+    /// name the transaction itself may stand beside blocks that the snapshot changed in it.
     origin: Generation,
     steps: Vec<Step>,
 }

@@ -3,12 +3,11 @@
 //! Data: what block groups count as used, before and after. Metadata: what belongs to the subvolumes; the tree that holds
 //! the directory entries of what is deleted is changed by that, so blocks that it reaches are left out on both sides.
 
-use crate::volumes::open;
+use crate::volumes::{open, open_for_writing};
 use anyhow::{Context, Result, ensure};
 use buttress::format::BlockGroupFlags;
 use buttress::fs::space::accounting::Options;
-use buttress::fs::{WritableFilesystem, WriteOptions};
-use buttress::{Device, DeviceOptions, Filesystem, OpenOptions, Progress, SubvolumeId};
+use buttress::{Filesystem, Progress, SubvolumeId};
 use buttress_oracle::content::Random;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::{newest, run};
@@ -126,16 +125,7 @@ fn by_the_kernel(images: &[PathBuf], options: &str, chosen: &[(SubvolumeId, Vec<
 }
 
 fn by_buttress(images: &[PathBuf], chosen: &[SubvolumeId]) -> Result<()> {
-    let writable = DeviceOptions {
-        write: true,
-        ..DeviceOptions::default()
-    };
-    let devices = images
-        .iter()
-        .map(|image| Ok(Device::open(image, &writable)?))
-        .collect::<Result<Vec<_>>>()?;
-    let filesystem = OpenOptions::new(devices).open()?;
-    let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default())?;
+    let filesystem = open_for_writing(images)?;
     for id in chosen {
         filesystem
             .delete_subvolume(*id)

@@ -2,11 +2,11 @@
 //! stopped.
 
 use crate::counting;
-use crate::volumes::open;
+use crate::volumes::{open, open_for_writing};
 use anyhow::{Context, Result, ensure};
+use buttress::fs::Error;
 use buttress::fs::space::accounting::{Options, Share};
-use buttress::fs::{Error, WritableFilesystem, WriteOptions};
-use buttress::{Device, DeviceOptions, Filesystem, OpenOptions, Progress, SubvolumeId};
+use buttress::{Filesystem, Progress, SubvolumeId};
 use buttress_oracle::history::subvolume;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::{buttress, kernel_missing, run};
@@ -137,16 +137,7 @@ fn half_dropped() -> Result<()> {
 /// Has Buttress begin to drop the first subvolume.
 fn stop_dropping(images: &[PathBuf]) -> Result<()> {
     const DROPS: u32 = 100;
-    let writable = DeviceOptions {
-        write: true,
-        ..DeviceOptions::default()
-    };
-    let devices = images
-        .iter()
-        .map(|image| Ok(Device::open(image, &writable)?))
-        .collect::<Result<Vec<_>>>()?;
-    let filesystem = OpenOptions::new(devices).open()?;
-    let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default())?;
+    let filesystem = open_for_writing(images)?;
     let first = SubvolumeId::new(256);
     filesystem.delete_subvolume(first)?;
     let progress = Progress::new();

@@ -4,8 +4,8 @@ use crate::{counting, deleting, programs};
 use anyhow::{Context, Result};
 use buttress::format::compression::CompressionMethod;
 use buttress::format::{Compression, Profile};
-use buttress::fs::DataOptions;
 use buttress::fs::mkfs::{Feature, Options};
+use buttress::fs::{DataOptions, WritableFilesystem, WriteOptions};
 use buttress::{Device, DeviceOptions, Filesystem, OpenOptions};
 use buttress_oracle::history::{Made, Strictness, random};
 use buttress_oracle::tools::kernel_missing;
@@ -18,9 +18,22 @@ use std::path::{Path, PathBuf};
 const OPERATIONS: u64 = 1200;
 
 pub fn open(images: &[PathBuf]) -> Result<Filesystem> {
+    open_with(images, &DeviceOptions::default())
+}
+
+pub fn open_for_writing(images: &[PathBuf]) -> Result<WritableFilesystem> {
+    let writable = DeviceOptions {
+        write: true,
+        ..DeviceOptions::default()
+    };
+    let filesystem = open_with(images, &writable)?;
+    Ok(WritableFilesystem::new(filesystem, WriteOptions::default())?)
+}
+
+fn open_with(images: &[PathBuf], options: &DeviceOptions) -> Result<Filesystem> {
     let devices = images
         .iter()
-        .map(|image| Ok(Device::open(image, &DeviceOptions::default())?))
+        .map(|image| Ok(Device::open(image, options)?))
         .collect::<Result<Vec<_>>>()?;
     Ok(OpenOptions::new(devices).open()?)
 }
