@@ -76,16 +76,31 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
 /// waking a worker, and a second core can do it.
 const CACHED_BYTES: u64 = 64 << 10;
 
+/// What is left of a batch.
+struct Rest<'a> {
+    dispatches: &'a [Arc<Dispatch>],
+    /// The first of them is known to be on the medium only.
+    is_cold: bool,
+}
+
 /// Completes the small dispatches at the front of a batch whose bytes are in memory; gives the others back.
 ///
 /// The first one that is not cached ends the attempts: a cold medium costs one failed system call for a batch.
-fn serve_from_cache<'a>(core: &Core, dispatches: &'a [Arc<Dispatch>]) -> &'a [Arc<Dispatch>] {
+fn serve_from_cache<'a>(core: &Core, dispatches: &'a [Arc<Dispatch>]) -> Rest<'a> {
     let mut rest = dispatches;
+    let mut is_cold = false;
     while let Some((first, others)) = rest.split_first() {
-        if first.is_write() || first.length_bytes > CACHED_BYTES || !core.execute_if_cached(first) {
+        if first.is_write() || first.length_bytes > CACHED_BYTES {
+            break;
+        }
+        if !core.execute_if_cached(first) {
+            is_cold = true;
             break;
         }
         rest = others;
     }
-    rest
+    Rest {
+        dispatches: rest,
+        is_cold,
+    }
 }

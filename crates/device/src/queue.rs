@@ -71,19 +71,37 @@ impl Core {
     /// As [`execute`](Self::execute) for a read, but only if the bytes are in memory; `false` if they are not, and
     /// nothing has happened. The dispatch must be one that nobody else can start.
     pub(crate) fn execute_if_cached(&self, dispatch: &Dispatch) -> bool {
-        let mut buffers = uncleared_buffers(dispatch);
-        let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[..]).collect();
-        match self
-            .backend
-            .read_cached_vectored_at(dispatch.offset_bytes, &mut slices)
-        {
-            Ok(true) if dispatch.start() => {
+        match self.read_if_cached(dispatch) {
+            Some(buffers) if dispatch.start() => {
                 self.finish(dispatch, buffers, Ok(()), self.clock.now());
                 true
             }
-            // A failure is left to the ordinary way, which tells the good segments from the bad ones.
             _ => false,
         }
+    }
+
+    /// The same for a dispatch that was started. `false` for writes.
+    pub(crate) fn execute_started_if_cached(&self, dispatch: &Dispatch) -> bool {
+        let buffers = self.read_if_cached(dispatch);
+        let is_cached = buffers.is_some();
+        if let Some(buffers) = buffers {
+            self.finish(dispatch, buffers, Ok(()), self.clock.now());
+        }
+        is_cached
+    }
+
+    /// What a dispatch reads, if it is in memory.
+    fn read_if_cached(&self, dispatch: &Dispatch) -> Option<Vec<Buffer>> {
+        if dispatch.is_write() {
+            return None;
+        }
+        let mut buffers = uncleared_buffers(dispatch);
+        let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[..]).collect();
+        let answer = self
+            .backend
+            .read_cached_vectored_at(dispatch.offset_bytes, &mut slices);
+        // A failure is left to the ordinary way, which tells the good segments from the bad ones.
+        matches!(answer, Ok(true)).then_some(buffers)
     }
 
     fn read_into(&self, offset: u64, buffers: &mut [Buffer]) -> io::Result<()> {

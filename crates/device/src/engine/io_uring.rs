@@ -142,7 +142,7 @@ impl RunRequests for IoUringEngine {
     }
 
     fn submit(&self, dispatches: &[Arc<Dispatch>]) {
-        let rest = serve_from_cache(&self.shared.core, dispatches);
+        let rest = serve_from_cache(&self.shared.core, dispatches).dispatches;
         if rest.is_empty() {
             return;
         }

@@ -1,7 +1,11 @@
 //! The thread engine: positioned reads and writes on worker threads.
 //!
-//! Workers start when requests are queued that no idle worker can take, up to the queue's depth, and stay until the
-//! device is closed. Two shortcuts keep small and cached reads from paying for a thread switch:
+//! Workers start when they are wanted, up to the queue's depth, and stay until the device is closed. For what waits for the
+//! medium there is one for each dispatch that is queued, at once. A thread takes longer to start than a cached read takes,
+//! and what is in the page cache is work for the processor: while nothing shows that the medium has to be waited for, one
+//! worker starts, and each starts another when it has done its own and more is queued, up to as many as there are cores.
+//! A worker that is about to wait starts all others. Two shortcuts keep small and cached reads from paying for a thread
+//! switch:
 //!
 //! - small dispatches whose bytes are in the page cache are served at once, on the caller's thread; the first
 //!   one of a batch that is not ends the attempts for that batch, so a cold medium costs one failed system call;
@@ -10,7 +14,7 @@
 //! The queue is first in, first out: batches arrive sorted, and the kernel's scheduler below sorts on.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
@@ -22,22 +26,36 @@ use crate::queue::request::Dispatch;
 #[derive(Debug)]
 pub(crate) struct ThreadEngine {
     shared: Arc<Shared>,
-    depth: usize,
-    workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     core: Arc<Core>,
+    depth: usize,
+    /// How many cores there are, once a worker wants to know.
+    cores: OnceLock<usize>,
     queue: Mutex<Queue>,
     work_arrived: Condvar,
+    /// The workers that were started and not yet joined.
+    workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Arc<Dispatch>>,
+    workers: usize,
+    /// Those that were started and did not come to the queue yet.
+    coming_workers: usize,
     idle_workers: usize,
     closed: bool,
+}
+
+impl Queue {
+    /// How many workers more than those without work could take something.
+    fn lacking(&self) -> usize {
+        let free = self.idle_workers.saturating_add(self.coming_workers);
+        self.waiting.len().saturating_sub(free)
+    }
 }
 
 impl ThreadEngine {
@@ -45,29 +63,14 @@ impl ThreadEngine {
         let depth = usize::try_from(depth).unwrap_or(1).clamp(1, 256);
         let shared = Shared {
             core,
+            depth,
+            cores: OnceLock::new(),
             queue: Mutex::default(),
             work_arrived: Condvar::new(),
+            workers: Mutex::default(),
         };
         Self {
             shared: Arc::new(shared),
-            depth,
-            workers: Mutex::default(),
-        }
-    }
-
-    /// Starts workers for `wanted` more dispatches than idle workers can take, as far as the depth allows.
-    fn start_workers(&self, wanted: usize) {
-        let mut workers = self.workers.lock();
-        let count = wanted.min(self.depth.saturating_sub(workers.len()));
-        for _ in 0..count {
-            let shared = Arc::clone(&self.shared);
-            // Where no thread can be had, whoever waits does the work: slower, but nothing is lost.
-            if let Ok(worker) = std::thread::Builder::new()
-                .name("buttress-io".to_owned())
-                .spawn(move || shared.work())
-            {
-                workers.push(worker);
-            }
         }
     }
 }
@@ -79,23 +82,25 @@ impl RunRequests for ThreadEngine {
 
     fn submit(&self, dispatches: &[Arc<Dispatch>]) {
         let rest = serve_from_cache(&self.shared.core, dispatches);
-        if rest.is_empty() {
+        let is_cold = rest.is_cold;
+        let rest = rest.dispatches;
+        let Some(first) = rest.first() else {
             return;
-        }
-        let (idle, unserved) = {
+        };
+        let idle = {
             let mut queue = self.shared.queue.lock();
             queue.waiting.extend(rest.iter().cloned());
-            (
-                queue.idle_workers,
-                queue.waiting.len().saturating_sub(queue.idle_workers),
-            )
+            queue.idle_workers
         };
         for _ in 0..rest.len().min(idle) {
             self.shared.work_arrived.notify_one();
         }
-        if unserved > 0 {
-            self.start_workers(unserved);
-        }
+        let wanted = if is_cold || first.is_write() {
+            rest.len()
+        } else {
+            1
+        };
+        self.shared.start_workers(wanted, self.shared.depth);
     }
 
     fn help(&self, dispatch: &Arc<Dispatch>) {
@@ -121,7 +126,12 @@ impl Drop for ThreadEngine {
     fn drop(&mut self) {
         self.shared.queue.lock().closed = true;
         self.shared.work_arrived.notify_all();
-        for worker in self.workers.get_mut().drain(..) {
+        loop {
+            // Who was started by a worker is in the list before that worker ends.
+            let worker = self.shared.workers.lock().pop();
+            let Some(worker) = worker else {
+                return;
+            };
             // A worker that panicked has nothing more to say here; its panic was printed when it happened.
             let _ = worker.join();
         }
@@ -129,12 +139,60 @@ impl Drop for ThreadEngine {
 }
 
 impl Shared {
-    fn work(&self) {
-        while let Some(dispatch) = self.next() {
-            if dispatch.start() {
-                self.core.execute(&dispatch);
+    /// Starts up to `wanted` workers, as far as something is queued for them and there are fewer than `workers_max`.
+    fn start_workers(self: &Arc<Self>, wanted: usize, workers_max: usize) {
+        let count = {
+            let mut queue = self.queue.lock();
+            let room = workers_max.saturating_sub(queue.workers);
+            let count = if queue.closed {
+                0
+            } else {
+                wanted.min(queue.lacking()).min(room)
+            };
+            queue.workers = queue.workers.saturating_add(count);
+            queue.coming_workers = queue.coming_workers.saturating_add(count);
+            count
+        };
+        for _ in 0..count {
+            let shared = Arc::clone(self);
+            let worker = std::thread::Builder::new()
+                .name("buttress-io".to_owned())
+                .spawn(move || shared.work());
+            match worker {
+                Ok(worker) => self.workers.lock().push(worker),
+                // Where no thread can be had, whoever waits does the work: slower, but nothing is lost.
+                Err(_) => {
+                    let mut queue = self.queue.lock();
+                    queue.workers = queue.workers.saturating_sub(1);
+                    queue.coming_workers = queue.coming_workers.saturating_sub(1);
+                }
             }
         }
+    }
+
+    fn work(self: &Arc<Self>) {
+        {
+            let mut queue = self.queue.lock();
+            queue.coming_workers = queue.coming_workers.saturating_sub(1);
+        }
+        while let Some(dispatch) = self.next() {
+            if !dispatch.start() {
+                continue;
+            }
+            if self.lacks_workers() && self.core.execute_started_if_cached(&dispatch) {
+                let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+                self.start_workers(1, self.depth.min(*self.cores.get_or_init(cores)));
+                continue;
+            }
+            self.start_workers(self.depth, self.depth);
+            self.core.execute(&dispatch);
+        }
+    }
+
+    /// Whether another worker may be started, and has something to do.
+    fn lacks_workers(&self) -> bool {
+        let queue = self.queue.lock();
+        queue.lacking() > 0 && queue.workers < self.depth
     }
 
     /// The next dispatch, or `None` once the device is closed. What is queued then, nobody waits for.
@@ -150,6 +208,69 @@ impl Shared {
             queue.idle_workers = queue.idle_workers.saturating_add(1);
             self.work_arrived.wait(&mut queue);
             queue.idle_workers = queue.idle_workers.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Barrier};
+
+    use crate::backend::Backend;
+    use crate::device::{DEFAULT_DEPTH, Device};
+    use crate::engine::Engine;
+    use crate::queue::request::ReadRequest;
+
+    /// A medium that answers when as many reads wait for it as the depth allows.
+    #[derive(Debug)]
+    struct Meeting(Barrier);
+
+    impl Backend for Meeting {
+        fn name(&self) -> &'static str {
+            "meeting"
+        }
+        fn size_bytes(&self) -> u64 {
+            1 << 40
+        }
+        fn is_writable(&self) -> bool {
+            false
+        }
+        fn read_vectored_at(&self, _: u64, _: &mut [&mut [u8]]) -> io::Result<()> {
+            self.0.wait();
+            Ok(())
+        }
+        fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        fn zero(&self, _: u64, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    // Were fewer workers started, the test would not end.
+    #[test]
+    fn as_many_reads_wait_for_the_medium_as_the_depth_allows() {
+        let depth = usize::try_from(DEFAULT_DEPTH).unwrap();
+        // Small ones are tried from memory by the caller, large ones by a worker.
+        for length in [4096, 1 << 20] {
+            let backend = Arc::new(Meeting(Barrier::new(depth)));
+            let device = Device::with_backend(backend, Engine::Threads);
+            let requests: Vec<ReadRequest> = (0..2 * depth)
+                .map(|number| ReadRequest {
+                    offset_bytes: (number as u64) << 24,
+                    length,
+                })
+                .collect();
+            for read in device.start_reads(&requests) {
+                assert_eq!(read.wait().unwrap().len(), length);
+            }
         }
     }
 }

@@ -5,7 +5,8 @@
 //! - A volume that the kernel has mounted changes under a reader and would be destroyed by a writer. A block
 //!   device for writing is opened exclusively, which the kernel refuses while it is mounted. An image file can
 //!   be mounted through a loop device, which the kernel does not connect with opening the file: the loop devices
-//!   are looked through for it (`/sys/block/loop*/loop/backing_file`).
+//!   are looked through for it (`/sys/block/loop*/loop/backing_file`). Those that lie on nothing, of which a machine may
+//!   have many, are not in `/proc/partitions`, so they are not asked one by one.
 //!
 //! "In use" is what anybody may see: the mount table names one device of each mount, `/sys/fs/btrfs` all devices of
 //! mounted btrfs volumes, and a disk's `holders` what is stacked upon it.
@@ -86,8 +87,8 @@ fn lock(file: &File, write: bool) -> io::Result<()> {
 /// The loop devices, among them partitions of loop devices, that lie on this file and are in use.
 fn loop_devices_in_use(image: &fs::Metadata) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for device in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-        let Ok(backing) = fs::read_to_string(device.path().join("loop/backing_file")) else {
+    for device in disks() {
+        let Ok(backing) = fs::read_to_string(device.join("loop/backing_file")) else {
             continue;
         };
         // The file may have been moved or deleted since; then its name leads elsewhere, which is no match.
@@ -95,10 +96,29 @@ fn loop_devices_in_use(image: &fs::Metadata) -> Vec<PathBuf> {
             continue;
         };
         if (backing.dev(), backing.ino()) == (image.dev(), image.ino()) {
-            found.extend(parts_in_use(&device.path()));
+            found.extend(parts_in_use(&device));
         }
     }
     found
+}
+
+/// The directories in sysfs of all disks that have a size.
+fn disks() -> Vec<PathBuf> {
+    let all = Path::new("/sys/block");
+    match fs::read_to_string("/proc/partitions") {
+        Ok(table) => partition_names(&table).map(|name| all.join(name)).collect(),
+        Err(_) => {
+            let disks = fs::read_dir(all).into_iter().flatten().flatten();
+            disks.map(|disk| disk.path()).collect()
+        }
+    }
+}
+
+/// The names in the kernel's table of disks and partitions of any size but none: the last of four fields, below a line
+/// with the fields' names. Source: proc_partitions(5).
+fn partition_names(table: &str) -> impl Iterator<Item = &str> {
+    let fields = table.lines().skip(1).map(|line| line.split_ascii_whitespace());
+    fields.filter_map(|mut fields| fields.nth(3))
 }
 
 /// Of a disk and its partitions, the nodes of those that are in use. `disk` is its directory in sysfs.
@@ -161,6 +181,14 @@ mod tests {
         assert_eq!(mount_source(line), Some("/dev/loop3"));
         assert_eq!(mount_source("22 1 0:21 / /proc rw - proc proc rw"), None);
         assert_eq!(mount_source("nonsense"), None);
+    }
+
+    #[test]
+    fn disks_of_any_size_are_found() {
+        let table =
+            "major minor  #blocks  name\n\n 254        0  268435456 vda\n   7       11   16777216 loop11\n";
+        assert_eq!(partition_names(table).collect::<Vec<_>>(), ["vda", "loop11"]);
+        assert_eq!(partition_names("").count(), 0);
     }
 
     #[test]
