@@ -1,7 +1,8 @@
 //! A long job that is asked to end, by the user or the system, ends in order: it says how far it came.
 //!
 //! The first SIGINT, SIGTERM or SIGHUP cancels the job; the second ends the process at once. A job that only reads and
-//! keeps nothing on disk is not waited for long: there is nothing to put in order ([`Cancelling::start_reading`]).
+//! keeps nothing on disk is not waited for long: there is nothing to put in order ([`Cancelling::start_reading`]). Only
+//! that waiting takes a thread.
 //!
 //! Where no job is under way any more, as in a session between two words, signals do again what they do by default.
 
@@ -32,11 +33,17 @@ const PATIENCE: Duration = Duration::from_millis(40);
 /// Cancels a job on a signal, until it is dropped.
 #[derive(Debug)]
 pub struct Cancelling {
-    handle: Handle,
     actions: Vec<SigId>,
-    thread: Option<JoinHandle<()>>,
+    waiting: Option<Waiting>,
+}
+
+/// A thread that waits for a signal, and then for the end of the job.
+#[derive(Debug)]
+struct Waiting {
+    handle: Handle,
+    thread: JoinHandle<()>,
     /// Dropped when the job has ended.
-    running: Option<Sender<()>>,
+    running: Sender<()>,
 }
 
 impl Cancelling {
@@ -45,19 +52,6 @@ impl Cancelling {
     /// # Errors
     /// That the system does not let us.
     pub fn start(progress: &Progress) -> Result<Self> {
-        Self::start_with(progress, None)
-    }
-
-    /// As [`Cancelling::start`], for a job that only reads: where it has not ended shortly after the signal, because the
-    /// machine is busy or sorts a long list, the signal ends the process as it does by default.
-    ///
-    /// # Errors
-    /// That the system does not let us.
-    pub fn start_reading(progress: &Progress) -> Result<Self> {
-        Self::start_with(progress, Some(PATIENCE))
-    }
-
-    fn start_with(progress: &Progress, patience: Option<Duration>) -> Result<Self> {
         let is_idle = match IS_IDLE.get() {
             Some(is_idle) => is_idle,
             None => {
@@ -72,42 +66,64 @@ impl Cancelling {
         let asked = Arc::new(AtomicBool::new(false));
         let mut actions = Vec::new();
         for signal in ALL {
-            // In this order: the second of them looks whether there was one before.
+            // In this order: the first of them looks whether there was a signal before.
             let status = 128_i32.saturating_add(signal);
-            let ends = flag::register_conditional_shutdown(signal, status, Arc::clone(&asked))?;
-            actions.extend([ends, flag::register(signal, Arc::clone(&asked))?]);
+            actions.extend([
+                flag::register_conditional_shutdown(signal, status, Arc::clone(&asked))?,
+                flag::register(signal, Arc::clone(&asked))?,
+                flag::register(signal, progress.cancellation())?,
+            ]);
         }
+        Ok(Self {
+            actions,
+            waiting: None,
+        })
+    }
+
+    /// As [`Cancelling::start`], for a job that only reads: where it has not ended shortly after the signal, because the
+    /// machine is busy or sorts a long list, the signal ends the process as it does by default.
+    ///
+    /// # Errors
+    /// That the system does not let us.
+    pub fn start_reading(progress: &Progress) -> Result<Self> {
+        let mut cancelling = Self::start(progress)?;
+        cancelling.waiting = Some(Waiting::start()?);
+        Ok(cancelling)
+    }
+}
+
+impl Waiting {
+    fn start() -> Result<Self> {
         let mut signals = Signals::new(ALL)?;
         let handle = signals.handle();
-        let progress = progress.clone();
         let (running, ended) = channel::<()>();
         let thread = std::thread::spawn(move || {
             let Some(signal) = signals.forever().next() else {
                 return;
             };
-            progress.cancel();
-            if let Some(patience) = patience
-                && ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout)
-            {
+            if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 // Where that fails, the job still ends by itself.
                 let _ = emulate_default_handler(signal);
             }
         });
         Ok(Self {
             handle,
-            actions,
-            thread: Some(thread),
-            running: Some(running),
+            thread,
+            running,
         })
+    }
+
+    fn end(self) {
+        drop(self.running);
+        self.handle.close();
+        let _ = self.thread.join();
     }
 }
 
 impl Drop for Cancelling {
     fn drop(&mut self) {
-        self.running = None;
-        self.handle.close();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if let Some(waiting) = self.waiting.take() {
+            waiting.end();
         }
         for action in self.actions.drain(..) {
             unregister(action);

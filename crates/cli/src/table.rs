@@ -46,7 +46,8 @@ enum Kind {
     Leaf {
         hidden: bool,
         trouble: u8,
-        arguments: fn(Command) -> Command,
+        /// Adds the command's arguments and the global flags.
+        complete: fn(Command) -> Command,
         run: RunFunction,
     },
 }
@@ -61,7 +62,7 @@ pub const fn leaf<C: Subcommand>() -> Row {
         kind: Kind::Leaf {
             hidden: C::HIDDEN,
             trouble: C::TROUBLE,
-            arguments: C::augment_args,
+            complete: |command| globals::attach(C::augment_args(command)),
             run: run_parsed::<C>,
         },
     }
@@ -154,18 +155,31 @@ stay unambiguous: `buttress sub list IMAGE`.
 Exit codes: 0 all of it was done, 1 it failed or something was lost, 2 the command line is wrong;
 `diff`: 0 the same, 1 different, 2 trouble; `check`: 0 nothing found, 1 something, 2 it could not check.";
 
+/// How much of the command line is made at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// All of it, for help, documents and errors.
+    Whole,
+    /// Of commands only the name: the arguments of the one that is named are added when it is parsed.
+    Named,
+}
+
 /// The whole command line as clap knows it.
 pub fn command() -> Command {
+    command_of(Extent::Whole)
+}
+
+fn command_of(extent: Extent) -> Command {
     let root = Command::new("buttress")
         .version(env!("CARGO_PKG_VERSION"))
         .about(ABOUT)
         .after_help(AFTER_HELP)
         .max_term_width(110)
         .disable_help_subcommand(true);
-    add_rows(globals::attach(root), ROWS)
+    add_rows(globals::attach(root), ROWS, extent)
 }
 
-fn add_rows(parent: Command, rows: &'static [Row]) -> Command {
+fn add_rows(parent: Command, rows: &'static [Row], extent: Extent) -> Command {
     let parent = parent
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -175,18 +189,30 @@ fn add_rows(parent: Command, rows: &'static [Row]) -> Command {
         parent.subcommand(match &row.kind {
             Kind::Group { about, rows } => {
                 let command = globals::attach(command.about(*about)).disable_help_subcommand(true);
-                add_rows(command, rows)
+                add_rows(command, rows, extent)
             }
-            Kind::Leaf {
-                hidden, arguments, ..
-            } => globals::attach(arguments(command)).hide(*hidden),
+            Kind::Leaf { hidden, complete, .. } => match extent {
+                Extent::Whole => complete(command).hide(*hidden),
+                Extent::Named => command.defer(*complete).hide(*hidden),
+            },
         })
     })
 }
 
+/// Parses a command line, the program's name first.
+///
+/// To describe every argument of every command takes longer than some commands run: it is done for help and errors, which
+/// show other commands too.
+fn parse(arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
+    command_of(Extent::Named)
+        .try_get_matches_from(arguments)
+        .or_else(|_| command().try_get_matches_from(arguments))
+}
+
 /// Parses and runs a command line, the program's name first.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
-    let matches = match command().try_get_matches_from(arguments) {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let matches = match parse(&arguments) {
         Ok(matches) => matches,
         Err(error) => return End::CommandLine(error),
     };
@@ -232,8 +258,14 @@ mod tests {
     use super::*;
 
     /// The path of the command that a command line names, and its global flags; or that it is wrong.
-    fn parse(line: &str) -> Option<(String, Globals)> {
-        let matches = command().try_get_matches_from(line.split(' ')).ok()?;
+    fn path_and_globals(line: &str) -> Option<(String, Globals)> {
+        let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let matches = parse(&arguments).ok()?;
+        assert_eq!(
+            command().try_get_matches_from(&arguments).ok().as_ref(),
+            Some(&matches),
+            "{line}"
+        );
         let mut levels = vec![&matches];
         let mut path = Vec::new();
         while let Some((name, below)) = levels.last().and_then(|level| level.subcommand()) {
@@ -262,14 +294,14 @@ mod tests {
             ("buttress subvolume", None),
         ];
         for (line, expected) in cases {
-            let found = parse(line).map(|(path, _)| path);
+            let found = path_and_globals(line).map(|(path, _)| path);
             assert_eq!(found.as_deref(), expected, "{line}");
         }
     }
 
     #[test]
     fn global_flags_count_wherever_they_stand() {
-        let globals = |line: &str| parse(line).map(|(_, globals)| globals).unwrap();
+        let globals = |line: &str| path_and_globals(line).map(|(_, globals)| globals).unwrap();
         for line in [
             "buttress -v --device a --cache 1M --degraded ls i",
             "buttress ls i -v --device a --cache 1M --degraded",
@@ -288,14 +320,14 @@ mod tests {
 
     #[test]
     fn a_command_s_own_short_flags_win_after_its_name() {
-        let quiet = |line: &str| parse(line).map(|(_, globals)| globals.quiet);
+        let quiet = |line: &str| path_and_globals(line).map(|(_, globals)| globals.quiet);
         assert_eq!(quiet("buttress -q subvolume list i"), Some(true));
         assert_eq!(quiet("buttress subvolume list --quiet i"), Some(true));
         assert_eq!(quiet("buttress subvolume list -q i"), Some(false));
         assert_eq!(quiet("buttress ls -q i"), Some(true));
         // -h is a size here, not help.
-        assert!(parse("buttress ls -lh i").is_some());
-        assert!(parse("buttress filesystem df -h i").is_some());
+        assert!(path_and_globals("buttress ls -lh i").is_some());
+        assert!(path_and_globals("buttress filesystem df -h i").is_some());
     }
 
     #[test]
@@ -307,7 +339,7 @@ mod tests {
             "buttress subvolume list i -G +7 --sort=-gen,path -t",
             "buttress filesystem usage i -T --si",
         ] {
-            assert!(parse(line).is_some(), "{line}");
+            assert!(path_and_globals(line).is_some(), "{line}");
         }
         for line in [
             "buttress cp",
@@ -315,7 +347,7 @@ mod tests {
             "buttress tar --times never i",
             "buttress ls --offset part=0 i",
         ] {
-            assert!(parse(line).is_none(), "{line}");
+            assert!(path_and_globals(line).is_none(), "{line}");
         }
     }
 

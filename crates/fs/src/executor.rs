@@ -17,7 +17,8 @@ use std::thread;
 /// Runs jobs on threads that start with the first job.
 #[derive(Debug)]
 pub(crate) struct Executor {
-    workers: usize,
+    /// How many; `None`: as many as the machine has cores, which takes a look at the system's files.
+    workers: Option<usize>,
     queue: OnceLock<Option<Sender<Arc<dyn Run>>>>,
 }
 
@@ -109,12 +110,16 @@ impl<T> Drop for Task<T> {
 
 impl Executor {
     /// As many workers as the machine has cores.
-    pub(crate) fn new() -> Self {
-        Self::with_workers(thread::available_parallelism().map_or(1, usize::from))
+    pub(crate) const fn new() -> Self {
+        Self::with(None)
     }
 
     /// This many workers.
-    pub(crate) fn with_workers(workers: usize) -> Self {
+    pub(crate) const fn with_workers(workers: usize) -> Self {
+        Self::with(Some(workers))
+    }
+
+    const fn with(workers: Option<usize>) -> Self {
         Self {
             workers,
             queue: OnceLock::new(),
@@ -122,13 +127,13 @@ impl Executor {
     }
 
     /// No workers: jobs run where their results are taken.
-    pub(crate) fn inline() -> Self {
+    pub(crate) const fn inline() -> Self {
         Self::with_workers(0)
     }
 
     /// Whether jobs run elsewhere while the caller goes on.
     pub(crate) const fn is_parallel(&self) -> bool {
-        self.workers > 0
+        !matches!(self.workers, Some(0))
     }
 
     /// Hands a job in.
@@ -137,7 +142,11 @@ impl Executor {
             state: Mutex::new(State::Waiting(Box::new(job))),
             done: Condvar::new(),
         });
-        if let Some(queue) = self.queue.get_or_init(|| start_workers(self.workers)) {
+        let start = || {
+            let cores = || thread::available_parallelism().map_or(1, usize::from);
+            start_workers(self.workers.unwrap_or_else(cores))
+        };
+        if let Some(queue) = self.queue.get_or_init(start) {
             let queued: Arc<dyn Run> = slot.clone();
             // Without a worker left to receive it the job runs where its result is taken.
             drop(queue.send(queued));

@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// A handle on the progress of one job; clones are the same job.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
+    cancelled: Arc<AtomicBool>,
     counters: Arc<Counters>,
 }
 
 #[derive(Debug, Default)]
 struct Counters {
-    cancelled: AtomicBool,
     items: AtomicU64,
     bytes: AtomicU64,
     expected_bytes: AtomicU64,
@@ -46,13 +46,19 @@ impl Progress {
 
     /// Asks the job to stop. It ends with [`Error::Cancelled`] at its next check.
     pub fn cancel(&self) {
-        self.counters.cancelled.store(true, Ordering::Relaxed);
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// What [`Progress::cancel`] sets, for those who can do nothing but set a flag, such as signal handlers.
+    #[must_use]
+    pub fn cancellation(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.cancelled)
     }
 
     /// Whether the job was asked to stop.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.counters.cancelled.load(Ordering::Relaxed)
+        self.cancelled.load(Ordering::Relaxed)
     }
 
     /// # Errors
