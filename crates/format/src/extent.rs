@@ -146,6 +146,16 @@ impl ExtentItem {
         })
     }
 
+    /// How many references an `EXTENT_ITEM` or `METADATA_ITEM` counts, for who asks of millions. Nothing else of it is
+    /// looked at.
+    ///
+    /// # Errors
+    /// [`ItemProblem::SizeTooSmall`].
+    pub fn parse_count(key: &Key, data: &[u8]) -> Result<u64, ItemError> {
+        let (head, _) = raw::prefix::<RawExtentItem>(key, data)?;
+        Ok(head.refs.get())
+    }
+
     /// Whether the extent holds file content (else a tree block).
     #[must_use]
     pub const fn is_data(&self) -> bool {

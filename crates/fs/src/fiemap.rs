@@ -16,7 +16,8 @@
 //! Ranges: extents that overlap `[start, end)` come whole; parts that wait in memory are cut off at the range. The last
 //! extent of the file has [`FiemapFlags::LAST`].
 //!
-//! Bounds: the extents of a batch, [`BATCH_MAX`] of them and those of a leaf.
+//! Bounds: the extents of a batch, [`BATCH_MAX`] of them and those of a leaf. That is little enough for a processor's
+//! cache, and enough for the extent tree to be read in runs.
 //!
 //! Source: the kernel's documentation of fiemap, `Documentation/filesystems/fiemap.rst`; what the flags mean on btrfs
 //! was taken from the ioctl's answers.
@@ -41,14 +42,13 @@ use buttress_format::{ByteCount, FileOffset, Logical};
 use core::iter::FusedIterator;
 use core::ops::Range;
 use join::Joiner;
-use std::collections::VecDeque;
 use walk::{Batch, Walk};
 
 /// How many extents the first batch has, or as many as the first leaf has more.
 const BATCH_FIRST: usize = 128;
 
 /// How many extents a batch has at most, or as many as its last leaf has more.
-pub const BATCH_MAX: usize = 16 << 10;
+pub const BATCH_MAX: usize = 4 << 10;
 
 bitflags::bitflags! {
     /// What is said of an extent: the flags of the ioctl.
@@ -125,10 +125,24 @@ pub struct Fiemap {
     begun: bool,
     asks_sharing: bool,
     progress: Option<Progress>,
-    batch: usize,
+    /// How many extents the next batch has.
+    batch_size: usize,
+    /// What was mapped last. Its memory serves for the next batch too.
+    batch: Batch,
+    /// Which of the batch's uses are shared.
+    shared: Vec<bool>,
+    /// The first part of the batch that was not handed out.
+    next_part: usize,
     joiner: Joiner,
-    ready: VecDeque<FiemapExtent>,
-    done: bool,
+    /// Set once nothing is left to be mapped.
+    end: Option<End>,
+}
+
+/// What is known when all of the range was mapped.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    /// Where the file's last extent ends; `None`: content waits behind it.
+    last_extent_end: Option<FileOffset>,
 }
 
 impl File {
@@ -176,14 +190,18 @@ impl Fiemap {
             source,
             location,
             position: range.start,
-            done: range.start >= range.end,
+            end: (range.start >= range.end).then_some(End {
+                last_extent_end: None,
+            }),
             range,
             begun: false,
             asks_sharing: true,
             progress: None,
-            batch: BATCH_FIRST,
+            batch_size: BATCH_FIRST,
+            batch: Batch::default(),
+            shared: Vec::new(),
+            next_part: 0,
             joiner: Joiner::default(),
-            ready: VecDeque::new(),
         }
     }
 
@@ -191,6 +209,7 @@ impl Fiemap {
     #[must_use]
     pub fn without_sharing(mut self) -> Self {
         self.asks_sharing = false;
+        self.batch.keeps_uses = false;
         self
     }
 
@@ -207,59 +226,66 @@ impl Fiemap {
 
     /// Maps the next batch.
     fn fill(&mut self) -> Result<()> {
-        let size = self.batch;
-        self.batch = size.saturating_mul(2).min(BATCH_MAX);
+        let size = self.batch_size;
+        self.batch_size = size.saturating_mul(2).min(BATCH_MAX);
+        self.batch.parts.clear();
         match &mut self.source {
             Source::Still(still) => {
-                let batch = still.walk.collect(size, self.progress.as_ref())?;
-                let shared = if self.asks_sharing {
-                    still.sharing.are_shared(self.location.subvolume, &batch.uses)?
+                still
+                    .walk
+                    .collect(size, self.progress.as_ref(), &mut self.batch)?;
+                self.shared = if self.asks_sharing {
+                    still
+                        .sharing
+                        .are_shared(self.location.subvolume, &self.batch.uses)?
                 } else {
                     Vec::new()
                 };
-                let ends = still.walk.has_ended();
-                let view = still.filesystem.clone();
-                self.take(&batch, &shared);
-                if ends { self.finish(&view, false) } else { Ok(()) }
+                if still.walk.has_ended() {
+                    let last = walk::last_extent_end(&still.filesystem, self.location)?;
+                    self.end = Some(End {
+                        last_extent_end: Some(last),
+                    });
+                }
             }
             Source::Live(writer) => {
                 let writer = writer.clone();
-                self.fill_live(&writer, size)
+                self.fill_live(&writer, size)?;
             }
         }
-    }
-
-    /// Takes in a batch: `shared` says of each use whether it is.
-    fn take(&mut self, batch: &Batch, shared: &[bool]) {
-        let mut bytes = ByteCount::ZERO;
-        for part in &batch.parts {
-            let mut extent = part.extent;
-            if part
-                .used
-                .is_some_and(|used| shared.get(used).copied().unwrap_or(false))
-            {
-                extent.flags |= FiemapFlags::SHARED;
-            }
-            bytes = bytes.saturating_add(extent.length);
-            self.ready.extend(self.joiner.add(extent));
-        }
+        self.next_part = 0;
         if let Some(progress) = &self.progress {
-            let count = u64::try_from(batch.parts.len()).unwrap_or(u64::MAX);
-            progress.advance(count, bytes);
-        }
-    }
-
-    /// Nothing is left of the range: the extent that is held back comes, marked if it is the file's last. Content may wait
-    /// behind it.
-    fn finish(&mut self, view: &Filesystem, content_follows: bool) -> Result<()> {
-        self.done = true;
-        if let Some(mut last) = self.joiner.take() {
-            if !content_follows && last.end() >= walk::last_extent_end(view, self.location)? {
-                last.flags |= FiemapFlags::LAST;
-            }
-            self.ready.push_back(last);
+            let parts = &self.batch.parts;
+            let bytes = parts.iter().fold(ByteCount::ZERO, |bytes, part| {
+                bytes.saturating_add(part.extent.length)
+            });
+            progress.advance(u64::try_from(parts.len()).unwrap_or(u64::MAX), bytes);
         }
         Ok(())
+    }
+
+    /// The next extent of the batch of which it is known that nothing joins it.
+    fn next_of_batch(&mut self) -> Option<FiemapExtent> {
+        while let Some(part) = self.batch.parts.get(self.next_part) {
+            self.next_part = self.next_part.saturating_add(1);
+            let mut extent = part.extent;
+            let is_shared = part.used.and_then(|used| self.shared.get(used));
+            extent
+                .flags
+                .set(FiemapFlags::SHARED, is_shared.copied().unwrap_or(false));
+            if let Some(complete) = self.joiner.add(extent) {
+                return Some(complete);
+            }
+        }
+        None
+    }
+
+    /// The extent that is held back, when nothing is left: marked if it is the file's last.
+    fn last(&mut self, end: End) -> Option<FiemapExtent> {
+        let mut last = self.joiner.take()?;
+        let is_last = end.last_extent_end.is_some_and(|end| last.end() >= end);
+        last.flags.set(FiemapFlags::LAST, is_last);
+        Some(last)
     }
 }
 
@@ -268,14 +294,19 @@ impl Iterator for Fiemap {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(extent) = self.ready.pop_front() {
+            if let Some(extent) = self.next_of_batch() {
                 return Some(Ok(extent));
             }
-            if self.done {
-                return None;
+            if let Some(end) = self.end {
+                return self.last(end).map(Ok);
             }
             if let Err(error) = self.fill() {
-                self.done = true;
+                // After an error there is nothing more.
+                self.end = Some(End {
+                    last_extent_end: None,
+                });
+                self.batch.parts.clear();
+                self.joiner.take();
                 return Some(Err(error));
             }
         }

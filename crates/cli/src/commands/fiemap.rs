@@ -4,6 +4,7 @@
 //! leaves is read. With `-v`, `--summary` and in JSON every extent has its flags. Extents are printed as they are found,
 //! however many there are; a signal ends the command between two of them.
 
+pub mod columns;
 pub mod filefrag;
 pub mod summary;
 
@@ -149,6 +150,9 @@ pub struct Printer<'a> {
     has_title: bool,
 }
 
+/// How much text is put together before it is handed on.
+const TEXT_BYTES: usize = 16 << 10;
+
 /// Where maps go.
 enum Sink {
     Json(ArrayWriter<BufWriter<StdoutLock<'static>>>),
@@ -205,15 +209,11 @@ impl<'a> Printer<'a> {
                     self.has_title = true;
                 }
                 let mut report = Filefrag::new(&sizes);
-                for extent in extents {
-                    let extent = extent?;
-                    if self.shown.extents {
-                        // What was found already need not be printed any more.
-                        self.progress.check()?;
-                        out.write_all(report.line(&extent))?;
-                        out.write_all(b"\n")?;
-                    } else {
-                        report.count(&extent);
+                if self.shown.extents {
+                    print_lines(extents, &mut report, self.progress, out)?;
+                } else {
+                    for extent in extents {
+                        report.count(&extent?);
                     }
                 }
                 Ok(report.print_end(&name, out)?)
@@ -229,6 +229,29 @@ impl<'a> Printer<'a> {
         }
         Ok(())
     }
+}
+
+fn print_lines(
+    mut extents: impl Iterator<Item = buttress_fs::Result<FiemapExtent>>,
+    report: &mut Filefrag,
+    progress: &Progress,
+    out: &mut impl Write,
+) -> Result<()> {
+    let mut text = Vec::new();
+    let found = extents.try_for_each(|extent| {
+        let extent = extent?;
+        // What was found already need not be printed any more.
+        progress.check()?;
+        report.push_line(&extent, &mut text);
+        if text.len() >= TEXT_BYTES {
+            out.write_all(&text)?;
+            text.clear();
+        }
+        Ok(())
+    });
+    // What came before an error is printed too.
+    out.write_all(&text)?;
+    found
 }
 
 fn summarised(

@@ -31,6 +31,8 @@ const STEPS_BEFORE_SEARCH: usize = 4;
 /// Who refers to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Referrers {
+    /// Nobody that was found: no extent begins there, or all its references wait.
+    None,
     /// One, by one item: there is no need to know which.
     One,
     /// One, by several items.
@@ -39,24 +41,23 @@ pub(super) enum Referrers {
     Several,
 }
 
-/// The referrers of the extents that begin at `addresses`, which rise; in their order.
+/// The referrers of the extents that begin at `addresses`, which rise; in their order, and never none.
 ///
 /// # Errors
 /// [`Corruption::ExtentMissing`] for an address where no extent begins, [`Error::Cancelled`], or that the extent tree
 /// cannot be read.
 pub(super) fn referrers_of(
     filesystem: &Filesystem,
-    addresses: Vec<Logical>,
+    addresses: &Arc<Vec<Logical>>,
     waiting: &WaitingReferences,
     progress: Option<&Progress>,
 ) -> Result<Vec<Referrers>> {
-    let mut found: Vec<Option<Referrers>> = vec![None; addresses.len()];
-    let addresses: Arc<[Logical]> = addresses.into();
+    let mut found: Vec<Referrers> = vec![Referrers::None; addresses.len()];
     let (Some(first), Some(last)) = (addresses.first(), addresses.last()) else {
         return Ok(Vec::new());
     };
     let tree = filesystem.tree(TreeId::EXTENT)?;
-    let wanted = Arc::clone(&addresses);
+    let wanted = Arc::clone(addresses);
     let mut leaves = tree.leaves_where(
         first_key(*first)..=last_key(*last),
         ReadAhead::sweep(),
@@ -84,12 +85,14 @@ pub(super) fn referrers_of(
             next = next.saturating_add(1);
         }
     }
-    let complete = |(address, found): (&Logical, Option<Referrers>)| match (found, waiting.get(address)) {
-        (Some(referrers), None) => Ok(referrers),
-        (found, Some(pending)) => with_waiting(filesystem, *address, found.is_some(), pending),
-        (None, None) => Err(missing(*address, ByteCount::ZERO)),
-    };
-    addresses.iter().zip(found).map(complete).collect()
+    for (address, found) in addresses.iter().zip(&mut found) {
+        if let Some(pending) = waiting.get(address) {
+            *found = with_waiting(filesystem, *address, *found != Referrers::None, pending)?;
+        } else if *found == Referrers::None {
+            return Err(missing(*address, ByteCount::ZERO));
+        }
+    }
+    Ok(found)
 }
 
 fn missing(logical: Logical, length: ByteCount) -> Error {
@@ -127,33 +130,28 @@ fn position(leaf: &TreeBlock, slot: usize, address: Logical) -> usize {
     leaf.search(&wanted).unwrap_or_else(|slot| slot)
 }
 
-/// What the extent's item in this slot says; `None` when it is not there.
-fn look_at(
-    filesystem: &Filesystem,
-    leaf: &TreeBlock,
-    slot: usize,
-    address: Logical,
-) -> Result<Option<Referrers>> {
+/// What the extent's item in this slot says; nothing when it is not there.
+fn look_at(filesystem: &Filesystem, leaf: &TreeBlock, slot: usize, address: Logical) -> Result<Referrers> {
     let Some(item) = leaf.item(slot) else {
-        return Ok(None);
+        return Ok(Referrers::None);
     };
     let is_extent = matches!(
         item.key.item_type,
         ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM
     );
     if item.key.objectid.get() != address.get() || !is_extent {
-        return Ok(None);
+        return Ok(Referrers::None);
+    }
+    if ExtentItem::parse_count(&item.key, item.data).map_err(broken)? <= 1 {
+        return Ok(Referrers::One);
     }
     let format = filesystem.volume().block_format();
     let extent = ExtentItem::parse(&item.key, item.data, format).map_err(broken)?;
-    if extent.references <= 1 {
-        return Ok(Some(Referrers::One));
-    }
     let mut own = extent
         .inline_references
         .iter()
         .filter(|reference| reference.count() > 0);
-    Ok(Some(match (own.next(), own.next()) {
+    Ok(match (own.next(), own.next()) {
         (Some(only), None) if u64::from(only.count()) == extent.references => {
             Referrers::OneOfSeveralItems(*only)
         }
@@ -171,7 +169,7 @@ fn look_at(
                 .referrers()
                 .ok_or_else(|| missing(address, extent.item.length))?
         }
-    }))
+    })
 }
 
 /// Counts referrers up to the second.

@@ -28,6 +28,7 @@ use buttress_format::{
 use buttress_tree::{BlockPointer, Cursor, ReadAhead};
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// How many tree blocks are remembered.
 const BLOCKS_REMEMBERED_MAX: usize = 64 << 10;
@@ -146,35 +147,41 @@ impl Sharing {
         if !self.mark_below_shared_blocks(uses, &mut shared, waiting)? {
             return Ok(None);
         }
-        let mut addresses: Vec<Logical> = uses
+        // Each extent that is left is asked about once, and its uses are then found beside each other.
+        let mut order: Vec<(Logical, usize)> = uses
             .iter()
+            .enumerate()
             .zip(&shared)
             .filter(|(_, shared)| !**shared)
-            .map(|(one, _)| one.extent.logical)
+            .map(|((place, one), _)| (one.extent.logical, place))
             .collect();
-        addresses.sort_unstable();
+        order.sort_unstable();
+        let mut addresses: Vec<Logical> = order.iter().map(|(address, _)| *address).collect();
         addresses.dedup();
+        let addresses = Arc::new(addresses);
         let Some(waits) = waiting(&addresses) else {
             return Ok(None);
         };
-        let referrers = referrers_of(
-            &self.filesystem,
-            addresses.clone(),
-            &waits,
-            self.progress.as_ref(),
-        )?;
-        for (one, shared) in uses.iter().zip(&mut shared).filter(|(_, shared)| !**shared) {
-            let place = addresses.binary_search(&one.extent.logical).ok();
-            *shared = match place.and_then(|place| referrers.get(place)) {
-                Some(Referrers::Several) => true,
-                Some(Referrers::OneOfSeveralItems(reference)) => {
+        let counted = referrers_of(&self.filesystem, &addresses, &waits, self.progress.as_ref())?;
+        let mut found = addresses.iter().zip(counted).peekable();
+        for (address, place) in order {
+            while found.next_if(|(counted, _)| **counted < address).is_some() {}
+            let (Some((_, referrers)), Some(one)) = (found.peek(), uses.get(place)) else {
+                continue;
+            };
+            let is_shared = match referrers {
+                Referrers::Several => true,
+                Referrers::One | Referrers::None => false,
+                Referrers::OneOfSeveralItems(reference) => {
                     match self.several_items_are_shared(one, reference, waiting)? {
                         Some(shared) => shared,
                         None => return Ok(None),
                     }
                 }
-                Some(Referrers::One) | None => false,
             };
+            if let Some(shared) = shared.get_mut(place) {
+                *shared = is_shared;
+            }
         }
         Ok(Some(shared))
     }
@@ -219,6 +226,9 @@ impl Sharing {
                 ways.push(way);
             }
             *number = ways.len();
+        }
+        if ways.is_empty() {
+            return Ok(true);
         }
         if !self.learn(&ways, waiting)? {
             return Ok(false);
@@ -268,10 +278,11 @@ impl Sharing {
             let Some(waits) = waiting(&unknown) else {
                 return Ok(false);
             };
-            let counted = referrers_of(&self.filesystem, unknown.clone(), &waits, self.progress.as_ref())?;
-            let found = unknown.into_iter().zip(counted);
+            let unknown = Arc::new(unknown);
+            let counted = referrers_of(&self.filesystem, &unknown, &waits, self.progress.as_ref())?;
+            let found = unknown.iter().zip(counted);
             self.known
-                .extend(found.map(|(block, referrers)| (block, referrers == Referrers::Several)));
+                .extend(found.map(|(block, referrers)| (*block, referrers == Referrers::Several)));
         }
         Ok(true)
     }

@@ -4,8 +4,8 @@
 //! and asks for the references that wait, which are of the same moment if nothing was edited since. Else it begins again,
 //! [`ATTEMPTS`] times; then it is made while edits wait.
 
-use super::Fiemap;
-use super::walk::{Batch, Resumed, Walk};
+use super::walk::{Batch, Resumed, Walk, last_extent_end};
+use super::{End, Fiemap};
 use crate::back_references::LookUpWaiting;
 use crate::data::table::ContentState;
 use crate::error::Result;
@@ -32,7 +32,7 @@ impl Fiemap {
             let state = writer.look_at_content(location, from, WAITING_MAX)?;
             let waiting = &mut |extents: &[_]| writer.waiting_references(&state.view, extents);
             if let Some(found) = self.look(&state, size, waiting)? {
-                return self.take_live(&state, &found);
+                return self.take_live(&state, found);
             }
         }
         let (found, state) =
@@ -41,7 +41,7 @@ impl Fiemap {
                 Ok((found, state))
             })?;
         match found {
-            Some(found) => self.take_live(&state, &found),
+            Some(found) => self.take_live(&state, found),
             None => Ok(()),
         }
     }
@@ -64,7 +64,11 @@ impl Fiemap {
         let range = self.position..self.range.end;
         let ranges = state.waiting.clone();
         let mut walk = Walk::new(&state.view, self.location, &range, ranges, Some(resumed))?;
-        let batch = walk.collect(size, self.progress.as_ref())?;
+        let mut batch = Batch {
+            keeps_uses: self.asks_sharing,
+            ..Batch::default()
+        };
+        walk.collect(size, self.progress.as_ref(), &mut batch)?;
         let mut sharing = state.view.sharing();
         if let Some(progress) = &self.progress {
             sharing = sharing.with_progress(progress);
@@ -77,12 +81,18 @@ impl Fiemap {
         Ok(shared.map(|shared| Found { walk, batch, shared }))
     }
 
-    fn take_live(&mut self, state: &ContentState, found: &Found) -> Result<()> {
-        self.take(&found.batch, &found.shared);
+    fn take_live(&mut self, state: &ContentState, found: Found) -> Result<()> {
+        let Found { walk, batch, shared } = found;
+        (self.batch, self.shared) = (batch, shared);
         self.begun = true;
-        self.position = found.walk.position();
-        if found.walk.has_ended() && self.position >= self.range.end {
-            return self.finish(&state.view, found.walk.content_follows());
+        self.position = walk.position();
+        if walk.has_ended() && self.position >= self.range.end {
+            let last_extent_end = if walk.content_follows() {
+                None
+            } else {
+                Some(last_extent_end(&state.view, self.location)?)
+            };
+            self.end = Some(End { last_extent_end });
         }
         Ok(())
     }

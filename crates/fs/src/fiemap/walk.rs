@@ -24,10 +24,22 @@ pub(super) struct Part {
 }
 
 /// Some parts in order, and the extents that their sharedness depends on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Batch {
     pub(super) parts: Vec<Part>,
+    /// Empty unless they are wanted.
     pub(super) uses: Vec<ExtentUse>,
+    pub(super) keeps_uses: bool,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self {
+            parts: Vec::new(),
+            uses: Vec::new(),
+            keeps_uses: true,
+        }
+    }
 }
 
 /// Goes over the leaves of a file once.
@@ -84,9 +96,16 @@ impl Walk {
         })
     }
 
-    /// The parts of the next leaves: so many, or as many as the last leaf has more; fewer at the end.
-    pub(super) fn collect(&mut self, parts: usize, progress: Option<&Progress>) -> Result<Batch> {
-        let mut batch = Batch::default();
+    /// Puts the parts of the next leaves in the place of what is in `batch`: so many, or as many as the last leaf has more;
+    /// fewer at the end.
+    pub(super) fn collect(
+        &mut self,
+        parts: usize,
+        progress: Option<&Progress>,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        batch.parts.clear();
+        batch.uses.clear();
         while batch.parts.len() < parts && !self.ended {
             if let Some(progress) = progress {
                 progress.check()?;
@@ -98,16 +117,16 @@ impl Walk {
                         .filter(|item| item.key.item_type == ItemType::EXTENT_DATA)
                     {
                         let range = self.builder.range(&item.key, item.data)?;
-                        self.map.add(&range, &mut batch);
+                        self.map.add(&range, batch);
                     }
                 }
                 None => {
-                    self.map.hole(self.map.end, None, &mut batch);
+                    self.map.hole(self.map.end, None, batch);
                     self.ended = true;
                 }
             }
         }
-        Ok(batch)
+        Ok(())
     }
 
     /// Whether nothing is left.
@@ -143,10 +162,14 @@ impl Map {
             return;
         }
         self.hole(range.offset.min(self.end), None, batch);
-        let used = ExtentUse::of_range(self.location.inode, range).map(|one| {
-            batch.uses.push(one);
-            batch.uses.len().saturating_sub(1)
-        });
+        let used = batch
+            .keeps_uses
+            .then(|| ExtentUse::of_range(self.location.inode, range))
+            .flatten()
+            .map(|one| {
+                batch.uses.push(one);
+                batch.uses.len().saturating_sub(1)
+            });
         let from = self.resumed_at.unwrap_or(range.offset).max(range.offset);
         match &range.kind {
             RangeKind::Hole => self.hole(self.stop(range), None, batch),

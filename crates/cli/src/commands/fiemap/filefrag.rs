@@ -10,6 +10,7 @@ use buttress_format::{ByteCount, Logical};
 use buttress_fs::{FiemapExtent, FiemapFlags};
 
 use super::FLAG_NAMES;
+use super::columns::Columns;
 
 /// What `statfs(2)` says of btrfs.
 const BTRFS_MAGIC: u32 = 0x9123_683e;
@@ -67,13 +68,11 @@ pub fn print_title(sizes: &Sizes, name: &[u8], is_first: bool, out: &mut dyn Wri
 #[derive(Debug)]
 pub struct Filefrag {
     sizes: Sizes,
-    widths: (usize, usize),
+    columns: Columns,
     number: u64,
     pieces: u64,
     /// Offset, address and length of the extent before.
     previous: (u64, u64, u64),
-    /// The line that was made last.
-    line: Vec<u8>,
 }
 
 impl Filefrag {
@@ -81,11 +80,10 @@ impl Filefrag {
     pub fn new(sizes: &Sizes) -> Self {
         Self {
             sizes: *sizes,
-            widths: sizes.widths(),
+            columns: Columns::new(sizes.widths()),
             number: 0,
             pieces: 0,
             previous: (0, 0, 0),
-            line: Vec::new(),
         }
     }
 
@@ -109,20 +107,25 @@ impl Filefrag {
         is_new.then_some(at_distance)
     }
 
-    /// Adds an extent; gives its line, before which the head comes with the first.
-    pub fn line(&mut self, extent: &FiemapExtent) -> &[u8] {
+    /// Adds an extent, and its line to `text`; with the first the head comes before it.
+    pub fn push_line(&mut self, extent: &FiemapExtent, text: &mut Vec<u8>) {
         let expected = self.count(extent);
-        self.line.clear();
         if self.number == 0 {
-            self.push_head();
+            self.columns.push_head(text);
         }
         let is_unknown = extent.flags.contains(FiemapFlags::UNKNOWN);
-        let unit = if extent.flags.contains(FiemapFlags::INLINE) {
+        let is_inline = extent.flags.contains(FiemapFlags::INLINE);
+        let unit = if is_inline {
             1
         } else {
             self.sizes.block_bytes.max(1)
         };
-        let units = |bytes: u64| bytes.checked_div(u64::from(unit)).unwrap_or(0);
+        // There are millions of these divisions, and sectors are powers of two.
+        let shift = unit.is_power_of_two().then(|| unit.trailing_zeros());
+        let units = |bytes: u64| match shift {
+            Some(shift) => bytes.checked_shr(shift).unwrap_or(0),
+            None => bytes.checked_div(u64::from(unit)).unwrap_or(0),
+        };
         let start = units(extent.offset.get());
         let length = if is_unknown { 0 } else { units(extent.length.get()) };
         let address = if is_unknown {
@@ -131,63 +134,28 @@ impl Filefrag {
             units(extent.address.map_or(0, Logical::get))
         };
         let last = length.saturating_sub(1);
-        let (offset_width, address_width) = self.widths;
-        self.push(self.number, 4, b": ");
-        self.push(start, offset_width, b"..");
-        self.push(start.saturating_add(last), offset_width, b": ");
-        self.push(address, address_width, b"..");
-        self.push(address.saturating_add(last), address_width, b": ");
-        self.push(length, 6, b": ");
-        self.push_flags(extent, expected.filter(|_| !is_unknown).map(units));
-        self.number = self.number.saturating_add(1);
-        &self.line
-    }
-
-    /// The names of the columns, and a new line.
-    fn push_head(&mut self) {
-        let (offset_width, address_width) = self.widths;
-        let (offsets, addresses) = (offset_width.saturating_mul(2), address_width.saturating_mul(2));
-        let head = format!(
-            " ext: {:>offsets$} {:>addresses$} length: {:>expected$} flags:\n",
-            "logical_offset:",
-            "physical_offset:",
-            "expected:",
-            offsets = offsets.saturating_add(3),
-            addresses = addresses.saturating_add(3),
-            expected = address_width.saturating_add(1),
-        );
-        self.line.extend_from_slice(head.as_bytes());
-    }
-
-    /// A number to the right of so many columns, and what comes behind it. There may be millions of them, and the
-    /// machinery of `format!` takes longer than finding an extent does.
-    fn push(&mut self, number: u64, width: usize, behind: &[u8]) {
-        let mut buffer = itoa::Buffer::new();
-        let digits = buffer.format(number).as_bytes();
-        self.push_spaces(width.saturating_sub(digits.len()));
-        self.line.extend_from_slice(digits);
-        self.line.extend_from_slice(behind);
-    }
-
-    fn push_spaces(&mut self, count: usize) {
-        self.line.resize(self.line.len().saturating_add(count), b' ');
-    }
-
-    /// The expected address and the flags: each with a separator behind it, of which the last one goes.
-    fn push_flags(&mut self, extent: &FiemapExtent, expected: Option<u64>) {
-        let width = self.widths.1;
-        match expected {
-            Some(expected) => self.push(expected, width, b": "),
-            None => self.push_spaces(width.saturating_add(2)),
-        }
+        let numbers = [
+            self.number,
+            start,
+            start.saturating_add(last),
+            address,
+            address.saturating_add(last),
+            length,
+        ];
+        let expected = expected.filter(|_| !is_unknown).map(units);
+        self.columns.grow_for(self.number);
+        self.columns.push_numbers(numbers, expected, text);
         for (_, name) in FLAG_NAMES.iter().filter(|(flag, _)| extent.flags.contains(*flag)) {
-            self.line.extend_from_slice(name.as_bytes());
-            self.line.push(b',');
+            text.extend_from_slice(name.as_bytes());
+            text.push(b',');
         }
-        self.line.pop();
+        // What separates the last column or flag from the next one.
+        text.pop();
         if extent.end().get() >= self.sizes.file.get() {
-            self.line.extend_from_slice(b",eof");
+            text.extend_from_slice(b",eof");
         }
+        text.push(b'\n');
+        self.number = self.number.saturating_add(1);
     }
 
     /// Prints the closing line.
@@ -220,13 +188,12 @@ mod tests {
             volume: ByteCount::new(1 << 30),
         };
         let mut report = Filefrag::new(&sizes);
-        let line_of =
-            |one: &(u64, u64, u64, u32)| String::from_utf8(report.line(&extent(*one)).to_vec()).unwrap();
-        let mut lines: Vec<String> = extents.iter().map(line_of).collect();
-        let mut end = Vec::new();
-        report.print_end(b"foo", &mut end).unwrap();
-        lines.push(String::from_utf8(end).unwrap());
-        lines.join("\n")
+        let mut text = Vec::new();
+        for one in extents {
+            report.push_line(&extent(*one), &mut text);
+        }
+        report.print_end(b"foo", &mut text).unwrap();
+        String::from_utf8(text).unwrap()
     }
 
     const HEAD: &str = " ext:     logical_offset:        physical_offset: length:   expected: flags:\n";

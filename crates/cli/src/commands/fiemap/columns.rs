@@ -1,0 +1,220 @@
+//! The columns of a line of `filefrag -v`.
+//!
+//! There may be millions of lines, and the machinery of `format!` takes longer than finding an extent does. So a blank line
+//! is made once for a file, and for each extent it is copied and the digits are put into it. A number that is wider than
+//! its column pushes the others to the right, as in `printf`; such lines are put together piece by piece, but for the
+//! numbers of extents: they only rise, so their column is made wider when they outgrow it.
+
+use core::ops::Range;
+
+/// How many numbers a line always has.
+const NUMBERS: usize = 6;
+
+/// What stands behind each of them.
+const BEHIND: [&[u8]; NUMBERS] = [b": ", b"..", b": ", b"..", b": ", b": "];
+
+/// The least width of an extent's number.
+const NUMBER_WIDTH: usize = 4;
+
+/// The width of its length.
+const LENGTH_WIDTH: usize = 6;
+
+/// Where the numbers of a line stand.
+#[derive(Debug)]
+pub struct Columns {
+    /// Of offsets and of addresses.
+    widths: (usize, usize),
+    /// A line without numbers and flags.
+    blank: Vec<u8>,
+    /// The places of the numbers in it.
+    places: [Range<usize>; NUMBERS],
+    /// The place of the expected address.
+    expected: Range<usize>,
+}
+
+impl Columns {
+    /// Columns with these widths of offsets and addresses, for extents up to number 9999.
+    pub fn new(widths: (usize, usize)) -> Self {
+        Self::with(NUMBER_WIDTH, widths)
+    }
+
+    /// The same for numbers of extents from `number` on.
+    pub fn grow_for(&mut self, number: u64) {
+        let digits = number.checked_ilog10().unwrap_or(0).saturating_add(1);
+        let width = usize::try_from(digits).unwrap_or(NUMBER_WIDTH).max(NUMBER_WIDTH);
+        if self.places.first().is_some_and(|place| place.len() < width) {
+            *self = Self::with(width, self.widths);
+        }
+    }
+
+    fn with(number_width: usize, widths: (usize, usize)) -> Self {
+        let (offset_width, address_width) = widths;
+        let mut blank = Vec::new();
+        let widths_in_order = [
+            number_width,
+            offset_width,
+            offset_width,
+            address_width,
+            address_width,
+            LENGTH_WIDTH,
+        ];
+        let mut columns = widths_in_order.into_iter().zip(BEHIND);
+        let places = core::array::from_fn(|_| {
+            let (width, behind) = columns.next().unwrap_or((0, b""));
+            let place = push_spaces(width, &mut blank);
+            blank.extend_from_slice(behind);
+            place
+        });
+        let expected = push_spaces(address_width, &mut blank);
+        push_spaces(2, &mut blank);
+        Self {
+            widths,
+            blank,
+            places,
+            expected,
+        }
+    }
+
+    /// Adds the names of the columns, and a new line.
+    pub fn push_head(&self, text: &mut Vec<u8>) {
+        let (offset_width, address_width) = self.widths;
+        let (offsets, addresses) = (offset_width.saturating_mul(2), address_width.saturating_mul(2));
+        let head = format!(
+            " ext: {:>offsets$} {:>addresses$} length: {:>expected$} flags:\n",
+            "logical_offset:",
+            "physical_offset:",
+            "expected:",
+            offsets = offsets.saturating_add(3),
+            addresses = addresses.saturating_add(3),
+            expected = address_width.saturating_add(1),
+        );
+        text.extend_from_slice(head.as_bytes());
+    }
+
+    /// Adds a line up to where its flags begin.
+    pub fn push_numbers(&self, numbers: [u64; NUMBERS], expected: Option<u64>, text: &mut Vec<u8>) {
+        let start = text.len();
+        text.extend_from_slice(&self.blank);
+        let line = text.get_mut(start..).unwrap_or_default();
+        let fits = numbers
+            .iter()
+            .zip(&self.places)
+            .all(|(number, place)| fill(line.get_mut(place.clone()).unwrap_or_default(), *number))
+            && expected.is_none_or(|expected| self.fill_expected(expected, line));
+        if !fits {
+            text.truncate(start);
+            self.push_wide(numbers, expected, text);
+        }
+    }
+
+    fn fill_expected(&self, expected: u64, line: &mut [u8]) -> bool {
+        if let Some(behind) = line.get_mut(self.expected.end) {
+            *behind = b':';
+        }
+        fill(line.get_mut(self.expected.clone()).unwrap_or_default(), expected)
+    }
+
+    /// The same, whatever the numbers are.
+    fn push_wide(&self, numbers: [u64; NUMBERS], expected: Option<u64>, text: &mut Vec<u8>) {
+        let mut push = |number: u64, width: usize, behind: &[u8]| {
+            text.extend_from_slice(format!("{number:>width$}").as_bytes());
+            text.extend_from_slice(behind);
+        };
+        for ((number, place), behind) in numbers.into_iter().zip(&self.places).zip(BEHIND) {
+            push(number, place.len(), behind);
+        }
+        match expected {
+            Some(expected) => push(expected, self.expected.len(), b": "),
+            None => drop(push_spaces(self.expected.len().saturating_add(2), text)),
+        }
+    }
+}
+
+/// Adds so many spaces; gives where they are.
+fn push_spaces(count: usize, text: &mut Vec<u8>) -> Range<usize> {
+    let start = text.len();
+    text.resize(start.saturating_add(count), b' ');
+    start..text.len()
+}
+
+/// Puts the digits of a number at the end of a column of spaces; false when there are more of them than places.
+fn fill(column: &mut [u8], number: u64) -> bool {
+    let digit = |value: u64| {
+        let [low, ..] = value.to_le_bytes();
+        b'0' | low
+    };
+    let mut rest = number;
+    for places in column.rchunks_mut(2) {
+        let pair = rest % 100;
+        rest /= 100;
+        let is_wider = rest > 0;
+        match places {
+            [tens, ones] => {
+                *ones = digit(pair % 10);
+                if is_wider || pair >= 10 {
+                    *tens = digit(pair / 10);
+                }
+            }
+            [ones] => {
+                *ones = digit(pair % 10);
+                return !is_wider && pair < 10;
+            }
+            _ => return false,
+        }
+        if !is_wider {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same by `format!`.
+    fn expected_line(widths: (usize, usize), numbers: [u64; NUMBERS], expected: Option<u64>) -> String {
+        let [count, start, end, address, address_end, length] = numbers;
+        let (offset_width, address_width) = widths;
+        let expected = match expected {
+            Some(expected) => format!("{expected:>address_width$}: "),
+            None => " ".repeat(address_width + 2),
+        };
+        format!(
+            "{count:>4}: {start:>offset_width$}..{end:>offset_width$}: \
+             {address:>address_width$}..{address_end:>address_width$}: {length:>6}: {expected}"
+        )
+    }
+
+    #[test]
+    fn lines_are_those_of_format() {
+        // Zero, and the numbers of every count of digits that are the least, the greatest, and one between.
+        let mut of_all_lengths = vec![0];
+        for digits in 1..=20_u32 {
+            let least = 10_u64.pow(digits - 1);
+            let greatest = 10_u64.checked_pow(digits).map_or(u64::MAX, |next| next - 1);
+            of_all_lengths.extend([least, least + (greatest - least) / 7 * 3, greatest]);
+        }
+        let mut text = Vec::new();
+        for widths in [(8, 10), (9, 10), (11, 13)] {
+            let columns = Columns::new(widths);
+            for (place, number) in
+                (0..NUMBERS).flat_map(|place| of_all_lengths.iter().map(move |n| (place, *n)))
+            {
+                for expected in [None, Some(number), Some(7)] {
+                    let mut numbers = [1, 23, 456, 7890, 98_765, 40];
+                    numbers[place] = number;
+                    let wanted = expected_line(widths, numbers, expected);
+                    text.clear();
+                    columns.push_numbers(numbers, expected, &mut text);
+                    assert_eq!(String::from_utf8(text.clone()).unwrap(), wanted);
+                    let mut grown = Columns::new(widths);
+                    grown.grow_for(numbers[0]);
+                    text.clear();
+                    grown.push_numbers(numbers, expected, &mut text);
+                    assert_eq!(String::from_utf8(text.clone()).unwrap(), wanted);
+                }
+            }
+        }
+    }
+}
