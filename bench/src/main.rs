@@ -104,7 +104,7 @@ fn run() -> Result<()> {
             write::our_step(scale, step, image, seconds)
         }
         ["check"] => check::run(full),
-        ["space"] => space::run(full),
+        ["space", jobs @ ..] => space::run_all(full, jobs),
         ["fiemap", jobs @ ..] => fiemap::run_all(full, jobs),
         ["tiny"] => {
             if let Some(reason) = buttress_oracle::tools::kernel_missing() {
@@ -118,7 +118,7 @@ fn run() -> Result<()> {
             write::run_all(TINY, &[])?;
             sweep::run(TINY)?;
             check::run(TINY)?;
-            space::run(TINY)?;
+            space::run_all(TINY, &[])?;
             fiemap::run_all(TINY, &[])
         }
         _ => bail!(

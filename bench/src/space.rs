@@ -7,9 +7,14 @@
 //! - `space --if-deleted` of half of the snapshots against the same;
 //! - `filesystem du -s` of one snapshot against itself.
 //!
-//! Both sides are whole processes. Peak memory is bounded by the cache budget and 256 MiB. Before anything is measured,
-//! all figures are compared with brute force ([`exactness`]) and with compsize; at the end, each command is stopped by a
-//! signal half-way ([`stopping`]).
+//! Both sides are whole processes. Peak memory is bounded by the cache budget and 256 MiB. In the order in which they are
+//! done, the jobs are:
+//!
+//! - `exactness`: all figures are compared with brute force ([`exactness`]);
+//! - `cancel`: each command is stopped by a signal half-way ([`stopping`]);
+//! - `accounts`: `space` and `filesystem du`;
+//! - `compression`, after its figures were compared with compsize's; that takes most of the time, since compsize looks up
+//!   every reference.
 
 mod exactness;
 mod stopping;
@@ -17,7 +22,8 @@ mod stopping;
 use crate::Scale;
 use crate::images;
 use crate::read::{command, pairs};
-use anyhow::Result;
+use crate::report::Pairs;
+use anyhow::{Result, bail};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::newest;
 use std::path::Path;
@@ -26,11 +32,36 @@ use std::process::Command;
 /// Our time may be at most this part of the other's.
 const GOAL: f64 = 0.2;
 
-/// Prints a table of pairs.
-pub(crate) fn run(scale: Scale) -> Result<()> {
+type Job = fn(Scale, &Path) -> Result<()>;
+
+/// Does the jobs whose names are given, or all.
+pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
+    let all: [(&str, Job); 4] = [
+        ("exactness", |_, image| {
+            println!("\n{}", exactness::compare(image)?);
+            Ok(())
+        }),
+        ("cancel", stopping::run),
+        ("accounts", accounts),
+        ("compression", compression),
+    ];
+    if let Some(unknown) = wanted
+        .iter()
+        .find(|word| !all.iter().any(|(name, _)| name == *word))
+    {
+        bail!("no job {unknown}; there are exactness, cancel, accounts, compression");
+    }
     let image = images::snapshots(scale)?;
-    println!("\n{}", exactness::compare(&image)?);
-    println!("\n{}", crate::report::Pairs::head());
+    for (name, job) in all {
+        if wanted.is_empty() || wanted.contains(&name) {
+            job(scale, &image)?;
+        }
+    }
+    Ok(())
+}
+
+fn accounts(scale: Scale, image: &Path) -> Result<()> {
+    println!("\n{}", Pairs::head());
     let du = |top: &Path| {
         let mut command = Command::new(newest("btrfs"));
         command
@@ -40,31 +71,29 @@ pub(crate) fn run(scale: Scale) -> Result<()> {
     };
     let ours = || {
         let mut command = command(&["-q", "space", "--raw"])?;
-        command.arg(&image);
+        command.arg(image);
         Ok(command)
     };
     let job = "space of all snapshots, btrfs du of one";
-    pairs(scale, job, &image, [GOAL; 2], &ours, &du)?;
+    pairs(scale, job, image, [GOAL; 2], &ours, &du)?;
     let chosen: Vec<String> = (0..scale.snapshots)
         .step_by(2)
         .map(|number| format!("/snap{number}"))
         .collect();
     let ours = || {
         let mut command = command(&["-q", "space", "--raw", "--if-deleted"])?;
-        command.arg(chosen.join(",")).arg(&image);
+        command.arg(chosen.join(",")).arg(image);
         Ok(command)
     };
     let job = "space --if-deleted of half of them, btrfs du of one";
-    pairs(scale, job, &image, [GOAL; 2], &ours, &du)?;
+    pairs(scale, job, image, [GOAL; 2], &ours, &du)?;
     let ours = || {
         let mut command = command(&["-q", "filesystem", "du", "--raw", "-s"])?;
-        command.arg(crate::read::target(&image, "/snap0"));
+        command.arg(crate::read::target(image, "/snap0"));
         Ok(command)
     };
     let job = "filesystem du of one snapshot, btrfs du of it";
-    pairs(scale, job, &image, [GOAL; 2], &ours, &du)?;
-    compression(scale, &image)?;
-    stopping::run(scale, &image)
+    pairs(scale, job, image, [GOAL; 2], &ours, &du).map(drop)
 }
 
 /// Compression of everything, against compsize.
@@ -88,6 +117,7 @@ fn compression(scale: Scale, image: &Path) -> Result<()> {
     mount.close()?;
     // It looks up every reference of every snapshot, for minutes.
     let once = Scale { rounds: 1, ..scale };
+    println!("\n{}", Pairs::head());
     let job = "compression of all snapshots, compsize";
     pairs(once, job, image, [GOAL; 2], &ours, &theirs).map(drop)
 }
