@@ -59,11 +59,15 @@ use background::{Background, Waiting};
 use buttress_format::{Generation, Timestamp, Uuid};
 use buttress_tree::Forest;
 use core::sync::atomic::AtomicU64;
+use core::time::Duration;
 use memory::Holdings;
 use parking_lot::Mutex;
 use pins::Readers;
 use running::Running;
 use std::sync::Arc;
+
+/// How often a reader that waits for the edit lock looks whether there is a view meanwhile.
+const VIEW_LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// A volume that is open for writing. See the module.
 #[derive(Clone, Debug)]
@@ -99,18 +103,20 @@ impl WritableFilesystem {
     /// It waits for no commit and no device; the space that it still needs is not used again before it is dropped.
     #[must_use]
     pub fn view(&self) -> Filesystem {
-        if let Some(view) = self.shared.view.lock().as_ref() {
-            return view.clone();
+        loop {
+            if let Some(view) = self.shared.view.lock().as_ref() {
+                return view.clone();
+            }
+            // A commit that holds the lock gives a view before it begins with what takes long.
+            let Some(mut running) = self.shared.running.try_lock_for(VIEW_LOOK_EVERY) else {
+                continue;
+            };
+            if let Err(error) = running.write_back_inodes() {
+                // The next commit cannot succeed either; the view shows what could be written back.
+                self.forest().volume().stop_writing(&error);
+            }
+            return self.shared.give_view(&mut running);
         }
-        let mut running = self.shared.running.lock();
-        if let Err(error) = running.write_back_inodes() {
-            // The next commit cannot succeed either; the view shows what could be written back.
-            self.forest().volume().stop_writing(&error);
-        }
-        let hold = self.shared.readers.hold(running.core.durable);
-        let view = running.make_view(&self.shared.base, hold);
-        *self.shared.view.lock() = Some(view.clone());
-        view
     }
 
     /// The generation of the last commit.
@@ -143,6 +149,14 @@ impl WritableFilesystem {
 }
 
 impl Writer {
+    /// Makes a view of what is, and keeps it at hand until something is edited.
+    fn give_view(&self, running: &mut Running) -> Filesystem {
+        let hold = self.readers.hold(running.core.durable);
+        let view = running.make_view(&self.base, hold);
+        *self.view.lock() = Some(view.clone());
+        view
+    }
+
     /// An edit begins: the view that is kept at hand is no longer the newest.
     fn forget_view(&self) {
         self.view.lock().take();

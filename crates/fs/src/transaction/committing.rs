@@ -1,8 +1,8 @@
 //! Committing: makes the running transaction the volume's state.
 //!
 //! 1. Data that waits in memory is written back, without any lock.
-//! 2. Under the edit lock: inodes that changed in memory become items, empty block groups go, everything is settled, and
-//!    the dirty nodes are frozen. The next transaction begins here.
+//! 2. Under the edit lock: inodes that changed in memory become items, readers are given a view of that, empty block groups
+//!    go, everything is settled, and the dirty nodes are frozen. The next transaction begins here.
 //! 3. Without the lock: nodes get their checksums on all cores and are written in large requests in order of address;
 //!    all devices are flushed; superblocks; flush; their copies; flush.
 //! 4. Under the lock again: what this transaction freed may be used, as far as no reader needs it.
@@ -69,9 +69,13 @@ impl WritableFilesystem {
             let _in_place = self.data().in_place.write();
             let mut handle = self.start_unchecked();
             let durable = handle.core.durable;
-            let result = handle
-                .write_back_inodes()
-                .and_then(|()| handle.prepare_commit(self.forest().volume()));
+            let result = handle.write_back_inodes().and_then(|()| {
+                // Nothing that a reader sees changes from here on to the end of settling.
+                drop(self.shared.give_view(&mut handle));
+                handle.prepare_commit(self.forest().volume())
+            });
+            // Its references were still waiting; now they are in the trees.
+            self.shared.forget_view();
             match result {
                 Ok(prepared) => {
                     let frozen_bytes = prepared.as_ref().map_or(0, Prepared::bytes);
