@@ -368,6 +368,14 @@ impl Error {
         }
     }
 
+    /// The block without which a look under the edit lock could not go on: to be read without the lock.
+    pub(crate) fn block_to_read(&self) -> Option<buttress_tree::BlockPointer> {
+        match self {
+            Self::Tree(error) => error.not_resident().copied(),
+            _ => None,
+        }
+    }
+
     /// The number that a system call would fail with: the one place where errors are mapped.
     #[must_use]
     pub fn errno(&self) -> i32 {

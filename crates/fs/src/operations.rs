@@ -24,6 +24,11 @@
 //! it was. An error after it (a tree block that cannot be read) leaves half an operation in memory: that must never be
 //! committed, so writing stops, and what was not committed is lost.
 //!
+//! No device is waited for under the edit lock: before its first edit an operation finds tree blocks only in memory. Where
+//! one is not there, the lock is let go, the block is read, and the operation begins again. So what it does before the
+//! first edit may be done several times ([`Operation::begin`] is for what must not), and it goes to where it is going to
+//! edit while it still can ([`Operation::reach`]).
+//!
 //! # Permissions
 //!
 //! There are none: a caller of this library may do what root may. What holds for root, too, is enforced: read-only
@@ -59,12 +64,14 @@ pub use subvolumes::ReceivedUuid;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::transaction::WritableFilesystem;
+use crate::transaction::checksums::checksum_key;
 use crate::transaction::running::Running;
 use crate::transaction::starting::{Handle, Need};
 use buttress_format::{
-    ByteCount, FileKind, Generation, Incompat, InodeFlags, InodeItem, Key, SubvolumeId, Timestamp, TreeId,
+    ByteCount, FileKind, Generation, Incompat, InodeFlags, InodeItem, Key, Logical, SubvolumeId, Timestamp,
+    TreeId,
 };
-use buttress_tree::{OwnedItem, Tree};
+use buttress_tree::{OwnedItem, ResidentOnly, Tree};
 use std::path::PathBuf;
 
 /// One operation while it holds the edit lock. See the module.
@@ -73,36 +80,61 @@ pub(crate) struct Operation<'a> {
     now: Timestamp,
     /// Whether anything was edited: from there on an error is not the caller's.
     changed: bool,
+    /// While nothing was: it can be begun again, so a block that is not in memory is read without the lock.
+    resident_only: Option<ResidentOnly>,
 }
 
+/// How often an operation begins again because a block on its way was not in memory. A way is some levels in some trees;
+/// where the cache is too small to keep all of that, the rest is read under the lock.
+const ATTEMPTS_MAX: usize = 64;
+
 impl WritableFilesystem {
-    /// Runs an operation under the edit lock.
+    /// Runs an operation under the edit lock. See the module on how often `body` may be run.
     pub(crate) fn operate<T>(
         &self,
         need: Need,
-        body: impl FnOnce(&mut Operation<'_>) -> Result<T>,
+        body: impl FnMut(&mut Operation<'_>) -> Result<T>,
     ) -> Result<T> {
-        let handle = self.start(need)?;
-        self.operate_on(handle, body)
+        self.attempt(|| self.start(need), body)
     }
 
-    /// Looks at the running transaction under the edit lock.
-    pub(crate) fn look<T>(&self, body: impl FnOnce(&mut Operation<'_>) -> Result<T>) -> Result<T> {
-        self.operate_on(self.start_unchecked(), body)
+    /// Looks at the running transaction with what operations have for that. Nothing may be edited.
+    pub(crate) fn look<T>(&self, body: impl FnMut(&mut Operation<'_>) -> Result<T>) -> Result<T> {
+        self.attempt(|| Ok(self.start_unchecked()), body)
     }
 
-    /// Runs an operation under a lock that is held already.
+    /// Runs an operation under a lock that is held already: once, reading what it needs.
     pub(crate) fn operate_on<T>(
         &self,
         handle: Handle<'_>,
         body: impl FnOnce(&mut Operation<'_>) -> Result<T>,
     ) -> Result<T> {
-        let mut operation = Operation {
-            now: handle.now(),
-            handle,
-            changed: false,
-        };
+        let mut operation = Operation::new(handle, None);
         let result = body(&mut operation);
+        self.end(operation, result)
+    }
+
+    fn attempt<'a, T>(
+        &'a self,
+        start: impl Fn() -> Result<Handle<'a>>,
+        mut body: impl FnMut(&mut Operation<'_>) -> Result<T>,
+    ) -> Result<T> {
+        for _ in 0..ATTEMPTS_MAX {
+            let mut operation = Operation::new(start()?, Some(ResidentOnly::hold()));
+            let result = body(&mut operation);
+            let absent = result.as_ref().err().and_then(Error::block_to_read);
+            match absent.filter(|_| operation.resident_only.is_some()) {
+                None => return self.end(operation, result),
+                Some(pointer) => {
+                    drop(operation);
+                    self.forest().read_block(&pointer)?;
+                }
+            }
+        }
+        self.operate_on(start()?, body)
+    }
+
+    fn end<T>(&self, operation: Operation<'_>, result: Result<T>) -> Result<T> {
         let is_half_done = operation.changed;
         drop(operation);
         if let Err(error) = &result
@@ -114,16 +146,14 @@ impl WritableFilesystem {
     }
 }
 
-impl WritableFilesystem {
-    /// Looks at the running transaction with what operations have for that. Nothing may be edited.
-    pub(crate) fn look_with<T>(&self, body: impl FnOnce(&mut Operation<'_>) -> Result<T>) -> Result<T> {
-        let handle = self.start_unchecked();
-        let mut operation = Operation {
+impl<'a> Operation<'a> {
+    fn new(handle: Handle<'a>, resident_only: Option<ResidentOnly>) -> Self {
+        Self {
             now: handle.now(),
             handle,
             changed: false,
-        };
-        body(&mut operation)
+            resident_only,
+        }
     }
 }
 
@@ -131,7 +161,23 @@ impl Operation<'_> {
     /// The running transaction, to be edited.
     pub(crate) fn edit(&mut self) -> &mut Running {
         self.changed = true;
+        self.begin()
+    }
+
+    /// The running transaction, for what must not be done twice: from here on the operation is not begun again.
+    pub(crate) fn begin(&mut self) -> &mut Running {
+        self.resident_only = None;
         &mut self.handle
+    }
+
+    /// Goes to where these keys are or would be, so that edits there find their way in memory.
+    pub(crate) fn reach(&mut self, tree: TreeId, keys: &[Key]) -> Result<()> {
+        keys.iter().try_for_each(|key| self.handle.reach(tree, key))
+    }
+
+    /// Goes to where the checksums of new data are going to be.
+    pub(crate) fn reach_checksums(&mut self, logical: Logical) -> Result<()> {
+        self.reach(TreeId::CHECKSUM, &[checksum_key(logical.get())])
     }
 
     /// The running transaction, to be looked at.
@@ -181,7 +227,7 @@ impl Operation<'_> {
 
     /// Refuses when an edit at its worst does not fit: for operations that did not ask for room when they started.
     pub(super) fn require_room(&mut self, need: Need) -> Result<()> {
-        if self.look().find_room(need)? {
+        if self.begin().find_room(need)? {
             return Ok(());
         }
         Err(self.look().no_metadata_space(need))

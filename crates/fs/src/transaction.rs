@@ -14,6 +14,7 @@
 //! | `free_space_tree`, `checksums` | the trees that follow the extent tree |
 //! | `data_extents` | extents of file data: allocated, referred to, let go |
 //! | `settling`, `freezing`, `committing` | a commit: addresses, the frozen state, the writes |
+//! | `reading_in` | tree blocks come into memory before the lock is held for long |
 //! | `pins` | freed space that must wait |
 //! | `still` | a view together with the references that wait |
 //! | `memory` | what waits for a commit, as a part of the cache's budget |
@@ -28,7 +29,7 @@
 
 mod background;
 pub(crate) mod block_groups;
-mod checksums;
+pub(crate) mod checksums;
 mod chunks;
 mod committing;
 pub(crate) mod copying;
@@ -43,6 +44,7 @@ mod memory;
 mod opening;
 pub(crate) mod pins;
 mod quotas;
+mod reading_in;
 pub(crate) mod running;
 mod settling;
 pub(crate) mod starting;

@@ -8,6 +8,7 @@ use crate::error::{Error, Failure, Result};
 use crate::pointer::{BlockPointer, LEVELS_MAX, RootPointer};
 use crate::read_ahead::batch::Batch;
 use crate::reader::BlockReader;
+use crate::resident::{ResidentOnly, not_resident};
 use crate::tree::Tree;
 use crate::workers::Workers;
 use buttress_format::ByteCount;
@@ -69,10 +70,14 @@ impl Forest {
     /// The block at `pointer`, from the cache or from the volume.
     ///
     /// # Errors
-    /// When no copy of it can be read, or none is what the pointer promises.
+    /// When no copy of it can be read, or none is what the pointer promises; while the thread holds a [`ResidentOnly`],
+    /// when it is not in the cache.
     pub fn read_block(&self, pointer: &BlockPointer) -> Result<TreeBlock> {
         if pointer.level >= LEVELS_MAX {
             return Err(Error::damaged(pointer, Failure::RootLevel));
+        }
+        if ResidentOnly::is_held() {
+            return self.cache.get(pointer).map_or_else(|| not_resident(pointer), Ok);
         }
         self.cache.get_or_read(pointer, || self.reader.read(pointer))
     }

@@ -12,6 +12,7 @@
 //! | [`blocks`] | a walk over nodes and leaves that goes on past damaged ones |
 //! | [`by_address`] | the same for jobs that need no order of keys: one pass over the disk |
 //! | [`edit`] | changing trees: copy-on-write in memory, until a commit freezes and writes it |
+//! | `resident` | looking without reading, under a lock |
 //! | [`survey`] | many trees at once, in no order, on all cores |
 //! | [`read_ahead`] | which blocks are fetched before they are asked for |
 //! | [`measure`] | what each read-ahead mode costs on a simulated disk |
@@ -58,6 +59,7 @@ mod path;
 pub mod pointer;
 pub mod read_ahead;
 mod reader;
+mod resident;
 mod scope;
 pub mod survey;
 #[cfg(any(test, feature = "testing"))]
@@ -80,5 +82,6 @@ pub use items::{Items, OwnedItem};
 pub use leaves::{Leaf, Leaves};
 pub use pointer::{BlockPointer, RootPointer};
 pub use read_ahead::ReadAhead;
+pub use resident::ResidentOnly;
 pub use survey::Surveyor;
 pub use tree::Tree;

@@ -80,7 +80,7 @@ impl Content<'_> {
         }
         self.load_inline()?;
         self.out_of_tree(Self::write_back)?;
-        let wanted = self.filesystem.look_with(|operation| {
+        let wanted = self.filesystem.look(|operation| {
             let mut sum = 0_u64;
             let mut at = sectors.start;
             while let Some(gap) = operation.next_gap(self.location, &(at..sectors.end))? {
@@ -186,7 +186,7 @@ impl Operation<'_> {
             return Ok(None);
         };
         let wanted = gap.end.saturating_sub(gap.start).min(EXTENT_BYTES_MAX);
-        let disk = self.look().allocate_data(ByteCount::new(wanted))?;
+        let disk = self.begin().allocate_data(ByteCount::new(wanted))?;
         let end = gap.start.saturating_add(disk.length.get());
         self.put_room(location, &(gap.start..end), disk)?;
         Ok(Some(end))

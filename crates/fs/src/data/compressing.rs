@@ -128,7 +128,7 @@ impl Content<'_> {
         if flags.contains(InodeFlags::COMPRESS) {
             let value = self
                 .filesystem
-                .look_with(|operation| operation.xattr(self.location, COMPRESSION_NAME))?;
+                .look(|operation| operation.xattr(self.location, COMPRESSION_NAME))?;
             own = value.and_then(|value| CompressionProperty::parse(&value).ok());
         }
         let property = match own {

@@ -150,7 +150,7 @@ fn overwritable<'a>(
 impl Content<'_> {
     /// Whether all of a range may be overwritten where it lies.
     pub(super) fn is_in_place(&self, range: &Range<u64>) -> Result<bool> {
-        self.filesystem.look_with(|operation| {
+        self.filesystem.look(|operation| {
             let item = operation.inode(self.location)?;
             let parts = operation.in_place_parts(self.location, &item, range)?;
             let mut at = range.start;

@@ -156,6 +156,12 @@ impl Operation<'_> {
             .transpose()
     }
 
+    /// Goes to where the file's items for both ends of a range are or would be.
+    pub(super) fn reach_range(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
+        let at = |offset| FileExtent::key(location.inode, FileOffset::new(offset));
+        self.reach(location.subvolume.tree(), &[at(range.start), at(range.end)])
+    }
+
     /// Removes whatever the file has in `range`: items, and their references. Gives what that counted for in `nbytes`.
     pub(super) fn drop_range(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
         if range.start >= range.end {

@@ -4,6 +4,7 @@ use super::compressing::{EXTENT_BYTES_MAX, NewExtent, length_of};
 use super::table::Content;
 use crate::error::Result;
 use crate::executor::Task;
+use crate::transaction::block_groups::Purpose;
 use crate::transaction::data_extents::DataRange;
 use crate::transaction::starting::Handle;
 use buttress_format::{ByteCount, ChecksumType, Compression, Logical};
@@ -40,6 +41,8 @@ impl Content<'_> {
     /// are stored plain. Nothing stays taken after an error.
     pub(super) fn place(&self, extents: Vec<NewExtent>) -> Result<Vec<Placed>> {
         let mut placed = Vec::with_capacity(extents.len());
+        let wanted = extents.first().map_or(0, NewExtent::stored_bytes);
+        self.filesystem.read_in_free_space(Purpose::Data, wanted)?;
         let mut handle = self.filesystem.start_unchecked();
         let result = place(&mut handle, extents, &mut placed);
         if let Err(error) = result {

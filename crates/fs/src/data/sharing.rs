@@ -190,7 +190,7 @@ fn read(
 
 /// Refuses sources without content.
 fn require_file(target: &Content<'_>, source: Location) -> Result<()> {
-    let item = target.filesystem.look_with(|operation| operation.inode(source))?;
+    let item = target.filesystem.look(|operation| operation.inode(source))?;
     match item.kind() {
         FileKind::Regular => Ok(()),
         FileKind::Directory => Err(Error::IsADirectory { location: source }),
@@ -228,7 +228,7 @@ fn check(share: &Share, source_size: u64, target: &mut Content<'_>, source: Loca
         });
     }
     let location = target.location;
-    target.filesystem.look_with(|operation| {
+    target.filesystem.look(|operation| {
         let (from, to) = (operation.inode(source)?, operation.inode(location)?);
         if (from.flags ^ to.flags).contains(InodeFlags::NODATASUM) {
             return Err(Error::Invalid {
@@ -262,8 +262,7 @@ impl Content<'_> {
         let key = FileExtent::key(location.inode, FileOffset::MIN);
         let found = self
             .filesystem
-            .start_unchecked()
-            .get(location.subvolume.tree(), &key)?;
+            .look(|operation| operation.get(location.subvolume.tree(), &key))?;
         Ok(found.is_some_and(|item| is_inline(item.data())))
     }
 
@@ -300,6 +299,7 @@ impl Content<'_> {
                         target: share.target.saturating_add(at),
                         length: length.saturating_sub(at),
                     };
+                    operation.reach_range(self.location, &(rest.target..sectors.end))?;
                     let done = operation.share_step(from, self.location, &rest)?;
                     Ok(at.saturating_add(done))
                 })?;

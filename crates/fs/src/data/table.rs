@@ -282,7 +282,11 @@ impl Content<'_> {
         if let Some(size) = self.state.size {
             return Ok(size);
         }
-        let size = self.filesystem.start_unchecked().inode(self.location)?.size.get();
+        let size = self
+            .filesystem
+            .look(|operation| operation.inode(self.location))?
+            .size
+            .get();
         self.state.size = Some(size);
         Ok(size)
     }
@@ -291,7 +295,7 @@ impl Content<'_> {
     pub(super) fn require_writable(&self) -> Result<InodeItem> {
         self.filesystem.require_writing()?;
         let location = self.location;
-        let item = self.filesystem.look_with(|operation| {
+        let item = self.filesystem.look(|operation| {
             operation.require_writable(location)?;
             operation.inode(location)
         })?;

@@ -112,7 +112,7 @@ impl Content<'_> {
         let tree = self.location.subvolume.tree();
         let first = FileExtent::key(self.location.inode, FileOffset::new(range.start));
         let last = FileExtent::key(self.location.inode, FileOffset::new(range.end.saturating_sub(1)));
-        let view = self.filesystem.start_unchecked().view(tree)?;
+        let view = self.filesystem.look(|operation| operation.view_of(tree))?;
         let mut cursor = view.cursor(ReadAhead::Backward);
         cursor.seek_at_or_before(&last)?;
         for _ in 0..STEP_ITEMS {
@@ -130,6 +130,7 @@ impl Content<'_> {
 
 /// Removes what a file has in a range, and puts holes there on volumes that want them.
 fn remove(operation: &mut Operation<'_>, location: Location, range: &Range<u64>) -> Result<()> {
+    operation.reach_range(location, range)?;
     let gone = operation.drop_range(location, range)?;
     if gone > 0 {
         operation.count_bytes(location, 0, gone)?;

@@ -59,7 +59,7 @@ impl Content<'_> {
             self.release(reserved);
             return Ok(());
         }
-        let found = self.filesystem.look_with(|operation| {
+        let found = self.filesystem.look(|operation| {
             operation.require_subvolume(self.location.subvolume)?;
             operation.inode(self.location)
         });
@@ -122,7 +122,7 @@ impl Content<'_> {
             let range = range_of(run);
             let parts = self
                 .filesystem
-                .look_with(|operation| operation.in_place_parts(self.location, item, &range))?;
+                .look(|operation| operation.in_place_parts(self.location, item, &range))?;
             let mut at = range.start;
             for part in parts {
                 let (made, gave_up) = self.make_extents(&cut(run, &(at..part.range.start)), plan);
@@ -175,6 +175,12 @@ impl Content<'_> {
             let own_sums = take_sums(&mut sums, step, is_last);
             self.filesystem
                 .operate(Need::promised(items.saturating_add(4)), |operation| {
+                    for insertion in step {
+                        operation.reach_range(location, &insertion.range())?;
+                    }
+                    for sums in &own_sums {
+                        operation.reach_checksums(sums.logical)?;
+                    }
                     let mut counted = (0_u64, 0_u64);
                     for insertion in step {
                         let (more, less) = self.insert_one(operation, insertion)?;
@@ -307,6 +313,7 @@ impl Content<'_> {
         };
         let location = self.location;
         self.filesystem.operate(Need::promised(6), |operation| {
+            operation.reach_range(location, &(0..self.sector_bytes))?;
             if compression != Compression::None {
                 require_feature(operation, compression);
             }

@@ -114,7 +114,7 @@ impl Content<'_> {
         }
         let key = FileExtent::key(self.location.inode, FileOffset::MIN);
         let tree = self.location.subvolume.tree();
-        let found = self.filesystem.start_unchecked().get(tree, &key)?;
+        let found = self.filesystem.look(|operation| operation.get(tree, &key))?;
         if found.is_some_and(|item| is_inline(item.data())) {
             self.load(0)?;
         }

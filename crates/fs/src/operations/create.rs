@@ -206,6 +206,9 @@ impl WritableFilesystem {
             let parent = operation.require_directory(directory)?;
             operation.require_adding(directory, &parent)?;
             let heir = operation.heir(directory, &parent, REGULAR, new)?;
+            let tree = directory.subvolume.tree();
+            operation.reach_new_inode(tree)?;
+            operation.reach(tree, &[OrphanItem::key(ObjectId::MAX)])?;
             let location = operation.insert_inode(directory, None, &heir, Plan::of_type(REGULAR))?;
             operation.look().inodes.hold(location);
             Ok(location)
@@ -246,7 +249,9 @@ impl Operation<'_> {
         heir: &Heir,
         plan: Plan<'_>,
     ) -> Result<Location> {
-        let index = self.look().free_index(directory)?;
+        self.reach_new_entry(directory, name)?;
+        self.reach_new_inode(directory.subvolume.tree())?;
+        let index = self.begin().free_index(directory)?;
         let location = self.insert_inode(directory, Some((name, index)), heir, plan)?;
         let entry = Entry {
             target: Target::Inode(location.inode),
@@ -255,6 +260,12 @@ impl Operation<'_> {
         self.insert_entry(directory, name, entry, index)?;
         self.grow_directory(directory, name)?;
         Ok(location)
+    }
+
+    /// Goes to where the items of a new inode are going to be.
+    pub(super) fn reach_new_inode(&mut self, tree: TreeId) -> Result<()> {
+        let number = self.look().next_inode_number(tree)?;
+        self.reach(tree, &[InodeItem::key(InodeNumber::new(number))])
     }
 
     /// Puts the items of a new inode into the tree: with a name and its index in the directory, or as an orphan.
@@ -266,7 +277,7 @@ impl Operation<'_> {
         plan: Plan<'_>,
     ) -> Result<Location> {
         let tree = directory.subvolume.tree();
-        let inode = self.look().free_inode_number(tree)?;
+        let inode = self.begin().free_inode_number(tree)?;
         let location = Location::new(directory.subvolume, inode);
         let item = self.new_item(heir, plan, u32::from(name.is_some()));
         let mut items: Vec<(Key, Vec<u8>)> = vec![(InodeItem::key(inode), item.to_bytes().to_vec())];

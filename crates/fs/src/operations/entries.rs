@@ -14,7 +14,7 @@ use crate::lookup::NAME_LIMIT;
 use buttress_format::limits::item_bytes_max;
 use buttress_format::{
     DirItem, DirItems, FileKind, Generation, Incompat, InodeExtrefs, InodeItem, InodeNumber, InodeRefs,
-    ItemError, ItemType, Key, RootRef, SubvolumeId, TreeId,
+    ItemError, ItemType, Key, ObjectId, OrphanItem, RootRef, SubvolumeId, TreeId,
 };
 use buttress_tree::error::Cause;
 use std::ffi::OsStr;
@@ -142,6 +142,34 @@ impl Operation<'_> {
         Err(Error::HashCollision {
             name: Name::from(name),
         })
+    }
+
+    /// Goes to where a new entry is going to be, by name and by index.
+    pub(super) fn reach_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<()> {
+        let index = self.look().next_index(directory)?;
+        self.reach_entry(directory, name, index)
+    }
+
+    /// Goes to an entry, by name and by index.
+    pub(super) fn reach_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
+        let keys = [
+            DirItem::index_key(directory.inode, index),
+            DirItem::key(directory.inode, name),
+        ];
+        self.reach(directory.subvolume.tree(), &keys)
+    }
+
+    /// Goes to all that goes with a name of an inode, up to the end of the inode's items and to what marks it as an orphan.
+    /// Gives the name's index.
+    pub(super) fn reach_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<u64> {
+        let index = self.link_index(inode, directory.inode, name)?;
+        self.reach_entry(directory, name, index)?;
+        let keys = [
+            InodeItem::key(InodeNumber::new(inode.inode.get().saturating_add(1))),
+            OrphanItem::key(ObjectId::new(inode.inode.get())),
+        ];
+        self.reach(inode.subvolume.tree(), &keys)?;
+        Ok(index)
     }
 
     /// Puts an entry into a directory, by name and by index. Its inode is not touched.

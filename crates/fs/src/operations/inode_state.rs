@@ -60,6 +60,12 @@ impl InodeTable {
         self.changed
     }
 
+    /// Where the items lie that wait to be written back, in order.
+    pub(crate) fn changed_keys(&self) -> impl Iterator<Item = (TreeId, Key)> {
+        let changed = self.inodes.iter().filter(|(_, state)| state.changed);
+        changed.map(|((tree, inode), _)| (*tree, InodeItem::key(*inode)))
+    }
+
     /// How many inodes are in memory.
     pub(crate) fn len(&self) -> usize {
         self.inodes.len()
@@ -246,21 +252,29 @@ impl Running {
         .into())
     }
 
+    /// The inode number that [`Running::free_inode_number`] gives next.
+    ///
+    /// # Errors
+    /// That the tree cannot be read.
+    pub(super) fn next_inode_number(&mut self, tree: TreeId) -> Result<u64> {
+        if let Some(next) = self.inodes.next_numbers.get(&tree) {
+            return Ok(*next);
+        }
+        let last = Key::new(ObjectId::LAST_FREE, ItemType(u8::MAX), u64::MAX);
+        let highest = self
+            .at_or_before(tree, &last)?
+            .map_or(0, |item| item.key().objectid.get());
+        let next = highest.saturating_add(1).max(InodeNumber::ROOT_DIRECTORY.get());
+        self.inodes.next_numbers.insert(tree, next);
+        Ok(next)
+    }
+
     /// An inode number that nothing in the tree has. Numbers are not given twice while the volume is open.
     ///
     /// # Errors
     /// [`Error::TooMany`], or that the tree cannot be read.
     pub(crate) fn free_inode_number(&mut self, tree: TreeId) -> Result<InodeNumber> {
-        let number = match self.inodes.next_numbers.get(&tree) {
-            Some(next) => *next,
-            None => {
-                let last = Key::new(ObjectId::LAST_FREE, ItemType(u8::MAX), u64::MAX);
-                let highest = self
-                    .at_or_before(tree, &last)?
-                    .map_or(0, |item| item.key().objectid.get());
-                highest.saturating_add(1).max(InodeNumber::ROOT_DIRECTORY.get())
-            }
-        };
+        let number = self.next_inode_number(tree)?;
         if number >= ObjectId::LAST_FREE.get() {
             return Err(Error::TooMany {
                 what: "inodes of a subvolume",
@@ -270,22 +284,34 @@ impl Running {
         Ok(InodeNumber::new(number))
     }
 
+    /// The index that [`Running::free_index`] gives next.
+    ///
+    /// # Errors
+    /// That the tree cannot be read.
+    pub(super) fn next_index(&mut self, directory: Location) -> Result<u64> {
+        let id = id_of(directory);
+        if let Some(next) = self.inodes.next_indexes.get(&id) {
+            return Ok(*next);
+        }
+        let next = self
+            .highest_index(directory)?
+            .map_or(FIRST_INDEX, |last| last.saturating_add(1));
+        if self.inodes.next_indexes.len() >= INODES_MAX {
+            self.inodes.next_indexes.clear();
+        }
+        self.inodes.next_indexes.insert(id, next);
+        Ok(next)
+    }
+
     /// The next index of a directory. Indexes are not given twice while the directory is in memory.
     ///
     /// # Errors
     /// That the tree cannot be read.
     pub(super) fn free_index(&mut self, directory: Location) -> Result<u64> {
-        let id = id_of(directory);
-        let index = match self.inodes.next_indexes.get(&id) {
-            Some(next) => *next,
-            None => self
-                .highest_index(directory)?
-                .map_or(FIRST_INDEX, |last| last.saturating_add(1)),
-        };
-        if self.inodes.next_indexes.len() >= INODES_MAX {
-            self.inodes.next_indexes.clear();
-        }
-        self.inodes.next_indexes.insert(id, index.saturating_add(1));
+        let index = self.next_index(directory)?;
+        self.inodes
+            .next_indexes
+            .insert(id_of(directory), index.saturating_add(1));
         Ok(index)
     }
 

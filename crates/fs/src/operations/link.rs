@@ -13,7 +13,7 @@ use crate::location::Location;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::starting::Need;
 use buttress_format::limits::LINKS_MAX;
-use buttress_format::{ByteCount, FileKind, InodeItem, ObjectId, OrphanItem, SubvolumeId};
+use buttress_format::{ByteCount, FileKind, InodeItem, InodeRefs, ObjectId, OrphanItem, SubvolumeId};
 
 /// Items that a name takes or gives: entry, index, name of the inode, both inodes, an orphan item.
 const LINK_ITEMS: u64 = 6;
@@ -145,7 +145,14 @@ impl Operation<'_> {
         directory: Location,
         name: &[u8],
     ) -> Result<()> {
-        let index = self.look().free_index(directory)?;
+        self.reach_new_entry(directory, name)?;
+        let own_side = InodeRefs::key(inode.inode, directory.inode);
+        self.reach(inode.subvolume.tree(), &[own_side])?;
+        if item.nlink == 0 {
+            let orphan = OrphanItem::key(ObjectId::new(inode.inode.get()));
+            self.reach(inode.subvolume.tree(), &[orphan])?;
+        }
+        let index = self.begin().free_index(directory)?;
         self.insert_link(inode, directory.inode, name, index)?;
         let entry = Entry {
             target: Target::Inode(inode.inode),
@@ -186,10 +193,10 @@ impl Operation<'_> {
     /// Takes a name away and, with the last one, the inode.
     pub(super) fn take_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<Left> {
         let item = self.inode(inode)?;
+        let index = self.reach_name(directory, name, inode)?;
         let is_held = self.look().inodes.is_held(inode);
         if item.nlink <= 1 && !is_held && self.is_small(&item) {
             // Its own side of the name goes with its other items.
-            let index = self.link_index(inode, directory.inode, name)?;
             self.remove_entry(directory, name, index)?;
             self.shrink_directory(directory, name)?;
             self.remove_inode_items(inode)?;

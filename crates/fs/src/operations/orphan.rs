@@ -51,8 +51,8 @@ impl OpenInode {
 
 impl Drop for OpenInode {
     fn drop(&mut self) {
-        let is_orphan = self.filesystem.look_with(|operation| {
-            let is_last = operation.look().inodes.release(self.location);
+        let is_orphan = self.filesystem.look(|operation| {
+            let is_last = operation.begin().inodes.release(self.location);
             // A deleted subvolume goes with all that it holds.
             operation.require_subvolume(self.location.subvolume)?;
             Ok(is_last && operation.inode(self.location)?.nlink == 0)
@@ -70,13 +70,14 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::InodeNotFound`], also for one without names that nobody holds.
     pub fn open_inode(&self, location: Location) -> Result<OpenInode> {
-        let mut handle = self.start_unchecked();
-        let item = handle.inode(location)?;
-        if item.nlink == 0 && !handle.inodes.is_held(location) {
-            return Err(Error::InodeNotFound { location });
-        }
-        handle.inodes.hold(location);
-        drop(handle);
+        self.look(|operation| {
+            let item = operation.inode(location)?;
+            if item.nlink == 0 && !operation.look().inodes.is_held(location) {
+                return Err(Error::InodeNotFound { location });
+            }
+            operation.begin().inodes.hold(location);
+            Ok(())
+        })?;
         Ok(OpenInode::held(self.clone(), location))
     }
 
@@ -157,7 +158,7 @@ impl WritableFilesystem {
     }
 
     fn orphans(&self, tree: TreeId, from: u64) -> Result<Vec<InodeNumber>> {
-        let view = self.start_unchecked().view(tree)?;
+        let view = self.look(|operation| operation.view_of(tree))?;
         let first = OrphanItem::key(ObjectId::new(from));
         let last = OrphanItem::key(ObjectId::MAX);
         view.range(first..=last, ReadAhead::None)
@@ -169,15 +170,14 @@ impl WritableFilesystem {
     /// Removes an orphan, or only its orphan item: where the inode is gone, or has names (older kernels marked truncations
     /// in this way, and truncated content needs no more than that).
     fn clean_orphan(&self, location: Location) -> Result<bool> {
-        let (is_held, nlink) = {
-            let mut handle = self.start_unchecked();
-            let nlink = match handle.inode(location) {
+        let (is_held, nlink) = self.look(|operation| {
+            let nlink = match operation.inode(location) {
                 Ok(item) => Some(item.nlink),
                 Err(Error::InodeNotFound { .. }) => None,
                 Err(error) => return Err(error),
             };
-            (handle.inodes.is_held(location), nlink)
-        };
+            Ok((operation.look().inodes.is_held(location), nlink))
+        })?;
         if is_held {
             return Ok(false);
         }
@@ -221,7 +221,7 @@ impl Operation<'_> {
             0,
         );
         self.remove_items(location, first, end)?;
-        self.look().inodes.forget(location);
+        self.begin().inodes.forget(location);
         Ok(())
     }
 

@@ -267,7 +267,16 @@ impl Operation<'_> {
             }
             _ => None,
         };
-        let index = self.look().free_index(new.directory)?;
+        self.reach_new_entry(new.directory, new.name)?;
+        self.reach_end(old, moved)?;
+        if let Some(present) = present {
+            self.reach_end(new, present)?;
+        }
+        if whiteout.is_some() {
+            self.reach_new_entry(old.directory, old.name)?;
+            self.reach_new_inode(old.directory.subvolume.tree())?;
+        }
+        let index = self.begin().free_index(new.directory)?;
         self.insert_name(new, old.directory, moved, index)?;
         self.touch_ends(old, moved, new)?;
         self.remove_name(old, moved)?;
@@ -281,6 +290,17 @@ impl Operation<'_> {
             self.make_named(old.directory, old.name, &heir, Plan::of_type(CHARACTER_DEVICE))?;
         }
         Ok(left)
+    }
+
+    /// Goes to what goes when an entry leaves one end.
+    fn reach_end(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
+        match entry.target {
+            Target::Inode(inode) => {
+                self.reach_name(end.directory, end.name, beside(end.directory, inode))?;
+            }
+            Target::Subvolume(_) => {}
+        }
+        Ok(())
     }
 
     /// Refuses a directory over what is none, and the other way round.
@@ -326,8 +346,12 @@ impl Operation<'_> {
                 self.check_link_room(beside(other.directory, inode), end.directory.inode, end.name)?;
             }
         }
-        let first_index = self.look().free_index(new.directory)?;
-        let second_index = self.look().free_index(old.directory)?;
+        for (end, other, entry) in [(old, new, first), (new, old, second)] {
+            self.reach_end(end, entry)?;
+            self.reach_new_entry(other.directory, other.name)?;
+        }
+        let first_index = self.begin().free_index(new.directory)?;
+        let second_index = self.begin().free_index(old.directory)?;
         self.insert_name(new, old.directory, first, first_index)?;
         self.insert_name(old, new.directory, second, second_index)?;
         self.touch_ends(old, first, new)?;

@@ -250,6 +250,7 @@ impl Operation<'_> {
             return Err(too_large());
         }
         let key = DirItem::xattr_key(location.inode, name);
+        self.reach(location.subvolume.tree(), &[key])?;
         let Some(item) = self.get(location.subvolume.tree(), &key)? else {
             return Ok(());
         };

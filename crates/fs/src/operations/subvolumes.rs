@@ -15,7 +15,7 @@ use crate::transaction::WritableFilesystem;
 use crate::transaction::starting::Need;
 use buttress_format::{
     DirItem, DirItems, FileKind, Incompat, InodeNumber, ItemType, Key, RootFlags, RootRef, SubvolumeId,
-    TreeId, Uuid,
+    TreeId, Uuid, uuid_key,
 };
 
 /// Items that a new subvolume takes: root item, its directory, references from both sides, entry, uuids, quota group.
@@ -43,6 +43,7 @@ impl WritableFilesystem {
         let new = self.new_subvolume();
         self.operate(Need::items(SUBVOLUME_ITEMS), |operation| {
             operation.require_new_entry(directory, name)?;
+            operation.reach_new_subvolume(directory, name, &new)?;
             let id = operation.edit().make_subvolume_tree(&new)?;
             operation.name_subvolume(directory, name, id)?;
             Ok(id)
@@ -65,6 +66,8 @@ impl WritableFilesystem {
         let new = self.new_subvolume();
         // Each child of the source's root gets a reference.
         let need = Need::items(SUBVOLUME_ITEMS);
+        // The moment itself is short: what it needs is in memory by then.
+        self.look(|operation| operation.reach_new_subvolume(directory, name, &new))?;
         let (_, id) = self.commit_then(|handle, committing| {
             self.operate_on(handle, |operation| {
                 operation.require_room(need)?;
@@ -109,6 +112,11 @@ impl WritableFilesystem {
             let Some(index) = index else {
                 return Err(Error::SubvolumeNotFound { subvolume: id });
             };
+            operation.reach_entry(directory, &place.name, index)?;
+            operation.reach(
+                TreeId::UUID,
+                &[uuid_key(info.root_item.uuid, ItemType::UUID_KEY_SUBVOL)],
+            )?;
             operation.remove_entry(directory, &place.name, index)?;
             operation.shrink_directory(directory, &place.name)?;
             operation.edit().inodes.forget_tree(id.tree());
@@ -206,9 +214,16 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
+    /// Goes to where a new subvolume is going to be written down.
+    fn reach_new_subvolume(&mut self, directory: Location, name: &[u8], new: &NewSubvolume) -> Result<()> {
+        self.reach_new_entry(directory, name)?;
+        self.reach_new_inode(TreeId::ROOT)?;
+        self.reach(TreeId::UUID, &[uuid_key(new.uuid, ItemType::UUID_KEY_SUBVOL)])
+    }
+
     /// Gives a subvolume its entry, and its references from both sides.
     fn name_subvolume(&mut self, directory: Location, name: &[u8], id: SubvolumeId) -> Result<()> {
-        let index = self.look().free_index(directory)?;
+        let index = self.begin().free_index(directory)?;
         let entry = Entry {
             target: Target::Subvolume(id),
             kind: FileKind::Directory,

@@ -19,10 +19,24 @@ use crate::transaction::extent_tree::ExtentState;
 use crate::transaction::running::Running;
 use crate::transaction::starting::Need;
 use buttress_format::{Generation, HeaderFlags, ItemType, Key, ObjectId, SubvolumeId, TreeBlock, TreeId};
-use buttress_tree::{BlockPointer, ReadAhead, RootPointer};
+use buttress_tree::{BlockPointer, ReadAhead, ResidentOnly, RootPointer};
 
 /// How many references may wait before a transaction is given a chance to end.
 const REFERENCES_AT_ONCE: usize = 1 << 16;
+
+/// How many children of a node are read in at once.
+const CHILDREN_AHEAD: usize = 128;
+
+/// Why dropping a tree stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stop {
+    /// Nothing is left.
+    Gone,
+    /// So much was done that others shall have the lock.
+    Enough,
+    /// A block is not in memory.
+    Missing(Box<BlockPointer>),
+}
 
 /// A node on the way down: what is in `slot` and after it is still to be dropped.
 #[derive(Debug)]
@@ -74,8 +88,10 @@ impl WritableFilesystem {
     /// [`Error::Cancelled`]; a tree that cannot be read; that writing has stopped.
     pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
         for subvolume in self.deleted_subvolumes()? {
-            while !self.drop_some(subvolume.tree(), progress)? {
-                if progress.is_cancelled() {
+            let mut stop = Stop::Enough;
+            while stop != Stop::Gone {
+                stop = self.drop_some(subvolume.tree(), progress, &stop)?;
+                if progress.is_cancelled() && stop != Stop::Gone {
                     return Err(Error::Cancelled);
                 }
             }
@@ -84,8 +100,8 @@ impl WritableFilesystem {
     }
 
     /// Goes on dropping one tree for a while; a block or so of it where the job was cancelled, so that even then it gets
-    /// on. True when it is gone.
-    fn drop_some(&self, tree: TreeId, progress: &Progress) -> Result<bool> {
+    /// on. `last` is where it stopped before.
+    fn drop_some(&self, tree: TreeId, progress: &Progress, last: &Stop) -> Result<Stop> {
         let mut handle = self.start(Need::freeing(64))?;
         if handle.open_tree(tree)?.tree.is_dirty() {
             // What is dropped is what lies on disk.
@@ -93,24 +109,54 @@ impl WritableFilesystem {
             self.commit()?;
             handle = self.start(Need::freeing(64))?;
         }
-        let mut way = Drop::resume(&mut handle, tree)?;
-        let limit = handle.core.references.len().saturating_add(REFERENCES_AT_ONCE);
-        loop {
-            if !way.advance(&mut handle)? {
-                handle.remove_dead_root(tree)?;
-                return Ok(true);
+        let (stop, ahead) = {
+            let _resident_only = ResidentOnly::hold();
+            handle.drop_below(tree, progress)?
+        };
+        match &stop {
+            Stop::Gone => handle.remove_dead_root(tree)?,
+            Stop::Enough => {}
+            // It was read, and the cache did not keep it.
+            Stop::Missing(_) if stop == *last => {
+                return handle.drop_below(tree, progress).map(|(stop, _)| stop);
             }
-            let stops = handle.core.references.len() >= limit || progress.is_cancelled();
-            if stops && way.can_stop() {
-                break;
+            Stop::Missing(pointer) => {
+                drop(handle);
+                self.read_in(ahead);
+                self.forest().read_block(pointer)?;
             }
         }
-        way.remember(&mut handle)?;
-        Ok(false)
+        Ok(stop)
     }
 }
 
 impl Running {
+    /// Goes on dropping where dropping stopped, and writes down where it stops now. Gives also what is worth reading in.
+    fn drop_below(&mut self, tree: TreeId, progress: &Progress) -> Result<(Stop, Vec<BlockPointer>)> {
+        let missing = |error: Error| match error.block_to_read() {
+            Some(pointer) => Ok(Stop::Missing(Box::new(pointer))),
+            None => Err(error),
+        };
+        let mut way = match Drop::resume(self, tree) {
+            Ok(way) => way,
+            Err(error) => return Ok((missing(error)?, Vec::new())),
+        };
+        let limit = self.core.references.len().saturating_add(REFERENCES_AT_ONCE);
+        let stop = loop {
+            match way.advance(self) {
+                Ok(true) => {}
+                Ok(false) => return Ok((Stop::Gone, Vec::new())),
+                Err(error) => break missing(error)?,
+            }
+            let stops = self.core.references.len() >= limit || progress.is_cancelled();
+            if stops && way.can_stop() {
+                break Stop::Enough;
+            }
+        };
+        way.remember(self)?;
+        Ok((stop, way.children_ahead()))
+    }
+
     /// The last of a tree: its root item and the orphan item.
     fn remove_dead_root(&mut self, tree: TreeId) -> Result<()> {
         let offset = self.open_tree(tree)?.item_offset;
@@ -174,6 +220,18 @@ impl Drop {
             .is_some_and(|step| step.pointer.level > 0 && step.slot < step.block.item_count())
     }
 
+    /// The children that come next, of those that this tree made.
+    fn children_ahead(&self) -> Vec<BlockPointer> {
+        let Some(step) = self.steps.last() else {
+            return Vec::new();
+        };
+        (step.slot..step.block.item_count())
+            .filter_map(|slot| step.pointer.child(&step.block, slot))
+            .filter(|child| child.generation > self.last_snapshot)
+            .take(CHILDREN_AHEAD)
+            .collect()
+    }
+
     /// Writes down where to go on.
     fn remember(&self, running: &mut Running) -> Result<()> {
         let place = self
@@ -215,7 +273,7 @@ impl Drop {
             let state = self.state(running, &pointer, None)?;
             if state.references > 1 {
                 if !state.full_backref && pointer.generation >= self.origin {
-                    self.refer_by_address(running, &pointer)?;
+                    ResidentOnly::lifted(|| self.refer_by_address(running, &pointer))?;
                 }
                 // Shared: others keep it, so nobody needs to know for whom it was made.
                 Self::let_go(running, &pointer, reference, self.tree);
@@ -226,7 +284,7 @@ impl Drop {
         let state = self.state(running, &pointer, Some(&block))?;
         if state.references > 1 {
             if !state.full_backref {
-                self.refer_by_address(running, &pointer)?;
+                ResidentOnly::lifted(|| self.refer_by_address(running, &pointer))?;
             }
             Self::let_go(running, &pointer, reference, block.header().owner);
             return Ok(());
@@ -259,8 +317,17 @@ impl Drop {
         if step.pointer.level > 0
             && let Some((child, reference)) = step.child(tree)
         {
-            step.slot = step.slot.saturating_add(1);
-            self.enter(running, child, reference)?;
+            let slot = step.slot;
+            step.slot = slot.saturating_add(1);
+            let depth = self.steps.len();
+            self.enter(running, child, reference).inspect_err(|error| {
+                // It was not entered: dropping goes on here.
+                if error.block_to_read().is_some()
+                    && let Some(step) = self.steps.get_mut(depth.saturating_sub(1))
+                {
+                    step.slot = slot;
+                }
+            })?;
             return Ok(true);
         }
         let Some(step) = self.steps.pop() else {
@@ -275,7 +342,8 @@ impl Drop {
         Ok(!self.steps.is_empty())
     }
 
-    /// Makes a shared block, and all below it that count for this tree, refer by address.
+    /// Makes a shared block, and all below it that count for this tree, refer by address. What it reads is read under the
+    /// edit lock, since it cannot begin again.
     fn refer_by_address(&self, running: &mut Running, top: &BlockPointer) -> Result<()> {
         let mut waiting = vec![*top];
         while let Some(pointer) = waiting.pop() {

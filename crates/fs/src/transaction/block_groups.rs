@@ -271,15 +271,33 @@ impl BlockGroups {
         room
     }
 
+    /// Where the last allocation for a purpose ended.
+    fn cursor(&self, purpose: Purpose) -> u64 {
+        self.cursors.get(&purpose).copied().unwrap_or(0)
+    }
+
+    /// The groups in the order in which an allocation looks at them.
+    fn in_turn(&self, cursor: u64) -> impl Iterator<Item = u64> {
+        let current = self.holding(cursor).map(|group| group.start);
+        let after = self.groups.range(cursor..).map(|(start, _)| *start);
+        let before = self.groups.range(..cursor).map(|(start, _)| *start);
+        current.into_iter().chain(after).chain(before)
+    }
+
+    /// The group that an allocation of so many bytes asks for first, where its free space is not loaded.
+    pub(crate) fn to_load(&self, purpose: Purpose, wanted: u64) -> Option<&Group> {
+        self.in_turn(self.cursor(purpose))
+            .filter_map(|start| self.groups.get(&start))
+            .find(|group| group.serves(purpose) && !group.read_only && group.free_bytes() >= wanted)
+            .filter(|group| group.free.is_none())
+    }
+
     /// Looks for `wanted` bytes for a purpose, going on from where the last allocation ended; where no place has as
     /// many, for the most that one place has, but at least `least`.
     pub(crate) fn allocate(&mut self, purpose: Purpose, wanted: u64, least: u64, unit_bytes: u64) -> Found {
         self.rooms.take();
-        let cursor = self.cursors.get(&purpose).copied().unwrap_or(0);
-        let current = self.holding(cursor).map(|group| group.start);
-        let after = self.groups.range(cursor..).map(|(start, _)| *start);
-        let before = self.groups.range(..cursor).map(|(start, _)| *start);
-        let order: Vec<u64> = current.into_iter().chain(after).chain(before).collect();
+        let cursor = self.cursor(purpose);
+        let order: Vec<u64> = self.in_turn(cursor).collect();
         // First a place for all of it, then the best part.
         for least_here in [wanted, least] {
             for start in &order {

@@ -9,7 +9,8 @@ use super::running::Running;
 use crate::error::{Corruption, Result};
 use buttress_format::{ByteCount, ChecksumItem, ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
 
-fn key_at(logical: u64) -> Key {
+/// The key of an item with sums from an address on.
+pub(crate) fn checksum_key(logical: u64) -> Key {
     Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, logical)
 }
 
@@ -59,7 +60,7 @@ impl Running {
 
     /// The item that holds or precedes an address.
     fn checksums_at_or_before(&mut self, logical: u64) -> Result<Option<Stored>> {
-        let found = self.at_or_before(TreeId::CHECKSUM, &key_at(logical))?;
+        let found = self.at_or_before(TreeId::CHECKSUM, &checksum_key(logical))?;
         let Some(found) = found.filter(|item| item.key().item_type == ItemType::EXTENT_CSUM) else {
             return Ok(None);
         };
@@ -93,13 +94,13 @@ impl Running {
             let (now, later) = rest.split_at(room);
             let mut joined = before.sums;
             joined.extend_from_slice(now);
-            self.put(TreeId::CHECKSUM, &key_at(before.start), &joined)?;
+            self.put(TreeId::CHECKSUM, &checksum_key(before.start), &joined)?;
             position = position.saturating_add(self.bytes_of_sums(now.len()));
             rest = later;
         }
         while !rest.is_empty() {
             let (now, later) = rest.split_at(limit.min(rest.len()));
-            self.put(TreeId::CHECKSUM, &key_at(position), now)?;
+            self.put(TreeId::CHECKSUM, &checksum_key(position), now)?;
             position = position.saturating_add(self.bytes_of_sums(now.len()));
             rest = later;
         }
@@ -139,12 +140,12 @@ impl Running {
             item.sums.get(cut_after..).unwrap_or_default(),
         );
         if before.is_empty() {
-            self.remove(TreeId::CHECKSUM, &key_at(item.start))?;
+            self.remove(TreeId::CHECKSUM, &checksum_key(item.start))?;
         } else {
-            self.put(TreeId::CHECKSUM, &key_at(item.start), before)?;
+            self.put(TreeId::CHECKSUM, &checksum_key(item.start), before)?;
         }
         if !after.is_empty() {
-            self.put(TreeId::CHECKSUM, &key_at(end), after)?;
+            self.put(TreeId::CHECKSUM, &checksum_key(end), after)?;
         }
         Ok(())
     }

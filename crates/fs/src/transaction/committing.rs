@@ -1,6 +1,6 @@
 //! Committing: makes the running transaction the volume's state.
 //!
-//! 1. Data that waits in memory is written back, without any lock.
+//! 1. Data that waits in memory is written back, and tree blocks that are going to be needed are read in, without any lock.
 //! 2. Under the edit lock: inodes that changed in memory become items, readers are given a view of that, empty block groups
 //!    go, everything is settled, and the dirty nodes are frozen. The next transaction begins here.
 //! 3. Without the lock: nodes get their checksums on all cores and are written in large requests in order of address;
@@ -64,6 +64,7 @@ impl WritableFilesystem {
     ) -> Result<(Generation, T)> {
         let _one_at_a_time = self.shared.committing.lock();
         self.require_writing()?;
+        self.read_in_for_commit()?;
         let (prepared, answer, durable) = {
             // Nothing is being overwritten in place that a snapshot of this state will share.
             let _in_place = self.data().in_place.write();

@@ -110,6 +110,11 @@ impl DelayedReferences {
         self.pending.is_empty()
     }
 
+    /// All extents for which something waits, in order of address.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Logical, &Pending)> {
+        self.pending.iter()
+    }
+
     /// What waits for the extent at this address.
     pub(crate) fn get(&self, logical: Logical) -> Option<&Pending> {
         self.pending.get(&logical)

@@ -4,7 +4,7 @@
 //! be allocated from it. With a free-space tree they are read from there; without one, they are what the extent tree
 //! leaves. In both cases what is pinned and what superblock copies cover is taken out.
 
-use super::block_groups::{BlockGroups, Group};
+use super::block_groups::{BlockGroups, Group, Purpose};
 use super::free_ranges::FreeRanges;
 use super::running::Running;
 use crate::error::{Corruption, Result};
@@ -152,6 +152,28 @@ fn add_bitmap(free: &mut FreeRanges, bitmap: &FreeSpaceBitmap<'_>, sector_bytes:
     }
 }
 
+/// Items that say what is free in a block group.
+#[derive(Debug)]
+pub(crate) struct FreeSpaceRecord {
+    tree: Tree,
+    start: u64,
+    length: u64,
+}
+
+impl FreeSpaceRecord {
+    /// Reads them once, so that they are in memory. What is wrong with them is told by whoever needs them.
+    pub(crate) fn read_in(&self) {
+        let from = Key::new(ObjectId::new(self.start), ItemType(0), 0);
+        let to = Key::new(
+            ObjectId::new(self.start.saturating_add(self.length)),
+            ItemType(0),
+            0,
+        );
+        let items = self.tree.range(from..to, ReadAhead::Forward);
+        let _read = items.take_while(core::result::Result::is_ok).count();
+    }
+}
+
 /// What the extent tree leaves of `[start, start + length)`.
 fn free_ranges_of_extents(
     tree: &Tree,
@@ -176,6 +198,27 @@ fn free_ranges_of_extents(
 }
 
 impl Running {
+    /// Where the free ranges are written down of the group that an allocation asks for first, if it is not loaded.
+    pub(crate) fn free_space_to_load(
+        &mut self,
+        purpose: Purpose,
+        wanted: u64,
+    ) -> Result<Option<FreeSpaceRecord>> {
+        let Some(group) = self.core.groups.to_load(purpose, wanted) else {
+            return Ok(None);
+        };
+        let (start, length) = (group.start, group.length);
+        if group.needs_free_space_info {
+            return Ok(None);
+        }
+        let tree = if self.has_free_space_tree() {
+            self.view(TreeId::FREE_SPACE)?
+        } else {
+            self.core.extent.tree.view()
+        };
+        Ok(Some(FreeSpaceRecord { tree, start, length }))
+    }
+
     /// Loads the free ranges of the group that starts here.
     pub(crate) fn load_group(&mut self, start: u64) -> Result<()> {
         let Some(group) = self.core.groups.get_mut(start) else {

@@ -127,7 +127,7 @@ impl WritableFilesystem {
     pub(crate) fn start(&self, need: Need) -> Result<Handle<'_>> {
         for attempt in 0..COMMITS_FOR_ROOM {
             self.require_writing()?;
-            let mut handle = self.start_unchecked();
+            let mut handle = self.start_with_references_read(REFERENCES_MAX, REFERENCES_AT_ONCE)?;
             if let Err(error) = handle.apply_references_that_wait() {
                 self.forest().volume().stop_writing(&error);
                 return Err(error);

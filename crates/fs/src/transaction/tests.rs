@@ -1,6 +1,6 @@
 //! Transactions by hand, checked by btrfs-progs: files, data, snapshots and their dropping are put together from items.
 
-mod views;
+mod devices;
 mod waiting;
 
 use super::data_extents::DataOwner;

@@ -155,6 +155,20 @@ impl EditableTree {
         Ok(LeafPlace { leaf, found, end_key })
     }
 
+    /// Goes to where `key` is or would be: an edit there then reads nothing, for as long as the cache keeps the way.
+    /// `visit` gets the blocks that it would copy. Gives the first key past the leaf; `None` for the last leaf.
+    ///
+    /// # Errors
+    /// When a block on the way to it cannot be had.
+    pub fn reach(&self, key: &Key, mut visit: impl FnMut(&BlockPointer)) -> Result<Option<Key>> {
+        let visit_clean = |place: Place<'_>, _| match place {
+            Place::Node(node) if node.epoch == self.epoch => {}
+            Place::Node(node) => visit(&node.pointer(self.tree)),
+            Place::Clean(clean) => visit(&clean.0),
+        };
+        self.descend(key, visit_clean).map(|(_, end_key)| end_key)
+    }
+
     /// The item with this very key.
     ///
     /// # Errors

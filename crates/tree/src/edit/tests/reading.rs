@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::Placement;
-use crate::{BlockOrder, Change, changes};
+use crate::{BlockOrder, Change, ResidentOnly, changes};
 
 const MODES: [ReadAhead; 6] = [
     ReadAhead::None,
@@ -238,4 +238,33 @@ fn frozen_trees_are_read_and_changed_before_they_are_written() {
     );
     assert_eq!(all(&held), sample.after);
     assert_eq!(all(&between), sample.after);
+}
+
+#[test]
+fn a_way_that_is_not_in_memory_is_told_and_read_level_by_level() {
+    let sample = sample(64 << 20, 0);
+    let tree = EditableTree::open(&Tree::new(
+        Arc::clone(&sample.scratch.reopened()),
+        *sample.old.root(),
+    ));
+    let reach = |key: &Key| {
+        let _resident_only = ResidentOnly::hold();
+        tree.reach(key, |_| ())
+    };
+    let wanted = key(6000);
+    let mut levels = Vec::new();
+    while let Err(error) = reach(&wanted) {
+        let missing = *error.not_resident().expect("only that it is not in memory");
+        levels.push(missing.level);
+        // Whoever may not be held up half-way reads all the same.
+        let read = ResidentOnly::lifted(|| tree.forest().read_block(&missing));
+        assert_eq!(read.unwrap().level(), missing.level);
+    }
+    assert_eq!(levels, (0..=tree.level()).rev().collect::<Vec<_>>());
+    let mut copied = Vec::new();
+    let end = tree.reach(&wanted, |old| copied.push(old.level)).unwrap();
+    assert_eq!(copied, levels);
+    assert!(end.is_some_and(|end| end > wanted));
+    // Without one that is held, everything is read.
+    assert!(tree.get(&key(2)).unwrap().is_some());
 }

@@ -1,0 +1,74 @@
+//! Looking without reading: for callers that hold a lock which must not be held while a device is waited for.
+//!
+//! While a [`ResidentOnly`] is held, reading a block on its thread gives blocks that are in the cache, and for others the
+//! error [`Cause::NotResident`] at once. Whoever gets it lets go of the lock, reads the block with
+//! [`Forest::read_block`](crate::Forest::read_block), and begins again.
+//!
+//! Invariant: nothing is changed by a look that ends in that error; it is for look-ups and for
+//! [`EditableTree::reach`](crate::EditableTree::reach), not for edits.
+
+use crate::error::{Cause, Error, Result};
+use crate::pointer::BlockPointer;
+use core::cell::Cell;
+use core::marker::PhantomData;
+
+thread_local! {
+    /// How many of them the thread holds.
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
+
+/// While it is held, the thread reads no blocks from devices. See the module.
+#[derive(Debug)]
+pub struct ResidentOnly {
+    /// It counts for the thread that made it.
+    stays_on_its_thread: PhantomData<*const ()>,
+}
+
+impl ResidentOnly {
+    /// From now on, until it is dropped, only blocks that are in the cache are given.
+    #[must_use]
+    pub fn hold() -> Self {
+        HELD.set(HELD.get().saturating_add(1));
+        Self {
+            stays_on_its_thread: PhantomData,
+        }
+    }
+
+    /// Runs `body` as if none were held: for edits, which must not end half-way.
+    pub fn lifted<T>(body: impl FnOnce() -> T) -> T {
+        let _restored = Restore(HELD.replace(0));
+        body()
+    }
+
+    pub(crate) fn is_held() -> bool {
+        HELD.get() > 0
+    }
+}
+
+impl Drop for ResidentOnly {
+    fn drop(&mut self) {
+        HELD.set(HELD.get().saturating_sub(1));
+    }
+}
+
+/// Puts back how many are held, also when what runs meanwhile panics.
+struct Restore(usize);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        HELD.set(self.0);
+    }
+}
+
+/// The answer for a block that is not in the cache.
+pub(crate) fn not_resident<T>(pointer: &BlockPointer) -> Result<T> {
+    Err(Error::new(pointer, Cause::NotResident))
+}
+
+impl Error {
+    /// The block that is to be read before a look that was to do without reading can be had.
+    #[must_use]
+    pub fn not_resident(&self) -> Option<&BlockPointer> {
+        matches!(self.cause(), Cause::NotResident).then(|| self.pointer())
+    }
+}
