@@ -2,11 +2,13 @@
 //!
 //! Three parts: [`every_kind`] plants one of each thing that btrfs can hold (by name, so that a failure
 //! says what is broken); [`random_tree`] grows a seeded random tree; [`many_names`] makes one directory of
-//! more than 100,000 names, some of which collide in their hash. The same seed makes the same calls; the
+//! more than 100,000 names, some of which collide in their hash; [`names_of_one_hash`] are any number of names that all do.
+//! The same seed makes the same calls; the
 //! kernel's layout on disk may differ from run to run.
 
 pub mod every_kind;
 pub mod many_names;
+pub mod names_of_one_hash;
 pub mod random_tree;
 
 /// A small seeded generator (splitmix64): enough for test data, and the same everywhere.

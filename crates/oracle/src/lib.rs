@@ -8,12 +8,14 @@
 //! - [`volumes`]: makes volumes with mkfs.btrfs and the kernel from a specification;
 //! - [`content`]: fills a mounted volume with every kind of file and metadata, from a seed;
 //! - [`history`]: chains of snapshots with changes in between, from seeds or written down by hand;
+//! - [`ioctls`]: what is asked of a mounted btrfs by ioctl;
 //! - [`manifest`]: what a directory tree holds: the common form in which two sides are compared;
 //! - [`noise`]: spoils copies of a volume's devices.
 
 pub mod btrfs_check;
 pub mod content;
 pub mod history;
+pub mod ioctls;
 pub mod loop_device;
 pub mod manifest;
 pub mod noise;

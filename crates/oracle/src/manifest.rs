@@ -54,6 +54,8 @@ pub struct Entry {
     pub data: Vec<DataRange>,
     /// The smallest path of the hard link group, where there is more than one path.
     pub linked: Option<Vec<u8>>,
+    /// Attributes of files and directories as `FS_IOC_GETFLAGS` gives them, where a source was asked for them.
+    pub attributes: Option<u32>,
     /// What not every source knows.
     pub extra: Option<Extra>,
     /// Its times are not on disk: the kernel makes up the directory that stands for a subvolume inside a
@@ -144,6 +146,19 @@ pub fn of_directory_by(
     }
     link_groups(&mut manifest, groups.into_values());
     Ok(manifest)
+}
+
+/// Fills in [`Entry::attributes`] of the tree at `top`, of which this is the manifest.
+pub fn add_attributes(top: &Path, manifest: &mut Manifest) -> Result<()> {
+    for (path, entry) in manifest {
+        if entry.made_up || !matches!(entry.mode & 0o170_000, 0o100_000 | 0o040_000) {
+            continue;
+        }
+        let file = File::open(top.join(OsStr::from_bytes(path))).with_context(|| shown(path))?;
+        let attributes = rustix::fs::ioctl_getflags(&file).with_context(|| shown(path))?;
+        entry.attributes = Some(attributes.bits());
+    }
+    Ok(())
 }
 
 /// Marks each entry of a group of two or more with the smallest path of its group.
@@ -290,6 +305,9 @@ fn compare(path: &[u8], expected: &Entry, found: &Entry, lines: &mut Vec<String>
     field!(target);
     field!(data);
     field!(linked);
+    if let (Some(expected), Some(found)) = (expected.attributes, found.attributes) {
+        differ("attributes", format!("{expected:x}"), format!("{found:x}"));
+    }
     if both_extra {
         field!(extra);
     }
@@ -337,11 +355,12 @@ mod tests {
         let entry = Entry {
             mode: 0o100_644,
             size: 3,
+            attributes: Some(0),
             ..Entry::default()
         };
         let expected = Manifest::from([(b"a".to_vec(), entry.clone())]);
         assert!(differences(&expected, &expected).is_empty());
-        let changes: [fn(&mut Entry); 6] = [
+        let changes: [fn(&mut Entry); 7] = [
             |entry| entry.mode = 0o100_600,
             |entry| entry.size = 4,
             |entry| entry.modified = (1, 0),
@@ -354,6 +373,7 @@ mod tests {
             },
             |entry| drop(entry.xattrs.insert(b"user.a".to_vec(), Vec::new())),
             |entry| entry.linked = Some(b"b".to_vec()),
+            |entry| entry.attributes = Some(0x10),
         ];
         for change in changes {
             let mut other = entry.clone();

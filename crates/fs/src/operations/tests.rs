@@ -3,7 +3,6 @@
 mod against_kernel;
 mod every_operation;
 mod limits;
-mod names_of_one_hash;
 mod steps;
 mod subvolumes;
 pub(crate) mod volume;

@@ -2,9 +2,9 @@
 //! what is on which side.
 
 use super::against_kernel::{Check, compare};
-use super::names_of_one_hash::names;
 use super::steps::{How, Step};
 use crate::operations::SetXattr;
+use buttress_oracle::content::names_of_one_hash::names;
 use buttress_oracle::tools::kernel_missing;
 
 /// Small nodes reach limits sooner.

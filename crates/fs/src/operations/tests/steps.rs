@@ -3,6 +3,7 @@
 use crate::inode::FileAttributes;
 use crate::operations::SetXattr;
 use crate::operations::acl::{ACCESS_NAME, DEFAULT_NAME};
+use buttress_oracle::content::names_of_one_hash;
 
 /// How a rename treats what has the new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +111,7 @@ fn xattr(random: &mut Random) -> (String, Vec<u8>) {
         4 => ("trusted.t".to_owned(), vec![9; random.below(300)]),
         // Three names of one hash each.
         5 => (
-            random.of(super::names_of_one_hash::xattrs()).clone(),
+            random.of(names_of_one_hash::xattrs()).clone(),
             vec![8; random.below(900)],
         ),
         _ => {

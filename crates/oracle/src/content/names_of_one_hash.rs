@@ -3,7 +3,6 @@
 //! Any four bytes at the end of a name lead its CRC to any value: the table of the polynomial is gone through backwards
 //! from the value, and forwards from what comes before. Where those bytes are not printable, the next beginning is tried.
 
-use buttress_format::name_hash;
 use std::sync::OnceLock;
 
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -41,7 +40,8 @@ fn bytes_between(from: u32, to: u32) -> [u8; 4] {
 }
 
 /// So many names that begin with `prefix`, are `length` bytes long, and have one hash.
-pub(super) fn names(prefix: &str, length: usize, count: usize) -> Vec<String> {
+#[must_use]
+pub fn names(prefix: &str, length: usize, count: usize) -> Vec<String> {
     const WANTED: u32 = 0x1234_5678;
     let filled = length - 4;
     (0_u64..)
@@ -59,19 +59,25 @@ pub(super) fn names(prefix: &str, length: usize, count: usize) -> Vec<String> {
 }
 
 /// Three attributes with one hash.
-pub(super) fn xattrs() -> &'static [String] {
+pub fn xattrs() -> &'static [String] {
     static NAMES: OnceLock<Vec<String>> = OnceLock::new();
     NAMES.get_or_init(|| names("user.", 20, 3))
 }
 
-#[test]
-fn they_have_one_hash() {
-    let names = names("n", 30, 100);
-    let hash = name_hash(names[0].as_bytes());
-    assert!(
-        names
-            .iter()
-            .all(|name| name_hash(name.as_bytes()) == hash && name.len() == 30)
-    );
-    assert_ne!(names[0], names[1]);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_have_one_hash() {
+        // btrfs starts at 1 and does not invert: that is the usual CRC-32C with both undone.
+        let hash = |name: &str| !crc32c::crc32c_append(!(!1u32), name.as_bytes());
+        let names = names("n", 30, 100);
+        assert!(
+            names
+                .iter()
+                .all(|name| hash(name) == hash(&names[0]) && name.len() == 30)
+        );
+        assert_ne!(names[0], names[1]);
+    }
 }
