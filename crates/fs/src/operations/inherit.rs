@@ -13,6 +13,9 @@ use buttress_format::inode::MODE_PERMISSION_MASK;
 use buttress_format::{DirItem, DirItems, FileKind, InodeFlags, InodeItem};
 use std::sync::Arc;
 
+/// The mode of a new subvolume's root directory, where no list limits it.
+const SUBVOLUME_MODE: u32 = 0o040_755;
+
 /// The set-group-id bit of a mode.
 pub(super) const SET_GROUP_ID: u32 = 0o2000;
 
@@ -95,36 +98,69 @@ impl Operation<'_> {
         if kind == FileKind::Regular {
             flags.insert(self.handle.filesystem().data().options.flags_of_new_files());
         }
-        let mut xattrs = Vec::new();
-        let takes_property = is_for(kind) && !flags.contains(InodeFlags::NODATACOW);
-        if let Some(property) = inherited.compression.filter(|_| takes_property)
-            && let Some(value) = property.inherited_value()
-        {
-            flags = flags_with(Some(property), flags);
-            xattrs.push((COMPRESSION_NAME, value.to_vec()));
-        }
-        match &inherited.default_acl {
-            Some(list) if kind != FileKind::Symlink => {
-                let mut access = list.clone();
-                let (limited, says_more) = access.limit_by_mode(mode);
-                mode = limited;
-                if kind == FileKind::Directory {
-                    xattrs.push((DEFAULT_NAME, list.encode()));
-                }
-                if says_more {
-                    xattrs.push((ACCESS_NAME, access.encode()));
-                }
-            }
-            _ if kind == FileKind::Symlink => {}
-            _ => mode &= !(new.umask & 0o777),
-        }
-        Ok(Heir {
+        let mut heir = Heir {
             mode,
             uid: new.uid,
             gid,
             flags,
-            xattrs,
-        })
+            xattrs: Vec::new(),
+        };
+        heir.take_compression(inherited.compression, kind);
+        heir.take_lists(inherited.default_acl.as_ref(), kind, new.umask);
+        Ok(heir)
+    }
+
+    /// What the root directory of a new subvolume in `directory` is given, in the kernel's way: a default list of that
+    /// directory limits its mode, but is not passed on; the property of compression comes from the root of the subvolume that
+    /// the directory is in; flags and group are not inherited.
+    pub(super) fn heir_of_subvolume(&mut self, directory: Location) -> Result<Heir> {
+        let around = self.inherited(directory)?;
+        let limited = around
+            .default_acl
+            .clone()
+            .map(|mut list| list.limit_by_mode(SUBVOLUME_MODE).0);
+        let mut heir = Heir {
+            mode: limited.unwrap_or(SUBVOLUME_MODE),
+            uid: 0,
+            gid: 0,
+            flags: InodeFlags::empty(),
+            xattrs: Vec::new(),
+        };
+        let above = self.inherited(Location::root_of(directory.subvolume))?;
+        heir.take_compression(above.compression, FileKind::Directory);
+        Ok(heir)
+    }
+}
+
+impl Heir {
+    /// Takes the property of compression over, if it names an algorithm and the inode is one to compress.
+    fn take_compression(&mut self, property: Option<CompressionProperty>, kind: FileKind) {
+        let takes_property = is_for(kind) && !self.flags.contains(InodeFlags::NODATACOW);
+        if let Some(property) = property.filter(|_| takes_property)
+            && let Some(value) = property.inherited_value()
+        {
+            self.flags = flags_with(Some(property), self.flags);
+            self.xattrs.push((COMPRESSION_NAME, value.to_vec()));
+        }
+    }
+
+    /// Takes lists from the default list of a directory; without one, the umask limits the mode.
+    fn take_lists(&mut self, default: Option<&Acl>, kind: FileKind, umask: u32) {
+        match default {
+            Some(list) if kind != FileKind::Symlink => {
+                let mut access = list.clone();
+                let (limited, says_more) = access.limit_by_mode(self.mode);
+                self.mode = limited;
+                if kind == FileKind::Directory {
+                    self.xattrs.push((DEFAULT_NAME, list.encode()));
+                }
+                if says_more {
+                    self.xattrs.push((ACCESS_NAME, access.encode()));
+                }
+            }
+            _ if kind == FileKind::Symlink => {}
+            _ => self.mode &= !(umask & 0o777),
+        }
     }
 }
 

@@ -56,7 +56,8 @@ impl WritableFilesystem {
     /// [`Error::NotFound`]; [`Error::Exists`] for [`RenameMode::NoReplace`]; [`Error::IsADirectory`] and
     /// [`Error::NotADirectory`] where only one of both is a directory; [`Error::NotEmpty`], also for a subvolume;
     /// [`Error::CrossesSubvolumes`]; [`Error::Invalid`] for a directory that is to move into itself;
-    /// [`Error::NotPermitted`]; [`Error::ReadOnlySubvolume`]; [`Error::HashCollision`]; [`Error::NoSpace`].
+    /// [`Error::NotPermitted`], also of a subvolume's root; [`Error::ReadOnlySubvolume`], also for a read-only subvolume that is
+    /// to move to another directory; [`Error::HashCollision`]; [`Error::NoSpace`].
     pub fn rename(
         &self,
         old_directory: Location,
@@ -110,6 +111,7 @@ impl Operation<'_> {
         self.require_removing(old.directory, &old_parent)?;
         self.require_entry_changeable(old, moved)?;
         self.require_adding(new.directory, &new_parent)?;
+        self.require_entry_leaves(old, moved, new)?;
         let Some(present) = present else {
             self.check_moves(old, moved, new)?;
             return self.replace(old, moved, new, None, mode);
@@ -117,6 +119,7 @@ impl Operation<'_> {
         self.require_removing(new.directory, &new_parent)?;
         self.require_entry_changeable(new, present)?;
         if mode == RenameMode::Exchange {
+            self.require_entry_leaves(new, present, old)?;
             self.check_moves(old, moved, new)?;
             self.check_moves(new, present, old)?;
             self.exchange(old, moved, new, present)?;
@@ -163,12 +166,30 @@ impl Operation<'_> {
     }
 
     fn require_entry_changeable(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
-        let Target::Inode(inode) = entry.target else {
+        if self.is_placeholder(end, entry)? {
             return Ok(());
-        };
-        let location = beside(end.directory, inode);
+        }
+        let location = entry.target.location(end.directory);
         let item = self.inode(location)?;
         self.require_changeable(location, &item)
+    }
+
+    /// Refuses to take a read-only subvolume to another directory: that is a change of its root.
+    fn require_entry_leaves(&mut self, end: End<'_>, entry: Entry, to: End<'_>) -> Result<()> {
+        match entry.target {
+            Target::Subvolume(id) if end.directory != to.directory && !self.is_placeholder(end, entry)? => {
+                self.require_writable(Location::root_of(id))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an entry only stands for a subvolume, which is elsewhere or gone.
+    fn is_placeholder(&mut self, end: End<'_>, entry: Entry) -> Result<bool> {
+        match entry.target {
+            Target::Inode(_) => Ok(false),
+            Target::Subvolume(id) => Ok(self.subvolume_index(end.directory, end.name, id)?.is_none()),
+        }
     }
 
     /// Whether the entry at `from` may move to the directory of `to`.
@@ -184,10 +205,7 @@ impl Operation<'_> {
 
     /// Refuses entries that stand for a subvolume which is not there.
     fn require_place(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
-        let Target::Subvolume(id) = entry.target else {
-            return Ok(());
-        };
-        if self.subvolume_index(end.directory, end.name, id)?.is_some() {
+        if !self.is_placeholder(end, entry)? {
             return Ok(());
         }
         let location = Location::placeholder_in(end.directory);

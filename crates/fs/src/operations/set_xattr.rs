@@ -199,17 +199,18 @@ impl Operation<'_> {
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
-        if item
-            .flags
-            .intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM)
-        {
-            return Err(Error::Invalid {
-                what: "compression of what is not copied on write or has no checksums",
-            });
-        }
         let property = match value {
+            // There is nothing against taking it away.
             b"" => None,
-            value => Some(CompressionProperty::parse(value)?),
+            value => {
+                let in_place = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
+                if item.flags.intersects(in_place) {
+                    return Err(Error::Invalid {
+                        what: "compression of what is not copied on write or has no checksums",
+                    });
+                }
+                Some(CompressionProperty::parse(value)?)
+            }
         };
         if !is_for(item.kind()) {
             // The kernel takes the property for other inodes and does nothing.

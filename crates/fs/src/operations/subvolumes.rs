@@ -8,6 +8,7 @@
 
 use super::Operation;
 use super::entries::{Entry, Target, check_name};
+use super::inherit::Heir;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::subvolume::making::NewSubvolume;
@@ -34,7 +35,8 @@ pub enum ReceivedUuid {
 }
 
 impl WritableFilesystem {
-    /// Makes an empty subvolume.
+    /// Makes an empty subvolume. As in the kernel, a default access list of `directory` limits the mode of its root directory,
+    /// which gets the property of compression of the root of the subvolume that `directory` is in.
     ///
     /// # Errors
     /// [`Error::Exists`], and those of [`WritableFilesystem::create`].
@@ -43,8 +45,10 @@ impl WritableFilesystem {
         let new = self.new_subvolume();
         self.operate(Need::items(SUBVOLUME_ITEMS), |operation| {
             operation.require_new_entry(directory, name)?;
+            let heir = operation.heir_of_subvolume(directory)?;
             operation.reach_new_subvolume(directory, name, &new)?;
             let id = operation.edit().make_subvolume_tree(&new)?;
+            operation.endow_root(id, &heir)?;
             operation.name_subvolume(directory, name, id)?;
             Ok(id)
         })
@@ -88,7 +92,8 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// [`Error::SubvolumeNotFound`]; [`Error::NotPermitted`] for the top level and the default subvolume;
-    /// [`Error::NotEmpty`] when other subvolumes lie in it.
+    /// [`Error::NotEmpty`] when other subvolumes lie in it; [`Error::NotPermitted`] and [`Error::ReadOnlySubvolume`] of the
+    /// directory that it is in, and the former of its own root directory, too: immutable or append-only.
     pub fn delete_subvolume(&self, id: SubvolumeId) -> Result<()> {
         let location = Location::root_of(id);
         let view = self.view();
@@ -107,6 +112,8 @@ impl WritableFilesystem {
         self.operate(Need::freeing(SUBVOLUME_ITEMS), |operation| {
             let parent = operation.require_directory(directory)?;
             operation.require_removing(directory, &parent)?;
+            let root = operation.inode(location)?;
+            operation.require_changeable(location, &root)?;
             operation.require_no_subvolumes(id)?;
             let index = operation.subvolume_index(directory, &place.name, id)?;
             let Some(index) = index else {
@@ -219,6 +226,19 @@ impl Operation<'_> {
         self.reach_new_entry(directory, name)?;
         self.reach_new_inode(TreeId::ROOT)?;
         self.reach(TreeId::UUID, &[uuid_key(new.uuid, ItemType::UUID_KEY_SUBVOL)])
+    }
+
+    /// Gives the root directory of a new subvolume what it inherits.
+    fn endow_root(&mut self, id: SubvolumeId, heir: &Heir) -> Result<()> {
+        let root = Location::root_of(id);
+        for (name, value) in &heir.xattrs {
+            self.put_xattr(root, name, value)?;
+            self.require_feature_of(name, value);
+        }
+        self.change_inode(root, |item| {
+            item.mode = heir.mode;
+            item.flags = heir.flags;
+        })
     }
 
     /// Gives a subvolume its entry, and its references from both sides.

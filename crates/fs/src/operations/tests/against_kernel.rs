@@ -6,7 +6,7 @@
 use super::steps::{How, Step, random_steps};
 use super::volume::{Image, ROOT};
 use crate::error::Result;
-use crate::inode::DeviceNumber;
+use crate::inode::{DeviceNumber, FileAttributes};
 use crate::location::Location;
 use crate::lookup::Follow;
 use crate::operations::entries::not_found;
@@ -436,4 +436,24 @@ fn random_operations_end_as_the_kernels_do() {
             );
         }
     }
+}
+
+#[test]
+fn the_property_of_compression_can_be_taken_from_what_is_written_in_place() {
+    if let Some(reason) = kernel_missing() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let file = || "file".to_owned();
+    let name = || "btrfs.compression".to_owned();
+    let set = |value: &[u8]| Step::SetXattr(file(), name(), value.to_vec(), SetXattr::CreateOrReplace);
+    let steps = [
+        Step::Create(file(), 0o644),
+        Step::Flags(file(), FileAttributes::NOCOW),
+        set(b"zlib"),
+        set(b"none"),
+        set(b""),
+        Step::RemoveXattr(file(), name()),
+    ];
+    compare(&steps, &[], 3, Check::Yes).unwrap_or_else(|error| panic!("{error:#}"));
 }

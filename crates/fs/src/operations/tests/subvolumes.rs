@@ -2,8 +2,11 @@
 
 use super::volume::Image;
 use crate::error::Error;
+use crate::inode::FileAttributes;
 use crate::location::Location;
-use crate::operations::{NewInode, ReceivedUuid, RenameMode};
+use crate::operations::acl::DEFAULT_NAME;
+use crate::operations::property::COMPRESSION_NAME;
+use crate::operations::{AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr};
 use crate::progress::Progress;
 use buttress_format::{FileOffset, ItemType, Key, SubvolumeId};
 use buttress_tree::ReadAhead;
@@ -91,6 +94,97 @@ fn subvolumes_live_and_die() {
         filesystem.delete_subvolume(id).unwrap();
     }
     filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.commit().unwrap();
+    image.check();
+}
+
+/// As the kernel does it: a mode that the directory's list limits, the property from the parent subvolume's root.
+#[test]
+fn new_subvolumes_inherit() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let around = filesystem
+        .make_directory(TOP, b"around", &NewInode::of_root(0o777))
+        .unwrap();
+    let set = |location, name: &[u8], value: &[u8]| {
+        filesystem
+            .set_xattr(location, name, value, SetXattr::Create)
+            .unwrap();
+    };
+    set(TOP, COMPRESSION_NAME, b"zstd");
+    set(around, COMPRESSION_NAME, b"lzo");
+    // Owner 7, user 1000 6, group 5, mask 3, others 0.
+    let entries = [
+        (1, 7, u32::MAX),
+        (2, 6, 1000),
+        (4, 5, u32::MAX),
+        (16, 3, u32::MAX),
+        (32, 0, u32::MAX),
+    ];
+    let mut list = vec![2, 0, 0, 0];
+    for (tag, permission, id) in entries {
+        list.extend_from_slice(&[tag, 0, permission, 0]);
+        list.extend_from_slice(&id.to_le_bytes());
+    }
+    set(around, DEFAULT_NAME, &list);
+    let changes = AttributeChanges {
+        mode: Some(0o2775),
+        gid: Some(9),
+        ..AttributeChanges::default()
+    };
+    filesystem.set_attributes(around, &changes).unwrap();
+    let id = filesystem.create_subvolume(around, b"subvolume").unwrap();
+    filesystem.commit().unwrap();
+    image.check();
+    let view = filesystem.view();
+    let root = Location::root_of(id);
+    let metadata = view.metadata(root).unwrap();
+    assert_eq!((metadata.mode, metadata.gid), (0o040_710, 0));
+    assert_eq!(FileAttributes::from_inode_flags(metadata.flags).letters(), "c");
+    let xattrs = view.xattrs(root).unwrap();
+    let xattrs: Vec<_> = xattrs
+        .iter()
+        .map(|xattr| (xattr.name.as_slice(), xattr.value.as_slice()))
+        .collect();
+    assert_eq!(xattrs, [(COMPRESSION_NAME, &b"zstd"[..])]);
+}
+
+#[test]
+fn flags_and_read_only_roots_keep_subvolumes_in_place() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let directory = filesystem
+        .make_directory(TOP, b"directory", &NewInode::of_root(0o755))
+        .unwrap();
+    let id = filesystem.create_subvolume(TOP, b"one").unwrap();
+    let root = Location::root_of(id);
+    let replace = RenameMode::Replace;
+    for flag in [FileAttributes::IMMUTABLE, FileAttributes::APPEND] {
+        filesystem.set_flags(root, flag).unwrap();
+        let renamed = filesystem.rename(TOP, b"one", TOP, b"two", replace);
+        for refused in [renamed, filesystem.delete_subvolume(id)] {
+            assert!(matches!(refused, Err(Error::NotPermitted { .. })), "{refused:?}");
+        }
+    }
+    filesystem.set_flags(root, FileAttributes::empty()).unwrap();
+    filesystem.set_read_only(id, true, ReceivedUuid::Refuse).unwrap();
+    filesystem.rename(TOP, b"one", TOP, b"two", replace).unwrap();
+    let refused = filesystem.rename(TOP, b"two", directory, b"three", replace);
+    assert!(
+        matches!(refused, Err(Error::ReadOnlySubvolume { .. })),
+        "{refused:?}"
+    );
+    filesystem.create_subvolume(directory, b"other").unwrap();
+    let refused = filesystem.rename(directory, b"other", TOP, b"two", RenameMode::Exchange);
+    assert!(
+        matches!(refused, Err(Error::ReadOnlySubvolume { .. })),
+        "{refused:?}"
+    );
+    filesystem.delete_subvolume(id).unwrap();
     filesystem.commit().unwrap();
     image.check();
 }
