@@ -71,8 +71,28 @@ pub fn add(into: &mut [u8], block: &[u8]) {
     }
 }
 
-/// `block *= factor`.
+/// `a / 2`.
+const fn halve(a: u8) -> u8 {
+    (a >> 1) ^ (if a & 1 != 0 { 0x8e } else { 0 })
+}
+
+/// `block *= factor`. Low powers of the generator and their inverses, which the first columns have, are cheap.
 fn scale(block: &mut [u8], factor: u8) {
+    let inverse = invert(factor);
+    if factor.is_power_of_two() {
+        for _ in 0..factor.trailing_zeros() {
+            block.iter_mut().for_each(|byte| *byte = double(*byte));
+        }
+    } else if inverse.is_power_of_two() {
+        for _ in 0..inverse.trailing_zeros() {
+            block.iter_mut().for_each(|byte| *byte = halve(*byte));
+        }
+    } else {
+        scale_by_any(block, factor);
+    }
+}
+
+fn scale_by_any(block: &mut [u8], factor: u8) {
     let masks: [u8; 8] = core::array::from_fn(|bit| if factor >> bit & 1 != 0 { u8::MAX } else { 0 });
     for byte in block {
         let mut term = *byte;
@@ -204,10 +224,10 @@ mod tests {
         for a in 0..=u8::MAX {
             for b in 0..=u8::MAX {
                 assert_eq!(multiply(a, b), multiply_by_long_division(a, b), "{a} * {b}");
+                let mut block = [a];
+                scale(&mut block, b);
+                assert_eq!(block[0], multiply(a, b), "{a} * {b}");
             }
-            let mut block = [a];
-            scale(&mut block, 0x8e);
-            assert_eq!(block[0], multiply(a, 0x8e));
             assert_eq!(multiply(a, invert(a)), u8::from(a != 0), "{a}");
         }
         let powers: std::collections::BTreeSet<u8> = (0..255).map(power_of_generator).collect();
