@@ -3,6 +3,7 @@
 use crate::run::{self, cargo};
 use crate::tools;
 use anyhow::{Context, Result, bail};
+use std::time::Instant;
 
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
      --cuts N | --fiemap N]";
@@ -103,7 +104,7 @@ fn run_fiemap(seed: u64, volumes: u64) -> Result<()> {
 }
 
 /// Operations beside the model in one run, over ten volumes: as many as leave each small enough to be compared often.
-const OPERATIONS_A_RUN: u64 = 200_000;
+const OPERATIONS_A_RUN: u64 = 100_000;
 
 /// Cuts in one run, over the volumes of the crash tests.
 const CUTS_A_RUN: u64 = 8000;
@@ -114,6 +115,7 @@ fn run_writer(options: &Options) -> Result<()> {
     if let Some(operations) = options.operations {
         for seed in (options.seed..).take(runs(operations, OPERATIONS_A_RUN)) {
             let operations = operations.min(OPERATIONS_A_RUN);
+            let begin = Instant::now();
             println!("beside the model: seed {seed}, {operations} operations");
             let mut command = cargo()?;
             command
@@ -125,6 +127,10 @@ fn run_writer(options: &Options) -> Result<()> {
                 command.env("BUTTRESS_PROGS", folder);
             }
             run::run(&mut command)?;
+            println!(
+                "beside the model: seed {seed} without a difference, {operations} operations in {} s",
+                begin.elapsed().as_secs()
+            );
         }
     }
     let Some(cuts) = options.cuts else {

@@ -3,7 +3,7 @@
 //! Where `buttress tar` shows what a stream holds, this asks for everything that stat(2) and statx(2) show.
 
 use anyhow::{Context, Result};
-use buttress::{FileOffset, Filesystem, Location};
+use buttress::{FileOffset, Filesystem, Location, Metadata};
 use buttress_oracle::manifest::{DataRange, Entry, Extra, Manifest, Time, link_groups, shown};
 use std::collections::HashMap;
 
@@ -21,14 +21,27 @@ pub fn manifest_by(
     top: Location,
     content: impl Fn(Location, &mut Entry) -> Result<()>,
 ) -> Result<Manifest> {
+    manifest_with(filesystem, top, |location, _, entry| {
+        if entry.mode & 0o170_000 == 0o100_000 {
+            content(location, entry)?;
+        }
+        Ok(())
+    })
+}
+
+/// As [`manifest`]; `more` is shown each inode, and fills in what it likes.
+pub fn manifest_with(
+    filesystem: &Filesystem,
+    top: Location,
+    more: impl Fn(Location, &Metadata, &mut Entry) -> Result<()>,
+) -> Result<Manifest> {
     let mut manifest = Manifest::new();
     let mut groups: HashMap<Location, Vec<Vec<u8>>> = HashMap::new();
     let mut waiting = vec![(Vec::new(), top)];
     while let Some((path, location)) = waiting.pop() {
-        let mut entry = entry(filesystem, location).with_context(|| shown(&path))?;
-        if entry.mode & 0o170_000 == 0o100_000 {
-            content(location, &mut entry).with_context(|| shown(&path))?;
-        }
+        let stat = filesystem.metadata(location).with_context(|| shown(&path))?;
+        let mut entry = entry(filesystem, &stat).with_context(|| shown(&path))?;
+        more(location, &stat, &mut entry).with_context(|| shown(&path))?;
         if entry.mode & 0o170_000 == 0o040_000 {
             for child in filesystem.read_dir(location).with_context(|| shown(&path))? {
                 let child = child.with_context(|| shown(&path))?;
@@ -55,8 +68,8 @@ pub fn manifest_by(
     Ok(manifest)
 }
 
-fn entry(filesystem: &Filesystem, location: Location) -> Result<Entry> {
-    let stat = filesystem.metadata(location)?;
+fn entry(filesystem: &Filesystem, stat: &Metadata) -> Result<Entry> {
+    let location = stat.location;
     let time = |time: buttress::Timestamp| -> Time { (time.seconds, time.nanoseconds) };
     let mut entry = Entry {
         mode: stat.mode,

@@ -1,7 +1,8 @@
 //! Changes of a file's content: writes, other sizes, room and holes, shared extents.
 
 use super::model::{Inode, Model};
-use buttress::fs::{AllocateMode, WritableFilesystem};
+use super::newborn::share_extents;
+use buttress::fs::{AllocateMode, FileAttributes, WritableFilesystem};
 use buttress::{ByteCount, FileOffset, Location};
 use buttress_oracle::content::Random;
 use std::fmt;
@@ -36,16 +37,14 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let from = |source: &Location| format!("{}:{}", source.subvolume, source.inode);
         match self {
-            Self::Write(offset, bytes) => write!(f, "write {offset}+{}", bytes.len()),
-            Self::Append(bytes) => write!(f, "append {}", bytes.len()),
-            Self::Truncate(size) => write!(f, "truncate {size}"),
-            Self::Allocate(offset, length, mode) => write!(f, "allocate {offset}+{length} {mode:?}"),
-            Self::Clone(source, at, length, to) => {
-                write!(f, "clone {} {at}+{length} to {to}", from(source))
-            }
-            Self::Copy(source, at, length, to) => write!(f, "copy {} {at}+{length} to {to}", from(source)),
-            Self::Dedupe(source, at, length, to) => {
-                write!(f, "dedupe {} {at}+{length} to {to}", from(source))
+            Self::Write(offset, bytes) => write!(f, "{offset}+{}", bytes.len()),
+            Self::Append(bytes) => write!(f, "{}", bytes.len()),
+            Self::Truncate(size) => write!(f, "{size}"),
+            Self::Allocate(offset, length, _) => write!(f, "{offset}+{length}"),
+            Self::Clone(source, at, length, to)
+            | Self::Copy(source, at, length, to)
+            | Self::Dedupe(source, at, length, to) => {
+                write!(f, "{} {at}+{length} to {to}", from(source))
             }
         }
     }
@@ -102,14 +101,50 @@ impl Change {
                     16 | 17 => Self::Clone(source, at, length, to),
                     18 => Self::Copy(source, at, length, to),
                     // At the same place there is a chance that both are equal.
-                    _ => Self::Dedupe(source, at, length, at),
+                    _ => {
+                        let inside = (size / SECTOR).saturating_sub(at / SECTOR).max(1) * SECTOR;
+                        Self::Dedupe(source, at, length.min(inside), at)
+                    }
                 }
             }
         }
     }
 
+    /// The word for its kind.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Write(..) => "write",
+            Self::Append(_) => "append",
+            Self::Truncate(_) => "truncate",
+            Self::Allocate(_, _, mode) => match mode {
+                AllocateMode::Allocate => "allocate",
+                AllocateMode::AllocateKeepSize => "allocate keeping the size",
+                AllocateMode::PunchHole => "punch",
+                AllocateMode::ZeroRange => "zero",
+                AllocateMode::ZeroRangeKeepSize => "zero keeping the size",
+            },
+            Self::Clone(..) => "clone",
+            Self::Copy(..) => "copy",
+            Self::Dedupe(..) => "dedupe",
+        }
+    }
+
+    /// Whether it only adds to the content that a file of `size` bytes has: all that append-only files take.
+    #[must_use]
+    pub const fn only_adds(&self, size: u64) -> bool {
+        match self {
+            Self::Write(offset, _) => *offset == size,
+            Self::Allocate(_, _, mode) => {
+                matches!(mode, AllocateMode::Allocate | AllocateMode::AllocateKeepSize)
+            }
+            Self::Append(_) | Self::Dedupe(..) => true,
+            _ => false,
+        }
+    }
+
     /// The shared range, where the change has one.
-    const fn shared(&self) -> Option<(Location, u64, u64, u64)> {
+    pub(crate) const fn shared(&self) -> Option<(Location, u64, u64, u64)> {
         match self {
             Self::Clone(source, at, length, to)
             | Self::Copy(source, at, length, to)
@@ -125,9 +160,18 @@ impl Change {
             .is_some_and(|(source, ..)| model.inode(source).is_none_or(|inode| !inode.is_file()))
     }
 
-    /// Whether a range can be shared or copied; all else can always be done to a file that may be changed.
+    /// Whether it can be done to a file of a subvolume that may be changed: what the file's flags allow, and, where a range
+    /// is shared or copied, what that range allows.
     #[must_use]
     pub fn is_possible(&self, model: &Model, file: Location) -> bool {
+        let allows = |inode: &Inode| {
+            let size = inode.content.len() as u64;
+            !inode.flags.contains(FileAttributes::IMMUTABLE)
+                && (!inode.flags.contains(FileAttributes::APPEND) || self.only_adds(size))
+        };
+        if !model.inode(file).is_some_and(allows) {
+            return false;
+        }
         let Some((source, at, length, to)) = self.shared() else {
             return true;
         };
@@ -135,7 +179,10 @@ impl Change {
             let inode = model.inode(location).filter(|inode| inode.is_file());
             inode.map_or(0, |inode| inode.content.len() as u64)
         };
-        if model.inode(source).is_none_or(|inode| !inode.is_file()) {
+        let (Some(from), Some(into)) = (model.inode(source), model.inode(file)) else {
+            return false;
+        };
+        if !from.is_file() {
             return false;
         }
         let overlaps = source == file && at < to + length && to < at + length;
@@ -146,8 +193,10 @@ impl Change {
                 let length = length.min(size(source).saturating_sub(at));
                 source != file || length == 0 || at >= to + length || to >= at + length
             }
-            Self::Dedupe(..) => !overlaps && is_inside && to + length <= size(file),
-            _ => !overlaps && is_inside,
+            Self::Dedupe(..) => {
+                !overlaps && is_inside && to + length <= size(file) && share_extents(from, into)
+            }
+            _ => !overlaps && is_inside && share_extents(from, into),
         }
     }
 
@@ -199,7 +248,7 @@ impl Change {
         }
         inode.content = Arc::new(content);
         if is_touched {
-            inode.modified = now;
+            inode.touch(now);
         }
     }
 }

@@ -1,12 +1,19 @@
 //! The model: trees of inodes as plain maps.
 
+use super::access_list::AccessList;
+use buttress::fs::FileAttributes;
+use buttress::fs::operations::acl::{ACCESS_NAME, DEFAULT_NAME};
 use buttress::{InodeNumber, Location, SubvolumeId};
 use buttress_oracle::manifest::{DataRange, Entry, Manifest, link_groups};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Type bits of modes.
 pub const DIRECTORY: u32 = 0o040_000;
+/// Those of regular files.
+pub const REGULAR: u32 = 0o100_000;
+/// The bit of a mode that gives a directory's group to what is made in it.
+pub const SET_GROUP_ID: u32 = 0o2000;
 const TYPE_MASK: u32 = 0o170_000;
 
 /// Where a name leads.
@@ -19,7 +26,7 @@ pub enum Target {
 }
 
 /// An inode.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Inode {
     /// Type and permissions.
     pub mode: u32,
@@ -31,7 +38,15 @@ pub struct Inode {
     pub device: (u32, u32),
     /// Time of the last change of content, in seconds.
     pub modified: i64,
-    /// Extended attributes.
+    /// Whether that time was set, not taken from the clock.
+    pub modified_is_set: bool,
+    /// Flags as chattr(1) knows them.
+    pub flags: FileAttributes,
+    /// The list that governs access, if it says more than the mode.
+    pub access_list: Option<AccessList>,
+    /// The list for what is made in a directory.
+    pub default_list: Option<AccessList>,
+    /// Other extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Target of a symlink.
     pub target: Vec<u8>,
@@ -43,7 +58,41 @@ pub struct Inode {
     pub content: Arc<Vec<u8>>,
 }
 
+impl Default for Inode {
+    fn default() -> Self {
+        Self {
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            device: (0, 0),
+            modified: 0,
+            modified_is_set: false,
+            flags: FileAttributes::empty(),
+            access_list: None,
+            default_list: None,
+            xattrs: BTreeMap::new(),
+            target: Vec::new(),
+            entries: BTreeMap::new(),
+            links: 0,
+            content: Arc::default(),
+        }
+    }
+}
+
 impl Inode {
+    /// Its content, or its names, changed at this second.
+    pub const fn touch(&mut self, now: i64) {
+        self.modified = now;
+        self.modified_is_set = false;
+    }
+
+    /// Whether its names and attributes must stay.
+    #[must_use]
+    pub const fn is_fixed(&self) -> bool {
+        self.flags
+            .intersects(FileAttributes::IMMUTABLE.union(FileAttributes::APPEND))
+    }
+
     /// Whether it is a directory.
     #[must_use]
     pub const fn is_directory(&self) -> bool {
@@ -53,7 +102,7 @@ impl Inode {
     /// Whether it is a regular file.
     #[must_use]
     pub const fn is_file(&self) -> bool {
-        self.mode & TYPE_MASK == 0o100_000
+        self.mode & TYPE_MASK == REGULAR
     }
 }
 
@@ -73,6 +122,18 @@ pub struct Subvolume {
 pub struct Model {
     /// Its subvolumes.
     pub subvolumes: BTreeMap<SubvolumeId, Subvolume>,
+    /// The one that is mounted where none is named.
+    pub default: SubvolumeId,
+    /// Its label.
+    pub label: Vec<u8>,
+    /// Inodes that are held open: they outlive their names.
+    pub held: BTreeSet<Location>,
+    /// Those of them that never had a name, and can be given one.
+    pub unnamed: BTreeSet<Location>,
+    /// Size of its tree blocks.
+    pub node_bytes: u64,
+    /// Whether files whose content did not compress may be marked so.
+    pub may_give_up: bool,
 }
 
 impl Model {
@@ -85,6 +146,12 @@ impl Model {
         };
         Self {
             subvolumes: BTreeMap::from([(SubvolumeId::TOP_LEVEL, top)]),
+            default: SubvolumeId::TOP_LEVEL,
+            label: Vec::new(),
+            held: BTreeSet::new(),
+            unnamed: BTreeSet::new(),
+            node_bytes: 16 << 10,
+            may_give_up: false,
         }
     }
 
@@ -123,27 +190,47 @@ impl Model {
     pub fn link(&mut self, directory: Location, name: &[u8], target: Target, now: i64) {
         if let Some(inode) = self.inode_mut(directory) {
             inode.entries.insert(name.to_vec(), target);
-            inode.modified = now;
+            inode.touch(now);
         }
     }
 
-    /// Takes a name out of a directory. An inode that loses its last name goes.
+    /// Takes a name out of a directory. An inode that loses its last name goes, unless it is held.
     pub fn unlink(&mut self, directory: Location, name: &[u8], now: i64) {
         let Some(parent) = self.inode_mut(directory) else {
             return;
         };
-        parent.modified = now;
+        parent.touch(now);
         let Some(Target::Inode(number)) = parent.entries.remove(name) else {
             return;
         };
         let location = Location::new(directory.subvolume, InodeNumber::new(number));
         if let Some(inode) = self.inode_mut(location) {
             inode.links -= 1;
-            if inode.links == 0 {
-                self.subvolumes
-                    .get_mut(&directory.subvolume)
-                    .map(|subvolume| subvolume.inodes.remove(&number));
+            if inode.links == 0 && !self.held.contains(&location) {
+                self.remove_inode(location);
             }
+        }
+    }
+
+    fn remove_inode(&mut self, location: Location) {
+        if let Some(subvolume) = self.subvolumes.get_mut(&location.subvolume) {
+            subvolume.inodes.remove(&location.inode.get());
+        }
+    }
+
+    /// Lets go of an inode that was held.
+    pub fn release(&mut self, location: Location) {
+        self.held.remove(&location);
+        self.unnamed.remove(&location);
+        if self.inode(location).is_some_and(|inode| inode.links == 0) {
+            self.remove_inode(location);
+        }
+    }
+
+    /// Lets go of all, as a crash does.
+    pub fn release_all(&mut self) {
+        for location in self.held.clone() {
+            self.release(location);
         }
     }
 
@@ -155,7 +242,9 @@ impl Model {
         place: (Location, Vec<u8>),
         read_only: bool,
     ) {
-        let copied = self.subvolumes.get(&source).cloned().unwrap_or_default();
+        let mut copied = self.subvolumes.get(&source).cloned().unwrap_or_default();
+        // Nobody holds the copy of an inode without names.
+        copied.inodes.retain(|_, inode| inode.links > 0);
         let copy = Subvolume {
             place: Some(place),
             read_only,
@@ -176,6 +265,19 @@ impl Model {
     /// What a walk from the top level shows.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
+        self.manifest_by(entry_of)
+    }
+
+    /// The same, of a volume whose clock was another: only times that were set are compared.
+    #[must_use]
+    pub fn manifest_by_another_clock(&self) -> Manifest {
+        self.manifest_by(|inode| Entry {
+            made_up: !inode.modified_is_set,
+            ..entry_of(inode)
+        })
+    }
+
+    fn manifest_by(&self, entry_of: impl Fn(&Inode) -> Entry) -> Manifest {
         let mut manifest = Manifest::new();
         let mut groups: HashMap<Location, Vec<Vec<u8>>> = HashMap::new();
         let mut waiting = vec![(Vec::new(), Location::root_of(SubvolumeId::TOP_LEVEL))];
@@ -184,11 +286,7 @@ impl Model {
                 continue;
             };
             for (name, target) in &inode.entries {
-                let mut below = path.clone();
-                if !below.is_empty() {
-                    below.push(b'/');
-                }
-                below.extend_from_slice(name);
+                let below = joined(&path, name);
                 match target {
                     Target::Inode(number) => {
                         waiting.push((
@@ -210,11 +308,51 @@ impl Model {
         link_groups(&mut manifest, groups.into_values());
         manifest
     }
+
+    /// One of an inode's names: its directory, and the name in it.
+    #[must_use]
+    pub fn name_of(&self, location: Location) -> Option<(Location, Vec<u8>)> {
+        let target = Target::Inode(location.inode.get());
+        let inodes = &self.subvolumes.get(&location.subvolume)?.inodes;
+        inodes.iter().find_map(|(number, inode)| {
+            let name = inode.entries.iter().find(|(_, found)| **found == target)?.0;
+            let directory = Location::new(location.subvolume, InodeNumber::new(*number));
+            Some((directory, name.clone()))
+        })
+    }
+
+    /// A path of an inode from the top level, if it has a name.
+    #[must_use]
+    pub fn path_of(&self, location: Location) -> Option<Vec<u8>> {
+        let mut path = Vec::new();
+        let mut current = location;
+        while current != Location::root_of(SubvolumeId::TOP_LEVEL) {
+            let (directory, name) = if current == Location::root_of(current.subvolume) {
+                self.subvolumes.get(&current.subvolume)?.place.clone()?
+            } else {
+                self.name_of(current)?
+            };
+            path = if path.is_empty() {
+                name
+            } else {
+                joined(&name, &path)
+            };
+            current = directory;
+        }
+        Some(path)
+    }
 }
 
-/// The root directory of a new subvolume.
-#[must_use]
-pub fn root_directory(now: i64) -> Inode {
+/// A path with a name below it.
+fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() {
+        return name.to_vec();
+    }
+    [path, name].join(&b'/')
+}
+
+/// The root directory of a new volume.
+fn root_directory(now: i64) -> Inode {
     Inode {
         mode: DIRECTORY | 0o755,
         modified: now,
@@ -235,6 +373,10 @@ fn empty_directory(parent: &Inode) -> Entry {
 }
 
 fn entry_of(inode: &Inode) -> Entry {
+    let lists = [
+        (ACCESS_NAME, &inode.access_list),
+        (DEFAULT_NAME, &inode.default_list),
+    ];
     Entry {
         mode: inode.mode,
         uid: inode.uid,
@@ -242,9 +384,19 @@ fn entry_of(inode: &Inode) -> Entry {
         size: inode.content.len() as u64,
         device: inode.device,
         modified: (inode.modified, 0),
-        xattrs: inode.xattrs.clone(),
+        xattrs: inode
+            .xattrs
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .chain(
+                lists
+                    .into_iter()
+                    .filter_map(|(name, list)| Some((name.to_vec(), list.as_ref()?.value()))),
+            )
+            .collect(),
         target: inode.target.clone(),
         data: whole(&inode.content),
+        attributes: (inode.is_file() || inode.is_directory()).then_some(inode.flags.bits()),
         ..Entry::default()
     }
 }

@@ -56,6 +56,17 @@ pub fn names_placeholder(model: &Model, operation: &Operation) -> bool {
     }
 }
 
+/// Whether what a name in `place` leads to may lose that name, and leave the directory: a directory that leaves is changed
+/// itself, which the root of a read-only subvolume cannot be.
+fn may_move(model: &Model, target: Target, place: Location, leaves: bool) -> bool {
+    let location = match target {
+        Target::Inode(number) => Location::new(place.subvolume, InodeNumber::new(number)),
+        Target::Subvolume(id) => Location::root_of(id),
+    };
+    let is_fixed = model.inode(location).is_some_and(Inode::is_fixed);
+    !is_fixed && (!leaves || model.is_writable(location))
+}
+
 /// Whether a rename can be made.
 pub(super) fn can_rename(
     model: &Model,
@@ -85,12 +96,23 @@ pub(super) fn can_rename(
     if target == Some(source) && from.subvolume == to.subvolume {
         return true;
     }
+    let leaves = from != to;
+    let gives_way = |target: Target| {
+        model.gives_names(to) && may_move(model, target, to, leaves && mode == Mode::Exchange)
+    };
+    let is_allowed = model.gives_names(from)
+        && model.takes_names(to)
+        && may_move(model, source, from, leaves)
+        && target.map_or_else(|| model.has_room_for(to, new), gives_way);
+    if !is_allowed {
+        return false;
+    }
     // Only subvolumes may move from one subvolume to another.
     let may_cross = match (mode, target) {
         (Mode::Exchange, Some(target)) => is_subvolume(source) && is_subvolume(target),
         _ => is_subvolume(source),
     };
-    if (from.subvolume != to.subvolume && !may_cross) || !model.is_writable(from) || !model.is_writable(to) {
+    if from.subvolume != to.subvolume && !may_cross {
         return false;
     }
     match (mode, target) {
@@ -143,7 +165,7 @@ pub(super) fn rename(
     move_place(model, source, to, new, (from, old));
     if let Some(directory) = model.inode_mut(from) {
         directory.entries.remove(old);
-        directory.modified = now;
+        directory.touch(now);
     }
     model.link(to, new, source, now);
 }

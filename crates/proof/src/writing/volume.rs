@@ -6,9 +6,11 @@ use buttress::device::{Backend, Device, Engine, MemoryBackend};
 use buttress::format::{Timestamp, Uuid};
 use buttress::fs::mkfs::{self, Identity};
 use buttress::fs::{Environment, WritableFilesystem, WriteOptions};
-use buttress::{Filesystem, OpenOptions, Progress};
+use buttress::{DeviceOptions, Filesystem, OpenOptions, Progress};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 /// A clock that moves on by a second with each look at it, and uuids that count.
 #[derive(Debug, Default)]
@@ -65,6 +67,34 @@ pub fn devices(backends: &[Arc<dyn Backend>]) -> Vec<Device> {
         .iter()
         .map(|backend| Device::with_backend(Arc::clone(backend), Engine::Inline))
         .collect()
+}
+
+/// How often, and after which pause, opening an image is tried again.
+const OPEN_RETRIES: u32 = 50;
+const OPEN_PAUSE: Duration = Duration::from_millis(100);
+
+/// The devices on these images.
+///
+/// # Errors
+/// That one cannot be opened, or locked.
+pub fn open_images(images: &[PathBuf], write: bool) -> Result<Vec<Device>> {
+    let options = DeviceOptions {
+        write,
+        ..DeviceOptions::default()
+    };
+    images.iter().map(|image| open_image(image, &options)).collect()
+}
+
+/// Opens an image. A command that another case starts at this moment may hold the lock of one that was just closed, until
+/// its program begins: then it is tried again.
+fn open_image(image: &Path, options: &DeviceOptions) -> Result<Device> {
+    for _ in 0..OPEN_RETRIES {
+        if let Ok(device) = Device::open(image, options) {
+            return Ok(device);
+        }
+        std::thread::sleep(OPEN_PAUSE);
+    }
+    Ok(Device::open(image, options)?)
 }
 
 /// Opens a volume for reading, and checks it.

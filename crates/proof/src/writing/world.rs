@@ -1,27 +1,35 @@
-//! A volume in memory with its model and a clock.
+//! A volume in memory with its model and a clock, and, where a plan asks for it, the kernel's twin of it.
 
-use super::model::{Model, whole};
-use super::operation::{Operation, copies_no_file, has_room};
-use super::renames::names_placeholder;
+use super::account::Account;
+use super::comparing::{expect_files, expect_kernel_sees, expect_model, expect_nothing_found, open};
+use super::model::Model;
+use super::operation::{Made, Operation, can_be_drawn};
+use super::twin::Twin;
 use super::volume::devices;
-use crate::library;
-use anyhow::{Context, Result, ensure};
-use buttress::check::{Options, Report, check};
+use anyhow::{Context, Result};
 use buttress::device::{Backend, MemoryBackend};
 use buttress::fs::mkfs;
+use buttress::fs::operations::OpenInode;
 use buttress::fs::{DataOptions, Environment, WritableFilesystem, WriteOptions};
-use buttress::{Filesystem, Location, OpenOptions, Progress, SubvolumeId, Timestamp};
-use buttress_oracle::btrfs_check::btrfs_check;
+use buttress::{Location, Timestamp};
 use buttress_oracle::content::Random;
-use buttress_oracle::loop_device::Mount;
-use buttress_oracle::manifest::{Manifest, expect_equal, of_directory_by};
 use buttress_oracle::volumes::scratch;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Bytes of a device that are copied to an image at once, if they are not all zero.
+const IMAGE_PIECE_BYTES: usize = 64 << 10;
+
+/// Changes that a failure tells of.
+const RECENT_MAX: usize = 12;
+
+/// After so many changes comes a series that fills an item with names, in turn of one hash and of one inode.
+const SERIES_EVERY: u64 = 600;
 
 /// The second at which volumes are made; each change is a second later.
 const BEGIN: i64 = 1_000_000;
@@ -43,7 +51,9 @@ impl Environment for Clock {
 
     fn new_uuid(&self) -> uuid::Uuid {
         let number = self.uuids.fetch_add(1, Ordering::Relaxed);
-        uuid::Uuid::from_u128(0xfeed_0000 << 64 | u128::from(number))
+        // No other process that makes the same changes has a volume with this id mounted.
+        let process = u128::from(std::process::id());
+        uuid::Uuid::from_u128(0xfeed << 112 | process << 64 | u128::from(number))
     }
 }
 
@@ -58,6 +68,8 @@ pub struct Plan {
     pub commit_every: u64,
     /// After so many commits `btrfs check` and the kernel look at the volume, too. `None`: never.
     pub kernel_every: Option<u64>,
+    /// Whether the kernel makes the same changes on a volume of its own, which is compared as often. It needs root.
+    pub twin: bool,
     /// How the volume is made.
     pub mkfs: mkfs::Options,
     /// Sizes of the devices.
@@ -75,6 +87,7 @@ impl Plan {
             operations,
             commit_every: 40,
             kernel_every: None,
+            twin: false,
             mkfs: mkfs::Options::default(),
             devices: vec![512 << 20],
             data: DataOptions::default(),
@@ -91,25 +104,30 @@ pub struct World {
     clock: Arc<Clock>,
     data: DataOptions,
     random: Random,
+    /// Changes of a series that was begun.
+    waiting: VecDeque<Operation>,
+    /// Inodes that are held open.
+    held: BTreeMap<Location, OpenInode>,
+    twin: Option<Twin>,
     /// The last changes, for a failure's message.
-    recent: Vec<Operation>,
+    recent: VecDeque<Operation>,
     done: u64,
+    /// How many series there were.
+    series: u64,
     /// How many commits there were.
     pub commits: u64,
+    /// What the run met.
+    pub account: Account,
 }
 
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "a world after {} changes and {} commits",
-            self.done, self.commits
+            "a world after {} changes and {} commits: {}",
+            self.done, self.commits, self.account
         )
     }
-}
-
-fn open(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
-    Ok(OpenOptions::new(devices(backends)).open()?)
 }
 
 fn writable(
@@ -154,16 +172,32 @@ impl World {
             time: clock.now(),
         };
         mkfs::make(&devices(&backends), &plan.mkfs, &identity)?;
+        let filesystem = writable(&backends, &clock, plan.data)?;
+        let model = Model {
+            label: plan.mkfs.label.clone(),
+            node_bytes: filesystem.view().superblock().node_bytes.into(),
+            may_give_up: plan.data.compression.is_some() && !plan.data.compress_force,
+            ..Model::new(BEGIN)
+        };
         Ok(Self {
-            filesystem: writable(&backends, &clock, plan.data)?,
+            filesystem,
             data: plan.data,
-            model: Model::new(BEGIN),
+            model,
             backends,
             clock,
             random: Random::new(plan.seed),
-            recent: Vec::new(),
+            waiting: VecDeque::new(),
+            held: BTreeMap::new(),
+            twin: plan
+                .twin
+                .then(|| Twin::new(plan))
+                .transpose()
+                .context("the twin")?,
+            recent: VecDeque::new(),
             done: 0,
+            series: 0,
             commits: 0,
+            account: Account::default(),
         })
     }
 
@@ -179,35 +213,59 @@ impl World {
         &self.backends
     }
 
-    /// Makes one change on both sides.
+    /// Makes one change on all sides.
     pub fn step(&mut self) -> Result<()> {
         let now = self.clock.seconds.fetch_add(1, Ordering::Relaxed) + 1;
-        let operation = loop {
-            let operation = Operation::draw(&self.model, &mut self.random);
-            let makes_subvolume = matches!(
-                operation,
-                Operation::CreateSubvolume(..) | Operation::Snapshot(..)
-            );
-            if (!makes_subvolume || has_room(&self.model))
-                && !names_placeholder(&self.model, &operation)
-                && !copies_no_file(&self.model, &operation)
-            {
-                break operation;
-            }
-        };
-        if self.recent.len() >= 60 {
-            self.recent.remove(0);
+        let operation = self.next();
+        if self.recent.len() >= RECENT_MAX {
+            self.recent.pop_front();
         }
-        self.recent.push(operation.clone());
+        self.recent.push_back(operation.clone());
         self.done += 1;
-        operation
-            .apply(&mut self.model, &self.filesystem, now)
-            .with_context(|| self.told())
+        self.account.count_full(&self.model, &operation);
+        self.make(&operation, now).with_context(|| self.told())
+    }
+
+    fn make(&mut self, operation: &Operation, now: i64) -> Result<()> {
+        let opened = match &mut self.twin {
+            Some(twin) => twin.make(&self.model, operation)?,
+            None => None,
+        };
+        let made = operation.apply(&mut self.model, &self.filesystem, now)?;
+        self.account.count(operation, &made);
+        let new = made.location();
+        if let Made::Held(held) = made {
+            self.held.insert(held.location(), held);
+        }
+        self.held.retain(|location, _| self.model.held.contains(location));
+        if let Some(twin) = &mut self.twin {
+            twin.follow(&self.model, new, opened)?;
+        }
+        Ok(())
+    }
+
+    /// The next change: of a series that was begun, or one that is drawn.
+    fn next(&mut self) -> Operation {
+        loop {
+            let operation = self.waiting.pop_front();
+            match operation.filter(|operation| can_be_drawn(&self.model, operation)) {
+                Some(operation) => return operation,
+                None if self.waiting.is_empty() => {
+                    self.waiting = if self.done / SERIES_EVERY > self.series {
+                        self.series += 1;
+                        Operation::draw_filling(&self.model, &mut self.random, self.series)
+                    } else {
+                        Operation::draw(&self.model, &mut self.random)
+                    };
+                }
+                None => {}
+            }
+        }
     }
 
     fn told(&self) -> String {
-        let last = self.recent.len().saturating_sub(12);
-        let lines: Vec<String> = self.recent[last..]
+        let lines: Vec<String> = self
+            .recent
             .iter()
             .map(|operation| format!("\n    {operation}"))
             .collect();
@@ -217,48 +275,56 @@ impl World {
     /// Commits, opens the volume anew, checks it and compares it with the model.
     pub fn commit(&mut self) -> Result<()> {
         self.filesystem.commit().with_context(|| self.told())?;
+        if let Some(twin) = &self.twin {
+            twin.commit().with_context(|| self.told())?;
+        }
         self.commits += 1;
+        self.account.look_at(&self.model);
         self.compare().with_context(|| self.told())
     }
 
     /// Compares what lies on the devices with the model.
     pub fn compare(&self) -> Result<()> {
-        expect_sound(&self.backends)?;
         let filesystem = open(&self.backends)?;
-        expect_equal("the volume", &self.model.manifest(), &manifest(&filesystem)?)
+        expect_nothing_found(&filesystem)?;
+        expect_model("the volume", &self.model, &filesystem)
     }
 
-    /// Compares the live view with the model, nothing committed.
+    /// Compares the files of the live view with the model, nothing committed. Label, default and read-only subvolumes are
+    /// those of the last commit there.
     pub fn compare_live(&self) -> Result<()> {
         self.filesystem.write_back()?;
-        let view = self.filesystem.view();
-        expect_equal("the live view", &self.model.manifest(), &manifest(&view)?).with_context(|| self.told())
+        expect_files("the live view", &self.model, &self.filesystem.view()).with_context(|| self.told())
     }
 
-    /// Drops the writer, and opens the volume for writing again. What was not committed is gone.
+    /// Drops the writer with all that it holds, and opens the volume for writing again. What was not committed is gone, and
+    /// so are inodes without names.
     pub fn reopen(self) -> Result<Self> {
         let Self {
             backends,
             filesystem,
-            model,
+            mut model,
             clock,
             data,
-            random,
-            recent,
-            done,
-            commits,
+            held,
+            mut twin,
+            ..
         } = self;
+        drop(held);
         drop(filesystem);
+        model.release_all();
+        if let Some(twin) = &mut twin {
+            twin.reopen()?;
+        }
         Ok(Self {
             filesystem: writable(&backends, &clock, data)?,
             backends,
             model,
             clock,
             data,
-            random,
-            recent,
-            done,
-            commits,
+            held: BTreeMap::new(),
+            twin,
+            ..self
         })
     }
 
@@ -269,7 +335,7 @@ impl World {
             let path = folder.join(format!("device-{number}"));
             let file = File::create(&path)?;
             file.set_len(backend.size_bytes())?;
-            let mut block = vec![0; 1 << 20];
+            let mut block = vec![0; IMAGE_PIECE_BYTES];
             for offset in (0..backend.size_bytes()).step_by(block.len()) {
                 let length = usize::try_from(backend.size_bytes() - offset)?.min(block.len());
                 let part = &mut block[..length];
@@ -283,21 +349,23 @@ impl World {
         Ok(images)
     }
 
-    /// Has `btrfs check` look at the volume, mounts it with the kernel, and compares what that shows with the model.
-    pub fn compare_kernel(&self) -> Result<()> {
+    /// Has `btrfs check` and the kernel look at the volume, and compares it with its twin. All that is held is let go before,
+    /// and the copies in snapshots of what was held are removed: of these the check says that there are errors, but none.
+    pub fn compare_kernel(self) -> Result<Self> {
+        let mut world = self.reopen()?;
+        world.commit()?;
+        world.expect_kernel_sees().with_context(|| world.told())?;
+        Ok(world)
+    }
+
+    fn expect_kernel_sees(&mut self) -> Result<()> {
         let folder = scratch()?;
         let images = self.images(folder.path())?;
-        btrfs_check(&images)?;
-        let mount = Mount::new(&images, "ro,noatime")?;
-        let shown = of_directory_by(mount.path(), |_, file, entry| {
-            let mut content = vec![0; usize::try_from(entry.size)?];
-            file.read_exact_at(&mut content, 0)?;
-            entry.data = whole(&content);
-            Ok(())
-        });
-        let shown = shown?;
-        mount.close()?;
-        expect_equal("the kernel's view", &self.model.manifest(), &shown)
+        expect_kernel_sees(&self.model, &images)?;
+        let Some(twin) = &mut self.twin else {
+            return Ok(());
+        };
+        twin.compare(&self.model, &open(&self.backends)?)
     }
 
     /// Runs a plan to its end, with commits and reopening in between.
@@ -324,51 +392,14 @@ impl World {
             };
             let is_due = |every| world.commits.is_multiple_of(every);
             if committed && plan.kernel_every.is_some_and(is_due) {
-                world.compare_kernel().with_context(|| world.told())?;
+                world = world.compare_kernel()?;
             }
         }
         world.commit()?;
         if plan.kernel_every.is_some() {
-            world.compare_kernel().with_context(|| world.told())?;
+            world = world.compare_kernel()?;
         }
+        world.account.expect_everything(plan.operations)?;
         Ok(world)
     }
-}
-
-/// Checks the volume on these devices, all data included.
-pub fn expect_sound(backends: &[Arc<dyn Backend>]) -> Result<Report> {
-    expect_nothing_found(&open(backends)?)
-}
-
-/// Checks a volume, all data included.
-pub fn expect_nothing_found(filesystem: &Filesystem) -> Result<Report> {
-    let options = Options {
-        data_checksums: true,
-        cache: buttress::ByteCount::new(16 << 20),
-        ..Options::default()
-    };
-    let report = check(filesystem, &options, &Progress::new())?;
-    let lines: Vec<String> = report
-        .findings
-        .iter()
-        .take(20)
-        .map(|reported| format!("{}: {}", reported.finding.code(), reported.finding))
-        .collect();
-    ensure!(
-        report.is_clean(),
-        "the check finds:\n    {}",
-        lines.join("\n    ")
-    );
-    Ok(report)
-}
-
-/// What a volume holds, files whole.
-pub fn manifest(filesystem: &Filesystem) -> Result<Manifest> {
-    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
-    library::manifest_by(filesystem, top, |location, entry| {
-        let mut content = Vec::new();
-        std::io::copy(&mut filesystem.open_file(location)?.reader(), &mut content)?;
-        entry.data = whole(&content);
-        Ok(())
-    })
 }

@@ -1,4 +1,5 @@
-//! Seeded runs against the model: volumes of several kinds, a commit after some 40 changes on average.
+//! Seeded runs against the model: volumes of several kinds, a commit after some 40 changes on average; where there is a kernel
+//! with btrfs, it makes the same changes on a twin of each volume.
 
 use anyhow::{Context, Result};
 use buttress::format::compression::CompressionMethod;
@@ -14,6 +15,9 @@ const OPERATIONS: u64 = 20_000;
 
 /// Commits between two looks by the kernel and `btrfs check`.
 const KERNEL_EVERY: u64 = 100;
+
+/// Cases of a run: each has a seed of its own, and so has each case of the run with the next seed.
+const CASES: u64 = 10;
 
 /// A kind of volume.
 fn kinds() -> Vec<(&'static str, Options, Vec<u64>)> {
@@ -80,7 +84,8 @@ fn one(plan: &Plan) -> Result<()> {
 
 pub fn cases() -> Vec<Case> {
     let first = super::number("BUTTRESS_WRITING_SEED", 1);
-    let operations = super::number("BUTTRESS_WRITING_OPERATIONS", OPERATIONS) / 10;
+    let kernel_every = super::number("BUTTRESS_WRITING_KERNEL_EVERY", KERNEL_EVERY);
+    let operations = super::number("BUTTRESS_WRITING_OPERATIONS", OPERATIONS) / CASES;
     let mut cases = Vec::new();
     for (index, (name, mkfs, devices)) in kinds().into_iter().enumerate() {
         for part in 0..2_u64 {
@@ -88,8 +93,9 @@ pub fn cases() -> Vec<Case> {
                 mkfs: mkfs.clone(),
                 devices: devices.clone(),
                 data: compression(index),
-                kernel_every: kernel_missing().is_none().then_some(KERNEL_EVERY),
-                ..Plan::new(first + index as u64 * 100 + part, operations)
+                kernel_every: kernel_missing().is_none().then_some(kernel_every),
+                twin: kernel_missing().is_none(),
+                ..Plan::new(first * CASES + index as u64 * 2 + part, operations)
             };
             let name = format!("model::{name}_{part}");
             cases.push(Case::new(name, move || {

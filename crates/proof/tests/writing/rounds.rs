@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use buttress::format::Compression;
 use buttress::format::compression::CompressionMethod;
 use buttress::fs::{DataOptions, WritableFilesystem, WriteOptions};
-use buttress::{Device, DeviceOptions, Filesystem, OpenOptions, Progress};
+use buttress::{Filesystem, OpenOptions, Progress};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::content::{Random, random_tree};
 use buttress_oracle::history::{Made, Strictness, random, subvolume};
@@ -16,13 +16,13 @@ use buttress_oracle::tools::{kernel_missing, newest_version};
 use buttress_oracle::volumes::{Specification, make};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::library;
+use buttress_proof::writing::comparing::expect_nothing_found;
 use buttress_proof::writing::fill::TOP;
+use buttress_proof::writing::volume::open_images;
 use buttress_proof::writing::workload::Workload;
-use buttress_proof::writing::world::expect_nothing_found;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// How often each side has its turn.
 const ROUNDS: u64 = 3;
@@ -30,32 +30,8 @@ const ROUNDS: u64 = 3;
 /// Changes of one turn here.
 const STEPS: u64 = 150;
 
-/// How often, and after which pause, opening is tried again.
-const OPEN_RETRIES: u32 = 50;
-const OPEN_PAUSE: Duration = Duration::from_millis(100);
-
 fn open(images: &[PathBuf], write: bool) -> Result<Filesystem> {
-    let options = DeviceOptions {
-        write,
-        ..DeviceOptions::default()
-    };
-    let devices = images
-        .iter()
-        .map(|image| open_device(image, &options))
-        .collect::<Result<Vec<_>>>()?;
-    Ok(OpenOptions::new(devices).open()?)
-}
-
-/// Opens an image. A command that another case starts at this moment may hold the lock of one that was just closed, until
-/// its program begins: then it is tried again.
-fn open_device(image: &Path, options: &DeviceOptions) -> Result<Device> {
-    for _ in 0..OPEN_RETRIES {
-        if let Ok(device) = Device::open(image, options) {
-            return Ok(device);
-        }
-        std::thread::sleep(OPEN_PAUSE);
-    }
-    Ok(Device::open(image, options)?)
+    Ok(OpenOptions::new(open_images(images, write)?).open()?)
 }
 
 /// Random changes and commits.

@@ -1,0 +1,149 @@
+//! What a run met: how often each kind of change was made and refused, and how often limits were passed.
+
+use super::model::{Model, Target};
+use super::operation::drawing::is_of_one_hash;
+use super::operation::{Made, Operation};
+use anyhow::{Result, ensure};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Bytes of a name in an item of an inode's names beside its own; of the item and a block's header.
+const NAME_BYTES: u64 = 10;
+const ITEM_BYTES: u64 = 25 + 101;
+
+/// Runs of at least so many changes must have met everything.
+const WHOLE_RUN: u64 = 8000;
+
+/// Counts of a run.
+#[derive(Debug, Default)]
+pub struct Account {
+    /// By the word of a change: how often it was made, how often refused.
+    changes: BTreeMap<&'static str, (u64, u64)>,
+    /// Commits at which names of one hash shared an item.
+    shared_hashes: u64,
+    /// Names that were refused because the item of their hash was full.
+    full_hashes: u64,
+    /// Commits at which an inode had more names in one directory than fit into one item.
+    extended_names: u64,
+}
+
+impl Account {
+    /// Counts a change.
+    pub(super) fn count(&mut self, operation: &Operation, made: &Made) {
+        let (made_count, refused) = self.changes.entry(operation.word()).or_default();
+        match made {
+            Made::Refused => *refused += 1,
+            _ => *made_count += 1,
+        }
+    }
+
+    /// Counts a name that has no room, if it is one.
+    pub(super) fn count_full(&mut self, model: &Model, operation: &Operation) {
+        if let Operation::Create(directory, name, _) | Operation::Link(_, directory, name) = operation {
+            self.full_hashes += u64::from(!model.has_room_for(*directory, name));
+        }
+    }
+
+    /// Looks at what is committed.
+    pub(super) fn look_at(&mut self, model: &Model) {
+        let directories = || {
+            model
+                .subvolumes
+                .values()
+                .flat_map(|subvolume| subvolume.inodes.values())
+        };
+        let shares_hash = directories().any(|inode| {
+            let names = inode.entries.keys().filter(|name| is_of_one_hash(name));
+            names.count() > 1
+        });
+        let has_extended = directories().any(|directory| {
+            let mut bytes: BTreeMap<u64, u64> = BTreeMap::new();
+            for (name, target) in &directory.entries {
+                if let Target::Inode(number) = target {
+                    *bytes.entry(*number).or_default() += name.len() as u64 + NAME_BYTES;
+                }
+            }
+            bytes.values().any(|bytes| bytes + ITEM_BYTES > model.node_bytes)
+        });
+        self.shared_hashes += u64::from(shares_hash);
+        self.extended_names += u64::from(has_extended);
+    }
+
+    /// Fails when a run of so many changes missed something that it is there for.
+    ///
+    /// # Errors
+    /// What was missed.
+    pub fn expect_everything(&self, operations: u64) -> Result<()> {
+        if operations < WHOLE_RUN {
+            return Ok(());
+        }
+        let never: Vec<_> = WORDS
+            .iter()
+            .filter(|word| self.changes.get(**word).is_none_or(|(made, _)| *made == 0))
+            .collect();
+        ensure!(never.is_empty(), "never made: {never:?}");
+        ensure!(
+            self.shared_hashes > 0 && self.extended_names > 0,
+            "no commit with names of one hash, or none with extended names: {self}"
+        );
+        Ok(())
+    }
+}
+
+/// The kinds of changes, all of which a run must have made.
+const WORDS: [&str; 41] = [
+    "create",
+    "mkdir",
+    "symlink",
+    "mknod",
+    "link",
+    "unlink",
+    "rmdir",
+    "rename",
+    "rename without replacing",
+    "exchange",
+    "rename with whiteout",
+    "setxattr",
+    "removexattr",
+    "set access list",
+    "set default list",
+    "set compression",
+    "chattr",
+    "chmod",
+    "chown",
+    "touch",
+    "make unnamed",
+    "hold",
+    "release",
+    "subvolume",
+    "snapshot",
+    "delete subvolume",
+    "drop deleted subvolumes",
+    "set read-only",
+    "set default subvolume",
+    "set label",
+    "write",
+    "append",
+    "truncate",
+    "allocate",
+    "allocate keeping the size",
+    "punch",
+    "zero",
+    "zero keeping the size",
+    "clone",
+    "copy",
+    "dedupe",
+];
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (word, (made, refused)) in &self.changes {
+            write!(f, "{word} {made}+{refused}, ")?;
+        }
+        write!(
+            f,
+            "shared hashes at {} commits, {} names beyond them, extended names at {} commits",
+            self.shared_hashes, self.full_hashes, self.extended_names
+        )
+    }
+}

@@ -1,0 +1,216 @@
+//! The kernel's twin of a volume: made alike, mounted, and given the same changes by system calls ([`calls`]).
+//!
+//! What the model says can be made, the kernel must make, and what it says cannot, the kernel must refuse. At intervals the
+//! twin is unmounted and read by Buttress, and must hold what the model says and what the volume that Buttress wrote
+//! holds. Inode numbers and ids of subvolumes may differ: paths are what both have in common. Times are compared where
+//! they were set.
+//!
+//! Where the kernel differs and may, [`differs`] and `Twin::mend_property` say why; and [`can_be_drawn`](super::operation::can_be_drawn) lists what
+//! no run does.
+
+pub mod calls;
+
+use super::comparing::{comparable, expect_model_by_another_clock, manifest};
+use super::content::Change;
+use super::model::{Model, Target};
+use super::newborn::{COMPRESSION, UMASK};
+use super::operation::Operation;
+use super::volume::open_images;
+use super::world::Plan;
+use anyhow::{Context, Result, bail};
+use buttress::fs::mkfs::{self, Feature, Identity};
+use buttress::{Filesystem, Location, OpenOptions, Timestamp};
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::manifest::expect_equal;
+use buttress_oracle::volumes::scratch;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::PathBuf;
+
+/// How much larger its devices are: what the kernel gives up is free only after a commit.
+const SIZE_FACTOR: u64 = 2;
+
+/// How it is mounted. Without compression by default: ours may compress, and content is the same.
+const OPTIONS: &str = "subvolid=5,noatime";
+
+/// The kernel's side. It always has `no-holes`: without, Linux 6.18 was seen to lose the ends of files when it read their
+/// inodes anew.
+#[derive(Debug)]
+pub struct Twin {
+    /// Files that are held open. They are closed before the mount goes.
+    held: BTreeMap<Location, File>,
+    mount: Option<Mount>,
+    images: Vec<PathBuf>,
+    /// How many new inodes the kernel forgot to give the property of compression.
+    forgotten: u64,
+    // Removes the images when it goes.
+    _folder: tempfile::TempDir,
+}
+
+/// Why the kernel need not do as Buttress does, if it need not.
+#[must_use]
+pub fn differs(model: &Model, operation: &Operation) -> Option<&'static str> {
+    match operation {
+        Operation::RemoveDirectory(directory, name) => match model.target(*directory, name) {
+            Some(Target::Subvolume(id)) if model.is_place(id, *directory, name) => {
+                Some("rmdir(2) deletes an empty subvolume; Buttress has a call of its own for that")
+            }
+            _ => None,
+        },
+        Operation::Content(file, Change::Dedupe(..)) if !model.is_writable(*file) => {
+            Some("the kernel deduplicates in read-only subvolumes; in Buttress nothing changes there")
+        }
+        Operation::SetAccessList(inode, _) | Operation::SetDefaultList(inode, _)
+            if !model.is_writable(*inode) =>
+        {
+            Some("the kernel changes access lists in read-only subvolumes; in Buttress nothing changes there")
+        }
+        Operation::DropDeleted => Some("the kernel drops deleted subvolumes by itself"),
+        _ => None,
+    }
+}
+
+impl Twin {
+    /// Makes a volume like the plan's, and mounts it.
+    ///
+    /// # Errors
+    /// What making or mounting it ends with.
+    pub fn new(plan: &Plan) -> Result<Self> {
+        // The model's, which is the usual one.
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
+        let folder = scratch()?;
+        let mut images = Vec::new();
+        for (number, bytes) in plan.devices.iter().enumerate() {
+            let image = folder.path().join(format!("device-{number}"));
+            File::create(&image)?.set_len(bytes * SIZE_FACTOR)?;
+            images.push(image);
+        }
+        let identity = identity(plan.seed, images.len());
+        let mut options = plan.mkfs.clone();
+        options
+            .features
+            .retain(|feature| *feature != (Feature::NoHoles, false));
+        mkfs::make(&open_images(&images, true)?, &options, &identity)?;
+        let mut twin = Self {
+            held: BTreeMap::new(),
+            mount: None,
+            images,
+            forgotten: 0,
+            _folder: folder,
+        };
+        twin.open()?;
+        Ok(twin)
+    }
+
+    fn open(&mut self) -> Result<()> {
+        self.mount = Some(Mount::new(&self.images, OPTIONS)?);
+        Ok(())
+    }
+
+    /// Closes what is held, and unmounts.
+    fn close(&mut self) -> Result<()> {
+        self.held.clear();
+        self.mount.take().map_or(Ok(()), Mount::close)
+    }
+
+    /// Unmounts and mounts again.
+    ///
+    /// # Errors
+    /// Those of umount and mount.
+    pub fn reopen(&mut self) -> Result<()> {
+        self.close()?;
+        self.open()
+    }
+
+    fn top(&self) -> Result<PathBuf> {
+        let mount = self.mount.as_ref().context("the twin is not mounted")?;
+        Ok(mount.path().to_path_buf())
+    }
+
+    /// Makes a change, which the model has not seen yet; gives the file that it opened to be held.
+    ///
+    /// # Errors
+    /// That the kernel refuses what the model says is possible, or the other way round.
+    pub fn make(&self, model: &Model, operation: &Operation) -> Result<Option<File>> {
+        if differs(model, operation).is_some() {
+            return Ok(None);
+        }
+        let made = self.call(model, operation);
+        match (operation.is_possible(model), made) {
+            (true, Ok(opened)) => Ok(opened),
+            (false, Err(_)) => Ok(None),
+            (true, Err(error)) => Err(error).with_context(|| format!("{operation}, by the kernel")),
+            (false, Ok(_)) => bail!("{operation} should be refused by the kernel, and is not"),
+        }
+    }
+
+    /// Follows a change that the model has seen: keeps the file that it opened for the inode that is `new`, and closes files
+    /// that the model does not hold any more.
+    ///
+    /// # Errors
+    /// That the new inode cannot be looked at.
+    pub fn follow(&mut self, model: &Model, new: Option<Location>, opened: Option<File>) -> Result<()> {
+        if let (Some(location), Some(file)) = (new, opened) {
+            self.held.insert(location, file);
+        }
+        self.held.retain(|location, _| model.held.contains(location));
+        new.map_or(Ok(()), |new| self.mend_property(model, new))
+    }
+
+    /// Gives a new inode the property of compression if the kernel forgot to pass it on. It does not know of the property of a
+    /// directory whose attributes lie in another leaf than its inode, once it has read that inode anew.
+    fn mend_property(&mut self, model: &Model, new: Location) -> Result<()> {
+        let value = model.inode(new).and_then(|inode| inode.xattrs.get(COMPRESSION));
+        let Some(value) = value else { return Ok(()) };
+        if self.lacks_property(model, new)? {
+            self.set_property(model, new, value)?;
+            self.forgotten += 1;
+        }
+        Ok(())
+    }
+
+    /// Commits.
+    ///
+    /// # Errors
+    /// That of syncfs(2).
+    pub fn commit(&self) -> Result<()> {
+        Ok(rustix::fs::syncfs(File::open(self.top()?)?)?)
+    }
+
+    /// Unmounts the twin, reads it with Buttress, compares it with the model and with the volume that Buttress wrote, and
+    /// mounts it again. What is held is closed.
+    ///
+    /// # Errors
+    /// The differences.
+    pub fn compare(&mut self, model: &Model, ours: &Filesystem) -> Result<()> {
+        self.close()?;
+        let filesystem = OpenOptions::new(open_images(&self.images, false)?).open()?;
+        let twins = expect_model_by_another_clock("the kernel's twin", model, &filesystem)?;
+        expect_equal(
+            "the volume beside its twin",
+            &twins,
+            &comparable(model, manifest(ours)?),
+        )?;
+        drop(filesystem);
+        self.open()
+    }
+}
+
+/// Ids that no other volume of this machine has while it is mounted.
+fn identity(seed: u64, devices: usize) -> Identity {
+    let process = u128::from(std::process::id());
+    let mut ids = (0_u128..).map(|number| {
+        uuid::Uuid::from_u128(0x7_717_u128 << 112 | process << 80 | u128::from(seed) << 16 | number)
+    });
+    let mut next = || ids.next().unwrap_or_default();
+    Identity {
+        fsid: next(),
+        chunk_tree: next(),
+        top_level: next(),
+        devices: (0..devices).map(|_| next()).collect(),
+        time: Timestamp {
+            seconds: 1,
+            nanoseconds: 0,
+        },
+    }
+}
