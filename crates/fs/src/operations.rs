@@ -26,8 +26,8 @@
 //!
 //! No device is waited for under the edit lock: before its first edit an operation finds tree blocks only in memory. Where
 //! one is not there, the lock is let go, the block is read, and the operation begins again. So what it does before the
-//! first edit may be done several times ([`Operation::begin`] is for what must not), and it goes to where it is going to
-//! edit while it still can ([`Operation::reach`]).
+//! first edit may be done several times (`Operation::begin` is for what must not), and it goes to where it is going to
+//! edit while it still can (`Operation::reach`).
 //!
 //! # Permissions
 //!
