@@ -139,24 +139,19 @@ fn push_spaces(count: usize, text: &mut Vec<u8>) -> Range<usize> {
 
 /// Puts the digits of a number at the end of a column of spaces; false when there are more of them than places.
 fn fill(column: &mut [u8], number: u64) -> bool {
-    let digit = |value: u64| {
-        let [low, ..] = value.to_le_bytes();
-        b'0' | low
-    };
     let mut rest = number;
     for places in column.rchunks_mut(2) {
-        let pair = rest % 100;
+        let pair = usize::try_from(rest % 100).unwrap_or(0);
         rest /= 100;
         let is_wider = rest > 0;
+        let [tens, ones] = PAIRS.get(pair).copied().unwrap_or_default();
         match places {
-            [tens, ones] => {
-                *ones = digit(pair % 10);
-                if is_wider || pair >= 10 {
-                    *tens = digit(pair / 10);
-                }
+            [tens_place, ones_place] => {
+                *ones_place = ones;
+                *tens_place = if is_wider || pair >= 10 { tens } else { b' ' };
             }
-            [ones] => {
-                *ones = digit(pair % 10);
+            [ones_place] => {
+                *ones_place = ones;
                 return !is_wider && pair < 10;
             }
             _ => return false,
@@ -167,6 +162,23 @@ fn fill(column: &mut [u8], number: u64) -> bool {
     }
     false
 }
+
+/// The digits of the numbers below a hundred.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [*b"00"; 100];
+    let mut rest: &mut [[u8; 2]] = &mut pairs;
+    let (mut tens, mut ones) = (b'0', b'0');
+    while let [first, others @ ..] = rest {
+        *first = [tens, ones];
+        (tens, ones) = if ones == b'9' {
+            (tens.wrapping_add(1), b'0')
+        } else {
+            (tens, ones.wrapping_add(1))
+        };
+        rest = others;
+    }
+    pairs
+};
 
 #[cfg(test)]
 mod tests {
