@@ -259,6 +259,32 @@ impl Device {
         Ok(buffer)
     }
 
+    /// The `length` bytes from `offset_bytes` on, if they are in memory already, as those of a file in the page cache are:
+    /// it never waits for a medium. `None` when they are not, when that cannot be known, when they could not be read
+    /// either way, and from engines that do everything in order ([`Engine::Inline`], [`Engine::Simulated`]).
+    #[must_use]
+    pub fn read_cached(&self, offset_bytes: u64, length: usize) -> Option<Buffer> {
+        if !matches!(self.engine(), Engine::Threads | Engine::IoUring) {
+            return None;
+        }
+        let core = self.core();
+        let length_bytes = byte_length(length);
+        core.check_range(Operation::Read, offset_bytes, length_bytes)
+            .ok()?;
+        let mut buffer = Buffer::uncleared(length);
+        let queued = core.clock.now();
+        let read = core
+            .backend
+            .read_cached_vectored_at(offset_bytes, &mut [&mut buffer[..]]);
+        if !matches!(read, Ok(true)) {
+            return None;
+        }
+        core.recorder.queued(1, queued);
+        core.recorder
+            .completed(Direction::Read, length_bytes, 0, queued, core.clock.now());
+        Some(buffer)
+    }
+
     /// Starts one read; as [`start_reads`](Self::start_reads) with one request.
     pub fn start_read(&self, request: ReadRequest) -> PendingRead {
         match self.start_reads([request]).pop() {

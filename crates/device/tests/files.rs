@@ -388,3 +388,33 @@ fn two_processes_read_together_and_write_alone() {
     drop(writer);
     open(file.path(), &writing);
 }
+
+#[test]
+fn what_is_in_the_page_cache_is_read_without_waiting() {
+    let file = image(1 << 20);
+    file.as_file().write_all_at(b"cached", 5000).unwrap();
+    let mut bytes = [0; 6];
+    file.as_file().read_exact_at(&mut bytes, 5000).unwrap();
+    for (engine, answers) in [
+        (Engine::Threads, true),
+        (Engine::IoUring, true),
+        (Engine::Inline, false),
+    ] {
+        let options = OpenOptions {
+            engine,
+            ..OpenOptions::default()
+        };
+        let device = open(file.path(), &options);
+        let before = device.statistics();
+        let read = device.read_cached(5000, 6);
+        let requests = device.statistics().since(&before).reads.requests;
+        if read.is_none() && answers {
+            // Not every file system can say whether it would wait.
+            eprintln!("skipped: nothing is known of the page cache here");
+            continue;
+        }
+        assert_eq!(read.as_deref(), answers.then_some(&b"cached"[..]), "{engine}");
+        assert_eq!(requests, u64::from(answers));
+        assert!(device.read_cached((1 << 20) - 1, 2).is_none(), "past the end");
+    }
+}

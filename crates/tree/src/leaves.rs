@@ -88,6 +88,14 @@ impl Leaves {
         }
     }
 
+    /// The same walk for a job that looks at each leaf once: its leaves are not kept in the cache, where touching memory
+    /// for all of them would take longer than the walk gains.
+    #[must_use]
+    pub fn passing(mut self) -> Self {
+        self.ahead.pass_leaves();
+        self
+    }
+
     /// Lends the next leaf that has items in the range; `None` when there is none.
     ///
     /// # Errors

@@ -34,6 +34,20 @@ use sweep::Sweep;
 /// The window of [`ReadAhead::sweep`].
 pub const SWEEP_WINDOW: ByteCount = ByteCount::new(16 << 20);
 
+/// The largest window of blocks that are in the page cache. No device waits there for more to do; what counts is that a
+/// block which was copied out and checked is still in the processor's cache when the walk comes to it.
+const CACHED_WINDOW_BYTES: u64 = 4 << 20;
+
+/// The window after one of `window_bytes`, of whose blocks it is said whether they were in the page cache.
+pub(crate) fn next_window(window_bytes: u64, largest_bytes: u64, cached: bool) -> u64 {
+    let largest_bytes = if cached {
+        largest_bytes.min(CACHED_WINDOW_BYTES)
+    } else {
+        largest_bytes
+    };
+    window_bytes.saturating_mul(2).min(largest_bytes)
+}
+
 /// How a cursor or a walk reads ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadAhead {
@@ -93,6 +107,13 @@ impl Ahead {
             ReadAhead::Sweep { window_bytes } => {
                 Self::Sweep(Box::new(Sweep::new(window_bytes, floor, scope)))
             }
+        }
+    }
+
+    /// Says that the walk will not come back to its leaves: a sweep does not keep them in the cache.
+    pub(crate) fn pass_leaves(&mut self) {
+        if let Self::Sweep(sweep) = self {
+            sweep.pass_leaves();
         }
     }
 

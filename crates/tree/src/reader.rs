@@ -18,6 +18,9 @@ use std::time::Instant;
 /// virtual times are the same everywhere.
 pub const CHECK_COST_PER_4_KIB: Duration = Duration::from_micros(2);
 
+/// How many of the blocks of a window are looked at to guess whether all of them are in memory.
+const CACHED_SAMPLE: usize = 8;
+
 /// Reads and checks blocks of one volume.
 #[derive(Debug)]
 pub(crate) struct BlockReader {
@@ -99,6 +102,27 @@ impl BlockReader {
     ) -> Vec<PendingExtent> {
         let reads: Vec<_> = pointers.into_iter().map(|pointer| self.extent(pointer)).collect();
         self.volume.start_reads(&reads)
+    }
+
+    /// The block, if it is in memory already (in the page cache) and is what it should be.
+    ///
+    /// A copy that is not is left to be read again, as any other block: that way tells, records and passes it over.
+    pub(crate) fn read_cached(&self, pointer: &BlockPointer) -> Option<TreeBlock> {
+        let bytes = self.volume.read_cached(self.extent(pointer))?.into_bytes();
+        let block = TreeBlock::check(bytes, &self.format, &pointer.expectation()).ok()?;
+        pointer.key_past_end(&block).is_none().then_some(block)
+    }
+
+    /// Whether a sample of these blocks, which are about to be read, is in memory already.
+    pub(crate) fn seem_cached<'a>(&self, pointers: impl ExactSizeIterator<Item = &'a BlockPointer>) -> bool {
+        let step = pointers.len().div_ceil(CACHED_SAMPLE).max(1);
+        pointers.step_by(step).all(|pointer| {
+            let first_byte = ExtentRead {
+                logical: pointer.logical,
+                length: 1,
+            };
+            self.volume.read_cached(first_byte).is_some()
+        })
     }
 
     /// Waits for a block that was asked for, and checks it; a copy that fails is passed over for the next one.

@@ -1,6 +1,7 @@
 //! Tests of the crate as a whole: made-up trees, read in every way.
 
 mod budget;
+mod cached;
 mod changes;
 mod corruption;
 mod leaves;

@@ -139,6 +139,26 @@ impl Volume {
         self.prepare(read).wait_verified(self, verify)
     }
 
+    /// The bytes of an extent's first copy, if they are in memory already, in the page cache for one, and were not
+    /// asked for yet. Nobody has verified them. `None` when they are not, and where an extent is not one run of bytes
+    /// on one device: then they are to be read as any others.
+    #[must_use]
+    pub fn read_cached(&self, read: ExtentRead) -> Option<Buffer> {
+        let plan = self.plan(read).ok()?;
+        let [PendingSegment { segment, .. }] = plan.as_slice() else {
+            return None;
+        };
+        let Source::Direct {
+            stripe_index,
+            physical,
+        } = segment.ways.first()?.source
+        else {
+            return None;
+        };
+        let device = reachable(&segment.chunk, stripe_index, physical, read.length).ok()?;
+        device.read_cached(physical.get(), read.length)
+    }
+
     /// Reads one extent of file data and waits: see [`PendingExtent::wait_data`].
     ///
     /// # Errors

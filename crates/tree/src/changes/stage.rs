@@ -17,7 +17,7 @@ use crate::path::Step;
 use crate::pointer::BlockPointer;
 use crate::read_ahead::queue::Queue;
 use crate::read_ahead::sweep::{FIRST_WINDOW_BYTES, NODES_AHEAD_MIN, NODES_TO_LEAVES};
-use crate::read_ahead::{ReadAhead, near};
+use crate::read_ahead::{ReadAhead, near, next_window};
 use crate::tree::Tree;
 use buttress_format::Key;
 use std::collections::VecDeque;
@@ -124,6 +124,10 @@ impl Stages {
         }
         let highest = usize::from(old.level.max(new.level));
         self.levels.resize_with(highest.saturating_add(1), Stage::default);
+        if let Some(leaves) = self.levels.first_mut() {
+            // No leaf is come back to.
+            leaves.queues = [Queue::passing_leaves(), Queue::passing_leaves()];
+        }
         for (side, tree) in [Side::Old, Side::New].into_iter().zip(trees) {
             let step = tree.root_step()?;
             let root = step.pointer;
@@ -175,9 +179,11 @@ impl Stages {
         }))
     }
 
-    /// Asks for leaves of up to `ahead_bytes`, for once; fewer when there is no memory for them.
+    /// Asks for leaves of up to `ahead_bytes`, for once; fewer when there is no memory for them, and no more than usual
+    /// of what is in the page cache.
     pub(super) fn look_ahead(&mut self, ahead_bytes: u64) {
-        if !self.sweeps || ahead_bytes <= self.window_bytes {
+        let cached = self.levels.first().is_some_and(Stage::is_cached);
+        if !self.sweeps || cached || ahead_bytes <= self.window_bytes {
             return;
         }
         let usual_bytes = std::mem::replace(&mut self.window_bytes, ahead_bytes);
@@ -210,7 +216,8 @@ impl Stages {
             queue.ask(forest);
         }
         if level == 0 {
-            self.window_bytes = self.window_bytes.saturating_mul(2).min(self.window_bytes_max);
+            let cached = stage.is_cached();
+            self.window_bytes = next_window(self.window_bytes, self.window_bytes_max, cached);
         }
         // The level above goes on in time, so that its next nodes are here when these are used up.
         if let Some(above) = level
@@ -303,6 +310,11 @@ impl Stages {
 }
 
 impl Stage {
+    /// Whether what was asked for last seemed to be in the page cache.
+    fn is_cached(&self) -> bool {
+        self.queues.iter().any(Queue::is_cached)
+    }
+
     /// The first block of one tree that has not been planned, among those whose parent is here.
     fn head(&self, side: Side) -> Option<Next> {
         let parent = side.of(&self.parents).as_ref();

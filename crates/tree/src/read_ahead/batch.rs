@@ -3,6 +3,10 @@
 //! A batch is waited for and checked by whoever comes first: a checking thread, or the walk itself when it needs
 //! a block that nobody has begun with. Taking blocks sixteen at a time keeps the cost of handing work between
 //! threads small beside that of checking.
+//!
+//! Blocks that seem to be in the page cache are read by the same thread that checks them: copying one out costs as
+//! much as checking it, a thread that has just copied it has it in its processor's cache, and there is no request to
+//! queue and hand over.
 
 use crate::error::Result;
 use crate::pointer::BlockPointer;
@@ -26,6 +30,8 @@ pub(crate) struct Batch {
 enum State {
     /// Asked for; nobody has begun to wait.
     Pending(Vec<(BlockPointer, PendingExtent)>),
+    /// Not asked for, since they seem to be in the page cache.
+    Cached(Vec<BlockPointer>),
     /// Some thread waits for them and checks them.
     Working,
     /// Checked. Each result is taken once.
@@ -42,24 +48,38 @@ impl Batch {
         }
     }
 
+    /// Blocks that seem to be in the page cache: they are read when they are checked.
+    pub(crate) const fn cached(pointers: Vec<BlockPointer>) -> Self {
+        Self {
+            state: Mutex::new(State::Cached(pointers)),
+            done: Condvar::new(),
+        }
+    }
+
     /// Waits for the blocks and checks them, unless somebody else does.
     pub(crate) fn check(&self, reader: &BlockReader) {
         let mut state = self.state.lock();
-        let State::Pending(reads) = &mut *state else {
+        if !matches!(*state, State::Pending(_) | State::Cached(_)) {
             return;
-        };
-        let reads = core::mem::take(reads);
-        *state = State::Working;
+        }
+        let work = core::mem::replace(&mut *state, State::Working);
         drop(state);
         let mut checked = Checked {
             batch: self,
-            results: Vec::with_capacity(reads.len()),
+            results: Vec::new(),
         };
-        checked.results.extend(
-            reads
-                .into_iter()
-                .map(|(pointer, read)| Some(reader.finish(read, &pointer))),
-        );
+        match work {
+            State::Pending(reads) => {
+                checked.results.reserve_exact(reads.len());
+                checked.results.extend(
+                    reads
+                        .into_iter()
+                        .map(|(pointer, read)| Some(reader.finish(read, &pointer))),
+                );
+            }
+            State::Cached(pointers) => read_cached(reader, &pointers, &mut checked.results),
+            State::Working | State::Done(_) | State::Dropped => {}
+        }
     }
 
     /// Block number `index`, waiting for it; `None` when it was taken before or the batch was dropped.
@@ -71,7 +91,7 @@ impl Batch {
         }
         match &mut *state {
             State::Done(results) => results.get_mut(index).and_then(Option::take),
-            State::Pending(_) | State::Working | State::Dropped => None,
+            State::Pending(_) | State::Cached(_) | State::Working | State::Dropped => None,
         }
     }
 
@@ -79,6 +99,28 @@ impl Batch {
     pub(crate) fn give_up(&self) {
         let before = core::mem::replace(&mut *self.state.lock(), State::Dropped);
         drop(before);
+    }
+}
+
+/// Reads and checks blocks that seem to be in the page cache; those that are not are read all at once, as any others.
+fn read_cached(
+    reader: &BlockReader,
+    pointers: &[BlockPointer],
+    results: &mut Vec<Option<Result<TreeBlock>>>,
+) {
+    results.reserve_exact(pointers.len());
+    results.extend(pointers.iter().map(|pointer| reader.read_cached(pointer).map(Ok)));
+    let found = results.iter().map(Option::is_some);
+    let missing: Vec<(usize, &BlockPointer)> = found
+        .zip(pointers)
+        .enumerate()
+        .filter_map(|(index, (found, pointer))| (!found).then_some((index, pointer)))
+        .collect();
+    let reads = reader.start(missing.iter().map(|(_, pointer)| *pointer));
+    for ((index, pointer), read) in missing.into_iter().zip(reads) {
+        if let Some(result) = results.get_mut(index) {
+            *result = Some(reader.finish(read, pointer));
+        }
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct Queue {
     room_blocks: u64,
     /// Leaves do not go to the cache.
     passes_leaves: bool,
+    /// What was asked for last seemed to be in the page cache.
+    cached: bool,
 }
 
 #[derive(Debug)]
@@ -58,8 +60,8 @@ pub(crate) struct Taken {
 }
 
 impl Queue {
-    /// A queue for a walk over more leaves than the cache will hold: keeping the first of them would only cost
-    /// memory.
+    /// A queue for a walk that will not come back to its leaves, or over more than the cache will hold: keeping the
+    /// first of them would only cost memory, and the time in which it is touched.
     pub(crate) fn passing_leaves() -> Self {
         Self {
             entries: VecDeque::new(),
@@ -67,7 +69,13 @@ impl Queue {
             unasked: 0,
             room_blocks: 0,
             passes_leaves: true,
+            cached: false,
         }
+    }
+
+    /// Whether what was asked for last seemed to be in the page cache.
+    pub(crate) const fn is_cached(&self) -> bool {
+        self.cached
     }
 
     /// How many blocks are in the queue, without those that were passed on to it.
@@ -139,17 +147,23 @@ impl Queue {
         if wanted.is_empty() {
             return;
         }
-        let mut reads = forest
-            .reader()
-            .start(wanted.iter().map(|entry| &entry.pointer))
-            .into_iter();
+        let reader = forest.reader();
+        let cached = reader.seem_cached(wanted.iter().map(|entry| &entry.pointer));
+        self.cached = cached;
+        let mut reads = if cached {
+            Vec::new().into_iter()
+        } else {
+            reader
+                .start(wanted.iter().map(|entry| &entry.pointer))
+                .into_iter()
+        };
         for entries in wanted.chunks_mut(BATCH_BLOCKS_MAX) {
-            let pairs = entries
-                .iter()
-                .map(|entry| entry.pointer)
-                .zip(reads.by_ref())
-                .collect();
-            let batch = Arc::new(Batch::new(pairs));
+            let pointers = entries.iter().map(|entry| entry.pointer);
+            let batch = Arc::new(if cached {
+                Batch::cached(pointers.collect())
+            } else {
+                Batch::new(pointers.zip(reads.by_ref()).collect())
+            });
             for (position, entry) in entries.iter_mut().enumerate() {
                 forest.cache().count_miss();
                 entry.content = Content::Arriving(Arriving::InBatch(Arc::clone(&batch), position));

@@ -41,7 +41,7 @@ use crate::path::Step;
 use crate::pointer::BlockPointer;
 use crate::read_ahead::pass::Pass;
 use crate::read_ahead::queue::{Queue, Taken};
-use crate::read_ahead::{SWEEP_WINDOW, Toward};
+use crate::read_ahead::{SWEEP_WINDOW, Toward, next_window};
 use crate::scope::Scope;
 use buttress_format::ByteCount;
 use buttress_format::node::TreeBlock;
@@ -90,6 +90,8 @@ pub(crate) struct Sweep {
     window_bytes: u64,
     floor: u8,
     scope: Scope,
+    /// Leaves do not go to the cache.
+    passes_leaves: bool,
     /// Whether the sweep may yet become a pass over a spinning disk.
     may_pass: bool,
     /// How long the walk has waited for blocks of the last window.
@@ -175,10 +177,16 @@ impl Sweep {
             window_bytes,
             floor,
             scope,
+            passes_leaves: false,
             may_pass: false,
             waited: Duration::ZERO,
             stages: Vec::new(),
         }
+    }
+
+    /// Leaves are not to go to the cache. Called before the first is fetched.
+    pub(crate) const fn pass_leaves(&mut self) {
+        self.passes_leaves = true;
     }
 
     /// The block at `pointer`: the child in the last step's slot.
@@ -246,6 +254,9 @@ impl Sweep {
             }
         });
         self.stages = parents.collect();
+        if let Some(leaves) = self.stages.first_mut().filter(|_| self.passes_leaves) {
+            leaves.queue = Queue::passing_leaves();
+        }
     }
 
     /// Takes the front of a stage's queue, waiting for it.
@@ -279,7 +290,8 @@ impl Sweep {
         if planned && let Some(stage) = self.stages.get_mut(index) {
             stage.queue.ask(forest);
             if index == 0 {
-                self.window_bytes = self.window_bytes.saturating_mul(2).min(self.window_bytes_max);
+                let cached = stage.queue.is_cached();
+                self.window_bytes = next_window(self.window_bytes, self.window_bytes_max, cached);
                 self.waited = Duration::ZERO;
             }
         }
