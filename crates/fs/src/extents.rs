@@ -15,6 +15,7 @@
 
 use crate::error::{Corruption, Result};
 use crate::location::Location;
+use buttress_format::node::TreeBlock;
 use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Generation, ItemType, Key,
     Logical,
@@ -158,10 +159,23 @@ impl FileRangeBuilder {
     /// [`Corruption::Item`], [`Corruption::ExtentOverlap`], [`Corruption::ExtentOutOfBounds`] or
     /// [`Corruption::CompressedTooLarge`].
     pub fn range(&mut self, key: &Key, data: &[u8]) -> Result<FileRange> {
+        self.build(key, data, Bytes::copy_from_slice)
+    }
+
+    /// As [`FileRangeBuilder::range`], of an item of `leaf`: content inside it is not copied, and keeps the leaf in memory
+    /// for as long as the range lives.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn range_in(&mut self, key: &Key, data: &[u8], leaf: &TreeBlock) -> Result<FileRange> {
+        self.build(key, data, |stored| leaf.shared(stored))
+    }
+
+    fn build(&mut self, key: &Key, data: &[u8], keep: impl FnOnce(&[u8]) -> Bytes) -> Result<FileRange> {
         let tree = self.location.subvolume.tree();
         let extent = FileExtent::parse(key, data, self.sector_bytes)
             .map_err(|error| Corruption::Item { tree, error })?;
-        let range = self.range_of(FileOffset::new(key.offset), &extent)?;
+        let range = self.range_of(FileOffset::new(key.offset), &extent, keep)?;
         let covered = range
             .length
             .checked_align_up(u64::from(self.sector_bytes))
@@ -182,7 +196,12 @@ impl FileRangeBuilder {
         }
     }
 
-    fn range_of(&self, offset: FileOffset, extent: &FileExtent<'_>) -> Result<FileRange> {
+    fn range_of(
+        &self,
+        offset: FileOffset,
+        extent: &FileExtent<'_>,
+        keep: impl FnOnce(&[u8]) -> Bytes,
+    ) -> Result<FileRange> {
         let generation = Some(extent.generation);
         let (length, kind) = match extent.body {
             // Inline content takes up whole sectors of the file, as seeks to holes show: what is behind its
@@ -195,7 +214,7 @@ impl FileRangeBuilder {
                 RangeKind::Inline(InlineContent {
                     compression: extent.compression,
                     ram_bytes: extent.ram_bytes,
-                    stored: Bytes::copy_from_slice(stored),
+                    stored: keep(stored),
                 }),
             ),
             FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice) if slice.is_hole() => {

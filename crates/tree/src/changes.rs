@@ -20,7 +20,7 @@ use crate::forest::Forest;
 use crate::path::Step;
 use crate::read_ahead::ReadAhead;
 use crate::tree::Tree;
-use buttress_format::node::Item;
+use buttress_format::node::{Item, TreeBlock};
 use buttress_format::{ByteCount, Key};
 use core::cmp::Ordering;
 use stage::Stages;
@@ -35,6 +35,8 @@ pub struct Change<'a> {
     pub old: Option<&'a [u8]>,
     /// Its bytes in the new tree.
     pub new: Option<&'a [u8]>,
+    /// The leaf that those lie in: [`TreeBlock::shared`] keeps them without a copy.
+    pub new_leaf: Option<&'a TreeBlock>,
 }
 
 /// A walk over what differs between two trees; see the module's documentation.
@@ -126,6 +128,13 @@ impl Changes {
         new.iter().flat_map(|leaf| leaf.block.items().skip(leaf.slot))
     }
 
+    /// The first key that the new tree may have behind all of [`Changes::following`]; `None` where it has none.
+    #[must_use]
+    pub fn following_end(&self) -> Option<Key> {
+        let [_, new] = &self.leaves;
+        new.as_ref()?.pointer.end_key
+    }
+
     /// Asks for up to `ahead` of the leaves that come next, without waiting for any: for a caller who is going to do
     /// something else for a while. Modes other than [`ReadAhead::Sweep`] stay as they are.
     pub fn look_ahead(&mut self, ahead: ByteCount) {
@@ -180,6 +189,7 @@ impl Changes {
             key: key?,
             old: data_of(old_leaf, old),
             new: data_of(new_leaf, new),
+            new_leaf: new.and(new_leaf.as_ref()).map(|leaf| &leaf.block),
         })
     }
 }

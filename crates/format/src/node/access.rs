@@ -82,6 +82,18 @@ impl TreeBlock {
         &self.bytes
     }
 
+    /// `data`, a part of the block such as an item's, as bytes that share the block's memory and keep all of it. Of what
+    /// lies elsewhere, a copy.
+    #[must_use]
+    pub fn shared(&self, data: &[u8]) -> Bytes {
+        let start = data.as_ptr().addr().checked_sub(self.bytes.as_ptr().addr());
+        let range = start.and_then(|start| Some(start..start.checked_add(data.len())?));
+        match range.filter(|range| range.end <= self.bytes.len()) {
+            Some(range) => self.bytes.slice(range),
+            None => Bytes::copy_from_slice(data),
+        }
+    }
+
     /// The heads of a leaf's items; empty for a node.
     pub(crate) fn raw_items(&self) -> &[RawItem] {
         if self.is_leaf() {

@@ -14,7 +14,7 @@ use buttress_fs::RangeKind;
 use bytes::Bytes;
 
 /// How much is held at most.
-const HELD_BYTES_MAX: usize = 32 << 20;
+const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// What an inode takes beside what it refers to.
 const INODE_BYTES: usize = size_of::<InodeState>() + size_of::<HeldInode>() + 64;
@@ -100,6 +100,12 @@ impl Visitor for Planner {
             && change.new.is_some()
         {
             inline.stored = Bytes::new();
+        }
+        // A leaf is much larger than what one file has in it.
+        if let Some(new) = &mut change.new
+            && let RangeKind::Inline(inline) = &mut new.kind
+        {
+            inline.stored = Bytes::copy_from_slice(&inline.stored);
         }
         if self.held.take(change.memory_bytes())
             && let Some(held) = self.held.inodes.last_mut()

@@ -9,7 +9,7 @@
 use crate::send::error::{NamesProblem, Result};
 use crate::send::inode::{Attribute, InodeState};
 use crate::send::snapshot::Snapshot;
-use buttress_format::node::Item;
+use buttress_format::node::{Item, TreeBlock};
 use buttress_format::{
     ByteCount, DirItems, FileExtent, FileExtentBody, InodeItem, InodeNumber, ItemType, Key, ObjectId,
 };
@@ -19,8 +19,9 @@ use buttress_tree::{Changes, ReadAhead};
 /// Extended attributes of one inode that are held at once.
 const ATTRIBUTES_LIMIT: usize = 16 << 20;
 
-/// How much is asked for before what is held is sent, which takes about as long as reading this.
-const AHEAD_BYTES: ByteCount = ByteCount::new(32 << 20);
+/// How much is asked for before what is held is sent, which takes about as long as reading this. (A quarter of what the
+/// usual budget lets be read ahead is left to others.)
+const AHEAD_BYTES: ByteCount = ByteCount::new(48 << 20);
 
 /// An item that both snapshots may have, in different forms.
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +29,12 @@ pub(crate) struct Difference<'a> {
     pub(crate) key: Key,
     pub(crate) old: Option<&'a [u8]>,
     pub(crate) new: Option<&'a [u8]>,
+    /// The leaf that `new` lies in, where it may be kept for a while.
+    pub(crate) new_leaf: Option<&'a TreeBlock>,
 }
 
-/// A range of a file that an item describes in either snapshot, or in both at one offset.
+/// A range of a file that an item describes in either snapshot, or in both at one offset. Content of the new one that lies
+/// in the tree may keep the leaf around it in memory.
 #[derive(Debug)]
 pub(crate) struct ExtentChange {
     pub(crate) old: Option<FileRange>,
@@ -68,6 +72,8 @@ struct Gathering {
     attribute_bytes: usize,
     /// Items that differ do not tell enough: see [`InodeState::needs_all_items`].
     needs_all: bool,
+    /// The first key of the next leaf of the new snapshot, where that has more of what lies beside the inode item.
+    beside_goes_on: Option<Key>,
     /// Ranges of the old file and of the new one.
     ranges: [FileRangeBuilder; 2],
 }
@@ -99,6 +105,11 @@ struct OwnDifference {
 pub(crate) fn is_wanted(first: &Key, end: Option<&Key>) -> bool {
     let entries = |key: &Key| matches!(key.item_type, ItemType::DIR_ITEM | ItemType::DIR_INDEX);
     !(entries(first) && end.is_some_and(|end| first.objectid == end.objectid && entries(end)))
+}
+
+/// Whether an item with this key, behind the inode item of `inode`, lies behind its attributes as well.
+fn ends_attributes(inode: InodeNumber, key: &Key) -> bool {
+    key.objectid != inode.object_id() || key.item_type > ItemType::XATTR_ITEM
 }
 
 impl Walk {
@@ -136,7 +147,7 @@ impl<'a> Gatherer<'a> {
         let first = Key::new(ObjectId::FIRST_FREE, ItemType(0), 0);
         let last = Key::new(ObjectId::LAST_FREE, ItemType(u8::MAX), u64::MAX);
         let tree = self.new.tree().clone();
-        let mut leaves = tree.leaves_where(first..=last, read_ahead, is_wanted);
+        let mut leaves = tree.leaves_where(first..=last, read_ahead, is_wanted).passing();
         while let Some(leaf) = leaves.next().map_err(FsError::from)? {
             self.progress.check()?;
             for item in leaf.items() {
@@ -144,6 +155,7 @@ impl<'a> Gatherer<'a> {
                     key: item.key,
                     old: None,
                     new: Some(item.data),
+                    new_leaf: Some(leaf.block),
                 };
                 self.item(&difference, visitor)?;
             }
@@ -164,6 +176,7 @@ impl<'a> Gatherer<'a> {
                 key: first.key,
                 old: first.old.as_deref(),
                 new: first.new.as_deref(),
+                new_leaf: None,
             };
             self.item(&difference, visitor)?;
         }
@@ -187,38 +200,61 @@ impl<'a> Gatherer<'a> {
                 key: change.key,
                 old: change.old,
                 new: change.new,
+                new_leaf: change.new_leaf,
             };
             let is_new_inode_item = change.key.item_type == ItemType::INODE_ITEM && change.new.is_some();
+            self.look_on(&difference)?;
             self.item(&difference, visitor)?;
             if is_new_inode_item && let Some(current) = &mut self.current {
-                Self::look_beside(self.new, &mut current.inode, walk.changes.following())?;
+                let inode = &mut current.inode;
+                let is_known = Self::look_beside(self.new, inode, walk.changes.following())?;
+                let end = walk.changes.following_end();
+                if !is_known && end.is_none_or(|end| ends_attributes(inode.number, &end)) {
+                    inode.beside.no_xattrs = true;
+                } else if !is_known {
+                    current.beside_goes_on = end;
+                }
             }
         }
         self.finish(visitor)
     }
 
-    /// Takes what is at hand of the items behind an inode item.
+    /// Takes what is at hand of the items behind an inode item. Returns whether that is all there is up to the
+    /// attributes.
     fn look_beside<'i>(
         new: &Snapshot,
         inode: &mut InodeState,
         following: impl Iterator<Item = Item<'i>>,
-    ) -> Result<()> {
-        let mut links = Vec::new();
+    ) -> Result<bool> {
         for item in following {
-            let of_inode = item.key.objectid == inode.number.object_id();
+            if ends_attributes(inode.number, &item.key) {
+                inode.beside.no_xattrs = true;
+                return Ok(true);
+            }
             match item.key.item_type {
-                ItemType::INODE_REF | ItemType::INODE_EXTREF if of_inode && links.is_empty() => {
+                ItemType::XATTR_ITEM => return Ok(true),
+                ItemType::INODE_REF | ItemType::INODE_EXTREF if inode.beside.first_link.is_none() => {
+                    let mut links = Vec::new();
                     new.parse_links(&item.key, item.data, &mut links)?;
-                }
-                ItemType::XATTR_ITEM if of_inode => break,
-                item_type if !of_inode || item_type > ItemType::XATTR_ITEM => {
-                    inode.beside.no_xattrs = true;
-                    break;
+                    inode.beside.first_link = links.into_iter().next();
                 }
                 _ => {}
             }
         }
-        inode.beside.first_link = links.into_iter().next();
+        Ok(false)
+    }
+
+    /// Goes on with that in the leaf behind the one of the inode item, once the walk has come there.
+    fn look_on(&mut self, difference: &Difference<'_>) -> Result<()> {
+        if let Some(current) = &mut self.current
+            && current.beside_goes_on.is_some()
+            && difference.key.objectid == current.inode.number.object_id()
+            && let Some(leaf) = difference.new_leaf
+            && leaf.key(0) == current.beside_goes_on
+        {
+            current.beside_goes_on = None;
+            Self::look_beside(self.new, &mut current.inode, leaf.items())?;
+        }
         Ok(())
     }
 
@@ -239,6 +275,7 @@ impl<'a> Gatherer<'a> {
                 begun: false,
                 attribute_bytes: 0,
                 needs_all: false,
+                beside_goes_on: None,
                 ranges: self.range_builders(number),
             });
         }
@@ -306,12 +343,14 @@ impl<'a> Gatherer<'a> {
                     visitor.begin(&current.inode)?;
                 }
                 let [old_ranges, new_ranges] = &mut current.ranges;
-                let range = |builder: &mut FileRangeBuilder, data: Option<&[u8]>| {
-                    data.map(|data| builder.range(key, data)).transpose()
-                };
+                let old = difference.old.map(|data| old_ranges.range(key, data));
+                let new = difference.new.map(|data| match difference.new_leaf {
+                    Some(leaf) => new_ranges.range_in(key, data, leaf),
+                    None => new_ranges.range(key, data),
+                });
                 visitor.extent(ExtentChange {
-                    old: range(old_ranges, difference.old)?,
-                    new: range(new_ranges, difference.new)?,
+                    old: old.transpose()?,
+                    new: new.transpose()?,
                 })?;
             }
             _ => {}
@@ -363,6 +402,7 @@ impl<'a> Gatherer<'a> {
                 key: item.key(),
                 old: None,
                 new: Some(item.data()),
+                new_leaf: None,
             };
             Self::part(self.new, self.old, current, &difference, visitor)?;
         }

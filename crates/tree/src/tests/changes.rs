@@ -189,9 +189,14 @@ fn with_looks_ahead_and_behind(
             change.old.map(<[u8]>::to_vec),
             change.new.map(<[u8]>::to_vec),
         ));
-        if change.new.is_none() {
+        assert_eq!(change.new.is_some(), change.new_leaf.is_some());
+        let (Some(data), Some(leaf)) = (change.new, change.new_leaf) else {
             continue;
-        }
+        };
+        let shared = leaf.shared(data);
+        assert_eq!((&shared[..], shared.as_ptr()), (data, data.as_ptr()));
+        let elsewhere = data.to_vec();
+        assert_eq!(leaf.shared(&elsewhere), elsewhere);
         let mut behind = new.range((Bound::Excluded(key), Bound::Unbounded));
         for item in walk.following() {
             behind_count += 1;
@@ -200,6 +205,8 @@ fn with_looks_ahead_and_behind(
                 behind.next().map(|(key, data)| (*key, data.as_slice()))
             );
         }
+        // Where the leaf ends, the next one begins.
+        assert_eq!(walk.following_end(), behind.next().map(|(key, _)| *key));
     }
     (differences, behind_count)
 }

@@ -154,7 +154,7 @@ type Difference = (Key, Option<Vec<u8>>, Option<Vec<u8>>);
 fn differences(old: &Tree, new: &Tree, mode: ReadAhead) -> Vec<Difference> {
     let mut walk = changes(old, new, mode);
     let mut found = Vec::new();
-    while let Some(Change { key, old, new }) = walk.next().unwrap() {
+    while let Some(Change { key, old, new, .. }) = walk.next().unwrap() {
         found.push((key, old.map(<[u8]>::to_vec), new.map(<[u8]>::to_vec)));
     }
     found
