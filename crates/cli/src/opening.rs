@@ -316,6 +316,7 @@ impl Context {
 #[derive(Debug)]
 pub struct Images<'a> {
     context: &'a Context,
+    open: fn(&Context, &Path) -> Result<Opened>,
     opened: Vec<(PathBuf, Opened)>,
 }
 
@@ -324,7 +325,16 @@ impl<'a> Images<'a> {
     pub fn new(context: &'a Context) -> Self {
         Self {
             context,
+            open: Context::open_volume,
             opened: Vec::new(),
+        }
+    }
+
+    /// Likewise, for a command that reads much of them, and once: see [`Context::open_volume_for_one_pass`].
+    pub fn for_one_pass(context: &'a Context) -> Self {
+        Self {
+            open: Context::open_volume_for_one_pass,
+            ..Self::new(context)
         }
     }
 
@@ -333,7 +343,7 @@ impl<'a> Images<'a> {
         if let Some((_, opened)) = self.opened.iter().find(|(path, _)| path == image) {
             return Ok(opened.clone());
         }
-        let opened = self.context.open_volume(image)?;
+        let opened = (self.open)(self.context, image)?;
         self.opened.push((image.to_owned(), opened.clone()));
         Ok(opened)
     }

@@ -145,7 +145,7 @@ impl Send {
 
     /// What is sent, in order, and how.
     fn plan(&self, context: &Context, version: Version) -> Result<Vec<(Snapshot, Options)>> {
-        let mut images = Images::new(context);
+        let mut images = Images::for_one_pass(context);
         let mut open = |argument: &OsString| open_snapshot(&mut images, argument);
         let parent = self.parent.as_ref().map(&mut open).transpose()?;
         let mut sources: Vec<Snapshot> = self.clone_sources.iter().map(&mut open).collect::<Result<_>>()?;
