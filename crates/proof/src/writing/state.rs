@@ -58,11 +58,13 @@ fn describe_subvolume(filesystem: &Filesystem, id: SubvolumeId, lines: &mut Vec<
             metadata.modified.nanoseconds,
         )?;
         for xattr in entry.xattrs() {
+            // Values that fill leaves would make a text as long as the volume.
+            let (name, value) = (xattr.name.escape_ascii(), &xattr.value);
             write!(
                 line,
-                " {}={}",
-                xattr.name.escape_ascii(),
-                xattr.value.escape_ascii()
+                " {name}={} bytes {:08x}",
+                value.len(),
+                crc32c::crc32c(value)
             )?;
         }
         match metadata.kind {
