@@ -41,7 +41,6 @@ pub struct Twin {
     held: BTreeMap<Location, File>,
     mount: Option<Mount>,
     images: Vec<PathBuf>,
-    /// How many new inodes the kernel forgot to give the property of compression.
     forgotten: u64,
     // Removes the images when it goes.
     _folder: tempfile::TempDir,
@@ -111,6 +110,12 @@ impl Twin {
     fn close(&mut self) -> Result<()> {
         self.held.clear();
         self.mount.take().map_or(Ok(()), Mount::close)
+    }
+
+    /// How many new inodes the kernel forgot to give the property of compression.
+    #[must_use]
+    pub const fn forgotten(&self) -> u64 {
+        self.forgotten
     }
 
     /// Unmounts and mounts again.

@@ -126,7 +126,9 @@ impl fmt::Debug for World {
             f,
             "a world after {} changes and {} commits: {}",
             self.done, self.commits, self.account
-        )
+        )?;
+        let forgotten = self.twin.as_ref().map_or(0, Twin::forgotten);
+        write!(f, "; the kernel forgot the property of {forgotten} new inodes")
     }
 }
 

@@ -1,5 +1,9 @@
 //! Seeded runs against the model: volumes of several kinds, a commit after some 40 changes on average; where there is a kernel
 //! with btrfs, it makes the same changes on a twin of each volume.
+//!
+//! A failure names its seed; `BUTTRESS_WRITING_SEED` with a tenth of it, `BUTTRESS_WRITING_OPERATIONS` as in that run and the
+//! name of the case make it again. `BUTTRESS_WRITING_KERNEL_EVERY=1` has the kernel's view and the twin compared at each
+//! commit; as that lets go of what is held, the run may be another.
 
 use anyhow::{Context, Result};
 use buttress::format::compression::CompressionMethod;
