@@ -28,7 +28,7 @@ const ALL: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 static IS_IDLE: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// How long a job that only reads has to end in order.
-const PATIENCE: Duration = Duration::from_millis(40);
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Cancels a job on a signal, until it is dropped.
 #[derive(Debug)]
