@@ -256,7 +256,7 @@ impl Running {
     ///
     /// # Errors
     /// That the tree cannot be read.
-    pub(super) fn next_inode_number(&mut self, tree: TreeId) -> Result<u64> {
+    pub(crate) fn next_inode_number(&mut self, tree: TreeId) -> Result<u64> {
         if let Some(next) = self.inodes.next_numbers.get(&tree) {
             return Ok(*next);
         }

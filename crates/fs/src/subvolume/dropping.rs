@@ -159,8 +159,11 @@ impl Running {
 
     /// The last of a tree: its root item and the orphan item.
     fn remove_dead_root(&mut self, tree: TreeId) -> Result<()> {
+        // Its id may be the highest: nobody gets it while the volume is open, since callers may still name what was in it.
+        self.next_inode_number(TreeId::ROOT)?;
         let offset = self.open_tree(tree)?.item_offset;
         self.trees.remove(&tree);
+        self.inodes.forget_tree(tree);
         let key = Key::new(tree.object_id(), ItemType::ROOT_ITEM, offset);
         self.remove(TreeId::ROOT, &key)?;
         let orphan = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, tree.get());

@@ -361,3 +361,32 @@ fn dropping_goes_on_where_it_was_cancelled() {
     filesystem.commit().unwrap();
     image.check();
 }
+
+/// The highest id is free again when its tree was dropped, and what was looked at in it may still be remembered.
+#[test]
+fn a_dropped_subvolume_is_taken_for_no_later_one() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let old = filesystem.create_subvolume(TOP, b"old").unwrap();
+    let directory = filesystem
+        .make_directory(Location::root_of(old), b"directory", &NewInode::of_root(0o755))
+        .unwrap();
+    filesystem.commit().unwrap();
+    drop(filesystem);
+    let filesystem = image.open();
+    filesystem.delete_subvolume(old).unwrap();
+    filesystem.unlink(directory, b"name").unwrap_err();
+    filesystem.commit().unwrap();
+    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.commit().unwrap();
+    let new = filesystem.create_subvolume(TOP, b"new").unwrap();
+    assert_ne!(new, old);
+    filesystem
+        .create(directory, b"name", &NewInode::of_root(0o600))
+        .unwrap_err();
+    filesystem.commit().unwrap();
+    drop(filesystem);
+    image.check();
+}
