@@ -109,17 +109,17 @@ impl WritableFilesystem {
             self.commit()?;
             handle = self.start(Need::freeing(64))?;
         }
-        let (stop, ahead) = {
+        let (mut stop, ahead) = {
             let _resident_only = ResidentOnly::hold();
             handle.drop_below(tree, progress)?
         };
+        if matches!(stop, Stop::Missing(_)) && stop == *last {
+            // It was read, and the cache did not keep it.
+            (stop, _) = handle.drop_below(tree, progress)?;
+        }
         match &stop {
             Stop::Gone => handle.remove_dead_root(tree)?,
             Stop::Enough => {}
-            // It was read, and the cache did not keep it.
-            Stop::Missing(_) if stop == *last => {
-                return handle.drop_below(tree, progress).map(|(stop, _)| stop);
-            }
             Stop::Missing(pointer) => {
                 drop(handle);
                 self.read_in(ahead);

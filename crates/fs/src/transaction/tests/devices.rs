@@ -305,3 +305,33 @@ fn no_change_reads_under_the_edit_lock() {
     }
     assert!(read > CHANGES.len(), "only {read} reads: nothing was cold");
 }
+
+/// Blocks that the cache does not keep are read under the lock, and what ends that way ends as a whole.
+#[test]
+fn a_subvolume_is_dropped_to_the_end_without_a_cache() {
+    let device = Watched::new();
+    let filesystem = device.open();
+    let gone = filesystem.create_subvolume(ROOT, b"gone").unwrap();
+    for number in 0..FILES {
+        let file = NewInode::of_root(0o600);
+        filesystem
+            .create(Location::root_of(gone), &name(number), &file)
+            .unwrap();
+    }
+    filesystem.commit().unwrap();
+    drop(filesystem);
+    let filesystem = OpenOptions::new(vec![device.device()])
+        .cache(ByteCount::ZERO)
+        .open()
+        .unwrap();
+    let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap();
+    filesystem.delete_subvolume(gone).unwrap();
+    filesystem.commit().unwrap();
+    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.commit().unwrap();
+    assert!(filesystem.deleted_subvolumes().unwrap().is_empty());
+    assert!(
+        filesystem.view().root_item(gone.tree()).is_err(),
+        "its root is still there"
+    );
+}
