@@ -12,7 +12,7 @@
 
 #[cfg(test)]
 mod cold;
-mod guard;
+pub(crate) mod guard;
 mod large;
 mod system;
 
@@ -267,6 +267,12 @@ fn total_length(buffers: &[&mut [u8]]) -> u64 {
     buffers.iter().fold(0, |sum: u64, buffer| {
         sum.saturating_add(byte_length(buffer.len()))
     })
+}
+
+impl Drop for FileBackend {
+    fn drop(&mut self) {
+        guard::release(&self.file);
+    }
 }
 
 impl Backend for FileBackend {

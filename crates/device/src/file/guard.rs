@@ -49,6 +49,13 @@ pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool
     )])
 }
 
+/// Gives the lock back. Closing alone does so only when no copy of the descriptor is left: a process that this program is
+/// just starting has one until it runs its own program.
+pub(crate) fn release(file: &File) {
+    // What cannot be unlocked was not locked, and closing does the rest.
+    let _unlocked = rustix::fs::flock(file, FlockOperation::Unlock);
+}
+
 /// Takes the lock. Whoever makes device nodes (udev) holds a lock on a block device for a moment whenever it
 /// appears or changes: that is waited for.
 fn lock_patiently(file: &File, write: bool, is_block_device: bool) -> io::Result<()> {
@@ -208,5 +215,19 @@ mod tests {
             lock(&open(), false).unwrap_err().kind(),
             io::ErrorKind::ResourceBusy
         );
+    }
+
+    #[test]
+    fn a_copy_of_the_descriptor_keeps_no_lock_that_was_given_back() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let open = || File::options().write(true).open(image.path()).unwrap();
+        let (first, second) = (open(), open());
+        lock(&first, true).unwrap();
+        let copy = first.try_clone().unwrap();
+        lock(&second, true).unwrap_err();
+        release(&first);
+        drop(first);
+        lock(&second, true).unwrap();
+        drop(copy);
     }
 }

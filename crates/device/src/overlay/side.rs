@@ -314,6 +314,12 @@ impl SideFile {
     }
 }
 
+impl Drop for SideFile {
+    fn drop(&mut self) {
+        crate::file::guard::release(&self.file);
+    }
+}
+
 /// Exclusive for who writes, shared for who reads.
 fn lock(file: &File, path: &Path, writable: bool) -> io::Result<()> {
     let operation = if writable {
