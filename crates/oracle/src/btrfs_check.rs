@@ -60,7 +60,7 @@ fn is_nameless(error: &anyhow::Error) -> bool {
     let text = format!("{error:#}");
     let names = |line: &str| line.starts_with("root ") || line.starts_with('\t');
     text.contains("errors found in fs roots")
-        && text.matches("ERROR").count() == 1
+        && text.matches("ERROR").count() == text.matches("ERROR: cannot scan ").count() + 1
         && !text.lines().any(|line| names(line.trim_start_matches(' ')))
 }
 
