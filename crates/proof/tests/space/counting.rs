@@ -293,42 +293,51 @@ fn expect_parts(
         ..Options::default()
     };
     let accounting = filesystem.account_space(&options, &progress)?;
-    let expect = |files: &BTreeSet<File>, is_wanted: &dyn Fn(Share) -> bool| -> Result<()> {
-        let scope = accounting
-            .scope(|owner| owner.subvolume() == Some(directory.subvolume) && is_wanted(owner.share));
-        let any = |users: &BTreeSet<File>| users.intersection(files).next().is_some();
-        let sum = |is_wanted: &dyn Fn(&BTreeSet<File>) -> bool| -> u64 {
-            let extents = counted.extents.values();
-            extents
-                .filter(|(_, users)| is_wanted(users))
-                .map(|(disk, _)| disk)
-                .sum()
+    // `alone`: those of `files` that no other part has a name of.
+    let expect =
+        |files: &BTreeSet<File>, alone: &BTreeSet<File>, is_wanted: &dyn Fn(Share) -> bool| -> Result<()> {
+            let scope = accounting
+                .scope(|owner| owner.subvolume() == Some(directory.subvolume) && is_wanted(owner.share));
+            let any = |users: &BTreeSet<File>| users.intersection(files).next().is_some();
+            let sum = |is_wanted: &dyn Fn(&BTreeSet<File>) -> bool| -> u64 {
+                let extents = counted.extents.values();
+                extents
+                    .filter(|(_, users)| is_wanted(users))
+                    .map(|(disk, _)| disk)
+                    .sum()
+            };
+            let logical = counted.logical.iter().filter(|(file, _)| files.contains(*file));
+            let expected = (
+                sum(&any),
+                sum(&|users| users.is_subset(alone)),
+                logical.map(|(_, bytes)| *bytes).sum::<u64>(),
+            );
+            let found = (
+                accounting.occupied_by(&scope).data().get(),
+                accounting.exclusive_to(&scope).data().get(),
+                accounting.files_of(&scope).logical().get(),
+            );
+            ensure!(
+                found == expected,
+                "on disk, exclusive, logical: {expected:?}, the account says {found:?}"
+            );
+            Ok(())
         };
-        let logical = counted.logical.iter().filter(|(file, _)| files.contains(*file));
-        let expected = (
-            sum(&any),
-            sum(&|users| users.is_subset(files)),
-            logical.map(|(_, bytes)| *bytes).sum::<u64>(),
-        );
-        let found = (
-            accounting.occupied_by(&scope).data().get(),
-            accounting.exclusive_to(&scope).data().get(),
-            accounting.files_of(&scope).logical().get(),
-        );
-        ensure!(
-            found == expected,
-            "on disk, exclusive, logical: {expected:?}, the account says {found:?}"
-        );
-        Ok(())
-    };
-    let mut whole = BTreeSet::new();
-    for (entry, part) in entries.iter().zip(0..) {
-        let location = Location::new(directory.subvolume, *entry);
-        let files = files_below(filesystem, location)?;
-        whole.extend(files.iter().copied());
-        expect(&files, &|share| share == Share::Part(part)).with_context(|| format!("entry {location}"))?;
+    let locations = entries
+        .iter()
+        .map(|entry| Location::new(directory.subvolume, *entry));
+    let below = locations
+        .map(|location| Ok((location, files_below(filesystem, location)?)))
+        .collect::<Result<Vec<_>>>()?;
+    for ((location, files), part) in below.iter().zip(0..) {
+        let others = below.iter().filter(|(other, _)| other != location);
+        let others: BTreeSet<File> = others.flat_map(|(_, files)| files).copied().collect();
+        let alone = files.difference(&others).copied().collect();
+        expect(files, &alone, &|share| share == Share::Part(part))
+            .with_context(|| format!("entry {location}"))?;
     }
-    expect(&whole, &|share| matches!(share, Share::Part(_))).context("all together")
+    let whole = below.iter().flat_map(|(_, files)| files).copied().collect();
+    expect(&whole, &whole, &|share| matches!(share, Share::Part(_))).context("all together")
 }
 
 /// From extents to the files that use them, by the extent tree.

@@ -16,7 +16,7 @@ use std::process::Command;
 
 /// Compares what the programs print on a mount of the volume.
 pub fn compare(images: &[PathBuf]) -> Result<()> {
-    let mount = Mount::new(images, "ro,noatime")?;
+    let mount = Mount::new(images, "ro,noatime,subvolid=5")?;
     let devices: Vec<PathBuf> = mount
         .devices()
         .iter()
