@@ -37,13 +37,29 @@ fn lines(command: &mut Command) -> Result<Vec<String>> {
         .collect())
 }
 
+/// How often btrfs-progs is asked again: to find a mount it looks at all mounts there are, and ends when one of another
+/// test goes in that moment.
+const REFERENCE_RETRIES: u32 = 50;
+
 fn reference(words: &[&str], path: &Path) -> Result<Vec<String>> {
-    lines(
-        Command::new(tools::newest("btrfs"))
-            .arg("filesystem")
-            .args(words)
-            .arg(path),
-    )
+    let ask = || {
+        lines(
+            Command::new(tools::newest("btrfs"))
+                .arg("filesystem")
+                .args(words)
+                .arg(path),
+        )
+    };
+    let another_went = |error: &anyhow::Error| error.to_string().contains("not a btrfs filesystem");
+    let mut answer = ask();
+    for _ in 0..REFERENCE_RETRIES {
+        if !answer.as_ref().is_err_and(another_went) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        answer = ask();
+    }
+    answer
 }
 
 fn ours(words: &[&str], devices: &[PathBuf], path: &str) -> Result<Vec<String>> {
