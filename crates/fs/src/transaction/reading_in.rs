@@ -9,8 +9,8 @@
 //! The free space of a block group that is going to be used for the first time is read in, too.
 //!
 //! It leaves out what a commit finds only as it goes: where in the extent tree the addresses of new blocks and the old
-//! places of blocks that it copies itself lie. Where the cache is smaller than what is needed, the rest is read under the lock, as what cannot be read is:
-//! there the error has its place.
+//! places of blocks that it copies itself lie. Where more is missing than the rounds read, or the cache holds, the rest is
+//! read under the lock, as what cannot be read is: there the error has its place.
 
 use super::WritableFilesystem;
 use super::block_groups::Purpose;
