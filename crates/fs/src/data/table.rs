@@ -19,6 +19,10 @@ type FileId = (TreeId, InodeNumber);
 /// What a file takes in memory beside its content.
 const FILE_BYTES: u64 = 640;
 
+/// How many files may have content that waits. Content of one file is worth holding back, since more of it may come and lie
+/// beside it; of very many, nothing more is to be expected but memory taken from what else waits.
+pub(super) const FILES_MAX: usize = 1024;
+
 /// The files with content that waits, or with a call under way.
 #[derive(Debug)]
 pub(crate) struct DataTable {
@@ -99,7 +103,17 @@ impl DataTable {
 
     /// Whether more waits than should.
     pub(super) fn is_crowded(&self) -> bool {
-        self.pending_bytes() > self.pending_bytes_max
+        self.pending_bytes() > self.pending_bytes_max || self.waiting_files() > FILES_MAX
+    }
+
+    /// Whether half of what may wait does.
+    fn is_half_full(&self) -> bool {
+        self.pending_bytes() > self.pending_bytes_max >> 1 || self.waiting_files() > FILES_MAX >> 1
+    }
+
+    /// How many files have content that waits.
+    pub(super) fn waiting_files(&self) -> usize {
+        self.files.lock().len()
     }
 
     /// The memory that content takes that waits.
@@ -163,18 +177,16 @@ impl WritableFilesystem {
         })
     }
 
-    /// Writes back content until no more than half of what may waits, or all of it where room on the volume is short.
+    /// Writes back content until no more than half of what may waits, bytes and files; all of it where room on the volume is
+    /// short.
     pub(super) fn relieve(&self) -> Result<()> {
         let table = self.data();
-        let low = if table.is_crowded() {
-            table.pending_bytes_max >> 1
-        } else if self.is_short_of_room()? {
-            0
-        } else {
+        let is_crowded = table.is_crowded();
+        if !is_crowded && !self.is_short_of_room()? {
             return Ok(());
-        };
+        }
         for id in self.waiting() {
-            if table.pending_bytes() <= low {
+            if is_crowded && !table.is_half_full() {
                 break;
             }
             self.write_back_file(id)?;

@@ -2,8 +2,10 @@
 //!
 //! Three things wait: blocks that edits changed, with what is noted about references and inodes (*dirty*); the blocks of a
 //! commit that is being written (*frozen*); file content (*pending*, counted by [`crate::data::table`]). Together they may
-//! take seven sixteenths of the cache's budget. The cache of clean blocks has five sixteenths as long as the volume is open
-//! for writing, and a quarter is for reading ahead.
+//! take ten sixteenths of the cache's budget. The cache of clean blocks has two sixteenths as long as the volume is open for
+//! writing, and a quarter is for reading ahead. So much may wait because each commit writes anew every leaf that names of
+//! many files hash to, and nodes above: the fewer commits, the less of that. Blocks that wait are found as those of the
+//! cache are.
 //!
 //! The shares are fixed. A cache that shrank while more waits would give back little: what leaves it lies between what
 //! stays, and allocators keep the pages of both.
@@ -18,6 +20,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// However small the cache's budget is, so much may wait: less than that, and every other edit would be a commit.
 const LEAST_BYTES: u64 = 8 << 20;
+
+/// How much of the cache's budget may wait.
+const WAITING_SIXTEENTHS: u64 = 10;
 
 /// What a reference that waits takes, and what an inode in memory takes: their fields, and their part of a tree's nodes.
 pub(super) const REFERENCE_BYTES: u64 = 320;
@@ -46,7 +51,7 @@ impl Holdings {
     /// Of a cache with this budget, or with a limit that is given.
     pub(super) fn new(cache_budget: ByteCount, limit: Option<ByteCount>) -> Self {
         let sixteenth = cache_budget.get() >> 4;
-        let limit = limit.map_or(sixteenth.saturating_mul(7), ByteCount::get);
+        let limit = limit.map_or(sixteenth.saturating_mul(WAITING_SIXTEENTHS), ByteCount::get);
         Self {
             limit_bytes: limit.max(LEAST_BYTES),
             dirty_bytes: AtomicU64::new(0),
@@ -153,7 +158,7 @@ mod tests {
             ByteCount::new(LEAST_BYTES)
         );
         let usual = Holdings::new(ByteCount::new(256 * MIB), None);
-        assert_eq!(usual.limit(), ByteCount::new(112 * MIB));
+        assert_eq!(usual.limit(), ByteCount::new(160 * MIB));
         let given = Holdings::new(ByteCount::ZERO, Some(ByteCount::new(64 * MIB)));
         assert_eq!(given.content_limit(), ByteCount::new(32 * MIB));
     }

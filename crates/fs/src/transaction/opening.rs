@@ -80,7 +80,7 @@ pub struct WriteOptions {
     /// Where times and uuids come from.
     pub environment: Arc<dyn Environment>,
     /// How much may wait in memory until it is committed: changed tree blocks, file content, what is noted about both. It
-    /// comes out of the cache's budget. `None`: seven sixteenths of that; at least 8 MiB.
+    /// comes out of the cache's budget. `None`: ten sixteenths of that; at least 8 MiB.
     pub memory: Option<ByteCount>,
     /// How file content is written.
     pub data: DataOptions,

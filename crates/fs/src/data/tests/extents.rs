@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::data::AllocateMode;
+use crate::data::table::FILES_MAX;
 use crate::error::Error;
 use crate::extents::{FileRange, RangeKind};
 use crate::inode::FileAttributes;
@@ -47,6 +48,34 @@ fn places(filesystem: &WritableFilesystem, file: Location) -> Vec<u64> {
 fn metadata(filesystem: &WritableFilesystem, file: Location) -> (u64, u64) {
     let metadata = filesystem.view().metadata(file).unwrap();
     (metadata.size.get(), metadata.allocated.get())
+}
+
+/// What waits of very many files is next to nothing each, and would wait for nothing.
+#[test]
+fn content_of_very_many_files_does_not_wait() {
+    let Some(image) = Image::make(&[]) else { return };
+    let filesystem = open(&image, DataOptions::default());
+    let mut most = 0;
+    let count = FILES_MAX * 3;
+    let name = |number: usize| format!("file-{number}").into_bytes();
+    for number in 0..count {
+        let file = filesystem.create(ROOT, &name(number), &NEW).unwrap();
+        filesystem.write_at(file, offset(0), &name(number)).unwrap();
+        most = most.max(filesystem.data().waiting_files());
+    }
+    assert!(most > FILES_MAX / 2 && most <= FILES_MAX + 1, "{most} files");
+    filesystem.commit().unwrap();
+    let view = filesystem.view();
+    for number in 0..count {
+        let file = view.lookup(ROOT, &name(number)).unwrap().unwrap().target;
+        let mut content = [0; 100];
+        let length = view
+            .open_file(file)
+            .unwrap()
+            .read_at(offset(0), &mut content)
+            .unwrap();
+        assert_eq!(content[..length], name(number)[..]);
+    }
 }
 
 #[test]
