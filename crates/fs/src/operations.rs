@@ -82,6 +82,8 @@ pub(crate) struct Operation<'a> {
     changed: bool,
     /// While nothing was: it can be begun again, so a block that is not in memory is read without the lock.
     resident_only: Option<ResidentOnly>,
+    /// What is looked for is going to be edited after a snapshot of this subvolume.
+    pub(crate) follows_snapshot_of: Option<SubvolumeId>,
 }
 
 /// How often an operation begins again because a block on its way was not in memory. A way is some levels in some trees;
@@ -153,6 +155,7 @@ impl<'a> Operation<'a> {
             handle,
             changed: false,
             resident_only,
+            follows_snapshot_of: None,
         }
     }
 }
@@ -172,7 +175,14 @@ impl Operation<'_> {
 
     /// Goes to where these keys are or would be, so that edits there find their way in memory.
     pub(crate) fn reach(&mut self, tree: TreeId, keys: &[Key]) -> Result<()> {
-        keys.iter().try_for_each(|key| self.handle.reach(tree, key))
+        let follows_snapshot = self.follows_snapshot_of.is_some_and(|of| of.tree() == tree);
+        keys.iter().try_for_each(|key| {
+            if follows_snapshot {
+                self.handle.reach_after_snapshot(tree, key)
+            } else {
+                self.handle.reach(tree, key)
+            }
+        })
     }
 
     /// Goes to where the checksums of new data are going to be.
@@ -227,7 +237,8 @@ impl Operation<'_> {
 
     /// Refuses when an edit at its worst does not fit: for operations that did not ask for room when they started.
     pub(super) fn require_room(&mut self, need: Need) -> Result<()> {
-        if self.begin().find_room(need)? {
+        // A chunk that was made for room is there when the operation begins again.
+        if self.handle.find_room(need)? {
             return Ok(());
         }
         Err(self.look().no_metadata_space(need))

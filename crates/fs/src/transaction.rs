@@ -63,8 +63,9 @@ use buttress_tree::Forest;
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
 use memory::Holdings;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use pins::Readers;
+use reading_in::{Reads, or_missing};
 use running::Running;
 use std::sync::Arc;
 
@@ -102,23 +103,49 @@ struct Writer {
 
 impl WritableFilesystem {
     /// The volume as it is now, the running transaction included: a state that never changes, for as long as it is held.
-    /// It waits for no commit and no device; the space that it still needs is not used again before it is dropped.
+    /// It waits for no commit, and for a device only to read in where inodes lie that changed; the space that it still needs is not used again before it is dropped.
     #[must_use]
     pub fn view(&self) -> Filesystem {
+        let mut reads = Reads::default();
         loop {
             if let Some(view) = self.shared.view.lock().as_ref() {
                 return view.clone();
             }
             // A commit that holds the lock gives a view before it begins with what takes long.
-            let Some(mut running) = self.shared.running.try_lock_for(VIEW_LOOK_EVERY) else {
+            let Some(running) = self.shared.running.try_lock_for(VIEW_LOOK_EVERY) else {
                 continue;
             };
-            if let Err(error) = running.write_back_inodes() {
-                // The next commit cannot succeed either; the view shows what could be written back.
-                self.forest().volume().stop_writing(&error);
+            if let Some(mut running) = self.with_inodes_written_back(running, &mut reads) {
+                return self.shared.give_view(&mut running);
             }
-            return self.shared.give_view(&mut running);
         }
+    }
+
+    /// Puts inodes that changed in memory back into their leaves. `None`, and the lock is let go of, when something had to
+    /// be read for that.
+    fn with_inodes_written_back<'a>(
+        &self,
+        mut running: MutexGuard<'a, Running>,
+        reads: &mut Reads,
+    ) -> Option<MutexGuard<'a, Running>> {
+        let missing = {
+            let _look = reads.look();
+            or_missing(running.missing_for_inodes())
+        };
+        let written = match missing {
+            Ok(missing) if !missing.is_empty() => {
+                drop(running);
+                reads.read(self, missing);
+                return None;
+            }
+            Ok(_) => running.write_back_inodes(),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
+            // The next commit cannot succeed either; the view shows what could be written back.
+            self.forest().volume().stop_writing(&error);
+        }
+        Some(running)
     }
 
     /// The generation of the last commit.

@@ -186,7 +186,9 @@ impl Operation<'_> {
             return Ok(None);
         };
         let wanted = gap.end.saturating_sub(gap.start).min(EXTENT_BYTES_MAX);
-        let disk = self.begin().allocate_data(ByteCount::new(wanted))?;
+        let disk = self.look().allocate_data(ByteCount::new(wanted))?;
+        // It is taken: from here on nothing begins again.
+        self.begin();
         let end = gap.start.saturating_add(disk.length.get());
         self.put_room(location, &(gap.start..end), disk)?;
         Ok(Some(end))

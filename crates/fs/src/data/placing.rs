@@ -39,18 +39,21 @@ struct Room {
 impl Content<'_> {
     /// Takes room for extents. Plain ones are cut where there is no room in one piece; compressed ones that fit nowhere
     /// are stored plain. Nothing stays taken after an error.
-    pub(super) fn place(&self, extents: Vec<NewExtent>) -> Result<Vec<Placed>> {
-        let mut placed = Vec::with_capacity(extents.len());
+    pub(super) fn place(&self, extents: &[NewExtent]) -> Result<Vec<Placed>> {
         let wanted = extents.first().map_or(0, NewExtent::stored_bytes);
         self.filesystem.read_in_free_space(Purpose::Data, wanted)?;
-        let mut handle = self.filesystem.start_unchecked();
-        let result = place(&mut handle, extents, &mut placed);
-        if let Err(error) = result {
-            placed
-                .drain(..)
-                .for_each(|placed: Placed| handle.give_back_data(placed.range));
-            return Err(error);
-        }
+        let handle = self.filesystem.start_unchecked();
+        let (_, placed) = self.filesystem.begin_again(handle, |handle| {
+            let mut placed = Vec::with_capacity(extents.len());
+            let result = place(handle, extents.to_vec(), &mut placed);
+            if let Err(error) = result {
+                placed
+                    .drain(..)
+                    .for_each(|placed: Placed| handle.give_back_data(placed.range));
+                return Err(error);
+            }
+            Ok(placed)
+        })?;
         Ok(placed)
     }
 

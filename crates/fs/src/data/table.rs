@@ -349,14 +349,19 @@ impl Content<'_> {
             return Ok(());
         }
         let filesystem = self.filesystem;
-        let first = filesystem.start_unchecked().reserve_data(bytes);
-        if let Err(Error::NoSpace { .. }) = first {
-            // What waits may take less once it is compressed, and a commit sets free what edits gave up.
-            self.write_back()?;
-            filesystem.commit_metadata()?;
-            filesystem.start_unchecked().reserve_data(bytes)?;
-        } else {
-            first?;
+        let reserve = || {
+            let handle = filesystem.start_unchecked();
+            let reserved = filesystem.begin_again(handle, |handle| handle.reserve_data(bytes));
+            reserved.map(drop)
+        };
+        match reserve() {
+            Err(Error::NoSpace { .. }) => {
+                // What waits may take less once it is compressed, and a commit sets free what edits gave up.
+                self.write_back()?;
+                filesystem.commit_metadata()?;
+                reserve()?;
+            }
+            reserved => reserved?,
         }
         self.state.reserved = self.state.reserved.saturating_add(bytes);
         Ok(())

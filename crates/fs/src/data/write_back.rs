@@ -136,7 +136,7 @@ impl Content<'_> {
             extents.extend(made);
             failed |= gave_up;
         }
-        let placed = self.place(extents)?;
+        let placed = self.place(&extents)?;
         writes.extend(writes_of(&placed));
         let has_checksums = !item.flags.contains(InodeFlags::NODATASUM);
         match self.write_out(&writes, has_checksums) {

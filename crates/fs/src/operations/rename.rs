@@ -12,6 +12,7 @@ use super::entries::{Entry, Target, check_name};
 use super::link::{Left, REMOVED_AT_ONCE};
 use crate::error::{Corruption, Error, Name, Result};
 use crate::location::Location;
+use crate::subvolume::making::root_reference_keys;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::starting::Need;
 use buttress_format::{
@@ -286,9 +287,9 @@ impl Operation<'_> {
             _ => None,
         };
         self.reach_new_entry(new.directory, new.name)?;
-        self.reach_end(old, moved)?;
+        self.reach_end(old, moved, new.directory)?;
         if let Some(present) = present {
-            self.reach_end(new, present)?;
+            self.reach_end(new, present, new.directory)?;
         }
         if whiteout.is_some() {
             self.reach_new_entry(old.directory, old.name)?;
@@ -310,13 +311,17 @@ impl Operation<'_> {
         Ok(left)
     }
 
-    /// Goes to what goes when an entry leaves one end.
-    fn reach_end(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
+    /// Goes to what changes when an entry leaves one end for another directory.
+    fn reach_end(&mut self, end: End<'_>, entry: Entry, other: Location) -> Result<()> {
         match entry.target {
             Target::Inode(inode) => {
                 self.reach_name(end.directory, end.name, beside(end.directory, inode))?;
             }
-            Target::Subvolume(_) => {}
+            Target::Subvolume(id) => {
+                for parent in [end.directory.subvolume, other.subvolume] {
+                    self.reach(TreeId::ROOT, &root_reference_keys(id, parent))?;
+                }
+            }
         }
         Ok(())
     }
@@ -365,7 +370,7 @@ impl Operation<'_> {
             }
         }
         for (end, other, entry) in [(old, new, first), (new, old, second)] {
-            self.reach_end(end, entry)?;
+            self.reach_end(end, entry, other.directory)?;
             self.reach_new_entry(other.directory, other.name)?;
         }
         let first_index = self.begin().free_index(new.directory)?;

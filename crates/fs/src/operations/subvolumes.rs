@@ -11,12 +11,12 @@ use super::entries::{Entry, Target, check_name};
 use super::inherit::Heir;
 use crate::error::{Error, Result};
 use crate::location::Location;
-use crate::subvolume::making::NewSubvolume;
+use crate::subvolume::making::{NewSubvolume, root_reference_keys};
 use crate::transaction::WritableFilesystem;
 use crate::transaction::starting::Need;
 use buttress_format::{
-    DirItem, DirItems, FileKind, Incompat, InodeNumber, ItemType, Key, RootFlags, RootRef, SubvolumeId,
-    TreeId, Uuid, uuid_key,
+    DirItem, DirItems, FileKind, Incompat, InodeNumber, ItemType, Key, ObjectId, QgroupId, QgroupInfo,
+    QgroupLimit, RootFlags, RootRef, SubvolumeId, TreeId, Uuid, uuid_key,
 };
 
 /// Items that a new subvolume takes: root item, its directory, references from both sides, entry, uuids, quota group.
@@ -71,7 +71,11 @@ impl WritableFilesystem {
         // Each child of the source's root gets a reference.
         let need = Need::items(SUBVOLUME_ITEMS);
         // The moment itself is short: what it needs is in memory by then.
-        self.look(|operation| operation.reach_new_subvolume(directory, name, &new))?;
+        self.look(|operation| {
+            operation.follows_snapshot_of = Some(source);
+            operation.reach_new_subvolume(directory, name, &new)?;
+            operation.reach_source(source)
+        })?;
         let (_, id) = self.commit_then(|handle, committing| {
             self.operate_on(handle, |operation| {
                 operation.require_room(need)?;
@@ -122,8 +126,14 @@ impl WritableFilesystem {
             operation.reach_entry(directory, &place.name, index)?;
             operation.reach(
                 TreeId::UUID,
-                &[uuid_key(info.root_item.uuid, ItemType::UUID_KEY_SUBVOL)],
+                &[
+                    uuid_key(info.root_item.uuid, ItemType::UUID_KEY_SUBVOL),
+                    uuid_key(info.root_item.received_uuid, ItemType::UUID_KEY_RECEIVED_SUBVOL),
+                ],
             )?;
+            operation.reach(TreeId::ROOT, &root_reference_keys(id, place.parent))?;
+            let orphan = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, id.get());
+            operation.reach(TreeId::ROOT, &[orphan])?;
             operation.remove_entry(directory, &place.name, index)?;
             operation.shrink_directory(directory, &place.name)?;
             operation.edit().inodes.forget_tree(id.tree());
@@ -182,6 +192,10 @@ impl WritableFilesystem {
                     why: "it was received, and would no longer equal what was sent; clear its received uuid with it",
                 });
             }
+            if loses_claim {
+                let key = uuid_key(received_uuid, ItemType::UUID_KEY_RECEIVED_SUBVOL);
+                operation.reach(TreeId::UUID, &[key])?;
+            }
             let item = operation.edit().root_item_mut(id.tree())?;
             item.flags.set(RootFlags::RDONLY, read_only);
             if loses_claim {
@@ -225,7 +239,27 @@ impl Operation<'_> {
     fn reach_new_subvolume(&mut self, directory: Location, name: &[u8], new: &NewSubvolume) -> Result<()> {
         self.reach_new_entry(directory, name)?;
         self.reach_new_inode(TreeId::ROOT)?;
+        let id = SubvolumeId::new(self.look().next_inode_number(TreeId::ROOT)?);
+        self.reach(TreeId::ROOT, &root_reference_keys(id, directory.subvolume))?;
+        let group = QgroupId::new(id.get());
+        self.reach(TreeId::QUOTA, &[QgroupInfo::key(group), QgroupLimit::key(group)])?;
         self.reach(TreeId::UUID, &[uuid_key(new.uuid, ItemType::UUID_KEY_SUBVOL)])
+    }
+
+    /// Goes to what a snapshot reads of its source.
+    fn reach_source(&mut self, source: SubvolumeId) -> Result<()> {
+        let tree = source.tree();
+        let received = match self.look().root_item(tree) {
+            // That is told when the snapshot is made.
+            Err(Error::TreeNotFound { .. }) => return Ok(()),
+            item => item?.received_uuid,
+        };
+        let key = uuid_key(received, ItemType::UUID_KEY_RECEIVED_SUBVOL);
+        self.reach(TreeId::UUID, &[key])?;
+        if !self.look().open_tree(tree)?.tree.is_dirty() {
+            self.look().committed_root(source, None)?;
+        }
+        Ok(())
     }
 
     /// Gives the root directory of a new subvolume what it inherits.

@@ -38,6 +38,17 @@ enum Stop {
     Missing(Box<BlockPointer>),
 }
 
+/// What one step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Advance {
+    /// It was done.
+    Done,
+    /// Nothing is left.
+    AtEnd,
+    /// It stopped half-way, so that others get the lock, and is to be done again.
+    Interrupted,
+}
+
 /// A node on the way down: what is in `slot` and after it is still to be dropped.
 #[derive(Debug)]
 struct Step {
@@ -59,6 +70,8 @@ struct Drop {
     /// name the transaction itself may stand beside blocks that the snapshot changed in it.
     origin: Generation,
     steps: Vec<Step>,
+    /// Blocks that are worth reading with the one that was missing.
+    ahead: Vec<BlockPointer>,
 }
 
 impl WritableFilesystem {
@@ -102,8 +115,10 @@ impl WritableFilesystem {
     /// Goes on dropping one tree for a while; a block or so of it where the job was cancelled, so that even then it gets
     /// on. `last` is where it stopped before.
     fn drop_some(&self, tree: TreeId, progress: &Progress, last: &Stop) -> Result<Stop> {
-        let mut handle = self.start(Need::freeing(64))?;
-        if handle.open_tree(tree)?.tree.is_dirty() {
+        let (mut handle, is_dirty) = self.begin_again(self.start(Need::freeing(64))?, |handle| {
+            Ok(handle.open_tree(tree)?.tree.is_dirty())
+        })?;
+        if is_dirty {
             // What is dropped is what lies on disk.
             drop(handle);
             self.commit()?;
@@ -137,15 +152,20 @@ impl Running {
             Some(pointer) => Ok(Stop::Missing(Box::new(pointer))),
             None => Err(error),
         };
+        if let Err(error) = self.reach_dead_root(tree) {
+            return Ok((missing(error)?, Vec::new()));
+        }
         let mut way = match Drop::resume(self, tree) {
-            Ok(way) => way,
+            Ok(Some(way)) => way,
+            Ok(None) => return Ok((Stop::Enough, Vec::new())),
             Err(error) => return Ok((missing(error)?, Vec::new())),
         };
         let limit = self.core.references.len().saturating_add(REFERENCES_AT_ONCE);
         let stop = loop {
             match way.advance(self) {
-                Ok(true) => {}
-                Ok(false) => return Ok((Stop::Gone, Vec::new())),
+                Ok(Advance::Done) => {}
+                Ok(Advance::AtEnd) => return Ok((Stop::Gone, Vec::new())),
+                Ok(Advance::Interrupted) => break Stop::Enough,
                 Err(error) => break missing(error)?,
             }
             let stops = self.core.references.len() >= limit || progress.is_cancelled();
@@ -154,27 +174,41 @@ impl Running {
             }
         };
         way.remember(self)?;
-        Ok((stop, way.children_ahead()))
+        Ok((stop, way.blocks_ahead()))
     }
 
-    /// The last of a tree: its root item and the orphan item.
-    fn remove_dead_root(&mut self, tree: TreeId) -> Result<()> {
+    /// Keys of what is left of a tree at the end: its root item and the orphan item.
+    fn keys_of_dead_root(&mut self, tree: TreeId) -> Result<[Key; 2]> {
+        let offset = self.open_tree(tree)?.item_offset;
+        Ok([
+            Key::new(tree.object_id(), ItemType::ROOT_ITEM, offset),
+            Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, tree.get()),
+        ])
+    }
+
+    /// Goes to where the last of a tree lies: when nothing else is left it must go at once.
+    fn reach_dead_root(&mut self, tree: TreeId) -> Result<()> {
         // Its id may be the highest: nobody gets it while the volume is open, since callers may still name what was in it.
         self.next_inode_number(TreeId::ROOT)?;
-        let offset = self.open_tree(tree)?.item_offset;
+        let keys = self.keys_of_dead_root(tree)?;
+        keys.iter().try_for_each(|key| self.reach(TreeId::ROOT, key))
+    }
+
+    /// Removes the last of a tree.
+    fn remove_dead_root(&mut self, tree: TreeId) -> Result<()> {
+        let keys = self.keys_of_dead_root(tree)?;
         self.trees.remove(&tree);
         self.inodes.forget_tree(tree);
-        let key = Key::new(tree.object_id(), ItemType::ROOT_ITEM, offset);
-        self.remove(TreeId::ROOT, &key)?;
-        let orphan = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, tree.get());
-        self.remove(TreeId::ROOT, &orphan)?;
+        for key in keys {
+            self.remove(TreeId::ROOT, &key)?;
+        }
         Ok(())
     }
 }
 
 impl Drop {
-    /// Finds the place where dropping stopped, or the root.
-    fn resume(running: &mut Running, tree: TreeId) -> Result<Self> {
+    /// Finds the place where dropping stopped, or the root. `None` when others shall have the lock first.
+    fn resume(running: &mut Running, tree: TreeId) -> Result<Option<Self>> {
         let open = running.open_tree(tree)?;
         let offset = open.item_offset;
         let item = open.item.clone().ok_or(Error::TreeNotFound { tree })?;
@@ -183,6 +217,7 @@ impl Drop {
             last_snapshot: item.last_snapshot,
             origin: Generation::new(offset),
             steps: Vec::new(),
+            ahead: Vec::new(),
         };
         let root = BlockPointer::root(&RootPointer {
             tree,
@@ -191,7 +226,9 @@ impl Drop {
             level: item.level,
         });
         let resumed = item.drop_progress.objectid != ObjectId::MIN;
-        drop.enter(running, root, Reference::TreeBlock { root: tree })?;
+        if !drop.enter(running, root, Reference::TreeBlock { root: tree })? {
+            return Ok(None);
+        }
         while resumed && let Some(step) = drop.steps.last_mut() {
             let key = &item.drop_progress;
             let slot = match step.block.search(key) {
@@ -208,12 +245,14 @@ impl Drop {
             // The child is on the way itself: what comes after it is what this step has left.
             step.slot = slot.saturating_add(1);
             let depth = drop.steps.len();
-            drop.enter(running, child, reference)?;
+            if !drop.enter(running, child, reference)? {
+                return Ok(None);
+            }
             if drop.steps.len() == depth {
                 break;
             }
         }
-        Ok(drop)
+        Ok(Some(drop))
     }
 
     /// Whether the way ends at a node that still has children: only such a place can be written down.
@@ -223,8 +262,11 @@ impl Drop {
             .is_some_and(|step| step.pointer.level > 0 && step.slot < step.block.item_count())
     }
 
-    /// The children that come next, of those that this tree made.
-    fn children_ahead(&self) -> Vec<BlockPointer> {
+    /// What is worth reading with the block that was missing: the children that come next, of those that this tree made.
+    fn blocks_ahead(self) -> Vec<BlockPointer> {
+        if !self.ahead.is_empty() {
+            return self.ahead;
+        }
         let Some(step) = self.steps.last() else {
             return Vec::new();
         };
@@ -269,28 +311,30 @@ impl Drop {
             .extent_state(pointer.logical, kind, running.core.node_bytes())
     }
 
-    /// Comes to a block: one that others share is let go at once, another is put on the way.
-    fn enter(&mut self, running: &mut Running, pointer: BlockPointer, reference: Reference) -> Result<()> {
+    /// Comes to a block: one that others share is let go at once, another is put on the way. False when it was neither, so
+    /// that others get the lock.
+    fn enter(&mut self, running: &mut Running, pointer: BlockPointer, reference: Reference) -> Result<bool> {
         let own = pointer.generation > self.last_snapshot;
         if !own {
             let state = self.state(running, &pointer, None)?;
             if state.references > 1 {
-                if !state.full_backref && pointer.generation >= self.origin {
-                    ResidentOnly::lifted(|| self.refer_by_address(running, &pointer))?;
+                let may_count = !state.full_backref && pointer.generation >= self.origin;
+                if may_count && !self.refer_by_address(running, &pointer)? {
+                    return Ok(false);
                 }
                 // Shared: others keep it, so nobody needs to know for whom it was made.
                 Self::let_go(running, &pointer, reference, self.tree);
-                return Ok(());
+                return Ok(true);
             }
         }
         let block = running.core.forest.read_block(&pointer)?;
         let state = self.state(running, &pointer, Some(&block))?;
         if state.references > 1 {
-            if !state.full_backref {
-                ResidentOnly::lifted(|| self.refer_by_address(running, &pointer))?;
+            if !state.full_backref && !self.refer_by_address(running, &pointer)? {
+                return Ok(false);
             }
             Self::let_go(running, &pointer, reference, block.header().owner);
-            return Ok(());
+            return Ok(true);
         }
         self.steps.push(Step {
             pointer,
@@ -299,7 +343,7 @@ impl Drop {
             full_backref: state.full_backref,
             reference,
         });
-        Ok(())
+        Ok(true)
     }
 
     /// Takes this tree's reference to a block away.
@@ -311,11 +355,11 @@ impl Drop {
             .let_go(pointer.logical, node_bytes, pointer.level, reference, owner);
     }
 
-    /// One step: drops a leaf, or goes down or up. False when nothing is left.
-    fn advance(&mut self, running: &mut Running) -> Result<bool> {
+    /// One step: drops a leaf, or goes down or up.
+    fn advance(&mut self, running: &mut Running) -> Result<Advance> {
         let tree = self.tree;
         let Some(step) = self.steps.last_mut() else {
-            return Ok(false);
+            return Ok(Advance::AtEnd);
         };
         if step.pointer.level > 0
             && let Some((child, reference)) = step.child(tree)
@@ -323,18 +367,22 @@ impl Drop {
             let slot = step.slot;
             step.slot = slot.saturating_add(1);
             let depth = self.steps.len();
-            self.enter(running, child, reference).inspect_err(|error| {
-                // It was not entered: dropping goes on here.
-                if error.block_to_read().is_some()
-                    && let Some(step) = self.steps.get_mut(depth.saturating_sub(1))
-                {
-                    step.slot = slot;
-                }
-            })?;
-            return Ok(true);
+            let entered = self.enter(running, child, reference);
+            let is_begun_again = match &entered {
+                Ok(is_done) => !is_done,
+                Err(error) => error.block_to_read().is_some(),
+            };
+            // It was not entered: dropping goes on here.
+            if is_begun_again && let Some(step) = self.steps.get_mut(depth.saturating_sub(1)) {
+                step.slot = slot;
+            }
+            return entered.map(|is_done| match is_done {
+                true => Advance::Done,
+                false => Advance::Interrupted,
+            });
         }
         let Some(step) = self.steps.pop() else {
-            return Ok(false);
+            return Ok(Advance::AtEnd);
         };
         if step.pointer.level == 0 {
             let form = step.form(tree);
@@ -342,47 +390,89 @@ impl Drop {
         }
         let owner = step.block.header().owner;
         Self::let_go(running, &step.pointer, step.reference, owner);
-        Ok(!self.steps.is_empty())
+        Ok(if self.steps.is_empty() {
+            Advance::AtEnd
+        } else {
+            Advance::Done
+        })
     }
 
-    /// Makes a shared block, and all below it that count for this tree, refer by address. What it reads is read under the
-    /// edit lock, since it cannot begin again.
-    fn refer_by_address(&self, running: &mut Running, top: &BlockPointer) -> Result<()> {
-        let mut waiting = vec![*top];
-        while let Some(pointer) = waiting.pop() {
-            let block = running.core.forest.read_block(&pointer)?;
-            let kind = ExtentKind::TreeBlock { level: pointer.level };
-            let state = running
-                .core
-                .extent_state(pointer.logical, kind, running.core.node_bytes())?;
-            if state.references == 0 {
-                return Err(Corruption::ExtentMissing {
-                    logical: pointer.logical,
-                    length: running.core.node_bytes(),
-                }
-                .into());
+    /// Makes a shared block, and all below it that count for this tree, refer by address: what is below comes first, so that
+    /// it can stop after any block, and finds when it begins again what is still to be done. False when it stopped because
+    /// so much waits that others shall have the lock.
+    fn refer_by_address(&mut self, running: &mut Running, top: &BlockPointer) -> Result<bool> {
+        let limit = running.core.references.len().saturating_add(REFERENCES_AT_ONCE);
+        let mut way: Vec<(BlockPointer, TreeBlock, usize)> = Vec::new();
+        let mut next = Some(*top);
+        loop {
+            if let Some(pointer) = next.take() {
+                let block = self.block_to_turn(running, &pointer).inspect_err(|_| {
+                    let above = way.last();
+                    self.ahead = above.map_or_else(Vec::new, |(above, block, slot)| {
+                        self.own_children(above, block, slot.saturating_sub(1)).collect()
+                    });
+                })?;
+                way.extend(block.map(|block| (pointer, block, 0)));
             }
-            if state.full_backref || block.header().owner != self.tree {
+            let Some((pointer, block, slot)) = way.last_mut() else {
+                return Ok(true);
+            };
+            while next.is_none() && *slot < block.item_count() {
+                next = pointer
+                    .child(block, *slot)
+                    .filter(|child| child.generation >= self.origin);
+                *slot = slot.saturating_add(1);
+            }
+            if next.is_some() {
                 continue;
             }
-            running
-                .core
-                .refer_below(&block, Form::ByAddress(pointer.logical), 1)?;
-            running.core.refer_below(&block, Form::ByTree(self.tree), -1)?;
-            let node_bytes = running.core.node_bytes();
-            running
-                .core
-                .references
-                .set_full_backref(pointer.logical, node_bytes, pointer.level);
-            for slot in 0..block.item_count() {
-                waiting.extend(
-                    pointer
-                        .child(&block, slot)
-                        .filter(|child| child.generation >= self.origin),
-                );
+            self.turn(running, pointer, block)?;
+            way.pop();
+            if running.core.references.len() >= limit {
+                return Ok(false);
             }
         }
+    }
+
+    /// A block that counts what is below it for this tree, if it does.
+    fn block_to_turn(&self, running: &Running, pointer: &BlockPointer) -> Result<Option<TreeBlock>> {
+        let kind = ExtentKind::TreeBlock { level: pointer.level };
+        let length = running.core.node_bytes();
+        let state = running.core.extent_state(pointer.logical, kind, length)?;
+        if state.references == 0 {
+            let logical = pointer.logical;
+            return Err(Corruption::ExtentMissing { logical, length }.into());
+        }
+        if state.full_backref {
+            return Ok(None);
+        }
+        let block = running.core.forest.read_block(pointer)?;
+        Ok(Some(block).filter(|block| block.header().owner == self.tree))
+    }
+
+    /// Makes one block refer by its address.
+    fn turn(&self, running: &mut Running, pointer: &BlockPointer, block: &TreeBlock) -> Result<()> {
+        let core = &mut running.core;
+        core.refer_below(block, Form::ByAddress(pointer.logical), 1)?;
+        core.refer_below(block, Form::ByTree(self.tree), -1)?;
+        let node_bytes = core.node_bytes();
+        core.references
+            .set_full_backref(pointer.logical, node_bytes, pointer.level);
         Ok(())
+    }
+
+    /// Children of a shared block, from a slot on, that may count for this tree: those that are worth reading together.
+    fn own_children<'a>(
+        &self,
+        above: &'a BlockPointer,
+        block: &'a TreeBlock,
+        slot: usize,
+    ) -> impl Iterator<Item = BlockPointer> + use<'a> {
+        let origin = self.origin;
+        (slot..block.item_count())
+            .filter_map(|slot| above.child(block, slot))
+            .filter(move |child| child.generation >= origin)
+            .take(CHILDREN_AHEAD)
     }
 }
 

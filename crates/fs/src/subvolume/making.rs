@@ -156,18 +156,14 @@ impl Running {
         reference: &RootRef,
     ) -> Result<()> {
         let bytes = reference.encode()?;
-        let (child, parent) = (child.tree(), parent.tree());
-        let forward = Key::new(parent.object_id(), ItemType::ROOT_REF, child.get());
-        let backward = Key::new(child.object_id(), ItemType::ROOT_BACKREF, parent.get());
+        let [forward, backward] = root_reference_keys(child, parent);
         self.insert(TreeId::ROOT, &backward, &bytes)?;
         self.insert(TreeId::ROOT, &forward, &bytes)
     }
 
     /// Forgets the place of a subvolume.
     pub(crate) fn remove_root_reference(&mut self, child: SubvolumeId, parent: SubvolumeId) -> Result<()> {
-        let (child, parent) = (child.tree(), parent.tree());
-        let forward = Key::new(parent.object_id(), ItemType::ROOT_REF, child.get());
-        let backward = Key::new(child.object_id(), ItemType::ROOT_BACKREF, parent.get());
+        let [forward, backward] = root_reference_keys(child, parent);
         self.remove(TreeId::ROOT, &forward)?;
         self.remove(TreeId::ROOT, &backward)?;
         Ok(())
@@ -230,6 +226,15 @@ impl Running {
         let found = self.get(TreeId::UUID, key)?;
         Ok(found.map_or_else(Vec::new, |item| item.data().to_vec()))
     }
+}
+
+/// The keys of what says where a subvolume is: for the subvolume that it is in, and for itself.
+pub(crate) fn root_reference_keys(child: SubvolumeId, parent: SubvolumeId) -> [Key; 2] {
+    let (child, parent) = (child.tree(), parent.tree());
+    [
+        Key::new(parent.object_id(), ItemType::ROOT_REF, child.get()),
+        Key::new(child.object_id(), ItemType::ROOT_BACKREF, parent.get()),
+    ]
 }
 
 const NO_TIME: Timestamp = Timestamp {

@@ -13,7 +13,7 @@
 //! delayed references have run.
 
 use super::free_ranges::FreeRanges;
-use buttress_format::{BlockGroupFlags, BlockGroupItem, ByteCount, Logical, ObjectId};
+use buttress_format::{BlockGroupFlags, BlockGroupItem, ByteCount, ItemType, Key, Logical, ObjectId};
 use core::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -130,6 +130,10 @@ impl Group {
                     .saturating_sub(taken)
             }
         }
+    }
+
+    pub(crate) fn item_key(&self) -> Key {
+        Key::new(ObjectId::new(self.start), ItemType::BLOCK_GROUP_ITEM, self.length)
     }
 
     pub(crate) fn item(&self) -> BlockGroupItem {
@@ -272,8 +276,13 @@ impl BlockGroups {
     }
 
     /// Where the last allocation for a purpose ended.
-    fn cursor(&self, purpose: Purpose) -> u64 {
+    pub(crate) fn cursor(&self, purpose: Purpose) -> u64 {
         self.cursors.get(&purpose).copied().unwrap_or(0)
+    }
+
+    /// The next allocation goes on from here: where one ended before that was in vain.
+    pub(crate) fn go_on_at(&mut self, purpose: Purpose, cursor: u64) {
+        self.cursors.insert(purpose, cursor);
     }
 
     /// The groups in the order in which an allocation looks at them.

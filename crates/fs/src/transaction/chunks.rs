@@ -18,7 +18,7 @@ use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, DeviceExtent, DeviceId, DeviceItem, ItemType, Key, Logical, ObjectId,
     Physical, Profile, STRIPE_BYTES, Stripe, TreeId, Uuid,
 };
-use buttress_tree::ReadAhead;
+use buttress_tree::{ReadAhead, ResidentOnly};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -52,6 +52,22 @@ impl Devices {
         self.rooms
             .iter()
             .fold(0, |sum, room| sum.saturating_add(room.item.total_bytes.get()))
+    }
+
+    /// Takes a place for each stripe of a plan. Gives for how many there was one.
+    fn take(&mut self, plan: &mut Plan) -> usize {
+        let length = plan.stripe_length;
+        let mut taken = 0_usize;
+        for (device, physical, _) in &mut plan.stripes {
+            let room = self.rooms.iter_mut().find(|room| room.item.device == *device);
+            let place = room.and_then(|room| room.free.allocate(length, length, STRIPE_BYTES, 0));
+            let Some((start, _)) = place else {
+                break;
+            };
+            *physical = start;
+            taken = taken.saturating_add(1);
+        }
+        taken
     }
 
     /// Device extents of chunks removed in a transaction that is durable now.
@@ -222,7 +238,8 @@ impl Running {
         })
     }
 
-    /// Makes a chunk for a purpose. False when the devices have no room for one.
+    /// Makes a chunk for a purpose. False when the devices have no room for one. A block that is missing ends it before
+    /// anything changed.
     pub(crate) fn allocate_chunk(&mut self, purpose: Purpose) -> Result<bool> {
         if purpose != Purpose::System {
             self.ensure_system_room()?;
@@ -230,23 +247,6 @@ impl Running {
         let Some(mut plan) = self.plan_chunk(purpose) else {
             return Ok(false);
         };
-        for (device, physical, _) in &mut plan.stripes {
-            let room = self
-                .core
-                .devices
-                .rooms
-                .iter_mut()
-                .find(|room| room.item.device == *device);
-            let place = room.and_then(|room| {
-                room.free
-                    .allocate(plan.stripe_length, plan.stripe_length, STRIPE_BYTES, 0)
-            });
-            let Some((start, _)) = place else {
-                return Ok(false);
-            };
-            *physical = start;
-        }
-        let (types, _) = self.profile_for(purpose);
         let start = self
             .core
             .groups
@@ -254,6 +254,20 @@ impl Running {
             .map(Group::end)
             .max()
             .unwrap_or(DEVICE_RESERVED_BYTES);
+        let taken = self.core.devices.take(&mut plan);
+        let placed = plan.stripes.iter().take(taken);
+        let places: Vec<(DeviceId, u64)> = placed.map(|(device, physical, _)| (*device, *physical)).collect();
+        let is_placed = taken == plan.stripes.len();
+        let reached = self.reach_items_of_chunk(start, places.iter().copied());
+        if !is_placed || reached.is_err() {
+            let freed: Vec<_> = places
+                .iter()
+                .map(|(device, physical)| (*device, *physical, plan.stripe_length))
+                .collect();
+            self.core.devices.release(&freed);
+            return reached.map(|()| false);
+        }
+        let (types, _) = self.profile_for(purpose);
         let flags = types | plan.profile.flag();
         let chunk = Chunk {
             length: ByteCount::new(plan.length),
@@ -274,7 +288,7 @@ impl Running {
                 })
                 .collect(),
         };
-        self.insert_chunk(Logical::new(start), &chunk, plan.stripe_length)?;
+        ResidentOnly::lifted(|| self.insert_chunk(Logical::new(start), &chunk, plan.stripe_length))?;
         Ok(true)
     }
 
@@ -369,7 +383,8 @@ impl Running {
         // One free group is kept at hand, so that a workload at the edge does not make and remove chunks by turns.
         for start in empty.into_iter().skip(1) {
             if self.can_spare(start) {
-                self.remove_group(start)?;
+                self.reach_items_of_group(start)?;
+                ResidentOnly::lifted(|| self.remove_group(start))?;
             }
         }
         Ok(())
@@ -390,6 +405,49 @@ impl Running {
         };
         left(Purpose::Metadata) >= self.metadata_promise_bytes(Need::items(64))
             && left(Purpose::Data) >= self.core.reserved_data_bytes
+    }
+
+    /// Goes to all that removing a group edits.
+    fn reach_items_of_group(&mut self, start: u64) -> Result<()> {
+        let volume = self.core.forest.volume().clone();
+        let Some(group) = self.core.groups.holding(start) else {
+            return Ok(());
+        };
+        let (group_key, end) = (group.item_key(), group.end());
+        if self.has_free_space_tree() && !group.needs_free_space_info {
+            let key = |at| Key::new(ObjectId::new(at), ItemType(0), 0);
+            let tree = self.view(TreeId::FREE_SPACE)?;
+            for item in tree.range(key(start)..key(end), ReadAhead::None) {
+                item?;
+            }
+            self.reach(TreeId::FREE_SPACE, &key(end))?;
+        }
+        self.reach(self.block_group_tree(), &group_key)?;
+        if let Some(mapped) = volume.chunk_map().find(Logical::new(start)) {
+            let places = mapped.chunk().stripes.iter();
+            let places: Vec<_> = places
+                .map(|stripe| (stripe.device, stripe.physical.get()))
+                .collect();
+            self.reach_items_of_chunk(start, places)?;
+        }
+        Ok(())
+    }
+
+    /// Goes to all that making a chunk, or removing one, edits of the chunk tree and the device tree.
+    fn reach_items_of_chunk(
+        &mut self,
+        start: u64,
+        places: impl IntoIterator<Item = (DeviceId, u64)>,
+    ) -> Result<()> {
+        let key = Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start);
+        self.reach(TreeId::CHUNK, &key)?;
+        for (device, physical) in places {
+            let key = Key::new(device.object_id(), ItemType::DEV_EXTENT, physical);
+            self.reach(TreeId::DEVICE, &key)?;
+            let key = Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, device.get());
+            self.reach(TreeId::CHUNK, &key)?;
+        }
+        Ok(())
     }
 
     fn remove_group(&mut self, start: u64) -> Result<()> {

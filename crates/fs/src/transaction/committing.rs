@@ -1,15 +1,18 @@
 //! Committing: makes the running transaction the volume's state.
 //!
-//! 1. Data that waits in memory is written back, and tree blocks that are going to be needed are read in, without any lock.
+//! 1. Data that waits in memory is written back, without any lock.
 //! 2. Under the edit lock: inodes that changed in memory become items, readers are given a view of that, empty block groups
-//!    go, everything is settled, and the dirty nodes are frozen. The next transaction begins here.
+//!    go, everything is settled, and the dirty nodes are frozen. The next transaction begins here. Whenever a tree block is
+//!    missing for that, the lock is let go, the block is read, and the step begins again, with what was edited meanwhile.
 //! 3. Without the lock: nodes get their checksums on all cores and are written in large requests in order of address;
 //!    all devices are flushed; superblocks; flush; their copies; flush.
 //! 4. Under the lock again: what this transaction freed may be used, as far as no reader needs it.
 //!
 //! One commit runs at a time. A failure in step 2 or 3 stops writing for good: the volume stays readable and says why.
 
-use super::freezing::Prepared;
+use super::block_groups::Purpose;
+use super::freezing::{Preparation, Prepared};
+use super::reading_in::{Reads, or_missing};
 use super::starting::Handle;
 use super::{WritableFilesystem, Writer};
 use crate::error::{Error, Result};
@@ -64,32 +67,13 @@ impl WritableFilesystem {
     ) -> Result<(Generation, T)> {
         let _one_at_a_time = self.shared.committing.lock();
         self.require_writing()?;
-        self.read_in_for_commit()?;
-        let (prepared, answer, durable) = {
-            // Nothing is being overwritten in place that a snapshot of this state will share.
-            let _in_place = self.data().in_place.write();
-            let mut handle = self.start_unchecked();
-            let durable = handle.core.durable;
-            let result = handle.write_back_inodes().and_then(|()| {
-                // Nothing that a reader sees changes from here on to the end of settling.
-                drop(self.shared.give_view(&mut handle));
-                handle.prepare_commit(self.forest().volume())
-            });
-            // Its references were still waiting; now they are in the trees.
-            self.shared.forget_view();
-            match result {
-                Ok(prepared) => {
-                    let frozen_bytes = prepared.as_ref().map_or(0, Prepared::bytes);
-                    self.shared.holdings.freeze(frozen_bytes);
-                    let answer = then(handle, prepared.as_ref());
-                    (prepared, answer, durable)
-                }
-                Err(error) => {
-                    self.forest().volume().stop_writing(&error);
-                    return Err(error);
-                }
-            }
-        };
+        let node_bytes = u64::from(self.forest().block_format().node_bytes);
+        for purpose in [Purpose::System, Purpose::Metadata] {
+            self.read_in_free_space(purpose, node_bytes)?;
+        }
+        let (prepared, answer, durable) = self.freeze_then(then).inspect_err(|error| {
+            self.forest().volume().stop_writing(error);
+        })?;
         let Some(prepared) = prepared else {
             return Ok((durable, answer));
         };
@@ -98,9 +82,55 @@ impl WritableFilesystem {
             self.forest().volume().stop_writing(&error);
             return Err(error);
         }
-        self.shared.finish_commit(prepared);
+        self.shared.finish_commit(*prepared);
         self.shared.holdings.thaw();
         Ok((generation, answer))
+    }
+
+    /// Step 2. Gives what is to be written, if there is anything, what `then` gave, and the last durable generation.
+    fn freeze_then<T>(
+        &self,
+        then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
+    ) -> Result<(Option<Box<Prepared>>, T, Generation)> {
+        let mut reads = Reads::default();
+        loop {
+            // Nothing is being overwritten in place that a snapshot of this state will share.
+            let in_place = self.data().in_place.write();
+            let mut handle = self.start_unchecked();
+            let durable = handle.core.durable;
+            let prepared = self.prepare(&mut handle, &reads);
+            // Its references were still waiting; now some are in the trees.
+            self.shared.forget_view();
+            let prepared = match prepared? {
+                Preparation::Missing(missing) => {
+                    drop(handle);
+                    drop(in_place);
+                    reads.read(self, missing);
+                    continue;
+                }
+                Preparation::NothingToDo => None,
+                Preparation::Frozen(prepared) => Some(prepared),
+            };
+            let frozen_bytes = prepared.as_ref().map_or(0, |prepared| prepared.bytes());
+            self.shared.holdings.freeze(frozen_bytes);
+            let answer = then(handle, prepared.as_deref());
+            return Ok((prepared, answer, durable));
+        }
+    }
+
+    /// Freezes the running transaction, as far as that goes without reading.
+    fn prepare(&self, handle: &mut Handle<'_>, reads: &Reads) -> Result<Preparation> {
+        let missing = {
+            let _look = reads.look();
+            or_missing(handle.missing_for_inodes())?
+        };
+        if !missing.is_empty() {
+            return Ok(Preparation::Missing(missing));
+        }
+        handle.write_back_inodes()?;
+        // Nothing that a reader sees changes from here on until the lock is let go of.
+        drop(self.shared.give_view(handle));
+        handle.prepare_commit(self.forest().volume(), reads)
     }
 
     fn write_out(&self, prepared: &Prepared) -> Result<()> {

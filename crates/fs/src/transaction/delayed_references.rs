@@ -181,11 +181,6 @@ impl DelayedReferences {
             .full_backref = true;
     }
 
-    /// Takes everything out, in order of address.
-    pub(crate) fn take(&mut self) -> BTreeMap<Logical, Pending> {
-        core::mem::take(&mut self.pending)
-    }
-
     /// Takes out those of the first `count` extents, in order of address.
     pub(crate) fn take_first(&mut self, count: usize) -> Vec<(Logical, Pending)> {
         core::iter::from_fn(|| self.pending.pop_first())
@@ -240,9 +235,11 @@ mod tests {
         };
         delayed.create(at, NODE, BLOCK, created, by_root(5));
         delayed.change(at, NODE, BLOCK, by_root(5), -1);
-        let taken = delayed.take();
-        let pending = taken.get(&at).unwrap();
-        assert_eq!((pending.sum(), pending.created), (0, Some(created)));
+        let taken = delayed.take_first(2);
+        let [(logical, pending)] = taken.as_slice() else {
+            panic!("{taken:?}");
+        };
+        assert_eq!((*logical, pending.sum(), pending.created), (at, 0, Some(created)));
         assert!(delayed.is_empty());
     }
 

@@ -76,6 +76,24 @@ pub(crate) fn extent_key(logical: Logical, kind: ExtentKind, length: ByteCount, 
     }
 }
 
+/// Where applying what waits for an extent looks and edits: its item in any form, and keyed references; in order.
+pub(crate) fn keys_of(logical: Logical, pending: &Pending, skinny: bool) -> SmallVec<[Key; 4]> {
+    let form = |skinny| extent_key(logical, pending.kind, pending.length, skinny);
+    let mut keys: SmallVec<[Key; 4]> = SmallVec::new();
+    if pending.created.is_none() {
+        keys.push(form(false));
+    }
+    keys.push(form(skinny));
+    keys.extend(
+        pending
+            .changes
+            .iter()
+            .map(|(reference, _)| keyed_key(logical, reference)),
+    );
+    keys.sort_unstable();
+    keys
+}
+
 impl Core {
     /// The item of an extent that must be there.
     fn extent_item(
@@ -125,22 +143,9 @@ impl Core {
 }
 
 impl Running {
-    /// Applies the references that wait. Returns whether there were any.
-    pub(crate) fn run_delayed_references(&mut self) -> Result<bool> {
-        let batch = self.core.references.take();
-        let any = !batch.is_empty();
-        self.apply_references(batch)?;
-        Ok(any)
-    }
-
-    /// Applies those of the `count` extents that come first.
+    /// Applies the references that wait for the `count` extents that come first.
     pub(crate) fn run_some_references(&mut self, count: usize) -> Result<()> {
-        let batch = self.core.references.take_first(count);
-        self.apply_references(batch)
-    }
-
-    fn apply_references(&mut self, batch: impl IntoIterator<Item = (Logical, Pending)>) -> Result<()> {
-        for (logical, pending) in batch {
+        for (logical, pending) in self.core.references.take_first(count) {
             match pending.created {
                 Some(created) => self.create_extent(logical, &pending, created)?,
                 None => self.change_extent(logical, &pending)?,

@@ -13,6 +13,7 @@ use super::running::Running;
 use crate::error::{Corruption, Error, Result};
 use buttress_format::free_space::BITMAP_MAX_BYTES;
 use buttress_format::{ByteCount, FreeSpaceBitmap, FreeSpaceInfo, ItemType, Key, Logical, ObjectId, TreeId};
+use buttress_tree::BlockPointer;
 
 /// What an item takes in a leaf beside its data.
 const ITEM_BYTES: u64 = 25;
@@ -66,6 +67,66 @@ fn bitmap_range_bytes(sector_bytes: u64) -> u64 {
 }
 
 impl Running {
+    /// What is missing to bring the free-space tree up to date.
+    pub(crate) fn missing_for_free_space(&mut self) -> Result<Vec<BlockPointer>> {
+        if !self.has_free_space_tree() {
+            return Ok(Vec::new());
+        }
+        let sector_bytes = self.core.sector_bytes();
+        let mut places = Vec::new();
+        let mut changes = Vec::new();
+        for group in self.core.groups.iter() {
+            let mut ranges: Vec<(u64, u64)> = group.became_used.iter().collect();
+            ranges.extend(group.became_free.iter());
+            if ranges.is_empty() && !group.needs_free_space_info {
+                continue;
+            }
+            ranges.sort_unstable();
+            let extent = Extent {
+                start: group.start,
+                length: group.length,
+            };
+            places.push((extent.info_key(), extent.info_key()));
+            // What lies before and after a range may be joined with it.
+            places.extend(ranges.iter().map(|(start, length)| {
+                (
+                    key(start.saturating_sub(sector_bytes), ItemType(0), 0),
+                    key(
+                        start.saturating_add(*length),
+                        ItemType::FREE_SPACE_BITMAP,
+                        u64::MAX,
+                    ),
+                )
+            }));
+            if !group.needs_free_space_info {
+                changes.push((extent, ByteCount::of(ranges.len()).get()));
+            }
+        }
+        if places.is_empty() {
+            return Ok(Vec::new());
+        }
+        let missing = self.missing_along(TreeId::FREE_SPACE, places)?;
+        if !missing.is_empty() {
+            return Ok(missing);
+        }
+        // A group that may change its form is read and written as a whole.
+        let mut whole = Vec::new();
+        for (group, ranges) in changes {
+            let info = self.free_space_info(group)?;
+            let (count, more) = (u64::from(info.extent_count), ranges.saturating_mul(2));
+            let high = bitmap_threshold(group.length, sector_bytes);
+            let may_turn = if info.uses_bitmaps() {
+                count.saturating_sub(more) < high
+            } else {
+                count.saturating_add(more) > high
+            };
+            if may_turn {
+                whole.push((key(group.start, ItemType(0), 0), key(group.end(), ItemType(0), 0)));
+            }
+        }
+        self.missing_along(TreeId::FREE_SPACE, whole)
+    }
+
     /// Brings the free-space tree up to date. Returns whether there was anything to do.
     pub(crate) fn update_free_space_tree(&mut self) -> Result<bool> {
         let mut work = Vec::new();
@@ -200,7 +261,11 @@ impl Running {
             }
         }
         if end < group.end() {
-            let after = self.at_or_after(TreeId::FREE_SPACE, &key(end, ItemType::FREE_SPACE_EXTENT, 0))?;
+            // Where the range itself lies, so that no leaf is read that is not edited.
+            let after = self.at_or_before(
+                TreeId::FREE_SPACE,
+                &key(end, ItemType::FREE_SPACE_EXTENT, u64::MAX),
+            )?;
             if let Some(after) = after
                 .map(|item| item.key())
                 .filter(|after| after.item_type == ItemType::FREE_SPACE_EXTENT && after.objectid.get() == end)

@@ -1,13 +1,14 @@
 //! Freezing: turns a settled transaction into what a commit writes, and opens the next one.
 
 use super::pins::Readers;
+use super::reading_in::{Reads, or_missing};
 use super::running::{OpenTree, Running};
 use crate::error::{Error, Result};
 use buttress_format::{
-    BackupRoot, BackupTree, ByteCount, ChecksumType, DeviceId, DeviceItem, Generation, Logical, Superblock,
-    TreeBlock, TreeId,
+    BackupRoot, BackupTree, ByteCount, ChecksumType, DeviceId, DeviceItem, Generation, Key, Logical,
+    Superblock, TreeBlock, TreeId,
 };
-use buttress_tree::Frozen;
+use buttress_tree::{BlockPointer, Frozen};
 use buttress_volume::Volume;
 
 /// How many trees stay open between transactions.
@@ -26,6 +27,17 @@ pub(crate) struct Prepared {
     pub(crate) frozen_bytes: u64,
     /// Extents of chunks that this transaction removed.
     pub(crate) freed_device_extents: Vec<(DeviceId, u64, u64)>,
+}
+
+/// What came of preparing a commit.
+#[derive(Debug)]
+pub(crate) enum Preparation {
+    /// The transaction changed nothing.
+    NothingToDo,
+    /// Blocks are to be read first, without the lock.
+    Missing(Vec<BlockPointer>),
+    /// It is frozen, and to be written.
+    Frozen(Box<Prepared>),
 }
 
 fn backup(open: Option<&OpenTree>) -> BackupTree {
@@ -64,19 +76,39 @@ impl Running {
                 .any(|open| open.tree.is_dirty() || open.item_changed)
     }
 
-    /// Settles and freezes the transaction; `None` when it changed nothing. The next one is open afterwards.
-    pub(crate) fn prepare_commit(&mut self, volume: &Volume) -> Result<Option<Prepared>> {
+    /// Settles and freezes the transaction. The next one is open afterwards.
+    pub(crate) fn prepare_commit(&mut self, volume: &Volume, reads: &Reads) -> Result<Preparation> {
         if !self.is_dirty() {
-            return Ok(None);
+            return Ok(Preparation::NothingToDo);
         }
+        let missing = {
+            let _look = reads.look();
+            or_missing(self.open_for_commit())?
+        };
+        if !missing.is_empty() {
+            return Ok(Preparation::Missing(missing));
+        }
+        // Every commit has a root tree of its own generation.
+        self.touch_root_tree()?;
+        let missing = self.settle(reads)?;
+        if !missing.is_empty() {
+            return Ok(Preparation::Missing(missing));
+        }
+        self.freeze(volume)
+    }
+
+    /// What comes before settling: empty block groups go, and trees are opened. Gives what is missing for the root tree.
+    fn open_for_commit(&mut self) -> Result<Vec<BlockPointer>> {
         self.remove_empty_groups()?;
         // The superblock names these whether or not they changed.
         for id in [TreeId::FS, TreeId::DEVICE, TreeId::CHECKSUM] {
             self.open_tree(id)?;
         }
-        // Every commit has a root tree of its own generation.
-        self.touch_root_tree()?;
-        self.settle()?;
+        self.missing_along(TreeId::ROOT, [(Key::MIN, Key::MIN)])
+    }
+
+    /// Freezes what is settled.
+    fn freeze(&mut self, volume: &Volume) -> Result<Preparation> {
         let superblock = self.next_superblock(&volume.superblock())?;
         let mut frozen: Vec<Frozen> = Vec::new();
         frozen.extend(self.core.extent.tree.freeze()?);
@@ -105,7 +137,7 @@ impl Running {
         self.core.format.generation.raise(self.core.generation);
         self.core.generation = Generation::new(self.core.generation.get().saturating_add(1));
         self.forget_clean_trees();
-        Ok(Some(prepared))
+        Ok(Preparation::Frozen(Box::new(prepared)))
     }
 
     fn forget_clean_trees(&mut self) {
@@ -185,7 +217,7 @@ impl Running {
     /// Makes sure that the root tree has a new root in this transaction.
     fn touch_root_tree(&mut self) -> Result<()> {
         let first = self
-            .at_or_after(TreeId::ROOT, &buttress_format::Key::MIN)?
+            .at_or_after(TreeId::ROOT, &Key::MIN)?
             .ok_or(Error::TreeNotFound { tree: TreeId::ROOT })?;
         self.update(TreeId::ROOT, &first.key(), &mut |_| {})?;
         Ok(())

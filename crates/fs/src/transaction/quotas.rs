@@ -107,13 +107,29 @@ impl Running {
         Ok(())
     }
 
+    /// Goes to all that [`Running::write_quotas`] edits.
+    pub(crate) fn look_at_quotas(&mut self) -> Result<()> {
+        let changed: Vec<TreeId> = self.core.quotas.changes.keys().copied().collect();
+        for tree in changed {
+            for group in self.group_and_above(QgroupId::new(tree.get()))? {
+                self.reach(TreeId::QUOTA, &QgroupInfo::key(group))?;
+            }
+        }
+        if self.core.quotas.mode != QuotaMode::Off && !self.core.quotas.status_written {
+            self.reach(TreeId::QUOTA, &QgroupStatus::KEY)?;
+        }
+        Ok(())
+    }
+
     /// Brings the items of quotas up to date. Returns whether there was anything to do.
     pub(crate) fn write_quotas(&mut self) -> Result<bool> {
         let changes = core::mem::take(&mut self.core.quotas.changes);
         let mut any = false;
         for (tree, by) in changes.into_iter().filter(|(_, by)| *by != 0) {
             any = true;
-            self.change_groups(QgroupId::new(tree.get()), by)?;
+            for group in self.group_and_above(QgroupId::new(tree.get()))? {
+                self.change_group(group, by)?;
+            }
         }
         if self.core.quotas.mode != QuotaMode::Off && !self.core.quotas.status_written {
             self.core.quotas.status_written = true;
@@ -135,32 +151,36 @@ impl Running {
         self.put(TreeId::QUOTA, &QgroupStatus::KEY, &status.encode())
     }
 
-    /// Changes what a group and all groups above it refer to.
-    fn change_groups(&mut self, group: QgroupId, by: i64) -> Result<()> {
-        let mut seen = BTreeSet::new();
+    /// A group and all groups above it, as far as there are any.
+    fn group_and_above(&mut self, group: QgroupId) -> Result<BTreeSet<QgroupId>> {
+        let mut found = BTreeSet::new();
         let mut waiting = vec![group];
         while let Some(group) = waiting.pop() {
-            if !seen.insert(group) {
-                continue;
+            let is_there = self.get(TreeId::QUOTA, &QgroupInfo::key(group))?.is_some();
+            if is_there && found.insert(group) {
+                waiting.extend(self.groups_above(group)?);
             }
-            let key = QgroupInfo::key(group);
-            let Some(found) = self.get(TreeId::QUOTA, &key)? else {
-                continue;
-            };
-            let mut info = QgroupInfo::parse(&key, found.data()).map_err(broken)?;
-            for bytes in [
-                &mut info.referenced,
-                &mut info.referenced_compressed,
-                &mut info.exclusive,
-                &mut info.exclusive_compressed,
-            ] {
-                *bytes = ByteCount::new(bytes.get().saturating_add_signed(by));
-            }
-            info.generation = self.core.generation;
-            self.put(TreeId::QUOTA, &key, &info.to_bytes())?;
-            waiting.extend(self.groups_above(group)?);
         }
-        Ok(())
+        Ok(found)
+    }
+
+    /// Changes what a group refers to.
+    fn change_group(&mut self, group: QgroupId, by: i64) -> Result<()> {
+        let key = QgroupInfo::key(group);
+        let Some(found) = self.get(TreeId::QUOTA, &key)? else {
+            return Ok(());
+        };
+        let mut info = QgroupInfo::parse(&key, found.data()).map_err(broken)?;
+        for bytes in [
+            &mut info.referenced,
+            &mut info.referenced_compressed,
+            &mut info.exclusive,
+            &mut info.exclusive_compressed,
+        ] {
+            *bytes = ByteCount::new(bytes.get().saturating_add_signed(by));
+        }
+        info.generation = self.core.generation;
+        self.put(TreeId::QUOTA, &key, &info.to_bytes())
     }
 
     fn groups_above(&mut self, group: QgroupId) -> Result<Vec<QgroupId>> {

@@ -1,38 +1,73 @@
 //! Reading in: tree blocks that the running transaction is going to need come into the cache before the edit lock is held
 //! for long.
 //!
-//! A commit puts inodes back into their leaves and applies the references that wait; an edit that finds very many
-//! references applies some. Both know beforehand where they are going to work. So the lock is taken for a look without
-//! reading, which gives the blocks that are not in memory; those are read side by side without the lock; and again, a level
+//! A commit puts inodes back into their leaves, and settles ([`super::settling`]); an edit that finds very many references
+//! applies some. Both know before each step where it is going to work. So they look there without reading, which gives the
+//! blocks that are not in memory; the lock is let go, those are read side by side, and the look is taken again, a level
 //! deeper, until none is missing.
 //!
-//! The free space of a block group that is going to be used for the first time is read in, too.
-//!
-//! It leaves out what a commit finds only as it goes: where in the extent tree the addresses of new blocks and the old
-//! places of blocks that it copies itself lie. Where more is missing than the rounds read, or the cache holds, the rest is
-//! read under the lock, as what cannot be read is: there the error has its place.
+//! What is read again and again since the cache is too small to keep it is read under the lock, as what cannot be read is:
+//! there the error has its place.
 
 use super::WritableFilesystem;
 use super::block_groups::Purpose;
 use super::checksums::checksum_key;
-use super::delayed_references::ExtentKind;
-use super::extent_tree::extent_key;
+use super::delayed_references::{ExtentKind, Pending};
+use super::extent_tree::{extent_key, keys_of};
 use super::running::{Core, OpenTree, Running};
 use super::starting::Handle;
 use crate::error::{Error, Result};
-use buttress_format::{Incompat, Key, TreeId};
+use buttress_format::{Generation, Incompat, Key, Logical, TreeId};
 use buttress_tree::{BlockPointer, ResidentOnly};
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// A tree has at most eight levels, and each round goes at least one deeper in each.
-const ROUNDS_MAX: usize = 8;
 
 /// How many blocks are read at most between two looks: few enough for a small cache to hold them.
 const BLOCKS_AT_ONCE: usize = 256;
 
 /// How many blocks one job reads, one after another.
 const BLOCKS_A_JOB: usize = 16;
+
+/// How often what is missing is read before the rest is read under the lock.
+const READS_MAX: usize = 1024;
+
+/// How often an edit begins again because a block that it needs was not in memory, before it reads under the lock.
+const ATTEMPTS_MAX: usize = 64;
+
+/// What was read for one piece of work, and whether reading more helps.
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    /// The addresses that were read last, in order.
+    last: Vec<Logical>,
+    count: usize,
+    are_futile: bool,
+}
+
+impl Reads {
+    /// For the time of a look: blocks that are not in memory are not read, unless that was of no use.
+    pub(crate) fn look(&self) -> Option<ResidentOnly> {
+        (!self.are_futile).then(ResidentOnly::hold)
+    }
+
+    /// Reads blocks that were missing. No lock may be held.
+    pub(crate) fn read(&mut self, filesystem: &WritableFilesystem, missing: Vec<BlockPointer>) {
+        let mut places: Vec<Logical> = missing.iter().map(|pointer| pointer.logical).collect();
+        places.sort_unstable();
+        self.count = self.count.saturating_add(1);
+        // What is missing again was not kept, or cannot be read.
+        let again = |place: &Logical| self.last.binary_search(place).is_ok();
+        self.are_futile = self.count > READS_MAX || places.iter().any(again);
+        self.last = places;
+        if !self.are_futile {
+            filesystem.read_in(missing);
+        }
+    }
+}
+
+/// What is missing for a look that ended with this; other errors stay.
+pub(crate) fn or_missing(looked: Result<Vec<BlockPointer>>) -> Result<Vec<BlockPointer>> {
+    looked.or_else(|error| error.block_to_read().map(|pointer| vec![pointer]).ok_or(error))
+}
 
 /// A look along keys of one tree in ascending order.
 struct Look<'a> {
@@ -61,7 +96,8 @@ impl<'a> Look<'a> {
         if self.is_at_end || self.known_to.is_some_and(|end| *key < end) {
             return Ok(None);
         }
-        let (end, missing) = match self.core.reach(self.id, self.open, key) {
+        let last_snapshot = self.open.last_snapshot();
+        let (end, missing) = match self.core.reach(self.id, self.open, key, last_snapshot) {
             Ok(end) => (end, None),
             Err(error) => match error.block_to_read() {
                 Some(pointer) if pointer.tree == self.id => (pointer.end_key, Some(pointer)),
@@ -74,14 +110,34 @@ impl<'a> Look<'a> {
         self.known_to = end;
         Ok(missing)
     }
+
+    /// As [`Look::missing_at`], from one key to another.
+    fn missing_between(&mut self, from: &Key, to: &Key, missing: &mut Vec<BlockPointer>) -> Result<()> {
+        let mut at = *from;
+        loop {
+            missing.extend(self.missing_at(&at)?);
+            match self.known_to {
+                Some(end) if !self.is_at_end && end > at && end <= *to && missing.len() < BLOCKS_AT_ONCE => {
+                    at = end;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
 }
 
 impl Core {
-    /// Goes to where `key` is or would be, and to the extent items that copying old blocks of the way looks at. Gives the
-    /// first key past the leaf; `None` for the last leaf.
-    fn reach(&self, id: TreeId, open: &OpenTree, key: &Key) -> Result<Option<Key>> {
+    /// Goes to where `key` is or would be, and to the extent items that copying old blocks of the way looks at: those that a
+    /// snapshot of `last_snapshot` may share. Gives the first key past the leaf; `None` for the last leaf.
+    fn reach(
+        &self,
+        id: TreeId,
+        open: &OpenTree,
+        key: &Key,
+        last_snapshot: Generation,
+    ) -> Result<Option<Key>> {
         let skinny = self.has(Incompat::SKINNY_METADATA);
-        let maybe_shared = id.holds_files().then(|| open.last_snapshot());
+        let maybe_shared = id.holds_files().then_some(last_snapshot);
         let mut extents: SmallVec<[Key; 8]> = SmallVec::new();
         let end = open.tree.reach(key, |old| {
             if maybe_shared.is_some_and(|last_snapshot| old.generation <= last_snapshot) {
@@ -99,21 +155,69 @@ impl Core {
 impl Running {
     /// Goes to where `key` is or would be in a tree, so that an edit there finds what it needs in memory.
     pub(crate) fn reach(&mut self, id: TreeId, key: &Key) -> Result<()> {
+        match self.opened(id)? {
+            None => Ok(()),
+            Some((core, open)) => core.reach(id, open, key, open.last_snapshot()).map(drop),
+        }
+    }
+
+    /// As [`Running::reach`], for an edit that is going to follow a snapshot.
+    pub(crate) fn reach_after_snapshot(&mut self, id: TreeId, key: &Key) -> Result<()> {
+        match self.opened(id)? {
+            None => Ok(()),
+            Some((core, open)) => core.reach(id, open, key, core.generation).map(drop),
+        }
+    }
+
+    /// A tree, opened if it was not; `None` for one that the volume does not have.
+    fn opened(&mut self, id: TreeId) -> Result<Option<(&Core, &OpenTree)>> {
         match self.open_tree(id) {
-            // Not every volume has every tree.
-            Err(Error::TreeNotFound { .. }) => return Ok(()),
+            Err(Error::TreeNotFound { .. }) => return Ok(None),
             opened => drop(opened?),
         }
         let open = match id {
             TreeId::EXTENT => Some(&self.core.extent),
             _ => self.trees.get(&id),
         };
-        open.map_or(Ok(None), |open| self.core.reach(id, open, key))
-            .map(drop)
+        Ok(open.map(|open| (&self.core, open)))
+    }
+
+    /// Blocks that are missing for edits at these places of a tree, each from one key to another; in ascending order.
+    pub(crate) fn missing_along(
+        &mut self,
+        id: TreeId,
+        places: impl IntoIterator<Item = (Key, Key)>,
+    ) -> Result<Vec<BlockPointer>> {
+        let mut missing = Vec::new();
+        let Some((core, open)) = self.opened(id)? else {
+            return Ok(missing);
+        };
+        let mut look = Look::along(core, id, open);
+        for (from, to) in places {
+            look.missing_between(&from, &to, &mut missing)?;
+            if missing.len() >= BLOCKS_AT_ONCE {
+                break;
+            }
+        }
+        Ok(missing)
     }
 
     /// Blocks that are missing for applying the first `count` references that wait.
-    fn missing_for_references(&self, count: usize) -> Result<Vec<BlockPointer>> {
+    pub(crate) fn missing_for_references(&mut self, count: usize) -> Result<Vec<BlockPointer>> {
+        // Checksums go with the last reference to data, or with data that nobody came to refer to.
+        let loses_sums = |pending: &Pending| {
+            let sum = pending.sum();
+            pending.kind == ExtentKind::Data && (sum < 0 || (sum == 0 && pending.created.is_some()))
+        };
+        let core = &self.core;
+        if core
+            .references
+            .iter()
+            .take(count)
+            .any(|(_, pending)| loses_sums(pending))
+        {
+            self.opened(TreeId::CHECKSUM)?;
+        }
         let core = &self.core;
         let skinny = core.has(Incompat::SKINNY_METADATA);
         let mut extents = Look::along(core, TreeId::EXTENT, &core.extent);
@@ -121,11 +225,12 @@ impl Running {
         let mut sums = sums.map(|open| Look::along(core, TreeId::CHECKSUM, open));
         let mut missing = Vec::new();
         for (logical, pending) in core.references.iter().take(count) {
-            let key = extent_key(*logical, pending.kind, pending.length, skinny);
-            missing.extend(extents.missing_at(&key)?);
-            let may_go = pending.kind == ExtentKind::Data && pending.sum() < 0;
-            if let Some(sums) = sums.as_mut().filter(|_| may_go) {
-                missing.extend(sums.missing_at(&checksum_key(logical.get()))?);
+            for key in keys_of(*logical, pending, skinny) {
+                missing.extend(extents.missing_at(&key)?);
+            }
+            if let Some(sums) = sums.as_mut().filter(|_| loses_sums(pending)) {
+                let end = logical.get().saturating_add(pending.length.get());
+                sums.missing_between(&checksum_key(logical.get()), &checksum_key(end), &mut missing)?;
             }
             if missing.len() >= BLOCKS_AT_ONCE {
                 break;
@@ -135,7 +240,7 @@ impl Running {
     }
 
     /// Blocks that are missing for writing inodes back.
-    fn missing_for_inodes(&self) -> Result<Vec<BlockPointer>> {
+    pub(crate) fn missing_for_inodes(&self) -> Result<Vec<BlockPointer>> {
         let mut missing = Vec::new();
         let mut look: Option<(TreeId, Look<'_>)> = None;
         for (tree, key) in self.inodes.changed_keys() {
@@ -164,46 +269,54 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    /// Reads in what the next commit is known to need.
-    pub(super) fn read_in_for_commit(&self) -> Result<()> {
-        let node_bytes = u64::from(self.forest().block_format().node_bytes);
-        for purpose in [Purpose::System, Purpose::Metadata] {
-            self.read_in_free_space(purpose, node_bytes)?;
-        }
-        for _ in 0..ROUNDS_MAX {
-            let missing = {
-                let running = self.shared.running.lock();
-                let _resident_only = ResidentOnly::hold();
-                let mut missing = running.missing_for_inodes()?;
-                missing.extend(running.missing_for_references(usize::MAX)?);
-                missing
-            };
-            if missing.is_empty() {
-                break;
-            }
-            self.read_in(missing);
-        }
-        Ok(())
-    }
-
-    /// Takes the edit lock when what applying the first `count` references needs is in memory, if more than `most` wait.
-    pub(super) fn start_with_references_read(&self, most: usize, count: usize) -> Result<Handle<'_>> {
-        for _ in 0..ROUNDS_MAX {
-            let handle = self.start_unchecked();
+    /// Applies references, some at a time, while more than `most` wait. Gives the edit lock.
+    pub(super) fn start_with_few_references(&self, most: usize, at_once: usize) -> Result<Handle<'_>> {
+        let mut reads = Reads::default();
+        loop {
+            let mut handle = self.start_unchecked();
             if handle.core.references.len() <= most {
                 return Ok(handle);
             }
             let missing = {
-                let _resident_only = ResidentOnly::hold();
-                handle.missing_for_references(count)?
+                let _look = reads.look();
+                or_missing(handle.missing_for_references(at_once))?
             };
             if missing.is_empty() {
-                return Ok(handle);
+                if let Err(error) = handle.run_some_references(at_once) {
+                    self.forest().volume().stop_writing(&error);
+                    return Err(error);
+                }
+            } else {
+                drop(handle);
+                reads.read(self, missing);
             }
-            drop(handle);
-            self.read_in(missing);
         }
-        Ok(self.start_unchecked())
+    }
+
+    /// Does something under the edit lock that leaves everything as it was when a block that it needs is not in memory:
+    /// then the lock is let go, the block is read, and it begins again.
+    pub(crate) fn begin_again<'a, T>(
+        &'a self,
+        handle: Handle<'a>,
+        mut body: impl FnMut(&mut Handle<'a>) -> Result<T>,
+    ) -> Result<(Handle<'a>, T)> {
+        let mut handle = handle;
+        for _ in 0..ATTEMPTS_MAX {
+            let done = {
+                let _resident_only = ResidentOnly::hold();
+                body(&mut handle)
+            };
+            match done.as_ref().err().and_then(Error::block_to_read) {
+                None => return done.map(|done| (handle, done)),
+                Some(pointer) => {
+                    drop(handle);
+                    self.forest().read_block(&pointer)?;
+                    handle = self.start_unchecked();
+                }
+            }
+        }
+        let done = body(&mut handle)?;
+        Ok((handle, done))
     }
 
     /// Reads blocks into the cache, several at once. Whoever needs one that cannot be read is told then.

@@ -5,31 +5,84 @@
 //! nodes; freed and used ranges are edits of the free-space tree; both change how much of a block group is used. All of
 //! them converge: a node is copied at most once a transaction, so each round finds fewer that have no address.
 //!
-//! Order within a round: addresses of all trees but the root tree; root items; the root tree; references; free space;
-//! block groups. The root tree comes after the others because root items say where those begin.
+//! Order within a round: [`STAGES`]. The root tree comes after the others because root items say where those begin.
+//!
+//! A stage looks where it is going to work before it does, and settling ends with the blocks that are missing there. They
+//! are read without the lock, and settling goes on, with what was edited meanwhile: an address does not keep a node from
+//! being changed before it is frozen.
 
 use super::block_groups::{Found, Purpose};
 use super::delayed_references::{Created, ExtentKind, Reference};
+use super::reading_in::{Reads, or_missing};
 use super::running::Running;
 use crate::error::{Error, Result};
-use buttress_format::{ByteCount, ItemType, Key, Logical, ObjectId, RootItem, TreeId};
+use buttress_format::{ByteCount, ItemType, Key, Logical, TreeId};
+use buttress_tree::BlockPointer;
 
 /// Rounds converge in a handful; more than this means that something undoes its own work.
 const ROUNDS_MAX: usize = 64;
 
+/// How many references are applied between two looks: the blocks that they work on are to be in memory together.
+const REFERENCES_AT_ONCE: usize = 512;
+
+/// A part of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nodes of all trees but the root tree get addresses.
+    Addresses,
+    /// Root items say where their trees begin now.
+    RootItems,
+    /// Nodes of the root tree get addresses.
+    RootTree,
+    /// References are applied.
+    References,
+    /// The free-space tree follows the extent tree.
+    FreeSpace,
+    /// Block group items say how much is used.
+    BlockGroups,
+    /// Quota items follow what was made and freed.
+    Quotas,
+}
+
+/// In this order.
+const STAGES: [Stage; 7] = [
+    Stage::Addresses,
+    Stage::RootItems,
+    Stage::RootTree,
+    Stage::References,
+    Stage::FreeSpace,
+    Stage::BlockGroups,
+    Stage::Quotas,
+];
+
 impl Running {
-    /// Works until every dirty node has an address and every tree agrees with every other.
-    pub(crate) fn settle(&mut self) -> Result<()> {
+    /// Works until every dirty node has an address and every tree agrees with every other, or until blocks are missing:
+    /// gives those.
+    pub(crate) fn settle(&mut self, reads: &Reads) -> Result<Vec<BlockPointer>> {
         for _ in 0..ROUNDS_MAX {
-            let mut busy = self.assign_all()?;
-            busy |= self.write_root_items()?;
-            busy |= self.assign_tree(TreeId::ROOT)?;
-            busy |= self.run_delayed_references()?;
-            busy |= self.update_free_space_tree()?;
-            busy |= self.write_block_groups()?;
-            busy |= self.write_quotas()?;
+            let mut busy = false;
+            for stage in STAGES {
+                loop {
+                    let missing = {
+                        let _look = reads.look();
+                        or_missing(self.missing_for(stage))?
+                    };
+                    if !missing.is_empty() {
+                        return Ok(missing);
+                    }
+                    let worked = match self.work(stage, reads) {
+                        Ok(worked) => worked,
+                        Err(error) => return or_missing(Err(error)),
+                    };
+                    busy |= worked;
+                    // References are applied some at a time.
+                    if !worked || stage != Stage::References {
+                        break;
+                    }
+                }
+            }
             if !busy {
-                return Ok(());
+                return Ok(Vec::new());
             }
         }
         Err(Error::Defect {
@@ -37,22 +90,62 @@ impl Running {
         })
     }
 
-    fn assign_all(&mut self) -> Result<bool> {
+    /// What a stage is going to need and is not in memory. Changes nothing that anybody sees.
+    fn missing_for(&mut self, stage: Stage) -> Result<Vec<BlockPointer>> {
+        match stage {
+            // Places are looked for when they are taken.
+            Stage::Addresses | Stage::RootTree => Ok(Vec::new()),
+            Stage::RootItems => {
+                let changed = self.changed_root_items();
+                self.missing_along(TreeId::ROOT, changed.into_iter().map(|(_, key)| (key, key)))
+            }
+            Stage::References => self.missing_for_references(REFERENCES_AT_ONCE),
+            Stage::FreeSpace => self.missing_for_free_space(),
+            Stage::BlockGroups => {
+                let groups = self.core.groups.iter();
+                let changed = groups.filter(|group| group.written_used != Some(group.used));
+                let keys: Vec<Key> = changed.map(|group| group.item_key()).collect();
+                let tree = self.block_group_tree();
+                self.missing_along(tree, keys.into_iter().map(|key| (key, key)))
+            }
+            Stage::Quotas => self.look_at_quotas().map(|()| Vec::new()),
+        }
+    }
+
+    /// Does what a stage has to do. Returns whether there was anything. A block that is missing to find places ends it before
+    /// any is given out.
+    fn work(&mut self, stage: Stage, reads: &Reads) -> Result<bool> {
+        match stage {
+            Stage::Addresses => self.assign_all(reads),
+            Stage::RootItems => self.write_root_items(),
+            Stage::RootTree => self.assign_tree(TreeId::ROOT, reads),
+            Stage::References => {
+                let any = !self.core.references.is_empty();
+                self.run_some_references(REFERENCES_AT_ONCE)?;
+                Ok(any)
+            }
+            Stage::FreeSpace => self.update_free_space_tree(),
+            Stage::BlockGroups => self.write_block_groups(),
+            Stage::Quotas => self.write_quotas(),
+        }
+    }
+
+    fn assign_all(&mut self, reads: &Reads) -> Result<bool> {
         let ids: Vec<TreeId> = self
             .trees
             .keys()
             .copied()
             .filter(|id| *id != TreeId::ROOT)
             .collect();
-        let mut any = self.assign_tree(TreeId::EXTENT)?;
+        let mut any = self.assign_tree(TreeId::EXTENT, reads)?;
         for id in ids {
-            any |= self.assign_tree(id)?;
+            any |= self.assign_tree(id, reads)?;
         }
         Ok(any)
     }
 
     /// Gives addresses to the nodes of a tree that have none. Returns whether there were any.
-    fn assign_tree(&mut self, id: TreeId) -> Result<bool> {
+    fn assign_tree(&mut self, id: TreeId, reads: &Reads) -> Result<bool> {
         let nodes = match id {
             TreeId::EXTENT => self.core.extent.tree.unassigned_nodes(),
             _ => self.trees.get(&id).map_or(0, |open| open.tree.unassigned_nodes()),
@@ -65,7 +158,11 @@ impl Running {
         } else {
             Purpose::Metadata
         };
-        let mut places = self.allocate_nodes(purpose, nodes)?.into_iter();
+        let places = {
+            let _look = reads.look();
+            self.allocate_nodes(purpose, nodes)?
+        };
+        let mut places = places.into_iter();
         let node_bytes = self.core.node_bytes();
         let Self { core, trees, .. } = self;
         let references = &mut core.references;
@@ -97,10 +194,24 @@ impl Running {
         Ok(true)
     }
 
-    /// Addresses for so many nodes, in as few runs as there can be.
+    /// Addresses for so many nodes, in as few runs as there can be. Nothing stays taken after an error.
     fn allocate_nodes(&mut self, purpose: Purpose, nodes: u64) -> Result<Vec<Logical>> {
-        let node_bytes = self.core.node_bytes().get();
         let mut places = Vec::with_capacity(usize::try_from(nodes).unwrap_or(0));
+        let cursor = self.core.groups.cursor(purpose);
+        let result = self.take_nodes(purpose, nodes, &mut places);
+        if let Err(error) = result {
+            let node_bytes = self.core.node_bytes().get();
+            for place in places {
+                self.core.groups.give_back(place.get(), node_bytes);
+            }
+            self.core.groups.go_on_at(purpose, cursor);
+            return Err(error);
+        }
+        Ok(places)
+    }
+
+    fn take_nodes(&mut self, purpose: Purpose, nodes: u64, places: &mut Vec<Logical>) -> Result<()> {
+        let node_bytes = self.core.node_bytes().get();
         let mut left = nodes;
         while left > 0 {
             let wanted = left.saturating_mul(node_bytes);
@@ -126,26 +237,37 @@ impl Running {
                 }
             }
         }
-        Ok(places)
+        Ok(())
+    }
+
+    /// The trees that begin elsewhere than their root items say, or whose items changed: the keys of those.
+    fn changed_root_items(&self) -> Vec<(TreeId, Key)> {
+        let own = core::iter::once((&TreeId::EXTENT, &self.core.extent));
+        let mut changed: Vec<(TreeId, Key)> = own
+            .chain(self.trees.iter())
+            .filter_map(|(id, open)| {
+                let item = open.item.as_ref()?;
+                let root = (open.tree.root_logical()?, open.tree.level());
+                let is_changed = open.item_changed || (item.logical, item.level) != root;
+                let key = Key::new(id.object_id(), ItemType::ROOT_ITEM, open.item_offset);
+                is_changed.then_some((*id, key))
+            })
+            .collect();
+        changed.sort_unstable_by_key(|(_, key)| *key);
+        changed
     }
 
     /// Brings root items up to date with where trees begin now.
     fn write_root_items(&mut self) -> Result<bool> {
-        let mut changed: Vec<(Key, RootItem)> = Vec::new();
+        let changed = self.changed_root_items();
         let generation = self.core.generation;
-        let own = core::iter::once((&TreeId::EXTENT, &mut self.core.extent));
-        for (id, open) in own.chain(self.trees.iter_mut()) {
-            let Some(logical) = open.tree.root_logical() else {
-                continue;
-            };
-            let level = open.tree.level();
+        for (id, key) in &changed {
+            let open = self.open_tree(*id)?;
+            let (logical, level) = (open.tree.root_logical(), open.tree.level());
             let is_dirty = open.tree.is_dirty();
-            let Some(item) = open.item.as_mut() else {
+            let (Some(item), Some(logical)) = (open.item.as_mut(), logical) else {
                 continue;
             };
-            if (item.logical, item.level) == (logical, level) && !open.item_changed {
-                continue;
-            }
             if is_dirty {
                 item.generation = generation;
             }
@@ -153,14 +275,10 @@ impl Running {
             item.logical = logical;
             item.level = level;
             open.item_changed = false;
-            let key = Key::new(id.object_id(), ItemType::ROOT_ITEM, open.item_offset);
-            changed.push((key, item.clone()));
+            let bytes = item.to_bytes();
+            self.put(TreeId::ROOT, key, &bytes)?;
         }
-        let any = !changed.is_empty();
-        for (key, item) in changed {
-            self.put(TreeId::ROOT, &key, &item.to_bytes())?;
-        }
-        Ok(any)
+        Ok(!changed.is_empty())
     }
 
     /// Brings block group items up to date with how much is used.
@@ -169,17 +287,12 @@ impl Running {
         for group in self.core.groups.iter_mut() {
             if group.written_used != Some(group.used) {
                 group.written_used = Some(group.used);
-                changed.push(group.item());
+                changed.push((group.item_key(), group.item()));
             }
         }
         let tree = self.block_group_tree();
         let any = !changed.is_empty();
-        for item in changed {
-            let key = Key::new(
-                ObjectId::new(item.start.get()),
-                ItemType::BLOCK_GROUP_ITEM,
-                item.length.get(),
-            );
+        for (key, item) in changed {
             self.put(tree, &key, &item.to_bytes())?;
         }
         Ok(any)

@@ -127,14 +127,14 @@ impl WritableFilesystem {
     pub(crate) fn start(&self, need: Need) -> Result<Handle<'_>> {
         for attempt in 0..COMMITS_FOR_ROOM {
             self.require_writing()?;
-            let mut handle = self.start_with_references_read(REFERENCES_MAX, REFERENCES_AT_ONCE)?;
-            if let Err(error) = handle.apply_references_that_wait() {
-                self.forest().volume().stop_writing(&error);
-                return Err(error);
-            }
+            // A commit would apply references in any case; here the blocks that this changes are counted while there is still
+            // time to commit.
+            let mut handle = self.start_with_few_references(REFERENCES_MAX, REFERENCES_AT_ONCE)?;
             let is_crowded = attempt == 0 && self.is_crowded(&handle);
             if !is_crowded {
-                if handle.find_room(need)? {
+                let found;
+                (handle, found) = self.begin_again(handle, |handle| handle.find_room(need))?;
+                if found {
                     return Ok(handle);
                 }
                 // Without anything to commit, a commit frees nothing.
@@ -147,8 +147,8 @@ impl WritableFilesystem {
                 self.commit_metadata()?;
             }
         }
-        let mut handle = self.start_unchecked();
-        if handle.find_room(need)? {
+        let (handle, found) = self.begin_again(self.start_unchecked(), |handle| handle.find_room(need))?;
+        if found {
             return Ok(handle);
         }
         Err(handle.no_metadata_space(need))
@@ -186,7 +186,9 @@ impl WritableFilesystem {
         if self.data().pending_bytes() < SPARED_BYTES {
             return Ok(false);
         }
-        Ok(!self.start_unchecked().find_room(Need::items(OTHER_ITEMS))?)
+        let need = Need::items(OTHER_ITEMS);
+        let (_, found) = self.begin_again(self.start_unchecked(), |handle| handle.find_room(need))?;
+        Ok(!found)
     }
 
     /// Takes the edit lock without asking for room: for edits inside a commit, and for looking.
@@ -218,15 +220,6 @@ impl Running {
             .saturating_mul(self.core.node_bytes().get().saturating_add(NODE_OVERHEAD_BYTES))
             .saturating_add(references.saturating_mul(REFERENCE_BYTES))
             .saturating_add(inodes.saturating_mul(INODE_BYTES))
-    }
-
-    /// Applies some references when very many wait. A commit would apply them in any case; here the blocks that this changes
-    /// are counted while there is still time to commit.
-    fn apply_references_that_wait(&mut self) -> Result<()> {
-        while self.core.references.len() > REFERENCES_MAX {
-            self.run_some_references(REFERENCES_AT_ONCE)?;
-        }
-        Ok(())
     }
 
     /// Nodes that a commit would allocate now: those that have no address, and those that recording them takes.

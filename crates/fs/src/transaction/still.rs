@@ -7,6 +7,7 @@
 
 use super::WritableFilesystem;
 use super::delayed_references::DelayedReferences;
+use super::reading_in::Reads;
 use crate::back_references::WaitingReferences;
 use crate::filesystem::Filesystem;
 use buttress_format::Logical;
@@ -39,10 +40,13 @@ impl WritableFilesystem {
 
     /// Does something with a view and the references that wait while nothing is edited.
     pub(crate) fn hold_still<T>(&self, body: impl FnOnce(&Filesystem, &DelayedReferences) -> T) -> T {
-        let mut running = self.shared.running.lock();
-        if let Err(error) = running.write_back_inodes() {
-            self.forest().volume().stop_writing(&error);
-        }
+        let mut reads = Reads::default();
+        let mut running = loop {
+            let running = self.shared.running.lock();
+            if let Some(running) = self.with_inodes_written_back(running, &mut reads) {
+                break running;
+            }
+        };
         let hold = self.shared.readers.hold(running.core.durable);
         let view = running.make_view(&self.shared.base, hold);
         body(&view, &running.core.references)

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::forest::Forest;
 use crate::path::Step;
 use crate::pointer::BlockPointer;
+use crate::resident::ResidentOnly;
 use crate::scope::Scope;
 use buttress_format::node::TreeBlock;
 use buttress_volume::PendingExtent;
@@ -70,6 +71,9 @@ impl Near {
         parent: &Step,
         pointer: &BlockPointer,
     ) -> Result<TreeBlock> {
+        if ResidentOnly::is_held() {
+            return forest.read_block(pointer);
+        }
         let position = self.position(pointer);
         let in_memory = position.is_some() || forest.cache().contains(pointer);
         let neighbours = if in_memory && self.reach != Reach::ForwardAlways {
