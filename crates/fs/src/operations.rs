@@ -121,15 +121,19 @@ impl WritableFilesystem {
         start: impl Fn() -> Result<Handle<'a>>,
         mut body: impl FnMut(&mut Operation<'_>) -> Result<T>,
     ) -> Result<T> {
+        let mut last = None;
         for _ in 0..ATTEMPTS_MAX {
             let mut operation = Operation::new(start()?, Some(ResidentOnly::hold()));
             let result = body(&mut operation);
             let absent = result.as_ref().err().and_then(Error::block_to_read);
             match absent.filter(|_| operation.resident_only.is_some()) {
                 None => return self.end(operation, result),
+                // It was read, and the cache did not keep it.
+                Some(pointer) if last == Some(pointer.logical) => break,
                 Some(pointer) => {
                     drop(operation);
                     self.forest().read_block(&pointer)?;
+                    last = Some(pointer.logical);
                 }
             }
         }

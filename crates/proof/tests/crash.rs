@@ -9,12 +9,12 @@
 //! does).
 
 use anyhow::{Context, Result, ensure};
-use buttress::OpenOptions;
 use buttress::device::crash::{CrashLab, Outcome};
 use buttress::device::{Device, Engine};
 use buttress::format::block_group::Profile;
 use buttress::fs::mkfs::{Feature, Options};
 use buttress::fs::{Error, WritableFilesystem, WriteOptions};
+use buttress::{ByteCount, OpenOptions};
 use buttress_oracle::content::Random;
 use buttress_proof::writing::fill::Filling;
 use buttress_proof::writing::recorded::Recorded;
@@ -36,6 +36,9 @@ fn number(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
+/// How much of trees a run keeps in memory: all, little, next to nothing.
+const CACHE_BYTES: [u64; 4] = [256 << 20, 2 << 20, 256 << 20, 128 << 10];
+
 /// Runs `operations` random operations, committing every `commit_every` on average.
 fn run(base: Backends, seed: u64, operations: usize, commit_every: u64) -> Result<Recorded> {
     let lab = CrashLab::new();
@@ -43,7 +46,8 @@ fn run(base: Backends, seed: u64, operations: usize, commit_every: u64) -> Resul
         .into_iter()
         .map(|backend| Device::with_backend(lab.device(backend), Engine::Inline))
         .collect();
-    let filesystem = OpenOptions::new(recorded).open()?;
+    let cache = CACHE_BYTES[(seed % CACHE_BYTES.len() as u64) as usize];
+    let filesystem = OpenOptions::new(recorded).cache(ByteCount::new(cache)).open()?;
     let first = filesystem.superblock().generation;
     let options = WriteOptions {
         environment: Arc::new(Ticking::default()),

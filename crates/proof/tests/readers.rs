@@ -5,10 +5,14 @@ use buttress::format::ErrorKind;
 use buttress::format::block_group::Profile;
 use buttress::fs::mkfs::Options;
 use buttress::fs::operations::{NewInode, SetXattr};
-use buttress::{ByteCount, FileOffset};
+use buttress::fs::{WritableFilesystem, WriteOptions};
+use buttress::{ByteCount, FileOffset, Filesystem, Location, OpenOptions, Progress};
+use buttress_oracle::content::Random;
 use buttress_proof::writing::fill::{FILE_BYTES, Filling, TOP, filler_bytes};
 use buttress_proof::writing::state::describe;
-use buttress_proof::writing::volume::{empty, open_checked, open_for_writing};
+use buttress_proof::writing::volume::{Ticking, devices, empty, open_checked, open_for_writing};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
@@ -164,4 +168,119 @@ fn readers_see_whole_states_only() {
     });
     drop(filesystem);
     open_checked(&base).unwrap();
+}
+
+/// What a writer expects of its subvolume: content by name.
+type Expected = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Makes, changes, renames and removes files of one subvolume.
+fn write_randomly(filesystem: &WritableFilesystem, root: Location, seed: u64) -> Result<Expected> {
+    let mut random = Random::new(seed);
+    let mut files = Expected::new();
+    for number in 0..2500_u64 {
+        let name = format!("{seed}-{}", random.below(400)).into_bytes();
+        let there = files.contains_key(&name);
+        match random.below(4) {
+            0 if there => {
+                filesystem.unlink(root, &name)?;
+                files.remove(&name);
+            }
+            1 if there => {
+                let other = format!("{seed}-renamed-{number}").into_bytes();
+                let mode = buttress::fs::operations::RenameMode::NoReplace;
+                filesystem.rename(root, &name, root, &other, mode)?;
+                let content = files.remove(&name).unwrap_or_default();
+                files.insert(other, content);
+            }
+            _ if there => {
+                let file = filesystem.lookup(root, &name)?.unwrap().target;
+                filesystem.set_xattr(
+                    file,
+                    b"user.number",
+                    &number.to_le_bytes(),
+                    SetXattr::CreateOrReplace,
+                )?;
+            }
+            _ => {
+                let file = filesystem.create(root, &name, &NewInode::of_root(0o600))?;
+                let content = vec![number as u8; random.below(9000) as usize];
+                filesystem.write_at(file, FileOffset::MIN, &content)?;
+                files.insert(name, content);
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn files_of(filesystem: &Filesystem, root: Location) -> Result<Expected> {
+    let mut files = Expected::new();
+    for entry in filesystem.read_dir(root)? {
+        let entry = entry?;
+        let file = filesystem.open_file(entry.target)?;
+        let mut content = vec![0; file.size().get() as usize];
+        file.read_at(FileOffset::MIN, &mut content)?;
+        files.insert(entry.name.to_vec(), content);
+    }
+    Ok(files)
+}
+
+/// A commit lets go of the edit lock where it has to read, which it has to often with a cache that keeps next to nothing.
+/// What others edit meanwhile is in it, or in the next one, whole.
+#[test]
+fn writers_go_on_beside_commits_that_read() {
+    let base = empty(&[512 << 20], &Options::default()).unwrap();
+    for cache in [1 << 20, 16 << 10] {
+        let filesystem = OpenOptions::new(devices(&base))
+            .cache(ByteCount::new(cache))
+            .open()
+            .unwrap();
+        let options = WriteOptions {
+            environment: Arc::new(Ticking::default()),
+            ..WriteOptions::default()
+        };
+        let filesystem = WritableFilesystem::new(filesystem, options).unwrap();
+        let name = |seed: u64| format!("writer-{seed}-{cache}").into_bytes();
+        let roots: Vec<Location> = (0..3)
+            .map(|seed| Location::root_of(filesystem.create_subvolume(TOP, &name(seed)).unwrap()))
+            .collect();
+        let done = AtomicBool::new(false);
+        let expected: Vec<Expected> = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0_u64..)
+                .zip(&roots)
+                .map(|(seed, root)| {
+                    let filesystem = &filesystem;
+                    scope.spawn(move || write_randomly(filesystem, *root, seed).unwrap())
+                })
+                .collect();
+            // Snapshots make blocks shared, and go again, the older first.
+            let committer = scope.spawn(|| {
+                let mut rounds = 0_usize;
+                while !done.load(Ordering::Relaxed) || rounds < 3 {
+                    let source = roots[rounds % roots.len()].subvolume;
+                    let kept = format!("snapshot-{cache}-{rounds}");
+                    let made = filesystem.snapshot(source, TOP, kept.as_bytes(), true).unwrap();
+                    filesystem.commit().unwrap();
+                    if rounds % 4 != 0 {
+                        filesystem.delete_subvolume(made).unwrap();
+                        filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+                    }
+                    rounds += 1;
+                }
+                rounds
+            });
+            let expected = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+            done.store(true, Ordering::Relaxed);
+            assert!(committer.join().unwrap() >= 3);
+            expected
+        });
+        filesystem.commit().unwrap();
+        drop(filesystem);
+        let found = open_checked(&base).unwrap();
+        for (root, expected) in roots.iter().zip(&expected) {
+            assert!(
+                files_of(&found, *root).unwrap() == *expected,
+                "cache of {cache} bytes"
+            );
+        }
+    }
 }

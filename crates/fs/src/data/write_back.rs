@@ -59,29 +59,39 @@ impl Content<'_> {
             self.release(reserved);
             return Ok(());
         }
-        let found = self.filesystem.look(|operation| {
-            operation.require_subvolume(self.location.subvolume)?;
-            operation.inode(self.location)
-        });
+        let found = self.filesystem.look(|operation| self.require_file(operation));
         let item = match found {
             Ok(item) => item,
-            // The file was removed, or its subvolume: nobody wants its content any more.
-            Err(Error::InodeNotFound { .. } | Error::SubvolumeNotFound { .. }) => {
+            Err(error) if is_of_gone_file(&error) => {
                 self.discard();
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
         let pieces = self.state.pending.take();
-        if let Err(error) = self.write_pieces(&item, &pieces) {
-            self.state.pending.restore(pieces);
-            return Err(error);
+        match self.write_pieces(&item, &pieces) {
+            Ok(()) => {}
+            // It went meanwhile.
+            Err(error) if is_of_gone_file(&error) => {
+                self.discard();
+                return Ok(());
+            }
+            Err(error) => {
+                self.state.pending.restore(pieces);
+                return Err(error);
+            }
         }
         self.state.written = None;
         self.state.writes = 0;
         let reserved = self.state.reserved;
         self.release(reserved);
         Ok(())
+    }
+
+    /// The file's inode, if it is still there: others may remove it, or its subvolume, whenever the edit lock is not held.
+    fn require_file(&self, operation: &mut Operation<'_>) -> Result<InodeItem> {
+        operation.require_subvolume(self.location.subvolume)?;
+        operation.inode(self.location)
     }
 
     /// Forgets all that waits.
@@ -102,7 +112,16 @@ impl Content<'_> {
             return Ok(());
         }
         let (insertions, sums, failed) = self.write_extents(item, pieces, plan.as_ref())?;
-        self.insert(item, size, insertions, sums, failed)
+        let mut inserted = 0_usize;
+        self.insert(item, size, &insertions, sums, failed, &mut inserted)
+            .inspect_err(|_| {
+                let rest = insertions.into_iter().skip(inserted);
+                let placed = rest.filter_map(|insertion| match insertion {
+                    Insertion::New(placed) => Some(placed),
+                    Insertion::Written(_) => None,
+                });
+                self.give_back(placed.collect());
+            })
     }
 
     /// Steps 1 to 3.
@@ -152,14 +171,15 @@ impl Content<'_> {
         }
     }
 
-    /// Step 4.
+    /// Step 4. Counts what was inserted.
     fn insert(
         &self,
         item: &InodeItem,
         size: u64,
-        insertions: Vec<Insertion>,
+        insertions: &[Insertion],
         sums: Vec<Sums>,
         failed: bool,
+        inserted: &mut usize,
     ) -> Result<()> {
         let location = self.location;
         // Up to here the file has items, or needs none.
@@ -175,6 +195,7 @@ impl Content<'_> {
             let own_sums = take_sums(&mut sums, step, is_last);
             self.filesystem
                 .operate(Need::promised(items.saturating_add(4)), |operation| {
+                    self.require_file(operation)?;
                     for insertion in step {
                         operation.reach_range(location, &insertion.range())?;
                     }
@@ -202,6 +223,7 @@ impl Content<'_> {
                     }
                     self.settle(operation, new_size, counted, is_last, failed)
                 })?;
+            *inserted = inserted.saturating_add(step.len());
             if is_last {
                 return Ok(());
             }
@@ -313,6 +335,7 @@ impl Content<'_> {
         };
         let location = self.location;
         self.filesystem.operate(Need::promised(6), |operation| {
+            self.require_file(operation)?;
             operation.reach_range(location, &(0..self.sector_bytes))?;
             if compression != Compression::None {
                 require_feature(operation, compression);
@@ -333,6 +356,14 @@ impl Content<'_> {
         })?;
         Ok(true)
     }
+}
+
+/// Whether the file was removed, or its subvolume: nobody wants its content any more.
+const fn is_of_gone_file(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::InodeNotFound { .. } | Error::SubvolumeNotFound { .. }
+    )
 }
 
 /// Marks the volume as having content that is compressed in this way.

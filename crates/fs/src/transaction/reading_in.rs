@@ -301,6 +301,7 @@ impl WritableFilesystem {
         mut body: impl FnMut(&mut Handle<'a>) -> Result<T>,
     ) -> Result<(Handle<'a>, T)> {
         let mut handle = handle;
+        let mut last = None;
         for _ in 0..ATTEMPTS_MAX {
             let done = {
                 let _resident_only = ResidentOnly::hold();
@@ -308,9 +309,12 @@ impl WritableFilesystem {
             };
             match done.as_ref().err().and_then(Error::block_to_read) {
                 None => return done.map(|done| (handle, done)),
+                // It was read, and the cache did not keep it.
+                Some(pointer) if last == Some(pointer.logical) => break,
                 Some(pointer) => {
                     drop(handle);
                     self.forest().read_block(&pointer)?;
+                    last = Some(pointer.logical);
                     handle = self.start_unchecked();
                 }
             }

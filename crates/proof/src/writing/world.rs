@@ -11,7 +11,7 @@ use buttress::device::{Backend, MemoryBackend};
 use buttress::fs::mkfs;
 use buttress::fs::operations::OpenInode;
 use buttress::fs::{DataOptions, Environment, WritableFilesystem, WriteOptions};
-use buttress::{Location, Timestamp};
+use buttress::{ByteCount, Location, OpenOptions, Timestamp};
 use buttress_oracle::content::Random;
 use buttress_oracle::volumes::scratch;
 use std::collections::{BTreeMap, VecDeque};
@@ -76,7 +76,12 @@ pub struct Plan {
     pub devices: Vec<u64>,
     /// How content is written.
     pub data: DataOptions,
+    /// How much of trees is kept in memory.
+    pub cache: ByteCount,
 }
+
+/// A cache that keeps all trees of these volumes.
+const LARGE_CACHE: ByteCount = ByteCount::new(256 << 20);
 
 impl Plan {
     /// A volume on one device of 512 MiB, as mkfs makes it.
@@ -91,6 +96,7 @@ impl Plan {
             mkfs: mkfs::Options::default(),
             devices: vec![512 << 20],
             data: DataOptions::default(),
+            cache: LARGE_CACHE,
         }
     }
 }
@@ -103,6 +109,7 @@ pub struct World {
     pub model: Model,
     clock: Arc<Clock>,
     data: DataOptions,
+    cache: ByteCount,
     random: Random,
     /// Changes of a series that was begun.
     waiting: VecDeque<Operation>,
@@ -136,13 +143,15 @@ fn writable(
     backends: &[Arc<dyn Backend>],
     clock: &Arc<Clock>,
     data: DataOptions,
+    cache: ByteCount,
 ) -> Result<WritableFilesystem> {
     let options = WriteOptions {
         environment: Arc::clone(clock) as Arc<dyn Environment>,
         data,
         ..WriteOptions::default()
     };
-    Ok(WritableFilesystem::new(open(backends)?, options)?)
+    let filesystem = OpenOptions::new(devices(backends)).cache(cache).open()?;
+    Ok(WritableFilesystem::new(filesystem, options)?)
 }
 
 impl World {
@@ -174,7 +183,7 @@ impl World {
             time: clock.now(),
         };
         mkfs::make(&devices(&backends), &plan.mkfs, &identity)?;
-        let filesystem = writable(&backends, &clock, plan.data)?;
+        let filesystem = writable(&backends, &clock, plan.data, plan.cache)?;
         let model = Model {
             label: plan.mkfs.label.clone(),
             node_bytes: filesystem.view().superblock().node_bytes.into(),
@@ -184,6 +193,7 @@ impl World {
         Ok(Self {
             filesystem,
             data: plan.data,
+            cache: plan.cache,
             model,
             backends,
             clock,
@@ -308,6 +318,7 @@ impl World {
             mut model,
             clock,
             data,
+            cache,
             held,
             mut twin,
             ..
@@ -319,11 +330,12 @@ impl World {
             twin.reopen()?;
         }
         Ok(Self {
-            filesystem: writable(&backends, &clock, data)?,
+            filesystem: writable(&backends, &clock, data, cache)?,
             backends,
             model,
             clock,
             data,
+            cache,
             held: BTreeMap::new(),
             twin,
             ..self

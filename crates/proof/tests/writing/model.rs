@@ -6,6 +6,7 @@
 //! commit; as that lets go of what is held, the run may be another.
 
 use anyhow::{Context, Result};
+use buttress::ByteCount;
 use buttress::format::compression::CompressionMethod;
 use buttress::format::{ChecksumType, Compression, Profile};
 use buttress::fs::DataOptions;
@@ -22,6 +23,9 @@ const KERNEL_EVERY: u64 = 100;
 
 /// Cases of a run: each has a seed of its own, and so has each case of the run with the next seed.
 const CASES: u64 = 10;
+
+/// How much of trees is kept in memory: all, and so little that most must be read again and again.
+const CACHES: [ByteCount; 2] = [ByteCount::new(256 << 20), ByteCount::new(2 << 20)];
 
 /// A kind of volume.
 fn kinds() -> Vec<(&'static str, Options, Vec<u64>)> {
@@ -92,14 +96,18 @@ pub fn cases() -> Vec<Case> {
     let operations = super::number("BUTTRESS_WRITING_OPERATIONS", OPERATIONS) / CASES;
     let mut cases = Vec::new();
     for (index, (name, mkfs, devices)) in kinds().into_iter().enumerate() {
-        for part in 0..2_u64 {
+        for part in 0..CACHES.len() as u64 {
             let plan = Plan {
                 mkfs: mkfs.clone(),
                 devices: devices.clone(),
                 data: compression(index),
+                cache: CACHES[part as usize],
                 kernel_every: kernel_missing().is_none().then_some(kernel_every),
                 twin: kernel_missing().is_none(),
-                ..Plan::new(first * CASES + index as u64 * 2 + part, operations)
+                ..Plan::new(
+                    first * CASES + index as u64 * CACHES.len() as u64 + part,
+                    operations,
+                )
             };
             let name = format!("model::{name}_{part}");
             cases.push(Case::new(name, move || {
