@@ -260,7 +260,7 @@ fn writers_go_on_beside_commits_that_read() {
                     let kept = format!("snapshot-{cache}-{rounds}");
                     let made = filesystem.snapshot(source, TOP, kept.as_bytes(), true).unwrap();
                     filesystem.commit().unwrap();
-                    if rounds % 4 != 0 {
+                    if !rounds.is_multiple_of(4) {
                         filesystem.delete_subvolume(made).unwrap();
                         filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
                     }
