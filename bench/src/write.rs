@@ -4,7 +4,7 @@
 //! made, and end with a sync that reached the image. Each of our steps is a process of its own, so that its peak memory is
 //! its own; its seconds are those from the first call to the end of the last commit, as the kernel's are between the mount
 //! and the end of `syncfs`. Dropping is timed on the kernel until `btrfs subvolume sync` returns, which looks every
-//! second.
+//! second; its cleaner is woken before, and how long that took is printed.
 //!
 //! Steps alternate between the sides where the disk has room for both images; else a side does all of its steps, and its
 //! image goes before the other's is made.
@@ -63,6 +63,11 @@ fn chains(scale: Scale) -> Vec<Chain> {
                 (Step::Snapshot, 1.0),
                 (Step::Drop, 0.5),
             ],
+        },
+        Chain {
+            name: "subvolume",
+            gib: 4,
+            steps: vec![(Step::SubvolumeInline, 0.4), (Step::DropUnshared, 0.5)],
         },
         Chain {
             name: "zstd",

@@ -52,7 +52,7 @@ struct Ours {
 impl Ours {
     fn new(image: &Path) -> Result<Self> {
         let filesystem = open(image, WriteOptions::default())?;
-        make_inline_files(&filesystem, FILES)?;
+        make_inline_files(&filesystem, TOP, FILES)?;
         let listed = filesystem.make_directory(TOP, b"listed", &NewInode::of_root(0o755))?;
         for number in 0..LISTED_NAMES {
             filesystem.create(listed, format!("{number}").as_bytes(), &NewInode::of_root(0o644))?;

@@ -257,6 +257,12 @@ impl EditableTree {
         self.unassigned
     }
 
+    /// How many blocks in memory wait to be frozen, with or without an address.
+    #[must_use]
+    pub const fn unfrozen_nodes(&self) -> u64 {
+        self.unassigned.saturating_add(self.assigned)
+    }
+
     /// Puts a new item in.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
 use super::running::Running;
 use crate::error::{Error, Result};
 use buttress_format::{ByteCount, Timestamp};
+use buttress_tree::EditableTree;
 use core::ops::{Deref, DerefMut};
 use parking_lot::MutexGuard;
 
@@ -204,19 +205,18 @@ impl WritableFilesystem {
 }
 
 impl Running {
-    fn unassigned_nodes(&self) -> u64 {
-        self.trees
-            .values()
-            .fold(self.core.extent.tree.unassigned_nodes(), |sum, open| {
-                sum.saturating_add(open.tree.unassigned_nodes())
-            })
+    fn sum_of_nodes(&self, of: impl Fn(&EditableTree) -> u64) -> u64 {
+        self.trees.values().fold(of(&self.core.extent.tree), |sum, open| {
+            sum.saturating_add(of(&open.tree))
+        })
     }
 
     /// Memory of what waits for the commit: nodes, references, inodes.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         let references = ByteCount::of(self.core.references.len()).get();
         let inodes = ByteCount::of(self.inodes.len()).get();
-        self.unassigned_nodes()
+        // A commit that let go of the lock to read has given out some of the addresses.
+        self.sum_of_nodes(EditableTree::unfrozen_nodes)
             .saturating_mul(self.core.node_bytes().get().saturating_add(NODE_OVERHEAD_BYTES))
             .saturating_add(references.saturating_mul(REFERENCE_BYTES))
             .saturating_add(inodes.saturating_mul(INODE_BYTES))
@@ -224,7 +224,9 @@ impl Running {
 
     /// Nodes that a commit would allocate now: those that have no address, and those that recording them takes.
     fn nodes_at_commit(&self, more_nodes: u64, claim: Claim) -> u64 {
-        let nodes = self.unassigned_nodes().saturating_add(more_nodes);
+        let nodes = self
+            .sum_of_nodes(EditableTree::unassigned_nodes)
+            .saturating_add(more_nodes);
         let used = self
             .core
             .groups
