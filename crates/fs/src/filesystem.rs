@@ -42,6 +42,8 @@ struct Shared {
     trees: RwLock<HashMap<TreeId, Arc<KnownTree>>>,
     /// In a view of a volume that is open for writing: trees that are newer than the root tree says.
     running: HashMap<TreeId, Arc<KnownTree>>,
+    /// In such a view: the superblock of the last commit, with the label as it is now, where that is another.
+    relabelled: Option<Arc<Superblock>>,
     /// Keeps what the view needs from being used again.
     _hold: Option<Hold>,
     executor: Arc<Executor>,
@@ -64,6 +66,7 @@ pub(crate) struct RunningTrees {
     pub(crate) chunk_tree: Option<Tree>,
     /// Trees that were opened for writing, with their newest root items.
     pub(crate) trees: HashMap<TreeId, (RootItem, Tree)>,
+    pub(crate) label: Vec<u8>,
     pub(crate) hold: Hold,
 }
 
@@ -100,6 +103,7 @@ impl Filesystem {
                 notices: notices.into(),
                 trees: RwLock::default(),
                 running: HashMap::new(),
+                relabelled: None,
                 _hold: None,
                 loaders: Arc::new(if executor.is_parallel() {
                     Executor::with_workers(LOADERS)
@@ -119,9 +123,15 @@ impl Filesystem {
             root_tree,
             chunk_tree,
             trees,
+            label,
             hold,
         } = trees;
         let shared = &self.shared;
+        let superblock = shared.volume.superblock();
+        let relabelled = (superblock.label != label).then(|| {
+            let superblock = Superblock::clone(&superblock);
+            Arc::new(Superblock { label, ..superblock })
+        });
         let running = trees
             .into_iter()
             .map(|(id, (item, tree))| (id, Arc::new(KnownTree { item, tree })))
@@ -136,6 +146,7 @@ impl Filesystem {
                 notices: Arc::clone(&shared.notices),
                 trees: RwLock::default(),
                 running,
+                relabelled,
                 _hold: Some(hold),
                 executor: Arc::clone(&shared.executor),
                 loaders: Arc::clone(&shared.loaders),
@@ -162,10 +173,17 @@ impl Filesystem {
         &self.shared.forest
     }
 
-    /// The superblock in use: the one that the volume was opened by, or that of its last commit.
+    /// The superblock in use: the one that the volume was opened by, or that of its last commit; in a view of a volume that is
+    /// open for writing with the label of the view's moment.
     #[must_use]
     pub fn superblock(&self) -> Arc<Superblock> {
-        self.shared.volume.superblock()
+        let relabelled = self.shared.relabelled.as_ref();
+        relabelled.map_or_else(|| self.shared.volume.superblock(), Arc::clone)
+    }
+
+    /// In a view of a volume that is open for writing: the root item of a tree that is newer than the root tree's.
+    pub(crate) fn running_root_item(&self, id: TreeId) -> Option<&RootItem> {
+        self.shared.running.get(&id).map(|known| &known.item)
     }
 
     /// What the user should know about the volume, in the order in which it was found.

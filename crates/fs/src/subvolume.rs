@@ -135,7 +135,10 @@ impl Filesystem {
             };
             match key.item_type {
                 ItemType::ROOT_ITEM => {
-                    let root_item = parse_root_item(&key, item.data(), self.sector_bytes())?;
+                    let root_item = match self.running_root_item(id.tree()) {
+                        Some(newer) => newer.clone(),
+                        None => parse_root_item(&key, item.data(), self.sector_bytes())?,
+                    };
                     found.push(SubvolumeInfo {
                         id,
                         place: None,

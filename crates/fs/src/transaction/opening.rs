@@ -295,6 +295,7 @@ impl Running {
             root_tree: view_of(TreeId::ROOT).unwrap_or_else(|| base.root_tree().clone()),
             chunk_tree: view_of(TreeId::CHUNK),
             trees,
+            label: self.core.label.clone(),
             hold,
         })
     }

@@ -98,14 +98,6 @@ pub(super) fn open(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
 /// The differences.
 pub fn expect_model(what: &str, model: &Model, filesystem: &Filesystem) -> Result<()> {
     expect_frame(what, model, filesystem)?;
-    expect_files(what, model, filesystem)
-}
-
-/// Compares only the files of a volume.
-///
-/// # Errors
-/// The differences.
-pub fn expect_files(what: &str, model: &Model, filesystem: &Filesystem) -> Result<()> {
     let found = comparable(model, manifest(filesystem)?);
     expect_equal(what, &comparable(model, model.manifest()), &found)
 }

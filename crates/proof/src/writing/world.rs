@@ -1,7 +1,7 @@
 //! A volume in memory with its model and a clock, and, where a plan asks for it, the kernel's twin of it.
 
 use super::account::Account;
-use super::comparing::{expect_files, expect_kernel_sees, expect_model, expect_nothing_found, open};
+use super::comparing::{expect_kernel_sees, expect_model, expect_nothing_found, open};
 use super::model::Model;
 use super::operation::{Made, Operation, can_be_drawn};
 use super::twin::Twin;
@@ -302,11 +302,10 @@ impl World {
         expect_model("the volume", &self.model, &filesystem)
     }
 
-    /// Compares the files of the live view with the model, nothing committed. Label, default and read-only subvolumes are
-    /// those of the last commit there.
+    /// Compares the live view with the model, nothing committed.
     pub fn compare_live(&self) -> Result<()> {
         self.filesystem.write_back()?;
-        expect_files("the live view", &self.model, &self.filesystem.view()).with_context(|| self.told())
+        expect_model("the live view", &self.model, &self.filesystem.view()).with_context(|| self.told())
     }
 
     /// Drops the writer with all that it holds, and opens the volume for writing again. What was not committed is gone, and
