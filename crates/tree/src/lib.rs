@@ -82,6 +82,6 @@ pub use items::{Items, OwnedItem};
 pub use leaves::{Leaf, Leaves};
 pub use pointer::{BlockPointer, RootPointer};
 pub use read_ahead::ReadAhead;
-pub use resident::ResidentOnly;
+pub use resident::{Lifted, ResidentOnly};
 pub use survey::Surveyor;
 pub use tree::Tree;

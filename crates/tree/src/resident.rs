@@ -5,7 +5,8 @@
 //! [`Forest::read_block`](crate::Forest::read_block), and begins again.
 //!
 //! Invariant: nothing is changed by a look that ends in that error; it is for look-ups and for
-//! [`EditableTree::reach`](crate::EditableTree::reach), not for edits.
+//! [`EditableTree::reach`](crate::EditableTree::reach), not for edits: one of these that ended half-way with that error, and
+//! was begun again, would have copied a block twice and let go of it once.
 
 use crate::error::{Cause, Error, Result};
 use crate::pointer::BlockPointer;
@@ -36,11 +37,19 @@ impl ResidentOnly {
 
     /// Runs `body` as if none were held: for edits, which must not end half-way.
     pub fn lifted<T>(body: impl FnOnce() -> T) -> T {
-        let _restored = Restore(HELD.replace(0));
+        let _restored = Self::lift();
         body()
     }
 
-    pub(crate) fn is_held() -> bool {
+    /// As if none were held, until what it gives is dropped.
+    #[must_use]
+    pub fn lift() -> Lifted {
+        Lifted(HELD.replace(0))
+    }
+
+    /// Whether the thread holds one.
+    #[must_use]
+    pub fn is_held() -> bool {
         HELD.get() > 0
     }
 }
@@ -52,9 +61,10 @@ impl Drop for ResidentOnly {
 }
 
 /// Puts back how many are held, also when what runs meanwhile panics.
-struct Restore(usize);
+#[derive(Debug)]
+pub struct Lifted(usize);
 
-impl Drop for Restore {
+impl Drop for Lifted {
     fn drop(&mut self) {
         HELD.set(self.0);
     }

@@ -93,6 +93,7 @@ impl Content<'_> {
         let mut at = sectors.start;
         let result = loop {
             let step = self.filesystem.operate(Need::items(6), |operation| {
+                self.require_still_there(operation)?;
                 operation.fill_gap(self.location, &(at..sectors.end))
             });
             match step {

@@ -299,6 +299,9 @@ impl Content<'_> {
                         target: share.target.saturating_add(at),
                         length: length.saturating_sub(at),
                     };
+                    self.require_still_there(operation)?;
+                    operation.require_subvolume(from.subvolume)?;
+                    operation.inode(from)?;
                     operation.reach_range(self.location, &(rest.target..sectors.end))?;
                     let done = operation.share_step(from, self.location, &rest)?;
                     Ok(at.saturating_add(done))

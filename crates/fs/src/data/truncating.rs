@@ -100,6 +100,7 @@ impl Content<'_> {
         while range.start < end {
             let from = self.step_start(&(range.start..end))?;
             self.filesystem.operate(Need::freeing(STEP_NEED), |operation| {
+                self.require_still_there(operation)?;
                 remove(operation, self.location, &(from..end))
             })?;
             end = from;

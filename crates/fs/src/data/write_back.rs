@@ -59,7 +59,9 @@ impl Content<'_> {
             self.release(reserved);
             return Ok(());
         }
-        let found = self.filesystem.look(|operation| self.require_file(operation));
+        let found = self
+            .filesystem
+            .look(|operation| self.require_still_there(operation));
         let item = match found {
             Ok(item) => item,
             Err(error) if is_of_gone_file(&error) => {
@@ -89,7 +91,7 @@ impl Content<'_> {
     }
 
     /// The file's inode, if it is still there: others may remove it, or its subvolume, whenever the edit lock is not held.
-    fn require_file(&self, operation: &mut Operation<'_>) -> Result<InodeItem> {
+    pub(super) fn require_still_there(&self, operation: &mut Operation<'_>) -> Result<InodeItem> {
         operation.require_subvolume(self.location.subvolume)?;
         operation.inode(self.location)
     }
@@ -195,7 +197,7 @@ impl Content<'_> {
             let own_sums = take_sums(&mut sums, step, is_last);
             self.filesystem
                 .operate(Need::promised(items.saturating_add(4)), |operation| {
-                    self.require_file(operation)?;
+                    self.require_still_there(operation)?;
                     for insertion in step {
                         operation.reach_range(location, &insertion.range())?;
                     }
@@ -335,7 +337,7 @@ impl Content<'_> {
         };
         let location = self.location;
         self.filesystem.operate(Need::promised(6), |operation| {
-            self.require_file(operation)?;
+            self.require_still_there(operation)?;
             operation.reach_range(location, &(0..self.sector_bytes))?;
             if compression != Compression::None {
                 require_feature(operation, compression);

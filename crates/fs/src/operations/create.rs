@@ -300,7 +300,7 @@ impl Operation<'_> {
             ));
         }
         self.insert_items(tree, items)?;
-        self.edit().know_inode(location, item)?;
+        self.edit().know_inode(location, item);
         if name.is_none() {
             let orphan = OrphanItem::key(ObjectId::new(inode.get()));
             self.edit().insert(tree, &orphan, &[])?;

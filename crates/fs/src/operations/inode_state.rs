@@ -1,8 +1,8 @@
 //! Inodes of the running transaction, in memory.
 //!
 //! An inode item changes with nearly every operation, that of a directory with every name in it. So changes are made
-//! here, and [`Running::write_back_inodes`] puts each changed item into its tree once: at the commit, before a view is
-//! taken, and when too many wait. Until then the newest inode item is the one here; [`Running::inode`] and
+//! here, and [`Running::write_back_inodes`] puts each changed item into its tree once: at the commit, and before a view is
+//! taken. Until then the newest inode item is the one here; [`Running::inode`] and
 //! [`Running::change_inode`] are the only ways to it.
 //!
 //! Beside the items: the next free inode number of each tree and the next free index of each directory, which are
@@ -23,7 +23,7 @@ use buttress_format::{
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// How many inodes are kept before those that wait are written back, and the others forgotten.
+/// How many inodes are kept before those are forgotten that did not change.
 const INODES_MAX: usize = 1 << 16;
 
 /// The first index of an entry in a directory: 0 and 1 stand for `.` and `..`.
@@ -48,6 +48,8 @@ pub(crate) struct InodeTable {
     /// How often each inode is held open.
     held: HashMap<(TreeId, InodeNumber), u32>,
     changed: u64,
+    /// How many were left when room was made last.
+    kept: usize,
 }
 
 fn id_of(location: Location) -> (TreeId, InodeNumber) {
@@ -107,6 +109,23 @@ impl InodeTable {
         }
     }
 
+    /// Forgets what can be looked up again when there are very many: a look may call this, so nothing is edited. What
+    /// changed stays until a commit, which comes when that takes too much memory.
+    fn make_room(&mut self) {
+        let most = INODES_MAX.max(self.kept.saturating_mul(2));
+        if self.inodes.len() >= most {
+            self.inodes.retain(|_, state| state.changed);
+            self.kept = self.inodes.len();
+        }
+    }
+
+    /// Forgets indexes that can be looked up again when there are very many; not while an operation may have taken some.
+    pub(crate) fn forget_indexes(&mut self) {
+        if self.next_indexes.len() >= INODES_MAX {
+            self.next_indexes.clear();
+        }
+    }
+
     /// Forgets an inode whose items are gone.
     pub(super) fn forget(&mut self, location: Location) {
         let id = id_of(location);
@@ -144,7 +163,7 @@ impl Running {
         let item =
             InodeItem::parse(&key, found.data()).map_err(|error| Corruption::Item { tree: id.0, error })?;
         drop(found);
-        self.make_room_for_inode()?;
+        self.inodes.make_room();
         self.inodes.inodes.insert(
             id,
             InodeState {
@@ -180,25 +199,14 @@ impl Running {
     }
 
     /// Takes in a new inode whose item was just put into the tree.
-    pub(super) fn know_inode(&mut self, location: Location, item: InodeItem) -> Result<()> {
-        self.make_room_for_inode()?;
+    pub(super) fn know_inode(&mut self, location: Location, item: InodeItem) {
+        self.inodes.make_room();
         let state = InodeState {
             item,
             changed: false,
             inherited: None,
         };
         self.inodes.inodes.insert(id_of(location), state);
-        Ok(())
-    }
-
-    fn make_room_for_inode(&mut self) -> Result<()> {
-        if self.inodes.inodes.len() < INODES_MAX {
-            return Ok(());
-        }
-        self.write_back_inodes()?;
-        self.inodes.inodes.clear();
-        self.inodes.next_indexes.clear();
-        Ok(())
     }
 
     /// Puts all changed inode items into their trees.

@@ -85,6 +85,11 @@ impl WritableFilesystem {
     pub(super) fn remove_orphan(&self, location: Location) -> Result<()> {
         loop {
             let is_gone = self.operate(Need::freeing(STEP_NEED), |operation| {
+                match operation.require_subvolume(location.subvolume) {
+                    // Its tree goes as a whole.
+                    Err(Error::SubvolumeNotFound { .. }) => return Ok(true),
+                    required => required?,
+                }
                 if operation.remove_step(location)? {
                     return Ok(false);
                 }

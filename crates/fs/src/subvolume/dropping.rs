@@ -6,7 +6,7 @@
 //! so that dropping goes on after a crash, here or in the kernel.
 //!
 //! A shared block that this tree made counts what is below it for this tree, by name. Before the tree goes, such blocks
-//! turn to references by address, down to the first that have done so already.
+//! turn to references by address, those below before those above, so that this too can stop after any block.
 //!
 //! Source: on-disk format documentation, section "Root item" (`drop_progress`, `drop_level`).
 
@@ -17,9 +17,12 @@ use crate::transaction::copying::Form;
 use crate::transaction::delayed_references::{ExtentKind, Reference};
 use crate::transaction::extent_tree::ExtentState;
 use crate::transaction::running::Running;
-use crate::transaction::starting::Need;
-use buttress_format::{Generation, HeaderFlags, ItemType, Key, ObjectId, SubvolumeId, TreeBlock, TreeId};
+use crate::transaction::starting::{Handle, Need};
+use buttress_format::{
+    Generation, HeaderFlags, ItemType, Key, Logical, ObjectId, SubvolumeId, TreeBlock, TreeId,
+};
 use buttress_tree::{BlockPointer, ReadAhead, ResidentOnly, RootPointer};
+use std::collections::{BTreeSet, VecDeque};
 
 /// How many references may wait before a transaction is given a chance to end.
 const REFERENCES_AT_ONCE: usize = 1 << 16;
@@ -36,6 +39,17 @@ enum Stop {
     Enough,
     /// A block is not in memory.
     Missing(Box<BlockPointer>),
+}
+
+/// A block below which what counts for a tree turns to references by address.
+#[derive(Debug)]
+struct ToTurn {
+    pointer: BlockPointer,
+    block: TreeBlock,
+    /// Whether it refers by its address itself.
+    is_turned: bool,
+    /// The child that comes next.
+    slot: usize,
 }
 
 /// What one step came to.
@@ -60,9 +74,33 @@ struct Step {
     reference: Reference,
 }
 
+/// How many of the blocks that were missing last are known.
+const MISSING_KNOWN: usize = 16;
+
+/// What is known of one tree between two holds of the lock.
+#[derive(Debug, Default)]
+struct Memory {
+    /// The blocks that were missing last, and were read.
+    missing: VecDeque<Logical>,
+    /// Nodes below which all that counts for this tree refers by address.
+    turned: BTreeSet<Logical>,
+}
+
+impl Memory {
+    /// Whether a block was missing not long ago; from now on it was.
+    fn is_known(&mut self, pointer: &BlockPointer) -> bool {
+        if self.missing.contains(&pointer.logical) {
+            return true;
+        }
+        self.missing.truncate(MISSING_KNOWN);
+        self.missing.push_front(pointer.logical);
+        false
+    }
+}
+
 /// The way through one tree.
 #[derive(Debug)]
-struct Drop {
+struct Drop<'m> {
     tree: TreeId,
     last_snapshot: Generation,
     /// What the root item's key says of the transaction that made this tree out of another one: older blocks are not its
@@ -72,6 +110,7 @@ struct Drop {
     steps: Vec<Step>,
     /// Blocks that are worth reading with the one that was missing.
     ahead: Vec<BlockPointer>,
+    memory: &'m mut Memory,
 }
 
 impl WritableFilesystem {
@@ -101,10 +140,9 @@ impl WritableFilesystem {
     /// [`Error::Cancelled`]; a tree that cannot be read; that writing has stopped.
     pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
         for subvolume in self.deleted_subvolumes()? {
-            let mut stop = Stop::Enough;
-            while stop != Stop::Gone {
-                stop = self.drop_some(subvolume.tree(), progress, &stop)?;
-                if progress.is_cancelled() && stop != Stop::Gone {
+            let mut memory = Memory::default();
+            while self.drop_some(subvolume.tree(), progress, &mut memory)? != Stop::Gone {
+                if progress.is_cancelled() {
                     return Err(Error::Cancelled);
                 }
             }
@@ -113,27 +151,31 @@ impl WritableFilesystem {
     }
 
     /// Goes on dropping one tree for a while; a block or so of it where the job was cancelled, so that even then it gets
-    /// on. `last` is where it stopped before.
-    fn drop_some(&self, tree: TreeId, progress: &Progress, last: &Stop) -> Result<Stop> {
-        let (mut handle, is_dirty) = self.begin_again(self.start(Need::freeing(64))?, |handle| {
-            Ok(handle.open_tree(tree)?.tree.is_dirty())
-        })?;
-        if is_dirty {
+    /// on.
+    fn drop_some(&self, tree: TreeId, progress: &Progress, memory: &mut Memory) -> Result<Stop> {
+        let is_dirty = |handle: &mut Handle<'_>| Ok(handle.open_tree(tree)?.tree.is_dirty());
+        let (mut handle, mut waits) = self.begin_again(self.start(Need::freeing(64))?, is_dirty)?;
+        while waits {
             // What is dropped is what lies on disk.
             drop(handle);
             self.commit()?;
-            handle = self.start(Need::freeing(64))?;
+            (handle, waits) = self.begin_again(self.start(Need::freeing(64))?, is_dirty)?;
         }
         let (mut stop, ahead) = {
             let _resident_only = ResidentOnly::hold();
-            handle.drop_below(tree, progress)?
+            handle.drop_below(tree, progress, memory)?
         };
-        if matches!(stop, Stop::Missing(_)) && stop == *last {
+        if let Stop::Missing(pointer) = &stop
+            && memory.is_known(pointer)
+        {
             // It was read, and the cache did not keep it.
-            (stop, _) = handle.drop_below(tree, progress)?;
+            (stop, _) = handle.drop_below(tree, progress, memory)?;
         }
         match &stop {
-            Stop::Gone => handle.remove_dead_root(tree)?,
+            Stop::Gone => handle.remove_dead_root(tree).inspect_err(|error| {
+                // All that it led to was let go, so that it must not be committed with what leads there.
+                self.forest().volume().stop_writing(error);
+            })?,
             Stop::Enough => {}
             Stop::Missing(pointer) => {
                 drop(handle);
@@ -147,7 +189,12 @@ impl WritableFilesystem {
 
 impl Running {
     /// Goes on dropping where dropping stopped, and writes down where it stops now. Gives also what is worth reading in.
-    fn drop_below(&mut self, tree: TreeId, progress: &Progress) -> Result<(Stop, Vec<BlockPointer>)> {
+    fn drop_below(
+        &mut self,
+        tree: TreeId,
+        progress: &Progress,
+        memory: &mut Memory,
+    ) -> Result<(Stop, Vec<BlockPointer>)> {
         let missing = |error: Error| match error.block_to_read() {
             Some(pointer) => Ok(Stop::Missing(Box::new(pointer))),
             None => Err(error),
@@ -155,7 +202,7 @@ impl Running {
         if let Err(error) = self.reach_dead_root(tree) {
             return Ok((missing(error)?, Vec::new()));
         }
-        let mut way = match Drop::resume(self, tree) {
+        let mut way = match Drop::resume(self, tree, memory) {
             Ok(Some(way)) => way,
             Ok(None) => return Ok((Stop::Enough, Vec::new())),
             Err(error) => return Ok((missing(error)?, Vec::new())),
@@ -166,7 +213,14 @@ impl Running {
                 Ok(Advance::Done) => {}
                 Ok(Advance::AtEnd) => return Ok((Stop::Gone, Vec::new())),
                 Ok(Advance::Interrupted) => break Stop::Enough,
-                Err(error) => break missing(error)?,
+                Err(error) => match missing(error) {
+                    Ok(stop) => break stop,
+                    Err(error) => {
+                        // What was let go stays let go.
+                        way.remember(self)?;
+                        return Err(error);
+                    }
+                },
             }
             let stops = self.core.references.len() >= limit || progress.is_cancelled();
             if stops && way.can_stop() {
@@ -206,9 +260,9 @@ impl Running {
     }
 }
 
-impl Drop {
+impl<'m> Drop<'m> {
     /// Finds the place where dropping stopped, or the root. `None` when others shall have the lock first.
-    fn resume(running: &mut Running, tree: TreeId) -> Result<Option<Self>> {
+    fn resume(running: &mut Running, tree: TreeId, memory: &'m mut Memory) -> Result<Option<Self>> {
         let open = running.open_tree(tree)?;
         let offset = open.item_offset;
         let item = open.item.clone().ok_or(Error::TreeNotFound { tree })?;
@@ -218,6 +272,7 @@ impl Drop {
             origin: Generation::new(offset),
             steps: Vec::new(),
             ahead: Vec::new(),
+            memory,
         };
         let root = BlockPointer::root(&RootPointer {
             tree,
@@ -318,8 +373,7 @@ impl Drop {
         if !own {
             let state = self.state(running, &pointer, None)?;
             if state.references > 1 {
-                let may_count = !state.full_backref && pointer.generation >= self.origin;
-                if may_count && !self.refer_by_address(running, &pointer)? {
+                if pointer.generation >= self.origin && !self.refer_by_address(running, &pointer)? {
                     return Ok(false);
                 }
                 // Shared: others keep it, so nobody needs to know for whom it was made.
@@ -330,7 +384,7 @@ impl Drop {
         let block = running.core.forest.read_block(&pointer)?;
         let state = self.state(running, &pointer, Some(&block))?;
         if state.references > 1 {
-            if !state.full_backref && !self.refer_by_address(running, &pointer)? {
+            if !self.refer_by_address(running, &pointer)? {
                 return Ok(false);
             }
             Self::let_go(running, &pointer, reference, block.header().owner);
@@ -368,12 +422,9 @@ impl Drop {
             step.slot = slot.saturating_add(1);
             let depth = self.steps.len();
             let entered = self.enter(running, child, reference);
-            let is_begun_again = match &entered {
-                Ok(is_done) => !is_done,
-                Err(error) => error.block_to_read().is_some(),
-            };
             // It was not entered: dropping goes on here.
-            if is_begun_again && let Some(step) = self.steps.get_mut(depth.saturating_sub(1)) {
+            let is_entered = entered.as_ref().is_ok_and(|is_done| *is_done);
+            if !is_entered && let Some(step) = self.steps.get_mut(depth.saturating_sub(1)) {
                 step.slot = slot;
             }
             return entered.map(|is_done| match is_done {
@@ -386,7 +437,13 @@ impl Drop {
         };
         if step.pointer.level == 0 {
             let form = step.form(tree);
-            running.core.refer_below(&step.block, form, -1)?;
+            running
+                .core
+                .refer_below(&step.block, form, -1)
+                .inspect_err(|error| {
+                    // Some of it was let go, and nobody could tell what.
+                    running.core.forest.volume().stop_writing(error);
+                })?;
         }
         let owner = step.block.header().owner;
         Self::let_go(running, &step.pointer, step.reference, owner);
@@ -402,19 +459,27 @@ impl Drop {
     /// so much waits that others shall have the lock.
     fn refer_by_address(&mut self, running: &mut Running, top: &BlockPointer) -> Result<bool> {
         let limit = running.core.references.len().saturating_add(REFERENCES_AT_ONCE);
-        let mut way: Vec<(BlockPointer, TreeBlock, usize)> = Vec::new();
+        let mut way: Vec<ToTurn> = Vec::new();
         let mut next = Some(*top);
         loop {
             if let Some(pointer) = next.take() {
                 let block = self.block_to_turn(running, &pointer).inspect_err(|_| {
                     let above = way.last();
-                    self.ahead = above.map_or_else(Vec::new, |(above, block, slot)| {
-                        self.own_children(above, block, slot.saturating_sub(1)).collect()
+                    self.ahead = above.map_or_else(Vec::new, |above| {
+                        let slot = above.slot.saturating_sub(1);
+                        self.own_children(&above.pointer, &above.block, slot).collect()
                     });
                 })?;
-                way.extend(block.map(|block| (pointer, block, 0)));
+                way.extend(block);
             }
-            let Some((pointer, block, slot)) = way.last_mut() else {
+            let Some(ToTurn {
+                pointer,
+                block,
+                is_turned,
+                slot,
+            }) = way.last_mut()
+            else {
+                self.memory.turned.clear();
                 return Ok(true);
             };
             while next.is_none() && *slot < block.item_count() {
@@ -426,7 +491,12 @@ impl Drop {
             if next.is_some() {
                 continue;
             }
-            self.turn(running, pointer, block)?;
+            if !*is_turned {
+                self.turn(running, pointer, block)?;
+            }
+            if pointer.level > 0 {
+                self.memory.turned.insert(pointer.logical);
+            }
             way.pop();
             if running.core.references.len() >= limit {
                 return Ok(false);
@@ -434,8 +504,12 @@ impl Drop {
         }
     }
 
-    /// A block that counts what is below it for this tree, if it does.
-    fn block_to_turn(&self, running: &Running, pointer: &BlockPointer) -> Result<Option<TreeBlock>> {
+    /// A block below which something counts for this tree, if there may be any. A block that refers by its address already is
+    /// gone through all the same: it may have been relocated, or the kernel, which begins above, may have stopped here.
+    fn block_to_turn(&self, running: &Running, pointer: &BlockPointer) -> Result<Option<ToTurn>> {
+        if self.memory.turned.contains(&pointer.logical) {
+            return Ok(None);
+        }
         let kind = ExtentKind::TreeBlock { level: pointer.level };
         let length = running.core.node_bytes();
         let state = running.core.extent_state(pointer.logical, kind, length)?;
@@ -443,18 +517,25 @@ impl Drop {
             let logical = pointer.logical;
             return Err(Corruption::ExtentMissing { logical, length }.into());
         }
-        if state.full_backref {
+        if state.full_backref && pointer.level == 0 {
             return Ok(None);
         }
         let block = running.core.forest.read_block(pointer)?;
-        Ok(Some(block).filter(|block| block.header().owner == self.tree))
+        let is_own = block.header().owner == self.tree;
+        Ok(is_own.then_some(ToTurn {
+            pointer: *pointer,
+            block,
+            is_turned: state.full_backref,
+            slot: 0,
+        }))
     }
 
     /// Makes one block refer by its address.
     fn turn(&self, running: &mut Running, pointer: &BlockPointer, block: &TreeBlock) -> Result<()> {
         let core = &mut running.core;
-        core.refer_below(block, Form::ByAddress(pointer.logical), 1)?;
-        core.refer_below(block, Form::ByTree(self.tree), -1)?;
+        core.refer_below(block, Form::ByAddress(pointer.logical), 1)
+            .and_then(|()| core.refer_below(block, Form::ByTree(self.tree), -1))
+            .inspect_err(|error| core.forest.volume().stop_writing(error))?;
         let node_bytes = core.node_bytes();
         core.references
             .set_full_backref(pointer.logical, node_bytes, pointer.level);

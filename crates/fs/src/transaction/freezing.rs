@@ -137,6 +137,7 @@ impl Running {
         self.core.format.generation.raise(self.core.generation);
         self.core.generation = Generation::new(self.core.generation.get().saturating_add(1));
         self.forget_clean_trees();
+        self.inodes.forget_indexes();
         Ok(Preparation::Frozen(Box::new(prepared)))
     }
 

@@ -268,6 +268,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             label: superblock.label.clone(),
             superblock_changed: false,
             reserved_data_bytes: 0,
+            unrecorded_ranges: 0,
         },
         trees,
         inodes: InodeTable::default(),

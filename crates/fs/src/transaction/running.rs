@@ -21,7 +21,7 @@ use buttress_format::{
     BlockFormat, ByteCount, Chunk, CompatRo, Generation, Incompat, ItemType, Key, RootItem, Superblock,
     TreeId, Uuid,
 };
-use buttress_tree::{EditContext, EditableTree, Forest, OwnedItem, Tree};
+use buttress_tree::{EditContext, EditableTree, Forest, Lifted, OwnedItem, ResidentOnly, Tree};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -76,6 +76,8 @@ pub(crate) struct Core {
     pub(crate) superblock_changed: bool,
     /// Room promised to data that is not yet written back.
     pub(crate) reserved_data_bytes: u64,
+    /// While a commit that settles has let go of the lock: ranges that the free-space tree does not know of yet.
+    pub(crate) unrecorded_ranges: u64,
 }
 
 impl Core {
@@ -207,6 +209,7 @@ impl Running {
         if id == TreeId::EXTENT {
             return self.core.edit_extents(edit);
         }
+        let _whole = whole_edit();
         self.open_tree(id)?;
         let Self { core, trees, .. } = self;
         let Some(open) = trees.get_mut(&id) else {
@@ -304,9 +307,17 @@ impl Core {
         &mut self,
         edit: impl FnOnce(&mut EditableTree, &mut dyn EditContext) -> buttress_tree::Result<T>,
     ) -> Result<T> {
+        let _whole = whole_edit();
         let mut context = OwnTree::new(self.generation, self.node_bytes(), &mut self.references);
         edit(&mut self.extent.tree, &mut context).map_err(own_error)
     }
+}
+
+/// An edit is done whole: it reads what it finds missing. Nobody edits during a look; if somebody does, better it reads under
+/// the lock than that it ends half-way.
+fn whole_edit() -> Lifted {
+    debug_assert!(!ResidentOnly::is_held(), "an edit during a look");
+    ResidentOnly::lift()
 }
 
 /// An error of this crate that an edit of a tree was ended with comes back as itself.

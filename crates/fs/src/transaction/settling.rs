@@ -68,11 +68,16 @@ impl Running {
                         or_missing(self.missing_for(stage))?
                     };
                     if !missing.is_empty() {
+                        self.note_gap();
                         return Ok(missing);
                     }
                     let worked = match self.work(stage, reads) {
                         Ok(worked) => worked,
-                        Err(error) => return or_missing(Err(error)),
+                        Err(error) => {
+                            let missing = or_missing(Err(error))?;
+                            self.note_gap();
+                            return Ok(missing);
+                        }
                     };
                     busy |= worked;
                     // References are applied some at a time.
@@ -88,6 +93,16 @@ impl Running {
         Err(Error::Defect {
             what: "a commit did not come to rest",
         })
+    }
+
+    /// Others may edit before settling goes on: what it has still to record of space takes room that is not theirs.
+    fn note_gap(&mut self) {
+        let ranges = self.core.groups.iter().fold(0_usize, |sum, group| {
+            let ranges = group.became_used.iter().count();
+            sum.saturating_add(ranges)
+                .saturating_add(group.became_free.iter().count())
+        });
+        self.core.unrecorded_ranges = ByteCount::of(ranges).get();
     }
 
     /// What a stage is going to need and is not in memory. Changes nothing that anybody sees.
@@ -124,7 +139,10 @@ impl Running {
                 self.run_some_references(REFERENCES_AT_ONCE)?;
                 Ok(any)
             }
-            Stage::FreeSpace => self.update_free_space_tree(),
+            Stage::FreeSpace => {
+                self.core.unrecorded_ranges = 0;
+                self.update_free_space_tree()
+            }
             Stage::BlockGroups => self.write_block_groups(),
             Stage::Quotas => self.write_quotas(),
         }
@@ -146,11 +164,7 @@ impl Running {
 
     /// Gives addresses to the nodes of a tree that have none. Returns whether there were any.
     fn assign_tree(&mut self, id: TreeId, reads: &Reads) -> Result<bool> {
-        let nodes = match id {
-            TreeId::EXTENT => self.core.extent.tree.unassigned_nodes(),
-            _ => self.trees.get(&id).map_or(0, |open| open.tree.unassigned_nodes()),
-        };
-        if nodes == 0 {
+        if self.unassigned_nodes(id) == 0 {
             return Ok(false);
         }
         let purpose = if id == TreeId::CHUNK {
@@ -160,7 +174,7 @@ impl Running {
         };
         let places = {
             let _look = reads.look();
-            self.allocate_nodes(purpose, nodes)?
+            self.allocate_nodes(purpose, id)?
         };
         let mut places = places.into_iter();
         let node_bytes = self.core.node_bytes();
@@ -194,11 +208,18 @@ impl Running {
         Ok(true)
     }
 
-    /// Addresses for so many nodes, in as few runs as there can be. Nothing stays taken after an error.
-    fn allocate_nodes(&mut self, purpose: Purpose, nodes: u64) -> Result<Vec<Logical>> {
-        let mut places = Vec::with_capacity(usize::try_from(nodes).unwrap_or(0));
+    fn unassigned_nodes(&self, id: TreeId) -> u64 {
+        match id {
+            TreeId::EXTENT => self.core.extent.tree.unassigned_nodes(),
+            _ => self.trees.get(&id).map_or(0, |open| open.tree.unassigned_nodes()),
+        }
+    }
+
+    /// Addresses for the nodes of a tree that have none, in as few runs as there can be. Nothing stays taken after an error.
+    fn allocate_nodes(&mut self, purpose: Purpose, id: TreeId) -> Result<Vec<Logical>> {
+        let mut places = Vec::new();
         let cursor = self.core.groups.cursor(purpose);
-        let result = self.take_nodes(purpose, nodes, &mut places);
+        let result = self.take_nodes(purpose, id, &mut places);
         if let Err(error) = result {
             let node_bytes = self.core.node_bytes().get();
             for place in places {
@@ -210,20 +231,26 @@ impl Running {
         Ok(places)
     }
 
-    fn take_nodes(&mut self, purpose: Purpose, nodes: u64, places: &mut Vec<Logical>) -> Result<()> {
+    fn take_nodes(&mut self, purpose: Purpose, id: TreeId, places: &mut Vec<Logical>) -> Result<()> {
         let node_bytes = self.core.node_bytes().get();
-        let mut left = nodes;
-        while left > 0 {
+        loop {
+            // Counted anew: a chunk that was made is an edit of these trees, too.
+            let left = self
+                .unassigned_nodes(id)
+                .saturating_sub(ByteCount::of(places.len()).get());
+            if left == 0 {
+                return Ok(());
+            }
             let wanted = left.saturating_mul(node_bytes);
             match self.core.groups.allocate(purpose, wanted, node_bytes, node_bytes) {
                 Found::Range(start, length) => {
-                    let count = length.checked_div(node_bytes).unwrap_or(0);
+                    // At least one, which was asked for; never none, or this would not end.
+                    let count = length.checked_div(node_bytes).unwrap_or(0).max(1);
                     for index in 0..count {
                         places.push(Logical::new(
                             start.saturating_add(index.saturating_mul(node_bytes)),
                         ));
                     }
-                    left = left.saturating_sub(count.max(1));
                 }
                 Found::Load(group) => self.load_group(group)?,
                 Found::Nothing => {
@@ -237,7 +264,6 @@ impl Running {
                 }
             }
         }
-        Ok(())
     }
 
     /// The trees that begin elsewhere than their root items say, or whose items changed: the keys of those.

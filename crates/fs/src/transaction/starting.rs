@@ -252,6 +252,7 @@ impl Running {
             .saturating_mul(2)
             .saturating_add(data)
             .saturating_add(self.inodes.changed())
+            .saturating_add(self.core.unrecorded_ranges)
             .min(used);
         // New nodes lie together, and so do their records.
         let grown = nodes.saturating_add(references).saturating_add(data).div_ceil(40);
