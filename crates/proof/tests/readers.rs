@@ -4,9 +4,9 @@ use anyhow::Result;
 use buttress::format::ErrorKind;
 use buttress::format::block_group::Profile;
 use buttress::fs::mkfs::Options;
-use buttress::fs::operations::{NewInode, SetXattr};
-use buttress::fs::{WritableFilesystem, WriteOptions};
-use buttress::{ByteCount, FileOffset, Filesystem, Location, OpenOptions, Progress};
+use buttress::fs::operations::{AttributeChanges, NewInode, SetXattr};
+use buttress::fs::{AllocateMode, Error, WritableFilesystem, WriteOptions};
+use buttress::{ByteCount, FileOffset, Filesystem, Location, OpenOptions, Progress, SubvolumeId};
 use buttress_oracle::content::Random;
 use buttress_proof::writing::fill::{FILE_BYTES, Filling, TOP, filler_bytes};
 use buttress_proof::writing::state::describe;
@@ -283,4 +283,101 @@ fn writers_go_on_beside_commits_that_read() {
             );
         }
     }
+}
+
+/// More inodes are looked at than are kept. A look edits nothing, also where inodes wait to be written back.
+#[test]
+fn looks_at_very_many_inodes_edit_nothing() {
+    const COUNT: usize = 65_600;
+    let options = Options {
+        node_bytes: Some(4096),
+        metadata: Some(Profile::Single),
+        ..Options::default()
+    };
+    let base = empty(&[768 << 20], &options).unwrap();
+    let filesystem = open_for_writing(&base).unwrap();
+    let files: Vec<Location> = (0..COUNT)
+        .map(|number| {
+            let name = format!("file-{number}");
+            filesystem
+                .create(TOP, name.as_bytes(), &NewInode::of_root(0o600))
+                .unwrap()
+        })
+        .collect();
+    filesystem.commit().unwrap();
+    // From now on every block on the way is shared, and its extent is looked up when it is copied.
+    filesystem
+        .snapshot(SubvolumeId::TOP_LEVEL, TOP, b"snapshot", false)
+        .unwrap();
+    filesystem.commit().unwrap();
+    drop(filesystem);
+    let filesystem = OpenOptions::new(devices(&base))
+        .cache(ByteCount::new(16 << 20))
+        .open()
+        .unwrap();
+    let options = WriteOptions {
+        environment: Arc::new(Ticking::default()),
+        ..WriteOptions::default()
+    };
+    let filesystem = WritableFilesystem::new(filesystem, options).unwrap();
+    for file in files.iter().step_by(10_000) {
+        let changes = AttributeChanges {
+            mode: Some(0o640),
+            ..AttributeChanges::default()
+        };
+        filesystem.set_attributes(*file, &changes).unwrap();
+    }
+    for file in &files {
+        assert_eq!(filesystem.size_of(*file).unwrap(), 0);
+    }
+    filesystem.commit().unwrap();
+    drop(filesystem);
+    open_checked(&base).unwrap();
+}
+
+/// Whoever changes a file's content finds at each step whether it is still there.
+#[test]
+fn files_that_go_while_their_content_is_changed_stop_nothing() {
+    let base = empty(&[512 << 20], &Options::default()).unwrap();
+    let filesystem = open_for_writing(&base).unwrap();
+    let shared = filesystem
+        .create(TOP, b"shared", &NewInode::of_root(0o600))
+        .unwrap();
+    for part in 0..64 {
+        filesystem
+            .write_at(shared, FileOffset::new(part << 13), &[part as u8; 4096])
+            .unwrap();
+    }
+    filesystem.commit().unwrap();
+    let allocate = |file, part: u64| {
+        let range = FileOffset::new(part << 16)..FileOffset::new((part << 16) + 4096);
+        filesystem.allocate(file, range, AllocateMode::Allocate)
+    };
+    let clone = |file, part: u64| {
+        let range = FileOffset::MIN..FileOffset::new((63 << 13) + 4096);
+        filesystem.clone_range(shared, range, file, FileOffset::new(part << 20))
+    };
+    let truncate = |file, part: u64| {
+        filesystem.write_at(file, FileOffset::new(part << 16), &[1; 40_000])?;
+        filesystem.write_back_file(file)?;
+        filesystem.truncate(file, ByteCount::new(part))
+    };
+    let calls: [&(dyn Fn(Location, u64) -> Result<(), Error> + Sync); 3] = [&allocate, &clone, &truncate];
+    for round in 0..240_u64 {
+        let name = format!("file-{round}").into_bytes();
+        let file = filesystem.create(TOP, &name, &NewInode::of_root(0o600)).unwrap();
+        let call = calls[(round % 3) as usize];
+        std::thread::scope(|scope| {
+            let caller = scope.spawn(|| (0..20).try_for_each(|part| call(file, part)));
+            std::thread::sleep(std::time::Duration::from_micros(round * 37 % 1000));
+            filesystem.unlink(TOP, &name).unwrap();
+            match caller.join().unwrap() {
+                Ok(()) | Err(Error::InodeNotFound { .. }) => {}
+                Err(error) => panic!("round {round}: {error}"),
+            }
+        });
+    }
+    filesystem.commit().unwrap();
+    drop(filesystem);
+    open_checked(&base).unwrap();
 }

@@ -2,9 +2,11 @@
 //!
 //! - [`model`]: seeds in the ordinary suite, more in `cargo xtask soak`;
 //! - [`rounds`]: the kernel and Buttress change one volume in turn;
+//! - [`balanced`]: what the kernel relocated is deleted here;
 //! - [`full`]: volumes without room;
 //! - [`faults`]: devices that fail half-way.
 
+mod balanced;
 mod faults;
 mod full;
 mod model;
@@ -22,6 +24,7 @@ fn main() -> std::process::ExitCode {
     let cases = model::cases().into_iter();
     run(cases
         .chain(rounds::cases())
+        .chain(balanced::cases())
         .chain(full::cases())
         .chain(faults::cases())
         .collect())
