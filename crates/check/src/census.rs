@@ -10,13 +10,14 @@ use crate::context::Check;
 use crate::extents::{Extents, block_hash, reference_hash};
 use crate::facts;
 use crate::finding::{Finding, Reference};
+use crate::owners::Owners;
 use crate::quotas::Uses;
 use crate::roots::Root;
 use crate::sectors::{Neighbourhoods, Sectors};
 use crate::segments::{Edges, Found, Segments};
 use buttress_format::{ByteCount, FileExtent, Incompat, ItemType, Key, Logical, ObjectId, TreeBlock, TreeId};
 use buttress_fs::Result;
-use buttress_tree::{BlockPointer, Error, RootPointer, Surveyor, Tree};
+use buttress_tree::{BlockPointer, Error, Surveyor, Tree};
 use std::collections::HashMap;
 
 /// What a census gives.
@@ -54,6 +55,16 @@ pub(crate) struct Tally {
     /// Segments with blocks that could not be read.
     damaged: Vec<u32>,
     uses: Option<Uses>,
+    /// In the name of which tree the block that was visited last refers to its children.
+    naming: Option<TreeId>,
+}
+
+/// What leads from a block to its children.
+#[derive(Clone, Copy)]
+pub(crate) struct Tag {
+    segment: u32,
+    /// In the name of which tree the block above refers to this one; `None` where by its own address.
+    named: Option<TreeId>,
 }
 
 /// What a walk asks of each block.
@@ -62,12 +73,10 @@ pub(crate) struct Walk<'a> {
     extents: &'a Extents,
     segments: &'a Segments,
     seen: Sectors,
-    /// How far the deletion of trees has come.
-    dropped: HashMap<TreeId, (Key, u8)>,
+    owners: Owners<'a>,
     pub(crate) no_holes: bool,
     counted_from: Option<u64>,
     with_uses: bool,
-    trees: HashMap<TreeId, RootPointer>,
 }
 
 /// Walks all trees.
@@ -84,11 +93,10 @@ pub(crate) fn take(
         extents,
         segments: &segments,
         seen: Sectors::new(check.sector_bytes),
-        dropped: dropped(roots),
+        owners: Owners::new(check, roots),
         no_holes: check.superblock().incompat.contains(Incompat::NO_HOLES),
         counted_from,
         with_uses,
-        trees: roots.iter().map(|root| (root.id(), root.pointer)).collect(),
     };
     let starts = roots.iter().zip(0_u32..).filter_map(|(root, segment)| {
         let logical = root.pointer.logical;
@@ -96,7 +104,11 @@ pub(crate) fn take(
         let length = ByteCount::new(check.node_bytes.into());
         let hash = reference_hash(logical, length, &reference);
         extents.ledger.take(logical, hash.get());
-        walk.seen.insert(logical).then_some((root.pointer, segment))
+        let tag = Tag {
+            segment,
+            named: name_in(&reference),
+        };
+        walk.seen.insert(logical).then_some((root.pointer, tag))
     });
     let starts: Vec<_> = starts.collect();
     let tallies = check.forest.survey(starts, &walk);
@@ -162,6 +174,14 @@ pub(crate) fn child_reference(full: bool, block: Logical, owner: TreeId) -> Refe
         Reference::SharedBlock { parent: block }
     } else {
         Reference::TreeBlock { tree: owner }
+    }
+}
+
+/// The tree in whose name a reference to a tree block is.
+const fn name_in(reference: &Reference) -> Option<TreeId> {
+    match reference {
+        Reference::TreeBlock { tree } => Some(*tree),
+        _ => None,
     }
 }
 
@@ -243,7 +263,7 @@ impl Counts {
 impl Walk<'_> {
     /// A tree, for looking something up.
     pub(crate) fn tree(&self, id: TreeId) -> Option<Tree> {
-        Some(self.check.forest.tree(*self.trees.get(&id)?))
+        self.owners.tree(id)
     }
 
     /// Where data without checksums lies.
@@ -251,15 +271,16 @@ impl Walk<'_> {
         &self.extents.bare
     }
 
-    fn node(&self, pointer: &BlockPointer, block: &TreeBlock, full: bool) {
+    fn node(&self, tally: &mut Tally, pointer: &BlockPointer, block: &TreeBlock, full: bool) {
         let ledger = &self.extents.ledger;
         let reference = child_reference(full, block.logical(), block.header().owner);
+        tally.naming = name_in(&reference);
         let length = ByteCount::new(self.check.node_bytes.into());
         for slot in 0..block.item_count() {
             let Some(child) = pointer.child(block, slot) else {
                 continue;
             };
-            if !is_dropped(&self.dropped, pointer.tree, pointer.level, child.end_key) {
+            if !self.owners.is_dropped(pointer.tree, pointer.level, child.end_key) {
                 let hash = reference_hash(child.logical, length, &reference);
                 ledger.take(child.logical, hash.get());
             }
@@ -330,7 +351,7 @@ pub(crate) fn damaged(error: &Error) -> Finding {
 
 impl Surveyor for Walk<'_> {
     type Tally = Tally;
-    type Tag = u32;
+    type Tag = Tag;
 
     fn begin(&self) -> Tally {
         Tally {
@@ -339,49 +360,58 @@ impl Surveyor for Walk<'_> {
             edges: Edges::default(),
             damaged: Vec::new(),
             uses: self.with_uses.then(Uses::default),
+            naming: None,
         }
     }
 
-    fn wants(&self, tally: &mut Tally, pointer: &BlockPointer, parent: u32) -> Option<u32> {
+    /// Asked for the children of the block that was visited last.
+    fn wants(&self, tally: &mut Tally, pointer: &BlockPointer, parent: Tag) -> Option<Tag> {
         let parent_level = pointer.level.saturating_add(1);
-        if is_dropped(&self.dropped, pointer.tree, parent_level, pointer.end_key) {
+        if self
+            .owners
+            .is_dropped(pointer.tree, parent_level, pointer.end_key)
+        {
             return None;
         }
+        let named = tally.naming;
         let is_new = self.seen.insert(pointer.logical);
         if self.extents.shared.contains(pointer.logical) {
             let (segment, first) = self.segments.of_block(pointer);
-            tally.edges.add(parent, segment);
+            tally.edges.add(parent.segment, segment);
             if !is_new {
                 self.reached_again(pointer, Some(&first));
             }
-            return is_new.then_some(segment);
+            return is_new.then_some(Tag { segment, named });
         }
         if !is_new {
             self.reached_again(pointer, None);
         }
-        is_new.then_some(parent)
+        is_new.then_some(Tag { named, ..parent })
     }
 
-    fn visit(&self, tally: &mut Tally, pointer: &BlockPointer, block: &TreeBlock, segment: u32) {
+    fn visit(&self, tally: &mut Tally, pointer: &BlockPointer, block: &TreeBlock, tag: Tag) {
         let (logical, header) = (block.logical(), block.header());
         let hash = block_hash(logical, block.level(), header.generation);
         self.extents.ledger.take(logical, hash.get());
         tally.counts.block(pointer, block, self.counted_from);
         if let Some(uses) = &mut tally.uses {
-            uses.block(ByteCount::of(block.bytes().len()), segment);
+            uses.block(ByteCount::of(block.bytes().len()), tag.segment);
         }
         let full = self.extents.full.contains(logical);
+        if !full {
+            self.owners.look_at(pointer, block, tag.named);
+        }
         if block.is_leaf() {
-            self.leaf(tally, pointer, block, full, segment);
+            self.leaf(tally, pointer, block, full, tag.segment);
         } else {
-            self.node(pointer, block, full);
+            self.node(tally, pointer, block, full);
         }
         self.check.count(1, ByteCount::of(block.bytes().len()).get());
     }
 
-    fn failed(&self, tally: &mut Tally, error: Error, segment: u32) {
+    fn failed(&self, tally: &mut Tally, error: Error, tag: Tag) {
         self.check.find(damaged(&error));
-        tally.damaged.push(segment);
+        tally.damaged.push(tag.segment);
     }
 
     fn is_cancelled(&self) -> bool {

@@ -21,7 +21,7 @@
 //! | [`finding`], [`report`] | what is found, and how it is told |
 //! | `superblocks`, `roots`, `chunks` | step 1 |
 //! | `extents`, `free_space`, `coverage` | step 2 |
-//! | `census`, `segments`, `facts`, `checksum_need` | step 3 |
+//! | `census`, `segments`, `owners`, `facts`, `checksum_need` | step 3 |
 //! | `recount`, `files` | where sums do not come out |
 //! | `data` | data against checksums |
 //! | `root_references`, `quotas` | places of subvolumes, uuids; quota groups |
@@ -57,6 +57,7 @@ pub mod finding;
 mod fingerprint;
 mod free_space;
 mod names;
+mod owners;
 mod quotas;
 mod recount;
 pub mod report;

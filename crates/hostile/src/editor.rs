@@ -143,6 +143,27 @@ impl Editor {
         });
     }
 
+    /// Names another tree in the header of the leaf of `tree` in which `key` lies.
+    ///
+    /// # Panics
+    /// When there is no such leaf.
+    pub fn owner(&mut self, tree: TreeId, key: &Key, owner: TreeId) {
+        let filesystem = self.open();
+        let mut cursor = filesystem
+            .tree(tree)
+            .expect("the tree is there")
+            .cursor(ReadAhead::None);
+        assert!(
+            cursor.seek(key).expect("the tree can be read"),
+            "there is no {key}"
+        );
+        let block = cursor.current_leaf().expect("the tree has a leaf");
+        let mut bytes = block.bytes().to_vec();
+        bytes[88..96].copy_from_slice(&owner.get().to_le_bytes());
+        mend_checksum(&mut bytes, self.checksum_type);
+        self.write(&filesystem, block.logical(), &bytes, None);
+    }
+
     /// Changes a tree block in all its copies.
     fn block(&mut self, filesystem: &Filesystem, mut block: TreeBlock, change: impl FnOnce(&mut TreeBlock)) {
         let logical = block.logical();

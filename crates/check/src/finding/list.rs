@@ -352,6 +352,18 @@ findings! {
         found: u64,
     } "block {logical}: its extent says {field} {recorded}, the block {found}"
 
+    /// A tree block that counts what is below it for a tree that does not hold the block.
+    OwnerWithoutBlock = "owner-without-block", Unsafe, Extents {
+        /// The block.
+        logical: Logical,
+        /// Its level.
+        level: u8,
+        /// The tree.
+        owner: TreeId,
+        /// In which way.
+        problem: &'static str,
+    } "block {logical} (level {level}) counts what is below it for tree {owner}, which {problem}"
+
     /// More references differ than were looked into.
     ReferencesDiffer = "references-differ", Unsafe, Extents {
         /// In how many stretches of addresses.
@@ -703,6 +715,7 @@ impl Finding {
             | Self::ReferenceSurplus { logical, .. }
             | Self::ExtentLength { logical, .. }
             | Self::BlockDiffers { logical, .. }
+            | Self::OwnerWithoutBlock { logical, .. }
             | Self::DataDamaged { logical, .. }
             | Self::DataCopyDamaged { logical, .. } => Subject::Address(*logical),
             Self::ExtentMissing { user, logical, .. } | Self::ReferenceMissing { user, logical, .. } => {

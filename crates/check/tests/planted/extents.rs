@@ -4,6 +4,7 @@ use crate::{expect, volume};
 use buttress_check::Finding;
 use buttress_format::{BlockFormat, ExtentItem, FileExtent, InlineReference, ItemType, Key, Logical, TreeId};
 use buttress_hostile::editor::{Editor, add, key};
+use buttress_tree::ReadAhead;
 
 const REFERENCES: usize = 0;
 const GENERATION: usize = 8;
@@ -143,6 +144,41 @@ fn block_differs() {
     let (key, _) = editor.find(TreeId::EXTENT, ItemType::METADATA_ITEM, |_, _| true);
     editor.data(TreeId::EXTENT, &key, |data| add(data, GENERATION, -1));
     expect(&editor, &["block-differs"]);
+}
+
+#[test]
+fn owner_without_block() {
+    let volume = volume("kinds");
+    let (place, _) = volume.find(TreeId::ROOT, ItemType::ROOT_REF, |_, _| true);
+    // A leaf without data: there is nothing below it, so that nothing else is wrong when another tree counts it.
+    let tree = volume.open().tree(TreeId::FS).unwrap();
+    let mut leaves = tree.leaves(.., ReadAhead::None);
+    let first = loop {
+        let leaf = leaves.next().unwrap().expect("there is a leaf without data");
+        let has_data = leaf.items().any(|item| {
+            FileExtent::parse(&item.key, item.data, 4096).is_ok_and(|extent| extent.slice().is_some())
+        });
+        if !has_data {
+            break leaf.block.key(0).unwrap();
+        }
+    };
+    for (owner, expected) in [(9999, "does not exist"), (place.offset, "does not hold it")] {
+        let mut editor = volume.clone();
+        editor.owner(TreeId::FS, &first, TreeId::new(owner));
+        let found = expect(&editor, &["owner-without-block"]);
+        assert!(
+            matches!(&found[..], [Finding::OwnerWithoutBlock { level: 0, owner: named, problem, .. }]
+                if named.get() == owner && *problem == expected),
+            "{found:?}"
+        );
+        let report = crate::check_it(&editor, false);
+        assert_eq!(
+            report.findings[0].affected,
+            [b"/".to_vec()],
+            "{}",
+            crate::text(&report)
+        );
+    }
 }
 
 #[test]
