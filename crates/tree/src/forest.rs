@@ -82,6 +82,22 @@ impl Forest {
         self.cache.get_or_read(pointer, || self.reader.read(pointer))
     }
 
+    /// Reads blocks that are not in the cache into it, those that lie side by side in one request, and gives them: a small
+    /// cache may not keep them. One that cannot be read is not among them; whoever asks for it is told why.
+    pub fn read_in(&self, pointers: &[BlockPointer]) -> Vec<TreeBlock> {
+        let missing = pointers.iter().filter(|pointer| !self.cache.contains(pointer));
+        let missing: Vec<&BlockPointer> = missing.collect();
+        let reads = self.reader.start(missing.iter().copied());
+        missing
+            .into_iter()
+            .zip(reads)
+            .filter_map(|(pointer, read)| {
+                let read = || self.reader.finish(read, pointer);
+                self.cache.get_or_read(pointer, read).ok()
+            })
+            .collect()
+    }
+
     /// The block at `pointer` with everything that is wrong with it, for jobs that look at damage: the first
     /// copy that is in order, else the first that can be read.
     ///

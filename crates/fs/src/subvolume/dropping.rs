@@ -22,13 +22,13 @@ use buttress_format::{
     Generation, HeaderFlags, ItemType, Key, Logical, ObjectId, SubvolumeId, TreeBlock, TreeId,
 };
 use buttress_tree::{BlockPointer, ReadAhead, ResidentOnly, RootPointer};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// How many references may wait before a transaction is given a chance to end.
 const REFERENCES_AT_ONCE: usize = 1 << 16;
 
 /// How many children of a node are read in at once.
-const CHILDREN_AHEAD: usize = 128;
+const CHILDREN_AHEAD: usize = 256;
 
 /// Why dropping a tree stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +84,8 @@ struct Memory {
     missing: VecDeque<Logical>,
     /// Nodes below which all that counts for this tree refers by address.
     turned: BTreeSet<Logical>,
+    /// Blocks that were read ahead: each is needed once, and soon, so that the cache need not keep them.
+    ahead: HashMap<Logical, TreeBlock>,
 }
 
 impl Memory {
@@ -95,6 +97,14 @@ impl Memory {
         self.missing.truncate(MISSING_KNOWN);
         self.missing.push_front(pointer.logical);
         false
+    }
+
+    /// A block that was read ahead, or is read now.
+    fn block(&mut self, running: &Running, pointer: &BlockPointer) -> Result<TreeBlock> {
+        match self.ahead.remove(&pointer.logical) {
+            Some(block) if block.header().generation == pointer.generation => Ok(block),
+            _ => Ok(running.core.forest.read_block(pointer)?),
+        }
     }
 }
 
@@ -179,7 +189,8 @@ impl WritableFilesystem {
             Stop::Enough => {}
             Stop::Missing(pointer) => {
                 drop(handle);
-                self.read_in(ahead);
+                let blocks = self.read_in(ahead).into_iter();
+                memory.ahead = blocks.map(|block| (block.logical(), block)).collect();
                 self.forest().read_block(pointer)?;
             }
         }
@@ -381,7 +392,7 @@ impl<'m> Drop<'m> {
                 return Ok(true);
             }
         }
-        let block = running.core.forest.read_block(&pointer)?;
+        let block = self.memory.block(running, &pointer)?;
         let state = self.state(running, &pointer, Some(&block))?;
         if state.references > 1 {
             if !self.refer_by_address(running, &pointer)? {

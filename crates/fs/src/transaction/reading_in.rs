@@ -17,7 +17,8 @@ use super::extent_tree::{extent_key, keys_of};
 use super::running::{Core, OpenTree, Running};
 use super::starting::Handle;
 use crate::error::{Error, Result};
-use buttress_format::{Generation, Incompat, Key, Logical, TreeId};
+use crate::executor::Task;
+use buttress_format::{Generation, Incompat, Key, Logical, TreeBlock, TreeId};
 use buttress_tree::{BlockPointer, ResidentOnly};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ use std::sync::Arc;
 /// How many blocks are read at most between two looks: few enough for a small cache to hold them.
 const BLOCKS_AT_ONCE: usize = 256;
 
-/// How many blocks one job reads, one after another.
-const BLOCKS_A_JOB: usize = 16;
+/// How many blocks one job reads: in order of address, so that neighbours are one request.
+const BLOCKS_A_JOB: usize = 64;
 
 /// How often what is missing is read before the rest is read under the lock.
 const READS_MAX: usize = 1024;
@@ -59,7 +60,7 @@ impl Reads {
         self.are_futile = self.count > READS_MAX || places.iter().any(again);
         self.last = places;
         if !self.are_futile {
-            filesystem.read_in(missing);
+            drop(filesystem.read_in(missing));
         }
     }
 }
@@ -323,22 +324,17 @@ impl WritableFilesystem {
         Ok((handle, done))
     }
 
-    /// Reads blocks into the cache, several at once. Whoever needs one that cannot be read is told then.
-    pub(crate) fn read_in(&self, mut blocks: Vec<BlockPointer>) {
+    /// Reads blocks into the cache, several at once, and gives those that were read. Whoever needs one that cannot be read is
+    /// told then.
+    pub(crate) fn read_in(&self, mut blocks: Vec<BlockPointer>) -> Vec<TreeBlock> {
         blocks.sort_unstable_by_key(|pointer| pointer.logical);
         let jobs: Vec<_> = blocks
             .chunks(BLOCKS_A_JOB)
             .map(|part| {
                 let (part, forest) = (part.to_vec(), Arc::clone(self.forest()));
-                self.shared.base.loaders().spawn(move || {
-                    for pointer in part {
-                        drop(forest.read_block(&pointer));
-                    }
-                })
+                self.shared.base.loaders().spawn(move || forest.read_in(&part))
             })
             .collect();
-        for job in jobs {
-            job.take();
-        }
+        jobs.into_iter().filter_map(Task::take).flatten().collect()
     }
 }
