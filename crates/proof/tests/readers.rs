@@ -5,14 +5,13 @@ use buttress::format::ErrorKind;
 use buttress::format::block_group::Profile;
 use buttress::fs::mkfs::Options;
 use buttress::fs::operations::{AttributeChanges, NewInode, SetXattr};
-use buttress::fs::{AllocateMode, Error, WritableFilesystem, WriteOptions};
-use buttress::{ByteCount, FileOffset, Filesystem, Location, OpenOptions, Progress, SubvolumeId};
+use buttress::fs::{AllocateMode, Error, WritableFilesystem};
+use buttress::{ByteCount, FileOffset, Filesystem, Location, Progress, SubvolumeId};
 use buttress_oracle::content::Random;
 use buttress_proof::writing::fill::{FILE_BYTES, Filling, TOP, filler_bytes};
 use buttress_proof::writing::state::describe;
-use buttress_proof::writing::volume::{Ticking, devices, empty, open_checked, open_for_writing};
+use buttress_proof::writing::volume::{empty, open_checked, open_for_writing, open_for_writing_with_cache};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
@@ -230,15 +229,7 @@ fn files_of(filesystem: &Filesystem, root: Location) -> Result<Expected> {
 fn writers_go_on_beside_commits_that_read() {
     let base = empty(&[512 << 20], &Options::default()).unwrap();
     for cache in [1 << 20, 16 << 10] {
-        let filesystem = OpenOptions::new(devices(&base))
-            .cache(ByteCount::new(cache))
-            .open()
-            .unwrap();
-        let options = WriteOptions {
-            environment: Arc::new(Ticking::default()),
-            ..WriteOptions::default()
-        };
-        let filesystem = WritableFilesystem::new(filesystem, options).unwrap();
+        let filesystem = open_for_writing_with_cache(&base, ByteCount::new(cache)).unwrap();
         let name = |seed: u64| format!("writer-{seed}-{cache}").into_bytes();
         let roots: Vec<Location> = (0..3)
             .map(|seed| Location::root_of(filesystem.create_subvolume(TOP, &name(seed)).unwrap()))
@@ -311,15 +302,7 @@ fn looks_at_very_many_inodes_edit_nothing() {
         .unwrap();
     filesystem.commit().unwrap();
     drop(filesystem);
-    let filesystem = OpenOptions::new(devices(&base))
-        .cache(ByteCount::new(16 << 20))
-        .open()
-        .unwrap();
-    let options = WriteOptions {
-        environment: Arc::new(Ticking::default()),
-        ..WriteOptions::default()
-    };
-    let filesystem = WritableFilesystem::new(filesystem, options).unwrap();
+    let filesystem = open_for_writing_with_cache(&base, ByteCount::new(16 << 20)).unwrap();
     for file in files.iter().step_by(10_000) {
         let changes = AttributeChanges {
             mode: Some(0o640),

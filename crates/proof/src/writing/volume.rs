@@ -6,7 +6,7 @@ use buttress::device::{Backend, Device, Engine, MemoryBackend};
 use buttress::format::{Timestamp, Uuid};
 use buttress::fs::mkfs::{self, Identity};
 use buttress::fs::{Environment, WritableFilesystem, WriteOptions};
-use buttress::{DeviceOptions, Filesystem, OpenOptions, Progress};
+use buttress::{ByteCount, DeviceOptions, Filesystem, OpenOptions, Progress};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -168,7 +168,21 @@ fn open_and_check(backends: &[Arc<dyn Backend>]) -> Result<(Filesystem, Report)>
 /// # Errors
 /// That it cannot be opened, or is not written.
 pub fn open_for_writing(backends: &[Arc<dyn Backend>]) -> Result<WritableFilesystem> {
-    let filesystem = OpenOptions::new(devices(backends)).open()?;
+    write_to(OpenOptions::new(devices(backends)).open()?)
+}
+
+/// As [`open_for_writing`], keeping no more than `cache` of the trees in memory.
+///
+/// # Errors
+/// As there.
+pub fn open_for_writing_with_cache(
+    backends: &[Arc<dyn Backend>],
+    cache: ByteCount,
+) -> Result<WritableFilesystem> {
+    write_to(OpenOptions::new(devices(backends)).cache(cache).open()?)
+}
+
+fn write_to(filesystem: Filesystem) -> Result<WritableFilesystem> {
     let options = WriteOptions {
         environment: Arc::new(Ticking::default()),
         ..WriteOptions::default()

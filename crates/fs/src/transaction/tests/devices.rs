@@ -103,7 +103,7 @@ impl Watched {
     }
 }
 
-/// Settling reads what it needs of the extent tree and of free space, under the edit lock.
+/// A commit reads what it needs of the extent tree and of free space before it settles, and lets go of the edit lock for that.
 #[test]
 fn a_view_waits_for_no_commit_that_settles() {
     let device = Watched::new();
