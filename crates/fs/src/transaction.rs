@@ -65,7 +65,7 @@ use core::time::Duration;
 use memory::Holdings;
 use parking_lot::{Mutex, MutexGuard};
 use pins::Readers;
-use reading_in::{Reads, or_missing};
+use reading_in::Reads;
 use running::Running;
 use std::sync::Arc;
 
@@ -128,11 +128,7 @@ impl WritableFilesystem {
         mut running: MutexGuard<'a, Running>,
         reads: &mut Reads,
     ) -> Option<MutexGuard<'a, Running>> {
-        let missing = {
-            let _look = reads.look();
-            or_missing(running.missing_for_inodes())
-        };
-        let written = match missing {
+        let written = match reads.missing_for(|| running.missing_for_inodes()) {
             Ok(missing) if !missing.is_empty() => {
                 drop(running);
                 reads.read(self, missing);

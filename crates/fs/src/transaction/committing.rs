@@ -12,7 +12,7 @@
 
 use super::block_groups::Purpose;
 use super::freezing::{Preparation, Prepared};
-use super::reading_in::{Reads, or_missing};
+use super::reading_in::Reads;
 use super::starting::Handle;
 use super::{WritableFilesystem, Writer};
 use crate::error::{Error, Result};
@@ -120,10 +120,7 @@ impl WritableFilesystem {
 
     /// Freezes the running transaction, as far as that goes without reading.
     fn prepare(&self, handle: &mut Handle<'_>, reads: &Reads) -> Result<Preparation> {
-        let missing = {
-            let _look = reads.look();
-            or_missing(handle.missing_for_inodes())?
-        };
+        let missing = reads.missing_for(|| handle.missing_for_inodes())?;
         if !missing.is_empty() {
             return Ok(Preparation::Missing(missing));
         }

@@ -1,7 +1,7 @@
 //! Freezing: turns a settled transaction into what a commit writes, and opens the next one.
 
 use super::pins::Readers;
-use super::reading_in::{Reads, or_missing};
+use super::reading_in::Reads;
 use super::running::{OpenTree, Running};
 use crate::error::{Error, Result};
 use buttress_format::{
@@ -81,10 +81,7 @@ impl Running {
         if !self.is_dirty() {
             return Ok(Preparation::NothingToDo);
         }
-        let missing = {
-            let _look = reads.look();
-            or_missing(self.open_for_commit())?
-        };
+        let missing = reads.missing_for(|| self.open_for_commit())?;
         if !missing.is_empty() {
             return Ok(Preparation::Missing(missing));
         }

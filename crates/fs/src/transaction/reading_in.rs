@@ -50,6 +50,15 @@ impl Reads {
         (!self.are_futile).then(ResidentOnly::hold)
     }
 
+    /// What is missing for a look, its own error included, if that is of a block that is not in memory.
+    pub(crate) fn missing_for(
+        &self,
+        look: impl FnOnce() -> Result<Vec<BlockPointer>>,
+    ) -> Result<Vec<BlockPointer>> {
+        let _look = self.look();
+        or_missing(look())
+    }
+
     /// Reads blocks that were missing. No lock may be held.
     pub(crate) fn read(&mut self, filesystem: &WritableFilesystem, missing: Vec<BlockPointer>) {
         let mut places: Vec<Logical> = missing.iter().map(|pointer| pointer.logical).collect();
@@ -278,10 +287,7 @@ impl WritableFilesystem {
             if handle.core.references.len() <= most {
                 return Ok(handle);
             }
-            let missing = {
-                let _look = reads.look();
-                or_missing(handle.missing_for_references(at_once))?
-            };
+            let missing = reads.missing_for(|| handle.missing_for_references(at_once))?;
             if missing.is_empty() {
                 if let Err(error) = handle.run_some_references(at_once) {
                     self.forest().volume().stop_writing(&error);

@@ -63,10 +63,7 @@ impl Running {
             let mut busy = false;
             for stage in STAGES {
                 loop {
-                    let missing = {
-                        let _look = reads.look();
-                        or_missing(self.missing_for(stage))?
-                    };
+                    let missing = reads.missing_for(|| self.missing_for(stage))?;
                     if !missing.is_empty() {
                         self.note_gap();
                         return Ok(missing);
