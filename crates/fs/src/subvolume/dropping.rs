@@ -6,11 +6,13 @@
 //! so that dropping goes on after a crash, here or in the kernel.
 //!
 //! A shared block that this tree made counts what is below it for this tree, by name. Before the tree goes, such blocks
-//! turn to references by address, those below before those above, so that this too can stop after any block.
+//! turn to references by address (`turning`), those below before those above, so that this too can stop after any block.
 //!
 //! Source: on-disk format documentation, section "Root item" (`drop_progress`, `drop_level`).
 
-use crate::error::{Corruption, Error, Result};
+mod turning;
+
+use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::copying::Form;
@@ -39,17 +41,6 @@ enum Stop {
     Enough,
     /// A block is not in memory.
     Missing(Box<BlockPointer>),
-}
-
-/// A block below which what counts for a tree turns to references by address.
-#[derive(Debug)]
-struct ToTurn {
-    pointer: BlockPointer,
-    block: TreeBlock,
-    /// Whether it refers by its address itself.
-    is_turned: bool,
-    /// The child that comes next.
-    slot: usize,
 }
 
 /// What one step came to.
@@ -463,108 +454,6 @@ impl<'m> Drop<'m> {
         } else {
             Advance::Done
         })
-    }
-
-    /// Makes a shared block, and all below it that count for this tree, refer by address: what is below comes first, so that
-    /// it can stop after any block, and finds when it begins again what is still to be done. False when it stopped because
-    /// so much waits that others shall have the lock.
-    fn refer_by_address(&mut self, running: &mut Running, top: &BlockPointer) -> Result<bool> {
-        let limit = running.core.references.len().saturating_add(REFERENCES_AT_ONCE);
-        let mut way: Vec<ToTurn> = Vec::new();
-        let mut next = Some(*top);
-        loop {
-            if let Some(pointer) = next.take() {
-                let block = self.block_to_turn(running, &pointer).inspect_err(|_| {
-                    let above = way.last();
-                    self.ahead = above.map_or_else(Vec::new, |above| {
-                        let slot = above.slot.saturating_sub(1);
-                        self.own_children(&above.pointer, &above.block, slot).collect()
-                    });
-                })?;
-                way.extend(block);
-            }
-            let Some(ToTurn {
-                pointer,
-                block,
-                is_turned,
-                slot,
-            }) = way.last_mut()
-            else {
-                self.memory.turned.clear();
-                return Ok(true);
-            };
-            while next.is_none() && *slot < block.item_count() {
-                next = pointer
-                    .child(block, *slot)
-                    .filter(|child| child.generation >= self.origin);
-                *slot = slot.saturating_add(1);
-            }
-            if next.is_some() {
-                continue;
-            }
-            if !*is_turned {
-                self.turn(running, pointer, block)?;
-            }
-            if pointer.level > 0 {
-                self.memory.turned.insert(pointer.logical);
-            }
-            way.pop();
-            if running.core.references.len() >= limit {
-                return Ok(false);
-            }
-        }
-    }
-
-    /// A block below which something counts for this tree, if there may be any. A block that refers by its address already is
-    /// gone through all the same: it may have been relocated, or the kernel, which begins above, may have stopped here.
-    fn block_to_turn(&self, running: &Running, pointer: &BlockPointer) -> Result<Option<ToTurn>> {
-        if self.memory.turned.contains(&pointer.logical) {
-            return Ok(None);
-        }
-        let kind = ExtentKind::TreeBlock { level: pointer.level };
-        let length = running.core.node_bytes();
-        let state = running.core.extent_state(pointer.logical, kind, length)?;
-        if state.references == 0 {
-            let logical = pointer.logical;
-            return Err(Corruption::ExtentMissing { logical, length }.into());
-        }
-        if state.full_backref && pointer.level == 0 {
-            return Ok(None);
-        }
-        let block = running.core.forest.read_block(pointer)?;
-        let is_own = block.header().owner == self.tree;
-        Ok(is_own.then_some(ToTurn {
-            pointer: *pointer,
-            block,
-            is_turned: state.full_backref,
-            slot: 0,
-        }))
-    }
-
-    /// Makes one block refer by its address.
-    fn turn(&self, running: &mut Running, pointer: &BlockPointer, block: &TreeBlock) -> Result<()> {
-        let core = &mut running.core;
-        core.refer_below(block, Form::ByAddress(pointer.logical), 1)
-            .and_then(|()| core.refer_below(block, Form::ByTree(self.tree), -1))
-            .inspect_err(|error| core.forest.volume().stop_writing(error))?;
-        let node_bytes = core.node_bytes();
-        core.references
-            .set_full_backref(pointer.logical, node_bytes, pointer.level);
-        Ok(())
-    }
-
-    /// Children of a shared block, from a slot on, that may count for this tree: those that are worth reading together.
-    fn own_children<'a>(
-        &self,
-        above: &'a BlockPointer,
-        block: &'a TreeBlock,
-        slot: usize,
-    ) -> impl Iterator<Item = BlockPointer> + use<'a> {
-        let origin = self.origin;
-        (slot..block.item_count())
-            .filter_map(|slot| above.child(block, slot))
-            .filter(move |child| child.generation >= origin)
-            .take(CHILDREN_AHEAD)
     }
 }
 
