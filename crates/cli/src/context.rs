@@ -17,6 +17,7 @@ use crate::exit;
 use crate::globals::{Format, Globals};
 use crate::opening::Place;
 use crate::output::{self, json};
+use crate::sources::Sources;
 
 /// Bytes that are gathered before they go to standard output.
 const OUTPUT_BUFFER_BYTES: usize = 256 << 10;
@@ -30,6 +31,7 @@ pub struct Context {
     reports: Mutex<Vec<Report>>,
     /// In a session: where targets are.
     place: Mutex<Option<Place>>,
+    sources: Sources,
 }
 
 /// For jobs that keep each directory on the way down open: allows as many open files as the system lets this
@@ -67,7 +69,13 @@ impl Context {
             stdout_is_terminal: io::stdout().is_terminal(),
             reports: Mutex::new(Vec::new()),
             place: Mutex::new(None),
+            sources: Sources::default(),
         }
+    }
+
+    /// What this command reads: nothing may be written there.
+    pub fn sources(&self) -> &Sources {
+        &self.sources
     }
 
     /// The global flags.
@@ -119,6 +127,11 @@ impl Context {
         if !self.globals.quiet {
             self.message("warning:", AnsiColor::Yellow, &message);
         }
+    }
+
+    /// Prints a notice on stderr, also with `--quiet`: what became of a job that did not do all of it.
+    pub fn tell(&self, message: impl Display) {
+        self.message("note:", AnsiColor::Cyan, &message);
     }
 
     /// Prints an error on stderr and goes on: something that was asked for is missing from the result, so the

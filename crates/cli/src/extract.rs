@@ -2,23 +2,24 @@
 //!
 //! The volume is not trusted. Everything is made relative to an open directory by a single name: no path is
 //! ever followed, so no symbolic link that lies (or comes to lie) in the destination can lead out of it, and a
-//! name that is no name (`..`, with a slash) is refused. A file that is in the way is removed and made anew, never
-//! written through.
+//! name that is no name (`..`, with a slash) is refused. What becomes of what is there already, [`crate::replacing`] says:
+//! but for the one name that the user gave, no link is written through, and nothing is ever that this command reads.
 //!
 //! [`Extractor`] takes what a walk finds, in its order, on one thread. It makes directories, links and special
 //! files itself and hands regular files to a few threads. A directory is finished (owner, mode, attributes, times)
 //! when the last file in it is: each holds its directory by an [`Arc`], and whoever lets go of it last finishes it.
 //! So modification times are right in the end, and memory does not grow with the number of directories.
 //!
-//! Files with several names are made before the walk goes on: later names are linked to them.
+//! Where names of one file are to stay that, it is made before the walk goes on: later names are linked to it.
 
 mod attributes;
 mod destination;
 mod file;
+mod replacing;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -32,6 +33,10 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 pub use attributes::Preserve;
 use attributes::Refusals;
 use destination::Directory;
+use replacing::Spot;
+
+use crate::replacing::Replacing;
+use crate::sources::Sources;
 
 /// Files that wait for a thread. Each may hold content that was read ahead.
 const QUEUE_LENGTH: usize = 32;
@@ -58,6 +63,11 @@ pub struct Totals {
 #[derive(Debug)]
 struct Shared {
     preserve: Preserve,
+    replacing: Replacing,
+    /// What may not be written to.
+    sources: Sources,
+    /// What the walk's beginning becomes, for messages.
+    destination: PathBuf,
     progress: Progress,
     refusals: Refusals,
     files: AtomicU64,
@@ -67,6 +77,14 @@ struct Shared {
 }
 
 impl Shared {
+    /// Where the copy of an entry is made, for messages.
+    fn placed(&self, path: &[u8]) -> String {
+        if path.is_empty() {
+            return self.destination.display().to_string();
+        }
+        format!("{}/{}", self.destination.display(), path.escape_ascii())
+    }
+
     fn lost(&self, error: anyhow::Error) {
         self.errors.lock().push(error);
     }
@@ -76,6 +94,8 @@ impl Shared {
 struct Job {
     directory: Arc<Directory>,
     name: OsString,
+    /// Whether the user named it.
+    is_named: bool,
     entry: Box<WalkEntry>,
 }
 
@@ -101,6 +121,8 @@ impl Extractor {
         parent: &Path,
         name: Option<OsString>,
         preserve: Preserve,
+        replacing: Replacing,
+        sources: &Sources,
         progress: Progress,
     ) -> Result<Self> {
         crate::context::allow_deep_trees();
@@ -108,6 +130,11 @@ impl Extractor {
             .with_context(|| format!("opening the directory {}", parent.display()))?;
         let shared = Arc::new(Shared {
             preserve,
+            replacing,
+            sources: sources.clone(),
+            destination: name
+                .as_ref()
+                .map_or_else(|| parent.to_owned(), |name| parent.join(name)),
             progress,
             refusals: Refusals::default(),
             files: AtomicU64::new(0),
@@ -213,7 +240,17 @@ impl Extractor {
                 _ => return Ok(()),
             }
         };
-        if let Some(first) = &entry.hard_link {
+        let keeps_links = self.shared.replacing.keep_links;
+        if let Some(first) = entry.hard_link.as_ref().filter(|_| keeps_links) {
+            let spot = Spot {
+                directory: &parent,
+                name: &name,
+                is_named: is_start,
+                path: &entry.path(),
+            };
+            if !spot.for_link(&self.shared)? {
+                return Ok(());
+            }
             let top = self
                 .stack
                 .first()
@@ -233,10 +270,11 @@ impl Extractor {
             FileKind::Regular => self.make_file(Job {
                 directory: parent,
                 name,
+                is_named: is_start,
                 entry,
             }),
             _ => {
-                destination::make_special(&parent, &name, &entry, &self.shared)?;
+                destination::make_special(&parent, &name, is_start, &entry, &self.shared)?;
                 self.totals.others = self.totals.others.saturating_add(1);
             }
         }
@@ -244,7 +282,7 @@ impl Extractor {
     }
 
     fn make_file(&mut self, job: Job) {
-        if job.entry.metadata().nlink > 1 {
+        if job.entry.metadata().nlink > 1 && self.shared.replacing.keep_links {
             run(job, &self.shared);
             return;
         }
@@ -269,9 +307,10 @@ fn run(job: Job, shared: &Shared) {
     let Job {
         directory,
         name,
+        is_named,
         mut entry,
     } = job;
-    if let Err(error) = file::make(&directory, &name, &mut entry, shared) {
+    if let Err(error) = file::make(&directory, &name, is_named, &mut entry, shared) {
         shared.lost(error.context(format!("making {}", entry.path().escape_ascii())));
     }
     destination::release(directory, shared);

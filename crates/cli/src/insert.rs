@@ -1,14 +1,18 @@
 //! Files into a volume: from the host ([`host`]), from another volume or the same one ([`volume`]).
 //!
-//! [`Inserter`] makes what it is told of, in the order of a walk: a directory, what it holds, and the way back up. What is
-//! in the way is removed and made anew, never written through; a directory in the way is taken as it is. Content comes in
-//! pieces with holes left out, so that sparse files stay sparse and large ones need no memory. Files with several names
-//! are made once and linked to. Directories get their times when everything in them is made.
+//! [`Inserter`] makes what it is told of, in the order of a walk: a directory, what it holds, and the way back up. What
+//! becomes of what is there already, [`crate::replacing`] says. Content comes in pieces with holes left out, so that sparse
+//! files stay sparse and large ones need no memory. Where names of one file are to stay that, it is made once and linked
+//! to. Directories get their times when everything in them is made.
+//!
+//! A file whose content could not be copied is not left behind in part, if it was new. When the volume is full, nothing more
+//! is tried ([`Inserter::is_over`]): every further file would fail in the same way.
 //!
 //! Unless all is to be preserved, what is made belongs to who runs the command, with a mode that its umask lessens, as
 //! `cp -r` does it on a mounted volume.
 
 pub mod host;
+mod replacing;
 pub mod volume;
 
 use std::collections::HashMap;
@@ -21,7 +25,11 @@ use buttress_fs::{DeviceNumber, Error, Location, Progress, Xattr};
 use crate::context::Context;
 use crate::exit::Advice;
 use crate::extract::{Preserve, Totals};
+use crate::opening::absolute;
+use crate::replacing::{Replacing, non_directory_in_the_way};
 use crate::writing::Writing;
+
+use replacing::Way;
 
 /// What is known of a file before it is made.
 #[derive(Clone, Debug)]
@@ -48,6 +56,10 @@ pub struct Facts {
     pub size_bytes: u64,
     /// Extended attributes; empty unless they are to be preserved.
     pub xattrs: Vec<Xattr>,
+    /// The inode itself, where it is one of the volume that is being changed.
+    pub origin: Option<Location>,
+    /// What a symbolic link of that volume leads to.
+    pub referent: Option<Location>,
 }
 
 /// A piece of a file's content.
@@ -81,6 +93,8 @@ fn refuse_directory() -> anyhow::Error {
 #[derive(Debug)]
 struct Level {
     directory: Location,
+    /// Its path, for messages and links.
+    path: Vec<u8>,
     /// What it gets when it is left.
     finish: Option<Facts>,
 }
@@ -101,6 +115,14 @@ pub struct Inserter<'a> {
     progress: Progress,
     levels: Vec<Level>,
     base: Location,
+    /// The path of the base.
+    base_path: Vec<u8>,
+    replacing: Replacing,
+    /// Where in the volume that is being changed the copied name stands.
+    source_entry: Option<(Location, Vec<u8>)>,
+    /// What the user calls the source.
+    source_name: String,
+    is_full: bool,
     links: HashMap<(u64, u64), Linked>,
     totals: Totals,
 }
@@ -121,9 +143,37 @@ impl<'a> Inserter<'a> {
             progress,
             levels: Vec::new(),
             base,
+            base_path: Vec::new(),
+            replacing: Replacing {
+                by_others: true,
+                keep_links: preserve.all(),
+                ..Replacing::default()
+            },
+            source_entry: None,
+            source_name: String::new(),
+            is_full: false,
             links: HashMap::new(),
             totals: Totals::default(),
         }
+    }
+
+    /// What becomes of what is there already, with the path of the base, which begins with a slash.
+    pub fn replacing(mut self, replacing: Replacing, base_path: Vec<u8>) -> Self {
+        self.replacing = replacing;
+        self.base_path = base_path;
+        self
+    }
+
+    /// What the user calls the source, and, in the volume that is being changed, where it stands.
+    pub fn source(mut self, name: &str, entry: Option<(Location, Vec<u8>)>) -> Self {
+        name.clone_into(&mut self.source_name);
+        self.source_entry = entry;
+        self
+    }
+
+    /// Whether nothing more is to be tried: the job was cancelled, or the volume is full.
+    pub fn is_over(&self) -> bool {
+        self.is_full || self.progress.is_cancelled()
     }
 
     /// What was made so far.
@@ -138,6 +188,38 @@ impl<'a> Inserter<'a> {
 
     fn here(&self) -> Location {
         self.levels.last().map_or(self.base, |level| level.directory)
+    }
+
+    /// Whether it stands at what the user named.
+    fn is_top(&self) -> bool {
+        self.levels.is_empty()
+    }
+
+    /// The path of a name here.
+    fn path(&self, name: &[u8]) -> Vec<u8> {
+        let directory = self.levels.last().map_or(&self.base_path, |level| &level.path);
+        absolute(directory, name)
+    }
+
+    /// The path of the base, for messages.
+    fn base_shown(&self) -> String {
+        self.base_path.escape_ascii().to_string()
+    }
+
+    /// The same, for messages.
+    fn shown(&self, name: &[u8]) -> String {
+        self.path(name).escape_ascii().to_string()
+    }
+
+    /// What is copied under a name here, for messages.
+    fn source_shown(&self, name: &[u8]) -> String {
+        if self.is_top() {
+            return self.source_name.clone();
+        }
+        let base = self.levels.first().map_or(0, |level| level.path.len());
+        let path = self.path(name);
+        let below = path.get(base..).unwrap_or_default();
+        format!("{}{}", self.source_name, below.escape_ascii())
     }
 
     fn new_inode(&self, facts: &Facts) -> NewInode {
@@ -159,6 +241,7 @@ impl<'a> Inserter<'a> {
         let Some(name) = name else {
             self.levels.push(Level {
                 directory: self.base,
+                path: self.base_path.clone(),
                 finish: self.preserve.all().then_some(facts),
             });
             return Ok(());
@@ -172,15 +255,22 @@ impl<'a> Inserter<'a> {
                 let entry = filesystem.lookup(parent, name)?;
                 match entry.filter(|entry| entry.kind == FileKind::Directory) {
                     Some(entry) => entry.target,
-                    None => bail!("something that is not a directory is in the way"),
+                    None => {
+                        return Err(non_directory_in_the_way(
+                            &self.shown(name),
+                            &self.source_shown(name),
+                        ));
+                    }
                 }
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(self.failed(error)),
         };
         self.totals.directories = self.totals.directories.saturating_add(1);
         self.progress.advance(1, ByteCount::ZERO);
+        let path = self.path(name);
         self.levels.push(Level {
             directory,
+            path,
             finish: self.preserve.all().then_some(facts),
         });
         Ok(())
@@ -192,6 +282,7 @@ impl<'a> Inserter<'a> {
             Some(Level {
                 directory,
                 finish: Some(facts),
+                ..
             }) => self.finish(directory, &facts),
             _ => Ok(()),
         }
@@ -202,16 +293,44 @@ impl<'a> Inserter<'a> {
         if self.link_to_earlier(name, facts)? {
             return Ok(());
         }
+        let way = self.way(name, facts)?;
+        if way == Way::Closed {
+            return Ok(());
+        }
+        let made = self.make_at(way, name, facts, target, source);
+        made.inspect_err(|error| {
+            self.is_full |= matches!(error.downcast_ref(), Some(Error::NoSpace { .. }));
+        })
+    }
+
+    /// An error of the volume. When it is full, nothing more is tried.
+    fn failed(&mut self, error: Error) -> anyhow::Error {
+        self.is_full |= matches!(error, Error::NoSpace { .. });
+        error.into()
+    }
+
+    fn make_at(
+        &mut self,
+        way: Way,
+        name: &[u8],
+        facts: &Facts,
+        target: &[u8],
+        source: Option<Source>,
+    ) -> Result<()> {
         let directory = self.here();
         let new = self.new_inode(facts);
         let filesystem = &self.writing.filesystem;
         let number = facts.device.unwrap_or(DeviceNumber { major: 0, minor: 0 });
-        let node = |kind| self.make_way(name, || filesystem.make_node(directory, name, &new, kind));
+        let node = |kind| filesystem.make_node(directory, name, &new, kind);
         let location = match facts.kind {
-            FileKind::Regular => self.make_way(name, || filesystem.create(directory, name, &new))?,
-            FileKind::Symlink => {
-                self.make_way(name, || filesystem.make_symlink(directory, name, &new, target))?
-            }
+            FileKind::Regular => match way {
+                Way::Into(location) => {
+                    filesystem.truncate(location, ByteCount::ZERO)?;
+                    location
+                }
+                Way::Free | Way::Closed => filesystem.create(directory, name, &new)?,
+            },
+            FileKind::Symlink => filesystem.make_symlink(directory, name, &new, target)?,
             FileKind::CharacterDevice => node(NodeKind::CharacterDevice(number))?,
             FileKind::BlockDevice => node(NodeKind::BlockDevice(number))?,
             FileKind::Fifo => node(NodeKind::Fifo)?,
@@ -219,13 +338,15 @@ impl<'a> Inserter<'a> {
             FileKind::Directory | FileKind::Unknown | FileKind::Xattr => bail!("it is no kind of file"),
         };
         if let Some(source) = source {
-            self.fill(location, facts, source)?;
+            if let Err(error) = self.fill(location, facts, source) {
+                return Err(self.incomplete(way, name, error));
+            }
             self.totals.files = self.totals.files.saturating_add(1);
         } else {
             self.totals.others = self.totals.others.saturating_add(1);
         }
         self.progress.advance(1, ByteCount::ZERO);
-        if facts.links > 1 {
+        if facts.links > 1 && self.replacing.keep_links {
             let names_left = facts.links.saturating_sub(1);
             self.links.insert(facts.identity, Linked { location, names_left });
         }
@@ -237,7 +358,7 @@ impl<'a> Inserter<'a> {
 
     /// Links to the first name of the file, if that was made.
     fn link_to_earlier(&mut self, name: &[u8], facts: &Facts) -> Result<bool> {
-        if facts.links < 2 {
+        if facts.links < 2 || !self.replacing.keep_links {
             return Ok(false);
         }
         let Some(linked) = self.links.get_mut(&facts.identity) else {
@@ -252,22 +373,33 @@ impl<'a> Inserter<'a> {
         if location.subvolume != directory.subvolume {
             return Ok(false);
         }
-        let filesystem = &self.writing.filesystem;
-        self.make_way(name, || filesystem.link(location, directory, name))?;
+        match self.way_for_link(name, location)? {
+            None => {}
+            Some(Way::Closed) => return Ok(true),
+            Some(_) => self
+                .writing
+                .filesystem
+                .link(location, directory, name)
+                .map_err(|error| self.failed(error))?,
+        }
         self.totals.hard_links = self.totals.hard_links.saturating_add(1);
         self.progress.advance(1, ByteCount::ZERO);
         Ok(true)
     }
 
-    /// Calls `make`; if something is in the way that is no directory, removes it and calls again.
-    fn make_way<T>(&self, name: &[u8], make: impl Fn() -> buttress_fs::Result<T>) -> Result<T> {
-        match make() {
-            Err(Error::Exists { .. }) => {
-                self.writing.filesystem.unlink(self.here(), name)?;
-                Ok(make()?)
-            }
-            other => Ok(other?),
-        }
+    /// The content could not be copied, or not all of it. A new file goes again; of one that was there it is said what is
+    /// left.
+    fn incomplete(&self, way: Way, name: &[u8], error: anyhow::Error) -> anyhow::Error {
+        let Way::Into(location) = way else {
+            // Where not even that is possible, the volume is not written any more, and the first error says why.
+            let _ = self.writing.filesystem.unlink(self.here(), name);
+            return error;
+        };
+        let bytes = self.writing.filesystem.size_of(location).unwrap_or(0);
+        let shown = self.shown(name);
+        error.context(format!(
+            "{shown} has only the first {bytes} bytes of the new content, and lost its old one"
+        ))
     }
 
     fn fill(&mut self, location: Location, facts: &Facts, source: Source) -> Result<()> {

@@ -4,6 +4,7 @@
 //! - [`globals`]: the flags that stand before the command or after it.
 //! - [`context`]: what a running command is given: flags, output, warnings, losses.
 //! - [`target`]: `IMAGE:/path` arguments.
+//! - [`sources`]: what is read, so that nothing is written there; [`identity`]: other names of the same thing.
 //! - [`opening`]: from arguments to devices and volumes.
 //! - [`writing`]: volumes that are changed.
 //! - [`output`]: JSON documents, names on terminals, sizes, times and modes as text.
@@ -13,6 +14,7 @@
 //! - [`extract`]: files from a volume into a directory of the host, safely.
 //! - [`insert`]: files from the host or a volume into a volume. [`host`]: files of the host.
 //! - [`compression`]: ways to compress, as arguments.
+//! - [`replacing`]: what a copy does with what is there already.
 //! - [`removal`]: whole directories of a volume, removed.
 //! - [`shell`]: sessions: words that look at a volume and change it.
 //! - [`commands`]: one thin module for each command. No file-system logic lives here.
@@ -36,14 +38,17 @@ pub mod exit;
 pub mod extract;
 pub mod globals;
 pub mod host;
+pub mod identity;
 pub mod insert;
 pub mod opening;
 pub mod output;
 pub mod pax;
 pub mod progress;
 pub mod removal;
+pub mod replacing;
 pub mod shell;
 pub mod signals;
+pub mod sources;
 pub mod table;
 pub mod target;
 pub mod writing;

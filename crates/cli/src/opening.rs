@@ -21,6 +21,7 @@ use buttress_volume::Rescue;
 use crate::context::Context;
 use crate::exit::Advice;
 use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Offset, Rescue as RescueOption};
+use crate::sources::Role;
 use crate::target::Target;
 pub use place::{Place, absolute};
 
@@ -93,6 +94,15 @@ impl Context {
             ));
         }
         let device = Device::open(path, options)?;
+        let role = if options.write {
+            Role::ChangedVolume
+        } else {
+            Role::Volume
+        };
+        self.sources().add(path, role)?;
+        if let Some(overlay) = &options.overlay {
+            self.sources().add(overlay, Role::Overlay)?;
+        }
         for notice in device.notices() {
             self.warn(notice);
         }

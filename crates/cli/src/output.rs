@@ -1,5 +1,7 @@
 //! Text and JSON for people and scripts: names on terminals, sizes as btrfs-progs prints them, modes, times.
 //!
+//! - [`destination`]: standard output or a file.
+//! - [`file`]: files that options name: whole or not at all.
 //! - [`json`]: documents as btrfs-progs writes them; names that are not UTF-8.
 //! - [`size`]: sizes with the unit flags of btrfs-progs.
 //! - [`mode`]: kind and permissions, as in `drwxr-xr-x`.
@@ -8,6 +10,8 @@
 //! - [`writer_thread`]: making output and writing it at the same time.
 //! - [`xattr`]: values of extended attributes as getfattr and setfattr know them.
 
+pub mod destination;
+pub mod file;
 pub mod json;
 pub mod mode;
 pub mod size;

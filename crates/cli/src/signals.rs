@@ -120,6 +120,45 @@ impl Waiting {
     }
 }
 
+/// Puts something in order before a signal ends the process, for a job that nothing else would end in order; until it is
+/// dropped.
+#[derive(Debug)]
+pub struct BeforeTheEnd {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl BeforeTheEnd {
+    /// Has `action` done when a signal comes; then the signal does what it does by default.
+    ///
+    /// # Errors
+    /// That the system does not let us.
+    pub fn start(action: impl FnOnce() + Send + 'static) -> Result<Self> {
+        let mut signals = Signals::new(ALL)?;
+        let handle = signals.handle();
+        let thread = std::thread::spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                action();
+                // Where that fails, the job goes on, and fails by itself.
+                let _ = emulate_default_handler(signal);
+            }
+        });
+        Ok(Self {
+            handle,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for BeforeTheEnd {
+    fn drop(&mut self) {
+        self.handle.close();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
 impl Drop for Cancelling {
     fn drop(&mut self) {
         if let Some(waiting) = self.waiting.take() {

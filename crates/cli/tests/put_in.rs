@@ -200,3 +200,179 @@ fn changes_can_be_kept_beside_the_volume() {
     assert_eq!(failure(&["cat", &volume.inside("/new")]).0, 1);
     stdout(&["check", "--overlay", overlay, volume.path()]);
 }
+
+#[test]
+fn a_copy_that_fills_the_volume_says_what_was_committed() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source");
+    fs::create_dir(&source).unwrap();
+    for number in 0..60 {
+        let content = vec![u8::try_from(number).unwrap(); 1 << 20];
+        fs::write(source.join(format!("{number:02}")), content).unwrap();
+    }
+    let image = folder.path().join("small.img");
+    let image = image.to_str().unwrap();
+    stdout(&["mkfs", "-M", "--size", "40M", image]);
+    let inside = format!("{image}:/");
+    let (code, message) = failure(&["cp", "-r", source.to_str().unwrap(), &inside]);
+    assert_eq!(code, 1);
+    let errors: Vec<&str> = message
+        .lines()
+        .filter(|line| line.starts_with("error:"))
+        .collect();
+    assert_eq!(errors.len(), 1, "one line says that it is full: {message}");
+    let names = stdout(&["ls", &format!("{image}:/source")]);
+    let count = names.lines().count();
+    assert!((1..60).contains(&count), "{names}");
+    assert!(
+        message.contains(&format!("committed: {count} files")),
+        "{message}"
+    );
+    assert!(message.contains("the volume is full"), "{message}");
+    for (number, name) in names.lines().enumerate() {
+        assert_eq!(name, format!("{number:02}"));
+        let output = buttress(&["cat", &format!("{image}:/source/{name}")]);
+        let expected = vec![u8::try_from(number).unwrap(); 1 << 20];
+        assert!(output.stdout == expected, "{name} is not whole");
+    }
+    stdout(&["check", "--check-data-csum", image]);
+}
+
+#[test]
+fn a_copy_that_misses_a_source_says_what_was_committed() {
+    let volume = Volume::copy();
+    let folder = tempfile::tempdir().unwrap();
+    let good = folder.path().join("good");
+    fs::write(&good, b"x").unwrap();
+    let missing = folder.path().join("missing");
+    let (good, missing) = (good.to_str().unwrap(), missing.to_str().unwrap());
+    let (code, message) = failure(&["cp", missing, good, &volume.inside("/")]);
+    assert_eq!(code, 1);
+    assert!(message.contains("committed: 1 files"), "{message}");
+    assert_eq!(volume.cat("/good"), b"x");
+}
+
+#[test]
+fn the_image_is_not_copied_into_itself() {
+    let volume = Volume::copy();
+    let folder = Path::new(volume.path()).parent().unwrap();
+    fs::write(folder.join("other"), b"x").unwrap();
+    fs::hard_link(volume.path(), folder.join("hard")).unwrap();
+    let before = fs::read(volume.path()).unwrap();
+    for words in [
+        vec!["cp", volume.path(), &volume.inside("/")],
+        vec!["cp", folder.join("hard").to_str().unwrap(), &volume.inside("/")],
+        vec![
+            "shell",
+            "-w",
+            volume.path(),
+            "-c",
+            &format!("put {} /x", volume.path()),
+        ],
+        vec![
+            "shell",
+            "-w",
+            volume.path(),
+            "-c",
+            &format!("pwrite -i {} 0 1M /x", volume.path()),
+        ],
+    ] {
+        let (code, message) = failure(&words);
+        assert_eq!(code, 1, "{words:?}");
+        assert!(message.contains("not copied into itself"), "{words:?}: {message}");
+        assert!(fs::read(volume.path()).unwrap().len() == before.len());
+    }
+    // Of a directory all the rest goes in.
+    let (code, message) = failure(&["cp", "-r", folder.to_str().unwrap(), &volume.inside("/all")]);
+    assert_eq!(code, 1);
+    assert!(message.contains("not copied into itself"), "{message}");
+    assert_eq!(stdout(&["ls", &volume.inside("/all")]), "other\n");
+    volume.check();
+}
+
+#[test]
+fn other_names_of_the_image_are_the_same_volume() {
+    let volume = Volume::copy();
+    let folder = Path::new(volume.path()).parent().unwrap();
+    symlink("volume.img", folder.join("link")).unwrap();
+    fs::hard_link(volume.path(), folder.join("hard")).unwrap();
+    fs::write(folder.join("file"), vec![b'x'; 100_000]).unwrap();
+    stdout(&["cp", folder.join("file").to_str().unwrap(), &volume.inside("/a")]);
+    for name in ["link", "hard"] {
+        let other = folder.join(name);
+        let other = other.to_str().unwrap();
+        let (code, message) = failure(&["cp", &format!("{other}:/a"), &volume.inside("/a")]);
+        assert_eq!(code, 1);
+        assert!(message.contains("are the same file"), "{message}");
+        let (_, message) = failure(&["cp", "-r", &format!("{other}:/home"), &volume.inside("/home/new")]);
+        assert!(message.contains("into itself"), "{message}");
+        stdout(&["cp", &format!("{other}:/a"), &volume.inside("/b")]);
+        stdout(&[
+            "subvolume",
+            "snapshot",
+            &format!("{other}:/home"),
+            &volume.inside(&format!("/{name}")),
+        ]);
+    }
+    assert_eq!(volume.cat("/a"), vec![b'x'; 100_000]);
+    assert_eq!(volume.cat("/b"), vec![b'x'; 100_000]);
+    volume.check();
+}
+
+#[test]
+fn shared_ranges_of_one_file_must_not_overlap() {
+    let volume = Volume::copy();
+    let shell = |line: &str| failure(&["shell", "-w", volume.path(), "-c", line]);
+    stdout(&[
+        "shell",
+        "-w",
+        volume.path(),
+        "-c",
+        "pwrite -q -S 1 0 64K /a",
+        "-c",
+        "ln /a /h",
+    ]);
+    for line in [
+        "reflink /a /a",
+        "reflink /a /h",
+        "reflink /a 0 4K 8K /a",
+        "dedupe /a /a",
+        "copy_range /a /h",
+    ] {
+        let (code, message) = shell(line);
+        assert_eq!(code, 1, "{line}");
+        assert!(message.contains("are the same file"), "{line}: {message}");
+    }
+    stdout(&["shell", "-w", volume.path(), "-c", "reflink -q /a 0 64K 64K /a"]);
+    // A file that was made for a copy that fails goes again.
+    assert_eq!(shell("reflink /a 0 0 1G /new").0, 1);
+    assert_eq!(shell("reflink /a 1 0 4K /new").0, 1);
+    assert_eq!(failure(&["stat", &volume.inside("/new")]).0, 1);
+    assert_eq!(volume.cat("/a"), vec![1; 128 << 10]);
+    volume.check();
+}
+
+#[test]
+fn a_name_that_cannot_be_linked_keeps_its_file() {
+    let volume = Volume::copy();
+    let make = [
+        "pwrite -q 0 4K /a",
+        "subvolume create /sub",
+        "pwrite -q 0 4K /sub/b",
+        "mkdir /d",
+    ];
+    let words: Vec<&str> = make.iter().flat_map(|line| ["-c", line]).collect();
+    stdout(&[&["shell", "-w", volume.path()], &words[..]].concat());
+    for line in ["ln -f /sub/b /a", "ln -f /d /a", "ln -f /missing /a"] {
+        assert_eq!(
+            failure(&["shell", "-w", volume.path(), "-c", line]).0,
+            1,
+            "{line}"
+        );
+        assert_eq!(volume.cat("/a").len(), 4096, "{line}");
+    }
+    stdout(&["shell", "-w", volume.path(), "-c", "ln -sf sub /a"]);
+    assert!(stdout(&["ls", "-l", volume.path()]).contains("a -> sub"));
+    assert!(!stdout(&["ls", "-a", volume.path()]).contains(".ln-"));
+    volume.check();
+}

@@ -2,15 +2,21 @@
 //!
 //! As with `cp(1)`: if the destination is a directory, things are put into it under their names; otherwise it
 //! names the copy. The root of a volume has no name: its content goes into the destination itself. Which way it goes
-//! the destination says: `IMAGE:/path` is in a volume, anything else on the host.
+//! the destination says: `IMAGE:/path` is in a volume, anything else on the host. What becomes of what is there already,
+//! [`crate::replacing`] says.
+//!
+//! Copying goes on after what fails. Into a volume, all that could be copied is committed in the end, in one transaction;
+//! then it is said what is missing. When the volume is full, nothing more is tried.
 
 mod into;
 mod out;
 
-use std::ffi::OsString;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
+use buttress_fs::Follow;
 use buttress_fs::data::DataOptions;
 use clap::Args;
 use serde_json::json;
@@ -18,10 +24,13 @@ use serde_json::json;
 use crate::compression::Method;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
-use crate::extract::Preserve;
+use crate::extract::{Preserve, Totals};
+use crate::output::size::Units;
+use crate::replacing::Replacing;
 use crate::table::Subcommand;
 use crate::target::Target;
-pub(crate) use into::{SourceKind, copy as copy_into};
+use crate::writing::Writing;
+pub(crate) use into::{Copied, SourceKind, copy as copy_into};
 pub(crate) use out::copy as copy_out;
 
 /// Copy files out of a volume, or into one
@@ -32,6 +41,14 @@ pub struct Cp {
     /// Into a volume: compress files like this (zlib, lzo, zstd, with a level after a colon)
     #[arg(long, value_name = "ALGORITHM[:LEVEL]")]
     compress: Option<Method>,
+    /// The directory to copy into; all others are sources
+    #[arg(
+        short = 't',
+        long,
+        value_name = "DIRECTORY",
+        conflicts_with = "no_target_directory"
+    )]
+    target_directory: Option<OsString>,
     /// What to copy, then where to; IMAGE:/path is in a volume, anything else on the host
     #[arg(value_name = "SOURCE… DESTINATION", required = true)]
     places: Vec<OsString>,
@@ -52,6 +69,21 @@ pub(crate) struct Flags {
     /// Do not descend into nested subvolumes, or other file systems
     #[arg(long)]
     one_file_system: bool,
+    /// Copy symbolic links as links, also those that are named
+    #[arg(short = 'P', long)]
+    no_dereference: bool,
+    /// The same, and let names of one file be names of one file in the copy
+    #[arg(short = 'd')]
+    no_dereference_and_links: bool,
+    /// Leave what is there already as it is
+    #[arg(short = 'n', long)]
+    no_clobber: bool,
+    /// Remove what is there already and cannot be written to
+    #[arg(short = 'f', long, conflicts_with = "no_clobber")]
+    force: bool,
+    /// Remove what is there already first, instead of writing into it
+    #[arg(long)]
+    remove_destination: bool,
 }
 
 /// The same, put together.
@@ -59,12 +91,75 @@ pub(crate) struct Flags {
 pub(crate) struct How {
     recursive: bool,
     preserve: Preserve,
-    no_target_directory: bool,
+    replacing: Replacing,
+    /// What a link is that the user named.
+    follow: Follow,
+    target: TargetDirectory,
     one_file_system: bool,
+}
+
+/// Whether the copy is put into the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TargetDirectory {
+    /// If that is a directory.
+    Maybe,
+    /// Never (-T).
+    Never,
+    /// Always: it has to be one (-t, or several sources).
+    Always,
+}
+
+impl How {
+    /// For so many sources.
+    fn for_sources(mut self, count: usize) -> Self {
+        if count > 1 && self.target == TargetDirectory::Maybe {
+            self.target = TargetDirectory::Always;
+        }
+        self
+    }
+
+    /// All are put into a directory that was named for that.
+    fn into_target_directory(mut self) -> Self {
+        self.target = TargetDirectory::Always;
+        self
+    }
+}
+
+/// Names that copies got in a directory that they have in common: none takes the place of another.
+#[derive(Debug, Default)]
+struct JustMade {
+    /// The sources, as they were named.
+    sources: HashSet<OsString>,
+    names: HashSet<Vec<u8>>,
+}
+
+impl JustMade {
+    /// Whether a source was named before: it is not copied again.
+    fn is_repeated(&mut self, context: &Context, source: &OsStr) -> bool {
+        let repeated = !self.sources.insert(source.to_owned());
+        if repeated {
+            context.warn(format_args!(
+                "source '{}' specified more than once",
+                source.display()
+            ));
+        }
+        repeated
+    }
+
+    /// Refuses to copy something that is no directory over such a copy.
+    fn refuse(&mut self, name: Option<&[u8]>, shown: &str, source: &str) -> Result<()> {
+        match name {
+            Some(name) if !self.names.insert(name.to_vec()) => Err(anyhow!(
+                "will not overwrite just-created '{shown}' with '{source}'"
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Flags {
     pub(crate) fn how(self) -> How {
+        let as_links = self.recursive || self.archive || self.no_dereference || self.no_dereference_and_links;
         How {
             recursive: self.recursive || self.archive,
             preserve: if self.archive {
@@ -72,7 +167,19 @@ impl Flags {
             } else {
                 Preserve::Nothing
             },
-            no_target_directory: self.no_target_directory,
+            replacing: Replacing {
+                no_clobber: self.no_clobber,
+                remove: self.remove_destination,
+                force: self.force,
+                by_others: as_links,
+                keep_links: self.archive || self.no_dereference_and_links,
+            },
+            follow: if as_links { Follow::NotLast } else { Follow::All },
+            target: if self.no_target_directory {
+                TargetDirectory::Never
+            } else {
+                TargetDirectory::Maybe
+            },
             one_file_system: self.one_file_system,
         }
     }
@@ -82,8 +189,17 @@ impl Subcommand for Cp {
     const NAME: &'static str = "cp";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let (destination, sources) = split_places(&self.places)?;
-        let how = self.flags.how();
+        let (destination, sources, how) = match &self.target_directory {
+            Some(directory) => (
+                directory,
+                self.places.as_slice(),
+                self.flags.how().into_target_directory(),
+            ),
+            None => {
+                let (destination, sources) = split_places(&self.places)?;
+                (destination, sources, self.flags.how())
+            }
+        };
         let target = Target::parse(destination);
         let totals = if target.has_path && target.image.exists() {
             let data = DataOptions {
@@ -91,16 +207,9 @@ impl Subcommand for Cp {
                 ..DataOptions::default()
             };
             let writing = context.open_for_writing_with(&target.image, data)?;
-            let totals = into::copy(
-                context,
-                how,
-                &writing,
-                sources,
-                SourceKind::Named(&target.image),
-                &target.path,
-            )?;
-            writing.commit()?;
-            totals
+            let copied = into::copy(context, how, &writing, sources, SourceKind::Named, &target.path)?;
+            commit(context, &writing, &target, &copied)?;
+            copied.totals
         } else {
             if self.compress.is_some() {
                 return Err(anyhow::anyhow!("--compress is for copies into a volume"))
@@ -123,6 +232,39 @@ impl Subcommand for Cp {
         }
         Ok(Outcome::Done)
     }
+}
+
+/// Commits what was copied. Where something failed, says what that came to: all of what is in the volume now.
+fn commit(context: &Context, writing: &Writing, target: &Target, copied: &Copied) -> Result<()> {
+    let shown = target.image.display();
+    if let Err(error) = writing.commit() {
+        return Err(error.context(format!(
+            "{shown}: nothing was committed: the volume is as it was before the copy"
+        )));
+    }
+    let is_empty = copied
+        .totals
+        .iter()
+        .all(|(_, totals)| *totals == Totals::default());
+    if copied.failures == 0 || is_empty {
+        return Ok(());
+    }
+    let sum =
+        |count: fn(&Totals) -> u64| -> u64 { copied.totals.iter().map(|(_, totals)| count(totals)).sum() };
+    let bytes = Units::default().text(sum(|totals| totals.bytes));
+    context.tell(format_args!(
+        "{shown}: committed: {} files ({bytes}), {} directories, {} others; {} errors: {}",
+        sum(|totals| totals.files),
+        sum(|totals| totals.directories),
+        sum(|totals| totals.others.saturating_add(totals.hard_links)),
+        copied.failures,
+        if copied.is_full {
+            "the volume is full, and what comes after the last error was not copied"
+        } else {
+            "what they name was not copied"
+        },
+    ));
+    Ok(())
 }
 
 /// What was named last is the destination.

@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::size::Units;
+use crate::sources::Role;
 use crate::table::{Row, Subcommand, leaf};
 
 /// The group's rows of the command table.
@@ -32,6 +33,9 @@ impl Subcommand for Commit {
     const NAME: &'static str = "commit";
 
     fn run(self, context: &Context) -> Result<Outcome> {
+        // What is said about it goes nowhere near either.
+        context.sources().add(&self.overlay, Role::Overlay)?;
+        context.sources().add(&self.image, Role::Volume)?;
         let applied = buttress_device::overlay::apply(&self.overlay, &self.image, &context.device_options())?;
         if context.json() {
             context.print_json("overlay-commit", json!({ "bytes": applied.bytes }))?;

@@ -18,6 +18,7 @@ use clap::Args;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::output::json::ArrayWriter;
+use crate::sources::Role;
 use crate::table::Subcommand;
 
 /// Lines are written in pieces of about this size, or when the input has to be waited for.
@@ -56,7 +57,7 @@ impl Subcommand for Receive {
             return Err(anyhow!("receive --dump receives nothing: it takes no target"));
         }
         let streams = if self.end { Streams::First } else { Streams::All };
-        let (input, name) = self.input()?;
+        let (input, name) = self.input(context)?;
         let decoder = Decoder::with_streams(input, streams);
         if context.json() {
             dump_json(decoder, context)
@@ -70,11 +71,12 @@ impl Subcommand for Receive {
 
 impl Receive {
     /// The stream, and how to call it.
-    fn input(&self) -> Result<(Box<dyn Read>, String)> {
+    fn input(&self, context: &Context) -> Result<(Box<dyn Read>, String)> {
         match &self.file {
             Some(path) if path.as_os_str() != "-" => {
                 let name = path.display().to_string();
                 let file = File::open(path).with_context(|| format!("opening {name}"))?;
+                context.sources().add_open(&file, &name, Role::Stream)?;
                 Ok((Box::new(file), name))
             }
             _ => {
@@ -85,6 +87,9 @@ impl Receive {
                 }
                 // Without the library's buffer: it would take more than was asked for from whoever reads next.
                 let input = File::from(input.as_fd().try_clone_to_owned()?);
+                context
+                    .sources()
+                    .add_open(&input, "standard input", Role::Stream)?;
                 Ok((Box::new(input), "standard input".to_owned()))
             }
         }

@@ -1,9 +1,8 @@
 //! `buttress send IMAGE:/snapshot…`: snapshots as a send stream, without mounting them.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io::{self, IsTerminal, Seek as _, Write};
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use buttress_format::ByteCount;
@@ -18,7 +17,8 @@ use serde_json::json;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::opening::Images;
-use crate::output::stdout::DirectOutput;
+use crate::output::destination::{Destination, named, refuse_terminal};
+use crate::output::file::beside;
 use crate::progress::Watch;
 use crate::signals::Cancelling;
 use crate::table::Subcommand;
@@ -30,7 +30,8 @@ pub struct Send {
     /// The snapshots; they must be read-only
     #[arg(value_name = "IMAGE:/snapshot", required = true)]
     snapshots: Vec<OsString>,
-    /// Write to this file instead of standard output
+    /// Write to this file instead of standard output. It gets its name when all of it is there; what there is of a stream
+    /// that was cut off is kept beside it, and --resume goes on with that
     #[arg(short = 'f', long = "output", value_name = "FILE")]
     file: Option<PathBuf>,
     /// The receiver has this snapshot: send what differs. It may be in another image of the same history
@@ -56,7 +57,8 @@ pub struct Send {
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "sample")]
     estimate: Option<How>,
     /// Go on with a send that was cut off: what it printed when it ended. Its last number is how many bytes the
-    /// receiver has; put the true one there. A file named by -f is continued
+    /// receiver has; put the true one there. With -f, what was kept beside the file is continued; where nothing was, the
+    /// file itself
     #[arg(long, value_name = "TOKEN", conflicts_with = "estimate")]
     resume: Option<Token>,
     /// How the trees are read ahead
@@ -102,9 +104,8 @@ impl Subcommand for Send {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let version = self.version()?;
-        if self.estimate.is_none() && self.file.is_none() && io::stdout().is_terminal() {
-            return Err(anyhow!("a send stream is not written to a terminal"))
-                .context(Advice::new("redirect it, or name a file with -f"));
+        if self.estimate.is_none() {
+            refuse_terminal(self.file.as_deref(), "a send stream")?;
         }
         let sends = self.plan(context, version)?;
         let progress = Progress::new();
@@ -113,22 +114,20 @@ impl Subcommand for Send {
         }
         let digest = Digest::of(sends.iter().map(|(snapshot, options)| (snapshot, options)));
         let offset = self.resume_offset(digest)?;
-        let mut sink = self.sink(offset)?;
+        let mut sink = self.sink(context, digest, offset)?;
         expect(context, &sends, offset, &progress);
         let _cancelling = Cancelling::start(&progress)?;
         let watch = Watch::start(context, "send", progress.clone());
-        let result = send_all(context, sends, offset, sink.as_mut(), &progress);
+        let result = send_all(context, sends, offset, &mut sink, &progress);
         watch.end();
-        result
-            .and_then(|()| Ok(sink.flush()?))
-            .inspect_err(|_| {
+        match result {
+            Ok(()) => sink.finish()?,
+            Err(error) => {
                 let offset = offset.saturating_add(progress.snapshot().bytes.get());
-                let token = Token { digest, offset };
-                context.warn(format_args!(
-                    "the stream was cut off after {offset} bytes; to go on, repeat the command with --resume {token} \
-                     (in place of {offset}, the number of bytes that arrived)"
-                ));
-            })?;
+                self.tell_how_to_go_on(context, sink, Token { digest, offset });
+                return Err(error);
+            }
+        }
         Ok(Outcome::Done)
     }
 }
@@ -186,29 +185,50 @@ impl Send {
         Ok(token.offset)
     }
 
+    /// Where a part of this stream is kept, beside the file that all of it goes to. The name has the token's digest, so that
+    /// it is never taken for a part of another stream, and never replaced by one.
+    fn partial(file: &Path, digest: Digest) -> PathBuf {
+        beside(file, &format!(".part-{digest}"))
+    }
+
+    /// The stream ended early: says where what there is of it is, and what to do.
+    fn tell_how_to_go_on(&self, context: &Context, sink: Destination, token: Token) {
+        let Token { digest, offset } = token;
+        let kept = match (named(self.file.as_deref()), sink) {
+            (Some(path), Destination::File(file)) if offset > 0 => {
+                let partial = Self::partial(path, digest);
+                match file.keep_as(&partial) {
+                    Ok(kept) => kept.then_some(partial),
+                    Err(error) => return context.lost(&error),
+                }
+            }
+            _ => None,
+        };
+        match kept {
+            Some(partial) => context.warn(format_args!(
+                "the stream was cut off after {offset} bytes, which are kept in {}; to go on, repeat the command with \
+                 --resume {token}",
+                partial.display()
+            )),
+            None => context.warn(format_args!(
+                "the stream was cut off after {offset} bytes; to go on, repeat the command with --resume {token} \
+                 (in place of {offset}, the number of bytes that arrived)"
+            )),
+        }
+    }
+
     /// Where the stream goes from its byte `offset` on.
-    fn sink(&self, offset: u64) -> Result<Box<dyn Write + std::marker::Send>> {
-        let Some(path) = &self.file else {
-            return Ok(Box::new(DirectOutput::stdout()?));
-        };
-        let open = || -> Result<fs::File> {
-            if offset == 0 {
-                return Ok(fs::File::create(path)?);
+    fn sink(&self, context: &Context, digest: Digest, offset: u64) -> Result<Destination> {
+        match named(self.file.as_deref()) {
+            Some(path) if offset > 0 => {
+                let partial = Self::partial(path, digest);
+                Ok(Destination::File(
+                    context.continue_output(path, &partial, offset)?,
+                ))
             }
-            let mut file = fs::OpenOptions::new().write(true).open(path)?;
-            let bytes = file.metadata()?.len();
-            if bytes < offset {
-                bail!(
-                    "it has {bytes} bytes, fewer than the {offset} of the token: put {bytes} at the token's end"
-                );
-            }
-            file.set_len(offset)?;
-            file.seek(io::SeekFrom::Start(offset))?;
-            Ok(file)
-        };
-        Ok(Box::new(
-            open().with_context(|| format!("opening {}", path.display()))?,
-        ))
+            Some(path) => Ok(Destination::File(context.create_output_to_keep(path)?)),
+            None => Destination::open(context, None),
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use clap::Args;
 use crate::context::Context;
 use crate::exit::Advice;
 use crate::progress::Watch;
+use crate::sources::Role;
 use crate::table::{Row, leaf};
 use crate::target::Target;
 
@@ -129,20 +130,23 @@ fn read<'a>(
     let mut series = Series::new(options.clone());
     let watch = Watch::start(context, name, options.progress);
     for file in files {
-        series.add(file.to_string_lossy(), Box::new(open(file)?))?;
+        series.add(file.to_string_lossy(), Box::new(open(context, file)?))?;
     }
     watch.end();
     Ok(series)
 }
 
 /// The file, or a copy of it where it can be read only once.
-fn open(name: &OsStr) -> Result<File> {
+fn open(context: &Context, name: &OsStr) -> Result<File> {
     let opening = || format!("opening {}", name.to_string_lossy());
     let mut file = if name == "-" {
         File::from(io::stdin().as_fd().try_clone_to_owned()?)
     } else {
         File::open(name).with_context(opening)?
     };
+    context
+        .sources()
+        .add_open(&file, &name.to_string_lossy(), Role::Stream)?;
     // Standard input may be a file that was read from already, so it is copied from where it stands.
     if name != "-" && file.metadata().with_context(opening)?.is_file() {
         return Ok(file);

@@ -15,6 +15,7 @@ use buttress_fs::Follow;
 
 use crate::context::Context;
 use crate::exit::Advice;
+use crate::identity::Identity;
 use crate::table::{Row, leaf};
 use crate::target::Target;
 use crate::writing::Writing;
@@ -53,7 +54,15 @@ fn subvolume_at(volume: &Writing, target: &Target, follow: Follow) -> Result<Sub
 /// Opens the volume of targets for writing: they must name one image.
 fn open_one_volume(context: &Context, targets: &[Target]) -> Result<Writing> {
     let (first, others) = targets.split_first().context("no target")?;
-    if let Some(other) = others.iter().find(|other| other.image != first.image) {
+    let identity = Identity::of_path(&first.image);
+    let is_other = |other: &&Target| {
+        let same = match (&identity, Identity::of_path(&other.image)) {
+            (Some(one), Some(other)) => one.is_same(&other),
+            _ => other.image == first.image,
+        };
+        !same
+    };
+    if let Some(other) = others.iter().find(is_other) {
         return Err(anyhow::anyhow!(
             "{} and {} are different images",
             first.display(),

@@ -9,18 +9,16 @@
 //! reported, and the exit code is 1.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use buttress_format::{FileKind, Timestamp};
 use buttress_fs::{Content, FileReader, Follow, Progress, RangeKind, WalkEntry, WalkItem, WalkOptions};
 use clap::{Args, ValueEnum};
 
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
-use crate::output::stdout::DirectOutput;
+use crate::exit::Outcome;
+use crate::output::destination::{Destination, refuse_terminal};
 use crate::output::writer_thread::WriterThread;
 use crate::pax::{Archive, DataMap, Kind, Member, Time};
 use crate::progress::Watch;
@@ -63,20 +61,9 @@ impl Subcommand for Tar {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.source);
-        let out: Box<dyn Write + Send> = match &self.file {
-            Some(path) if path.as_os_str() != "-" => {
-                Box::new(File::create(path).with_context(|| format!("making {}", path.display()))?)
-            }
-            _ => {
-                if io::stdout().is_terminal() {
-                    return Err(anyhow::anyhow!("an archive is not written to a terminal")).context(
-                        Advice::new("redirect it, as in `buttress tar IMAGE > archive.tar`, or give -f FILE"),
-                    );
-                }
-                Box::new(DirectOutput::stdout()?)
-            }
-        };
+        refuse_terminal(self.file.as_deref(), "an archive")?;
         let (opened, start) = context.open_target(&target, Follow::All)?;
+        let out = Destination::open(context, self.file.as_deref())?;
         let options = WalkOptions {
             one_file_system: self.one_file_system,
             ..WalkOptions::default()
@@ -103,7 +90,7 @@ impl Subcommand for Tar {
                 WalkItem::Enter(_) | WalkItem::Leave(_) => {}
             }
         }
-        archive.archive.finish()?.finish()?;
+        archive.archive.finish()?.finish()?.finish()?;
         watch.end();
         Ok(Outcome::Done)
     }
@@ -115,7 +102,7 @@ struct Archiver<'a> {
     target: &'a Target,
     /// The member's name where the walk begins at a file.
     start_name: &'a [u8],
-    archive: Archive<WriterThread>,
+    archive: Archive<WriterThread<Destination>>,
     progress: Progress,
 }
 

@@ -15,6 +15,8 @@ use rustix::io::Errno;
 
 use super::Shared;
 use super::attributes::{self, Attributes};
+use super::replacing::Spot;
+use crate::replacing::non_directory_in_the_way;
 
 /// An open directory of the destination. When the last holder lets go of it, [`release`] finishes it.
 #[derive(Debug)]
@@ -74,9 +76,12 @@ impl Directory {
         let fd = match rustix::fs::openat(&parent.fd, name, OPEN_DIRECTORY, Mode::empty()) {
             Ok(fd) => fd,
             Err(error) if made => return Err(error.into()),
-            Err(error) => {
-                return Err(error).context("something that is not a directory is in the way");
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                let path = entry.path();
+                let source = path.escape_ascii().to_string();
+                return Err(non_directory_in_the_way(&shared.placed(&path), &source));
             }
+            Err(error) => return Err(error.into()),
         };
         // A directory that was there keeps its mode, unless modes are to be preserved.
         let attributes = (made || shared.preserve.all()).then_some(attributes);
@@ -125,10 +130,20 @@ pub(super) fn make_way<T>(
 pub(super) fn make_special(
     parent: &Directory,
     name: &OsStr,
+    is_named: bool,
     entry: &WalkEntry,
     shared: &Shared,
 ) -> Result<()> {
     let metadata = entry.metadata();
+    let spot = Spot {
+        directory: parent,
+        name,
+        is_named,
+        path: &entry.path(),
+    };
+    if !spot.for_other(metadata.kind, shared)? {
+        return Ok(());
+    }
     let attributes = Attributes::of(entry, shared);
     let kind = match metadata.kind {
         FileKind::Symlink => {

@@ -2,24 +2,29 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result};
-use buttress_fs::{Content, WalkEntry};
+use buttress_fs::{Content, FileReader, WalkEntry};
 use rustix::fs::{Mode, OFlags};
 
 use super::Shared;
 use super::attributes::Attributes;
 use super::destination::{Directory, make_way};
+use super::replacing::{Spot, Way, is_positioned};
 
 /// Makes the file `name` in `directory`. Damaged ranges stay holes, and are reported.
 pub(super) fn make(
     directory: &Directory,
     name: &OsStr,
+    is_named: bool,
     entry: &mut WalkEntry,
     shared: &Shared,
 ) -> Result<()> {
+    // Nothing is truncated for what cannot be read.
+    let mut reader = entry.reader()?;
     let attributes = Attributes::of(entry, shared);
     // Until it has its owner and content, a file that keeps its mode is nobody else's business.
     let mode = if shared.preserve.all() {
@@ -28,13 +33,24 @@ pub(super) fn make(
         attributes.permissions & 0o777
     };
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = make_way(directory, name, || {
-        rustix::fs::openat(directory.fd(), name, flags, Mode::from_raw_mode(mode))
-    })?;
-    let file = File::from(fd);
+    let spot = Spot {
+        directory,
+        name,
+        is_named,
+        path: &entry.path(),
+    };
+    let file = match spot.for_file(shared)? {
+        Way::Closed => return Ok(()),
+        Way::Into(file) => file,
+        Way::Free => File::from(make_way(directory, name, || {
+            rustix::fs::openat(directory.fd(), name, flags, Mode::from_raw_mode(mode))
+        })?),
+    };
+    if !is_positioned(&file) {
+        return pour(&file, reader, entry, shared);
+    }
     let size = entry.metadata().size.get();
     let mut written_to = 0;
-    let mut reader = entry.reader()?;
     while let Some(chunk) = reader.next_chunk()? {
         let end = chunk.end();
         match chunk.content {
@@ -50,7 +66,7 @@ pub(super) fn make(
             }
         }
     }
-    if written_to < size {
+    if written_to < size && file.metadata()?.is_file() {
         file.set_len(size)
             .with_context(|| format!("making it {size} bytes long"))?;
     }
@@ -60,4 +76,23 @@ pub(super) fn make(
     } else {
         Ok(())
     }
+}
+
+/// Writes the content one byte after the other, holes as zeros: into a pipe or a device that the user named.
+fn pour(mut file: &File, mut reader: FileReader, entry: &WalkEntry, shared: &Shared) -> Result<()> {
+    while let Some(chunk) = reader.next_chunk()? {
+        if let Content::Data(bytes) = &chunk.content {
+            file.write_all(bytes).context("writing")?;
+            shared.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        } else {
+            let mut zeros = std::io::Read::take(std::io::repeat(0), chunk.length.get());
+            std::io::copy(&mut zeros, &mut file).context("writing")?;
+        }
+        if let Content::Damaged(error) = chunk.content {
+            shared.lost(anyhow::Error::new(error).context(entry.path().escape_ascii().to_string()));
+        }
+        shared.progress.advance(0, chunk.length);
+    }
+    shared.files.fetch_add(1, Ordering::Relaxed);
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use buttress_format::{FileKind, FileOffset, Timestamp};
 use buttress_fs::inode::kind_of_mode;
 use buttress_fs::{DeviceNumber, Xattr};
@@ -16,6 +16,8 @@ use rustix::io::Errno;
 
 use super::{Facts, Inserter, Piece, Source, refuse_directory};
 use crate::host::HostFile;
+use crate::identity::Identity;
+use crate::replacing::directory_in_the_way;
 
 /// How much of a file is read at once.
 const READ_BYTES: u64 = 1 << 20;
@@ -25,6 +27,8 @@ const READ_BYTES: u64 = 1 << 20;
 pub struct HostOptions<'a> {
     /// Whether directories are copied.
     pub recursive: bool,
+    /// Whether a link is copied as a link that the user named.
+    pub as_links: bool,
     /// Whether to stay on one file system of the host.
     pub one_file_system: bool,
     /// Names in the directory itself that are left out.
@@ -43,7 +47,7 @@ pub fn insert(
     crate::context::allow_deep_trees();
     // Links that were named are followed, unless they are copied as links.
     let followed;
-    let path = if options.recursive && !path.as_os_str().as_bytes().ends_with(b"/") {
+    let path = if options.as_links && !path.as_os_str().as_bytes().ends_with(b"/") {
         path
     } else {
         followed = path.canonicalize()?;
@@ -57,7 +61,7 @@ pub fn insert(
     let stat = start.stat()?;
     if kind_of_mode(stat.st_mode) != FileKind::Directory {
         let Some(name) = name else {
-            bail!("a directory is in the way");
+            return Err(directory_in_the_way(&inserter.base_shown()));
         };
         return insert_one(inserter, &start, name, &stat);
     }
@@ -106,9 +110,8 @@ impl HostWalk {
                 }
             };
             if let Err(error) = done {
-                let cancelled = inserter.progress.is_cancelled();
                 failed(error.context(self.shown(&name)));
-                if cancelled {
+                if inserter.is_over() {
                     return;
                 }
             }
@@ -143,6 +146,14 @@ impl HostWalk {
 
 fn insert_one(inserter: &mut Inserter<'_>, file: &HostFile, name: &[u8], stat: &Stat) -> Result<()> {
     let facts = facts(inserter, file, stat)?;
+    if facts.kind == FileKind::Regular
+        && let Some(identity) = Identity::of_stat(stat)
+        && inserter.context.sources().has(&identity)
+    {
+        return Err(anyhow!(
+            "it is an image or device of the volume: it is not copied into itself"
+        ));
+    }
     let target = match facts.kind {
         FileKind::Symlink => file.link_target()?,
         _ => Vec::new(),
@@ -188,6 +199,8 @@ fn facts(inserter: &Inserter<'_>, file: &HostFile, stat: &Stat) -> Result<Facts>
             .into_iter()
             .map(|(name, value)| Xattr { name, value })
             .collect(),
+        origin: None,
+        referent: None,
     })
 }
 

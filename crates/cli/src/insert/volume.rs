@@ -1,18 +1,21 @@
 //! From a volume: another one, or the one that is being changed.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use buttress_format::FileKind;
-use buttress_fs::{Content, FileReader, Follow, InodeRecord, WalkEntry, WalkItem, WalkOptions};
+use buttress_fs::{Content, FileReader, Follow, InodeRecord, Location, WalkEntry, WalkItem, WalkOptions};
 
 use super::{Facts, Inserter, Piece, Source, refuse_directory};
 use crate::context::Context;
-use crate::opening::Opened;
+use crate::opening::{Opened, absolute};
+use crate::replacing::{directory_in_the_way, into_itself};
 
 /// What of a volume is to be copied, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct VolumeOptions {
     /// Whether directories are copied.
     pub recursive: bool,
+    /// What a link is that the user named.
+    pub follow: Follow,
     /// Whether nested subvolumes are left empty.
     pub one_file_system: bool,
     /// Whether this is the volume that is being changed: extents are shared.
@@ -29,12 +32,7 @@ pub fn insert(
     options: VolumeOptions,
     failed: &mut dyn FnMut(anyhow::Error),
 ) -> Result<()> {
-    let follow = if options.recursive {
-        Follow::NotLast
-    } else {
-        Follow::All
-    };
-    let start = opened.resolve(path, follow)?;
+    let start = opened.resolve(path, options.follow)?;
     if opened.filesystem.metadata(start)?.is_directory() && !options.recursive {
         return Err(refuse_directory());
     }
@@ -52,6 +50,9 @@ pub fn insert(
         skipped: 0,
         name,
         same_volume: options.same_volume,
+        opened,
+        path,
+        base: inserter.base,
     };
     for item in opened.filesystem.walk(start, walk_options) {
         let path = match &item {
@@ -61,7 +62,7 @@ pub fn insert(
         };
         if let Err(error) = walk.take(inserter, item) {
             failed(error.context(path.escape_ascii().to_string()));
-            if inserter.progress.is_cancelled() {
+            if inserter.is_over() {
                 break;
             }
         }
@@ -78,6 +79,11 @@ struct VolumeWalk<'a> {
     /// What the walk's beginning is to be called.
     name: Option<&'a [u8]>,
     same_volume: bool,
+    opened: &'a Opened,
+    /// Where the walk began.
+    path: &'a [u8],
+    /// Where the copy is made.
+    base: Location,
 }
 
 impl VolumeWalk<'_> {
@@ -127,14 +133,25 @@ impl VolumeWalk<'_> {
         } else {
             Some(own_name.as_slice())
         };
-        let facts = facts(inserter, &entry.record);
+        let mut facts = facts(inserter, &entry.record);
+        if self.same_volume {
+            facts.origin = Some(entry.location());
+            if facts.kind == FileKind::Symlink {
+                let path = absolute(self.path, &entry.path());
+                facts.referent = self.opened.resolve(&path, Follow::All).ok();
+            }
+            if !is_start && entry.location() == self.base {
+                self.entering = Some(false);
+                return Err(into_itself(&inserter.source_name, &inserter.base_shown()));
+            }
+        }
         if facts.kind == FileKind::Directory {
             let entered = inserter.enter(name, facts);
             self.entering = Some(entered.is_ok());
             return entered;
         }
         let Some(name) = name else {
-            bail!("a directory is in the way");
+            return Err(directory_in_the_way(&inserter.base_shown()));
         };
         let target = match facts.kind {
             FileKind::Symlink => entry.link_target()?,
@@ -171,6 +188,8 @@ fn facts(inserter: &Inserter<'_>, record: &InodeRecord) -> Facts {
         } else {
             Vec::new()
         },
+        origin: None,
+        referent: None,
     }
 }
 

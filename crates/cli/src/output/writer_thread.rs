@@ -17,16 +17,16 @@ const BUFFERS: usize = 6;
 
 /// See the module.
 #[derive(Debug)]
-pub struct WriterThread {
+pub struct WriterThread<W> {
     buffer: Vec<u8>,
     full: Option<Sender<Vec<u8>>>,
     empty: Receiver<Vec<u8>>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    thread: Option<JoinHandle<io::Result<W>>>,
 }
 
-impl WriterThread {
+impl<W: Write + Send + 'static> WriterThread<W> {
     /// Starts a thread that writes to `out`.
-    pub fn new(mut out: impl Write + Send + 'static) -> Self {
+    pub fn new(mut out: W) -> Self {
         let (full, from_maker) = bounded::<Vec<u8>>(BUFFERS);
         let (to_maker, empty) = bounded(BUFFERS);
         for _ in 1..BUFFERS {
@@ -39,7 +39,8 @@ impl WriterThread {
                 // The maker may be gone already.
                 let _ = to_maker.send(buffer);
             }
-            out.flush()
+            out.flush()?;
+            Ok(out)
         });
         Self {
             buffer: Vec::with_capacity(BUFFER_BYTES),
@@ -49,8 +50,8 @@ impl WriterThread {
         }
     }
 
-    /// Waits until everything is written.
-    pub fn finish(mut self) -> io::Result<()> {
+    /// Waits until everything is written, and gives back what it was written to.
+    pub fn finish(mut self) -> io::Result<W> {
         if !self.buffer.is_empty() {
             self.pass_on()?;
         }
@@ -75,17 +76,18 @@ impl WriterThread {
         }
     }
 
-    fn join(&mut self) -> io::Result<()> {
+    fn join(&mut self) -> io::Result<W> {
         self.full = None;
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,
             Some(Err(_)) => Err(io::Error::other("the writing thread died")),
-            None => Ok(()),
+            // It failed before, which was told.
+            None => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
 }
 
-impl Write for WriterThread {
+impl<W: Write + Send + 'static> Write for WriterThread<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let room = BUFFER_BYTES.saturating_sub(self.buffer.len());
         let taken = bytes.get(..room.min(bytes.len())).unwrap_or_default();
@@ -154,6 +156,9 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
         let mut writer = WriterThread::new(Sink::default());
         writer.write_all(b"x").unwrap();
-        assert_eq!(writer.finish().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(
+            writer.finish().map(drop).unwrap_err().kind(),
+            io::ErrorKind::BrokenPipe
+        );
     }
 }

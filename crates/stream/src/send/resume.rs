@@ -46,6 +46,13 @@ pub struct TokenError {
     text: String,
 }
 
+/// As in a token.
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 impl Digest {
     /// The digest of an output that sends these snapshots one after the other, each with its options.
     #[must_use]

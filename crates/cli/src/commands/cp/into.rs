@@ -4,54 +4,68 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use anyhow::{Result, bail};
-use buttress_fs::{Location, Progress};
+use anyhow::{Context as _, Result, anyhow};
+use buttress_fs::{Follow, Location, Progress};
 
-use super::{How, last_name};
+use super::{How, JustMade, TargetDirectory, last_name};
 use crate::context::Context;
+use crate::exit::Advice;
 use crate::extract::Totals;
 use crate::insert::Inserter;
 use crate::insert::host::{self, HostOptions};
 use crate::insert::volume::{self, VolumeOptions};
-use crate::opening::Images;
+use crate::opening::{Images, Opened, absolute};
 use crate::progress::Watch;
+use crate::replacing::{into_itself, same_file};
 use crate::target::Target;
-use crate::writing::Writing;
+use crate::writing::{Writing, split};
 
 /// What the sources' words mean.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum SourceKind<'a> {
-    /// `IMAGE:/path` is in a volume, anything else on the host. The image that is being changed is this one.
-    Named(&'a Path),
+pub(crate) enum SourceKind {
+    /// `IMAGE:/path` is in a volume, which may be the one that is being changed; anything else on the host.
+    Named,
     /// All are on the host.
     Host,
     /// All are in the volume that is being changed.
     Within,
 }
 
+/// What was copied.
+#[derive(Debug, Default)]
+pub(crate) struct Copied {
+    /// From each source that could be.
+    pub(crate) totals: Vec<(String, Totals)>,
+    /// How many errors were told.
+    pub(crate) failures: u64,
+    /// Whether it ended early because the volume is full.
+    pub(crate) is_full: bool,
+}
+
 /// Where one source is.
 enum Place {
     Host,
-    /// In this volume, at the target's path.
+    /// In a volume, at the target's path; whether that is the one that is being changed.
     Volume(Target, bool),
 }
 
-/// Copies what the sources name to a path of the volume. What was copied for each that could be.
+/// Copies what the sources name to a path of the volume.
 pub(crate) fn copy(
     context: &Context,
     how: How,
     writing: &Writing,
     sources: &[OsString],
-    kind: SourceKind<'_>,
+    kind: SourceKind,
     destination: &[u8],
-) -> Result<Vec<(String, Totals)>> {
+) -> Result<Copied> {
+    let how = how.for_sources(sources.len());
     let into = writing.directory_at(destination);
-    let into_directory = into.is_some() && !how.no_target_directory;
-    if sources.len() > 1 && !into_directory {
-        bail!(
-            "{} is not a directory, and there are several sources",
-            destination.escape_ascii()
-        );
+    if into.is_none() && how.target == TargetDirectory::Always {
+        let reason = match writing.resolve(destination, Follow::All) {
+            Ok(_) => "Not a directory",
+            Err(_) => "No such file or directory",
+        };
+        return Err(anyhow!("target '{}': {reason}", destination.escape_ascii()));
     }
     let mut copying = Copying {
         context,
@@ -60,39 +74,48 @@ pub(crate) fn copy(
         images: Images::new(context),
         destination,
         into,
-        into_directory,
+        made: JustMade::default(),
     };
+    let losses = context.losses();
     let progress = Progress::new();
     let watch = Watch::start(context, "cp", progress.clone());
-    let mut totals = Vec::new();
+    let mut copied = Copied::default();
     for source in sources {
+        if copying.made.is_repeated(context, source) {
+            continue;
+        }
         let place = place_of(context, source, kind);
         let shown = match &place {
             Place::Host => source.to_string_lossy().into_owned(),
             Place::Volume(target, _) => target.display(),
         };
         match copying.copy(source, place, &shown, &progress) {
-            Ok(copied) => totals.push((shown, copied)),
+            Ok((totals, is_full)) => {
+                copied.totals.push((shown, totals));
+                copied.is_full = is_full;
+            }
             Err(error) => context.lost(&error.context(shown)),
+        }
+        if copied.is_full {
+            break;
         }
     }
     watch.end();
-    Ok(totals)
+    copied.failures = context.losses().saturating_sub(losses);
+    Ok(copied)
 }
 
-fn place_of(context: &Context, source: &OsStr, kind: SourceKind<'_>) -> Place {
+fn place_of(context: &Context, source: &OsStr, kind: SourceKind) -> Place {
     match kind {
         SourceKind::Host => Place::Host,
         SourceKind::Within => Place::Volume(context.target(source), true),
-        SourceKind::Named(image) => {
+        SourceKind::Named => {
             let target = Target::parse(source);
             if !target.has_path {
                 return Place::Host;
             }
-            let same = match (target.image.canonicalize(), image.canonicalize()) {
-                (Ok(one), Ok(other)) => one == other,
-                _ => false,
-            };
+            // Only the volume that is being changed was opened so far, or others that are not it.
+            let same = context.sources().is_changed_volume(&target.image);
             Place::Volume(target, same)
         }
     }
@@ -107,70 +130,171 @@ struct Copying<'a> {
     destination: &'a [u8],
     /// The destination, if it is a directory.
     into: Option<Location>,
-    into_directory: bool,
+    made: JustMade,
+}
+
+/// Where a copy is made.
+struct Spot {
+    directory: Location,
+    path: Vec<u8>,
+    /// Its name there; without one, the directory is the copy.
+    name: Option<Vec<u8>>,
+}
+
+impl Spot {
+    /// The path of the copy.
+    fn whole(&self) -> Vec<u8> {
+        match &self.name {
+            Some(name) => absolute(&self.path, name),
+            None => self.path.clone(),
+        }
+    }
 }
 
 impl Copying<'_> {
-    fn copy(&mut self, source: &OsStr, place: Place, shown: &str, progress: &Progress) -> Result<Totals> {
+    /// What was copied, and whether the volume is full.
+    fn copy(
+        &mut self,
+        source: &OsStr,
+        place: Place,
+        shown: &str,
+        progress: &Progress,
+    ) -> Result<(Totals, bool)> {
         let how = self.how;
         let path = match &place {
             Place::Host => source.as_bytes(),
             Place::Volume(target, _) => &target.path,
         };
-        let (base, name) = self.base(path)?;
-        let mut inserter = Inserter::new(self.context, self.writing, base, how.preserve, progress.clone());
+        let spot = self.spot(path)?;
         let context = self.context;
+        let base = spot.directory;
+        let mut inserter = Inserter::new(context, self.writing, base, how.preserve, progress.clone())
+            .replacing(how.replacing, spot.path.clone());
         let mut failed = |error: anyhow::Error| context.lost(&error.context(shown.to_owned()));
-        let done = match &place {
+        match &place {
             Place::Host => {
+                let is_directory = std::fs::metadata(Path::new(source)).is_ok_and(|source| source.is_dir());
+                self.look_at(&spot, is_directory, shown)?;
+                inserter = inserter.source(shown, None);
                 let options = HostOptions {
                     recursive: how.recursive,
+                    as_links: how.follow == Follow::NotLast,
                     one_file_system: how.one_file_system,
                     without: &[],
                 };
-                host::insert(
-                    &mut inserter,
-                    Path::new(source),
-                    name.as_deref(),
-                    options,
-                    &mut failed,
-                )
+                let name = spot.name.as_deref();
+                host::insert(&mut inserter, Path::new(source), name, options, &mut failed)?;
             }
             Place::Volume(target, same_volume) => {
-                let options = VolumeOptions {
-                    recursive: how.recursive,
-                    one_file_system: how.one_file_system,
-                    same_volume: *same_volume,
-                };
                 let opened = if *same_volume {
                     self.writing.filesystem.write_back()?;
                     self.writing.view()
                 } else {
+                    if context.sources().touches_changed_volume(&target.image) {
+                        let image = target.image.display();
+                        return Err(anyhow!("{image} lies on the volume that is being changed"))
+                            .context(Advice::new("name that one, by its own name"));
+                    }
                     self.images.open(&target.image)?
                 };
-                volume::insert(
-                    &mut inserter,
-                    &opened,
-                    &target.path,
-                    name.as_deref(),
-                    options,
-                    &mut failed,
-                )
+                let start = opened.resolve(&target.path, how.follow)?;
+                let is_directory = opened.filesystem.metadata(start)?.is_directory();
+                self.look_at(&spot, is_directory, shown)?;
+                let mut own_entry = None;
+                if *same_volume {
+                    own_entry = self.writing.place(&target.path).ok();
+                    if is_directory && how.recursive {
+                        self.refuse_into_itself(&opened, start, &spot, shown)?;
+                    }
+                }
+                inserter = inserter.source(shown, own_entry);
+                let options = VolumeOptions {
+                    recursive: how.recursive,
+                    follow: how.follow,
+                    one_file_system: how.one_file_system,
+                    same_volume: *same_volume,
+                };
+                let (path, name) = (&target.path, spot.name.as_deref());
+                volume::insert(&mut inserter, &opened, path, name, options, &mut failed)?;
             }
-        };
-        done?;
-        Ok(inserter.totals())
+        }
+        Ok((inserter.totals(), inserter.is_over() && !progress.is_cancelled()))
     }
 
-    /// The directory in which the copy is made, and its name there; without a name, the directory is the copy.
-    fn base(&self, source: &[u8]) -> Result<(Location, Option<Vec<u8>>)> {
-        if let Some(into) = self.into {
-            if self.into_directory {
-                return Ok((into, last_name(source).map(<[u8]>::to_vec)));
+    /// What can be said against the place before anything is looked at there.
+    fn look_at(&mut self, spot: &Spot, is_directory: bool, shown: &str) -> Result<()> {
+        if is_directory {
+            return Ok(());
+        }
+        let whole = spot.whole();
+        if self.into.is_none() && self.destination.ends_with(b"/") {
+            let whole = whole.escape_ascii();
+            return Err(anyhow!("cannot create regular file '{whole}/': Not a directory"));
+        }
+        let whole = whole.escape_ascii().to_string();
+        self.made.refuse(spot.name.as_deref(), &whole, shown)
+    }
+
+    /// A directory is copied neither onto itself nor to a place below itself.
+    fn refuse_into_itself(&self, opened: &Opened, start: Location, spot: &Spot, shown: &str) -> Result<()> {
+        let whole = spot.whole();
+        let shown_whole = whole.escape_ascii().to_string();
+        let there = match &spot.name {
+            Some(name) => {
+                let entry = self.writing.filesystem.lookup(spot.directory, name)?;
+                entry.map(|entry| entry.target)
             }
-            return Ok((into, None));
+            None => Some(spot.directory),
+        };
+        if there == Some(start) || self.writing.resolve(&whole, Follow::All).ok() == Some(start) {
+            return Err(same_file(shown, &shown_whole));
+        }
+        let (Some(above), Some(below)) = (path_of(opened, start), path_of(opened, spot.directory)) else {
+            return Ok(());
+        };
+        let is_below = below == above || above.is_empty() || below.starts_with(&[&above[..], b"/"].concat());
+        // Another subvolume is not gone into.
+        let is_reached = !self.how.one_file_system || start.subvolume == spot.directory.subvolume;
+        if is_below && is_reached {
+            return Err(into_itself(shown, &shown_whole));
+        }
+        Ok(())
+    }
+
+    /// Where the copy is made.
+    fn spot(&self, source: &[u8]) -> Result<Spot> {
+        let is_link = || {
+            let itself = self.writing.resolve(self.destination, Follow::NotLast);
+            itself.ok() != self.into
+        };
+        if let Some(directory) = self.into
+            && !(self.how.target == TargetDirectory::Never && is_link())
+        {
+            let name = if self.how.target == TargetDirectory::Never {
+                None
+            } else {
+                last_name(source).map(<[u8]>::to_vec)
+            };
+            return Ok(Spot {
+                directory,
+                path: self.destination.to_vec(),
+                name,
+            });
         }
         let (directory, name) = self.writing.place(self.destination)?;
-        Ok((directory, Some(name)))
+        Ok(Spot {
+            directory,
+            path: split(self.destination).0.to_vec(),
+            name: Some(name),
+        })
     }
+}
+
+/// The path of a directory from the top level, without a slash at its start: each has only one.
+fn path_of(opened: &Opened, directory: Location) -> Option<Vec<u8>> {
+    let filesystem = &opened.filesystem;
+    let subvolume = filesystem.subvolume_path(directory.subvolume).ok()?;
+    let below = filesystem.directory_path(directory).ok()?;
+    let parts = [subvolume, below].into_iter().filter(|part| !part.is_empty());
+    Some(parts.collect::<Vec<_>>().join(&b'/'))
 }

@@ -4,10 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
-use buttress_fs::{Follow, WalkOptions};
+use anyhow::{Context as _, Result, anyhow};
+use buttress_fs::WalkOptions;
 
-use super::{How, last_name};
+use super::{How, JustMade, TargetDirectory, last_name};
 use crate::context::Context;
 use crate::exit::Advice;
 use crate::extract::{Extractor, Totals};
@@ -22,18 +22,31 @@ pub(crate) fn copy(
     sources: &[OsString],
     destination: &Path,
 ) -> Result<Vec<(String, Totals)>> {
-    let into_directory = destination.is_dir() && !how.no_target_directory;
-    if sources.len() > 1 && !into_directory {
-        anyhow::bail!(
-            "{} is not a directory, and there are several sources",
-            destination.display()
-        );
+    let how = how.for_sources(sources.len());
+    let is_directory = destination.is_dir();
+    if how.target == TargetDirectory::Always && !is_directory {
+        let reason = if destination.exists() {
+            "Not a directory"
+        } else {
+            "No such file or directory"
+        };
+        return Err(anyhow!("target '{}': {reason}", destination.display()));
     }
-    let mut images = Images::new(context);
+    let mut copying = Copying {
+        context,
+        how,
+        images: Images::new(context),
+        destination,
+        into_directory: is_directory && how.target != TargetDirectory::Never,
+        made: JustMade::default(),
+    };
     let mut totals = Vec::new();
     for source in sources {
+        if copying.made.is_repeated(context, source) {
+            continue;
+        }
         let target = context.target(source);
-        match copy_one(context, how, &mut images, &target, destination, into_directory) {
+        match copying.copy(&target) {
             Ok(copied) => totals.push((target.display(), copied)),
             Err(error) => context.lost(&target.name_in(error)),
         }
@@ -41,46 +54,70 @@ pub(crate) fn copy(
     Ok(totals)
 }
 
-fn copy_one(
-    context: &Context,
+/// Copies that have a destination in common.
+struct Copying<'a> {
+    context: &'a Context,
     how: How,
-    images: &mut Images<'_>,
-    target: &Target,
-    destination: &Path,
+    images: Images<'a>,
+    destination: &'a Path,
     into_directory: bool,
-) -> Result<Totals> {
-    let opened = images.open(&target.image)?;
-    let recursive = how.recursive;
-    let follow = if recursive { Follow::NotLast } else { Follow::All };
-    let start = opened.resolve(&target.path, follow)?;
-    let is_directory = opened.filesystem.metadata(start)?.is_directory();
-    if is_directory && !recursive {
-        return Err(anyhow::anyhow!("is a directory")).context(Advice::new(
-            "give -r to copy directories, or -a to keep owners and times too",
-        ));
-    }
-    let (parent, name) = place(target, destination, into_directory, is_directory)?;
-    let options = WalkOptions {
-        one_file_system: how.one_file_system,
-        ..WalkOptions::default()
-    };
-    let mut extractor = Extractor::new(&parent, name, how.preserve, options.progress.clone())?;
-    let watch = Watch::start(context, "cp", options.progress.clone());
-    for item in opened.filesystem.walk(start, options) {
-        extractor.take(item);
-        for error in extractor.errors() {
+    made: JustMade,
+}
+
+impl Copying<'_> {
+    fn copy(&mut self, target: &Target) -> Result<Totals> {
+        let (context, how) = (self.context, self.how);
+        let opened = self.images.open(&target.image)?;
+        let start = opened.resolve(&target.path, how.follow)?;
+        let is_directory = opened.filesystem.metadata(start)?.is_directory();
+        if is_directory && !how.recursive {
+            return Err(anyhow!("is a directory")).context(Advice::new(
+                "give -r to copy directories, or -a to keep owners and times too",
+            ));
+        }
+        let (parent, name) = place(target, self.destination, self.into_directory, is_directory)?;
+        if !is_directory && let Some(name) = &name {
+            self.look_at(target, &parent, name)?;
+        }
+        let options = WalkOptions {
+            one_file_system: how.one_file_system,
+            ..WalkOptions::default()
+        };
+        let progress = options.progress.clone();
+        let (preserve, replacing) = (how.preserve, how.replacing);
+        let mut extractor = Extractor::new(&parent, name, preserve, replacing, context.sources(), progress)?;
+        let watch = Watch::start(context, "cp", options.progress.clone());
+        for item in opened.filesystem.walk(start, options) {
+            extractor.take(item);
+            for error in extractor.errors() {
+                context.lost(&target.name_in(error));
+            }
+        }
+        let (totals, errors, refusals) = extractor.finish();
+        watch.end();
+        for error in errors {
             context.lost(&target.name_in(error));
         }
+        for refusal in refusals {
+            context.warn(refusal);
+        }
+        Ok(totals)
     }
-    let (totals, errors, refusals) = extractor.finish();
-    watch.end();
-    for error in errors {
-        context.lost(&target.name_in(error));
+
+    /// What can be said against the place of something that is no directory.
+    fn look_at(&mut self, target: &Target, parent: &Path, name: &OsStr) -> Result<()> {
+        let whole = parent.join(name);
+        let destination = self.destination;
+        if destination.as_os_str().as_bytes().ends_with(b"/") && !destination.is_dir() {
+            let destination = destination.display();
+            return Err(anyhow!(
+                "cannot create regular file '{destination}': Not a directory"
+            ));
+        }
+        let made = self.into_directory.then_some(name.as_bytes());
+        self.made
+            .refuse(made, &whole.display().to_string(), &target.display())
     }
-    for refusal in refusals {
-        context.warn(refusal);
-    }
-    Ok(totals)
 }
 
 /// The directory in which the copy is made, and its name there; without a name, the directory is the copy.
@@ -94,7 +131,9 @@ fn place(
         let name = last_name(&target.path).map(|name| OsStr::from_bytes(name).to_owned());
         return Ok((destination.to_owned(), name));
     }
-    if is_directory && destination.is_dir() {
+    // A link to a directory is none, as what takes its place.
+    let is_there = destination.is_dir() && !destination.is_symlink();
+    if is_directory && is_there {
         return Ok((destination.to_owned(), None));
     }
     let name = destination

@@ -5,19 +5,17 @@
 //! skipped with a warning. A file whose content was not sent is left out, reported, and the exit code is 1.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use buttress_format::Timestamp;
 use buttress_stream::view::{self, Content, Inode, Node, NodeId, WalkEntry};
 use clap::Args;
 
 use super::{Loaded, Streams};
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
-use crate::output::stdout::DirectOutput;
+use crate::exit::Outcome;
+use crate::output::destination::{Destination, refuse_terminal};
 use crate::output::writer_thread::WriterThread;
 use crate::pax::{Archive, DataMap, Kind, Member, Time};
 use crate::table::Subcommand;
@@ -42,9 +40,10 @@ impl Subcommand for Tar {
     const NAME: &'static str = "tar";
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let out = self.output()?;
+        refuse_terminal(self.file.as_deref(), "an archive")?;
         let loaded = self.streams.load(context, "stream tar")?;
         let (start, path) = loaded.start()?;
+        let out = Destination::open(context, self.file.as_deref())?;
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         let mut archiver = Archiver {
             context,
@@ -57,23 +56,8 @@ impl Subcommand for Tar {
         for entry in loaded.tree()?.walk(start) {
             archiver.add(&entry)?;
         }
-        archiver.archive.finish()?.finish()?;
+        archiver.archive.finish()?.finish()?.finish()?;
         Ok(Outcome::Done)
-    }
-}
-
-impl Tar {
-    fn output(&self) -> Result<Box<dyn Write + Send>> {
-        Ok(match &self.file {
-            Some(path) if path.as_os_str() != "-" => {
-                Box::new(File::create(path).with_context(|| format!("making {}", path.display()))?)
-            }
-            _ if io::stdout().is_terminal() => {
-                return Err(anyhow!("an archive is not written to a terminal"))
-                    .context(Advice::new("redirect it, or give -f FILE"));
-            }
-            _ => Box::new(DirectOutput::stdout()?),
-        })
     }
 }
 
@@ -85,7 +69,7 @@ struct Archiver<'a> {
     start_name: &'a [u8],
     /// The paths of files with several names: of the name that came first.
     first_names: HashMap<NodeId, Vec<u8>>,
-    archive: Archive<WriterThread>,
+    archive: Archive<WriterThread<Destination>>,
 }
 
 impl Archiver<'_> {

@@ -48,7 +48,7 @@ impl Subcommand for Verify {
         let mut series = Series::new(options);
         let mut damage = None;
         for file in &self.files {
-            let added = super::open(file)
+            let added = super::open(context, file)
                 .and_then(|opened| Ok(series.add(file.to_string_lossy(), Box::new(opened))?));
             if let Err(error) = added {
                 damage = Some(error);

@@ -142,6 +142,7 @@ impl<'a> Making<'a> {
         let mut inserter = Inserter::new(self.context, writing, base, Preserve::All, progress);
         let options = HostOptions {
             recursive: true,
+            as_links: true,
             one_file_system: true,
             without: &LEFT_OUT,
         };

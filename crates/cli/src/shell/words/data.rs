@@ -12,6 +12,7 @@ use buttress_fs::data::AllocateMode;
 use buttress_fs::{Follow, Location};
 use clap::Args;
 
+use crate::identity::Identity;
 use crate::shell::number::{Byte, Bytes};
 use crate::shell::table::Word;
 use crate::shell::{Access, Session};
@@ -61,7 +62,17 @@ impl Word for Pwrite {
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         let writing = session.require_writing()?;
         let input = match &self.input {
-            Some(path) => Some(File::open(path).with_context(|| path.display().to_string())?),
+            Some(path) => {
+                let file = File::open(path).with_context(|| path.display().to_string())?;
+                let identity = Identity::of_open(&file);
+                if identity.is_some_and(|identity| session.context().sources().has(&identity)) {
+                    bail!(
+                        "{}: it is an image or device of the volume: it is not copied into itself",
+                        path.display()
+                    );
+                }
+                Some(file)
+            }
             None => None,
         };
         let location = writing.create_if_missing(&session.path(&self.file))?;

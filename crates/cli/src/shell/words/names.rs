@@ -1,16 +1,20 @@
 //! Names: directories, links, special files, and what moves and removes them.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
+use buttress_format::FileKind;
 use buttress_fs::operations::{NodeKind, RenameMode};
-use buttress_fs::{DeviceNumber, Error, Follow};
+use buttress_fs::{DeviceNumber, Error, Follow, Location};
 use clap::{Args, ValueEnum};
 
 use super::mode::Mode;
 use crate::exit::Advice;
+use crate::opening::absolute;
 use crate::removal::remove_all;
+use crate::replacing::{directory_in_the_way, non_directory_in_the_way, same_file};
 use crate::shell::Session;
 use crate::shell::table::Word;
 use crate::writing::Writing;
@@ -180,19 +184,72 @@ impl Word for Mv {
                 destination.escape_ascii()
             );
         }
+        let mut made = HashSet::new();
         for source in sources {
             let path = session.path(source);
             let (directory, name) = writing.place(&path)?;
-            let (new_directory, new_name) = match into {
-                Some(into) => (into, name.clone()),
-                None => writing.place(&destination)?,
+            let (new_directory, new_name, new_path) = match into {
+                Some(into) => (into, name.clone(), absolute(&destination, &name)),
+                None => {
+                    let (directory, name) = writing.place(&destination)?;
+                    (directory, name, destination.clone())
+                }
             };
-            writing
+            let shown = [&path, &new_path].map(|path| path.escape_ascii().to_string());
+            let [old, new] = [(directory, &name[..]), (new_directory, &new_name[..])];
+            let referent = writing.resolve(&path, Follow::All).ok();
+            look_at_move(&writing, old, new, referent, &shown)?;
+            if !made.insert(new_name.clone()) {
+                bail!(
+                    "will not overwrite just-created '{}' with '{}'",
+                    shown[1],
+                    shown[0]
+                );
+            }
+            let moved = writing
                 .filesystem
-                .rename(directory, &name, new_directory, &new_name, mode)
-                .with_context(|| path.escape_ascii().to_string())?;
+                .rename(directory, &name, new_directory, &new_name, mode);
+            moved.map_err(|error| match error {
+                Error::Invalid { .. } => {
+                    anyhow!(
+                        "cannot move '{}' to a subdirectory of itself, '{}'",
+                        shown[0],
+                        shown[1]
+                    )
+                }
+                error => anyhow::Error::new(error).context(shown[0].clone()),
+            })?;
         }
         Ok(())
+    }
+}
+
+/// What mv refuses before anything moves: something onto itself, or onto another of its names; a directory onto something
+/// else, and the other way round.
+fn look_at_move(
+    writing: &Writing,
+    old: (Location, &[u8]),
+    new: (Location, &[u8]),
+    referent: Option<Location>,
+    shown: &[String; 2],
+) -> Result<()> {
+    let filesystem = &writing.filesystem;
+    let [from, to] = shown;
+    let (Some(moved), Some(there)) = (filesystem.lookup(old.0, old.1)?, filesystem.lookup(new.0, new.1)?)
+    else {
+        return Ok(());
+    };
+    // A link must not take the place of what it leads to, either.
+    if old == new || moved.target == there.target || referent == Some(there.target) {
+        return Err(same_file(from, to));
+    }
+    match (
+        moved.kind == FileKind::Directory,
+        there.kind == FileKind::Directory,
+    ) {
+        (true, false) => Err(non_directory_in_the_way(to, from)),
+        (false, true) => Err(directory_in_the_way(to)),
+        _ => Ok(()),
     }
 }
 
@@ -233,18 +290,72 @@ impl Word for Ln {
         } else {
             Some(session.resolve(&self.target, Follow::NotLast)?)
         };
-        if self.force && filesystem.lookup(directory, &name)?.is_some() {
-            filesystem.unlink(directory, &name)?;
+        let there = filesystem.lookup(directory, &name)?.filter(|_| self.force);
+        let Some(there) = there else {
+            return self.make(&writing, target, directory, &name);
+        };
+        // What the name leads to must not go before the name is its own again.
+        let meant = match target {
+            Some(target) => Some(target),
+            None => session.resolve(&self.target, Follow::NotLast).ok(),
+        };
+        if meant == Some(there.target) {
+            let own_entry = writing.place(&session.path(&self.target)).ok();
+            let is_own = own_entry.is_some_and(|own| own == (directory, name.clone()));
+            if is_own || filesystem.metadata(there.target)?.nlink == 1 {
+                return Err(same_file(
+                    &self.target.to_string_lossy(),
+                    &self.name.to_string_lossy(),
+                ));
+            }
+            if target.is_some() {
+                // Another of its names already.
+                return Ok(());
+            }
         }
+        if there.kind == FileKind::Directory {
+            bail!("{}: cannot overwrite directory", self.name.display());
+        }
+        // Made first, then renamed over what is there: nothing is lost where it cannot be made.
+        let temporary = free_name(&writing, directory)?;
+        self.make(&writing, target, directory, &temporary)?;
+        let renamed = filesystem.rename(directory, &temporary, directory, &name, RenameMode::Replace);
+        if renamed.is_err() {
+            filesystem.unlink(directory, &temporary)?;
+        }
+        Ok(renamed?)
+    }
+}
+
+impl Ln {
+    fn make(
+        &self,
+        writing: &Writing,
+        target: Option<Location>,
+        directory: Location,
+        name: &[u8],
+    ) -> Result<()> {
+        let filesystem = &writing.filesystem;
         match target {
-            Some(target) => filesystem.link(target, directory, &name)?,
+            Some(target) => filesystem.link(target, directory, name)?,
             None => {
-                let target = self.target.into_vec();
-                filesystem.make_symlink(directory, &name, &writing.new_inode(0o777), &target)?;
+                let target = self.target.as_bytes();
+                filesystem.make_symlink(directory, name, &writing.new_inode(0o777), target)?;
             }
         }
         Ok(())
     }
+}
+
+/// A name that nothing in the directory has.
+fn free_name(writing: &Writing, directory: Location) -> Result<Vec<u8>> {
+    for number in 0..1000 {
+        let name = format!(".ln-{number}").into_bytes();
+        if writing.filesystem.lookup(directory, &name)?.is_none() {
+            return Ok(name);
+        }
+    }
+    bail!("the directory has no free name for a moment")
 }
 
 /// What mknod makes.

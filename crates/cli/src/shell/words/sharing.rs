@@ -8,6 +8,7 @@ use buttress_format::FileOffset;
 use buttress_fs::{Follow, Location};
 use clap::Args;
 
+use crate::replacing::same_file;
 use crate::shell::Session;
 use crate::shell::number::Bytes;
 use crate::shell::table::Word;
@@ -20,6 +21,8 @@ struct Pair {
     range: std::ops::Range<FileOffset>,
     target: Location,
     target_offset: FileOffset,
+    /// The target's path, if there was no file.
+    made: Option<Vec<u8>>,
 }
 
 impl Pair {
@@ -40,13 +43,9 @@ impl Pair {
             }
             _ => bail!("what is needed is SOURCE FILE, or SOURCE SOURCE_OFFSET OFFSET LENGTH FILE"),
         };
+        let names = [source, target];
         let source = session.resolve(source, Follow::All).context("the source")?;
         let path = session.path(target);
-        let target = if make {
-            writing.create_if_missing(&path)?
-        } else {
-            writing.resolve(&path, Follow::All)?
-        };
         let [source_offset, offset, length] = numbers;
         let length = if length == 0 {
             writing.filesystem.size_of(source)?.saturating_sub(source_offset)
@@ -56,13 +55,36 @@ impl Pair {
         let end = source_offset
             .checked_add(length)
             .context("the range ends past 16 EiB")?;
+        let there = writing.resolve(&path, Follow::All);
+        if there.as_ref().is_ok_and(|target| *target == source)
+            && source_offset.abs_diff(offset) < length.max(1)
+        {
+            let shown = names.map(|name| name.to_string_lossy().into_owned());
+            return Err(same_file(&shown[0], &shown[1]).context("the ranges overlap"));
+        }
+        let (target, made) = match there {
+            Err(_) if make => (writing.create_if_missing(&path)?, Some(path)),
+            there => (there?, None),
+        };
         Ok(Self {
             writing,
             source,
             range: FileOffset::new(source_offset)..FileOffset::new(end),
             target,
             target_offset: FileOffset::new(offset),
+            made,
         })
+    }
+
+    /// Where it failed, a file that was made for it goes again.
+    fn settle<T>(&self, done: buttress_fs::Result<T>) -> Result<T> {
+        if done.is_err()
+            && let Some(path) = &self.made
+        {
+            let (directory, name) = self.writing.place(path)?;
+            self.writing.filesystem.unlink(directory, &name)?;
+        }
+        Ok(done?)
     }
 
     fn length(&self) -> u64 {
@@ -89,12 +111,13 @@ impl Word for Reflink {
         let pair = Pair::of(session, &self.places, true)?;
         let length = pair.length();
         if length > 0 {
-            pair.writing.filesystem.clone_range(
+            let cloned = pair.writing.filesystem.clone_range(
                 pair.source,
                 pair.range.clone(),
                 pair.target,
                 pair.target_offset,
-            )?;
+            );
+            pair.settle(cloned)?;
         }
         say(session, self.quiet, "linked", length, length, pair.target_offset)
     }
@@ -172,7 +195,8 @@ impl Word for CopyRange {
             pair.range.clone(),
             pair.target,
             pair.target_offset,
-        )?;
+        );
+        let copied = pair.settle(copied)?;
         say(
             session,
             self.quiet,

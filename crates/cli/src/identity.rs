@@ -1,0 +1,231 @@
+//! What a name stands for on this machine, so that two names of one thing are known to be one.
+//!
+//! An image has many names: symbolic and hard links, a bind mount, a loop device over it, a partition of that. So a file or
+//! block device is taken for a range of bytes of what it lies on: a file by device and inode number, a disk by its
+//! number; a partition is a range of its disk, a loop device one of its file. Two names are of one thing where ranges of the
+//! same thing overlap. What is stacked otherwise (device mapper, md) lies on all of its parts, and is known to.
+//!
+//! Pipes, terminals and other character devices hold nothing that could be lost, and have no identity here.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use buttress_format::FileKind;
+use buttress_fs::inode::kind_of_mode;
+use rustix::fs::Stat;
+
+/// How deep devices are looked into that lie on each other.
+const DEPTH_MAX: u32 = 16;
+
+/// The unit of sizes in sysfs.
+const SECTOR_BYTES: u64 = 512;
+
+/// A thing that holds bytes of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Thing {
+    /// A file, by the number of its file system's device and its inode.
+    File(u64, u64),
+    /// A block device that lies on nothing else that is known, by its number.
+    Block(u64),
+}
+
+/// A range of bytes of a thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    thing: Thing,
+    start: u64,
+    end: u64,
+}
+
+impl Range {
+    const fn whole(thing: Thing) -> Self {
+        Self {
+            thing,
+            start: 0,
+            end: u64::MAX,
+        }
+    }
+
+    /// A part of it; a length of 0 reaches to its end.
+    fn part(self, start: u64, length: u64) -> Self {
+        let start = self.start.saturating_add(start).min(self.end);
+        let end = if length == 0 {
+            self.end
+        } else {
+            start.saturating_add(length).min(self.end)
+        };
+        Self { start, end, ..self }
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        self.thing == other.thing && self.start < other.end && other.start < self.end
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    own: Range,
+    /// What a stacked device lies on.
+    below: Vec<Range>,
+}
+
+impl Identity {
+    /// That of what a path leads to; `None` for what is not there, and for what is no file or block device.
+    pub fn of_path(path: &Path) -> Option<Self> {
+        Self::of_stat(&rustix::fs::stat(path).ok()?)
+    }
+
+    /// That of an open descriptor.
+    pub fn of_open(descriptor: impl AsFd) -> Option<Self> {
+        Self::of_stat(&rustix::fs::fstat(descriptor).ok()?)
+    }
+
+    /// That of an inode.
+    pub fn of_stat(stat: &Stat) -> Option<Self> {
+        match kind_of_mode(stat.st_mode) {
+            FileKind::Regular => Some(Self::file(stat.st_dev, stat.st_ino)),
+            FileKind::BlockDevice => Some(Self::block(stat.st_rdev, DEPTH_MAX)),
+            _ => None,
+        }
+    }
+
+    /// Whether writing to one changes the other.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.own.overlaps(other.own)
+            || self.below.iter().any(|range| range.overlaps(other.own))
+            || other.below.iter().any(|range| range.overlaps(self.own))
+    }
+
+    /// Whether both are all of the same bytes.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.own == other.own
+    }
+
+    const fn file(device: u64, inode: u64) -> Self {
+        Self {
+            own: Range::whole(Thing::File(device, inode)),
+            below: Vec::new(),
+        }
+    }
+
+    fn block(number: u64, depth: u32) -> Self {
+        let unknown = Self {
+            own: Range::whole(Thing::Block(number)),
+            below: Vec::new(),
+        };
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        let directory = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"));
+        let (Ok(directory), Some(depth)) = (directory, depth.checked_sub(1)) else {
+            return unknown;
+        };
+        Self::partition(&directory, depth)
+            .or_else(|| Self::loop_device(&directory))
+            .unwrap_or_else(|| Self {
+                below: Self::stacked_on(&directory, depth),
+                ..unknown
+            })
+    }
+
+    /// That of a partition, by its directory in sysfs, which lies in its disk's.
+    fn partition(directory: &Path, depth: u32) -> Option<Self> {
+        number(&directory.join("partition"))?;
+        let start = number(&directory.join("start"))?.saturating_mul(SECTOR_BYTES);
+        let length = number(&directory.join("size"))?.saturating_mul(SECTOR_BYTES);
+        let mut disk = Self::block(device_number(directory.parent()?)?, depth);
+        disk.own = disk.own.part(start, length.max(1));
+        Some(disk)
+    }
+
+    /// That of a loop device. Where its file was deleted since, nothing else can name that.
+    fn loop_device(directory: &Path) -> Option<Self> {
+        let directory = directory.join("loop");
+        let file = fs::read(directory.join("backing_file")).ok()?;
+        let file = file.strip_suffix(b"\n").unwrap_or(&file);
+        let mut identity = Self::of_path(Path::new(OsStr::from_bytes(file)))?;
+        let start = number(&directory.join("offset")).unwrap_or(0);
+        let length = number(&directory.join("sizelimit")).unwrap_or(0);
+        identity.own = identity.own.part(start, length);
+        Some(identity)
+    }
+
+    /// What a stacked device lies on, by its directory in sysfs.
+    fn stacked_on(directory: &Path, depth: u32) -> Vec<Range> {
+        let parts = fs::read_dir(directory.join("slaves"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let parts = parts.filter_map(|part| device_number(&part.path()));
+        parts
+            .flat_map(|part| {
+                let Self { own, below } = Self::block(part, depth);
+                below.into_iter().chain([own])
+            })
+            .collect()
+    }
+}
+
+/// A file in sysfs that holds a number.
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The number of a block device, by its directory in sysfs.
+fn device_number(directory: &Path) -> Option<u64> {
+    let text = fs::read_to_string(directory.join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// What standard output and standard error are, if they are open for writing and hold something that could be lost.
+pub(crate) fn of_standard_streams() -> [Option<Identity>; 2] {
+    fn written(descriptor: impl AsFd) -> Option<Identity> {
+        let flags = rustix::fs::fcntl_getfl(&descriptor).ok()?;
+        let reads_only = flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::RDONLY;
+        (!reads_only).then(|| Identity::of_open(descriptor)).flatten()
+    }
+    [written(io::stdout()), written(io::stderr())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_names_of_a_file_are_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["a", "b"] {
+            fs::write(path(name), b"x").unwrap();
+        }
+        fs::hard_link(path("a"), path("hard")).unwrap();
+        std::os::unix::fs::symlink("a", path("soft")).unwrap();
+        let of = |name: &str| Identity::of_path(&path(name)).unwrap();
+        for name in ["hard", "soft", "./a"] {
+            assert!(
+                of(name).overlaps(&of("a")) && of(name).is_same(&of("a")),
+                "{name}"
+            );
+        }
+        assert!(!of("a").overlaps(&of("b")));
+        assert_eq!(Identity::of_path(folder.path()), None);
+        assert_eq!(Identity::of_path(Path::new("/dev/null")), None);
+        assert_eq!(Identity::of_path(&path("missing")), None);
+    }
+
+    #[test]
+    fn ranges_of_one_disk() {
+        let disk = Range::whole(Thing::Block(7));
+        let (first, second) = (disk.part(100, 50), disk.part(150, 0));
+        assert!(disk.overlaps(first) && second.overlaps(disk));
+        assert!(!first.overlaps(second));
+        assert!(disk.part(120, 40).overlaps(first) && disk.part(120, 40).overlaps(second));
+        assert!(!Range::whole(Thing::Block(8)).overlaps(first));
+        assert_eq!(first.part(10, 100).end, 150);
+        assert_eq!(second.end, u64::MAX);
+    }
+}

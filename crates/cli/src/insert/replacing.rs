@@ -1,0 +1,150 @@
+//! What is there already, when something is made in a volume: see [`crate::replacing`] for the rules.
+
+use anyhow::{Result, bail};
+use buttress_format::FileKind;
+use buttress_fs::{DirEntry, Error, Follow, Location, Metadata};
+
+use super::{Facts, Inserter};
+use crate::replacing::{dangling, directory_in_the_way, kind_name, same_file};
+
+/// The way for something that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Nothing has the name, or not any more.
+    Free,
+    /// The content goes into this file.
+    Into(Location),
+    /// It is to be left as it is.
+    Closed,
+}
+
+/// Something that has the name already.
+struct There {
+    entry: DirEntry,
+    /// What is written to: where a link leads, if it is followed.
+    target: Location,
+    metadata: Metadata,
+}
+
+impl Inserter<'_> {
+    /// Looks at what has the name, and makes way as far as that is to be done.
+    pub(super) fn way(&self, name: &[u8], facts: &Facts) -> Result<Way> {
+        let Some(there) = self.there(name, facts)? else {
+            return Ok(Way::Free);
+        };
+        let replacing = self.replacing;
+        if replacing.no_clobber {
+            return Ok(Way::Closed);
+        }
+        let shown = self.shown(name);
+        if self.is_same_file(name, facts, &there)? {
+            return Err(same_file(&self.source_shown(name), &shown));
+        }
+        if self.is_same_link(facts, &there) {
+            return Ok(Way::Closed);
+        }
+        if there.metadata.is_directory() {
+            return Err(directory_in_the_way(&shown));
+        }
+        let is_file = facts.kind == FileKind::Regular;
+        let keeps_content = replacing.keep_links && there.metadata.nlink > 1;
+        let removed = replacing.remove || keeps_content || (replacing.by_others && !is_file);
+        if removed || self.is_below(&there) {
+            return self.clear(name);
+        }
+        if !is_file {
+            bail!("cannot create {} '{shown}': File exists", kind_name(facts.kind));
+        }
+        match there.metadata.kind {
+            FileKind::Regular => Ok(Way::Into(there.target)),
+            _ if replacing.force => self.clear(name),
+            kind => bail!(
+                "cannot create regular file '{shown}': a {} is in the way",
+                kind_name(kind)
+            ),
+        }
+    }
+
+    /// Looks at what has the name of a further name of a file that was made. `None` where that is this file already.
+    pub(super) fn way_for_link(&self, name: &[u8], linked: Location) -> Result<Option<Way>> {
+        let Some(entry) = self.writing.filesystem.lookup(self.here(), name)? else {
+            return Ok(Some(Way::Free));
+        };
+        if entry.target == linked {
+            return Ok(None);
+        }
+        if self.replacing.no_clobber {
+            return Ok(Some(Way::Closed));
+        }
+        if entry.kind == FileKind::Directory {
+            return Err(directory_in_the_way(&self.shown(name)));
+        }
+        self.clear(name).map(Some)
+    }
+
+    fn clear(&self, name: &[u8]) -> Result<Way> {
+        self.writing.filesystem.unlink(self.here(), name)?;
+        Ok(Way::Free)
+    }
+
+    fn there(&self, name: &[u8], facts: &Facts) -> Result<Option<There>> {
+        let filesystem = &self.writing.filesystem;
+        let Some(entry) = filesystem.lookup(self.here(), name)? else {
+            return Ok(None);
+        };
+        let is_link = entry.kind == FileKind::Symlink;
+        let follows = is_link && facts.kind == FileKind::Regular && !self.replacing.remove && self.is_top();
+        let target = if follows {
+            let path = self.path(name);
+            match self.writing.resolve(&path, Follow::All) {
+                Ok(target) => target,
+                Err(error) => {
+                    return Err(match error.downcast_ref::<Error>() {
+                        Some(Error::NotFound { .. }) => dangling(&self.shown(name)),
+                        _ => error,
+                    });
+                }
+            }
+        } else {
+            entry.target
+        };
+        let metadata = filesystem.metadata(target)?;
+        Ok(Some(There {
+            entry,
+            target,
+            metadata,
+        }))
+    }
+
+    /// A link in the destination that nobody named: it is replaced.
+    fn is_below(&self, there: &There) -> bool {
+        there.entry.kind == FileKind::Symlink && !self.is_top()
+    }
+
+    /// Whether what is copied is what is there, so that removing or truncating one takes the other along.
+    fn is_same_file(&self, name: &[u8], facts: &Facts, there: &There) -> Result<bool> {
+        let Some(origin) = facts.origin else {
+            return Ok(false);
+        };
+        let is_own_entry = self.is_top()
+            && self
+                .source_entry
+                .as_ref()
+                .is_some_and(|(directory, own)| *directory == self.here() && own == name);
+        let is_link = there.entry.kind == FileKind::Symlink;
+        if facts.kind == FileKind::Symlink {
+            // One link may take the place of another; but what a link leads to stays.
+            return Ok(is_own_entry || (!is_link && facts.referent == Some(there.entry.target)));
+        }
+        if origin != there.target && origin != there.entry.target {
+            return Ok(false);
+        }
+        let other_name = is_link || self.writing.filesystem.metadata(there.entry.target)?.nlink > 1;
+        Ok(is_own_entry || !(self.replacing.remove && other_name))
+    }
+
+    /// Whether both are names of one symbolic link: nothing is to be done.
+    fn is_same_link(&self, facts: &Facts, there: &There) -> bool {
+        facts.kind == FileKind::Symlink && facts.origin == Some(there.entry.target)
+    }
+}

@@ -1,0 +1,77 @@
+//! Where a command writes its bytes: standard output, or the file that an option names.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+
+use super::file::OutputFile;
+use super::stdout::DirectOutput;
+use crate::context::Context;
+use crate::exit::Advice;
+
+/// See the module.
+#[derive(Debug)]
+pub enum Destination {
+    /// Standard output.
+    Stdout(DirectOutput),
+    /// A file.
+    File(OutputFile),
+}
+
+/// The file that an option names, unless it stands for standard output.
+pub fn named(file: Option<&Path>) -> Option<&Path> {
+    file.filter(|path| path.as_os_str() != "-")
+}
+
+/// Refuses to write bytes to a terminal. `what` is written: "an archive".
+///
+/// # Errors
+/// That there is no file and standard output is a terminal.
+pub fn refuse_terminal(file: Option<&Path>, what: &str) -> Result<()> {
+    if named(file).is_none() && io::stdout().is_terminal() {
+        let error = anyhow!("{what} is not written to a terminal");
+        return Err(error.context(Advice::new("redirect it, or name a file with -f")));
+    }
+    Ok(())
+}
+
+impl Destination {
+    /// Opens it. Sources must have been opened before.
+    ///
+    /// # Errors
+    /// As for [`Context::create_output`].
+    pub fn open(context: &Context, file: Option<&Path>) -> Result<Self> {
+        Ok(match named(file) {
+            Some(path) => Self::File(context.create_output(path)?),
+            None => Self::Stdout(DirectOutput::stdout()?),
+        })
+    }
+
+    /// All is written: a file gets its name.
+    ///
+    /// # Errors
+    /// As for [`OutputFile::finish`].
+    pub fn finish(self) -> Result<()> {
+        match self {
+            Self::Stdout(mut out) => Ok(out.flush()?),
+            Self::File(file) => file.finish(),
+        }
+    }
+}
+
+impl Write for Destination {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Stdout(out) => out.write(bytes),
+            Self::File(file) => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stdout(out) => out.flush(),
+            Self::File(file) => file.flush(),
+        }
+    }
+}

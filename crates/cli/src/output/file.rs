@@ -1,0 +1,570 @@
+//! Files that commands write: whole or not at all, and never over what is read.
+//!
+//! Every file that an option names (`tar -f`, `send -f`) is an [`OutputFile`]; nothing else in this program makes or
+//! truncates files of the host, but for what is taken out of a volume (`extract`) and new volumes (`mkfs`). A test looks
+//! for others.
+//!
+//! The content goes to a file without a name in the target's directory (`O_TMPFILE`), which gets the name when all of it is
+//! there ([`OutputFile::finish`]). Before that the name is free, or leads to what it led to before; a command that fails or is
+//! ended by any signal leaves nothing. Where the file system knows no such files, it is a file with another name,
+//! `.buttress-…`, that is removed again. A symbolic link is followed: what it leads to is replaced. The new file has the
+//! mode of the one that it replaces, and its owner where that is permitted; further hard links keep the old content.
+//!
+//! Some targets take what is written at once: pipes, terminals, devices, `/dev/stdout` and `/dev/fd/N`, and files in a
+//! directory in which nothing can be made. Those are not truncated before the first byte is written.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context as _, Result};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::context::Context;
+use crate::signals::BeforeTheEnd;
+use crate::sources::Sources;
+
+/// Symbolic links that are followed one after the other, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// Names that are tried for a file that gets its own later.
+const NAMES_MAX: u64 = 1000;
+
+/// A file of the host that a command writes. See the module.
+#[derive(Debug)]
+pub struct OutputFile {
+    file: File,
+    /// What the user calls it.
+    shown: PathBuf,
+    form: Form,
+    sources: Sources,
+}
+
+/// What becomes of a file in the end.
+#[derive(Debug)]
+enum Form {
+    /// Nothing: it is the target itself. Truncated when the first byte comes, if it is to be.
+    Direct { truncate: bool },
+    /// It has no name yet.
+    Unnamed { target: PathBuf },
+    /// It has another name.
+    Named { temporary: Temporary, target: PathBuf },
+}
+
+/// A name that goes away again, unless it is kept.
+#[derive(Debug)]
+struct Temporary {
+    path: PathBuf,
+    keep: bool,
+    on_signals: Option<BeforeTheEnd>,
+}
+
+impl Temporary {
+    fn new(path: PathBuf, keep: bool) -> Self {
+        Self {
+            path,
+            keep,
+            on_signals: None,
+        }
+    }
+
+    /// Has it go away when a signal ends the process, too.
+    fn remove_on_signals(&mut self) -> Result<()> {
+        let path = self.path.clone();
+        self.on_signals = Some(BeforeTheEnd::start(move || {
+            let _ = fs::remove_file(path);
+        })?);
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.keep {
+            // What cannot be removed cannot be helped: the directory may be gone.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// What a path of a target turned out to be.
+enum Place {
+    /// A file that is there, or may be made, at this path. Links were followed.
+    File(PathBuf),
+    /// An open file of this process: `/dev/stdout`, `/dev/fd/N`.
+    Open(PathBuf),
+}
+
+impl Context {
+    /// Begins to write the file that an option names. Sources must have been opened before: nothing is changed by a command
+    /// that does not find what it reads.
+    ///
+    /// # Errors
+    /// That it is a source of this command, or cannot be made or written to.
+    pub fn create_output(&self, path: &Path) -> Result<OutputFile> {
+        let create = || -> Result<OutputFile> {
+            let mut output = OutputFile::create(path, self.sources(), true)?;
+            if let Form::Named { temporary, .. } = &mut output.form {
+                temporary.remove_on_signals()?;
+            }
+            Ok(output)
+        };
+        create().with_context(|| format!("opening {}", path.display()))
+    }
+
+    /// The same for a job that a signal ends in order, and that keeps what it has ([`OutputFile::keep_as`]).
+    ///
+    /// # Errors
+    /// As for [`Context::create_output`].
+    pub fn create_output_to_keep(&self, path: &Path) -> Result<OutputFile> {
+        let create = || OutputFile::create(path, self.sources(), true);
+        create().with_context(|| format!("opening {}", path.display()))
+    }
+
+    /// Goes on with a file that [`OutputFile::keep_as`] kept at `partial`, or else with the target itself.
+    ///
+    /// # Errors
+    /// As for [`Context::create_output`], and that it has fewer than `offset` bytes.
+    pub fn continue_output(&self, path: &Path, partial: &Path, offset: u64) -> Result<OutputFile> {
+        let resume = || OutputFile::resume(path, partial, offset, self.sources());
+        resume().with_context(|| format!("opening {}", path.display()))
+    }
+}
+
+impl OutputFile {
+    /// Begins. `unnamed` is whether to try a file without a name.
+    fn create(path: &Path, sources: &Sources, unnamed: bool) -> Result<Self> {
+        sources.refuse_path(path)?;
+        let make = |file, form| Self {
+            file,
+            shown: path.to_owned(),
+            form,
+            sources: sources.clone(),
+        };
+        let target = match place_of(path)? {
+            Place::File(target) => target,
+            Place::Open(path) => return Ok(make(open_again(&path)?, Form::Direct { truncate: true })),
+        };
+        let old = match fs::metadata(&target) {
+            Ok(old) => {
+                // Not a matter of the directory alone: a file that is write-protected stays as it is.
+                let opened = writing().open(&target)?;
+                if !old.is_file() {
+                    return Ok(make(opened, Form::Direct { truncate: false }));
+                }
+                Some((old, opened))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error.into()),
+        };
+        let begun = begin(&target, unnamed);
+        match (begun, old) {
+            (Ok((file, form)), old) => {
+                if let Some((old, _)) = &old {
+                    look_like(&file, old).context("giving it the old one's mode")?;
+                }
+                Ok(make(file, form))
+            }
+            (Err(_), Some((_, opened))) => Ok(make(opened, Form::Direct { truncate: true })),
+            (Err(error), None) => Err(error.into()),
+        }
+    }
+
+    fn resume(path: &Path, partial: &Path, offset: u64, sources: &Sources) -> Result<Self> {
+        sources.refuse_path(path)?;
+        sources.refuse_path(partial)?;
+        let target = match place_of(path)? {
+            Place::File(target) if fs::metadata(&target).map_or(true, |old| old.is_file()) => target,
+            // Bytes that went into a pipe or the like are where they went.
+            _ => return Self::create(path, sources, true),
+        };
+        if fs::symlink_metadata(partial).is_err() {
+            require_bytes(&writing().open(&target)?, offset)?;
+            fs::rename(&target, partial).context("making it a partial file again")?;
+        }
+        let mut file = writing()
+            .open(partial)
+            .with_context(|| partial.display().to_string())?;
+        require_bytes(&file, offset).with_context(|| partial.display().to_string())?;
+        file.set_len(offset)?;
+        io::Seek::seek(&mut file, io::SeekFrom::Start(offset))?;
+        let temporary = Temporary::new(partial.to_owned(), true);
+        Ok(Self {
+            file,
+            shown: path.to_owned(),
+            form: Form::Named { temporary, target },
+            sources: sources.clone(),
+        })
+    }
+
+    /// All is written: the file gets its name.
+    ///
+    /// # Errors
+    /// That it cannot, or that what has the name became a source meanwhile.
+    pub fn finish(mut self) -> Result<()> {
+        let shown = self.shown.display().to_string();
+        self.give_name().with_context(|| format!("writing {shown}"))
+    }
+
+    fn give_name(&mut self) -> Result<()> {
+        self.start()?;
+        match &mut self.form {
+            Form::Direct { .. } => {}
+            Form::Unnamed { target } => {
+                self.sources.refuse_path(target)?;
+                name_over(&self.file, target)?;
+            }
+            Form::Named { temporary, target } => {
+                self.sources.refuse_path(target)?;
+                fs::rename(&temporary.path, target)?;
+                temporary.keep = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what was written so far under another name, for a job that can go on with it. Whether that was possible: what
+    /// went into a pipe is where it went.
+    ///
+    /// # Errors
+    /// That it cannot have the name.
+    pub fn keep_as(mut self, partial: &Path) -> Result<bool> {
+        let shown = partial.display().to_string();
+        self.keep_at(partial).with_context(|| format!("keeping {shown}"))
+    }
+
+    fn keep_at(&mut self, partial: &Path) -> Result<bool> {
+        self.sources.refuse_path(partial)?;
+        let longer = |length: u64| fs::metadata(partial).is_ok_and(|old| old.len() >= length);
+        match &mut self.form {
+            Form::Direct { .. } => return Ok(false),
+            Form::Named { temporary, .. } if temporary.path == partial => {}
+            // Such files begin with the same bytes.
+            _ if longer(self.file.metadata()?.len()) => {}
+            Form::Unnamed { .. } => name_over(&self.file, partial)?,
+            Form::Named { temporary, .. } => {
+                fs::rename(&temporary.path, partial)?;
+                temporary.keep = true;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Truncates what is written in place, once.
+    fn start(&mut self) -> io::Result<()> {
+        if let Form::Direct { truncate } = &mut self.form
+            && std::mem::take(truncate)
+            && self.file.metadata()?.is_file()
+        {
+            self.file.set_len(0)?;
+        }
+        Ok(())
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.start()?;
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The name beside `path` with this at its end.
+pub fn beside(path: &Path, ending: &str) -> PathBuf {
+    // What a link leads to is what is written.
+    let path = match place_of(path) {
+        Ok(Place::File(target)) => target,
+        _ => path.to_owned(),
+    };
+    let mut name = OsString::from(path);
+    name.push(ending);
+    name.into()
+}
+
+fn writing() -> fs::OpenOptions {
+    let mut options = File::options();
+    options.write(true);
+    options
+}
+
+fn require_bytes(file: &File, offset: u64) -> Result<()> {
+    let bytes = file.metadata()?.len();
+    if bytes < offset {
+        anyhow::bail!(
+            "it has {bytes} bytes, fewer than the {offset} of the token: put {bytes} at the token's end"
+        );
+    }
+    Ok(())
+}
+
+/// Follows symbolic links, up to what is none or is not there.
+fn place_of(path: &Path) -> io::Result<Place> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let parent = directory_of(&path);
+        if is_descriptors(parent) {
+            return Ok(Place::Open(path));
+        }
+        match fs::read_link(&path) {
+            Ok(target) => path = parent.join(target),
+            Err(_) => return Ok(Place::File(path)),
+        }
+    }
+    Err(Errno::LOOP.into())
+}
+
+/// The directory that a path's last name is in.
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Whether a directory is the one of a process's open files: `/proc/self/fd`, `/dev/fd`.
+fn is_descriptors(directory: &Path) -> bool {
+    let own = Path::new("/proc").join(std::process::id().to_string()).join("fd");
+    fs::canonicalize(directory).is_ok_and(|directory| directory == own)
+}
+
+/// An open file of this process by its path below `/proc/self/fd`. Standard output is written on from where it stands; of
+/// another one the kernel makes a new description, which begins at its start.
+fn open_again(path: &Path) -> io::Result<File> {
+    if path.file_name().is_some_and(|name| name == "1") {
+        return Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?));
+    }
+    writing().open(path)
+}
+
+/// A new file that is to get the name of `target` later.
+fn begin(target: &Path, unnamed: bool) -> io::Result<(File, Form)> {
+    let directory = directory_of(target);
+    if target.file_name().is_none() {
+        return Err(Errno::ISDIR.into());
+    }
+    let mode = Mode::from_raw_mode(0o666);
+    // Such a file gets its name by the link that /proc has for it.
+    if unnamed && Path::new("/proc/self/fd").exists() {
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        if let Ok(file) = rustix::fs::openat(CWD, directory, flags, mode) {
+            let target = target.to_owned();
+            return Ok((file.into(), Form::Unnamed { target }));
+        }
+    }
+    let (file, path) = with_free_name(directory, |path| {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        rustix::fs::openat(CWD, path, flags, mode)
+    })?;
+    let temporary = Temporary::new(path, false);
+    let target = target.to_owned();
+    Ok((file.into(), Form::Named { temporary, target }))
+}
+
+/// Calls `make` with new names in a directory until one is free.
+fn with_free_name<T>(
+    directory: &Path,
+    make: impl Fn(&Path) -> rustix::io::Result<T>,
+) -> io::Result<(T, PathBuf)> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    for _ in 0..NAMES_MAX {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = directory.join(format!(".buttress-{}-{number}", std::process::id()));
+        match make(&path) {
+            Ok(made) => return Ok((made, path)),
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Errno::EXIST.into())
+}
+
+/// Gives a file without a name this one; what has it is replaced.
+fn name_over(file: &File, target: &Path) -> io::Result<()> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = |name: &Path| rustix::fs::linkat(CWD, own.as_str(), CWD, name, AtFlags::SYMLINK_FOLLOW);
+    match link(target) {
+        Ok(()) => return Ok(()),
+        Err(Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // There is no call that links over a name.
+    let ((), path) = with_free_name(directory_of(target), link)?;
+    let mut temporary = Temporary::new(path, false);
+    fs::rename(&temporary.path, target)?;
+    temporary.keep = true;
+    Ok(())
+}
+
+/// Gives a file that is to replace another one that one's owner, where it is permitted, and mode.
+fn look_like(file: &File, old: &fs::Metadata) -> io::Result<()> {
+    let new = file.metadata()?;
+    let mut mode = old.permissions().mode() & 0o7777;
+    if (new.uid(), new.gid()) != (old.uid(), old.gid())
+        && std::os::unix::fs::fchown(file, Some(old.uid()), Some(old.gid())).is_err()
+        && std::os::unix::fs::fchown(file, None, Some(old.gid())).is_err()
+    {
+        // Not its owner's and group's any more: rights that go with those go.
+        mode &= 0o777;
+    }
+    file.set_permissions(fs::Permissions::from_mode(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Identity;
+    use crate::sources::Role;
+    use std::os::unix::fs::FileTypeExt;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn create(path: &Path, unnamed: bool) -> OutputFile {
+        OutputFile::create(path, &Sources::default(), unnamed).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_there_when_all_of_it_is() {
+        for unnamed in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("out");
+            let mut output = create(&path, unnamed);
+            output.write_all(b"one").unwrap();
+            assert!(!path.exists());
+            assert_eq!(names(folder.path()).len(), usize::from(!unnamed));
+            output.finish().unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"one");
+            assert_eq!(names(folder.path()), ["out"]);
+
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+            let mut output = create(&path, unnamed);
+            output.write_all(b"two").unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"one");
+            drop(output);
+            assert_eq!(fs::read(&path).unwrap(), b"one");
+            assert_eq!(names(folder.path()), ["out"]);
+
+            let mut output = create(&path, unnamed);
+            output.write_all(b"two").unwrap();
+            output.finish().unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"two");
+            assert_eq!(names(folder.path()), ["out"]);
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
+        }
+    }
+
+    #[test]
+    fn links_are_followed_and_stay() {
+        for unnamed in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = |name: &str| folder.path().join(name);
+            fs::create_dir(path("other")).unwrap();
+            fs::write(path("other/file"), b"old").unwrap();
+            for (name, target) in [
+                ("link", "other/file"),
+                ("again", "link"),
+                ("dangling", "other/new"),
+            ] {
+                std::os::unix::fs::symlink(target, path(name)).unwrap();
+                let mut output = create(&path(name), unnamed);
+                output.write_all(name.as_bytes()).unwrap();
+                output.finish().unwrap();
+                assert!(fs::symlink_metadata(path(name)).unwrap().is_symlink());
+                assert_eq!(fs::read(path(name)).unwrap(), name.as_bytes());
+            }
+            assert_eq!(names(&path("other")), ["file", "new"]);
+            std::os::unix::fs::symlink("loop", path("loop")).unwrap();
+            OutputFile::create(&path("loop"), &Sources::default(), unnamed).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn what_is_no_plain_file_is_written_at_once() {
+        create(Path::new("/dev/null"), true).finish().unwrap();
+        assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("open");
+        fs::write(&path, b"to be replaced").unwrap();
+        let held = File::options().write(true).open(&path).unwrap();
+        let mut output = create(&Path::new("/dev/fd").join(held.as_raw_fd().to_string()), true);
+        assert_eq!(fs::read(&path).unwrap(), b"to be replaced");
+        output.write_all(b"now").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"now");
+        output.finish().unwrap();
+        assert_eq!(held.metadata().unwrap().ino(), fs::metadata(&path).unwrap().ino());
+        OutputFile::create(folder.path(), &Sources::default(), true).unwrap_err();
+    }
+
+    #[test]
+    fn a_source_is_refused_at_the_beginning_and_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+        fs::write(&source, b"x").unwrap();
+        let sources = Sources::default();
+        sources.add(&source, Role::Volume).unwrap();
+        OutputFile::create(&source, &sources, true).unwrap_err();
+        let output = OutputFile::create(&target, &sources, true).unwrap();
+        fs::hard_link(&source, &target).unwrap();
+        output.finish().unwrap_err();
+        assert_eq!(fs::read(&target).unwrap(), b"x");
+    }
+
+    #[test]
+    fn a_partial_file_is_kept_and_gone_on_with() {
+        for unnamed in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let (target, partial) = (folder.path().join("out"), folder.path().join("out.part"));
+            let keep = |bytes: &[u8]| {
+                let mut output = create(&target, unnamed);
+                output.write_all(bytes).unwrap();
+                assert!(output.keep_as(&partial).unwrap());
+            };
+            keep(b"abcdef");
+            assert_eq!(names(folder.path()), ["out.part"]);
+            // A shorter one adds nothing.
+            keep(b"abc");
+            assert_eq!(fs::read(&partial).unwrap(), b"abcdef");
+            let sources = Sources::default();
+            OutputFile::resume(&target, &partial, 7, &sources).unwrap_err();
+            let mut output = OutputFile::resume(&target, &partial, 4, &sources).unwrap();
+            output.write_all(b"E").unwrap();
+            assert!(output.keep_as(&partial).unwrap());
+            assert_eq!(fs::read(&partial).unwrap(), b"abcdE");
+            let mut output = OutputFile::resume(&target, &partial, 4, &sources).unwrap();
+            output.write_all(b"efgh").unwrap();
+            output.finish().unwrap();
+            assert_eq!(fs::read(&target).unwrap(), b"abcdefgh");
+            assert_eq!(names(folder.path()), ["out"]);
+            // Without a partial file the target is gone on with.
+            let mut output = OutputFile::resume(&target, &partial, 2, &sources).unwrap();
+            output.write_all(b"!").unwrap();
+            output.finish().unwrap();
+            assert_eq!(fs::read(&target).unwrap(), b"ab!");
+            assert_eq!(names(folder.path()), ["out"]);
+        }
+    }
+
+    #[test]
+    fn identities_of_descriptors_and_paths_agree() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let file = File::create(&path).unwrap();
+        assert_eq!(Identity::of_open(&file), Identity::of_path(&path));
+        assert!(Identity::of_open(&file).is_some());
+    }
+}

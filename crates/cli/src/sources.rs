@@ -1,0 +1,223 @@
+//! What a running command reads, and the promise that it does not write there.
+//!
+//! Every volume, every device of one, overlay and stream that is opened is registered ([`Sources::add`]); everything that is
+//! written passes [`Sources::refuse`] first: files made by [`OutputFile`](crate::output::file::OutputFile), files that
+//! are taken out of a volume, and, when a source is registered, standard output and standard error as the caller left them
+//! (`tar IMAGE >> IMAGE`). It does not matter what names are used: see [`crate::identity`].
+//!
+//! A volume that is being changed is a source, too: what is copied into it must not be the image itself.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow};
+use parking_lot::Mutex;
+
+use crate::exit::Advice;
+use crate::identity::{Identity, of_standard_streams};
+
+/// What a source is to the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A device or image of a volume that is read.
+    Volume,
+    /// A device or image of a volume that is being changed.
+    ChangedVolume,
+    /// What holds a volume's changes.
+    Overlay,
+    /// A send stream.
+    Stream,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Volume | Self::ChangedVolume => {
+                "an image or device of a volume that is in use by this command"
+            }
+            Self::Overlay => "an overlay that is in use by this command",
+            Self::Stream => "a stream that this command reads",
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Source {
+    identity: Identity,
+    name: String,
+    role: Role,
+}
+
+/// See the module. Clones are one register.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    known: Arc<Mutex<Vec<Source>>>,
+}
+
+impl Sources {
+    /// Registers what a path leads to.
+    ///
+    /// # Errors
+    /// That standard output or standard error are redirected to it.
+    pub fn add(&self, path: &Path, role: Role) -> Result<()> {
+        self.add_identity(Identity::of_path(path), &path.display().to_string(), role)
+    }
+
+    /// Registers what is open.
+    ///
+    /// # Errors
+    /// As for [`Sources::add`].
+    pub fn add_open(&self, descriptor: impl AsFd, name: &str, role: Role) -> Result<()> {
+        self.add_identity(Identity::of_open(descriptor), name, role)
+    }
+
+    fn add_identity(&self, identity: Option<Identity>, name: &str, role: Role) -> Result<()> {
+        let Some(identity) = identity else { return Ok(()) };
+        let [output, messages] =
+            of_standard_streams().map(|stream| stream.is_some_and(|it| it.overlaps(&identity)));
+        // In this order: messages go to standard output, if that can take them.
+        turn_away(output, messages);
+        for (is_source, stream) in [(output, "standard output"), (messages, "standard error")] {
+            if is_source {
+                return Err(anyhow!(
+                    "{stream} is redirected to {name}, {role}: nothing is written there"
+                ))
+                .context_advice("redirect it to another file");
+            }
+        }
+        let mut known = self.known.lock();
+        if !known.iter().any(|source| source.identity == identity) {
+            known.push(Source {
+                identity,
+                name: name.to_owned(),
+                role,
+            });
+        }
+        Ok(())
+    }
+
+    /// Refuses to write to what is a source. `shown` is what the user calls it.
+    ///
+    /// # Errors
+    /// That it is one.
+    pub fn refuse(&self, identity: Option<&Identity>, shown: impl fmt::Display) -> Result<()> {
+        let Some(source) = identity.and_then(|identity| self.find(identity)) else {
+            return Ok(());
+        };
+        let Source { name, role, .. } = &source;
+        let shown = shown.to_string();
+        let other_name = if *name == shown {
+            String::new()
+        } else {
+            format!(" ({name})")
+        };
+        let error = Err(anyhow!("{shown} is {role}{other_name}: it is not written to"));
+        match role {
+            Role::Volume | Role::ChangedVolume => {
+                error.context_advice(&format!("a path inside of it is written {name}:/path"))
+            }
+            Role::Overlay | Role::Stream => error.context_advice("name another file"),
+        }
+    }
+
+    /// The same for a path: what it leads to, links followed.
+    ///
+    /// # Errors
+    /// As for [`Sources::refuse`].
+    pub fn refuse_path(&self, path: &Path) -> Result<()> {
+        self.refuse(Identity::of_path(path).as_ref(), path.display())
+    }
+
+    /// Whether it is, or overlaps, a source.
+    pub fn has(&self, identity: &Identity) -> bool {
+        self.find(identity).is_some()
+    }
+
+    /// Whether what a path leads to is an image or device of the volume that is being changed, all of it.
+    pub fn is_changed_volume(&self, path: &Path) -> bool {
+        let Some(identity) = Identity::of_path(path) else {
+            return false;
+        };
+        let known = self.known.lock();
+        known
+            .iter()
+            .any(|source| source.role == Role::ChangedVolume && source.identity.is_same(&identity))
+    }
+
+    /// Whether what a path leads to overlaps the volume that is being changed.
+    pub fn touches_changed_volume(&self, path: &Path) -> bool {
+        let Some(identity) = Identity::of_path(path) else {
+            return false;
+        };
+        let known = self.known.lock();
+        known
+            .iter()
+            .any(|source| source.role == Role::ChangedVolume && source.identity.overlaps(&identity))
+    }
+
+    fn find(&self, identity: &Identity) -> Option<Source> {
+        let known = self.known.lock();
+        known
+            .iter()
+            .find(|source| source.identity.overlaps(identity))
+            .cloned()
+    }
+}
+
+/// Errors with advice.
+trait ContextAdvice {
+    fn context_advice(self, advice: &str) -> Self;
+}
+
+impl<T> ContextAdvice for Result<T> {
+    fn context_advice(self, advice: &str) -> Self {
+        self.map_err(|error| error.context(Advice::new(advice)))
+    }
+}
+
+/// What is still to be written to streams that are sources goes nowhere: what waits in buffers, and even the error that says
+/// so, which goes to standard output if it can.
+fn turn_away(output: bool, messages: bool) {
+    let nowhere = || std::fs::File::options().write(true).open("/dev/null");
+    // Where these fail there is nothing left to try, and the command ends with an error all the same.
+    if messages {
+        let _ = if output {
+            nowhere().map(rustix::stdio::dup2_stderr)
+        } else {
+            let output = std::io::stdout().as_fd().try_clone_to_owned();
+            output.map(rustix::stdio::dup2_stderr)
+        };
+    }
+    if output {
+        let _ = nowhere().map(rustix::stdio::dup2_stdout);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_not_written_whatever_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["image", "other"] {
+            std::fs::write(path(name), b"x").unwrap();
+        }
+        std::os::unix::fs::symlink("image", path("link")).unwrap();
+        let sources = Sources::default();
+        sources.refuse_path(&path("image")).unwrap();
+        sources.clone().add(&path("image"), Role::ChangedVolume).unwrap();
+        sources.refuse_path(&path("other")).unwrap();
+        sources.refuse_path(&path("missing")).unwrap();
+        for name in ["image", "link"] {
+            let error = sources.refuse_path(&path(name)).unwrap_err();
+            let text = crate::exit::chain_text(&error);
+            assert!(text.contains(name) && text.contains("not written to"), "{text}");
+            assert!(sources.is_changed_volume(&path(name)));
+        }
+        assert!(!sources.is_changed_volume(&path("other")));
+    }
+}
