@@ -389,6 +389,18 @@ const INTO_ITSELF: [&str; 6] = [
     "cp -r d to-d",
 ];
 
+/// The words of a command with its paths in a directory of the volume.
+fn inside(words: &[&str], top: &str) -> Vec<String> {
+    let is_path = |at: usize, word: &str| at > 0 && !word.starts_with('-');
+    let words = words.iter().enumerate();
+    words
+        .map(|(at, word)| match is_path(at, word) {
+            true => format!("{top}{word}"),
+            false => (*word).to_owned(),
+        })
+        .collect()
+}
+
 #[test]
 fn nothing_is_copied_moved_or_linked_onto_itself() {
     if !gnu_is_here() {
@@ -429,14 +441,7 @@ fn nothing_is_copied_moved_or_linked_onto_itself() {
         }
         if words[0] == "cp" {
             let top = volume.inside(&format!("/command/{number}/"));
-            let words: Vec<String> = words
-                .iter()
-                .enumerate()
-                .map(|(at, word)| match at > 0 && !word.starts_with('-') {
-                    true => format!("{top}{word}"),
-                    false => (*word).to_owned(),
-                })
-                .collect();
+            let words = inside(&words, &top);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             compare(
                 &format!("command: {command}"),

@@ -4,6 +4,7 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
+    clippy::panic,
     clippy::print_stderr,
     reason = "tests state what must hold, and say what they skipped"
 )]
