@@ -6,13 +6,14 @@
 //! sum of facts; a tree's sum is that of all segments it reaches ([`Segments`]), so that snapshots cost what they
 //! do not share.
 
+use crate::belonging;
 use crate::context::Check;
 use crate::extents::{Extents, block_hash, reference_hash};
 use crate::facts;
 use crate::finding::{Finding, Reference};
 use crate::owners::Owners;
 use crate::quotas::Uses;
-use crate::roots::Root;
+use crate::roots::{Dropped, Root};
 use crate::sectors::{Neighbourhoods, Sectors};
 use crate::segments::{Edges, Found, Segments};
 use buttress_format::{ByteCount, FileExtent, Incompat, ItemType, Key, Logical, ObjectId, TreeBlock, TreeId};
@@ -57,6 +58,8 @@ pub(crate) struct Tally {
     uses: Option<Uses>,
     /// In the name of which tree the block that was visited last refers to its children.
     naming: Option<TreeId>,
+    /// Which of its children are gone with a part of its tree.
+    dropped: Option<Dropped>,
 }
 
 /// What leads from a block to its children.
@@ -65,6 +68,8 @@ pub(crate) struct Tag {
     segment: u32,
     /// In the name of which tree the block above refers to this one; `None` where by its own address.
     named: Option<TreeId>,
+    /// How far the deletion of the tree has come through which it was reached.
+    dropped: Option<Dropped>,
 }
 
 /// What a walk asks of each block.
@@ -93,7 +98,7 @@ pub(crate) fn take(
         extents,
         segments: &segments,
         seen: Sectors::new(check.sector_bytes),
-        owners: Owners::new(check, roots),
+        owners: Owners::new(check, roots, &extents.shared),
         no_holes: check.superblock().incompat.contains(Incompat::NO_HOLES),
         counted_from,
         with_uses,
@@ -107,6 +112,7 @@ pub(crate) fn take(
         let tag = Tag {
             segment,
             named: name_in(&reference),
+            dropped: root.dropped,
         };
         walk.seen.insert(logical).then_some((root.pointer, tag))
     });
@@ -140,27 +146,6 @@ pub(crate) fn root_reference(root: &Root) -> Reference {
     } else {
         Reference::TreeBlock { tree: root.id() }
     }
-}
-
-/// How far the deletion of trees has come.
-pub(crate) fn dropped(roots: &[Root]) -> HashMap<TreeId, (Key, u8)> {
-    roots
-        .iter()
-        .filter_map(|root| Some((root.id(), root.dropped?)))
-        .collect()
-}
-
-/// Whether the child that ends below `end_key` is gone with the part of its tree that is deleted.
-pub(crate) fn is_dropped(
-    dropped: &HashMap<TreeId, (Key, u8)>,
-    tree: TreeId,
-    parent_level: u8,
-    end_key: Option<Key>,
-) -> bool {
-    !dropped.is_empty()
-        && dropped.get(&tree).is_some_and(|(progress, level)| {
-            parent_level >= *level && end_key.is_some_and(|end| end <= *progress)
-        })
 }
 
 /// Whether leaves of this tree hold file extents that refer to data.
@@ -260,10 +245,37 @@ impl Counts {
     }
 }
 
+/// Whether a child that ends below `end_key` is gone with a part of its tree.
+pub(crate) fn is_gone(dropped: Option<Dropped>, parent_level: u8, end_key: Option<Key>) -> bool {
+    dropped.is_some_and(|dropped| dropped.has_child_of(parent_level, end_key))
+}
+
 impl Walk<'_> {
+    /// A block lies in one stripe: else neither the kernel's scrub nor a page as large as a stripe can hold it. Chunks begin
+    /// where stripes do, except those that btrfs-convert made of old.
+    fn check_place(&self, logical: Logical) {
+        let stripe = 65_536_u64;
+        let length = ByteCount::new(self.check.node_bytes.into());
+        let last = logical.saturating_add(length).get().saturating_sub(1);
+        if logical.get() ^ last < stripe {
+            return;
+        }
+        let map = self.check.volume().chunk_map();
+        let start = map.find(logical).map_or(0, |chunk| chunk.start().get());
+        let number = |address: u64| address.saturating_sub(start) >> 16;
+        if number(logical.get()) != number(last) {
+            self.check.find(Finding::BlockCrossesStripe { logical, length });
+        }
+    }
+
     /// A tree, for looking something up.
     pub(crate) fn tree(&self, id: TreeId) -> Option<Tree> {
         self.owners.tree(id)
+    }
+
+    /// Where there are checksums.
+    pub(crate) const fn covered(&self) -> &Neighbourhoods {
+        &self.extents.covered
     }
 
     /// Where data without checksums lies.
@@ -280,7 +292,7 @@ impl Walk<'_> {
             let Some(child) = pointer.child(block, slot) else {
                 continue;
             };
-            if !self.owners.is_dropped(pointer.tree, pointer.level, child.end_key) {
+            if !is_gone(tally.dropped, pointer.level, child.end_key) {
                 let hash = reference_hash(child.logical, length, &reference);
                 ledger.take(child.logical, hash.get());
             }
@@ -292,7 +304,8 @@ impl Walk<'_> {
         if refers_to_data(header.owner) {
             self.data(tally, block, full, segment);
         }
-        if pointer.tree.holds_files() {
+        // What a relocation shares with a subvolume may be reached through it first.
+        if pointer.tree.holds_files() || pointer.tree == TreeId::TREE_RELOCATION {
             let sum = facts::of_leaf(self, pointer, block);
             tally.counts.count_orphans(pointer.tree, block);
             let index = usize::try_from(segment).unwrap_or(usize::MAX);
@@ -361,16 +374,14 @@ impl Surveyor for Walk<'_> {
             damaged: Vec::new(),
             uses: self.with_uses.then(Uses::default),
             naming: None,
+            dropped: None,
         }
     }
 
     /// Asked for the children of the block that was visited last.
     fn wants(&self, tally: &mut Tally, pointer: &BlockPointer, parent: Tag) -> Option<Tag> {
         let parent_level = pointer.level.saturating_add(1);
-        if self
-            .owners
-            .is_dropped(pointer.tree, parent_level, pointer.end_key)
-        {
+        if is_gone(tally.dropped, parent_level, pointer.end_key) {
             return None;
         }
         let named = tally.naming;
@@ -381,7 +392,11 @@ impl Surveyor for Walk<'_> {
             if !is_new {
                 self.reached_again(pointer, Some(&first));
             }
-            return is_new.then_some(Tag { segment, named });
+            return is_new.then_some(Tag {
+                segment,
+                named,
+                dropped: parent.dropped,
+            });
         }
         if !is_new {
             self.reached_again(pointer, None);
@@ -397,10 +412,14 @@ impl Surveyor for Walk<'_> {
         if let Some(uses) = &mut tally.uses {
             uses.block(ByteCount::of(block.bytes().len()), tag.segment);
         }
+        tally.dropped = tag.dropped.filter(|_| !self.extents.shared.contains(logical));
         let full = self.extents.full.contains(logical);
+        self.owners.look_at_flags(pointer, block, full);
         if !full {
             self.owners.look_at(pointer, block, tag.named);
         }
+        belonging::check(self.check, pointer, block);
+        self.check_place(logical);
         if block.is_leaf() {
             self.leaf(tally, pointer, block, full, tag.segment);
         } else {

@@ -1,16 +1,17 @@
-//! Whether the data that a file refers to has the checksums that it should have.
+//! Whether the data that a file refers to has the checksums that it should have, and none that it should not.
 
 use crate::census::Walk;
+use crate::context::Check;
 use crate::coverage::{item_reach, key_at};
 use crate::finding::Finding;
 use crate::runs::{self, Run};
 use buttress_format::{
     ByteCount, Compression, FileExtent, FileExtentBody, FileOffset, InodeFlags, InodeItem, InodeNumber,
-    ItemType, Key, Logical, TreeId,
+    ItemType, Key, Logical, SubvolumeId, TreeId,
 };
-use buttress_tree::{BlockPointer, ReadAhead};
+use buttress_tree::{BlockPointer, ReadAhead, Tree};
 
-/// Checks one file extent item. `inode` is given where it lies in the same leaf.
+/// Checks one file extent item. `inode` is given where it lies in the same leaf: elsewhere only what is missing is looked for.
 pub(crate) fn check(
     walk: &Walk<'_>,
     pointer: &BlockPointer,
@@ -18,31 +19,95 @@ pub(crate) fn check(
     extent: &FileExtent<'_>,
     inode: Option<&InodeItem>,
 ) {
-    let (Some(subvolume), FileExtentBody::Regular(slice)) = (pointer.tree.as_subvolume(), &extent.body)
-    else {
+    let Some(subvolume) = pointer.tree.as_subvolume() else {
         return;
     };
-    if slice.is_hole() {
+    let Some(slice) = extent.slice().filter(|slice| !slice.is_hole()) else {
         return;
-    }
+    };
+    let is_compressed = extent.compression != Compression::None;
     let disk = slice.disk.get();
-    let (start, length) = if extent.compression == Compression::None {
-        (disk.saturating_add(slice.offset.get()), slice.num_bytes.get())
-    } else {
+    let (start, length) = if is_compressed {
         (disk, slice.disk_bytes.get())
+    } else {
+        (disk.saturating_add(slice.offset.get()), slice.num_bytes.get())
     };
     let end = start.saturating_add(length);
-    if !walk.bare().may_meet(start, end) || without_checksums(walk, pointer, key, inode) {
-        return;
+    let at = At {
+        subvolume,
+        inode: InodeNumber::new(key.objectid.get()),
+        offset: FileOffset::new(key.offset),
+    };
+    let reason = match extent.body {
+        FileExtentBody::Preallocated(_) => Some("it is preallocated"),
+        _ => inode
+            .filter(|inode| inode.flags.contains(InodeFlags::NODATASUM))
+            .map(|_| "its inode has none"),
+    };
+    if let Some(reason) = reason {
+        at.check_bare(walk, start, end, reason);
     }
-    for (from, to) in missing(walk, start, end) {
-        walk.check.find(Finding::ChecksumMissing {
+    if matches!(extent.body, FileExtentBody::Regular(_)) && walk.bare().may_meet(start, end) {
+        let bare = without_checksums(walk, pointer, key, inode);
+        // Whatever the inode says: a reader needs the checksums to know whether what it is about to decompress is sound.
+        if !bare || is_compressed {
+            at.check_covered(walk, start, end, bare);
+        }
+    }
+}
+
+/// A place in a file.
+struct At {
+    subvolume: SubvolumeId,
+    inode: InodeNumber,
+    offset: FileOffset,
+}
+
+impl At {
+    fn check_covered(&self, walk: &Walk<'_>, start: u64, end: u64, bare: bool) {
+        let At {
             subvolume,
-            inode: InodeNumber::new(key.objectid.get()),
-            offset: FileOffset::new(key.offset),
-            logical: Logical::new(from),
-            length: ByteCount::new(to.saturating_sub(from)),
-        });
+            inode,
+            offset,
+        } = *self;
+        for (from, to) in missing(walk.check, walk.tree(TreeId::CHECKSUM).as_ref(), start, end) {
+            let (logical, length) = (Logical::new(from), ByteCount::new(to.saturating_sub(from)));
+            walk.check.find(if bare {
+                Finding::CompressedWithoutChecksums {
+                    subvolume,
+                    inode,
+                    offset,
+                    logical,
+                    length,
+                }
+            } else {
+                Finding::ChecksumMissing {
+                    subvolume,
+                    inode,
+                    offset,
+                    logical,
+                    length,
+                }
+            });
+        }
+    }
+
+    fn check_bare(&self, walk: &Walk<'_>, start: u64, end: u64, reason: &'static str) {
+        if !walk.covered().may_meet(start, end) {
+            return;
+        }
+        let covered = walk
+            .tree(TreeId::CHECKSUM)
+            .and_then(|tree| covered(walk.check, &tree, start, end));
+        if let Some((from, _)) = covered.and_then(|covered| covered.first().copied()) {
+            walk.check.find(Finding::ChecksumUnexpected {
+                subvolume: self.subvolume,
+                inode: self.inode,
+                offset: self.offset,
+                logical: Logical::new(from),
+                reason,
+            });
+        }
     }
 }
 
@@ -59,22 +124,10 @@ fn without_checksums(walk: &Walk<'_>, pointer: &BlockPointer, key: &Key, inode: 
 }
 
 /// The parts of `[start, end)` without checksums; none where the tree cannot be read.
-fn missing(walk: &Walk<'_>, start: u64, end: u64) -> Vec<Run> {
-    let Some(tree) = walk.tree(TreeId::CHECKSUM) else {
+pub(crate) fn missing(check: &Check<'_>, tree: Option<&Tree>, start: u64, end: u64) -> Vec<Run> {
+    let Some(covered) = tree.and_then(|tree| covered(check, tree, start, end)) else {
         return Vec::new();
     };
-    let check = walk.check;
-    let size = ByteCount::of(check.filesystem.checksum_type().size_bytes()).get();
-    let first = key_at(start.saturating_sub(item_reach(check)));
-    let mut covered = Vec::new();
-    for item in tree.range(first..key_at(end), ReadAhead::None) {
-        let Ok(item) = item else { return Vec::new() };
-        let from = item.key().offset;
-        let sectors = ByteCount::of(item.data().len()).get().checked_div(size);
-        let length = sectors.unwrap_or(0).saturating_mul(u64::from(check.sector_bytes));
-        runs::push(&mut covered, from, from.saturating_add(length));
-    }
-    runs::clip(&mut covered, start, end);
     let mut missing = Vec::new();
     runs::compare(
         &[(start, end)],
@@ -83,4 +136,20 @@ fn missing(walk: &Walk<'_>, start: u64, end: u64) -> Vec<Run> {
         &mut |_, _| {},
     );
     missing
+}
+
+/// The parts of `[start, end)` with checksums; `None` where the tree cannot be read.
+fn covered(check: &Check<'_>, tree: &Tree, start: u64, end: u64) -> Option<Vec<Run>> {
+    let size = ByteCount::of(check.filesystem.checksum_type().size_bytes()).get();
+    let first = key_at(start.saturating_sub(item_reach(check)));
+    let mut covered = Vec::new();
+    for item in tree.range(first..key_at(end), ReadAhead::None) {
+        let item = item.ok()?;
+        let from = item.key().offset;
+        let sectors = ByteCount::of(item.data().len()).get().checked_div(size);
+        let length = sectors.unwrap_or(0).saturating_mul(u64::from(check.sector_bytes));
+        runs::push(&mut covered, from, from.saturating_add(length));
+    }
+    runs::clip(&mut covered, start, end);
+    Some(covered)
 }

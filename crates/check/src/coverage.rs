@@ -5,6 +5,7 @@
 
 use crate::context::Check;
 use crate::finding::Finding;
+use crate::log::Log;
 use crate::runs::{self, Run};
 use crate::sectors::Neighbourhoods;
 use buttress_format::{ByteCount, ItemType, Key, Logical, ObjectId};
@@ -36,6 +37,7 @@ pub(crate) fn read(
     let mut leaves = tree.leaves(first..key_at(end), ReadAhead::sweep());
     let mut covered = Vec::new();
     let mut complete = true;
+    let mut previous_end = 0;
     loop {
         check.progress.check()?;
         let leaf = match leaves.next() {
@@ -51,6 +53,14 @@ pub(crate) fn read(
             let length = ByteCount::of(item.data.len()).get();
             let sectors = length.checked_div(size).unwrap_or(0);
             let to = from.saturating_add(sectors.saturating_mul(u64::from(check.sector_bytes)));
+            // Within a leaf the check of the block sees to that.
+            if from < previous_end && from >= start {
+                check.find(Finding::ChecksumsOverlap {
+                    logical: Logical::new(from),
+                    previous_end: Logical::new(previous_end),
+                });
+            }
+            previous_end = to;
             if from >= start {
                 *bytes = bytes.saturating_add(length);
             }
@@ -61,11 +71,34 @@ pub(crate) fn read(
     Ok(complete.then_some(covered))
 }
 
-/// Compares checksums with data, both of the same stretch of addresses.
-pub(crate) fn compare(check: &Check<'_>, covered: &[Run], data: &[Run], bare: &Neighbourhoods) {
+/// Compares checksums with data, both of the same stretch of addresses, and marks where there are checksums, and where data
+/// without. Data that only the pending log has may have got its checksums already.
+pub(crate) fn compare(
+    check: &Check<'_>,
+    covered: &[Run],
+    data: &[Run],
+    log: Option<&Log>,
+    part: Run,
+    marks: (&Neighbourhoods, &Neighbourhoods),
+) {
+    let (with, bare) = marks;
+    for (start, end) in covered {
+        with.mark(*start, *end);
+    }
+    let mut known: Vec<Run> = Vec::new();
+    if let Some(log) = log {
+        let both = data.iter().copied().chain(log.data_runs());
+        let mut both: Vec<Run> = both.collect();
+        both.sort_unstable();
+        for (start, end) in both {
+            runs::push(&mut known, start, end);
+        }
+        runs::clip(&mut known, part.0, part.1);
+    }
+    let allowed = if log.is_some() { &known } else { data };
     runs::compare(
         covered,
-        data,
+        allowed,
         &mut |start, end| {
             check.find(Finding::ChecksumSurplus {
                 logical: Logical::new(start),

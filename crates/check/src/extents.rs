@@ -11,6 +11,7 @@ use crate::coverage;
 use crate::finding::{Finding, Reference};
 use crate::fingerprint::{Fact, Hash, Ledger};
 use crate::free_space::Recorded;
+use crate::log::Log;
 use crate::roots::Root;
 use crate::runs::{self, Run};
 use crate::sectors::{Neighbourhoods, Sectors};
@@ -33,6 +34,8 @@ pub(crate) struct Extents {
     pub(crate) shared: Sectors,
     /// Where data without checksums lies.
     pub(crate) bare: Neighbourhoods,
+    /// Where there are checksums.
+    pub(crate) covered: Neighbourhoods,
     /// Sums.
     pub(crate) sums: Sums,
     /// Whether all of the extent tree could be read.
@@ -137,8 +140,9 @@ fn parts(groups: &[Group]) -> Vec<Part<'_>> {
     parts
 }
 
-/// The trees that are merged.
-struct Trees {
+/// The trees that are merged, and what the pending log uses.
+struct Trees<'a> {
+    log: Option<&'a Log>,
     extents: Tree,
     free_space: Option<Tree>,
     checksums: Option<Tree>,
@@ -153,6 +157,7 @@ pub(crate) fn read(
     roots: &[Root],
     groups: &[Group],
     counted_from: Option<Generation>,
+    log: Option<&Log>,
 ) -> Result<Extents> {
     let superblock = check.superblock();
     let mut extents = Extents {
@@ -160,6 +165,7 @@ pub(crate) fn read(
         full: Sectors::new(check.sector_bytes),
         shared: Sectors::new(check.sector_bytes),
         bare: Neighbourhoods::new(),
+        covered: Neighbourhoods::new(),
         sums: Sums::default(),
         complete: false,
     };
@@ -169,6 +175,7 @@ pub(crate) fn read(
     let valid = superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
         && superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE_VALID);
     let trees = Trees {
+        log,
         extents: tree,
         free_space: check.tree(TreeId::FREE_SPACE, roots).filter(|_| valid),
         checksums: check.tree(TreeId::CHECKSUM, roots),
@@ -206,7 +213,7 @@ pub(crate) fn read(
 /// One part; whether all of it could be read.
 fn read_part(
     check: &Check<'_>,
-    trees: &Trees,
+    trees: &Trees<'_>,
     part: &Part<'_>,
     extents: &Extents,
     sums: &mut Sums,
@@ -264,7 +271,9 @@ fn read_part(
             }
         }
         if let Some(covered) = covered {
-            coverage::compare(check, &covered, &data, &extents.bare);
+            // What only the log uses lies in this part, or in none.
+            let marks = (&extents.covered, &extents.bare);
+            coverage::compare(check, &covered, &data, trees.log, (start, end), marks);
         }
     }
     Ok(complete)
@@ -282,7 +291,7 @@ struct Open {
 struct Scan<'a> {
     check: &'a Check<'a>,
     part: &'a Part<'a>,
-    trees: &'a Trees,
+    trees: &'a Trees<'a>,
     extents: &'a Extents,
     sums: &'a mut Sums,
     open: Option<Open>,
@@ -340,6 +349,9 @@ impl Scan<'_> {
         let (logical, length) = (extent.start, extent.length);
         let (start, end) = (logical.get(), extent.end().get());
         self.place(extent);
+        if let Some(log) = self.trees.log {
+            log.meet(self.check, extent);
+        }
         if let Some(level) = extent.level {
             if extent.references > 1 {
                 self.extents.shared.insert(logical);

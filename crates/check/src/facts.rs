@@ -24,6 +24,7 @@ use crate::checksum_need;
 use crate::files;
 use crate::finding::Finding;
 use crate::fingerprint::{Fact, Hash};
+use crate::rules;
 use buttress_format::{
     DirItem, DirItems, FileExtent, FileExtentBody, FileKind, FileOffset, InodeExtrefs, InodeItem, InodeName,
     InodeNumber, InodeRefs, ItemType, Key, ObjectId, TreeBlock,
@@ -165,13 +166,21 @@ pub(crate) fn of_leaf(walk: &Walk<'_>, pointer: &BlockPointer, block: &TreeBlock
                     .ok()
                     .map(|inode| (key.objectid, inode));
                 holes.begin(walk, pointer, inode);
+                if let Some((_, inode)) = &inode {
+                    rules::check_flags(walk, pointer, &key, inode);
+                }
+            }
+            ItemType::DIR_ITEM | ItemType::INODE_REF | ItemType::INODE_EXTREF => {
+                rules::check_names(walk, pointer, &key, item.data);
             }
             ItemType::EXTENT_DATA => {
                 if let Ok(extent) = FileExtent::parse(&key, item.data, check.sector_bytes) {
                     end = extent.file_end(&key, check.sector_bytes).get();
                     holes.extent(&key, end);
                     let known = inode.as_ref().filter(|(number, _)| *number == key.objectid);
-                    checksum_need::check(walk, pointer, &key, &extent, known.map(|(_, inode)| inode));
+                    let known = known.map(|(_, inode)| inode);
+                    checksum_need::check(walk, pointer, &key, &extent, known);
+                    rules::check_extent(walk, pointer, &key, &extent, known);
                 }
             }
             _ => {}

@@ -8,6 +8,7 @@ use crate::facts;
 use crate::finding::Finding;
 use crate::fingerprint::{Fact, Hash};
 use crate::names;
+use crate::report::Note;
 use buttress_format::{
     ByteCount, DirItem, DirItems, FileExtent, FileKind, FileOffset, InodeExtrefs, InodeItem, InodeName,
     InodeNumber, InodeRefs, Item, ItemType, Key, ObjectId, SubvolumeId,
@@ -19,6 +20,8 @@ use buttress_tree::{ReadAhead, Tree};
 struct Current {
     number: InodeNumber,
     item: Option<InodeItem>,
+    /// Whether an orphan item says that it is to be deleted: then it may be half gone already.
+    waits: bool,
     names: u64,
     name_bytes: u64,
     bytes: u64,
@@ -31,6 +34,7 @@ impl Current {
         Self {
             number,
             item: None,
+            waits: false,
             names: 0,
             name_bytes: 0,
             bytes: 0,
@@ -49,6 +53,8 @@ struct Pass<'a> {
     found: u64,
     /// What orphan items without an inode to clean up take from the sum: they are no damage.
     allowed: u64,
+    /// Whether there are inodes that wait for deletion, which may leave a sum of any kind.
+    waits: bool,
     /// Whether everything could be read.
     complete: bool,
 }
@@ -67,6 +73,7 @@ pub(crate) fn check_each(
         current: None,
         found: 0,
         allowed: 0,
+        waits: false,
         complete: true,
     };
     let mut leaves = tree.leaves(.., ReadAhead::sweep());
@@ -83,7 +90,8 @@ pub(crate) fn check_each(
         }
     }
     pass.finish();
-    let explained = sum.is_none_or(|sum| sum.wrapping_add(pass.allowed) == 0) || pass.found > 0;
+    let balances = sum.is_none_or(|sum| sum.wrapping_add(pass.allowed) == 0);
+    let explained = balances || pass.found > 0 || pass.waits;
     if !explained && pass.complete {
         check.find(Finding::FilesUnexplained { subvolume });
     }
@@ -122,8 +130,14 @@ impl Pass<'_> {
         }
         match key.item_type {
             ItemType::INODE_ITEM => {
-                if let (Some(current), Ok(inode)) = (&mut self.current, InodeItem::parse(key, item.data)) {
+                let Ok(inode) = InodeItem::parse(key, item.data) else {
+                    return;
+                };
+                let waits = inode.nlink == 0 && self.has_orphan_item(number);
+                self.waits |= waits;
+                if let Some(current) = &mut self.current {
                     current.item = Some(inode);
+                    current.waits = waits;
                 }
             }
             ItemType::INODE_REF => {
@@ -152,12 +166,26 @@ impl Pass<'_> {
         }
     }
 
+    /// Whether an orphan item says that an inode is to be deleted; so it is taken where that cannot be read.
+    fn has_orphan_item(&mut self, inode: InodeNumber) -> bool {
+        let key = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, inode.get());
+        let tree = self.tree;
+        !matches!(self.known(tree.get(&key)), Some(None))
+    }
+
     /// An orphan item stands for an inode without links; one that stands for none is left over.
     fn orphan(&mut self, inode: u64) {
         let key = Key::new(ObjectId::new(inode), ItemType::INODE_ITEM, 0);
         let tree = self.tree;
-        let item = self.known(tree.get(&key)).flatten();
+        let item = self.known(tree.get(&key));
+        if matches!(item, Some(None)) {
+            self.check.note(Note::OrphanItemLeftOver {
+                subvolume: self.subvolume,
+                inode: InodeNumber::new(inode),
+            });
+        }
         let unlinked = item
+            .flatten()
             .and_then(|item| InodeItem::parse(&key, item.data()).ok())
             .is_some_and(|inode| inode.nlink == 0);
         if !unlinked {
@@ -170,7 +198,7 @@ impl Pass<'_> {
         if let Some(current) = &mut self.current {
             current.names = current.names.saturating_add(1);
         }
-        if facts::is_own_parent(inode, name) {
+        if facts::is_own_parent(inode, name) || self.current.as_ref().is_some_and(|current| current.waits) {
             return;
         }
         let tree = self.tree;
@@ -273,6 +301,9 @@ impl Pass<'_> {
             }
             return;
         };
+        if current.waits {
+            return;
+        }
         if u64::from(item.nlink) != current.names {
             self.find(Finding::LinkCount {
                 subvolume,
@@ -282,11 +313,7 @@ impl Pass<'_> {
             });
         }
         if item.nlink == 0 {
-            let key = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, inode.get());
-            let tree = self.tree;
-            if matches!(self.known(tree.get(&key)), Some(None)) {
-                self.find(Finding::OrphanItemMissing { subvolume, inode });
-            }
+            self.find(Finding::OrphanItemMissing { subvolume, inode });
         }
         self.finish_content(&current, &item);
     }

@@ -1,6 +1,6 @@
 //! What the check can find: one variant for each finding, with a code that stays.
 //!
-//! The variants, their codes, grades and messages are in `list`. A finding is data: its code and its fields
+//! The variants, their codes, grades and messages are in `list`, in a room for each step. A finding is data: its code and its fields
 //! ([`Finding::fields`]) go to JSON as they are; its [`Display`](core::fmt::Display) is the sentence for people.
 
 mod list;
@@ -13,6 +13,36 @@ use buttress_format::{
 use buttress_fs::Name;
 use core::fmt;
 use uuid::Uuid;
+
+/// What a finding means for who asks whether the volume is in order. A [`Note`](crate::Note) is of the lowest level; only the
+/// other two make the outcome of a check a bad one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// A state that the kernel leaves behind, or passes over, and no damage.
+    Note,
+    /// A copy is bad or missing; what it holds is there elsewhere.
+    LostRedundancy,
+    /// Something is wrong.
+    Error,
+}
+
+impl Level {
+    /// The level in words.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::LostRedundancy => "lost redundancy",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
 
 /// How bad a finding is, by what follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,6 +60,15 @@ pub enum Grade {
 impl Grade {
     /// All grades, the lightest first.
     pub const ALL: [Self; 4] = [Self::Redundancy, Self::Inconsistent, Self::Unsafe, Self::Loss];
+
+    /// The level of findings of this grade.
+    #[must_use]
+    pub const fn level(self) -> Level {
+        match self {
+            Self::Redundancy => Level::LostRedundancy,
+            Self::Inconsistent | Self::Unsafe | Self::Loss => Level::Error,
+        }
+    }
 
     /// The grade in one word.
     #[must_use]
@@ -163,7 +202,7 @@ impl fmt::Display for Reference {
 }
 
 macro_rules! findings {
-    ($(
+    ([] $(
         $(#[$meta:meta])*
         $variant:ident = $code:literal, $grade:ident, $step:ident {
             $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
@@ -191,6 +230,12 @@ macro_rules! findings {
             #[must_use]
             pub const fn grade(&self) -> Grade {
                 match self { $(Self::$variant { .. } => Grade::$grade,)* }
+            }
+
+            /// Whether it is an error, or a copy that is lost.
+            #[must_use]
+            pub const fn level(&self) -> Level {
+                self.grade().level()
             }
 
             /// In which step it was found.

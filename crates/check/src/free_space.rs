@@ -43,7 +43,7 @@ impl Recorded {
             for item in leaf.items() {
                 match group {
                     Some(group) => recorded.add(check, group, &item.key, item.data),
-                    None => report_stray(check, &item.key, start),
+                    None => report_stray(check, &item.key, start == 0 && end != u64::MAX),
                 }
             }
         }
@@ -59,7 +59,7 @@ impl Recorded {
                 };
                 match info.filter(fits) {
                     Some(info) => self.info = Some(info),
-                    None => report_stray(check, key, u64::MAX),
+                    None => report_stray(check, key, false),
                 }
             }
             ItemType::FREE_SPACE_EXTENT => {
@@ -140,11 +140,11 @@ impl Recorded {
     }
 }
 
-/// An item that belongs to no block group. Below the first one it is what older versions of mkfs.btrfs leave of the
-/// chunk that they begin with.
-fn report_stray(check: &Check<'_>, key: &Key, gap_start: u64) {
+/// An item that belongs to no block group. Below the first one (`is_below`) it is what older versions of mkfs.btrfs leave of
+/// the chunks that they begin with; nothing else leaves any.
+fn report_stray(check: &Check<'_>, key: &Key, is_below: bool) {
     let (logical, length) = (Logical::new(key.objectid.get()), ByteCount::new(key.offset));
-    if gap_start == 0 {
+    if is_below {
         check.note(Note::FreeSpaceBelowBlockGroups { logical, length });
     } else {
         check.find(Finding::FreeSpaceWithoutBlockGroup { logical, length });

@@ -1,8 +1,8 @@
 //! Check: every cross-reference of a volume, read-only.
 //!
 //! [`check`] goes over all of a volume that is open and says what is wrong with it: [`Finding`]s, each with a code
-//! that stays, a [`Grade`] and the files that it touches, and [`Note`]s on states that are no damage. What was read
-//! comes from the devices, around every cache.
+//! that stays, a [`Level`], a [`Grade`] and the files that it touches, and [`Note`]s on states that are no damage. What was
+//! read comes from the devices, around every cache.
 //!
 //! # How
 //!
@@ -19,9 +19,10 @@
 //! | room | holds |
 //! |---|---|
 //! | [`finding`], [`report`] | what is found, and how it is told |
+//! | `log` | the pending log |
 //! | `superblocks`, `roots`, `chunks` | step 1 |
 //! | `extents`, `free_space`, `coverage` | step 2 |
-//! | `census`, `segments`, `owners`, `facts`, `checksum_need` | step 3 |
+//! | `census`, `segments`, `owners`, `belonging`, `facts`, `checksum_need` | step 3 |
 //! | `recount`, `files` | where sums do not come out |
 //! | `data` | data against checksums |
 //! | `root_references`, `quotas` | places of subvolumes, uuids; quota groups |
@@ -35,7 +36,7 @@
 //!
 //! # What is not checked
 //!
-//! Logs that wait for replay, the content of the v1 space cache, RAID stripe and remap trees beyond the structure of
+//! The content of the v1 space cache, RAID stripe and remap trees beyond the structure of
 //! their blocks, parity of RAID5 and RAID6 (which scrub does).
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -44,6 +45,7 @@
 )]
 
 mod affected;
+mod belonging;
 mod census;
 mod checksum_need;
 mod chunks;
@@ -56,6 +58,7 @@ mod files;
 pub mod finding;
 mod fingerprint;
 mod free_space;
+mod log;
 mod names;
 mod owners;
 mod quotas;
@@ -63,13 +66,14 @@ mod recount;
 pub mod report;
 mod root_references;
 mod roots;
+mod rules;
 mod runs;
 mod sectors;
 mod segments;
 mod superblocks;
 mod threads;
 
-pub use finding::{Finding, Grade, Reference, Subject, Value};
+pub use finding::{Finding, Grade, Level, Reference, Subject, Value};
 pub use report::{Note, Report, Reported, Step, Totals};
 
 use crate::census::Census;
@@ -77,7 +81,7 @@ use crate::context::Check;
 use crate::extents::Extents;
 use crate::quotas::Mode;
 use crate::roots::Root;
-use buttress_format::{ByteCount, CompatRo, Generation, ItemType, Key, Logical, ObjectId, TreeId};
+use buttress_format::{ByteCount, CompatRo, Generation, ItemType, Key, ObjectId, SubvolumeId, TreeId};
 use buttress_fs::{Filesystem, Progress, Result};
 use buttress_volume::FaultReason;
 
@@ -124,15 +128,7 @@ pub fn check_with(
     on_step: &(dyn Fn(Step, Option<&'static str>) + Sync),
 ) -> Result<Report> {
     let check = Check::new(filesystem, options, progress, on_step);
-    let superblock = filesystem.superblock();
-    if superblock.log_root != Logical::MIN {
-        check.note(Note::PendingLog {
-            logical: superblock.log_root,
-        });
-    } else {
-        check.skip(Step::Log, "none written");
-    }
-    check.begin(Step::Log);
+    let log = log::read(&check)?;
     check.begin(Step::Roots);
     let items = superblocks::read_chunk_tree(&check)?;
     superblocks::check(&check, &items);
@@ -140,8 +136,12 @@ pub fn check_with(
     check.begin(Step::Extents);
     let groups = chunks::groups(&check, &roots, &items)?;
     chunks::check_devices(&check, &roots, &items)?;
+    if let Some(log) = &log {
+        log.check_places(&check, &groups, &roots);
+        log.check_checksums(&check, &roots)?;
+    }
     let mode = quotas::mode(&check, &roots);
-    let (extents, census) = read_all(&check, &roots, &groups, mode)?;
+    let (extents, census) = read_all(&check, &roots, &groups, mode, log.as_ref())?;
     note_copies(&check);
     check.begin(Step::FreeSpace);
     note_free_space(&check, &roots);
@@ -171,13 +171,14 @@ fn read_all(
     roots: &[Root],
     groups: &[chunks::Group],
     mode: Mode,
+    log: Option<&log::Log>,
 ) -> Result<(Extents, Census)> {
     let counted_from = match mode {
         Mode::Simple(generation) => Some(generation),
         Mode::None | Mode::Classic => None,
     };
     check.progress.expect(check.superblock().bytes_used);
-    let extents = extents::read(check, roots, groups, counted_from)?;
+    let extents = extents::read(check, roots, groups, counted_from, log)?;
     let census = census::take(
         check,
         roots,
@@ -185,7 +186,8 @@ fn read_all(
         counted_from.map(Generation::get),
         mode == Mode::Classic,
     )?;
-    recount::run(check, roots, &extents, census.counts.references, census.complete)?;
+    let references = census.counts.references;
+    recount::run(check, roots, &extents, log, references, census.complete)?;
     Ok((extents, census))
 }
 
@@ -229,7 +231,7 @@ fn note_free_space(check: &Check<'_>, roots: &[Root]) {
     }
 }
 
-/// Subvolumes whose facts do not add up are looked at item by item.
+/// Trees of files whose facts do not add up are looked at item by item.
 fn check_files(check: &Check<'_>, roots: &[Root], census: &Census) -> Result<()> {
     for (tree, count) in &census.counts.orphans {
         if let Some(subvolume) = tree.as_subvolume() {
@@ -240,14 +242,15 @@ fn check_files(check: &Check<'_>, roots: &[Root], census: &Census) -> Result<()>
     let totals = census.segments.totals();
     for (index, root) in roots.iter().enumerate() {
         check.progress.check()?;
-        let Some(subvolume) = root.id().as_subvolume().filter(|_| !root.dead) else {
+        if root.dead {
             continue;
-        };
-        let tree = check.forest.tree(root.pointer);
-        let top = Key::new(ObjectId::FIRST_FREE, ItemType::INODE_ITEM, 0);
-        if matches!(tree.get(&top), Ok(None)) {
-            check.find(Finding::RootDirectoryMissing { subvolume });
         }
+        check_root_inode(check, root);
+        if !root.id().holds_files() {
+            continue;
+        }
+        let tree = check.forest.tree(root.pointer);
+        let subvolume = SubvolumeId::new(root.id().get());
         match totals.as_ref().map(|totals| totals.get(index).copied()) {
             // Sums were not kept: each subvolume is looked at.
             None => files::check_each(check, &tree, subvolume, None)?,
@@ -259,6 +262,23 @@ fn check_files(check: &Check<'_>, roots: &[Root], census: &Census) -> Result<()>
         }
     }
     Ok(())
+}
+
+/// A subvolume has a root directory, and so have the tree of a data relocation and those that mirror subvolumes.
+fn check_root_inode(check: &Check<'_>, root: &Root) {
+    let top = Key::new(ObjectId::FIRST_FREE, ItemType::INODE_ITEM, 0);
+    let tree = root.id();
+    let is_expected = tree.holds_files() || root.is_relocation();
+    if !is_expected || !matches!(check.forest.tree(root.pointer).get(&top), Ok(None)) {
+        return;
+    }
+    check.find(match tree.as_subvolume() {
+        Some(subvolume) => Finding::RootDirectoryMissing { subvolume },
+        None => Finding::RootInodeMissing {
+            tree,
+            mirrored: TreeId::new(root.key_offset),
+        },
+    });
 }
 
 fn totals(extents: &Extents, census: &Census, verified: u64) -> Totals {

@@ -9,34 +9,48 @@
 //! the way began in the owner's tree. Only for the others the owner's tree is gone down, through the cache; nothing is
 //! kept of them.
 
-use crate::census::{dropped, is_dropped};
 use crate::context::Check;
 use crate::extents::recorded;
 use crate::finding::{Finding, Reference};
-use crate::roots::Root;
+use crate::roots::{Dropped, Root};
+use crate::sectors::Sectors;
 use buttress_format::{
-    ExtentItem, InlineReference, ItemType, Key, Logical, ObjectId, TreeBlock, TreeId, parse_keyed_references,
+    ExtentItem, HeaderFlags, InlineReference, ItemType, Key, Logical, ObjectId, TreeBlock, TreeId,
+    parse_keyed_references,
 };
 use buttress_tree::{BlockPointer, ReadAhead, RootPointer, Tree};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
 /// The trees of a volume, for going down them.
 pub(crate) struct Owners<'a> {
     check: &'a Check<'a>,
     trees: HashMap<TreeId, RootPointer>,
-    /// How far the deletion of trees has come.
-    dropped: HashMap<TreeId, (Key, u8)>,
+    /// How far the deletion of subvolumes has come.
+    dropped: HashMap<TreeId, Dropped>,
+    /// Tree blocks with more than one reference.
+    shared: &'a Sectors,
+    /// Subvolumes that are being deleted.
+    dead: HashSet<TreeId>,
+    /// Whether a relocation goes on: it gives blocks full back references before it takes them out of their tree.
+    relocates: bool,
     /// Whether all of the root tree can be read: only then a tree without a root item is not there.
     all_known: OnceLock<bool>,
 }
 
 impl<'a> Owners<'a> {
-    pub(crate) fn new(check: &'a Check<'a>, roots: &[Root]) -> Self {
+    pub(crate) fn new(check: &'a Check<'a>, roots: &[Root], shared: &'a Sectors) -> Self {
+        let subvolumes = || roots.iter().filter(|root| !root.is_relocation());
+        let dead = subvolumes().filter(|root| root.dead).map(Root::id);
         Self {
             check,
             trees: roots.iter().map(|root| (root.id(), root.pointer)).collect(),
-            dropped: dropped(roots),
+            dropped: subvolumes()
+                .filter_map(|root| Some((root.id(), root.dropped?)))
+                .collect(),
+            shared,
+            dead: dead.collect(),
+            relocates: roots.iter().any(Root::is_relocation),
             all_known: OnceLock::new(),
         }
     }
@@ -44,11 +58,6 @@ impl<'a> Owners<'a> {
     /// A tree, for looking something up.
     pub(crate) fn tree(&self, id: TreeId) -> Option<Tree> {
         Some(self.check.forest.tree(*self.trees.get(&id)?))
-    }
-
-    /// Whether the child of the block at `pointer` that ends below `end_key` is gone with a part of its tree.
-    pub(crate) fn is_dropped(&self, tree: TreeId, parent_level: u8, end_key: Option<Key>) -> bool {
-        is_dropped(&self.dropped, tree, parent_level, end_key)
     }
 
     /// A block without full back references, reached by `pointer`, to which the block above refers in the name of
@@ -74,6 +83,42 @@ impl<'a> Owners<'a> {
         }
     }
 
+    /// Whether a block has full back references where it may, and where it must. Each tree refers in its own name to what is
+    /// below the blocks that it holds and were made for it; a block is given full back references when its tree lets go of it
+    /// while others share it, and by a relocation, which marks what it makes.
+    pub(crate) fn look_at_flags(&self, pointer: &BlockPointer, block: &TreeBlock, full: bool) {
+        let header = block.header();
+        // The first format knows no other kind.
+        if header.backref_revision == 0 || pointer.tree == TreeId::DATA_RELOCATION {
+            return;
+        }
+        let relocated = header.flags.contains(HeaderFlags::RELOC) || header.owner == TreeId::TREE_RELOCATION;
+        let may_share = pointer.tree.as_subvolume().is_some() || pointer.tree == TreeId::TREE_RELOCATION;
+        let problem = if full && !may_share {
+            "its extent has full back references, but nothing shares blocks with such a tree"
+        } else if !full && relocated && may_share {
+            "a relocation made it, but its extent has no full back references"
+        } else if full && !relocated && self.is_own(pointer, block) {
+            "its extent has full back references, but the tree that it was made for holds it"
+        } else {
+            return;
+        };
+        self.check.find(Finding::BackReferenceFlags {
+            logical: block.logical(),
+            level: block.level(),
+            owner: header.owner,
+            problem,
+        });
+    }
+
+    /// Whether the tree that a block was made for is the only one that holds it, and is not on its way to let go of it.
+    fn is_own(&self, pointer: &BlockPointer, block: &TreeBlock) -> bool {
+        !self.relocates
+            && pointer.tree == block.header().owner
+            && !self.shared.contains(block.logical())
+            && !self.dead.contains(&pointer.tree)
+    }
+
     /// Whether the tree at `root` holds this block. One of which a block on the way cannot be had may: that is found
     /// where all blocks are looked at.
     fn leads_to(&self, root: &RootPointer, block: &TreeBlock) -> bool {
@@ -93,7 +138,10 @@ impl<'a> Owners<'a> {
             let Some(child) = slot.and_then(|slot| pointer.child(&node, slot)) else {
                 return false;
             };
-            if self.is_dropped(pointer.tree, pointer.level, child.end_key) {
+            let dropped = self.dropped.get(&pointer.tree);
+            if dropped.is_some_and(|dropped| dropped.has_child_of(pointer.level, child.end_key))
+                && !self.shared.contains(pointer.logical)
+            {
                 return false;
             }
             pointer = child;

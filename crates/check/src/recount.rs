@@ -5,11 +5,12 @@
 //! bounded: as many stretches are looked into as should have no more than [`REFERENCES_MAX`] references; the rest is
 //! said to differ.
 
-use crate::census::{child_reference, data_reference, dropped, is_dropped, refers_to_data, root_reference};
+use crate::census::{child_reference, data_reference, is_gone, refers_to_data, root_reference};
 use crate::context::Check;
 use crate::extents::{Extents, recorded};
 use crate::finding::{Finding, Reference};
-use crate::roots::Root;
+use crate::log::Log;
+use crate::roots::{Dropped, Root};
 use crate::sectors::Sectors;
 use buttress_format::{
     ByteCount, ExtentItem, FileExtent, InlineReference, ItemType, Key, Logical, TreeBlock, TreeId,
@@ -28,8 +29,9 @@ const REFERENCES_MAX: u64 = 400_000;
 struct Target {
     /// Length, level and generation by the extent item.
     item: Option<(ByteCount, Option<u8>, u64)>,
-    /// Level and generation of the tree block.
-    block: Option<(u8, u64)>,
+    /// Level and generation of the tree block, and whether it was reached through a tree that is neither being deleted nor
+    /// of a relocation: of those an extent item may be older than the block.
+    block: Option<(u8, u64, bool)>,
     /// Length by a file extent item, or of a tree block.
     length: ByteCount,
     /// How often each reference is recorded, and how often it is there.
@@ -42,7 +44,8 @@ struct Recount<'a> {
     places: HashSet<usize>,
     targets: Mutex<HashMap<Logical, Target>>,
     seen: Sectors,
-    dropped: HashMap<TreeId, (Key, u8)>,
+    /// Trees that are being deleted.
+    dead: HashSet<TreeId>,
 }
 
 /// Finds out what differs. `whole` says whether every tree block could be read: only then is what was not found not
@@ -51,6 +54,7 @@ pub(crate) fn run(
     check: &Check<'_>,
     roots: &[Root],
     extents: &Extents,
+    log: Option<&Log>,
     references: u64,
     whole: bool,
 ) -> Result<()> {
@@ -72,14 +76,14 @@ pub(crate) fn run(
         places: places.into_iter().collect(),
         targets: Mutex::default(),
         seen: Sectors::new(check.sector_bytes),
-        dropped: dropped(roots),
+        dead: roots.iter().filter(|root| root.dead).map(Root::id).collect(),
     };
     recount.read_extents(roots)?;
     recount.read_trees(roots)?;
     let mut targets: Vec<(Logical, Target)> = recount.targets.into_inner().into_iter().collect();
     targets.sort_unstable_by_key(|(logical, _)| *logical);
     for (logical, target) in targets {
-        compare(check, logical, &target, extents.complete, whole);
+        compare(check, logical, &target, log, extents.complete, whole);
     }
     if rest > 0 {
         check.find(Finding::ReferencesDiffer {
@@ -171,7 +175,7 @@ impl Recount<'_> {
         let starts = roots.iter().filter_map(|root| {
             let logical = root.pointer.logical;
             self.find(logical, length, root_reference(root));
-            self.seen.insert(logical).then_some((root.pointer, ()))
+            self.seen.insert(logical).then_some((root.pointer, root.dropped))
         });
         let starts: Vec<_> = starts.collect();
         self.check.forest.survey(starts, self);
@@ -180,20 +184,36 @@ impl Recount<'_> {
 }
 
 impl Surveyor for Recount<'_> {
-    type Tally = ();
-    type Tag = ();
+    /// Which children of the block that was visited last are gone.
+    type Tally = Option<Dropped>;
+    type Tag = Option<Dropped>;
 
-    fn begin(&self) {}
-
-    fn wants(&self, (): &mut (), pointer: &BlockPointer, (): ()) -> Option<()> {
-        let parent_level = pointer.level.saturating_add(1);
-        let gone = is_dropped(&self.dropped, pointer.tree, parent_level, pointer.end_key);
-        (!gone && self.seen.insert(pointer.logical)).then_some(())
+    fn begin(&self) -> Option<Dropped> {
+        None
     }
 
-    fn visit(&self, (): &mut (), pointer: &BlockPointer, block: &TreeBlock, (): ()) {
+    fn wants(
+        &self,
+        dropped: &mut Option<Dropped>,
+        pointer: &BlockPointer,
+        tag: Option<Dropped>,
+    ) -> Option<Option<Dropped>> {
+        let parent_level = pointer.level.saturating_add(1);
+        let gone = is_gone(*dropped, parent_level, pointer.end_key);
+        (!gone && self.seen.insert(pointer.logical)).then_some(tag)
+    }
+
+    fn visit(
+        &self,
+        dropped: &mut Option<Dropped>,
+        pointer: &BlockPointer,
+        block: &TreeBlock,
+        tag: Option<Dropped>,
+    ) {
         let (logical, owner) = (block.logical(), block.header().owner);
-        let identity = (block.level(), block.header().generation.get());
+        *dropped = tag.filter(|_| !self.extents.shared.contains(logical));
+        let is_settled = pointer.tree != TreeId::TREE_RELOCATION && !self.dead.contains(&pointer.tree);
+        let identity = (block.level(), block.header().generation.get(), is_settled);
         self.with(logical, |target| target.block = Some(identity));
         let full = self.extents.full.contains(logical);
         if !block.is_leaf() {
@@ -201,7 +221,7 @@ impl Surveyor for Recount<'_> {
             let reference = child_reference(full, logical, owner);
             for slot in 0..block.item_count() {
                 if let Some(child) = pointer.child(block, slot)
-                    && !is_dropped(&self.dropped, pointer.tree, pointer.level, child.end_key)
+                    && !is_gone(*dropped, pointer.level, child.end_key)
                 {
                     self.find(child.logical, length, reference);
                 }
@@ -219,7 +239,7 @@ impl Surveyor for Recount<'_> {
         }
     }
 
-    fn failed(&self, (): &mut (), _: Error, (): ()) {}
+    fn failed(&self, _: &mut Option<Dropped>, _: Error, _: Option<Dropped>) {}
 
     fn is_cancelled(&self) -> bool {
         self.check.progress.is_cancelled()
@@ -227,7 +247,16 @@ impl Surveyor for Recount<'_> {
 }
 
 /// Says what differs at one address.
-fn compare(check: &Check<'_>, logical: Logical, target: &Target, recorded_whole: bool, found_whole: bool) {
+fn compare(
+    check: &Check<'_>,
+    logical: Logical,
+    target: &Target,
+    log: Option<&Log>,
+    recorded_whole: bool,
+    found_whole: bool,
+) {
+    // What the pending log uses is used by nothing else until it is replayed.
+    let is_logged = log.is_some_and(|log| log.uses(logical));
     let mut references = target.references.iter();
     let Some((length, level, generation)) = target.item else {
         let used = references.find(|(_, (_, found))| *found > 0);
@@ -244,7 +273,7 @@ fn compare(check: &Check<'_>, logical: Logical, target: &Target, recorded_whole:
     };
     let is_used = target.references.values().any(|(_, found)| *found > 0);
     if !is_used {
-        if found_whole {
+        if found_whole && !is_logged {
             check.find(Finding::ExtentUnused { logical, length });
         }
         return;
@@ -256,12 +285,13 @@ fn compare(check: &Check<'_>, logical: Logical, target: &Target, recorded_whole:
             found: target.length,
         });
     }
-    if let (Some(level), Some((block_level, block_generation))) = (level, target.block) {
+    if let (Some(level), Some((block_level, block_generation, is_settled))) = (level, target.block) {
         for (field, recorded, found) in [
             ("level", u64::from(level), u64::from(block_level)),
             ("generation", generation, block_generation),
         ] {
-            if recorded != found {
+            let is_allowed = field == "generation" && recorded < found && !is_settled;
+            if recorded != found && !is_allowed {
                 check.find(Finding::BlockDiffers {
                     logical,
                     field,
@@ -280,7 +310,7 @@ fn compare(check: &Check<'_>, logical: Logical, target: &Target, recorded_whole:
                 recorded,
                 found,
             });
-        } else if found < recorded && found_whole {
+        } else if found < recorded && found_whole && !is_logged {
             check.find(Finding::ReferenceSurplus {
                 logical,
                 user,

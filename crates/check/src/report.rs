@@ -1,7 +1,9 @@
 //! What a check says at its end: findings, states, totals.
 
-use crate::finding::{Finding, Grade};
-use buttress_format::{ByteCount, Generation, Logical, Physical, SubvolumeId, TreeId, Uuid};
+use crate::finding::{Finding, Grade, Level};
+use buttress_format::{
+    ByteCount, DeviceId, Generation, InodeNumber, Logical, Physical, SubvolumeId, TreeId, Uuid,
+};
 use core::fmt;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,10 +68,26 @@ impl Step {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Note {
-    /// A log waits for replay; what it holds is not checked.
+    /// A log waits for replay.
     PendingLog {
         /// Where it begins.
         logical: Logical,
+        /// How many subvolumes it is of.
+        subvolumes: u64,
+        /// How many tree blocks it takes.
+        blocks: u64,
+    },
+    /// A log of a subvolume that is not there any more; replay passes it over.
+    LogOfNoSubvolume {
+        /// The subvolume.
+        subvolume: TreeId,
+    },
+    /// A copy of the superblock that was never written: there is nothing but zeros in its place.
+    SuperblockNotWritten {
+        /// The device.
+        device: DeviceId,
+        /// Where it would lie.
+        physical: Physical,
     },
     /// A superblock is of an earlier commit: a crash between the primary and its copies leaves that.
     SuperblockBehind {
@@ -93,6 +111,23 @@ pub enum Note {
         subvolume: SubvolumeId,
         /// How many.
         count: u64,
+    },
+    /// An orphan item without an inode: it was deleted, and the item is by the next mount.
+    OrphanItemLeftOver {
+        /// The subvolume.
+        subvolume: SubvolumeId,
+        /// The inode that is gone.
+        inode: InodeNumber,
+    },
+    /// An orphan item of a subvolume that is gone, which goes with the next mount.
+    RootOrphanItemLeftOver {
+        /// The subvolume.
+        subvolume: TreeId,
+    },
+    /// A cache of free inode numbers, as kernels before 5.11 kept them on request. It is not used any more.
+    InodeCache {
+        /// The subvolume.
+        subvolume: SubvolumeId,
     },
     /// A balance was interrupted and goes on with the next mount.
     BalanceInterrupted,
@@ -134,11 +169,82 @@ pub enum Note {
     },
 }
 
+impl Note {
+    /// The code of the note, which stays the same between versions.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::PendingLog { .. } => "pending-log",
+            Self::LogOfNoSubvolume { .. } => "log-of-no-subvolume",
+            Self::SuperblockNotWritten { .. } => "superblock-not-written",
+            Self::SuperblockBehind { .. } => "superblock-behind",
+            Self::BeingDeleted { .. } => "being-deleted",
+            Self::Orphans { .. } => "orphans",
+            Self::OrphanItemLeftOver { .. } => "orphan-item-left-over",
+            Self::RootOrphanItemLeftOver { .. } => "root-orphan-item-left-over",
+            Self::InodeCache { .. } => "inode-cache",
+            Self::BalanceInterrupted => "balance-interrupted",
+            Self::ReplaceInterrupted => "replace-interrupted",
+            Self::RelocationTree { .. } => "relocation-tree",
+            Self::FreeSpaceTreeInvalid => "free-space-tree-invalid",
+            Self::FreeSpaceCacheV1 => "free-space-cache-v1",
+            Self::FreeSpaceCacheStale => "free-space-cache-stale",
+            Self::FreeSpaceBelowBlockGroups { .. } => "free-space-below-block-groups",
+            Self::UuidTreeStale => "uuid-tree-stale",
+            Self::UuidLeftOver { .. } => "uuid-left-over",
+            Self::QuotasInconsistent => "quotas-inconsistent",
+            Self::QuotaRescan => "quota-rescan",
+            Self::NotChecked { .. } => "not-checked",
+        }
+    }
+
+    /// Always [`Level::Note`].
+    #[must_use]
+    pub const fn level(&self) -> Level {
+        Level::Note
+    }
+}
+
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::PendingLog { logical } => {
-                write!(f, "a log at {logical} waits for replay and is not checked")
+            Self::PendingLog {
+                logical,
+                subvolumes,
+                blocks,
+            } => {
+                let (of, s) = (subvolumes, if *subvolumes == 1 { "" } else { "s" });
+                write!(
+                    f,
+                    "a log at {logical}, of {of} subvolume{s} in {blocks} blocks, waits for replay"
+                )
+            }
+            Self::LogOfNoSubvolume { subvolume } => {
+                write!(f, "the log has a part of subvolume {subvolume}, which is gone")
+            }
+            Self::SuperblockNotWritten { device, physical } => {
+                write!(
+                    f,
+                    "device {device}: the superblock at {physical} was never written"
+                )
+            }
+            Self::OrphanItemLeftOver { subvolume, inode } => {
+                write!(
+                    f,
+                    "subvolume {subvolume}: the orphan item of inode {inode} is left, which is gone"
+                )
+            }
+            Self::RootOrphanItemLeftOver { subvolume } => {
+                write!(
+                    f,
+                    "the orphan item of subvolume {subvolume} is left, which is gone"
+                )
+            }
+            Self::InodeCache { subvolume } => {
+                write!(
+                    f,
+                    "subvolume {subvolume} has an inode cache, which nothing uses any more"
+                )
             }
             Self::SuperblockBehind {
                 physical,
@@ -231,13 +337,21 @@ impl Report {
         self.counts.is_empty()
     }
 
-    /// The worst grade of what was found.
+    /// The worst grade of what was found, what was not kept included.
     #[must_use]
     pub fn worst(&self) -> Option<Grade> {
-        self.findings
-            .iter()
-            .map(|reported| reported.finding.grade())
+        let known = Finding::CODES.iter();
+        known
+            .filter(|(code, ..)| self.counts.contains_key(code))
+            .map(|(_, grade, _)| *grade)
             .max()
+    }
+
+    /// The highest level of all that there is to say; `None` where there is nothing.
+    #[must_use]
+    pub fn level(&self) -> Option<Level> {
+        let notes = self.notes.iter().map(Note::level);
+        notes.chain(self.worst().map(Grade::level)).max()
     }
 
     /// How many findings there are.

@@ -64,8 +64,12 @@ fn check_place(check: &Check<'_>, root_tree: &Tree, by_id: &HashMap<TreeId, &Roo
         Ok(Some(other)) if other.data() != data => problem("the two sides do not agree on it"),
         _ => {}
     }
-    if !by_id.contains_key(&child) {
-        check.find(Finding::SubvolumeMissing { parent, child });
+    match by_id.get(&child) {
+        None => check.find(Finding::SubvolumeMissing { parent, child }),
+        Some(root) if root.dead => {
+            problem("the subvolume is being deleted, and lies in no directory any more")
+        }
+        Some(_) => {}
     }
     let Some(root) = by_id.get(&parent).filter(|root| !root.dead) else {
         return;

@@ -5,8 +5,26 @@ use crate::finding::Finding;
 use crate::report::Note;
 use buttress_format::{CompatRo, Incompat, InodeNumber, ItemType, Key, Logical, RootFlags, RootItem, TreeId};
 use buttress_fs::Result;
-use buttress_tree::{ReadAhead, RootPointer};
+use buttress_tree::{ReadAhead, RootPointer, Tree};
+use std::collections::BTreeSet;
 use uuid::Uuid;
+
+/// How far the deletion of a tree has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    /// Keys below this one are gone.
+    progress: Key,
+    /// The level at which the deletion goes on; what is below one that is still there is whole.
+    level: u8,
+}
+
+impl Dropped {
+    /// Whether a child is gone that ends below `end_key`, and that a block of `parent_level` points to. Not for blocks that
+    /// other trees share: a deletion lets go of those as a whole.
+    pub(crate) fn has_child_of(&self, parent_level: u8, end_key: Option<Key>) -> bool {
+        parent_level >= self.level && end_key.is_some_and(|end| end <= self.progress)
+    }
+}
 
 /// A tree of the volume.
 #[derive(Clone, Debug)]
@@ -16,9 +34,11 @@ pub(crate) struct Root {
     /// The offset of its root item's key: the tree that is mirrored, for a relocation.
     pub(crate) key_offset: u64,
     /// Keys below this one are gone, and the level at which the deletion goes on.
-    pub(crate) dropped: Option<(Key, u8)>,
+    pub(crate) dropped: Option<Dropped>,
     /// Whether it is being deleted.
     pub(crate) dead: bool,
+    /// Whether its item says that nothing refers to it.
+    pub(crate) unreferenced: bool,
     /// Its uuid.
     pub(crate) uuid: Uuid,
     /// The uuid that it was received from.
@@ -46,13 +66,16 @@ impl Root {
             key_offset: 0,
             dropped: None,
             dead: false,
+            unreferenced: false,
             uuid: Uuid::nil(),
             received_uuid: Uuid::nil(),
         }
     }
 
     fn of_item(key: &Key, item: &RootItem) -> Self {
-        let has_progress = item.drop_progress.objectid.get() != 0;
+        // A relocation notes there how far it has merged its tree, as long as it refers to it: all of that is still there.
+        let merges = key.objectid == TreeId::TREE_RELOCATION.object_id() && item.references > 0;
+        let has_progress = item.drop_progress.objectid.get() != 0 && !merges;
         Self {
             pointer: RootPointer {
                 tree: TreeId::new(key.objectid.get()),
@@ -61,7 +84,11 @@ impl Root {
                 level: item.level,
             },
             key_offset: key.offset,
-            dropped: has_progress.then_some((item.drop_progress, item.drop_level)),
+            dropped: has_progress.then_some(Dropped {
+                progress: item.drop_progress,
+                level: item.drop_level,
+            }),
+            unreferenced: item.references == 0,
             dead: item.flags.contains(RootFlags::DEAD) || item.references == 0,
             uuid: item.uuid,
             received_uuid: item.received_uuid,
@@ -71,6 +98,8 @@ impl Root {
 
 /// All trees: the root and chunk trees, then those with root items, in order of keys.
 pub(crate) fn gather(check: &Check<'_>) -> Result<Vec<Root>> {
+    let mut orphans = BTreeSet::new();
+    let mut complete = true;
     let mut roots = vec![
         Root::of_superblock(root_of_roots(check)),
         Root::of_superblock(chunk_root(check)),
@@ -82,7 +111,10 @@ pub(crate) fn gather(check: &Check<'_>) -> Result<Vec<Root>> {
     for item in root_tree.range(.., ReadAhead::sweep()) {
         check.progress.check()?;
         // A block that cannot be had is found where all blocks are looked at.
-        let Ok(item) = item else { continue };
+        let Ok(item) = item else {
+            complete = false;
+            continue;
+        };
         let key = item.key();
         match key.item_type {
             ItemType::ROOT_ITEM => {
@@ -97,6 +129,7 @@ pub(crate) fn gather(check: &Check<'_>) -> Result<Vec<Root>> {
                 look_at(check, &root, &item);
                 roots.push(root);
             }
+            ItemType::ORPHAN_ITEM => drop(orphans.insert(key.offset)),
             ItemType::TEMPORARY_ITEM if key.objectid == buttress_format::ObjectId::BALANCE => {
                 check.note(Note::BalanceInterrupted);
             }
@@ -104,7 +137,28 @@ pub(crate) fn gather(check: &Check<'_>) -> Result<Vec<Root>> {
         }
     }
     require(check, &roots);
+    if complete {
+        check_orphans(check, &root_tree, &roots, &orphans);
+    }
     Ok(roots)
+}
+
+/// An orphan item says of each subvolume without references that it is to be deleted. One of a subvolume that is gone is
+/// left by a crash; one of an inode of the root tree is of a v1 cache.
+fn check_orphans(check: &Check<'_>, root_tree: &Tree, roots: &[Root], orphans: &BTreeSet<u64>) {
+    for root in roots.iter().filter(|root| root.unreferenced) {
+        if root.id().as_subvolume().is_some() && !orphans.contains(&root.id().get()) {
+            check.find(Finding::RootOrphanItemMissing { subvolume: root.id() });
+        }
+    }
+    for orphan in orphans {
+        let subvolume = TreeId::new(*orphan);
+        let inode = Key::new(subvolume.object_id(), ItemType::INODE_ITEM, 0);
+        let is_known = roots.iter().any(|root| root.id() == subvolume);
+        if !is_known && matches!(root_tree.get(&inode), Ok(None)) {
+            check.note(Note::RootOrphanItemLeftOver { subvolume });
+        }
+    }
 }
 
 /// Where the root tree begins on disk: as the volume was opened, which may be by a backup root; where a transaction

@@ -198,6 +198,7 @@ mod tests {
             key_offset: 0,
             dropped: None,
             dead: false,
+            unreferenced: false,
             uuid: Uuid::nil(),
             received_uuid: Uuid::nil(),
         }

@@ -128,6 +128,13 @@ fn check_copy(check: &Check<'_>, slot: &DeviceSlot, physical: Physical, item: Op
         Ok(bytes) => bytes,
         Err(error) => return damaged(error.to_string()),
     };
+    // A device that was grown, or the image of a part of it, may never have had this copy. The primary is there: the
+    // volume was opened by it, or by a copy that says so.
+    if physical != SUPERBLOCK_OFFSETS[0] && bytes.iter().all(|byte| *byte == 0) {
+        let device = slot.id();
+        check.note(Note::SuperblockNotWritten { device, physical });
+        return;
+    }
     let copy = match Superblock::check(&bytes, physical) {
         Ok(copy) => copy,
         Err(error) => return damaged(error.to_string()),
@@ -183,11 +190,12 @@ fn differences(copy: &Superblock, expected: &Superblock) -> Vec<(&'static str, u
         .collect()
 }
 
+/// The kernel writes what a device uses at that moment into its superblocks, which may be more than what the commit has in
+/// its item: that is not compared.
 fn compare_device_items(check: &Check<'_>, superblock: &DeviceItem, item: &DeviceItem) {
     let fields = |item: &DeviceItem| {
         [
             ("total_bytes", item.total_bytes.to_string()),
-            ("bytes_used", item.bytes_used.to_string()),
             ("fsid", item.fsid.to_string()),
         ]
     };

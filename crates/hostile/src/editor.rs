@@ -8,13 +8,14 @@ use crate::blocks::{mend_checksum, mend_superblock};
 use crate::mutation::Aims;
 use crate::seed_volume::Overlay;
 use buttress_device::{Device, Engine};
+use buttress_format::node::HEADER_BYTES;
 use buttress_format::node::edit::LeafEdit;
 use buttress_format::{
-    ByteCount, ChecksumType, ItemType, Key, Logical, ObjectId, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
-    TreeBlock, TreeId,
+    ByteCount, ChecksumType, ItemType, Key, Logical, ObjectId, RootItem, SUPERBLOCK_BYTES,
+    SUPERBLOCK_OFFSETS, TreeBlock, TreeId,
 };
 use buttress_fs::{Filesystem, OpenOptions};
-use buttress_tree::ReadAhead;
+use buttress_tree::{ReadAhead, RootPointer, Tree};
 use buttress_volume::MappingContent;
 use std::sync::Arc;
 
@@ -85,16 +86,49 @@ impl Editor {
         change: impl FnOnce(&mut LeafEdit<'_>, Result<usize, usize>),
     ) {
         let filesystem = self.open();
-        let mut cursor = filesystem
-            .tree(tree)
-            .expect("the tree is there")
-            .cursor(ReadAhead::None);
+        let tree = filesystem.tree(tree).expect("the tree is there");
+        self.leaf_of(&filesystem, &tree, key, change);
+    }
+
+    /// As [`Editor::leaf`], of any tree: one that has no id of its own, as a log.
+    ///
+    /// # Panics
+    /// When there is no such leaf.
+    pub fn leaf_of(
+        &mut self,
+        filesystem: &Filesystem,
+        tree: &Tree,
+        key: &Key,
+        change: impl FnOnce(&mut LeafEdit<'_>, Result<usize, usize>),
+    ) {
+        let mut cursor = tree.cursor(ReadAhead::None);
         cursor.seek_at_or_before(key).expect("the tree can be read");
         let block = cursor.current_leaf().expect("the tree has a leaf").clone();
         let slot = block.search(key);
-        self.block(&filesystem, block, |block| {
+        self.block(filesystem, block, |block| {
             block.edit_leaf(|leaf| change(leaf, slot));
         });
+    }
+
+    /// The log of the subvolume that has one, or of the first of them.
+    ///
+    /// # Panics
+    /// When there is no log.
+    #[must_use]
+    pub fn log(&self) -> (Filesystem, Tree) {
+        let filesystem = self.open();
+        let logs = filesystem.tree(TreeId::TREE_LOG).expect("there is a log");
+        let item = logs.range(.., ReadAhead::None).next().expect("it has a root");
+        let item = item.expect("it can be read");
+        let root = RootItem::parse(&item.key(), item.data(), filesystem.sector_bytes());
+        let root = root.expect("it is a root item");
+        let tree = filesystem.forest().tree(RootPointer {
+            tree: TreeId::TREE_LOG,
+            logical: root.logical,
+            generation: root.generation,
+            level: root.level,
+        });
+        (filesystem, tree)
     }
 
     /// Changes the data of the item under `key`.
@@ -148,6 +182,16 @@ impl Editor {
     /// # Panics
     /// When there is no such leaf.
     pub fn owner(&mut self, tree: TreeId, key: &Key, owner: TreeId) {
+        self.header(tree, key, |header| {
+            header[88..96].copy_from_slice(&owner.get().to_le_bytes());
+        });
+    }
+
+    /// Changes the header of the leaf of `tree` in which `key` lies.
+    ///
+    /// # Panics
+    /// When there is no such leaf.
+    pub fn header(&mut self, tree: TreeId, key: &Key, change: impl FnOnce(&mut [u8])) {
         let filesystem = self.open();
         let mut cursor = filesystem
             .tree(tree)
@@ -159,7 +203,7 @@ impl Editor {
         );
         let block = cursor.current_leaf().expect("the tree has a leaf");
         let mut bytes = block.bytes().to_vec();
-        bytes[88..96].copy_from_slice(&owner.get().to_le_bytes());
+        change(&mut bytes[..HEADER_BYTES]);
         mend_checksum(&mut bytes, self.checksum_type);
         self.write(&filesystem, block.logical(), &bytes, None);
     }

@@ -11,12 +11,13 @@
 //! - [`input`]: draws numbers and bytes from an input;
 //! - [`items`], [`blocks`], [`compressed`], [`partitions`], [`streams`]: the targets of single structures;
 //! - [`views`]: the target of looking into streams;
-//! - [`image`]: the target of whole volumes, read by the library; [`command`]: by the command;
+//! - [`image`]: the target of whole volumes, read by the library; `command`: by the command;
 //! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them; [`editor`]: one change, at a
-//!   place that is known;
+//!   place that is known; [`plants`]: volumes broken in one place each, and what a check must find;
 //! - [`seeds`]: inputs to begin with, cut out of those volumes; [`corpus`]: inputs kept in one file.
 
 pub mod blocks;
+#[cfg(feature = "command")]
 pub mod command;
 pub mod compressed;
 pub mod corpus;
@@ -26,6 +27,7 @@ pub mod input;
 pub mod items;
 pub mod mutation;
 pub mod partitions;
+pub mod plants;
 pub mod seed_volume;
 pub mod seeds;
 pub mod streams;
@@ -68,6 +70,7 @@ pub fn targets() -> Vec<Target> {
             input_bytes_max: 1024,
             body: image::image,
         },
+        #[cfg(feature = "command")]
         Target {
             name: "command",
             input_bytes_max: 512,

@@ -1,7 +1,8 @@
 //! `buttress check IMAGE`: every cross-reference of a volume, read-only.
 //!
 //! Steps are told on stderr by the names that `btrfs check` gives them; findings, states and the closing lines that
-//! scripts look for go to stdout. Exit code 0: nothing was found; 1: something was; 2: it could not check.
+//! scripts look for go to stdout, each with its level. Exit code 0: there is nothing but notes; 1: an error or lost
+//! redundancy was found; 2: it could not check.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -123,10 +124,11 @@ fn tell(step: Step, skipped: Option<&'static str>, data: bool) {
 
 fn print(context: &Context, out: &mut dyn Write, report: &Report) -> Result<()> {
     for note in &report.notes {
-        writeln!(out, "note: {note}")?;
+        writeln!(out, "{} [{}]: {note}", note.code(), note.level())?;
     }
     for Reported { finding, affected } in &report.findings {
-        write!(out, "{} [{}]: ", finding.code(), finding.grade())?;
+        let (code, level, grade) = (finding.code(), finding.level(), finding.grade());
+        write!(out, "{code} [{level}, {grade}]: ")?;
         let text = finding.to_string();
         out.write_all(&context.printable(text.as_bytes()))?;
         writeln!(out)?;
@@ -173,7 +175,11 @@ fn as_json(report: &Report, image: &str, uuid: &str) -> Value {
         .iter()
         .map(|(code, count)| ((*code).to_owned(), json!(count)))
         .collect();
-    let notes: Vec<String> = report.notes.iter().map(ToString::to_string).collect();
+    let notes: Vec<Value> = report
+        .notes
+        .iter()
+        .map(|note| json!({ "code": note.code(), "level": note.level().name(), "message": note.to_string() }))
+        .collect();
     let totals: Map<String, Value> = totals(&report.totals)
         .into_iter()
         .map(|(name, bytes)| (name.trim().replace(' ', "-"), json!(bytes.get())))
@@ -182,6 +188,7 @@ fn as_json(report: &Report, image: &str, uuid: &str) -> Value {
         "image": image,
         "uuid": uuid,
         "clean": report.is_clean(),
+        "level": report.level().map(|level| level.name()),
         "worst": report.worst().map(|grade| grade.name()),
         "bytes-used": report.totals.bytes_used.get(),
         "verified-bytes": report.totals.verified_bytes.get(),
@@ -213,6 +220,7 @@ fn finding_as_json(reported: &Reported) -> Value {
         .collect();
     json!({
         "code": finding.code(),
+        "level": finding.level().name(),
         "grade": finding.grade().name(),
         "step": finding.step().name(),
         "message": finding.to_string(),
@@ -225,13 +233,17 @@ fn print_codes(context: &Context) -> Result<()> {
     if context.json() {
         let codes: Vec<Value> = Finding::CODES
             .iter()
-            .map(|(code, grade, step)| json!({ "code": code, "grade": grade.name(), "step": step.name() }))
+            .map(|(code, grade, step)| {
+                let level = grade.level().name();
+                json!({ "code": code, "level": level, "grade": grade.name(), "step": step.name() })
+            })
             .collect();
         return context.print_json("check-codes", codes.into());
     }
     let mut out = context.stdout();
     for (code, grade, step) in Finding::CODES {
-        writeln!(out, "{code:<32} {:<14} {}", grade.name(), step.name())?;
+        let level = grade.level();
+        writeln!(out, "{code:<32} {level:<16} {grade:<14} {}", step.name())?;
     }
     out.flush()?;
     Ok(())

@@ -163,6 +163,11 @@ impl TreeBlock {
         }
     }
 
+    /// The keys of all items of a leaf, in order; none for a node.
+    pub fn item_keys(&self) -> impl Iterator<Item = Key> + '_ {
+        self.raw_items().iter().map(|raw| Key::from(raw.key))
+    }
+
     /// All pointers of a node, in order; none for a leaf.
     #[must_use]
     pub fn pointers(&self) -> Pointers<'_> {

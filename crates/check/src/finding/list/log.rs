@@ -1,0 +1,45 @@
+//! The pending log.
+
+macro_rules! log {
+    ([$next:ident $($more:ident)*] $($before:tt)*) => {
+        $next! { [$($more)*] $($before)*
+            /// A block or an extent of the log that lies in no block group for it.
+            LogOutsideBlockGroup = "log-outside-block-group", Loss, Log {
+                /// Where it begins.
+                logical: Logical,
+                /// How long it is.
+                length: ByteCount,
+                /// What it is.
+                kind: &'static str,
+            } "log: {kind} of {length} bytes at {logical} lies in no block group for it"
+
+            /// A block or an extent of the log where something else lies.
+            LogCollision = "log-collision", Unsafe, Log {
+                /// Where it begins.
+                logical: Logical,
+                /// How long it is.
+                length: ByteCount,
+                /// What it is.
+                kind: &'static str,
+                /// What is there.
+                other: &'static str,
+            } "log: {kind} of {length} bytes at {logical} overlaps {other}"
+
+            /// Data of a logged file that should have checksums and has none, neither in the log nor outside it.
+            LogChecksumMissing = "log-checksum-missing", Loss, Log {
+                /// The subvolume.
+                subvolume: TreeId,
+                /// The inode.
+                inode: InodeNumber,
+                /// Where in the file.
+                offset: FileOffset,
+                /// Where on disk.
+                logical: Logical,
+                /// How much has none.
+                length: ByteCount,
+            } "log of subvolume {subvolume}: inode {inode} at {offset}: {length} bytes at {logical} have no checksums"
+        }
+    };
+}
+
+pub(super) use log;
