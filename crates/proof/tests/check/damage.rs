@@ -51,7 +51,7 @@ fn plant(editor: &mut Editor, random: &mut Random) -> Option<String> {
 }
 
 /// Writes the devices to image files.
-fn images(editor: &Editor, folder: &tempfile::TempDir) -> Result<Vec<PathBuf>> {
+pub fn images(editor: &Editor, folder: &tempfile::TempDir) -> Result<Vec<PathBuf>> {
     let mut images = Vec::new();
     for (index, device) in editor.devices().iter().enumerate() {
         let path = folder.path().join(format!("device-{index}"));

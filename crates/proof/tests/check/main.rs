@@ -3,11 +3,17 @@
 //! - [`clean`]: volumes of every profile, checksum, block size and feature, aged by seeded histories, snapshots,
 //!   deletions and balances: nothing is found;
 //! - [`states`]: what a running kernel leaves behind is said, and is no damage;
-//! - [`damage`]: random damage: what `btrfs check` reports, ours reports.
+//! - [`crashes`]: volumes that the kernel works on, as a crash would leave them: no false alarm;
+//! - [`damage`]: random damage: what `btrfs check` reports, ours reports;
+//! - [`comparison`]: damage of every kind: who finds what.
 
 mod clean;
+mod comparison;
+mod crashes;
 mod damage;
+mod live;
 mod states;
+mod theirs;
 
 use anyhow::{Result, ensure};
 use buttress::check::{Options, Report, check};
@@ -68,5 +74,6 @@ fn case(name: String, progs: (u32, u32), body: impl Fn() -> Result<()> + Send + 
 
 fn main() -> std::process::ExitCode {
     let cases = clean::cases().into_iter();
-    run(cases.chain(states::cases()).chain(damage::cases()).collect())
+    let cases = cases.chain(states::cases()).chain(crashes::cases());
+    run(cases.chain(damage::cases()).chain(comparison::cases()).collect())
 }

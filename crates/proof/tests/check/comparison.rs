@@ -1,0 +1,124 @@
+//! Who finds what: every plant, looked at by us and by `btrfs check`, two versions of it in both modes.
+//!
+//! The table is `docs/check-comparison.md`; this fails when it is not what comes out. `BUTTRESS_BLESS=1` writes it anew.
+
+use crate::damage::images;
+use crate::open;
+use crate::theirs::{Judge, judges};
+use anyhow::{Context, Result, ensure};
+use buttress::Progress;
+use buttress::check::{Note, Options, check};
+use buttress_hostile::plants::{self, Plant};
+use buttress_oracle::volumes::scratch;
+use buttress_proof::harness::{Case, Outcome};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// The versions that the table is of: the distribution's, and the newer one.
+const VERSIONS: [&str; 2] = ["6.2", "6.14"];
+
+const HEAD: &str = "\
+# Check against `btrfs check`
+
+Made by the test `check` of the crate `proof` (`comparison`; `BUTTRESS_BLESS=1` writes it anew), which fails when this table
+is not what comes out. Each row is a small volume of the kernel with one damage planted behind right checksums
+(`crates/hostile/src/plants`); the columns are what `buttress check` finds and what `btrfs check` 6.2 and 6.14 say in their two
+modes (`error`, or a dash where they are silent). Rows whose codes are in brackets are no damage to us: these are notes.
+
+";
+
+/// One row, without the plant's own columns.
+fn look_at(plant: &Plant, judges: &[Judge]) -> Result<(String, Vec<&'static str>)> {
+    let editor = plant.make();
+    let folder = scratch()?;
+    let images = images(&editor, &folder)?;
+    let options = Options {
+        data_checksums: plant.reads_data,
+        ..Options::default()
+    };
+    let progress = Progress::new();
+    let report = match open(&images) {
+        Ok(filesystem) => check(&filesystem, &options, &progress)?,
+        // One device of several is missing: an image that is not there cannot be opened as one that is.
+        Err(_) => check(&editor.open(), &options, &progress)?,
+    };
+    let found: Vec<String> = report.counts.keys().map(|code| format!("`{code}`")).collect();
+    let ours = if found.is_empty() {
+        let expected = plant.notes.iter();
+        let noted: Vec<String> = report
+            .notes
+            .iter()
+            .map(Note::code)
+            .filter(|code| expected.clone().any(|note| note == code))
+            .map(|code| format!("[`{code}`]"))
+            .collect();
+        noted.join(" ")
+    } else {
+        found.join(" ")
+    };
+    let data: &[&str] = if plant.reads_data {
+        &["--check-data-csum"]
+    } else {
+        &[]
+    };
+    let mut theirs = Vec::new();
+    for judge in judges {
+        let (verdict, said) = judge.look_at(&images, data)?;
+        if std::env::var_os("BUTTRESS_VERBOSE").is_some() {
+            println!("{} by {}: {}\n{said}", plant.name, judge.name, verdict.word());
+        }
+        theirs.push(verdict.word());
+    }
+    Ok((ours, theirs))
+}
+
+fn table(judges: &[Judge]) -> Result<String> {
+    let mut text = HEAD.to_owned();
+    let names: Vec<&str> = judges.iter().map(|judge| judge.name.as_str()).collect();
+    writeln!(text, "| damage | ours | {} |", names.join(" | "))?;
+    writeln!(text, "|---|---|{}", "---|".repeat(names.len()))?;
+    let (mut alone, mut missed, mut rows) = (0, 0, 0);
+    for plant in plants::all() {
+        let (ours, theirs) = look_at(&plant, judges).with_context(|| plant.name)?;
+        let finds = !ours.is_empty() && !ours.starts_with('[');
+        let silent = theirs.iter().all(|word| *word == "–");
+        rows += 1;
+        alone += i32::from(finds && silent);
+        missed += i32::from(!finds && !silent);
+        writeln!(text, "| {} | {ours} | {} |", plant.what, theirs.join(" | "))?;
+    }
+    writeln!(
+        text,
+        "\n{rows} volumes. Ours alone finds something in {alone} of them; one of the others alone in {missed}."
+    )?;
+    Ok(text)
+}
+
+fn compare() -> Result<Outcome> {
+    if let Some(reason) = buttress_oracle::tools::kernel_missing() {
+        return Ok(Outcome::Skipped(reason));
+    }
+    let judges = match judges(VERSIONS) {
+        Ok(judges) => judges,
+        Err(reason) => return Ok(Outcome::Skipped(reason)),
+    };
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/check-comparison.md");
+    let made = table(&judges)?;
+    if std::env::var_os("BUTTRESS_BLESS").is_some() {
+        std::fs::write(&path, &made)?;
+        return Ok(Outcome::Passed);
+    }
+    let kept = std::fs::read_to_string(&path)?;
+    let differing: Vec<String> = made
+        .lines()
+        .zip(kept.lines().chain(std::iter::repeat("")))
+        .filter(|(made, kept)| made != kept)
+        .map(|(made, kept)| format!("is    {made}\nkept: {kept}"))
+        .collect();
+    ensure!(made == kept, "{}\n{}", path.display(), differing.join("\n"));
+    Ok(Outcome::Passed)
+}
+
+pub fn cases() -> Vec<Case> {
+    vec![Case::new("comparison::table", compare)]
+}
