@@ -6,10 +6,12 @@
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
+use buttress_fs::Progress;
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -32,6 +34,8 @@ pub struct Context {
     /// In a session: where targets are.
     place: Mutex<Option<Place>>,
     sources: Sources,
+    /// In a session: set when the word that runs is to end.
+    cancel: Arc<AtomicBool>,
 }
 
 /// For jobs that keep each directory on the way down open: allows as many open files as the system lets this
@@ -70,6 +74,7 @@ impl Context {
             reports: Mutex::new(Vec::new()),
             place: Mutex::new(None),
             sources: Sources::default(),
+            cancel: Arc::default(),
         }
     }
 
@@ -156,6 +161,16 @@ impl Context {
         *self.place.lock() = Some(place);
     }
 
+    /// The progress of a job, which a session can cancel.
+    pub fn progress(&self) -> Progress {
+        Progress::cancelled_by(Arc::clone(&self.cancel))
+    }
+
+    /// What cancels the jobs of a session's word.
+    pub fn cancellation(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.cancel)
+    }
+
     /// How often [`Context::lost`] was called.
     pub fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
@@ -179,6 +194,7 @@ impl Context {
     fn message(&self, label: &str, colour: AnsiColor, message: &dyn Display) {
         let style = Style::new().bold().fg_color(Some(colour.into()));
         let text = output::escape_controls(message.to_string().as_bytes());
-        anstream::eprintln!("{style}{label}{style:#} {text}");
+        // Whoever closed standard error does not want it.
+        let _ = writeln!(anstream::stderr().lock(), "{style}{label}{style:#} {text}");
     }
 }

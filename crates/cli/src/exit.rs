@@ -11,7 +11,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
@@ -31,6 +31,8 @@ pub enum Outcome {
     Done,
     /// The answer is "no": `diff` found differences, `check` found something. Exit code 1.
     Negative,
+    /// A signal ended it, in order: 128 and the signal's number.
+    Signalled(u8),
 }
 
 /// What the table hands to [`status`].
@@ -119,9 +121,11 @@ fn same(cause: &(dyn StdError + 'static), advice: &Advice) -> bool {
 pub fn print_error(error: &anyhow::Error) {
     let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     let text = crate::output::escape_controls(chain_text(error).as_bytes());
-    anstream::eprintln!("{style}error:{style:#} {text}");
+    // A terminal that is gone, or a pipe that nobody reads, is no reason to fail in another way.
+    let mut out = anstream::stderr().lock();
+    let _ = writeln!(out, "{style}error:{style:#} {text}");
     if let Some(advice) = error.downcast_ref::<Advice>() {
-        anstream::eprintln!("help: {advice}");
+        let _ = writeln!(out, "help: {advice}");
     }
 }
 

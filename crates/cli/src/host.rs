@@ -48,7 +48,7 @@ impl HostFile {
 
     /// What a directory holds, in the order of the system.
     pub fn entries(&self) -> Result<Vec<Self>> {
-        let opened = Arc::new(self.open(OPEN_DIRECTORY)?);
+        let opened = Arc::new(self.open_quietly(OPEN_DIRECTORY)?);
         let mut entries = Vec::new();
         for entry in Dir::read_from(&opened)? {
             let name = entry?.file_name().to_bytes().to_vec();
@@ -65,6 +65,16 @@ impl HostFile {
     /// The inode; of a link its own.
     pub fn stat(&self) -> Result<Stat, Errno> {
         rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// As [`open`](Self::open), and without a change of the time of its last access where the system allows that: a copy
+    /// made again is then the same.
+    pub fn open_quietly(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        match self.open(flags.union(OFlags::NOATIME)) {
+            // Only an owner may.
+            Err(Errno::PERM) => self.open(flags),
+            opened => opened,
+        }
     }
 
     /// Opens it, if it is no link.

@@ -57,7 +57,7 @@ pub fn escape_controls_bytes(name: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Controls (C0, DEL, C1), and the marks that reorder text on a terminal so that a name can pose as another.
-fn is_unprintable(character: char) -> bool {
+pub(crate) fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

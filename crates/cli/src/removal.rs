@@ -6,7 +6,7 @@
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress_format::FileKind;
-use buttress_fs::{DirEntry, Location, WritableFilesystem};
+use buttress_fs::{DirEntry, Location, Progress, WritableFilesystem};
 
 use crate::exit::Advice;
 
@@ -24,13 +24,19 @@ struct Level {
 }
 
 /// Removes what has this name in the directory, with all that it holds. Returns how many names went.
-pub fn remove_all(filesystem: &WritableFilesystem, directory: Location, name: &[u8]) -> Result<u64> {
+pub fn remove_all(
+    filesystem: &WritableFilesystem,
+    directory: Location,
+    name: &[u8],
+    progress: &Progress,
+) -> Result<u64> {
     let entry = filesystem.lookup(directory, name)?;
     let entry = entry.ok_or_else(|| anyhow!("{}: there is no such file", name.escape_ascii()))?;
     let mut removed = 0u64;
     let mut levels = Vec::new();
     enter_or_remove(filesystem, directory, entry, &mut levels, &mut removed)?;
     while let Some(level) = levels.last_mut() {
+        progress.check()?;
         if level.entries.is_empty() {
             let view = filesystem.view();
             let batch = view.read_dir(level.directory)?.take(BATCH_ENTRIES);

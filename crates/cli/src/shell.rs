@@ -4,53 +4,109 @@
 //! - [`table`]: the one table of words; help comes from it, too.
 //! - [`words`]: what they do, in groups.
 //! - [`number`]: offsets and lengths as xfs_io takes them.
+//! - `terminal`, `completion`, `history`: a person's lines.
+//! - `interrupts`: signals.
 //!
 //! A word that fails ends a session that nobody watches (`-c`, a script on standard input), and a person at a terminal
-//! goes on. Leaving commits what was done, also after a failure; `abort` leaves without. Nothing else than results goes to
-//! standard output: the prompt and errors go to standard error.
+//! goes on. Nothing else than results goes to standard output: the prompt and errors go to standard error.
+//!
+//! # What becomes of work that is not committed
+//!
+//! | the session ends by | what was done is | and |
+//! |---|---|---|
+//! | `quit`, Ctrl-D, the end of a script | committed | a person is told how much it was; where that fails, `quit` stays |
+//! | a word that fails, in a script or with `-c` | committed, up to there | it is told |
+//! | `abort` | dropped, back to the last commit | it is told |
+//! | SIGTERM, SIGHUP; in a script or with `-c` also SIGINT | committed, after the word under way was cancelled | it is told; the exit code is 128 and the signal's number |
+//! | a second such signal, SIGKILL, SIGQUIT | dropped, back to the last commit | the first signal told |
+//! | a commit that fails | dropped, back to the last commit | an error tells |
+//!
+//! A reader of standard output that went away ends the word and not the session: what follows may be changes. Commits that
+//! nobody asked for happen, too: when much waits, and every 30 seconds.
 
+mod completion;
+mod history;
+mod interrupts;
 pub mod line;
 pub mod number;
 pub mod table;
+mod terminal;
 pub mod words;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use buttress_fs::{Follow, Location};
+use parking_lot::Mutex;
 
 use crate::context::Context;
-use crate::exit::Advice;
+use crate::exit::{Advice, Outcome, is_broken_pipe};
 use crate::opening::{Opened, Place, absolute};
 use crate::writing::Writing;
+use interrupts::Interrupts;
+use terminal::{Lines, Next};
 
 /// How a session's volume is open.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Access {
     Reading(Opened),
     Writing(Box<Writing>),
 }
 
+/// Where a session is: what completion and signals need of it, too.
+#[derive(Debug)]
+struct Surroundings {
+    access: Access,
+    /// Where relative paths begin: a path from the root, which begins with a slash.
+    directory: Mutex<Vec<u8>>,
+}
+
+impl Surroundings {
+    /// The volume as it is now.
+    fn view(&self) -> Opened {
+        match &self.access {
+            Access::Reading(opened) => opened.clone(),
+            Access::Writing(writing) => writing.view(),
+        }
+    }
+
+    /// The volume for changes, if it is open for them.
+    fn writing(&self) -> Option<Writing> {
+        match &self.access {
+            Access::Writing(writing) => Some((**writing).clone()),
+            Access::Reading(_) => None,
+        }
+    }
+
+    fn directory(&self) -> Vec<u8> {
+        self.directory.lock().clone()
+    }
+}
+
 /// Why a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaving {
-    /// What was done is committed.
-    Committing,
-    /// What was not committed is forgotten.
+    /// There are no more lines.
+    AtEnd,
+    /// Somebody wants to leave.
+    Asked,
+    /// Somebody wants to leave, and what was not committed to be forgotten.
     Forgetting,
+    /// A word failed, and nobody is there to see to it.
+    Failed,
+    /// A signal ends it.
+    Signalled(i32),
 }
 
 /// A session. See the module.
 #[derive(Debug)]
 pub struct Session<'a> {
     context: &'a Context,
-    access: Access,
+    surroundings: Arc<Surroundings>,
     image: PathBuf,
-    /// Where relative paths begin: a path from the root, which begins with a slash.
-    directory: Vec<u8>,
     leaving: Option<Leaving>,
 }
 
@@ -68,64 +124,143 @@ impl<'a> Session<'a> {
     fn new(context: &'a Context, image: PathBuf, access: Access) -> Self {
         Self {
             context,
-            access,
+            surroundings: Arc::new(Surroundings {
+                access,
+                directory: Mutex::new(b"/".to_vec()),
+            }),
             image,
-            directory: b"/".to_vec(),
             leaving: None,
         }
     }
 
     /// Goes to the directory in which the session begins.
     pub fn go_to(&mut self, path: &[u8]) -> Result<()> {
-        let path = words::navigate::normalised(&absolute(&self.directory, path));
+        let path = words::navigate::normalised(&self.path(OsStr::from_bytes(path)));
         let opened = self.view();
         let location = opened.resolve(&path, Follow::All)?;
         if !opened.filesystem.metadata(location)?.is_directory() {
             anyhow::bail!("{} is not a directory", path.escape_ascii());
         }
-        self.directory = path;
+        *self.surroundings.directory.lock() = path;
         Ok(())
     }
 
-    /// Does these lines, and those of standard input if there are none; then commits.
-    pub fn run(mut self, commands: &[OsString]) -> Result<()> {
-        if commands.is_empty() {
-            self.run_input()?;
+    /// Does these lines, or those of standard input if there are none; then leaves.
+    pub fn run(mut self, commands: &[OsString], with_history: bool) -> Result<Outcome> {
+        let mut lines = if commands.is_empty() {
+            Some(Lines::of_input(self.context, &self.surroundings, with_history)?)
         } else {
-            for command in commands {
-                if !self.line(command.as_bytes()) || self.leaving.is_some() {
-                    break;
-                }
+            None
+        };
+        let is_typed = lines.as_ref().is_some_and(Lines::are_typed);
+        let interrupts = Interrupts::start(&self.surroundings, self.context.cancellation(), is_typed)?;
+        let mut commands = commands.iter();
+        loop {
+            let next = match &mut lines {
+                None => commands
+                    .next()
+                    .map_or(Next::End, |line| Next::Line(line.as_bytes().to_vec())),
+                Some(lines) => lines.next(&self.prompt(), &interrupts).unwrap_or_else(|error| {
+                    self.context.lost(&error);
+                    Next::End
+                }),
+            };
+            match next {
+                Next::Line(line) => self.run_line(&line, &interrupts, is_typed),
+                Next::Cleared => {}
+                Next::End => self.leave(Leaving::AtEnd),
             }
-        }
-        match (&self.access, self.leaving) {
-            (Access::Reading(_), _) | (_, Some(Leaving::Forgetting)) => Ok(()),
-            (Access::Writing(writing), _) => writing.commit().context("committing what the session did"),
+            let Some(leaving) = self.leaving else {
+                continue;
+            };
+            interrupts.leave();
+            match self.end(leaving, is_typed) {
+                // Whoever is there can make room, or decide to lose it.
+                Err(error) if is_typed && leaving == Leaving::Asked => {
+                    self.context.lost(&error.context(Advice::new(
+                        "the session goes on: make room, or whatever is missing, and try `sync`; `abort` leaves without",
+                    )));
+                    self.leaving = None;
+                }
+                ended => return ended,
+            }
         }
     }
 
-    fn run_input(&mut self) -> Result<()> {
-        let mut input = io::stdin().lock();
-        let interactive = input.is_terminal();
-        let mut line = Vec::new();
-        while self.leaving.is_none() {
-            if interactive {
-                eprint!("{}> ", crate::output::escape_controls(&self.directory));
-                let _ = io::stderr().flush();
-            }
-            line.clear();
-            if input
-                .read_until(b'\n', &mut line)
-                .context("reading the next line")?
-                == 0
-            {
-                break;
-            }
-            if !self.line(&line) && !interactive {
-                break;
+    fn prompt(&self) -> String {
+        format!(
+            "{}> ",
+            crate::output::escape_controls(&self.surroundings.directory())
+        )
+    }
+
+    /// Does one line, and sees what that means for the session.
+    fn run_line(&mut self, line: &[u8], interrupts: &Interrupts, is_typed: bool) {
+        interrupts.begin_word();
+        let is_done = self.line(line);
+        let end = interrupts.end_word();
+        if let Some(signal) = end.stop {
+            self.leave(Leaving::Signalled(signal));
+        } else if !is_done && !is_typed {
+            self.leave(Leaving::Failed);
+        } else if end.was_interrupted && is_typed {
+            let waiting = self
+                .surroundings
+                .writing()
+                .map(|writing| writing.filesystem.uncommitted());
+            match waiting.filter(|waiting| !waiting.is_empty()) {
+                Some(waiting) => self.context.notice(format!(
+                    "interrupted; {waiting} so far stay, and are not committed yet (`sync` commits, `abort` leaves without)"
+                )),
+                None => self.context.notice("interrupted"),
             }
         }
-        Ok(())
+    }
+
+    /// Ends the session: commits what was done, or not, and says which where somebody may want to know.
+    fn end(&self, leaving: Leaving, is_typed: bool) -> Result<Outcome> {
+        let outcome = match leaving {
+            Leaving::Signalled(signal) => {
+                Outcome::Signalled(u8::try_from(interrupts::exit_code(signal)).unwrap_or(u8::MAX))
+            }
+            _ => Outcome::Done,
+        };
+        let Some(writing) = self.surroundings.writing() else {
+            return Ok(outcome);
+        };
+        let waiting = writing.filesystem.uncommitted();
+        if leaving == Leaving::Forgetting {
+            let dropped = writing.filesystem.abandon();
+            if !dropped.is_empty() {
+                self.context.notice(format!(
+                    "dropped {dropped}: the volume stays as the last commit made it, generation {} (`sync` or `quit` keeps \
+                     what was done)",
+                    dropped.committed
+                ));
+            }
+            return Ok(outcome);
+        }
+        let committed = commit_all(&writing);
+        if let Err(error) = committed {
+            if leaving != Leaving::Asked || !is_typed {
+                // It was told.
+                writing.filesystem.abandon();
+            }
+            return Err(error);
+        }
+        let is_told = is_typed || matches!(leaving, Leaving::Failed | Leaving::Signalled(_));
+        if is_told && !waiting.is_empty() {
+            let before = if leaving == Leaving::Failed {
+                " from before that"
+            } else {
+                ""
+            };
+            self.context.notice(format!(
+                "committed {waiting}{before}, generation {}",
+                writing.filesystem.committed_generation()
+            ));
+        }
+        Ok(outcome)
     }
 
     /// Does one line. Whether it was done; if not, the error is printed.
@@ -140,6 +275,8 @@ impl<'a> Session<'a> {
                         self.context.count_loss();
                     }
                 }
+                // Nobody wants to read what the word prints; what follows may be changes.
+                Err(error) if is_broken_pipe(&error) => {}
                 Err(error) => self.context.lost(&error),
             }
         }
@@ -161,24 +298,30 @@ impl<'a> Session<'a> {
 
     /// The volume as it is now.
     pub fn view(&self) -> Opened {
-        match &self.access {
-            Access::Reading(opened) => opened.clone(),
-            Access::Writing(writing) => writing.view(),
-        }
+        self.surroundings.view()
     }
 
     /// The volume for changes.
     pub fn require_writing(&self) -> Result<Writing> {
-        match &self.access {
-            Access::Writing(writing) => Ok((**writing).clone()),
-            Access::Reading(_) => Err(anyhow::anyhow!("the volume is open for reading only"))
-                .context(Advice::new("`buttress shell -w` opens it for writing")),
-        }
+        self.surroundings
+            .writing()
+            .context("the volume is open for reading only")
+            .context(Advice::new("`buttress shell -w` opens it for writing"))
+    }
+
+    /// Ends the word when somebody wants it to end.
+    pub fn check_cancelled(&self) -> Result<()> {
+        Ok(self.context.progress().check()?)
+    }
+
+    /// The directory in which the session stands.
+    pub fn directory(&self) -> Vec<u8> {
+        self.surroundings.directory()
     }
 
     /// The path of an argument, from the root.
     pub fn path(&self, argument: &OsStr) -> Vec<u8> {
-        absolute(&self.directory, argument.as_bytes())
+        absolute(&self.surroundings.directory(), argument.as_bytes())
     }
 
     /// What an argument leads to.
@@ -188,14 +331,14 @@ impl<'a> Session<'a> {
 
     /// Has the commands that look find this volume as it is now.
     pub fn enter_view(&self) -> Result<()> {
-        if let Access::Writing(writing) = &self.access {
+        if let Some(writing) = self.surroundings.writing() {
             // What commands look at are extents: content must not wait in memory.
             writing.filesystem.write_back()?;
         }
         self.context.enter(Place {
             opened: self.view(),
             image: self.image.clone(),
-            directory: self.directory.clone(),
+            directory: self.directory(),
         });
         Ok(())
     }
@@ -204,4 +347,16 @@ impl<'a> Session<'a> {
     fn leave(&mut self, leaving: Leaving) {
         self.leaving = Some(leaving);
     }
+}
+
+/// Commits what a session did.
+fn commit_all(writing: &Writing) -> Result<()> {
+    let waiting = writing.filesystem.uncommitted();
+    let committed = writing.filesystem.commit();
+    committed.map(drop).with_context(|| {
+        format!(
+            "committing what the session did failed, and {waiting} are not on the volume, which stays at generation {}",
+            waiting.committed
+        )
+    })
 }

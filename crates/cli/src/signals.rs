@@ -4,7 +4,8 @@
 //! keeps nothing on disk is not waited for long: there is nothing to put in order ([`Cancelling::start_reading`]). Only
 //! that waiting takes a thread.
 //!
-//! Where no job is under way any more, as in a session between two words, signals do again what they do by default.
+//! Where no job is under way any more, signals do again what they do by default. In a session that has signals itself
+//! ([`enter_session`]) they cancel the job of a word, and nothing more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -27,8 +28,16 @@ const ALL: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 /// be done for it.
 static IS_IDLE: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
+/// Whether a session takes signals.
+static IS_IN_SESSION: AtomicBool = AtomicBool::new(false);
+
 /// How long a job that only reads has to end in order.
 const PATIENCE: Duration = Duration::from_millis(20);
+
+/// From now on a session decides what becomes of the process.
+pub fn enter_session() {
+    IS_IN_SESSION.store(true, Ordering::SeqCst);
+}
 
 /// Cancels a job on a signal, until it is dropped.
 #[derive(Debug)]
@@ -52,6 +61,9 @@ impl Cancelling {
     /// # Errors
     /// That the system does not let us.
     pub fn start(progress: &Progress) -> Result<Self> {
+        if IS_IN_SESSION.load(Ordering::SeqCst) {
+            return Self::start_in_session(progress);
+        }
         let is_idle = match IS_IDLE.get() {
             Some(is_idle) => is_idle,
             None => {
@@ -80,6 +92,17 @@ impl Cancelling {
         })
     }
 
+    fn start_in_session(progress: &Progress) -> Result<Self> {
+        let mut actions = Vec::new();
+        for signal in ALL {
+            actions.push(flag::register(signal, progress.cancellation())?);
+        }
+        Ok(Self {
+            actions,
+            waiting: None,
+        })
+    }
+
     /// As [`Cancelling::start`], for a job that only reads: where it has not ended shortly after the signal, because the
     /// machine is busy or sorts a long list, the signal ends the process as it does by default.
     ///
@@ -87,6 +110,9 @@ impl Cancelling {
     /// That the system does not let us.
     pub fn start_reading(progress: &Progress) -> Result<Self> {
         let mut cancelling = Self::start(progress)?;
+        if IS_IN_SESSION.load(Ordering::SeqCst) {
+            return Ok(cancelling);
+        }
         cancelling.waiting = Some(Waiting::start()?);
         Ok(cancelling)
     }

@@ -247,6 +247,7 @@ fn run_leaf(run: RunFunction, trouble: u8, matches: &ArgMatches, globals: Global
             Ok(error) => End::CommandLine(error),
             Err(error) => End::Failed(trouble, error),
         },
+        Ok(Outcome::Signalled(code)) => End::Code(code),
         Ok(_) if context.losses() > 0 => End::Code(trouble),
         Ok(Outcome::Done) => End::Code(exit::SUCCESS),
         Ok(Outcome::Negative) => End::Code(exit::FAILURE),

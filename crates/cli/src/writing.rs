@@ -1,18 +1,24 @@
 //! Volumes that are changed: opened for writing, edited, committed.
 //!
 //! Times and uuids come from the system, unless the environment variable `SOURCE_DATE_EPOCH` gives a time (seconds since
-//! 1970): then that is the time of everything, and uuids follow from it, so that the same commands give the same bytes.
+//! 1970): then that is the time of everything that is made and changed, no time that is copied or set is later, and uuids
+//! follow from it, so that the same commands give the same bytes.
+//!
+//! A command that fails before it committed leaves the volume as it was, and says what it did in vain.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use buttress_device::OpenOptions as DeviceOptions;
 use buttress_format::{ChecksumType, Timestamp, Uuid};
 use buttress_fs::data::DataOptions;
 use buttress_fs::operations::NewInode;
-use buttress_fs::{Environment, Follow, Location, SystemEnvironment, WritableFilesystem, WriteOptions};
+use buttress_fs::{
+    Environment, Follow, Location, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions,
+};
 use rustix::fs::Mode;
 
 use crate::context::Context;
@@ -25,7 +31,7 @@ const EPOCH_VARIABLE: &str = "SOURCE_DATE_EPOCH";
 /// Where this command's times and uuids come from. `purpose` tells uuids of one kind of command from those of another.
 pub fn environment(purpose: &str) -> Result<Arc<dyn Environment>> {
     let Some(text) = std::env::var_os(EPOCH_VARIABLE) else {
-        return Ok(Arc::new(SystemEnvironment));
+        return Ok(Arc::new(Present));
     };
     let seconds = text.to_str().and_then(|text| text.trim().parse().ok());
     let seconds = seconds
@@ -35,6 +41,36 @@ pub fn environment(purpose: &str) -> Result<Arc<dyn Environment>> {
         purpose: purpose.to_owned(),
         uuids: AtomicU64::new(0),
     }))
+}
+
+/// The system's clock, and random uuids.
+#[derive(Debug)]
+struct Present;
+
+impl Environment for Present {
+    fn now(&self) -> Timestamp {
+        SystemEnvironment.now()
+    }
+
+    fn new_uuid(&self) -> Uuid {
+        SystemEnvironment.new_uuid()
+    }
+
+    fn commit_interval(&self) -> Option<Duration> {
+        SystemEnvironment.commit_interval()
+    }
+
+    fn lost(&self, lost: &Uncommitted) {
+        print_loss(lost);
+    }
+}
+
+/// What a command did in vain.
+fn print_loss(lost: &Uncommitted) {
+    crate::exit::print_error(&anyhow::anyhow!(
+        "not committed, and dropped: {lost}; the volume stays as it was at generation {}",
+        lost.committed
+    ));
 }
 
 /// One time, and uuids that follow from it.
@@ -51,6 +87,14 @@ impl Environment for FixedEnvironment {
             seconds: self.seconds,
             nanoseconds: 0,
         }
+    }
+
+    fn latest(&self) -> Option<Timestamp> {
+        Some(self.now())
+    }
+
+    fn lost(&self, lost: &Uncommitted) {
+        print_loss(lost);
     }
 
     fn new_uuid(&self) -> Uuid {
@@ -71,6 +115,7 @@ pub struct Writing {
     pub root: Location,
     /// Whose new files are.
     caller: NewInode,
+    environment: Arc<dyn Environment>,
 }
 
 impl Context {
@@ -95,8 +140,9 @@ impl Writing {
     pub fn new(opened: Opened, data: DataOptions) -> Result<Self> {
         let superblock = opened.filesystem.superblock();
         let purpose = format!("{} {}", superblock.fsid, superblock.generation);
+        let environment = environment(&purpose)?;
         let options = WriteOptions {
-            environment: environment(&purpose)?,
+            environment: Arc::clone(&environment),
             data,
             ..WriteOptions::default()
         };
@@ -104,6 +150,7 @@ impl Writing {
             filesystem: WritableFilesystem::new(opened.filesystem, options)?,
             root: opened.root,
             caller: caller(),
+            environment,
         })
     }
 
@@ -165,6 +212,11 @@ impl Writing {
     /// What is new belongs to who runs the command, with a mode that its umask lessens, as on a mounted volume.
     pub fn new_inode(&self, mode: u32) -> NewInode {
         NewInode { mode, ..self.caller }
+    }
+
+    /// The time, as the volume gets it.
+    pub fn now(&self) -> Timestamp {
+        self.environment.now()
     }
 
     /// Makes what was changed durable.

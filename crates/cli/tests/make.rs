@@ -8,7 +8,8 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::{failure, stdout};
@@ -66,8 +67,8 @@ fn mkfs_makes_a_missing_image_and_says_what_it_made() {
 fn mkfs_refuses_and_leaves_nothing_behind() {
     let (_folder, image) = fresh();
     for (words, what) in [
-        (&["mkfs"][..], "does not exist"),
-        (&["mkfs", "-b", "64M"], "at least 105906176"),
+        (&["mkfs", "-b", "64M"][..], "at least 105906176"),
+        (&["mkfs", "--overlay", "side"], "does not exist"),
         (
             &["mkfs", "-b", "256M", "-d", "raid1"],
             "RAID1 needs at least 2 devices",
@@ -84,6 +85,58 @@ fn mkfs_refuses_and_leaves_nothing_behind() {
     assert_eq!(failure(&["mkfs", "-d", "raid7", &image]).0, 2);
     let list = stdout(&["mkfs", "-O", "list-all"]);
     assert!(list.contains("block-group-tree    - default"), "{list}");
+}
+
+#[test]
+fn mkfs_makes_an_image_of_a_usual_size_where_none_is_given() {
+    let (_folder, image) = fresh();
+    let output = support::buttress(&["mkfs", &image]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success() && errors.contains("sparse file of 16.00GiB"),
+        "{errors}"
+    );
+    let metadata = std::fs::metadata(&image).unwrap();
+    assert_eq!(metadata.len(), 16 << 30);
+    assert!(metadata.blocks() * 512 < 64 << 20, "{} blocks", metadata.blocks());
+    check(&image);
+}
+
+#[test]
+fn mkfs_refuses_what_can_hold_no_volume() {
+    let (folder, image) = fresh();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::create_dir(at("directory")).unwrap();
+    std::os::unix::fs::symlink("nowhere", at("link")).unwrap();
+    std::fs::write(at("file"), "content").unwrap();
+    assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    let _listening = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    for (path, what) in [
+        (at("directory"), "is a directory"),
+        (at("link"), "is a symbolic link that leads nowhere"),
+        (at("pipe"), "is a named pipe"),
+        (at("socket"), "is a socket"),
+        ("/dev/null".to_owned(), "is a character device"),
+        (at("file/below"), "Not a directory"),
+        (at("missing/new.img"), "No such file or directory"),
+        (at("file"), ""),
+    ] {
+        // What was made before the refusal goes again, in both orders.
+        for words in [[&image, &path], [&path, &image]] {
+            let (code, error) = failure(&["mkfs", "-b", "256M", words[0], words[1]]);
+            assert!(
+                code == 1 && error.contains(what) && error.contains(&path),
+                "{path}: {error}"
+            );
+            assert!(!PathBuf::from(&image).exists(), "{path}");
+        }
+    }
+    assert!(!PathBuf::from(at("nowhere")).exists());
+    assert_eq!(std::fs::read(at("file")).unwrap(), b"content");
+    // A file system that takes no such size: it goes, too.
+    let (code, error) = failure(&["mkfs", "-b", "15E", &image]);
+    assert!(code == 1 && error.contains("--size"), "{error}");
+    assert!(!PathBuf::from(&image).exists());
 }
 
 #[test]
@@ -126,6 +179,124 @@ fn the_same_epoch_gives_the_same_bytes() {
     };
     let (_folder, image) = fresh();
     assert!(make(&image) == make(&format!("{image}.2")));
+}
+
+/// Times of everything that a volume holds, in seconds, by what they are.
+fn times(image: &str) -> Vec<(String, i64)> {
+    let dump = stdout(&["inspect-internal", "dump-tree", image]);
+    let words: Vec<&str> = dump.split_whitespace().collect();
+    let is_time = |word: &str| ["atime", "mtime", "ctime", "otime", "stime", "rtime"].contains(&word);
+    let pairs = words.windows(2).filter(|pair| is_time(pair[0]));
+    pairs
+        .filter_map(|pair| Some((pair[0].to_owned(), pair[1].split('.').next()?.parse().ok()?)))
+        .collect()
+}
+
+/// The time of everything, and one before it.
+const EPOCH: i64 = 1_700_000_000;
+const EARLIER: u64 = 1_600_000_000;
+
+/// Files with times before and after the epoch.
+fn make_source(source: &Path) {
+    std::fs::create_dir_all(source.join("directory")).unwrap();
+    let moment = |seconds: u64| std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+    for number in 0..40_u64 {
+        let path = source.join(format!("directory/file_{number}"));
+        std::fs::write(&path, vec![b'x'; usize::try_from(number * 5000).unwrap()]).unwrap();
+        let modified = if number % 2 == 0 { EARLIER } else { 2_000_000_000 };
+        let times = std::fs::FileTimes::new()
+            .set_accessed(moment(modified + number))
+            .set_modified(moment(modified));
+        std::fs::File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_times(times)
+            .unwrap();
+    }
+    std::os::unix::fs::symlink("directory", source.join("link")).unwrap();
+}
+
+#[test]
+fn no_time_is_later_than_the_epoch_and_the_same_commands_give_the_same_bytes() {
+    let (folder, image) = fresh();
+    let source = folder.path().join("source");
+    make_source(&source);
+    let run = |words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_buttress"))
+            .args(words)
+            .env("SOURCE_DATE_EPOCH", EPOCH.to_string())
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{words:?}: {errors}");
+    };
+    let uuids = [
+        "5ae6ac0e-6d4c-4b5d-9b1a-6a5a0a6f8a01",
+        "5ae6ac0e-6d4c-4b5d-9b1a-6a5a0a6f8a02",
+    ];
+    let build = |image: &str| {
+        let at = |path: &str| format!("{image}:{path}");
+        run(&[
+            "mkfs",
+            "-q",
+            "-b",
+            "256M",
+            "-U",
+            uuids[0],
+            "--device-uuid",
+            uuids[1],
+            image,
+        ]);
+        run(&["cp", "-a", source.to_str().unwrap(), &at("/copy")]);
+        run(&[
+            "cp",
+            "-r",
+            "--compress",
+            "zstd",
+            source.to_str().unwrap(),
+            &at("/plain"),
+        ]);
+        run(&["subvolume", "create", &at("/subvolume")]);
+        run(&["subvolume", "snapshot", "-r", &at("/"), &at("/snapshot")]);
+        let lines = [
+            "touch /now",
+            "touch -d 2040-01-01T00:00:00Z /later",
+            "touch -d @1600000000 /earlier",
+            "put -a source /put",
+            "cp -a /copy /again",
+            "mv /now /moved",
+            "setfattr -n user.a -v b /moved",
+            "snapshot / /second",
+            "subvolume delete /subvolume",
+            "pwrite -q 0 1M /moved",
+        ];
+        let mut words = vec!["shell", "-w", image];
+        for line in lines {
+            words.extend(["-c", line]);
+        }
+        let status = Command::new(env!("CARGO_BIN_EXE_buttress"))
+            .args(words)
+            .current_dir(folder.path())
+            .env("SOURCE_DATE_EPOCH", EPOCH.to_string())
+            .status();
+        assert!(status.unwrap().success());
+        std::fs::read(image).unwrap()
+    };
+    let first = build(&image);
+    assert!(first == build(&format!("{image}.2")), "the bytes differ");
+    let times = times(&image);
+    assert!(times.len() > 400, "{}", times.len());
+    for (what, seconds) in &times {
+        assert!(*seconds <= EPOCH, "{what} {seconds}");
+    }
+    let earlier = |wanted: &str| {
+        times
+            .iter()
+            .any(|(what, at)| what == wanted && at.unsigned_abs() == EARLIER)
+    };
+    assert!(earlier("mtime") && earlier("atime"), "earlier times stay");
+    check(&image);
 }
 
 #[test]

@@ -82,6 +82,6 @@ pub use reader::FileReader;
 pub use space::{DeviceSpace, GroupSpace, Space, Totals};
 pub use stored::{PendingStored, StoredReader};
 pub use subvolume::{SubvolumeInfo, SubvolumePlace};
-pub use transaction::{Environment, SystemEnvironment, WritableFilesystem, WriteOptions};
+pub use transaction::{Environment, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions};
 pub use walk::{Walk, WalkEntry, WalkError, WalkItem, WalkOptions, WalkOrder};
 pub use xattrs::Xattr;

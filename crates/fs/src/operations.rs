@@ -82,6 +82,8 @@ pub(crate) struct Operation<'a> {
     changed: bool,
     /// While nothing was: it can be begun again, so a block that is not in memory is read without the lock.
     resident_only: Option<ResidentOnly>,
+    /// Whether it is nobody's change, but what an earlier one left to do.
+    is_upkeep: bool,
     /// What is looked for is going to be edited after a snapshot of this subvolume.
     pub(crate) follows_snapshot_of: Option<SubvolumeId>,
 }
@@ -142,6 +144,10 @@ impl WritableFilesystem {
 
     fn end<T>(&self, operation: Operation<'_>, result: Result<T>) -> Result<T> {
         let is_half_done = operation.changed;
+        if is_half_done && result.is_ok() && !operation.is_upkeep {
+            // While the lock is held: a commit counts what it has.
+            self.count_change();
+        }
         drop(operation);
         if let Err(error) = &result
             && is_half_done
@@ -159,6 +165,7 @@ impl<'a> Operation<'a> {
             handle,
             changed: false,
             resident_only,
+            is_upkeep: false,
             follows_snapshot_of: None,
         }
     }
@@ -175,6 +182,11 @@ impl Operation<'_> {
     pub(crate) fn begin(&mut self) -> &mut Running {
         self.resident_only = None;
         &mut self.handle
+    }
+
+    /// Says that this is nobody's change: when it is lost, it is done again at the next opening, or counted otherwise.
+    pub(crate) const fn be_upkeep(&mut self) {
+        self.is_upkeep = true;
     }
 
     /// Goes to where these keys are or would be, so that edits there find their way in memory.

@@ -44,6 +44,15 @@ impl Progress {
         Self::default()
     }
 
+    /// A job that is asked to stop by setting this flag.
+    #[must_use]
+    pub fn cancelled_by(cancelled: Arc<AtomicBool>) -> Self {
+        Self {
+            cancelled,
+            ..Self::default()
+        }
+    }
+
     /// Asks the job to stop. It ends with [`Error::Cancelled`] at its next check.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);

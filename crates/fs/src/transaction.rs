@@ -19,12 +19,14 @@
 //! | `still` | a view together with the references that wait |
 //! | `memory` | what waits for a commit, as a part of the cache's budget |
 //! | `background` | the thread that commits when much waits, or for long |
+//! | `uncommitted` | what would be lost now; letting go of the volume |
 //!
 //! # Invariants
 //!
 //! - Nothing that the last durable superblock leads to is overwritten, except as the format allows for data without
 //!   copy-on-write.
 //! - A dirty node has no address until the commit, so nodes that come and go within a transaction cost nothing on disk.
+//! - What was not committed never goes without a word: it is committed, abandoned, or reported.
 //! - After a failed commit nothing is written any more: the volume says why, and reading goes on.
 
 mod background;
@@ -51,13 +53,15 @@ pub(crate) mod starting;
 mod still;
 #[cfg(test)]
 mod tests;
+mod uncommitted;
 
 pub use opening::{Environment, SystemEnvironment, WriteOptions};
+pub use uncommitted::Uncommitted;
 
 use crate::data::table::DataTable;
 use crate::executor::Executor;
 use crate::filesystem::Filesystem;
-use background::{Background, Waiting};
+use background::Waiting;
 use buttress_format::{Generation, Timestamp, Uuid};
 use buttress_tree::Forest;
 use core::sync::atomic::AtomicU64;
@@ -68,16 +72,20 @@ use pins::Readers;
 use reading_in::Reads;
 use running::Running;
 use std::sync::Arc;
+use uncommitted::{Account, Holders};
 
 /// How often a reader that waits for the edit lock looks whether there is a view meanwhile.
 const VIEW_LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// A volume that is open for writing. See the module.
+///
+/// What is not [committed](Self::commit) when the last handle goes is lost: [close](Self::close) the volume to keep it,
+/// [abandon](Self::abandon) it if that is meant. Otherwise [`Environment::lost`] reports it.
 #[derive(Clone, Debug)]
 pub struct WritableFilesystem {
     shared: Arc<Writer>,
     /// Gone with the last handle of a caller; the thread itself has none.
-    background: Option<Arc<Background>>,
+    holders: Option<Arc<Holders>>,
 }
 
 #[derive(Debug)]
@@ -99,6 +107,8 @@ struct Writer {
     waiting: Mutex<Waiting>,
     /// File content that waits to be written back.
     data: DataTable,
+    /// What is not committed.
+    account: Account,
 }
 
 impl WritableFilesystem {
@@ -165,6 +175,11 @@ impl WritableFilesystem {
     /// The time, by the clock that was given.
     pub(crate) fn now(&self) -> Timestamp {
         self.shared.environment.now()
+    }
+
+    /// The latest time that the volume may get.
+    pub(crate) fn latest_time(&self) -> Option<Timestamp> {
+        self.shared.environment.latest()
     }
 
     /// A uuid, from the source that was given.

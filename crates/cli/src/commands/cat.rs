@@ -17,6 +17,9 @@ use crate::output::stdout::DirectOutput;
 use crate::table::Subcommand;
 use crate::target::Target;
 
+/// How much of a hole is written between looks whether somebody wants the command to end.
+const ZEROS_AT_ONCE: u64 = 1 << 20;
+
 /// Write the contents of files to standard output
 #[derive(Args, Debug)]
 pub struct Cat {
@@ -49,7 +52,9 @@ impl Subcommand for Cat {
 /// Copies a file to the output. Only an error of the output ends it early.
 fn copy(file: &File, target: &Target, context: &Context, out: &mut DirectOutput) -> Result<()> {
     let mut reader = file.reader();
+    let progress = context.progress();
     loop {
+        progress.check()?;
         let chunk = match reader.next_chunk() {
             Ok(Some(chunk)) => chunk,
             Ok(None) => return Ok(()),
@@ -60,7 +65,15 @@ fn copy(file: &File, target: &Target, context: &Context, out: &mut DirectOutput)
         };
         match chunk.content {
             Content::Data(bytes) => out.write_all(&bytes)?,
-            Content::Hole => out.zeros(chunk.length.get())?,
+            Content::Hole => {
+                let mut left = chunk.length.get();
+                while left > 0 {
+                    progress.check()?;
+                    let count = left.min(ZEROS_AT_ONCE);
+                    out.zeros(count)?;
+                    left = left.saturating_sub(count);
+                }
+            }
             Content::Damaged(error) => {
                 context.lost(&target.name_in(error));
                 out.zeros(chunk.length.get())?;

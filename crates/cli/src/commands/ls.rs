@@ -164,6 +164,7 @@ impl Ls {
                 sorted: !self.unsorted,
             },
             one_file_system: self.one_file_system,
+            progress: context.progress(),
             ..WalkOptions::without_content()
         };
         let top = trimmed(&target.path);

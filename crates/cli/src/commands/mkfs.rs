@@ -1,6 +1,8 @@
 //! `buttress mkfs IMAGE…`: makes a volume, with the flags and the summary of mkfs.btrfs.
 
 use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -12,6 +14,8 @@ use clap::Args;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::globals::parse_size;
+use crate::output::size::Units;
+use crate::signals::Cancelling;
 use crate::table::Subcommand;
 use crate::writing;
 
@@ -19,8 +23,8 @@ mod summary;
 
 /// Make a volume on images or devices
 ///
-/// An image file that does not exist is made when --byte-count says how large. Whatever the devices hold is lost; one
-/// that seems to hold something needs -f.
+/// An image file that does not exist is made: sparse, and of 16 GiB unless --size says otherwise. When the command fails,
+/// it is removed again. Whatever the devices hold is lost; one that seems to hold something needs -f.
 #[derive(Args, Debug)]
 pub struct Mkfs {
     /// How data is replicated: single, dup, raid0, raid1, raid1c3, raid1c4, raid10, raid5, raid6 [default: single]
@@ -62,7 +66,7 @@ pub struct Mkfs {
     /// The device's uuid, on one device [default: a random one]
     #[arg(long, value_name = "UUID")]
     device_uuid: Option<Uuid>,
-    /// Use so much of each device; image files that do not exist are made of this size
+    /// Use so much of each device; image files that do not exist are made of this size [default: all of a device; 16G]
     #[arg(short, long, visible_alias = "size", value_name = "SIZE", value_parser = parse_size)]
     byte_count: Option<u64>,
     /// Do not discard the devices' contents first
@@ -100,6 +104,72 @@ fn checksum(text: &str) -> Result<ChecksumType, String> {
         .ok_or_else(|| format!("unknown checksum {text:?}"))
 }
 
+/// The size of an image file for which none is given: it takes up no more than what is written to it.
+const IMAGE_BYTES: u64 = 16 << 30;
+
+/// Whether there is nothing at a path; an error where there is something that can hold no volume.
+fn is_missing(image: &Path) -> Result<bool> {
+    let named = || image.display().to_string();
+    let kind = match image.metadata() {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            if image.symlink_metadata().is_ok() {
+                return Err(anyhow::anyhow!(
+                    "{} is a symbolic link that leads nowhere",
+                    image.display()
+                ))
+                .context(Advice::new("remove the link, or make what it leads to"));
+            }
+            return Ok(true);
+        }
+        Err(error) => return Err(error).with_context(named),
+    };
+    let what = if kind.is_file() || kind.is_block_device() {
+        return Ok(false);
+    } else if kind.is_dir() {
+        "a directory"
+    } else if kind.is_fifo() {
+        "a named pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a character device"
+    };
+    Err(anyhow::anyhow!("{} is {what}", image.display())).context(Advice::new(
+        "a volume is made in an image file or on a block device",
+    ))
+}
+
+/// Image files that were made, and go again unless the volume was.
+#[derive(Debug, Default)]
+struct NewFiles(Vec<PathBuf>);
+
+impl NewFiles {
+    fn make(&mut self, image: &Path, bytes: u64) -> Result<()> {
+        let named = || format!("making {}", image.display());
+        let file = File::create_new(image).with_context(named)?;
+        self.0.push(image.to_owned());
+        file.set_len(bytes).with_context(named).with_context(|| {
+            Advice::new(
+                "the file system that it is on may not take files of that size; --size makes a smaller one",
+            )
+        })
+    }
+
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for NewFiles {
+    fn drop(&mut self) {
+        for image in &self.0 {
+            // It may be gone already.
+            let _ = std::fs::remove_file(image);
+        }
+    }
+}
+
 impl Subcommand for Mkfs {
     const NAME: &'static str = "mkfs";
 
@@ -120,15 +190,14 @@ impl Subcommand for Mkfs {
             .cloned()
             .collect();
         let least = mkfs::least_device_bytes(&options, images.len())?;
-        let made = self.make_files(&images, least)?;
-        let result = self.make(context, &images, &options);
-        if result.is_err() {
-            // What was made for this and never became a volume goes again.
-            for image in made {
-                let _ = std::fs::remove_file(image);
-            }
-        }
-        let (made, devices) = result?;
+        let progress = context.progress();
+        // Who ends it early leaves no file behind that is no volume.
+        let cancelling = Cancelling::start(&progress)?;
+        let new_files = self.make_files(context, &images, least)?;
+        let (made, devices) = self.make(context, &images, &options)?;
+        progress.check()?;
+        new_files.keep();
+        drop(cancelling);
         summary::print(context, &made, &devices)?;
         Ok(Outcome::Done)
     }
@@ -178,28 +247,43 @@ impl Mkfs {
         })
     }
 
-    /// Makes the image files that are not there; which ones.
-    fn make_files(&self, images: &[PathBuf], least: ByteCount) -> Result<Vec<PathBuf>> {
-        let mut made = Vec::new();
-        for image in images {
-            if image.symlink_metadata().is_ok() {
-                continue;
-            }
-            let Some(bytes) = self.byte_count else {
-                return Err(anyhow::anyhow!("{} does not exist", image.display()))
-                    .context(Advice::new("--byte-count SIZE makes an image file of that size"));
-            };
-            if bytes < least.get() {
-                return Err(anyhow::anyhow!(
-                    "{bytes} bytes are too few: each device needs at least {least}"
-                ));
-            }
-            let file = File::create_new(image).with_context(|| format!("making {}", image.display()))?;
-            made.push(image.clone());
-            file.set_len(bytes)
-                .with_context(|| format!("making {}", image.display()))?;
+    /// Makes the image files that are not there.
+    fn make_files(&self, context: &Context, images: &[PathBuf], least: ByteCount) -> Result<NewFiles> {
+        let bytes = self.byte_count.unwrap_or(IMAGE_BYTES);
+        let missing: Vec<&PathBuf> = images
+            .iter()
+            .filter_map(|image| {
+                is_missing(image)
+                    .map(|missing| missing.then_some(image))
+                    .transpose()
+            })
+            .collect::<Result<_>>()?;
+        if !missing.is_empty() && bytes < least.get() {
+            return Err(anyhow::anyhow!(
+                "{bytes} bytes are too few: each device needs at least {least}"
+            ));
         }
-        Ok(made)
+        if let (Some(image), Some(_)) = (missing.first(), &context.globals().overlay) {
+            return Err(anyhow::anyhow!("{} does not exist", image.display())).context(Advice::new(
+                "an overlay keeps changes of an image that is there; without --overlay the image is made",
+            ));
+        }
+        let mut new = NewFiles::default();
+        for image in missing {
+            new.make(image, bytes)?;
+        }
+        if self.byte_count.is_none() && !new.0.is_empty() {
+            let size = Units::default().text(bytes);
+            context.notice(format!(
+                "{} made as a sparse file of {size}; --size makes one of another size",
+                new.0
+                    .iter()
+                    .map(|image| image.display().to_string())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ));
+        }
+        Ok(new)
     }
 
     fn refuse_content(&self, device: &Device, image: &Path) -> Result<()> {

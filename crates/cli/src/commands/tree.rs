@@ -129,7 +129,9 @@ type Show<'a> = dyn FnMut(&DirEntry, &[u8], &str) -> Result<()> + 'a;
 impl Drawing<'_> {
     fn draw(&mut self, start: Location, show: &mut Show<'_>) -> Result<()> {
         let mut stack = vec![self.level(start, Vec::new(), String::new())];
+        let progress = self.context.progress();
         while let Some(level) = stack.last_mut() {
+            progress.check()?;
             let Some(entry) = level.entries.next() else {
                 stack.pop();
                 continue;

@@ -159,7 +159,7 @@ fn insert_one(inserter: &mut Inserter<'_>, file: &HostFile, name: &[u8], stat: &
         _ => Vec::new(),
     };
     let source = match facts.kind {
-        FileKind::Regular => Some(Source::Host(File::from(file.open(OFlags::RDONLY)?))),
+        FileKind::Regular => Some(Source::Host(File::from(file.open_quietly(OFlags::RDONLY)?))),
         _ => None,
     };
     inserter.make(name, &facts, &target, source)

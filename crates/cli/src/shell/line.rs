@@ -3,9 +3,13 @@
 //! Words stand between blanks. Single quotes keep everything; double quotes keep blanks and know the escapes `\n`, `\t`,
 //! `\\`, `\"` and `\xNN`, so that every name can be written; outside of quotes a backslash keeps the next character. A `#`
 //! at the beginning of a word begins a comment.
+//!
+//! [`unfinished`] takes apart what stands before a cursor, and [`quoted`] writes a name as a word: for completion.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+
+use crate::output::is_unprintable;
 
 /// Why a line cannot be taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,6 +86,126 @@ fn hexadecimal(bytes: &mut impl Iterator<Item = u8>) -> Result<u8, LineError> {
     Ok((high << 4) | low)
 }
 
+/// What stands before a cursor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// The words that are complete.
+    pub words: Vec<OsString>,
+    /// Where the word begins that is being typed, quotes included.
+    pub start: usize,
+    /// That word, without quotes and escapes.
+    pub word: Vec<u8>,
+    /// Whether it has quotes.
+    pub is_quoted: bool,
+}
+
+/// Takes apart a line that may end anywhere. An escape of which only a part is there does not count. `None` in a comment.
+#[must_use]
+pub fn unfinished(line: &[u8]) -> Option<Unfinished> {
+    let mut words = Vec::new();
+    let mut typed: Option<(usize, Vec<u8>)> = None;
+    let mut is_quoted = false;
+    let mut quote = None;
+    let mut rest = line;
+    while let Some((byte, after)) = rest.split_first() {
+        let at = line.len().saturating_sub(rest.len());
+        rest = after;
+        if quote.is_none() && matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
+            words.extend(typed.take().map(|(_, word)| OsString::from_vec(word)));
+            is_quoted = false;
+            continue;
+        }
+        if *byte == b'#' && typed.is_none() {
+            return None;
+        }
+        let (_, word) = typed.get_or_insert_with(|| (at, Vec::new()));
+        match (byte, quote) {
+            (b'\'' | b'"', None) => {
+                quote = Some(*byte);
+                is_quoted = true;
+            }
+            (byte, Some(open)) if *byte == open => quote = None,
+            (b'\\', None | Some(b'"')) => {
+                let (meant, after) = escape(rest, quote.is_some());
+                word.extend(meant);
+                rest = after;
+            }
+            (byte, _) => word.push(*byte),
+        }
+    }
+    let (start, word) = typed.unwrap_or((line.len(), Vec::new()));
+    Some(Unfinished {
+        words,
+        start,
+        word,
+        is_quoted,
+    })
+}
+
+/// What an escape means of which this stands behind the backslash, and what follows it.
+fn escape(rest: &[u8], in_quotes: bool) -> (Option<u8>, &[u8]) {
+    match rest {
+        [b'n', after @ ..] if in_quotes => (Some(b'\n'), after),
+        [b't', after @ ..] if in_quotes => (Some(b'\t'), after),
+        [b'x', after @ ..] if in_quotes => match after.split_at_checked(2) {
+            Some((digits, after)) => (hexadecimal(&mut digits.iter().copied()).ok(), after),
+            None => (None, &[]),
+        },
+        [byte, after @ ..] => (Some(*byte), after),
+        [] => (None, &[]),
+    }
+}
+
+/// Whether a name can only be written in double quotes: it is no text, or could drive a terminal.
+#[must_use]
+pub fn needs_quotes(name: &[u8]) -> bool {
+    !std::str::from_utf8(name).is_ok_and(|text| !text.chars().any(is_unprintable))
+}
+
+/// A name as a word that means it: with backslashes where those do, else in double quotes, which are left open. Whatever could
+/// drive a terminal is an escape.
+#[must_use]
+pub fn quoted(name: &[u8], with_quotes: bool) -> String {
+    match std::str::from_utf8(name) {
+        Ok(text) if !with_quotes && !needs_quotes(name) => return with_backslashes(text),
+        _ => {}
+    }
+    let mut word = String::from("\"");
+    for chunk in name.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '"' | '\\' => word.extend(['\\', character]),
+                '\n' => word.push_str("\\n"),
+                '\t' => word.push_str("\\t"),
+                character if is_unprintable(character) => {
+                    let mut bytes = [0; 4];
+                    push_hexadecimal(&mut word, character.encode_utf8(&mut bytes).as_bytes());
+                }
+                character => word.push(character),
+            }
+        }
+        push_hexadecimal(&mut word, chunk.invalid());
+    }
+    word
+}
+
+fn with_backslashes(text: &str) -> String {
+    let mut word = String::with_capacity(text.len());
+    for character in text.chars() {
+        if matches!(character, ' ' | '\'' | '"' | '\\') || character == '#' && word.is_empty() {
+            word.push('\\');
+        }
+        word.push(character);
+    }
+    word
+}
+
+fn push_hexadecimal(word: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        word.push_str(&format!("\\x{byte:02x}"));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +234,70 @@ mod tests {
             let found: Vec<&[u8]> = found.iter().map(|word| word.as_bytes()).collect();
             assert_eq!(found, expected, "{}", line.escape_ascii());
         }
+    }
+
+    #[test]
+    fn what_stands_before_a_cursor() {
+        type Case = (&'static [u8], &'static [&'static str], usize, &'static [u8]);
+        let cases: [Case; 12] = [
+            (b"", &[], 0, b""),
+            (b"l", &[], 0, b"l"),
+            (b"ls ", &["ls"], 3, b""),
+            (b"ls -l /a/b", &["ls", "-l"], 6, b"/a/b"),
+            (b"ls 'a b", &["ls"], 3, b"a b"),
+            (b"ls 'a b' \"c d/e", &["ls", "a b"], 9, b"c d/e"),
+            (b"ls a\\ b", &["ls"], 3, b"a b"),
+            (b"ls a\\", &["ls"], 3, b"a"),
+            (b"ls \"a\\x0", &["ls"], 3, b"a"),
+            (b"ls \"a\\x0a\\n", &["ls"], 3, b"a\n\n"),
+            (b"ls '\\n", &["ls"], 3, b"\\n"),
+            (b"ls a'b'\"c\"d", &["ls"], 3, b"abcd"),
+        ];
+        for (line, words, start, word) in cases {
+            let found = unfinished(line).unwrap();
+            assert_eq!(found.words, words, "{}", line.escape_ascii());
+            assert_eq!(
+                (found.start, found.word.as_slice()),
+                (start, word),
+                "{}",
+                line.escape_ascii()
+            );
+        }
+        assert_eq!(unfinished(b"ls # a"), None);
+        assert!(unfinished(b"ls a#b").is_some());
+    }
+
+    #[test]
+    fn a_quoted_name_is_one_word_that_means_it() {
+        let names: [&[u8]; 9] = [
+            b"plain",
+            "grün".as_bytes(),
+            b"a b",
+            b"it's",
+            b"\"quoted\" \\",
+            b"line\nbreak\ttab",
+            b"\x1b[2J\x07",
+            b"\xff\xfe",
+            "evil\u{202e}gpj #".as_bytes(),
+        ];
+        for name in names {
+            for with_quotes in [false, true] {
+                let text = quoted(name, with_quotes);
+                assert!(!text.chars().any(is_unprintable), "{text:?}");
+                let found = unfinished(text.as_bytes()).unwrap();
+                assert_eq!((found.word.as_slice(), found.start), (name, 0), "{text}");
+                let closed = if found.is_quoted {
+                    format!("{text}\"")
+                } else {
+                    text
+                };
+                let words = words(closed.as_bytes()).unwrap();
+                assert_eq!(words, [OsString::from_vec(name.to_vec())], "{closed}");
+            }
+        }
+        assert_eq!(quoted(b"plain", false), "plain");
+        assert_eq!(quoted(b"a b's", false), "a\\ b\\'s");
+        assert_eq!(quoted(b"a\x01", false), "\"a\\x01");
     }
 
     #[test]

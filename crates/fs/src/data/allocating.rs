@@ -59,6 +59,7 @@ impl Content<'_> {
     fn allocate(&mut self, range: &Range<u64>, grows: bool) -> Result<()> {
         self.require_writable()?;
         self.give_room(range)?;
+        self.filesystem.count_change();
         self.touch();
         self.finish(range, grows)
     }
@@ -93,6 +94,7 @@ impl Content<'_> {
         let mut at = sectors.start;
         let result = loop {
             let step = self.filesystem.operate(Need::items(6), |operation| {
+                operation.be_upkeep();
                 self.require_still_there(operation)?;
                 operation.fill_gap(self.location, &(at..sectors.end))
             });
@@ -111,6 +113,7 @@ impl Content<'_> {
         self.require_changeable()?;
         let size = self.size()?;
         self.clear(range, size)?;
+        self.filesystem.count_change();
         self.touch();
         self.write_back()
     }
@@ -153,6 +156,7 @@ impl Content<'_> {
         if whole.start < whole.end {
             self.give_room(&whole)?;
         }
+        self.filesystem.count_change();
         self.touch();
         self.finish(range, grows)
     }

@@ -41,6 +41,7 @@ impl Content<'_> {
         } else if size > old {
             self.grow(size)?;
         }
+        self.filesystem.count_change();
         self.touch();
         self.write_back()
     }
@@ -100,6 +101,7 @@ impl Content<'_> {
         while range.start < end {
             let from = self.step_start(&(range.start..end))?;
             self.filesystem.operate(Need::freeing(STEP_NEED), |operation| {
+                operation.be_upkeep();
                 self.require_still_there(operation)?;
                 remove(operation, self.location, &(from..end))
             })?;

@@ -197,6 +197,7 @@ impl Content<'_> {
             let own_sums = take_sums(&mut sums, step, is_last);
             self.filesystem
                 .operate(Need::promised(items.saturating_add(4)), |operation| {
+                    operation.be_upkeep();
                     self.require_still_there(operation)?;
                     for insertion in step {
                         operation.reach_range(location, &insertion.range())?;
@@ -337,6 +338,7 @@ impl Content<'_> {
         };
         let location = self.location;
         self.filesystem.operate(Need::promised(6), |operation| {
+            operation.be_upkeep();
             self.require_still_there(operation)?;
             operation.reach_range(location, &(0..self.sector_bytes))?;
             if compression != Compression::None {

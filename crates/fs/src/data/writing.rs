@@ -80,6 +80,7 @@ impl Content<'_> {
         self.state.pending.write(offset, bytes, self.sector_bytes);
         self.state.size = Some(size.max(end));
         self.touch();
+        self.filesystem.count_content(bytes.len());
         Ok(offset)
     }
 

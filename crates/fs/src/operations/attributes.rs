@@ -45,12 +45,14 @@ pub struct AttributeChanges {
 impl WritableFilesystem {
     /// Changes mode, owner or times. A new owner or group of a file takes its set-id bits and its capabilities away, as
     /// `chown(2)` does, unless a mode is given as well. An access control list follows the mode.
+    /// Times later than the environment allows ([`Environment::latest`](crate::Environment::latest)) become that one.
     ///
     /// # Errors
     /// [`Error::InodeNotFound`]; [`Error::NotPermitted`] for an immutable or append-only inode;
     /// [`Error::ReadOnlySubvolume`]; [`Error::Invalid`] for a mode with other bits, or nanoseconds above 999,999,999.
     pub fn set_attributes(&self, location: Location, changes: &AttributeChanges) -> Result<()> {
         changes.check()?;
+        let changes = &changes.no_later_than(self.latest_time());
         let set = |filesystem: &Self| {
             filesystem.operate(Need::items(CHANGE_ITEMS), |operation| {
                 operation.require_writable(location)?;
@@ -106,6 +108,21 @@ impl AttributeChanges {
             });
         }
         Ok(())
+    }
+
+    /// The same with no time later than `latest`.
+    fn no_later_than(&self, latest: Option<Timestamp>) -> Self {
+        let clamped = |time: Option<Timestamp>| match (time, latest) {
+            (Some(time), Some(latest)) => Some(time.min(latest)),
+            (time, _) => time,
+        };
+        Self {
+            accessed: clamped(self.accessed),
+            modified: clamped(self.modified),
+            changed: clamped(self.changed),
+            created: clamped(self.created),
+            ..*self
+        }
     }
 
     /// The mode of an inode afterwards.

@@ -85,6 +85,7 @@ impl WritableFilesystem {
     pub(super) fn remove_orphan(&self, location: Location) -> Result<()> {
         loop {
             let is_gone = self.operate(Need::freeing(STEP_NEED), |operation| {
+                operation.be_upkeep();
                 match operation.require_subvolume(location.subvolume) {
                     // Its tree goes as a whole.
                     Err(Error::SubvolumeNotFound { .. }) => return Ok(true),

@@ -89,8 +89,11 @@ fn run(writer: &Weak<Writer>, woken: &Receiver<()>, interval: Duration) {
         };
         let filesystem = WritableFilesystem {
             shared,
-            background: None,
+            holders: None,
         };
+        if filesystem.shared.account.is_abandoned() {
+            continue;
+        }
         let done = if is_woken {
             filesystem.commit_if_much_waits()
         } else {

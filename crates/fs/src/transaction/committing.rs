@@ -14,6 +14,7 @@ use super::block_groups::Purpose;
 use super::freezing::{Preparation, Prepared};
 use super::reading_in::Reads;
 use super::starting::Handle;
+use super::uncommitted::Counted;
 use super::{WritableFilesystem, Writer};
 use crate::error::{Error, Result};
 use crate::executor::Task;
@@ -30,6 +31,18 @@ const SEALED_BYTES: usize = 1 << 20;
 
 /// How many of those buffers are handed to the devices at once, so that sealing the next ones overlaps with writing.
 const BATCH_BUFFERS: usize = 8;
+
+/// The moment at which a state was frozen.
+struct Moment<T> {
+    /// What is to be written, if there is anything.
+    prepared: Option<Box<Prepared>>,
+    /// What was done at that moment.
+    answer: T,
+    /// The last durable generation.
+    durable: Generation,
+    /// The changes that the state has.
+    changes: Counted,
+}
 
 impl WritableFilesystem {
     /// Commits the running transaction, if there is anything to commit. Returns the generation of the last commit.
@@ -50,9 +63,12 @@ impl WritableFilesystem {
         &self,
         then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
     ) -> Result<(Generation, T)> {
+        let content = self.shared.account.content();
         // Before the lock: writing back starts edits, and those may commit for want of room.
         self.write_back()?;
-        self.commit_state(then)
+        let committed = self.commit_state(then)?;
+        self.shared.account.commit_content(content);
+        Ok(committed)
     }
 
     /// Commits without writing back content that waits: what edits do when they find no room. Files keep the sizes that
@@ -71,10 +87,16 @@ impl WritableFilesystem {
         for purpose in [Purpose::System, Purpose::Metadata] {
             self.read_in_free_space(purpose, node_bytes)?;
         }
-        let (prepared, answer, durable) = self.freeze_then(then).inspect_err(|error| {
+        let Moment {
+            prepared,
+            answer,
+            durable,
+            changes,
+        } = self.freeze_then(then).inspect_err(|error| {
             self.forest().volume().stop_writing(error);
         })?;
         let Some(prepared) = prepared else {
+            self.shared.account.commit_changes(changes);
             return Ok((durable, answer));
         };
         let generation = prepared.superblock.generation;
@@ -83,15 +105,13 @@ impl WritableFilesystem {
             return Err(error);
         }
         self.shared.finish_commit(*prepared);
+        self.shared.account.commit_changes(changes);
         self.shared.holdings.thaw();
         Ok((generation, answer))
     }
 
-    /// Step 2. Gives what is to be written, if there is anything, what `then` gave, and the last durable generation.
-    fn freeze_then<T>(
-        &self,
-        then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
-    ) -> Result<(Option<Box<Prepared>>, T, Generation)> {
+    /// Step 2.
+    fn freeze_then<T>(&self, then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T) -> Result<Moment<T>> {
         let mut reads = Reads::default();
         loop {
             // Nothing is being overwritten in place that a snapshot of this state will share.
@@ -113,8 +133,14 @@ impl WritableFilesystem {
             };
             let frozen_bytes = prepared.as_ref().map_or(0, |prepared| prepared.bytes());
             self.shared.holdings.freeze(frozen_bytes);
+            let changes = self.shared.account.changes();
             let answer = then(handle, prepared.as_deref());
-            return Ok((prepared, answer, durable));
+            return Ok(Moment {
+                prepared,
+                answer,
+                durable,
+                changes,
+            });
         }
     }
 
@@ -234,6 +260,7 @@ impl Writer {
         }
         let core = &mut running.core;
         core.durable = prepared.superblock.generation;
+        self.account.set_committed(core.durable);
         for (start, used) in &prepared.groups {
             if let Some(group) = core.groups.get_mut(*start) {
                 group.durable_used = *used;

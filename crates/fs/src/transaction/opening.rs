@@ -5,7 +5,6 @@
 //! remap tree, unknown compat_ro bits, seeds). Everything else is loaded lazily: block group items at once, the free
 //! space of a group when it is needed.
 
-use super::background::Background;
 use super::block_groups::BlockGroups;
 use super::chunks::Devices;
 use super::delayed_references::DelayedReferences;
@@ -14,6 +13,7 @@ use super::memory::Holdings;
 use super::pins::{Hold, Pins, Readers};
 use super::quotas::Quotas;
 use super::running::{Core, OpenTree, Running};
+use super::uncommitted::{Account, Holders, Uncommitted};
 use super::{WritableFilesystem, Writer};
 use crate::data::DataOptions;
 use crate::data::table::DataTable;
@@ -31,6 +31,7 @@ use core::time::Duration;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::io::Write;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -47,6 +48,23 @@ pub trait Environment: fmt::Debug + Send + Sync {
     /// happen where calls make them.
     fn commit_interval(&self) -> Option<Duration> {
         None
+    }
+
+    /// The latest time that the volume may get: a time that a call sets is brought down to it. `None`, as by default: any.
+    fn latest(&self) -> Option<Timestamp> {
+        None
+    }
+
+    /// The last handle of the volume went without a commit, and without saying that this was meant: all of this is lost. By
+    /// default a line on standard error says so.
+    fn lost(&self, lost: &Uncommitted) {
+        // There is nobody else to tell when that fails.
+        let _ = writeln!(
+            std::io::stderr(),
+            "buttress: lost for want of a commit: {lost}; the volume stays at generation {} (close commits, abandon forgets \
+             without this)",
+            lost.committed
+        );
     }
 }
 
@@ -105,6 +123,7 @@ impl WritableFilesystem {
     pub fn new(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
         refuse(&filesystem)?;
         let running = load(&filesystem)?;
+        let committed = running.core.durable;
         let holdings = Holdings::new(
             filesystem.forest().cache_statistics().budget_bytes,
             options.memory,
@@ -123,15 +142,18 @@ impl WritableFilesystem {
                 whole_commits: AtomicU64::new(0),
                 waiting: Mutex::default(),
                 data,
+                account: Account::new(committed),
             }),
-            background: None,
+            holders: None,
         };
-        writable.background = Background::start(&writable.shared).map(Arc::new);
         match writable.clean_all_orphans() {
             // On a volume without room they wait for the next opening.
-            Ok(_) | Err(Error::NoSpace { .. }) => Ok(writable),
-            Err(error) => Err(error),
+            Ok(_) | Err(Error::NoSpace { .. }) => {}
+            Err(error) => return Err(error),
         }
+        writable.shared.account.forget();
+        writable.holders = Some(Arc::new(Holders::of(&writable.shared)));
+        Ok(writable)
     }
 }
 

@@ -163,7 +163,8 @@ impl WritableFilesystem {
         match holdings.pressure(self.data().pending_bytes()) {
             Pressure::None => false,
             Pressure::Begin => {
-                if let Some(background) = &self.background {
+                let holders = self.holders.as_ref();
+                if let Some(background) = holders.and_then(|holders| holders.background.as_ref()) {
                     background.wake();
                 }
                 false
@@ -174,7 +175,8 @@ impl WritableFilesystem {
 
     /// Waits for the commit that is under way, if there is one, and says whether there is room now.
     fn waited_for_commit(&self) -> bool {
-        if self.background.is_none() {
+        let holders = self.holders.as_ref();
+        if holders.is_none_or(|holders| holders.background.is_none()) {
             return false;
         }
         drop(self.shared.committing.lock());

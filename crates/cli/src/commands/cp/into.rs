@@ -77,7 +77,7 @@ pub(crate) fn copy(
         made: JustMade::default(),
     };
     let losses = context.losses();
-    let progress = Progress::new();
+    let progress = context.progress();
     let watch = Watch::start(context, "cp", progress.clone());
     let mut copied = Copied::default();
     for source in sources {

@@ -81,6 +81,7 @@ impl Copying<'_> {
         }
         let options = WalkOptions {
             one_file_system: how.one_file_system,
+            progress: context.progress(),
             ..WalkOptions::default()
         };
         let progress = options.progress.clone();

@@ -110,6 +110,7 @@ impl Du {
         let start = opened.resolve(&target.path, Follow::NotLast)?;
         let options = WalkOptions {
             one_file_system: self.one_file_system,
+            progress: context.progress(),
             ..WalkOptions::without_content()
         };
         let mut sharing = opened.filesystem.sharing();

@@ -288,7 +288,7 @@ impl<'a> Making<'a> {
         let Some(name) = directories.last() else {
             return Ok("there is no directory".to_owned());
         };
-        let removed = remove_all(filesystem, root, name)?;
+        let removed = remove_all(filesystem, root, name, &Progress::new())?;
         filesystem.commit()?;
         Ok(format!("/project/{}: {removed} names", name.escape_ascii()))
     }
@@ -309,7 +309,7 @@ impl<'a> Making<'a> {
             .collect::<Result<_>>()?;
         let mut removed = 0u64;
         for name in names {
-            removed = removed.saturating_add(remove_all(filesystem, root, &name)?);
+            removed = removed.saturating_add(remove_all(filesystem, root, &name, &Progress::new())?);
         }
         filesystem.delete_subvolume(id)?;
         filesystem.commit()?;

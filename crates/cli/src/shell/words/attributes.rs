@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result, bail};
 use buttress_format::Timestamp;
 use buttress_fs::operations::{AttributeChanges, SetXattr};
-use buttress_fs::{Environment, Follow, Location, SystemEnvironment, WalkItem, WalkOptions, Xattr};
+use buttress_fs::{Follow, Location, WalkItem, WalkOptions, Xattr};
 use clap::Args;
 
 use super::mode::Mode;
@@ -73,9 +73,7 @@ impl Word for Touch {
 
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         let writing = session.require_writing()?;
-        let time = self
-            .date
-            .map_or_else(|| SystemEnvironment.now(), |Time(time)| time);
+        let time = self.date.map_or_else(|| writing.now(), |Time(time)| time);
         let both = self.access == self.modification;
         let changes = AttributeChanges {
             accessed: (both || self.access).then_some(time),
@@ -120,6 +118,7 @@ impl Word for Chmod {
         let writing = session.require_writing()?;
         for file in &self.files {
             for location in affected(session, file, self.recursive, Follow::All)? {
+                session.check_cancelled()?;
                 let metadata = writing.filesystem.metadata(location)?;
                 if metadata.kind == buttress_format::FileKind::Symlink {
                     continue;
@@ -149,6 +148,7 @@ pub(super) fn affected(
     if recursive {
         let options = WalkOptions {
             one_file_system: true,
+            progress: session.context().progress(),
             ..WalkOptions::without_content()
         };
         for item in session.view().filesystem.walk(start, options) {
@@ -231,6 +231,7 @@ impl Word for Chown {
         };
         for file in &self.files {
             for location in affected(session, file, self.recursive, follow)? {
+                session.check_cancelled()?;
                 let changed = writing.filesystem.set_attributes(location, &changes);
                 changed.with_context(|| file.to_string_lossy().into_owned())?;
             }

@@ -83,6 +83,7 @@ impl Word for Pwrite {
         let (Bytes(offset), Bytes(length)) = (self.offset, self.length);
         let mut done = 0;
         while done < length {
+            session.check_cancelled()?;
             let count = usize::try_from(length.saturating_sub(done).min(step)).unwrap_or(0);
             let part = buffer.get_mut(..count).unwrap_or_default();
             let count = match &input {
@@ -144,6 +145,7 @@ impl Word for Pread {
         let mut buffer = vec![0; usize::try_from(STEP_BYTES).unwrap_or(0)];
         let mut done = 0;
         while done < length {
+            session.check_cancelled()?;
             let count = usize::try_from(length.saturating_sub(done).min(STEP_BYTES)).unwrap_or(0);
             let at = offset.saturating_add(done);
             let count = read(session, location, at, buffer.get_mut(..count).unwrap_or_default())?;
@@ -164,7 +166,7 @@ impl Word for Pread {
 
 fn read(session: &Session<'_>, location: Location, offset: u64, buffer: &mut [u8]) -> Result<usize> {
     let offset = FileOffset::new(offset);
-    match &session.access {
+    match &session.surroundings.access {
         Access::Writing(writing) => Ok(writing.filesystem.read_at(location, offset, buffer)?),
         Access::Reading(opened) => Ok(opened.filesystem.open_file(location)?.read_at(offset, buffer)?),
     }

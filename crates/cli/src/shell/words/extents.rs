@@ -5,7 +5,7 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use buttress_format::FileOffset;
-use buttress_fs::{DataRuns, Follow, Progress};
+use buttress_fs::{DataRuns, Follow};
 use clap::Args;
 
 use crate::commands::fiemap::{Mapped, Printer, Shown};
@@ -29,11 +29,11 @@ impl Word for Fiemap {
 
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         let location = session.resolve(&self.file, Follow::All)?;
-        let mapped = match &session.access {
+        let mapped = match &session.surroundings.access {
             Access::Reading(opened) => Mapped::Still(opened.filesystem.clone(), location),
             Access::Writing(writing) => Mapped::Live(writing.filesystem.clone(), location),
         };
-        let progress = Progress::new();
+        let progress = session.context().progress();
         let _cancelling = Cancelling::start(&progress)?;
         let mut printer = Printer::new(session.context(), self.shown, &progress)?;
         let name = std::os::unix::ffi::OsStrExt::as_bytes(self.file.as_os_str());
@@ -87,7 +87,7 @@ impl Word for Seek {
         let location = session.resolve(&self.file, Follow::All)?;
         let Bytes(start) = self.offset;
         let offset = FileOffset::new(start);
-        let (runs, size) = match &session.access {
+        let (runs, size) = match &session.surroundings.access {
             Access::Reading(opened) => {
                 let file = opened.filesystem.open_file(location)?;
                 (file.data_runs(offset)?, file.size().get())
@@ -97,7 +97,7 @@ impl Word for Seek {
                 (runs, writing.filesystem.size_of(location)?)
             }
         };
-        let progress = Progress::new();
+        let progress = session.context().progress();
         let _cancelling = Cancelling::start(&progress)?;
         let runs = runs.with_progress(&progress);
         let mut out = session.context().stdout();

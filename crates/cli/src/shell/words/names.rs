@@ -115,7 +115,7 @@ impl Word for Rm {
         let writing = session.require_writing()?;
         for file in &self.files {
             let path = session.path(file);
-            let removed = self.remove(&writing, &path);
+            let removed = self.remove(session, &writing, &path);
             removed.with_context(|| path.escape_ascii().to_string())?;
         }
         Ok(())
@@ -123,13 +123,18 @@ impl Word for Rm {
 }
 
 impl Rm {
-    fn remove(&self, writing: &Writing, path: &[u8]) -> Result<()> {
+    fn remove(&self, session: &Session<'_>, writing: &Writing, path: &[u8]) -> Result<()> {
         if self.force && writing.resolve(path, Follow::NotLast).is_err() {
             return Ok(());
         }
         let (directory, name) = writing.place(path)?;
         if self.recursive {
-            remove_all(&writing.filesystem, directory, &name)?;
+            remove_all(
+                &writing.filesystem,
+                directory,
+                &name,
+                &session.context().progress(),
+            )?;
             return Ok(());
         }
         match writing.filesystem.unlink(directory, &name) {

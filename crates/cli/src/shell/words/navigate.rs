@@ -36,7 +36,7 @@ impl Word for Pwd {
 
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         let mut out = session.context().stdout();
-        out.write_all(&session.context().printable(&session.directory))?;
+        out.write_all(&session.context().printable(&session.directory()))?;
         writeln!(out)?;
         Ok(out.flush()?)
     }

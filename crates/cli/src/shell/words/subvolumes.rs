@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress_format::SubvolumeId;
-use buttress_fs::{Follow, Progress};
+use buttress_fs::Follow;
 use clap::Args;
 
 use crate::exit::Advice;
@@ -119,7 +119,7 @@ impl Word for Delete {
             deleted.with_context(|| subvolume.display().to_string())?;
         }
         writing.commit()?;
-        let progress = Progress::new();
+        let progress = session.context().progress();
         let watch = Watch::start(session.context(), "subvolume delete", progress.clone());
         let dropped = writing.filesystem.drop_deleted_subvolumes(&progress);
         watch.end();

@@ -79,7 +79,7 @@ impl Word for Quit {
     const ALIASES: &'static [&'static str] = &["q", "exit"];
 
     fn run(self, session: &mut Session<'_>) -> Result<()> {
-        session.leave(Leaving::Committing);
+        session.leave(Leaving::Asked);
         Ok(())
     }
 }

@@ -149,10 +149,10 @@ fn the_last_handle_waits_for_a_commit_under_way() {
         filesystem
             .create(ROOT, b"file", &NewInode::of_root(0o644))
             .unwrap();
-        let background = filesystem.background.clone().unwrap();
-        background.wake();
+        let holders = filesystem.holders.clone().unwrap();
+        holders.background.as_ref().unwrap().wake();
         let writer = Arc::downgrade(&filesystem.shared);
-        drop((background, filesystem));
+        drop((holders, filesystem));
         assert!(writer.upgrade().is_none());
     }
 }

@@ -1,0 +1,171 @@
+//! The lines of earlier sessions, in a file of the user's own.
+//!
+//! It is `$XDG_STATE_HOME/buttress/shell_history`, below `~/.local/state` where that is not set, and nobody else may read
+//! it. `BUTTRESS_HISTORY` names another file, and no file when it is empty; `--no-history` leaves it alone, too. Each line
+//! is appended when it was typed, so that sessions side by side do not overwrite each other's. A line that begins with a
+//! blank is not kept.
+
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+/// How many lines are kept.
+pub(super) const LINES_MAX: usize = 1000;
+
+/// A file that is larger is not one of ours.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Names the file, or switches it off.
+const VARIABLE: &str = "BUTTRESS_HISTORY";
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct HistoryFile {
+    path: PathBuf,
+}
+
+impl HistoryFile {
+    /// Where the environment says it is; `None` where it says nowhere.
+    pub(super) fn of_environment() -> Option<Self> {
+        Self::at(|name| std::env::var_os(name))
+    }
+
+    fn at(variable: impl Fn(&str) -> Option<OsString>) -> Option<Self> {
+        let path = match variable(VARIABLE) {
+            Some(path) if path.is_empty() => return None,
+            Some(path) => PathBuf::from(path),
+            None => {
+                // As its specification has it, a path that is not absolute counts as none.
+                let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
+                let state = variable("XDG_STATE_HOME")
+                    .and_then(absolute)
+                    .or_else(|| Some(variable("HOME").and_then(absolute)?.join(".local/state")))?;
+                state.join("buttress/shell_history")
+            }
+        };
+        Some(Self { path })
+    }
+
+    /// The lines that are there, the oldest first. When there are too many, the oldest go.
+    pub(super) fn load(&self) -> Result<Vec<String>> {
+        let text = self.read().with_context(|| self.path.display().to_string())?;
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let kept = lines
+            .get(lines.len().saturating_sub(LINES_MAX)..)
+            .unwrap_or_default();
+        if lines.len() > LINES_MAX.saturating_mul(2) {
+            self.replace(kept)
+                .with_context(|| self.path.display().to_string())?;
+        }
+        Ok(kept.iter().map(|line| (*line).to_owned()).collect())
+    }
+
+    fn read(&self) -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        match File::open(&self.path) {
+            Ok(file) => file.take(FILE_BYTES_MAX).read_to_end(&mut text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(error),
+        };
+        Ok(text)
+    }
+
+    /// Puts a file with these lines in the place of this one, if it is a file and no link.
+    fn replace(&self, lines: &[&str]) -> io::Result<()> {
+        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        if !self.path.symlink_metadata()?.is_file() {
+            return Ok(());
+        }
+        // It is nobody else's to read, either.
+        let mut new = tempfile::NamedTempFile::new_in(directory)?;
+        for line in lines {
+            writeln!(new, "{line}")?;
+        }
+        new.flush()?;
+        new.persist(&self.path)?;
+        Ok(())
+    }
+
+    /// Adds a line.
+    pub(super) fn add(&self, line: &str) -> Result<()> {
+        self.append(line).with_context(|| self.path.display().to_string())
+    }
+
+    fn append(&self, line: &str) -> io::Result<()> {
+        if let Some(directory) = self.path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        }
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&self.path)?;
+        let metadata = file.metadata()?;
+        if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
+            file.set_permissions(PermissionsExt::from_mode(0o600))?;
+        }
+        file.write_all(format!("{line}\n").as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_it_is() {
+        let at = |variables: &[(&str, &str)]| {
+            let found = HistoryFile::at(|name| {
+                let (_, value) = variables.iter().find(|(variable, _)| *variable == name)?;
+                Some(OsString::from(value))
+            });
+            found.map(|file| file.path.display().to_string())
+        };
+        let home = ("HOME", "/home/me");
+        assert_eq!(
+            at(&[home]).unwrap(),
+            "/home/me/.local/state/buttress/shell_history"
+        );
+        assert_eq!(
+            at(&[("XDG_STATE_HOME", "/s"), home]).unwrap(),
+            "/s/buttress/shell_history"
+        );
+        assert_eq!(
+            at(&[("XDG_STATE_HOME", "s"), home]).unwrap(),
+            "/home/me/.local/state/buttress/shell_history"
+        );
+        assert_eq!(at(&[(VARIABLE, "/h"), home]).unwrap(), "/h");
+        assert_eq!(at(&[(VARIABLE, ""), home]), None);
+        assert_eq!(at(&[]), None);
+    }
+
+    #[test]
+    fn lines_are_kept_for_the_user_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b/history");
+        let file = HistoryFile { path: path.clone() };
+        assert!(file.load().unwrap().is_empty());
+        file.add("ls -l").unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            path.parent().unwrap().metadata().unwrap().permissions().mode() & 0o777,
+            0o700
+        );
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        file.add("cd /").unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(file.load().unwrap(), ["ls -l", "cd /"]);
+        for number in 0..2 * LINES_MAX {
+            file.add(&number.to_string()).unwrap();
+        }
+        let lines = file.load().unwrap();
+        assert_eq!((lines.len(), lines.last().unwrap().as_str()), (LINES_MAX, "1999"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), LINES_MAX);
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}

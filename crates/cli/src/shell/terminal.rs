@@ -1,0 +1,174 @@
+//! Where a session's lines come from: a person at a terminal, who has a line editor, or a pipe or file.
+//!
+//! The editor talks to the terminal itself, so that standard output carries nothing but results. Terminals that know
+//! nothing but text (`TERM=dumb`) get a prompt on standard error, and the system's own editing.
+
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use rustyline::Editor;
+use rustyline::config::{Behavior, BellStyle, ColorMode, CompletionType, Config};
+use rustyline::error::ReadlineError;
+use rustyline::history::{History, MemHistory};
+
+use super::Surroundings;
+use super::completion::Assistant;
+use super::history::{HistoryFile, LINES_MAX};
+use super::interrupts::Interrupts;
+use crate::context::Context;
+
+/// Lines of a session.
+#[derive(Debug)]
+pub(super) enum Lines<'a> {
+    /// Typed with the line editor.
+    Edited(Box<Edited<'a>>),
+    /// Typed at a terminal that cannot be edited on.
+    Typed,
+    /// From a pipe or file.
+    Piped,
+}
+
+/// The line editor, and what it remembers.
+#[derive(Debug)]
+pub(super) struct Edited<'a> {
+    context: &'a Context,
+    editor: Editor<Assistant, MemHistory>,
+    history: Option<HistoryFile>,
+}
+
+/// What there is instead of a line, or one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Line(Vec<u8>),
+    /// Ctrl-C: nothing is to be done.
+    Cleared,
+    /// There are no more lines.
+    End,
+}
+
+impl<'a> Lines<'a> {
+    /// Those of standard input.
+    pub(super) fn of_input(
+        context: &'a Context,
+        surroundings: &Arc<Surroundings>,
+        with_history: bool,
+    ) -> Result<Self> {
+        if !io::stdin().is_terminal() {
+            return Ok(Self::Piped);
+        }
+        // The editor would fall back to standard output.
+        let has_terminal =
+            io::stdout().is_terminal() || OpenOptions::new().read(true).write(true).open("/dev/tty").is_ok();
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+        if is_dumb || !has_terminal {
+            return Ok(Self::Typed);
+        }
+        let config = Config::builder()
+            .behavior(Behavior::PreferTerm)
+            .bell_style(BellStyle::None)
+            .bracketed_paste(false)
+            .color_mode(ColorMode::Disabled)
+            .completion_type(CompletionType::List)
+            .history_ignore_space(true)
+            .max_history_size(LINES_MAX)?
+            .build();
+        let mut editor = Editor::with_history(config.clone(), MemHistory::with_config(&config))?;
+        editor.set_helper(Some(Assistant::new(Arc::clone(surroundings))));
+        let mut edited = Edited {
+            context,
+            editor,
+            history: if with_history {
+                HistoryFile::of_environment()
+            } else {
+                None
+            },
+        };
+        edited.recall();
+        Ok(Self::Edited(Box::new(edited)))
+    }
+
+    /// Whether somebody sits at a terminal.
+    pub(super) const fn are_typed(&self) -> bool {
+        !matches!(self, Self::Piped)
+    }
+
+    /// The next line.
+    pub(super) fn next(&mut self, prompt: &str, interrupts: &Interrupts) -> Result<Next> {
+        match self {
+            Self::Edited(edited) => {
+                interrupts.at_prompt(None);
+                edited.next(prompt)
+            }
+            Self::Typed => {
+                interrupts.at_prompt(Some(prompt));
+                let _ = write!(io::stderr(), "{prompt}");
+                read_line()
+            }
+            // Nothing is under way while a line is waited for, but nobody sees a prompt either.
+            Self::Piped => {
+                interrupts.at_prompt(None);
+                read_line()
+            }
+        }
+    }
+}
+
+fn read_line() -> Result<Next> {
+    let mut line = Vec::new();
+    let count = io::stdin()
+        .lock()
+        .read_until(b'\n', &mut line)
+        .context("reading the next line")?;
+    Ok(if count == 0 { Next::End } else { Next::Line(line) })
+}
+
+impl Edited<'_> {
+    /// Takes in the lines of earlier sessions.
+    fn recall(&mut self) {
+        let Some(file) = &self.history else {
+            return;
+        };
+        match file.load() {
+            Ok(lines) => {
+                for line in lines {
+                    // What it does not take is not recalled.
+                    let _ = self.editor.history_mut().add_owned(line);
+                }
+            }
+            Err(error) => self.give_up_history(&error),
+        }
+    }
+
+    fn next(&mut self, prompt: &str) -> Result<Next> {
+        match self.editor.readline(prompt) {
+            Ok(line) => {
+                self.remember(&line);
+                Ok(Next::Line(line.into_bytes()))
+            }
+            Err(ReadlineError::Interrupted | ReadlineError::Signal(_)) => Ok(Next::Cleared),
+            Err(ReadlineError::Eof) => Ok(Next::End),
+            Err(error) => Err(error).context("reading the next line"),
+        }
+    }
+
+    /// Keeps a line, unless it is empty, said before, or begins with a blank.
+    fn remember(&mut self, line: &str) {
+        let is_new = !line.trim().is_empty() && self.editor.add_history_entry(line).unwrap_or(false);
+        if let Some(file) = self.history.as_ref().filter(|_| is_new)
+            && let Err(error) = file.add(line)
+        {
+            self.give_up_history(&error);
+        }
+    }
+
+    /// A session does not fail for its history.
+    fn give_up_history(&mut self, error: &anyhow::Error) {
+        self.history = None;
+        self.context.warn(format!(
+            "lines are not kept for later sessions: {} (--no-history or an empty BUTTRESS_HISTORY switches that off)",
+            crate::exit::chain_text(error)
+        ));
+    }
+}
