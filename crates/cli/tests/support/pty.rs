@@ -127,7 +127,7 @@ impl Terminal {
     fn find(&mut self, text: &str) -> Option<String> {
         let rest = self.seen.get(self.looked_at..).unwrap();
         let end = self.looked_at + rest.find(text)? + text.len();
-        let found = self.seen[self.looked_at..end].to_owned();
+        let found = self.seen.get(self.looked_at..end).unwrap().to_owned();
         self.looked_at = end;
         Some(found)
     }
