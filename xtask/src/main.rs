@@ -14,7 +14,10 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask CHORE
 
-  test [FILTER]        all tests; installs or names the tools that the kernel comparisons need
+  test [--without TOOL]… [FILTER | WORDS]
+                       all tests, or those with FILTER in their names, or what WORDS of cargo test choose; installs or
+                       names the tools that are needed, and fails when tests were skipped for want of one that
+                       --without does not name
   licences             checks every dependency's licence and source against deny.toml
   bench NAME [WORDS]   benchmarks, both sides in one run: read, send, write, sweep, check, space, tiny
   fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]

@@ -7,21 +7,12 @@
 
 use crate::run::{run, target};
 use anyhow::{Context, Result};
+use buttress_oracle::needs::PROGRAMS;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Programs, and the Debian packages that bring them.
-const PROGRAMS: [(&str, &str); 6] = [
-    ("mkfs.btrfs", "btrfs-progs"),
-    ("losetup", "mount"),
-    ("tar", "tar"),
-    ("setfattr", "attr"),
-    ("sgdisk", "gdisk"),
-    ("compsize", "btrfs-compsize"),
-];
-
 /// The version that the comparisons name as their reference.
-const NEWER: &str = "6.14";
+const NEWER: &str = buttress_oracle::tools::REFERENCE_VERSION;
 
 fn in_path(program: &str) -> bool {
     std::env::var_os("PATH")
@@ -34,11 +25,22 @@ fn is_root() -> bool {
 
 /// Installs what is missing, or says what to install.
 pub(crate) fn install_missing() {
-    let missing: Vec<_> = PROGRAMS.iter().filter(|(program, _)| !in_path(program)).collect();
+    install_missing_but(&[]);
+}
+
+/// As [`install_missing`], but for programs that are to be taken as missing.
+pub(crate) fn install_missing_but(without: &[String]) {
+    let is_wanted = |program: &str| !without.iter().any(|name| name == program);
+    let missing: Vec<_> = PROGRAMS
+        .into_iter()
+        .filter(|(program, _)| is_wanted(program) && !in_path(program))
+        .collect();
     if missing.is_empty() {
         return;
     }
-    let packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    packages.sort_unstable();
+    packages.dedup();
     if is_root() && in_path("apt-get") {
         println!("installing {}", packages.join(" "));
         let quiet = |command: &mut Command| {
@@ -55,11 +57,12 @@ pub(crate) fn install_missing() {
             )
         });
         if let Err(error) = installed {
-            println!("could not install them ({error:#}); what needs them is skipped");
+            println!("could not install them: {error:#}");
         }
-    } else {
-        for (program, package) in missing {
-            println!("{program} is missing (package {package}); what needs it is skipped");
+    }
+    for (program, package) in missing {
+        if !in_path(program) {
+            println!("{program} is missing (package {package}): what needs it cannot be run");
         }
     }
 }
@@ -79,8 +82,8 @@ pub(crate) fn newer_progs() -> Result<Option<PathBuf>> {
         Ok(()) => Ok(Some(programs)),
         Err(error) => {
             println!(
-                "no btrfs-progs {NEWER} could be laid beside the installed one ({error:#}); \
-                 what needs it is skipped"
+                "no btrfs-progs {NEWER} could be laid beside the installed one ({error:#}): \
+                 what needs it cannot be run"
             );
             Ok(None)
         }

@@ -11,6 +11,8 @@
 
 mod support;
 
+use buttress_oracle::needs::{any_missing, missing};
+use buttress_oracle::skip::skips;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -87,16 +89,16 @@ fn a_file_that_may_only_be_read() {
     let path = Path::new(volume.path());
     fs::set_permissions(path, fs::Permissions::from_mode(0o444)).unwrap();
     fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    // Another user may have no way to where it was built.
+    let program = path.with_file_name("buttress");
+    fs::copy(env!("CARGO_BIN_EXE_buttress"), &program).unwrap();
+    let mut command = Command::new(program);
     command.args(["shell", "-w", volume.path(), "-c", "mkdir /new"]);
     if is_root() {
         // Permissions do not hold root back.
         command.uid(65_534).gid(65_534);
     }
-    let Ok(output) = command.output() else {
-        eprintln!("skipped: another user cannot run the command here");
-        return;
-    };
+    let output = command.output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("Permission denied"), "{message}");
@@ -143,8 +145,7 @@ impl Drop for SmallDisk {
 
 #[test]
 fn a_full_disk_under_the_image() {
-    if !is_root() {
-        eprintln!("skipped: mounting a small disk needs root");
+    if skips(any_missing(&["root", "mount"])) {
         return;
     }
     let volume = Volume::copy();
@@ -158,14 +159,15 @@ fn a_full_disk_under_the_image() {
     assert!(message.contains("No space left on device"), "{message}");
     assert_eq!(stdout(&["ls", "-lR", image]), before);
     stdout(&["check", "--check-data-csum", image]);
-    let checked = Command::new("btrfs").args(["check", image]).output();
-    if let Ok(checked) = checked {
-        assert!(
-            checked.status.success(),
-            "{}",
-            String::from_utf8_lossy(&checked.stderr)
-        );
+    if skips(missing("btrfs")) {
+        return;
     }
+    let checked = Command::new("btrfs").args(["check", image]).output().unwrap();
+    assert!(
+        checked.status.success(),
+        "{}",
+        String::from_utf8_lossy(&checked.stderr)
+    );
 }
 
 /// A loop device over an image, until it is dropped.
@@ -176,18 +178,15 @@ struct Attached {
 impl Attached {
     /// Where there is no root or no loop device, says so.
     fn to(image: &str) -> Option<Self> {
-        if !is_root() {
-            eprintln!("skipped: loop devices need root");
+        if skips(any_missing(&["root", "loop-devices", "losetup"])) {
             return None;
         }
         let attached = Command::new("losetup")
             .args(["-P", "-f", "--show", image])
-            .output();
-        let attached = attached.ok().filter(|output| output.status.success());
-        if attached.is_none() {
-            eprintln!("skipped: there is no loop device");
-        }
-        let device = String::from_utf8_lossy(&attached?.stdout).trim().to_owned();
+            .output()
+            .unwrap();
+        assert!(attached.status.success(), "{attached:?}");
+        let device = String::from_utf8_lossy(&attached.stdout).trim().to_owned();
         Some(Self { device })
     }
 }
@@ -202,8 +201,7 @@ impl Drop for Attached {
 /// is full. Once it has room, the volume is as it was, and is written.
 #[test]
 fn a_block_device_that_fails_half_way() {
-    if !is_root() {
-        eprintln!("skipped: mounting a small disk needs root");
+    if skips(any_missing(&["root", "mount"])) {
         return;
     }
     let volume = Volume::copy();
@@ -246,9 +244,7 @@ struct Mounted {
 impl Mounted {
     /// Where there is no root or no btrfs in the kernel, there is nothing to compare with.
     fn of(image: &str) -> Option<Self> {
-        let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-        if !filesystems.contains("btrfs") {
-            eprintln!("skipped: mounting needs a kernel with btrfs");
+        if skips(missing("kernel")) {
             return None;
         }
         let attached = Attached::to(image)?;

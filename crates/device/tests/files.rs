@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use buttress_device::{Device, Engine, Offset, OpenOptions};
+use buttress_oracle::needs::{Missing, any_missing, missing};
+use buttress_oracle::skip::{skip, skips};
+use buttress_oracle::tools;
 
 fn image(bytes: u64) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -18,41 +21,35 @@ fn image(bytes: u64) -> tempfile::NamedTempFile {
     file
 }
 
-/// The output of a program, or `None` (with a note) if it is not installed or fails.
-fn run(program: &str, arguments: &[&str]) -> Option<String> {
-    match Command::new(program).args(arguments).output() {
-        Ok(output) if output.status.success() => {
-            Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        }
-        Ok(output) => {
-            eprintln!(
-                "skipped: {program} {arguments:?}: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
-            None
-        }
-        Err(cause) => {
-            eprintln!("skipped: {program}: {cause}");
-            None
-        }
-    }
+/// The output of a program, which must succeed.
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = tools::run(Command::new(program).args(arguments)).unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 /// A loop device, detached when dropped.
 struct Loop(PathBuf);
 
 impl Loop {
+    /// Where there are no loop devices, the test is skipped.
+    #[track_caller]
     fn attach(image: &Path, sector_bytes: u32) -> Option<Self> {
+        if skips(any_missing(&["root", "loop-devices", "losetup"])) {
+            return None;
+        }
         let sector = sector_bytes.to_string();
         // Without `-P` the kernel would keep the image's partitions for whatever is attached next.
-        let path = run("losetup", &["-P", "-f", "--show", "-b", &sector, image.to_str()?])?;
+        let path = run(
+            "losetup",
+            &["-P", "-f", "--show", "-b", &sector, image.to_str().unwrap()],
+        );
         Some(Self(path.into()))
     }
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        run("losetup", &["-d", self.0.to_str().unwrap()]);
+        let _ = Command::new("losetup").arg("-d").arg(&self.0).output();
     }
 }
 
@@ -120,22 +117,19 @@ fn a_block_device_for_writing_is_exclusive() {
 #[test]
 fn a_mounted_image_is_read_with_a_notice_and_not_written() {
     let file = image(16 << 20);
-    if run("mkfs.ext4", &["-q", file.path().to_str().unwrap()]).is_none() {
+    if skips(any_missing(&["mkfs.ext4", "mount"])) {
         return;
     }
+    run("mkfs.ext4", &["-q", file.path().to_str().unwrap()]);
     let Some(device_node) = Loop::attach(file.path(), 512) else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
     let mount_point = directory.path().to_str().unwrap();
-    if run(
+    run(
         "mount",
         &["-o", "ro", device_node.0.to_str().unwrap(), mount_point],
-    )
-    .is_none()
-    {
-        return;
-    }
+    );
     let seen: Vec<_> = [file.path(), &device_node.0]
         .into_iter()
         .map(|path| {
@@ -147,7 +141,7 @@ fn a_mounted_image_is_read_with_a_notice_and_not_written() {
             (notices, Device::open(path, &write).map(|_| ()))
         })
         .collect();
-    run("umount", &[mount_point]).unwrap();
+    run("umount", &[mount_point]);
     for (notices, write) in seen {
         let notices = notices.unwrap();
         assert!(
@@ -163,9 +157,10 @@ fn a_mounted_image_is_read_with_a_notice_and_not_written() {
 fn every_device_of_a_mounted_volume_is_seen() {
     let files = [image(160 << 20), image(160 << 20)];
     let paths = files.each_ref().map(|file| file.path().to_str().unwrap());
-    if run("mkfs.btrfs", &["-q", paths[0], paths[1]]).is_none() {
+    if skips(any_missing(&["mkfs.btrfs", "btrfs", "kernel", "mount"])) {
         return;
     }
+    run("mkfs.btrfs", &["-q", paths[0], paths[1]]);
     let nodes = files.each_ref().map(|file| Loop::attach(file.path(), 512));
     let [Some(first), Some(second)] = &nodes else {
         return;
@@ -174,15 +169,13 @@ fn every_device_of_a_mounted_volume_is_seen() {
     let mount_point = directory.path().to_str().unwrap();
     let names = [first, second].map(|node| node.0.to_str().unwrap());
     let options = format!("device={},device={}", names[0], names[1]);
-    if run("mount", &["-t", "btrfs", "-o", &options, names[0], mount_point]).is_none() {
-        return;
-    }
+    run("mount", &["-t", "btrfs", "-o", &options, names[0], mount_point]);
     let write = OpenOptions {
         write: true,
         ..OpenOptions::default()
     };
     let refused = paths.map(|path| Device::open(path, &write).is_err());
-    run("umount", &[mount_point]).unwrap();
+    run("umount", &[mount_point]);
     run("btrfs", &["device", "scan", "--forget", names[0]]);
     run("btrfs", &["device", "scan", "--forget", names[1]]);
     assert_eq!(refused, [true, true]);
@@ -259,9 +252,10 @@ const MIB: u64 = 1 << 20;
 fn tables_made_by_sgdisk_are_read() {
     let file = image(64 * MIB);
     let path = file.path().to_str().unwrap();
-    if run("sgdisk", &["-n", "1:1M:+8M", "-n", "7:16M:+4M", path]).is_none() {
+    if skips(missing("sgdisk")) {
         return;
     }
+    run("sgdisk", &["-n", "1:1M:+8M", "-n", "7:16M:+4M", path]);
     // sgdisk's "+8M" is a length.
     check_table(&file, &[(1, MIB, 8 * MIB), (7, 16 * MIB, 4 * MIB)]);
     // The primary header is lost: the backup serves.
@@ -279,9 +273,10 @@ fn tables_made_by_parted_are_read() {
         .into_iter()
         .chain(arguments.split_whitespace())
         .collect();
-    if run("parted", &arguments).is_none() {
+    if skips(missing("parted")) {
         return;
     }
+    run("parted", &arguments);
     check_table(
         &file,
         &[(1, MIB, 8 * MIB), (5, 11 * MIB, 9 * MIB), (6, 21 * MIB, 9 * MIB)],
@@ -291,15 +286,16 @@ fn tables_made_by_parted_are_read() {
 #[test]
 fn tables_on_devices_with_large_sectors_are_read() {
     let file = image(64 * MIB);
+    if skips(missing("parted")) {
+        return;
+    }
     let Some(device_node) = Loop::attach(file.path(), 4096) else {
         return;
     };
     let node = device_node.0.to_str().unwrap();
     for label in ["gpt", "msdos"] {
         let arguments = ["-s", node, "mklabel", label, "mkpart", "primary", "8MiB", "24MiB"];
-        if run("parted", &arguments).is_none() {
-            return;
-        }
+        run("parted", &arguments);
         let partition = Offset::Partition(1);
         let options = OpenOptions {
             partition,
@@ -314,17 +310,13 @@ fn tables_on_devices_with_large_sectors_are_read() {
     }
 }
 
-/// Not a test of its own: the other process of the test below. It opens, says so, and waits to be killed.
-#[test]
-fn other_process() {
-    let (Some(path), Some(write)) = (std::env::var_os("LOCK_PATH"), std::env::var_os("LOCK_WRITE")) else {
-        return;
-    };
+/// The other process of the test below: it opens, says so, and waits to be killed.
+fn hold_and_wait(path: &std::ffi::OsStr, write: &std::ffi::OsStr) {
     let options = OpenOptions {
         write: write == "yes",
         ..OpenOptions::default()
     };
-    let device = Device::open(&path, &options).unwrap();
+    let device = Device::open(path, &options).unwrap();
     println!("\nholding {}", device.size_bytes());
     std::io::stdout().flush().unwrap();
     std::thread::sleep(std::time::Duration::from_secs(60));
@@ -336,7 +328,8 @@ impl Other {
     /// A process that has the device open.
     fn holding(path: &Path, write: bool) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "other_process", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "two_processes_read_together_and_write_alone"])
+            .args(["--nocapture", "--test-threads=1"])
             .env("LOCK_PATH", path)
             .env("LOCK_WRITE", if write { "yes" } else { "no" })
             .stdout(std::process::Stdio::piped())
@@ -361,6 +354,9 @@ impl Drop for Other {
 
 #[test]
 fn two_processes_read_together_and_write_alone() {
+    if let (Some(path), Some(write)) = (std::env::var_os("LOCK_PATH"), std::env::var_os("LOCK_WRITE")) {
+        return hold_and_wait(&path, &write);
+    }
     let file = image(1 << 20);
     let writing = OpenOptions {
         write: true,
@@ -410,7 +406,10 @@ fn what_is_in_the_page_cache_is_read_without_waiting() {
         let requests = device.statistics().since(&before).reads.requests;
         if read.is_none() && answers {
             // Not every file system can say whether it would wait.
-            eprintln!("skipped: nothing is known of the page cache here");
+            skip(&Missing::new(
+                "page-cache",
+                "nothing is known of the page cache here",
+            ));
             continue;
         }
         assert_eq!(read.as_deref(), answers.then_some(&b"cached"[..]), "{engine}");

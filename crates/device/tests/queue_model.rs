@@ -16,6 +16,8 @@ use buttress_device::{
     Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend, Model, Offset, OpenOptions, ReadRequest,
     VirtualClock, WriteRequest,
 };
+use buttress_oracle::needs::Missing;
+use buttress_oracle::skip::skip;
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -176,7 +178,10 @@ fn has_direct(file: &tempfile::NamedTempFile) -> bool {
     )
     .is_ok();
     if !found {
-        eprintln!("skipped: the file system of the test's files has no O_DIRECT");
+        skip(&Missing::new(
+            "direct-io",
+            "the file system of the test's files has no O_DIRECT",
+        ));
     }
     found
 }
@@ -211,7 +216,7 @@ fn io_uring_runs_or_says_why_not() {
         Engine::IoUring => assert!(device.notices().is_empty()),
         Engine::Threads => {
             assert!(device.notices()[0].contains("io_uring"), "{:?}", device.notices());
-            eprintln!("skipped: {}", device.notices()[0]);
+            skip(&Missing::new("io-uring", &device.notices()[0]));
         }
         other => panic!("{other}"),
     }

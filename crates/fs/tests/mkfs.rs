@@ -20,7 +20,9 @@ use buttress_fs::mkfs::{self, Feature, Identity, Options};
 use buttress_fs::{Filesystem, OpenOptions};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;
-use buttress_oracle::tools::{kernel_missing, newest, newest_version, run};
+use buttress_oracle::needs::{REFERENCE_PROGS, missing};
+use buttress_oracle::skip::skips;
+use buttress_oracle::tools::{kernel_missing, newest, run};
 use buttress_oracle::volumes::scratch;
 use buttress_tree::ReadAhead;
 use std::collections::BTreeMap;
@@ -379,8 +381,7 @@ fn compare(case: &Case, theirs: &Contents, ours: &Contents) -> Result<()> {
 
 #[test]
 fn items_are_those_of_mkfs_btrfs() {
-    if newest_version() < (6, 14) {
-        eprintln!("skipped: needs mkfs.btrfs 6.14");
+    if skips(missing(REFERENCE_PROGS)) {
         return;
     }
     for case in matrix() {
@@ -399,8 +400,7 @@ fn items_are_those_of_mkfs_btrfs() {
 
 #[test]
 fn the_kernel_mounts_and_writes_to_every_new_volume_and_check_finds_nothing() {
-    if let Some(reason) = kernel_missing() {
-        eprintln!("skipped: {reason}");
+    if skips(kernel_missing()) {
         return;
     }
     for case in matrix() {

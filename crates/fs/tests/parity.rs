@@ -14,6 +14,7 @@ use buttress_fs::mkfs::{self, Identity, Options};
 use buttress_fs::operations::{NewInode, SetXattr};
 use buttress_fs::{Environment, Location, OpenOptions, SystemEnvironment, WritableFilesystem, WriteOptions};
 use buttress_oracle::loop_device::Mount;
+use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, newest, run};
 use buttress_oracle::volumes::scratch;
 use std::fs::File;
@@ -113,8 +114,7 @@ fn rows_hold(profile: Profile, count: usize) -> Result<()> {
 
 #[test]
 fn the_kernel_finds_no_wrong_parity_and_reads_through_it() {
-    if let Some(reason) = kernel_missing() {
-        eprintln!("skipped: {reason}");
+    if skips(kernel_missing()) {
         return;
     }
     rows_hold(Profile::Raid5, 3).unwrap();

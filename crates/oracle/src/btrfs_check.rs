@@ -67,6 +67,8 @@ fn is_nameless(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::needs::missing;
+    use crate::skip::skips;
     use crate::tools::kernel_missing;
     use std::path::Path;
 
@@ -95,8 +97,7 @@ mod tests {
 
     #[test]
     fn what_lay_on_the_loop_devices_before_hides_no_device_of_a_volume() {
-        if let Some(reason) = kernel_missing() {
-            eprintln!("skipped: {reason}");
+        if skips(kernel_missing()) || skips(missing("partx")) {
             return;
         }
         let folder = tempfile::tempdir().unwrap();

@@ -2,7 +2,10 @@
 //!
 //! Only the project's own tests and benchmarks use this crate. Its rooms:
 //!
-//! - [`tools`]: what the machine offers: root, loop devices, the kernel's btrfs, versions of btrfs-progs;
+//! - [`needs`]: what tests need of the machine, by name;
+//! - [`skip`]: a test that could not run says so, and is counted;
+//! - [`harness`]: runs named cases, several at a time, and says for each whether it passed, failed or was skipped, and why;
+//! - [`tools`]: whether the kernel can be compared with, versions of btrfs-progs, running programs;
 //! - [`btrfs_check`]: what btrfs-progs finds wrong with a volume;
 //! - [`loop_device`]: attaches images, mounts volumes, and undoes both;
 //! - [`volumes`]: makes volumes with mkfs.btrfs and the kernel from a specification;
@@ -14,10 +17,13 @@
 
 pub mod btrfs_check;
 pub mod content;
+pub mod harness;
 pub mod history;
 pub mod ioctls;
 pub mod loop_device;
 pub mod manifest;
+pub mod needs;
 pub mod noise;
+pub mod skip;
 pub mod tools;
 pub mod volumes;

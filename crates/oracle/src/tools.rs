@@ -4,6 +4,7 @@
 //! may be there: the distribution's in `PATH`, and a newer one that `cargo xtask test` lays beside it and
 //! points to with `BUTTRESS_PROGS` (a directory that holds `btrfs` and `mkfs.btrfs`).
 
+use crate::needs::{Missing, REFERENCE_PROGS, any_missing, missing};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -12,34 +13,46 @@ use std::sync::OnceLock;
 /// The version of btrfs-progs whose output is the reference for `dump-super` and `dump-tree`.
 pub const REFERENCE_VERSION: &str = "6.14";
 
+/// What comparisons with the kernel need: root, its btrfs, loop devices, and the programs that make and mount volumes.
+const KERNEL_NEEDS: [&str; 7] = [
+    "root",
+    "kernel",
+    "loop-devices",
+    "mkfs.btrfs",
+    "btrfs",
+    "losetup",
+    "mount",
+];
+
 /// Why the kernel cannot be compared with here, or `None` where it can.
-pub fn kernel_missing() -> Option<String> {
-    static MISSING: OnceLock<Option<String>> = OnceLock::new();
-    MISSING
-        .get_or_init(|| {
-            if !rustix::process::geteuid().is_root() {
-                return Some("needs root, to mount volumes".to_owned());
-            }
-            let filesystems = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
-            if !filesystems.split_whitespace().any(|word| word == "btrfs") {
-                return Some("this kernel has no btrfs".to_owned());
-            }
-            if !std::path::Path::new("/dev/loop-control").exists() {
-                return Some("no loop devices here".to_owned());
-            }
-            for program in ["mkfs.btrfs", "btrfs", "losetup", "mount"] {
-                if !in_path(program) {
-                    return Some(format!("{program} is not installed"));
-                }
-            }
-            None
-        })
-        .clone()
+pub fn kernel_missing() -> Option<Missing> {
+    static MISSING: OnceLock<Option<Missing>> = OnceLock::new();
+    MISSING.get_or_init(|| any_missing(&KERNEL_NEEDS)).clone()
 }
 
-fn in_path(program: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+/// Why the kernel cannot be compared with here by btrfs-progs of this version or later.
+#[must_use]
+pub fn progs_missing(least: (u32, u32)) -> Option<Missing> {
+    let have = newest_version();
+    kernel_missing().or_else(|| {
+        let reason = format!(
+            "needs btrfs-progs {}.{} or later, here is {}.{}",
+            least.0, least.1, have.0, have.1
+        );
+        (have < least).then(|| Missing::new(REFERENCE_PROGS, reason))
+    })
+}
+
+/// Why the kernel cannot be compared with here by the version of btrfs-progs that is the reference of what is printed.
+#[must_use]
+pub fn reference_missing() -> Option<Missing> {
+    kernel_missing().or_else(|| missing(REFERENCE_PROGS))
+}
+
+/// Whether the newest btrfs-progs here is the reference.
+pub(crate) fn newest_is_reference() -> bool {
+    let (major, minor) = newest_version();
+    format!("{major}.{minor}") == REFERENCE_VERSION
 }
 
 /// The newest btrfs-progs here: the directory in `BUTTRESS_PROGS`, else the distribution's.

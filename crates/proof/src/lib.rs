@@ -2,8 +2,6 @@
 //!
 //! Nothing depends on this crate. Its rooms:
 //!
-//! - [`harness`]: runs named cases, several at a time, and says for each whether it passed, failed or was
-//!   skipped, and why; the last line counts them;
 //! - [`library`]: reads an unmounted volume through the library into a manifest;
 //! - [`fiemap`]: extents, sharedness and seeks beside the kernel's, on random volumes;
 //! - [`send`]: sends histories of snapshots, has the kernel receive them, and compares all that came of it;
@@ -13,8 +11,9 @@
 //! The volumes come from `buttress_oracle`; the comparisons themselves are in `tests/`.
 
 pub mod fiemap;
-pub mod harness;
 pub mod library;
 pub mod pax;
 pub mod send;
 pub mod writing;
+
+pub use buttress_oracle::harness;

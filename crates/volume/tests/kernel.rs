@@ -3,7 +3,7 @@
 //! overwritten by noise.
 //!
 //! The trees are walked here by recursion over checked blocks: the tree layer is above this crate. Needs root,
-//! loop devices, mkfs.btrfs and a kernel with btrfs; elsewhere each case says why it was skipped.
+//! loop devices, mkfs.btrfs and a kernel with btrfs; elsewhere each case is skipped.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -19,6 +19,8 @@ use buttress_device::Device;
 use buttress_format::{
     ByteCount, Chunk, DeviceItem, Expectation, Generation, ItemType, Logical, TreeBlock, TreeId,
 };
+use buttress_oracle::harness::{Case, Outcome, run as run_cases};
+use buttress_oracle::tools::kernel_missing;
 use buttress_volume::{ExtentRead, OpenOptions, Rejection, Volume};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -465,44 +467,28 @@ fn spoil(image: &Path) {
     }
 }
 
-type Body = Box<dyn Fn(&Path) -> Result<(), String>>;
+/// A case in a directory of its own.
+fn case(name: String, body: impl Fn(&Path) -> Result<(), String> + Send + Sync + 'static) -> Case {
+    Case::new(name, move || {
+        if let Some(missing) = kernel_missing() {
+            return Ok(Outcome::Skipped(missing));
+        }
+        body(scratch().path()).map_err(anyhow::Error::msg)?;
+        Ok(Outcome::Passed)
+    })
+}
 
-fn cases() -> Vec<(String, Body)> {
+fn main() -> ExitCode {
     let profiles = SHAPES.map(|shape| {
         let (metadata, data, devices, _, options) = shape;
         let name = format!("{metadata}_{data}_on_{devices}{}", options.concat());
-        (
-            name,
-            Box::new(move |directory: &Path| profile(directory, shape)) as Body,
-        )
+        case(name, move |directory| profile(directory, shape))
     });
     let mut cases = Vec::from(profiles);
-    cases.push(("seed".to_owned(), Box::new(seed)));
-    cases.push(("metadata_uuid".to_owned(), Box::new(metadata_uuid)));
-    cases.push(("stale_device".to_owned(), Box::new(stale)));
-    cases
-}
-
-/// One after another, with a failed assertion ending the run; a case that cannot be set up says why.
-fn main() -> ExitCode {
-    let filter = std::env::args()
-        .skip(1)
-        .find(|argument| !argument.starts_with('-'))
-        .unwrap_or_default();
-    let cases: Vec<_> = cases()
-        .into_iter()
-        .filter(|(name, _)| name.contains(&filter))
-        .collect();
-    println!("\nrunning {} tests", cases.len());
-    for (name, body) in cases {
-        let start = std::time::Instant::now();
-        let directory = scratch();
-        match body(directory.path()) {
-            Ok(()) => println!("test {name} ... ok ({:.1} s)", start.elapsed().as_secs_f64()),
-            Err(reason) => println!("test {name} ... ignored, {reason}"),
-        }
-    }
-    ExitCode::SUCCESS
+    cases.push(case("seed".to_owned(), seed));
+    cases.push(case("metadata_uuid".to_owned(), metadata_uuid));
+    cases.push(case("stale_device".to_owned(), stale));
+    run_cases(cases)
 }
 
 /// In memory where there is such a place: the kernel's commits then wait for no disk.

@@ -1,6 +1,8 @@
 //! Archives made here are read back by an independent reader: GNU tar, where it is installed.
 
 use super::*;
+use buttress_oracle::needs::missing;
+use buttress_oracle::skip::skips;
 use std::process::{Command, Stdio};
 
 fn member<'a>(path: &'a [u8], kind: Kind<'a>) -> Member<'a> {
@@ -30,7 +32,7 @@ fn archive(members: &[(Member<'_>, &[u8])]) -> Vec<u8> {
     archive.finish().unwrap()
 }
 
-fn gnu_tar(arguments: &[&str], input: &[u8]) -> Option<Vec<u8>> {
+fn gnu_tar(arguments: &[&str], input: &[u8]) -> Vec<u8> {
     let mut child = Command::new("tar")
         .args(arguments)
         .env("LC_ALL", "C")
@@ -38,7 +40,7 @@ fn gnu_tar(arguments: &[&str], input: &[u8]) -> Option<Vec<u8>> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .ok()?;
+        .unwrap();
     let mut pipe = child.stdin.take().unwrap();
     let input = input.to_vec();
     let feeder = std::thread::spawn(move || {
@@ -47,7 +49,7 @@ fn gnu_tar(arguments: &[&str], input: &[u8]) -> Option<Vec<u8>> {
     let output = child.wait_with_output().unwrap();
     feeder.join().unwrap();
     assert!(output.status.success(), "tar {arguments:?} failed");
-    Some(output.stdout)
+    output.stdout
 }
 
 #[test]
@@ -109,10 +111,10 @@ fn gnu_tar_reads_names_sizes_and_links() {
         ),
         (member(b"./pipe", Kind::Fifo), b""),
     ]);
-    let Some(names) = gnu_tar(&["--quoting-style=literal", "-t"], &bytes) else {
-        eprintln!("skipped: no tar is installed");
+    if skips(missing("tar")) {
         return;
-    };
+    }
+    let names = gnu_tar(&["--quoting-style=literal", "-t"], &bytes);
     let expected = [
         b"./".as_slice(),
         &long,
@@ -123,7 +125,7 @@ fn gnu_tar_reads_names_sizes_and_links() {
     ]
     .join(&b'\n');
     assert_eq!(names.strip_suffix(b"\n").unwrap(), expected);
-    let listing = gnu_tar(&["--full-time", "--numeric-owner", "-tv"], &bytes).unwrap();
+    let listing = gnu_tar(&["--full-time", "--numeric-owner", "-tv"], &bytes);
     let listing = String::from_utf8(listing).unwrap();
     assert!(listing.contains("2023-11-14 22:13:20.123456789"), "{listing}");
     assert!(listing.contains("1,3"), "{listing}");
@@ -143,10 +145,10 @@ fn gnu_tar_extracts_sparse_files() {
     directory.permissions = 0o755;
     let bytes = archive(&[(directory, b""), (sparse, &content)]);
     let directory = tempfile::tempdir().unwrap();
-    if gnu_tar(&["-C", directory.path().to_str().unwrap(), "-x"], &bytes).is_none() {
-        eprintln!("skipped: no tar is installed");
+    if skips(missing("tar")) {
         return;
     }
+    gnu_tar(&["-C", directory.path().to_str().unwrap(), "-x"], &bytes);
     let content = std::fs::read(directory.path().join("d/holes")).unwrap();
     let mut expected = vec![0; 3 << 20];
     expected[..4].copy_from_slice(b"head");

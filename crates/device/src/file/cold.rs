@@ -3,6 +3,8 @@
 use super::{open, system};
 use crate::device::OpenOptions;
 use crate::error::byte_length;
+use buttress_oracle::needs::Missing;
+use buttress_oracle::skip::skip;
 use rustix::fs::Advice;
 use std::io::Write;
 
@@ -20,8 +22,10 @@ fn a_cold_file_is_read_around_the_page_cache_and_a_warm_one_through_it() {
     drop_from_cache(file.as_file());
     if !system::is_cold(file.as_file()) {
         // A kernel before 6.5, or a file system in memory.
-        eprintln!("skipped: the kernel does not say what is in the page cache");
-        return;
+        return skip(&Missing::new(
+            "page-cache",
+            "the kernel does not say what is in the page cache",
+        ));
     }
     let options = OpenOptions {
         direct_when_cold: true,

@@ -14,6 +14,7 @@ use buttress_format::{FileKind, SubvolumeId, Timestamp};
 use buttress_fs::{Content, Filesystem, Location, OpenOptions, WalkEntry, WalkItem, WalkOptions, WalkOrder};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::manifest::{DataRange, Entry, Extra, Manifest, expect_equal, link_groups};
+use buttress_oracle::skip::skip;
 use buttress_oracle::tools::kernel_missing;
 use buttress_oracle::volumes::{Fill, Specification, Volume, make, make_with};
 use std::collections::HashMap;
@@ -27,7 +28,7 @@ mod space;
 /// Runs `test` where the machine can make volumes.
 fn with_kernel(test: impl FnOnce() -> Result<()>) {
     match kernel_missing() {
-        Some(reason) => eprintln!("skipped: {reason}"),
+        Some(missing) => skip(&missing),
         None => test().unwrap(),
     }
 }

@@ -18,7 +18,7 @@ mod theirs;
 use anyhow::{Result, ensure};
 use buttress::check::{Options, Report, check};
 use buttress::{Device, DeviceOptions, Filesystem, OpenOptions, Progress};
-use buttress_oracle::tools;
+use buttress_oracle::tools::progs_missing;
 use buttress_proof::harness::{Case, Outcome, run};
 use std::path::PathBuf;
 
@@ -59,12 +59,7 @@ fn expect_clean(images: &[PathBuf]) -> Result<Report> {
 /// A case that needs the kernel, and this version of btrfs-progs.
 fn case(name: String, progs: (u32, u32), body: impl Fn() -> Result<()> + Send + Sync + 'static) -> Case {
     Case::new(name, move || {
-        if let Some(reason) = tools::kernel_missing() {
-            return Ok(Outcome::Skipped(reason));
-        }
-        let have = tools::newest_version();
-        if have < progs {
-            let reason = format!("needs btrfs-progs {}.{} or later", progs.0, progs.1);
+        if let Some(reason) = progs_missing(progs) {
             return Ok(Outcome::Skipped(reason));
         }
         body()?;

@@ -6,6 +6,7 @@
 
 use anyhow::{Context, Result, ensure};
 use buttress_oracle::loop_device::Mount;
+use buttress_oracle::needs::missing;
 use buttress_oracle::tools::{buttress, kernel_missing, newest, run};
 use buttress_oracle::volumes::scratch;
 use buttress_proof::fiemap::{Compared, compare, of_kernel, of_writer};
@@ -44,7 +45,7 @@ fn text(command: &mut Command) -> Result<String> {
 /// Two extents of 256 KiB side by side, of which one is cloned into another file.
 fn script(cloned_first: bool) -> Result<Outcome> {
     let _turn = turn();
-    if let Some(reason) = kernel_missing() {
+    if let Some(reason) = kernel_missing().or_else(|| missing("filefrag")) {
         return Ok(Outcome::Skipped(reason));
     }
     let folder = scratch()?;
@@ -103,7 +104,7 @@ fn compare_text(image: &Path, path: &str, place: &str) -> Result<()> {
 /// Volumes of a maker, compared file by file; a file of each in the text of filefrag too.
 fn random(first_seed: u64, volumes: u64, by_kernel: bool) -> Result<Outcome> {
     let _turn = turn();
-    if let Some(reason) = kernel_missing() {
+    if let Some(reason) = kernel_missing().or_else(|| missing("filefrag")) {
         return Ok(Outcome::Skipped(reason));
     }
     let mut all = Compared::default();

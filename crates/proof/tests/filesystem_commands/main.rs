@@ -12,20 +12,6 @@ use buttress_proof::harness::{Case, Outcome, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn missing() -> Option<String> {
-    if let Some(reason) = tools::kernel_missing() {
-        return Some(reason);
-    }
-    let (major, minor) = tools::newest_version();
-    let here = format!("{major}.{minor}");
-    (here != tools::REFERENCE_VERSION).then(|| {
-        format!(
-            "the reference is btrfs-progs {}, here is {here}",
-            tools::REFERENCE_VERSION
-        )
-    })
-}
-
 /// What a program prints on standard output, as lines.
 fn lines(command: &mut Command) -> Result<Vec<String>> {
     let output = command.output()?;
@@ -153,7 +139,7 @@ fn compared(volume: &Volume, du: bool) -> Result<Outcome> {
 }
 
 fn case(name: impl Into<String>, du: bool, specification: Specification) -> Case {
-    Case::new(name, move || match missing() {
+    Case::new(name, move || match tools::reference_missing() {
         Some(reason) => Ok(Outcome::Skipped(reason)),
         None => compared(&make(&specification)?, du),
     })

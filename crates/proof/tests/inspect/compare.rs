@@ -5,21 +5,6 @@ use buttress_oracle::tools;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Why there is nothing to compare with here.
-pub fn missing() -> Option<String> {
-    if let Some(reason) = tools::kernel_missing() {
-        return Some(reason);
-    }
-    let (major, minor) = tools::newest_version();
-    let here = format!("{major}.{minor}");
-    (here != tools::REFERENCE_VERSION).then(|| {
-        format!(
-            "the reference is btrfs-progs {}, here is {here}",
-            tools::REFERENCE_VERSION
-        )
-    })
-}
-
 /// What one program printed.
 struct Printed {
     stdout: Vec<u8>,

@@ -7,9 +7,10 @@
 mod bytes;
 mod items;
 
-use crate::compare::{equal, equal_but_wrong, equal_output, missing, shows};
+use crate::compare::{equal, equal_but_wrong, equal_output, shows};
 use anyhow::{Context, Result, ensure};
 use buttress_oracle::loop_device::Mount;
+use buttress_oracle::tools::reference_missing;
 use buttress_oracle::tools::{buttress, newest, run};
 use buttress_oracle::volumes::{Fill, Specification, format};
 use buttress_proof::harness::{Case, Outcome};
@@ -271,7 +272,7 @@ fn lost_root_tree() -> Result<Outcome> {
 }
 
 fn case(name: &str, body: impl Fn() -> Result<Outcome> + Send + Sync + 'static) -> Case {
-    Case::new(format!("crafted::{name}"), move || match missing() {
+    Case::new(format!("crafted::{name}"), move || match reference_missing() {
         Some(reason) => Ok(Outcome::Skipped(reason)),
         None => body(),
     })

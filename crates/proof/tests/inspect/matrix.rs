@@ -1,8 +1,9 @@
 //! What mkfs.btrfs can vary.
 
-use crate::compare::{chunks, everything, missing, subvolumes, tree_statistics};
+use crate::compare::{chunks, everything, subvolumes, tree_statistics};
 use anyhow::{Result, ensure};
 use buttress_oracle::loop_device::Mount;
+use buttress_oracle::tools::reference_missing;
 use buttress_oracle::volumes::{Fill, Specification, Volume, make};
 use buttress_proof::harness::{Case, Outcome};
 
@@ -32,10 +33,13 @@ fn compared(volume: &Volume, features: &[&str]) -> Result<Outcome> {
 }
 
 fn case(name: impl Into<String>, specification: Specification) -> Case {
-    Case::new(format!("matrix::{}", name.into()), move || match missing() {
-        Some(reason) => Ok(Outcome::Skipped(reason)),
-        None => compared(&make(&specification)?, specification.features),
-    })
+    Case::new(
+        format!("matrix::{}", name.into()),
+        move || match reference_missing() {
+            Some(reason) => Ok(Outcome::Skipped(reason)),
+            None => compared(&make(&specification)?, specification.features),
+        },
+    )
 }
 
 const PROFILES: [(&str, u32); 9] = [

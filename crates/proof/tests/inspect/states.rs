@@ -2,9 +2,10 @@
 //!
 //! Most of it is gone once the volume is unmounted, so the images are copied while it is mounted.
 
-use crate::compare::{chunks, equal, everything, missing, shows, tree_statistics};
+use crate::compare::{chunks, equal, everything, shows, tree_statistics};
 use anyhow::{Context, Result};
 use buttress_oracle::loop_device::{LoopDevice, Mount};
+use buttress_oracle::tools::reference_missing;
 use buttress_oracle::tools::{newest, run};
 use buttress_oracle::volumes::{Fill, Specification, format};
 use buttress_proof::harness::{Case, Outcome};
@@ -224,7 +225,7 @@ fn replaced_device() -> Result<Outcome> {
 }
 
 fn case(name: &str, body: fn() -> Result<Outcome>) -> Case {
-    Case::new(format!("states::{name}"), move || match missing() {
+    Case::new(format!("states::{name}"), move || match reference_missing() {
         Some(reason) => Ok(Outcome::Skipped(reason)),
         None => body(),
     })

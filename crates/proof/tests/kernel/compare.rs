@@ -8,20 +8,6 @@ use buttress_proof::{library, pax};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Needs of a case, checked before it runs.
-pub fn missing(progs: (u32, u32)) -> Option<String> {
-    if let Some(reason) = tools::kernel_missing() {
-        return Some(reason);
-    }
-    let have = tools::newest_version();
-    (have < progs).then(|| {
-        format!(
-            "needs btrfs-progs {}.{} or later, here is {}.{}",
-            progs.0, progs.1, have.0, have.1
-        )
-    })
-}
-
 /// A `buttress` command on the volume that lies on `images`, without the arguments after the target.
 pub fn command(words: &[&str], images: &[PathBuf]) -> Result<Command> {
     let mut command = Command::new(tools::buttress()?);

@@ -1,12 +1,13 @@
 //! What mkfs.btrfs and mount can vary: checksums, sizes of tree blocks, profiles, features, compression.
 
-use crate::compare::{library_equals, missing, tar_equals};
+use crate::compare::{library_equals, tar_equals};
+use buttress_oracle::tools::progs_missing;
 use buttress_oracle::volumes::{Fill, Specification, make};
 use buttress_proof::harness::{Case, Outcome};
 
 fn case(name: String, progs: (u32, u32), specification: Specification) -> Case {
     Case::new(name, move || {
-        if let Some(reason) = missing(progs) {
+        if let Some(reason) = progs_missing(progs) {
             return Ok(Outcome::Skipped(reason));
         }
         let volume = make(&specification)?;

@@ -1,9 +1,10 @@
 //! Redundant profiles with devices missing and with copies spoilt: everything is still read.
 
-use crate::compare::{missing, tar_equals, tar_equals_but};
+use crate::compare::{tar_equals, tar_equals_but};
 use anyhow::{Context, Result, ensure};
 use buttress::{Device, DeviceOptions, OpenOptions};
 use buttress_oracle::noise::spoil;
+use buttress_oracle::tools::progs_missing;
 use buttress_oracle::volumes::{Specification, Volume, make};
 use buttress_proof::harness::{Case, Outcome};
 use std::path::PathBuf;
@@ -126,7 +127,7 @@ pub fn cases() -> Vec<Case> {
     for (copy, name) in ["first", "second"].into_iter().enumerate() {
         cases.push(Case::new(
             format!("redundancy::dup_with_the_{name}_copies_spoilt"),
-            move || match missing((6, 2)) {
+            move || match progs_missing((6, 2)) {
                 Some(reason) => Ok(Outcome::Skipped(reason)),
                 None => dup_copy_spoilt(copy),
             },
@@ -135,14 +136,14 @@ pub fn cases() -> Vec<Case> {
     for (profile, devices, lost) in REDUNDANT {
         cases.push(Case::new(
             format!("redundancy::{profile}_without_{lost}_of_{devices}_devices"),
-            move || match missing((6, 2)) {
+            move || match progs_missing((6, 2)) {
                 Some(reason) => Ok(Outcome::Skipped(reason)),
                 None => devices_missing(profile, devices, lost),
             },
         ));
         cases.push(Case::new(
             format!("redundancy::{profile}_with_{lost}_of_{devices}_copies_spoilt"),
-            move || match missing((6, 2)) {
+            move || match progs_missing((6, 2)) {
                 Some(reason) => Ok(Outcome::Skipped(reason)),
                 None => copies_spoilt(profile, devices, lost),
             },

@@ -4,9 +4,10 @@
 //! only there when `BUTTRESS_SOAK_SECONDS` is set; a failure names its seed, which makes the same volume's
 //! content again.
 
-use crate::compare::{library_equals, missing, tar_equals};
+use crate::compare::{library_equals, tar_equals};
 use anyhow::{Context, Result};
 use buttress_oracle::content::Random;
+use buttress_oracle::tools::progs_missing;
 use buttress_oracle::volumes::{Fill, Specification, make};
 use buttress_proof::harness::{Case, Outcome};
 use std::time::{Duration, Instant};
@@ -60,7 +61,7 @@ fn one(seed: u64) -> Result<()> {
 }
 
 fn random_volumes(first_seed: u64, time: Duration) -> Result<Outcome> {
-    if let Some(reason) = missing((6, 8)) {
+    if let Some(reason) = progs_missing((6, 8)) {
         return Ok(Outcome::Skipped(reason));
     }
     let start = Instant::now();

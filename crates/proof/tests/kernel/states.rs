@@ -1,9 +1,10 @@
 //! What a running kernel can leave behind: pending logs, orphans, half-deleted snapshots.
 
-use crate::compare::{missing, tar, without_sockets};
+use crate::compare::{tar, without_sockets};
 use anyhow::{Result, ensure};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::manifest::{expect_equal, of_directory};
+use buttress_oracle::tools::progs_missing;
 use buttress_oracle::volumes::{Fill, Specification, format};
 use buttress_proof::harness::{Case, Outcome};
 use std::fs::File;
@@ -75,7 +76,7 @@ fn orphans() -> Result<Outcome> {
 }
 
 fn case(name: &str, body: fn() -> Result<Outcome>) -> Case {
-    Case::new(name, move || match missing((6, 2)) {
+    Case::new(name, move || match progs_missing((6, 2)) {
         Some(reason) => Ok(Outcome::Skipped(reason)),
         None => body(),
     })

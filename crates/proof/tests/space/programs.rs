@@ -7,6 +7,8 @@ use buttress::fs::SubvolumeInfo;
 use buttress::fs::space::accounting::{Options, Share};
 use buttress::{Filesystem, Location, Progress, WalkItem, WalkOptions};
 use buttress_oracle::loop_device::Mount;
+use buttress_oracle::needs::missing;
+use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{buttress, newest, run};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -32,7 +34,7 @@ pub fn compare(images: &[PathBuf]) -> Result<()> {
             places.push(path);
         }
     }
-    if compsize_is_here() {
+    if !skips(missing("compsize")) {
         for place in &places {
             compare_compsize(&mount, &devices, place)?;
         }
@@ -45,8 +47,6 @@ pub fn compare(images: &[PathBuf]) -> Result<()> {
                 compare_compsize(&mount, &devices, &name)?;
             }
         }
-    } else {
-        println!("compsize is not installed (package btrfs-compsize): its figures are not compared");
     }
     for place in places.iter().take(8) {
         compare_du(&mount, &devices, place)?;
@@ -120,10 +120,6 @@ fn lines_after(text: &[u8], start: &[u8]) -> BTreeSet<Vec<u8>> {
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let cut = lines.map(|line| line.strip_prefix(start).unwrap_or(line).to_vec());
     cut.collect()
-}
-
-fn compsize_is_here() -> bool {
-    Command::new("compsize").arg("--help").output().is_ok()
 }
 
 /// Our program on a path of the volume.

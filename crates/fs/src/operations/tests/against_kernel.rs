@@ -14,6 +14,7 @@ use crate::operations::{AttributeChanges, NewInode, NodeKind, RenameMode, SetXat
 use crate::transaction::WritableFilesystem;
 use buttress_format::{FileKind, InodeNumber, ItemType, Key, SubvolumeId, Timestamp};
 use buttress_oracle::loop_device::Mount;
+use buttress_oracle::skip::skips;
 use buttress_oracle::tools::kernel_missing;
 use buttress_tree::ReadAhead;
 use rustix::fs::{
@@ -414,8 +415,7 @@ fn smaller(steps: &[Step], features: &[&str], failure: &str) -> Vec<Step> {
 
 #[test]
 fn random_operations_end_as_the_kernels_do() {
-    if let Some(reason) = kernel_missing() {
-        eprintln!("skipped: {reason}");
+    if skips(kernel_missing()) {
         return;
     }
     let first: u64 = std::env::var("BUTTRESS_SEED").map_or(1, |seed| seed.parse().unwrap());
@@ -440,8 +440,7 @@ fn random_operations_end_as_the_kernels_do() {
 
 #[test]
 fn the_property_of_compression_can_be_taken_from_what_is_written_in_place() {
-    if let Some(reason) = kernel_missing() {
-        eprintln!("skipped: {reason}");
+    if skips(kernel_missing()) {
         return;
     }
     let file = || "file".to_owned();

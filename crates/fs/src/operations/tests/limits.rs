@@ -5,6 +5,7 @@ use super::against_kernel::{Check, compare};
 use super::steps::{How, Step};
 use crate::operations::SetXattr;
 use buttress_oracle::content::names_of_one_hash::names;
+use buttress_oracle::skip::skips;
 use buttress_oracle::tools::kernel_missing;
 
 /// Small nodes reach limits sooner.
@@ -15,8 +16,7 @@ fn compare_steps(steps: &[Step], features: &[&str]) {
 }
 
 fn compare_checked(steps: &[Step], features: &[&str], check: Check) {
-    if let Some(reason) = kernel_missing() {
-        eprintln!("skipped: {reason}");
+    if skips(kernel_missing()) {
         return;
     }
     compare(steps, features, 1000, check).unwrap_or_else(|error| panic!("{error:#}"));

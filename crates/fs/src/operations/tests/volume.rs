@@ -6,6 +6,8 @@ use crate::open::OpenOptions;
 use crate::transaction::{Environment, WritableFilesystem, WriteOptions};
 use buttress_device::Device;
 use buttress_format::{SubvolumeId, Timestamp, Uuid};
+use buttress_oracle::needs::any_missing;
+use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{newest, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,19 +42,20 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Makes one, or says why there is none.
+    /// Makes one. Where there is no mkfs.btrfs, the test is skipped.
+    #[track_caller]
     pub(crate) fn make(options: &[&str]) -> Option<Self> {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("image");
-        run(Command::new("truncate").args(["-s", "512M"]).arg(&path)).ok()?;
-        let made = run(Command::new(newest("mkfs.btrfs"))
-            .args(["-q", "-f"])
-            .args(options)
-            .arg(&path));
-        if made.is_err() {
-            eprintln!("skipped: mkfs.btrfs is missing");
+        if skips(any_missing(&["mkfs.btrfs", "btrfs"])) {
             return None;
         }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("image");
+        std::fs::File::create(&path).unwrap().set_len(512 << 20).unwrap();
+        run(Command::new(newest("mkfs.btrfs"))
+            .args(["-q", "-f"])
+            .args(options)
+            .arg(&path))
+        .unwrap();
         Some(Self {
             _directory: directory,
             path,
