@@ -10,6 +10,8 @@
 
 mod support;
 
+use buttress_oracle::needs::{Missing, missing};
+use buttress_oracle::skip::skips;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -180,9 +182,11 @@ fn list(top: &Path, below: &str, names: &mut BTreeMap<u64, String>, text: &mut S
     }
 }
 
-fn gnu_is_here() -> bool {
+fn gnu_missing() -> Option<Missing> {
     let version = Command::new("cp").arg("--version").output();
-    version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("GNU coreutils"))
+    let is_here =
+        version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("GNU coreutils"));
+    missing("gnu-cp").or_else(|| (!is_here).then(|| Missing::new("gnu-cp", "there is no GNU cp")))
 }
 
 fn text_of(output: &Output) -> String {
@@ -210,8 +214,7 @@ fn compare(name: &str, gnu: &Output, ours: &Output, problems: &mut Vec<String>) 
 
 #[test]
 fn copies_over_what_is_there() {
-    if !gnu_is_here() {
-        eprintln!("skipped: there is no GNU cp");
+    if skips(gnu_missing()) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -403,8 +406,7 @@ fn inside(words: &[&str], top: &str) -> Vec<String> {
 
 #[test]
 fn nothing_is_copied_moved_or_linked_onto_itself() {
-    if !gnu_is_here() {
-        eprintln!("skipped: there is no GNU cp");
+    if skips(gnu_missing()) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -11,6 +11,8 @@
 
 mod support;
 
+use buttress_oracle::needs::missing;
+use buttress_oracle::skip::skips;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -420,8 +422,8 @@ fn signals_leave_nothing() {
 #[test]
 fn signals_leave_nothing_where_files_must_have_names() {
     use rustix::process::Signal;
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: taking /proc away needs root");
+    // To take /proc away.
+    if skips(missing("root")) {
         return;
     }
     // Without /proc a file cannot get its name later.

@@ -27,7 +27,7 @@ pub const PROGRAMS: [(&str, &str); 12] = [
 ];
 
 /// Needs that no package brings, and what each is.
-pub const OTHERS: [(&str, &str); 8] = [
+pub const OTHERS: [(&str, &str); 9] = [
     ("root", "the rights of root, to mount volumes"),
     ("kernel", "a kernel with btrfs"),
     ("loop-devices", "loop devices"),
@@ -35,6 +35,7 @@ pub const OTHERS: [(&str, &str); 8] = [
         REFERENCE_PROGS,
         "btrfs-progs 6.14, the reference of what is printed",
     ),
+    ("gnu-cp", "cp of GNU coreutils"),
     ("direct-io", "O_DIRECT on the file system of the build"),
     ("io-uring", "io_uring"),
     (
@@ -96,7 +97,7 @@ fn is_left_out(need: &str) -> bool {
 }
 
 /// What is missing when this need is asked for; `None` where it is met, as far as that can be seen from outside. The last
-/// four of [`OTHERS`] show only in use.
+/// five of [`OTHERS`] show only in use.
 ///
 /// # Panics
 /// There is no such need.
