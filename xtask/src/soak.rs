@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: deep random runs against the kernel, with a seed and a time.
+//! `cargo xtask soak`: deep random runs against the kernel, with a seed and a time. With `CI=true`, as the tests see it: what
+//! cannot be run is a failure.
 
 use crate::run::{self, cargo};
 use crate::tools;
@@ -76,6 +77,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     command.args(["--no-fail-fast", "--", "soak"]);
     command
+        .env("CI", "true")
         .env("BUTTRESS_SOAK_SEED", options.seed.to_string())
         .env("BUTTRESS_SOAK_SECONDS", options.seconds.to_string());
     if let Some(histories) = options.histories {
@@ -95,6 +97,7 @@ fn run_fiemap(seed: u64, volumes: u64) -> Result<()> {
     let mut command = cargo()?;
     command
         .args(["test", "--release", "-p", "buttress-proof", "--test", "fiemap"])
+        .env("CI", "true")
         .env("BUTTRESS_SOAK_SEED", seed.to_string())
         .env("BUTTRESS_FIEMAP_VOLUMES", volumes.to_string());
     if let Some(folder) = tools::newer_progs()? {
@@ -103,11 +106,14 @@ fn run_fiemap(seed: u64, volumes: u64) -> Result<()> {
     run::run(&mut command)
 }
 
-/// Operations beside the model in one run, over ten volumes: as many as leave each small enough to be compared often.
-const OPERATIONS_A_RUN: u64 = 100_000;
+/// Operations beside the model in one run, over fourteen volumes: as many as leave each small enough to be compared often.
+const OPERATIONS_A_RUN: u64 = 140_000;
 
-/// Cuts in one run, over the volumes of the crash tests.
+/// Cuts in one run, over the volumes of the crash tests. The kernel and `btrfs check` look at each.
 const CUTS_A_RUN: u64 = 8000;
+
+/// Volumes of the crash tests, with as many cuts each; those that are slow have fewer.
+const CRASH_VOLUMES: u64 = 12;
 
 /// The tests of the writer, deeper: runs of a fixed size with seeds that count up, so that every run has commits to look
 /// at, and its memory is bounded.
@@ -121,6 +127,7 @@ fn run_writer(options: &Options) -> Result<()> {
             command
                 .args(["test", "--release", "-p", "buttress-proof", "--test", "writing"])
                 .args(["--", "model::", "rounds::", "full::", "faults::"])
+                .env("CI", "true")
                 .env("BUTTRESS_WRITING_SEED", seed.to_string())
                 .env("BUTTRESS_WRITING_OPERATIONS", operations.to_string());
             if let Some(folder) = tools::newer_progs()? {
@@ -138,12 +145,17 @@ fn run_writer(options: &Options) -> Result<()> {
     };
     for seed in (options.seed..).take(runs(cuts, CUTS_A_RUN)) {
         println!("crashes: seed {seed}, {CUTS_A_RUN} cuts");
-        run::run(
-            cargo()?
-                .args(["test", "--release", "-p", "buttress-proof", "--test", "crash"])
-                .env("BUTTRESS_CRASH_SEED", seed.to_string())
-                .env("BUTTRESS_CRASH_CUTS", (CUTS_A_RUN / 8).to_string()),
-        )?;
+        let mut command = cargo()?;
+        command
+            .args(["test", "--release", "-p", "buttress-proof", "--test", "crash"])
+            .env("CI", "true")
+            .env("BUTTRESS_CRASH_SEED", seed.to_string())
+            .env("BUTTRESS_CRASH_KERNEL_EVERY", "1")
+            .env("BUTTRESS_CRASH_CUTS", (CUTS_A_RUN / CRASH_VOLUMES).to_string());
+        if let Some(folder) = tools::newer_progs()? {
+            command.env("BUTTRESS_PROGS", folder);
+        }
+        run::run(&mut command)?;
     }
     Ok(())
 }

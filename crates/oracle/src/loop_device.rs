@@ -124,6 +124,11 @@ impl Mount {
                 let kept = directory.keep();
                 return Err(error.context(format!("{} stays mounted", kept.display())));
             }
+            // The kernel remembers devices, and refuses an older state of the same volume on others.
+            for device in &self.devices {
+                let forget = ["device", "scan", "--forget"];
+                let _ = run(Command::new("btrfs").args(forget).arg(device.path()));
+            }
         }
         Ok(())
     }

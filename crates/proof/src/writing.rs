@@ -3,6 +3,8 @@
 //! - [`volume`], [`state`], [`workload`]: volumes in memory, what a volume holds as one text, random operations: for
 //!   crashes;
 //! - [`recorded`]: runs in the crash laboratory, and what each generation of them held;
+//! - [`unsteady`]: devices whose requests end in another order than they began;
+//! - [`deep`]: trees of many levels;
 //! - [`fill`]: volumes that are filled until there is no room, by data, metadata or snapshots;
 //! - [`model`]: what a volume must hold: subvolumes, inodes, names, attributes, content;
 //! - [`operation`]: one change, drawn from a seed so that it mostly makes sense, and carried out on both sides;
@@ -23,6 +25,7 @@ pub mod access_list;
 pub mod account;
 pub mod comparing;
 pub mod content;
+pub mod deep;
 pub mod fill;
 pub mod model;
 pub mod newborn;
@@ -31,6 +34,7 @@ pub mod recorded;
 pub mod renames;
 pub mod state;
 pub mod twin;
+pub mod unsteady;
 pub mod volume;
 pub mod workload;
 pub mod world;

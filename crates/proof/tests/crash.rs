@@ -10,20 +10,27 @@
 
 use anyhow::{Context, Result, ensure};
 use buttress::device::crash::{CrashLab, Outcome};
-use buttress::device::{Device, Engine};
+use buttress::device::{Device, Engine, MemoryBackend};
 use buttress::format::block_group::Profile;
 use buttress::fs::mkfs::{Feature, Options};
 use buttress::fs::{Error, WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, OpenOptions};
 use buttress_oracle::content::Random;
+use buttress_oracle::skip::skips;
+use buttress_oracle::tools::{kernel_missing, progs_missing};
+use buttress_proof::writing::account::deepest;
+use buttress_proof::writing::deep;
 use buttress_proof::writing::fill::Filling;
 use buttress_proof::writing::recorded::Recorded;
 use buttress_proof::writing::state::describe;
+use buttress_proof::writing::unsteady::Unsteady;
 use buttress_proof::writing::volume::{
-    Backends, Ticking, empty, open_after_crash, open_checked_but_for_holes, open_for_writing,
+    Backends, Ticking, empty, expect_kernel_agrees, is_clean, made_by_progs, open_after_crash,
+    open_checked_but_for_holes, open_for_writing,
 };
 use buttress_proof::writing::workload::Workload;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Just large enough for a second superblock: where there is one alone, a torn write of it loses the volume, here as in
 /// the kernel.
@@ -39,13 +46,48 @@ fn number(name: &str, default: u64) -> u64 {
 /// How much of trees a run keeps in memory: all, little, next to nothing.
 const CACHE_BYTES: [u64; 4] = [256 << 20, 2 << 20, 256 << 20, 128 << 10];
 
-/// Runs `operations` random operations, committing every `commit_every` on average.
-fn run(base: Backends, seed: u64, operations: usize, commit_every: u64) -> Result<Recorded> {
+/// A run: how many operations, how many of them to a commit on average, how many cuts, and who serves the devices.
+#[derive(Clone, Copy)]
+struct Plan {
+    operations: usize,
+    commit_every: u64,
+    cuts: u64,
+    engine: Engine,
+    /// With a thread of its own that commits while operations go on.
+    commits_beside: bool,
+    /// Whether the kernel and `btrfs check` look at a share of the images.
+    asks_kernel: bool,
+}
+
+impl Plan {
+    fn new(operations: usize, commit_every: u64) -> Self {
+        Self {
+            operations,
+            commit_every,
+            cuts: number("BUTTRESS_CRASH_CUTS", 63),
+            engine: Engine::Inline,
+            commits_beside: false,
+            asks_kernel: true,
+        }
+    }
+
+    /// Devices of the laboratory; under threads their requests end in any order.
+    fn devices(&self, lab: &CrashLab, base: Backends, seed: u64) -> Vec<Device> {
+        let devices = base.into_iter().zip(seed..).map(|(backend, seed)| {
+            let recorded = lab.device(backend);
+            match self.engine {
+                Engine::Inline => Device::with_backend(recorded, Engine::Inline),
+                engine => Device::with_backend(Unsteady::over(recorded, seed), engine),
+            }
+        });
+        devices.collect()
+    }
+}
+
+/// Runs random operations with commits. What the writer shows after each commit is what must be found of it.
+fn run(base: Backends, seed: u64, plan: Plan) -> Result<Recorded> {
     let lab = CrashLab::new();
-    let recorded = base
-        .into_iter()
-        .map(|backend| Device::with_backend(lab.device(backend), Engine::Inline))
-        .collect();
+    let recorded = plan.devices(&lab, base, seed);
     let cache = CACHE_BYTES[(seed % CACHE_BYTES.len() as u64) as usize];
     let filesystem = OpenOptions::new(recorded).cache(ByteCount::new(cache)).open()?;
     let first = filesystem.superblock().generation;
@@ -55,32 +97,94 @@ fn run(base: Backends, seed: u64, operations: usize, commit_every: u64) -> Resul
     };
     let state = describe(&filesystem)?;
     let filesystem = WritableFilesystem::new(filesystem, options)?;
-    let mut workload = Workload::on(&filesystem, seed)?;
+    let mut shown = vec![(first.get(), state)];
+    lab.mark(filesystem.committed_generation().get());
+    if plan.commits_beside {
+        run_with_commits_beside(&lab, &filesystem, seed, plan)?;
+    } else {
+        run_with_commits_between(&lab, &filesystem, seed, plan, &mut shown)?;
+    }
+    filesystem.commit()?;
+    lab.mark(filesystem.committed_generation().get());
+    let run = Recorded::new(lab.history());
+    for (generation, state) in shown {
+        run.learn(generation, state);
+    }
+    run.learn_what_was_marked()?;
+    Ok(run)
+}
+
+fn run_with_commits_between(
+    lab: &CrashLab,
+    filesystem: &WritableFilesystem,
+    seed: u64,
+    plan: Plan,
+    shown: &mut Vec<(u64, String)>,
+) -> Result<()> {
+    let mut workload = Workload::on(filesystem, seed)?;
     let mut random = Random::new(!seed);
     let mut committed = filesystem.committed_generation();
-    lab.mark(committed.get());
-    for _ in 0..operations {
-        workload.step(&filesystem)?;
-        if random.one_in(commit_every) {
+    for _ in 0..plan.operations {
+        workload.step(filesystem)?;
+        if random.one_in(plan.commit_every) {
             filesystem.commit()?;
+            // Nothing changed since. Where an operation commits by itself, something may have.
+            let generation = filesystem.committed_generation().get();
+            shown.push((generation, describe(&filesystem.view())?));
         }
         if filesystem.committed_generation() != committed {
             committed = filesystem.committed_generation();
             lab.mark(committed.get());
         }
     }
-    filesystem.commit()?;
-    lab.mark(filesystem.committed_generation().get());
-    let run = Recorded::new(lab.history());
-    run.learn(first.get(), state);
-    run.learn_what_was_marked()?;
-    Ok(run)
+    Ok(())
+}
+
+/// Operations on one thread, commits on another. Operations that find no room commit as well, so that a mark may come after
+/// the next commit has begun: what was committed is then known from the devices alone.
+fn run_with_commits_beside(
+    lab: &CrashLab,
+    filesystem: &WritableFilesystem,
+    seed: u64,
+    plan: Plan,
+) -> Result<()> {
+    let done = AtomicUsize::new(0);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let committer = scope.spawn(|| -> Result<()> {
+            let mut last = 0;
+            while !is_over.load(Ordering::Acquire) {
+                let now = done.load(Ordering::Acquire);
+                if now >= last + usize::try_from(plan.commit_every)? {
+                    last = now;
+                    filesystem.commit()?;
+                    lab.mark(filesystem.committed_generation().get());
+                }
+                std::thread::yield_now();
+            }
+            Ok(())
+        });
+        let operate = || -> Result<()> {
+            let mut workload = Workload::on(filesystem, seed)?;
+            for _ in 0..plan.operations {
+                workload.step(filesystem)?;
+                done.fetch_add(1, Ordering::AcqRel);
+            }
+            Ok(())
+        };
+        let operated = operate();
+        is_over.store(true, Ordering::Release);
+        let committed = committer
+            .join()
+            .map_err(|_| anyhow::anyhow!("the committer panicked"))?;
+        operated.and(committed)
+    })
 }
 
 /// Cuts a run at random moments.
-fn cut_and_recover(run: &Recorded, seed: u64, cuts: u64) -> Result<()> {
+fn cut_and_recover(run: &Recorded, seed: u64, plan: Plan) -> Result<()> {
     let mut random = Random::new(seed ^ 0x0c07);
-    for number in 0..cuts {
+    for number in 0..plan.cuts {
         let cut = usize::try_from(random.below(run.history().len() as u64 + 1))?;
         let outcome = match random.below(8) {
             0 => Outcome::AllKept,
@@ -90,7 +194,7 @@ fn cut_and_recover(run: &Recorded, seed: u64, cuts: u64) -> Result<()> {
             },
         };
         let images = run.history().images_at(cut, outcome);
-        recover(run, cut, &images, seed.wrapping_add(number)).with_context(|| {
+        recover(run, cut, &images, seed.wrapping_add(number), plan.asks_kernel).with_context(|| {
             format!(
                 "seed {seed}, cut {number} at event {cut} of {}, {outcome:?}",
                 run.history().len()
@@ -100,7 +204,7 @@ fn cut_and_recover(run: &Recorded, seed: u64, cuts: u64) -> Result<()> {
     Ok(())
 }
 
-fn recover(run: &Recorded, cut: usize, images: &Backends, seed: u64) -> Result<()> {
+fn recover(run: &Recorded, cut: usize, images: &Backends, seed: u64, asks_kernel: bool) -> Result<()> {
     let found = open_after_crash(images)?;
     let generation = found.superblock().generation.get();
     let promised = run.history().last_mark(cut).unwrap_or(0);
@@ -108,11 +212,11 @@ fn recover(run: &Recorded, cut: usize, images: &Backends, seed: u64) -> Result<(
         generation >= promised,
         "generation {generation}, though {promised} had been committed"
     );
-    ensure!(
-        describe(&found)? == run.state_of(generation)?,
-        "not what generation {generation} held"
-    );
+    run.expect(generation, &describe(&found)?)?;
     drop(found);
+    if asks_kernel {
+        ask_the_kernel(cut, images, seed).context("beside the kernel")?;
+    }
     let filesystem = open_for_writing(images).context("opening it for writing")?;
     let mut workload = Workload::on(&filesystem, seed)?;
     for _ in 0..10 {
@@ -132,20 +236,40 @@ fn recover(run: &Recorded, cut: usize, images: &Backends, seed: u64) -> Result<(
     Ok(())
 }
 
+/// Has `btrfs check` and the kernel look at one image in so many, which the seed chooses: with
+/// `BUTTRESS_CRASH_KERNEL_EVERY=1` at each. Torn superblocks and the write hole are theirs, too: such images are left out.
+fn ask_the_kernel(cut: usize, images: &Backends, seed: u64) -> Result<()> {
+    let every = number("BUTTRESS_CRASH_KERNEL_EVERY", KERNEL_EVERY);
+    let chosen = Random::new(seed ^ (cut as u64) << 20).one_in(every);
+    if !chosen || skips(kernel_missing()) || !is_clean(images)? {
+        return Ok(());
+    }
+    KERNEL_LOOKS.fetch_add(1, Ordering::Relaxed);
+    expect_kernel_agrees(images)
+}
+
+/// Of so many images the kernel and `btrfs check` look at one.
+const KERNEL_EVERY: u64 = 8;
+
+/// How many they looked at.
+static KERNEL_LOOKS: AtomicUsize = AtomicUsize::new(0);
+
 fn crash(device_bytes: &[usize], options: &Options, operations: usize, commit_every: u64) {
     let base = empty(device_bytes, options).unwrap();
-    crash_on(base, operations, commit_every, cuts());
+    crash_on(base, Plan::new(operations, commit_every));
 }
 
-fn cuts() -> u64 {
-    number("BUTTRESS_CRASH_CUTS", 63)
-}
-
-fn crash_on(base: Backends, operations: usize, commit_every: u64, cuts: u64) {
+fn crash_on(base: Backends, plan: Plan) {
     let seed = number("BUTTRESS_CRASH_SEED", 1);
-    let run = run(base, seed, operations, commit_every).unwrap();
+    let run = run(base, seed, plan).unwrap();
     assert!(run.known_states() > 5, "too few commits to cut between");
-    cut_and_recover(&run, seed, cuts).unwrap();
+    let looks = KERNEL_LOOKS.load(Ordering::Relaxed);
+    cut_and_recover(&run, seed, plan).unwrap();
+    let looked = KERNEL_LOOKS.load(Ordering::Relaxed) > looks;
+    assert!(
+        looked || !plan.asks_kernel || plan.cuts < 6 * KERNEL_EVERY || kernel_missing().is_some(),
+        "the kernel looked at nothing"
+    );
 }
 
 fn profiles(data: Profile, metadata: Profile) -> Options {
@@ -215,12 +339,13 @@ fn on_four_devices_with_striped_data_and_three_copies_of_metadata() {
 
 #[test]
 fn on_three_devices_with_parity() {
-    crash(
-        &[160 << 20; 3],
-        &profiles(Profile::Raid5, Profile::Raid5),
-        800,
-        40,
-    );
+    let base = empty(&[160 << 20; 3], &profiles(Profile::Raid5, Profile::Raid5)).unwrap();
+    // Of the write hole `btrfs check` says that it is an error.
+    let plan = Plan {
+        asks_kernel: false,
+        ..Plan::new(800, 40)
+    };
+    crash_on(base, plan);
 }
 
 /// Many operations find no room here, and commit to see whether that frees any.
@@ -236,6 +361,73 @@ fn on_a_full_volume() {
         filling.fill(&filesystem, "full", u64::MAX).unwrap();
         filesystem.commit().unwrap();
         drop(filesystem);
-        crash_on(base, 600, 40, cuts() / 2);
+        let plan = Plan::new(600, 40);
+        crash_on(
+            base,
+            Plan {
+                cuts: plan.cuts / 2,
+                ..plan
+            },
+        );
     }
+}
+
+/// Trees of four levels, of which each commit writes whole paths anew.
+#[test]
+fn in_deep_trees() {
+    let options = Options {
+        node_bytes: Some(4096),
+        metadata: Some(Profile::Single),
+        ..Options::default()
+    };
+    let base = empty(&[256 << 20], &options).unwrap();
+    let filesystem = open_for_writing(&base).unwrap();
+    deep::plant(&filesystem, 15_000).unwrap();
+    let levels = deepest(&filesystem.view()).unwrap();
+    assert!(levels >= 4, "{levels} levels");
+    drop(filesystem);
+    let plan = Plan::new(400, 40);
+    crash_on(
+        base,
+        Plan {
+            cuts: plan.cuts.div_ceil(8),
+            ..plan
+        },
+    );
+}
+
+/// Each extent counts for the subvolume that made it.
+#[test]
+fn with_simple_quotas() {
+    if skips(progs_missing((6, 8))) {
+        return;
+    }
+    let base: Backends = vec![Arc::new(MemoryBackend::new("memory", vec![0; 128 << 20]))];
+    made_by_progs(&base, &["-O", "squota"]).unwrap();
+    crash_on(base, Plan::new(1000, 40));
+}
+
+/// Requests of a queue with threads, which end in any order.
+#[test]
+fn under_threads() {
+    let plan = Plan {
+        engine: Engine::Threads,
+        ..Plan::new(800, 40)
+    };
+    let base = empty(&[128 << 20], &Options::default()).unwrap();
+    crash_on(base, plan);
+    let base = empty(&[128 << 20; 3], &profiles(Profile::Raid1, Profile::Raid1C3)).unwrap();
+    crash_on(base, plan);
+}
+
+/// Commits while operations go on, under threads.
+#[test]
+fn with_commits_beside_operations() {
+    let plan = Plan {
+        engine: Engine::Threads,
+        commits_beside: true,
+        ..Plan::new(1500, 40)
+    };
+    let base = empty(&[160 << 20; 2], &profiles(Profile::Raid1, Profile::Raid1)).unwrap();
+    crash_on(base, plan);
 }

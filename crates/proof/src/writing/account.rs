@@ -4,6 +4,7 @@ use super::model::{Model, Target};
 use super::operation::drawing::is_of_one_hash;
 use super::operation::{Made, Operation};
 use anyhow::{Result, ensure};
+use buttress::Filesystem;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -13,6 +14,16 @@ const ITEM_BYTES: u64 = 25 + 101;
 
 /// Runs of at least so many changes must have met everything.
 const WHOLE_RUN: u64 = 8000;
+
+/// How many levels the deepest tree of a subvolume has.
+///
+/// # Errors
+/// That they cannot be read.
+pub fn deepest(filesystem: &Filesystem) -> Result<u8> {
+    let subvolumes = filesystem.subvolumes()?;
+    let levels = subvolumes.iter().map(|info| info.root_item.level + 1);
+    Ok(levels.max().unwrap_or(0))
+}
 
 /// Counts of a run.
 #[derive(Debug, Default)]
@@ -25,6 +36,8 @@ pub struct Account {
     full_hashes: u64,
     /// Commits at which an inode had more names in one directory than fit into one item.
     extended_names: u64,
+    /// The most levels that the tree of a subvolume had at a commit.
+    levels: u8,
 }
 
 impl Account {
@@ -67,6 +80,28 @@ impl Account {
         });
         self.shared_hashes += u64::from(shares_hash);
         self.extended_names += u64::from(has_extended);
+    }
+
+    /// Looks at how deep the trees are.
+    ///
+    /// # Errors
+    /// That they cannot be read.
+    pub(super) fn look_at_levels(&mut self, filesystem: &Filesystem) -> Result<()> {
+        self.levels = self.levels.max(deepest(filesystem)?);
+        Ok(())
+    }
+
+    /// Fails when no tree had so many levels.
+    ///
+    /// # Errors
+    /// How many there were.
+    pub fn expect_levels(&self, least: u8) -> Result<()> {
+        ensure!(
+            self.levels >= least,
+            "the deepest tree had {} levels, {least} are wanted",
+            self.levels
+        );
+        Ok(())
     }
 
     /// Fails when a run of so many changes missed something that it is there for.
@@ -142,8 +177,8 @@ impl fmt::Display for Account {
         }
         write!(
             f,
-            "shared hashes at {} commits, {} names beyond them, extended names at {} commits",
-            self.shared_hashes, self.full_hashes, self.extended_names
+            "shared hashes at {} commits, {} names beyond them, extended names at {} commits, {} levels",
+            self.shared_hashes, self.full_hashes, self.extended_names, self.levels
         )
     }
 }

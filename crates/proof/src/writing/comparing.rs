@@ -161,18 +161,26 @@ pub(super) fn comparable(model: &Model, mut manifest: Manifest) -> Manifest {
 /// What the check finds, and the differences.
 pub fn expect_kernel_sees(model: &Model, images: &[PathBuf]) -> Result<()> {
     btrfs_check(images)?;
+    let expected = comparable(model, model.manifest());
+    expect_equal(
+        "the kernel's view",
+        &expected,
+        &comparable(model, kernels_view(images)?),
+    )
+}
+
+/// What the kernel shows of the volume on these images, files whole.
+pub(super) fn kernels_view(images: &[PathBuf]) -> Result<Manifest> {
     let mount = Mount::new(images, "ro,noatime,subvolid=5")?;
-    let shown = of_directory_by(mount.path(), |_, file, entry| {
+    let mut shown = of_directory_by(mount.path(), |_, file, entry| {
         let mut content = vec![0; usize::try_from(entry.size)?];
         file.read_exact_at(&mut content, 0)?;
         entry.data = whole(&content);
         Ok(())
-    });
-    let mut shown = shown?;
+    })?;
     add_attributes(mount.path(), &mut shown)?;
     mount.close()?;
-    let expected = comparable(model, model.manifest());
-    expect_equal("the kernel's view", &expected, &comparable(model, shown))
+    Ok(shown)
 }
 
 /// Checks a volume, all data included.

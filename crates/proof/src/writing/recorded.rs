@@ -1,6 +1,6 @@
 //! A run in the crash laboratory: its history, and what each generation held that it committed.
 
-use super::state::describe;
+use super::state::{describe, first_difference};
 use super::volume::{devices, open_checked};
 use anyhow::{Context, Result, ensure};
 use buttress::OpenOptions;
@@ -48,26 +48,52 @@ impl Recorded {
         }
     }
 
-    /// Reads what each marked commit held from the image at the moment at which it had returned, and checks that.
+    /// Reads what each marked commit held from the image at the moment at which it had returned, checks that, and compares
+    /// it with what is known of it: what the writer itself showed at that moment.
     ///
     /// # Errors
-    /// What the checks found; a mark of another generation than the image's.
+    /// What the checks found; a mark of a later generation than the image's; what differs.
     pub fn learn_what_was_marked(&self) -> Result<()> {
+        let mut last = None;
         for cut in 0..=self.history.len() {
-            let Some(generation) = self.history.last_mark(cut) else {
+            let marked = self.history.last_mark(cut).filter(|marked| last != Some(*marked));
+            let Some(generation) = marked else {
                 continue;
             };
-            if self.known(generation).is_some() {
-                continue;
-            }
+            last = marked;
             let found = open_checked(&self.history.images_at(cut, Outcome::AllKept))
                 .with_context(|| format!("generation {generation}"))?;
+            // Where commits run beside operations, another one may have come before the mark.
+            let marked = generation;
+            let generation = found.superblock().generation.get();
             ensure!(
-                found.superblock().generation.get() == generation,
-                "the mark of {generation}"
+                generation >= marked,
+                "generation {generation} at the mark of {marked}"
             );
-            self.learn(generation, describe(&found)?);
+            let state = describe(&found)?;
+            if let Some(known) = self.known(generation) {
+                ensure!(
+                    known == state,
+                    "generation {generation} is not what the writer showed: {}",
+                    first_difference(&known, &state)
+                );
+            }
+            self.learn(generation, state);
         }
+        Ok(())
+    }
+
+    /// Compares what was found after a crash with what that generation held.
+    ///
+    /// # Errors
+    /// The first difference; that there was no such generation.
+    pub fn expect(&self, generation: u64, found: &str) -> Result<()> {
+        let expected = self.state_of(generation)?;
+        ensure!(
+            expected == found,
+            "not what generation {generation} held: {}",
+            first_difference(&expected, found)
+        );
         Ok(())
     }
 

@@ -22,10 +22,12 @@ use buttress::fs::mkfs::{self, Feature, Identity};
 use buttress::{Filesystem, Location, OpenOptions, Timestamp};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::manifest::expect_equal;
+use buttress_oracle::tools::{newest, run};
 use buttress_oracle::volumes::scratch;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// How much larger its devices are: what the kernel gives up is free only after a commit.
 const SIZE_FACTOR: u64 = 2;
@@ -89,7 +91,14 @@ impl Twin {
         options
             .features
             .retain(|feature| *feature != (Feature::NoHoles, false));
-        mkfs::make(&open_images(&images, true)?, &options, &identity)?;
+        if plan.progs.is_empty() {
+            mkfs::make(&open_images(&images, true)?, &options, &identity)?;
+        } else {
+            run(Command::new(newest("mkfs.btrfs"))
+                .args(["-q", "-f"])
+                .args(plan.progs)
+                .args(&images))?;
+        }
         let mut twin = Self {
             held: BTreeMap::new(),
             mount: None,

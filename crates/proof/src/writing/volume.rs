@@ -1,15 +1,24 @@
 //! Volumes in memory, made and opened with a clock and uuids that a seed gives.
 
-use anyhow::{Result, ensure};
+use super::comparing::{kernels_view, manifest};
+use anyhow::{Context, Result, ensure};
 use buttress::check::{self, Finding, Report, check};
 use buttress::device::{Backend, Device, Engine, MemoryBackend};
 use buttress::format::{Timestamp, Uuid};
 use buttress::fs::mkfs::{self, Identity};
 use buttress::fs::{Environment, WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, DeviceOptions, Filesystem, OpenOptions, Progress};
+use buttress_oracle::btrfs_check::btrfs_check;
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::manifest::expect_equal;
+use buttress_oracle::tools::{newest, run};
+use buttress_oracle::volumes::scratch;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A clock that moves on by a second with each look at it, and uuids that count.
@@ -46,11 +55,16 @@ pub fn empty(device_bytes: &[usize], options: &mkfs::Options) -> Result<Backends
             Arc::new(MemoryBackend::new(format!("memory-{number}"), vec![0; *bytes])) as Arc<dyn Backend>
         })
         .collect();
+    // No other volume that this machine has mounted at the moment has these ids.
+    static VOLUMES: AtomicU64 = AtomicU64::new(1);
+    let volume = u128::from(VOLUMES.fetch_add(1, Ordering::Relaxed));
+    let process = u128::from(std::process::id());
+    let id = |number: u128| Uuid::from_u128(0xc4a5 << 112 | process << 64 | volume << 16 | number);
     let identity = Identity {
-        fsid: Uuid::from_u128(1),
-        chunk_tree: Uuid::from_u128(2),
-        top_level: Uuid::from_u128(3),
-        devices: (4_u128..).take(backends.len()).map(Uuid::from_u128).collect(),
+        fsid: id(1),
+        chunk_tree: id(2),
+        top_level: id(3),
+        devices: (4..).take(backends.len()).map(id).collect(),
         time: Timestamp {
             seconds: 1,
             nanoseconds: 0,
@@ -58,6 +72,68 @@ pub fn empty(device_bytes: &[usize], options: &mkfs::Options) -> Result<Backends
     };
     mkfs::make(&devices(&backends), options, &identity)?;
     Ok(backends)
+}
+
+/// Has mkfs.btrfs make a volume with these options on devices in memory.
+///
+/// # Errors
+/// That mkfs.btrfs fails.
+pub fn made_by_progs(backends: &[Arc<dyn Backend>], options: &[&str]) -> Result<()> {
+    let folder = scratch()?;
+    let images = write_images(backends, folder.path())?;
+    run(Command::new(newest("mkfs.btrfs"))
+        .args(["-q", "-f"])
+        .args(options)
+        .args(&images))?;
+    for (backend, image) in backends.iter().zip(&images) {
+        let image = File::open(image)?;
+        copy_pieces(
+            backend.size_bytes(),
+            |offset, piece| Ok(image.read_exact_at(piece, offset)?),
+            |offset, piece| Ok(backend.write_at(offset, piece)?),
+        )?;
+    }
+    Ok(())
+}
+
+/// Writes devices to image files in `folder`.
+///
+/// # Errors
+/// Those of reading and writing.
+pub fn write_images(backends: &[Arc<dyn Backend>], folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut images = Vec::new();
+    for (number, backend) in backends.iter().enumerate() {
+        let path = folder.join(format!("device-{number}"));
+        let file = File::create(&path)?;
+        file.set_len(backend.size_bytes())?;
+        copy_pieces(
+            backend.size_bytes(),
+            |offset, piece| Ok(backend.read_vectored_at(offset, &mut [piece])?),
+            |offset, piece| Ok(file.write_all_at(piece, offset)?),
+        )?;
+        images.push(path);
+    }
+    Ok(images)
+}
+
+/// Bytes of a device that are copied at once, if they are not all zero.
+const PIECE_BYTES: usize = 64 << 10;
+
+fn copy_pieces(
+    bytes: u64,
+    read: impl Fn(u64, &mut [u8]) -> Result<()>,
+    write: impl Fn(u64, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut piece = vec![0; PIECE_BYTES];
+    for offset in (0..bytes).step_by(PIECE_BYTES) {
+        let length = usize::try_from(bytes - offset)?.min(PIECE_BYTES);
+        let part = &mut piece[..length];
+        read(offset, part)?;
+        if part.iter().any(|byte| *byte != 0) {
+            write(offset, part)?;
+        }
+    }
+    Ok(())
 }
 
 /// The devices, read and written by the threads that ask.
@@ -105,6 +181,15 @@ pub fn open_checked(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
     let (filesystem, report) = open_and_check(backends)?;
     ensure!(report.is_clean(), "{report:#?}");
     Ok(filesystem)
+}
+
+/// Whether a crash left nothing that every btrfs has to live with: a torn superblock keeps the kernel and `btrfs check` from
+/// looking at the rest, and of the write hole the check says that it is an error.
+///
+/// # Errors
+/// That the volume cannot be read.
+pub fn is_clean(backends: &[Arc<dyn Backend>]) -> Result<bool> {
+    Ok(open_and_check(backends)?.1.is_clean())
 }
 
 /// As [`open_checked`], after a crash: of each device's superblocks one may be torn, which the next commit mends.
@@ -161,6 +246,28 @@ fn open_and_check(backends: &[Arc<dyn Backend>]) -> Result<(Filesystem, Report)>
     };
     let report = check(&filesystem, &options, &Progress::new())?;
     Ok((filesystem, report))
+}
+
+/// Has `btrfs check` look at devices as a crash left them, and the kernel mount them, read-only and then for writing, after
+/// which the check finds nothing either. What the kernel shows must be what Buttress reads.
+///
+/// # Errors
+/// What the check finds, what differs.
+pub fn expect_kernel_agrees(backends: &[Arc<dyn Backend>]) -> Result<()> {
+    let folder = scratch()?;
+    let images = write_images(backends, folder.path())?;
+    btrfs_check(&images).context("as the crash left it")?;
+    let ours = manifest(&OpenOptions::new(devices(backends)).open()?)?;
+    expect_equal("the kernel's view", &kernels_view(&images)?, &ours)?;
+    let mount = Mount::new(&images, "noatime,subvolid=5")?;
+    match std::fs::write(mount.path().join("by the kernel, after the crash"), b"x") {
+        Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {}
+        written => written.context("writing by the kernel")?,
+    }
+    mount.close()?;
+    btrfs_check(&images)
+        .context("after the kernel wrote to it")
+        .map(drop)
 }
 
 /// Opens a volume for writing.

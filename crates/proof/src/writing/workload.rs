@@ -5,9 +5,11 @@
 //! caller's own errors is a failure. Some inodes are held open for a while, also after their last name went.
 
 use anyhow::{Context, Result};
-use buttress::format::{ByteCount, ErrorKind, FileOffset};
-use buttress::fs::operations::{AttributeChanges, NewInode, OpenInode, ReceivedUuid, RenameMode, SetXattr};
-use buttress::fs::{AllocateMode, Error, FileAttributes, WritableFilesystem};
+use buttress::format::{ByteCount, ErrorKind, FileOffset, Timestamp};
+use buttress::fs::operations::{
+    AttributeChanges, NewInode, NodeKind, OpenInode, ReceivedUuid, RenameMode, SetXattr,
+};
+use buttress::fs::{AllocateMode, DeviceNumber, Error, FileAttributes, WritableFilesystem};
 use buttress::{FileKind, Location, Progress, SubvolumeId};
 use buttress_oracle::content::Random;
 
@@ -103,7 +105,7 @@ impl Workload {
     fn attempt(&mut self, filesystem: &WritableFilesystem) -> Result<(), Error> {
         let (directory, name) = self.place();
         let file = NewInode::of_root(0o640);
-        match self.random.below(116) {
+        match self.random.below(120) {
             0..15 => filesystem.create(directory, &name, &file).map(drop),
             15..30 => self.change_content(filesystem, directory, &name),
             30..40 => {
@@ -144,12 +146,18 @@ impl Workload {
                 filesystem.set_label(&label)
             }
             100..108 => self.hold(filesystem, directory, &name),
-            _ => self.let_go(filesystem, directory, &name),
+            108..116 => self.let_go(filesystem, directory, &name),
+            _ => self.make_node(filesystem, directory, &name),
         }
     }
 
     fn change_attributes(&mut self, filesystem: &WritableFilesystem, inode: Location) -> Result<(), Error> {
-        match self.random.below(12) {
+        match self.random.below(18) {
+            12..16 => filesystem.set_attributes(inode, &self.attributes()),
+            16..18 => {
+                let value = some(&mut self.random, &[&b"zstd"[..], b"lzo", b"none"]).unwrap_or(b"zlib");
+                filesystem.set_xattr(inode, b"btrfs.compression", value, SetXattr::CreateOrReplace)
+            }
             0..6 => {
                 let length = usize::try_from(self.random.below(300)).unwrap_or(0);
                 let value = vec![b'v'; length];
@@ -176,13 +184,57 @@ impl Workload {
         }
     }
 
+    /// Owner and times, of each some.
+    fn attributes(&mut self) -> AttributeChanges {
+        let mut time = || {
+            let seconds = i64::try_from(self.random.below(1 << 33)).unwrap_or(0) - (1 << 32);
+            self.random.one_in(2).then_some(Timestamp {
+                seconds,
+                nanoseconds: 5,
+            })
+        };
+        let [accessed, modified, changed, created] = [time(), time(), time(), time()];
+        let owner = u32::try_from(self.random.below(3)).unwrap_or(0);
+        AttributeChanges {
+            uid: self.random.one_in(2).then_some(owner),
+            gid: self.random.one_in(2).then_some(owner + 1),
+            accessed,
+            modified,
+            changed,
+            created,
+            ..AttributeChanges::default()
+        }
+    }
+
+    fn make_node(
+        &mut self,
+        filesystem: &WritableFilesystem,
+        directory: Location,
+        name: &[u8],
+    ) -> Result<(), Error> {
+        let number = |random: &mut Random| u32::try_from(random.below(4000)).unwrap_or(0);
+        let device = DeviceNumber {
+            major: number(&mut self.random),
+            minor: number(&mut self.random),
+        };
+        let kinds = [
+            NodeKind::Fifo,
+            NodeKind::Socket,
+            NodeKind::CharacterDevice(device),
+            NodeKind::BlockDevice(device),
+        ];
+        let kind = some(&mut self.random, &kinds).unwrap_or(NodeKind::Fifo);
+        let made = filesystem.make_node(directory, name, &NewInode::of_root(0o600), kind)?;
+        filesystem.set_attributes(made, &self.attributes())
+    }
+
     fn change_subvolumes(
         &mut self,
         filesystem: &WritableFilesystem,
         directory: Location,
         name: &[u8],
     ) -> Result<(), Error> {
-        match self.random.below(10) {
+        match self.random.below(12) {
             0..2 => {
                 let id = filesystem.create_subvolume(directory, name)?;
                 self.know_subvolume(id);
@@ -203,9 +255,15 @@ impl Workload {
                 Ok(())
             }
             8 => filesystem.drop_deleted_subvolumes(&Progress::new()),
+            9 => {
+                let id = self.subvolume();
+                filesystem.set_default_subvolume(id)
+            }
             _ => {
                 let id = self.subvolume();
-                filesystem.set_read_only(id, false, ReceivedUuid::Clear)
+                // Where the top level is, nearly everything would be refused.
+                let read_only = id != SubvolumeId::TOP_LEVEL && self.random.one_in(3);
+                filesystem.set_read_only(id, read_only, ReceivedUuid::Clear)
             }
         }
     }

@@ -5,25 +5,20 @@ use super::comparing::{expect_kernel_sees, expect_model, expect_nothing_found, o
 use super::model::Model;
 use super::operation::{Made, Operation, can_be_drawn};
 use super::twin::Twin;
-use super::volume::devices;
+use super::volume::{devices, made_by_progs, write_images};
 use anyhow::{Context, Result};
 use buttress::device::{Backend, MemoryBackend};
 use buttress::fs::mkfs;
-use buttress::fs::operations::OpenInode;
+use buttress::fs::operations::{AttributeChanges, OpenInode};
 use buttress::fs::{DataOptions, Environment, WritableFilesystem, WriteOptions};
-use buttress::{ByteCount, Location, OpenOptions, Timestamp};
+use buttress::{ByteCount, Location, OpenOptions, SubvolumeId, Timestamp};
 use buttress_oracle::content::Random;
 use buttress_oracle::volumes::scratch;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-
-/// Bytes of a device that are copied to an image at once, if they are not all zero.
-const IMAGE_PIECE_BYTES: usize = 64 << 10;
 
 /// Changes that a failure tells of.
 const RECENT_MAX: usize = 12;
@@ -72,6 +67,10 @@ pub struct Plan {
     pub twin: bool,
     /// How the volume is made.
     pub mkfs: mkfs::Options,
+    /// Makes it with mkfs.btrfs and these options instead: for what Buttress makes no volumes with, but writes.
+    pub progs: &'static [&'static str],
+    /// So many files, each of which fills a leaf, are made before the first change: trees are deep then.
+    pub planted: u64,
     /// Sizes of the devices.
     pub devices: Vec<u64>,
     /// How content is written.
@@ -94,6 +93,8 @@ impl Plan {
             kernel_every: None,
             twin: false,
             mkfs: mkfs::Options::default(),
+            progs: &[],
+            planted: 0,
             devices: vec![512 << 20],
             data: DataOptions::default(),
             cache: LARGE_CACHE,
@@ -175,15 +176,28 @@ impl World {
             seconds: AtomicI64::new(BEGIN),
             uuids: AtomicU64::new(plan.seed << 32),
         });
-        let identity = mkfs::Identity {
-            fsid: clock.new_uuid(),
-            chunk_tree: clock.new_uuid(),
-            top_level: clock.new_uuid(),
-            devices: backends.iter().map(|_| clock.new_uuid()).collect(),
-            time: clock.now(),
-        };
-        mkfs::make(&devices(&backends), &plan.mkfs, &identity)?;
+        if plan.progs.is_empty() {
+            let identity = mkfs::Identity {
+                fsid: clock.new_uuid(),
+                chunk_tree: clock.new_uuid(),
+                top_level: clock.new_uuid(),
+                devices: backends.iter().map(|_| clock.new_uuid()).collect(),
+                time: clock.now(),
+            };
+            mkfs::make(&devices(&backends), &plan.mkfs, &identity)?;
+        } else {
+            made_by_progs(&backends, plan.progs)?;
+        }
         let filesystem = writable(&backends, &clock, plan.data, plan.cache)?;
+        if !plan.progs.is_empty() {
+            // mkfs.btrfs has a clock of its own.
+            let made = AttributeChanges {
+                modified: Some(clock.now()),
+                ..AttributeChanges::default()
+            };
+            filesystem.set_attributes(Location::root_of(SubvolumeId::TOP_LEVEL), &made)?;
+            filesystem.commit()?;
+        }
         let model = Model {
             label: plan.mkfs.label.clone(),
             node_bytes: filesystem.view().superblock().node_bytes.into(),
@@ -227,8 +241,26 @@ impl World {
 
     /// Makes one change on all sides.
     pub fn step(&mut self) -> Result<()> {
-        let now = self.clock.seconds.fetch_add(1, Ordering::Relaxed) + 1;
         let operation = self.next();
+        self.change(operation).map(drop)
+    }
+
+    /// Makes files that fill a leaf each, on all sides.
+    fn plant(&mut self, files: u64) -> Result<()> {
+        let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+        let value = vec![b'd'; usize::try_from(self.model.node_bytes)? * 3 / 4];
+        for number in 0..files {
+            let name = format!("deep-{number}").into_bytes();
+            let made = self.change(Operation::Create(top, name, 0o644))?;
+            let file = made.context("a file that was planted")?;
+            self.change(Operation::SetXattr(file, b"user.filler".to_vec(), value.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a change on all sides. Gives the inode that is new.
+    fn change(&mut self, operation: Operation) -> Result<Option<Location>> {
+        let now = self.clock.seconds.fetch_add(1, Ordering::Relaxed) + 1;
         if self.recent.len() >= RECENT_MAX {
             self.recent.pop_front();
         }
@@ -238,7 +270,7 @@ impl World {
         self.make(&operation, now).with_context(|| self.told())
     }
 
-    fn make(&mut self, operation: &Operation, now: i64) -> Result<()> {
+    fn make(&mut self, operation: &Operation, now: i64) -> Result<Option<Location>> {
         let opened = match &mut self.twin {
             Some(twin) => twin.make(&self.model, operation)?,
             None => None,
@@ -253,7 +285,7 @@ impl World {
         if let Some(twin) = &mut self.twin {
             twin.follow(&self.model, new, opened)?;
         }
-        Ok(())
+        Ok(new)
     }
 
     /// The next change: of a series that was begun, or one that is drawn.
@@ -292,6 +324,7 @@ impl World {
         }
         self.commits += 1;
         self.account.look_at(&self.model);
+        self.account.look_at_levels(&self.filesystem.view())?;
         self.compare().with_context(|| self.told())
     }
 
@@ -343,23 +376,7 @@ impl World {
 
     /// Writes the devices to image files in `folder`.
     pub fn images(&self, folder: &Path) -> Result<Vec<PathBuf>> {
-        let mut images = Vec::new();
-        for (number, backend) in self.backends.iter().enumerate() {
-            let path = folder.join(format!("device-{number}"));
-            let file = File::create(&path)?;
-            file.set_len(backend.size_bytes())?;
-            let mut block = vec![0; IMAGE_PIECE_BYTES];
-            for offset in (0..backend.size_bytes()).step_by(block.len()) {
-                let length = usize::try_from(backend.size_bytes() - offset)?.min(block.len());
-                let part = &mut block[..length];
-                backend.read_vectored_at(offset, &mut [&mut *part])?;
-                if part.iter().any(|byte| *byte != 0) {
-                    file.write_all_at(part, offset)?;
-                }
-            }
-            images.push(path);
-        }
-        Ok(images)
+        write_images(&self.backends, folder)
     }
 
     /// Has `btrfs check` and the kernel look at the volume, and compares it with its twin. All that is held is let go before,
@@ -385,6 +402,10 @@ impl World {
     pub fn run(plan: &Plan) -> Result<Self> {
         let mut world = Self::new(plan).context("making the volume")?;
         world.compare().context("the volume as it was made")?;
+        if plan.planted > 0 {
+            world.plant(plan.planted)?;
+            world.commit()?;
+        }
         for _ in 0..plan.operations {
             world.step()?;
             let committed = match world.random.below(plan.commit_every * 20) {

@@ -136,10 +136,7 @@ fn fail(mut subject: Subject, fault: &Fault, recorded: &Recorded) -> Result<()> 
         generation >= promised,
         "generation {generation}, though {promised} had been committed"
     );
-    ensure!(
-        describe(&found)? == recorded.state_of(generation)?,
-        "not what generation {generation} held"
-    );
+    recorded.expect(generation, &describe(&found)?)?;
     drop(found);
     let filesystem = open_for_writing(&backends)?;
     let mut workload = Workload::on(&filesystem, generation)?;

@@ -1,7 +1,7 @@
 //! Seeded runs against the model: volumes of several kinds, a commit after some 40 changes on average; where there is a kernel
 //! with btrfs, it makes the same changes on a twin of each volume.
 //!
-//! A failure names its seed; `BUTTRESS_WRITING_SEED` with a tenth of it, `BUTTRESS_WRITING_OPERATIONS` as in that run and the
+//! A failure names its seed; `BUTTRESS_WRITING_SEED` with a fourteenth of it, `BUTTRESS_WRITING_OPERATIONS` as in that run and the
 //! name of the case make it again. `BUTTRESS_WRITING_KERNEL_EVERY=1` has the kernel's view and the twin compared at each
 //! commit; as that lets go of what is held, the run may be another.
 
@@ -11,37 +11,78 @@ use buttress::format::compression::CompressionMethod;
 use buttress::format::{ChecksumType, Compression, Profile};
 use buttress::fs::DataOptions;
 use buttress::fs::mkfs::{Feature, Options};
-use buttress_oracle::tools::kernel_missing;
+use buttress_oracle::skip::skips;
+use buttress_oracle::tools::{kernel_missing, progs_missing};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::{Plan, World};
 
 /// Changes of the ordinary suite, over all kinds of volumes.
-const OPERATIONS: u64 = 20_000;
+const OPERATIONS: u64 = 28_000;
 
 /// Commits between two looks by the kernel and `btrfs check`.
-const KERNEL_EVERY: u64 = 100;
+const KERNEL_EVERY: u64 = 20;
 
 /// Cases of a run: each has a seed of its own, and so has each case of the run with the next seed.
-const CASES: u64 = 10;
+const CASES: u64 = 14;
+
+/// Of cases in deep trees one change in so many is made, and a commit after so many: each commit looks at all that is there.
+const DEEP_SHARE: u64 = 4;
+const DEEP_COMMIT_EVERY: u64 = 80;
+
+/// Files that are there from the beginning, a leaf each: three levels of nodes of 4 KiB.
+const DEEP_FILES: u64 = 300;
+const DEEP_LEVELS: u8 = 3;
+
+/// The btrfs-progs that can make volumes with simple quotas.
+const QUOTA_PROGS: (u32, u32) = (6, 8);
 
 /// How much of trees is kept in memory: all, and so little that most must be read again and again.
 const CACHES: [ByteCount; 2] = [ByteCount::new(256 << 20), ByteCount::new(2 << 20)];
 
-/// A kind of volume.
-fn kinds() -> Vec<(&'static str, Options, Vec<u64>)> {
+/// Kinds of volumes, each with what is special about it.
+fn kinds() -> Vec<(&'static str, Plan)> {
     let plain = Options::default;
+    let plan = || Plan::new(0, 0);
+    let made = |mkfs, devices| Plan {
+        mkfs,
+        devices,
+        ..plan()
+    };
     let one = || vec![512 << 20];
+    let small_nodes = || Options {
+        node_bytes: Some(4096),
+        checksum: Some(ChecksumType::Xxhash64),
+        ..plain()
+    };
+    let mut kinds: Vec<_> = by_options(&plain, one)
+        .into_iter()
+        .map(|(name, mkfs, devices)| (name, made(mkfs, devices)))
+        .collect();
+    kinds.insert(1, ("small_nodes", made(small_nodes(), one())));
+    kinds.push((
+        "deep",
+        Plan {
+            planted: DEEP_FILES,
+            commit_every: DEEP_COMMIT_EVERY,
+            ..made(small_nodes(), one())
+        },
+    ));
+    kinds.push((
+        "simple_quotas",
+        Plan {
+            progs: &["-O", "squota", "-n", "4k"],
+            ..plan()
+        },
+    ));
+    kinds
+}
+
+fn by_options(
+    plain: &impl Fn() -> Options,
+    one: impl Fn() -> Vec<u64>,
+) -> Vec<(&'static str, Options, Vec<u64>)> {
     vec![
         ("plain", plain(), one()),
-        (
-            "small_nodes",
-            Options {
-                node_bytes: Some(4096),
-                checksum: Some(ChecksumType::Xxhash64),
-                ..plain()
-            },
-            one(),
-        ),
         (
             "without_newer_features",
             Options {
@@ -86,6 +127,9 @@ fn compression(index: usize) -> DataOptions {
 
 fn one(plan: &Plan) -> Result<()> {
     let world = World::run(plan).with_context(|| format!("seed {}", plan.seed))?;
+    if plan.planted > 0 {
+        world.account.expect_levels(DEEP_LEVELS)?;
+    }
     println!("seed {}: {world:?}", plan.seed);
     Ok(())
 }
@@ -95,22 +139,36 @@ pub fn cases() -> Vec<Case> {
     let kernel_every = super::number("BUTTRESS_WRITING_KERNEL_EVERY", KERNEL_EVERY);
     let operations = super::number("BUTTRESS_WRITING_OPERATIONS", OPERATIONS) / CASES;
     let mut cases = Vec::new();
-    for (index, (name, mkfs, devices)) in kinds().into_iter().enumerate() {
+    for (index, (name, kind)) in kinds().into_iter().enumerate() {
         for part in 0..CACHES.len() as u64 {
+            let is_deep = kind.planted > 0;
+            let kernel_every = if is_deep {
+                kernel_every.div_ceil(DEEP_SHARE)
+            } else {
+                kernel_every
+            };
             let plan = Plan {
-                mkfs: mkfs.clone(),
-                devices: devices.clone(),
+                seed: first * CASES + index as u64 * CACHES.len() as u64 + part,
+                operations: if is_deep {
+                    operations / DEEP_SHARE
+                } else {
+                    operations
+                },
                 data: compression(index),
                 cache: CACHES[part as usize],
                 kernel_every: kernel_missing().is_none().then_some(kernel_every),
                 twin: kernel_missing().is_none(),
-                ..Plan::new(
-                    first * CASES + index as u64 * CACHES.len() as u64 + part,
-                    operations,
-                )
+                ..kind.clone()
             };
             let name = format!("model::{name}_{part}");
             cases.push(Case::new(name, move || {
+                // Without the kernel the rest of it is run all the same.
+                let _ = skips(kernel_missing());
+                if !plan.progs.is_empty()
+                    && let Some(missing) = progs_missing(QUOTA_PROGS)
+                {
+                    return Ok(Outcome::Skipped(missing));
+                }
                 one(&plan)?;
                 Ok(Outcome::Passed)
             }));
