@@ -46,7 +46,7 @@ pub(crate) fn of_chunk(chunk: &MappedChunk) -> Vec<Range<u64>> {
 pub(crate) fn kept_out(addresses: Range<Logical>, layout: &Layout, stripes: &[Physical]) -> Vec<Range<u64>> {
     let (start, end) = (addresses.start.get(), addresses.end.get());
     // Empty for all chunks but one that begins below it.
-    let mut ranges = vec![start..FIRST_LOGICAL.get()];
+    let mut ranges: Vec<Range<u64>> = core::iter::once(start..FIRST_LOGICAL.get()).collect();
     let device_extent_bytes = layout.device_extent_bytes().get();
     for (index, stripe) in stripes.iter().enumerate() {
         for reserved in reserved_of_devices() {
