@@ -148,7 +148,7 @@ fn content_is_compressed_on_request() {
     );
     assert_eq!(
         failure(&["cp", "--compress", "zstd", &volume.inside("/packed"), "/nowhere"]).0,
-        1
+        2
     );
 }
 
