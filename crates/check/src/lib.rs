@@ -81,7 +81,9 @@ use crate::context::Check;
 use crate::extents::Extents;
 use crate::quotas::Mode;
 use crate::roots::Root;
-use buttress_format::{ByteCount, CompatRo, Generation, ItemType, Key, ObjectId, SubvolumeId, TreeId};
+use buttress_format::{
+    BlockGroupFlags, ByteCount, CompatRo, Generation, ItemType, Key, ObjectId, SubvolumeId, TreeId,
+};
 use buttress_fs::{Filesystem, Progress, Result};
 use buttress_volume::FaultReason;
 
@@ -140,6 +142,7 @@ pub fn check_with(
         log.check_places(&check, &groups, &roots);
         log.check_checksums(&check, &roots)?;
     }
+    progress.expect(bytes_to_read(&groups, options.data_checksums));
     let mode = quotas::mode(&check, &roots);
     let (extents, census) = read_all(&check, &roots, &groups, mode, log.as_ref())?;
     note_copies(&check);
@@ -177,7 +180,6 @@ fn read_all(
         Mode::Simple(generation) => Some(generation),
         Mode::None | Mode::Classic => None,
     };
-    check.progress.expect(check.superblock().bytes_used);
     let extents = extents::read(check, roots, groups, counted_from, log)?;
     let census = census::take(
         check,
@@ -190,6 +192,19 @@ fn read_all(
     recount::run(check, roots, &extents, log, references, census.complete)?;
     Ok((extents, census))
 }
+
+/// How much will be read, as block groups count it: all tree blocks, and where it is asked for all data.
+fn bytes_to_read(groups: &[chunks::Group], with_data: bool) -> ByteCount {
+    let is_read = |group: &&chunks::Group| with_data || group.flags.intersects(TREE_GROUPS);
+    let used = groups
+        .iter()
+        .filter(is_read)
+        .map(|group| ByteCount::new(group.used));
+    used.fold(ByteCount::ZERO, ByteCount::saturating_add)
+}
+
+/// The block groups that hold tree blocks.
+const TREE_GROUPS: BlockGroupFlags = BlockGroupFlags::METADATA.union(BlockGroupFlags::SYSTEM);
 
 /// Copies of tree blocks that were passed over on the way to a good one.
 fn note_copies(check: &Check<'_>) {

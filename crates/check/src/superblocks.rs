@@ -114,10 +114,17 @@ fn check_device(check: &Check<'_>, slot: &DeviceSlot, items: &ChunkItems) {
     }
 }
 
+/// What follows where it is the primary that is damaged.
+const PRIMARY_DAMAGED: &str = "; it is the primary, without which the kernel does not mount the volume: the next commit by \
+                               buttress (`buttress filesystem sync` is one) or `btrfs rescue super-recover` mends it";
+
 /// Reads and checks one superblock.
 fn check_copy(check: &Check<'_>, slot: &DeviceSlot, physical: Physical, item: Option<&DeviceItem>) {
     let Some(device) = slot.device() else { return };
-    let damaged = |reason: String| {
+    let damaged = |mut reason: String| {
+        if SUPERBLOCK_OFFSETS.first() == Some(&physical) {
+            reason.push_str(PRIMARY_DAMAGED);
+        }
         check.find(Finding::SuperblockDamaged {
             device: slot.id(),
             physical,

@@ -5,7 +5,7 @@
 //! goes on after an error reports it with [`Context::lost`]; the exit code is then not 0, whatever follows.
 
 use std::fmt::Display;
-use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -13,16 +13,19 @@ use anstyle::{AnsiColor, Style};
 use anyhow::Result;
 use buttress_fs::Progress;
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::exit;
-use crate::globals::{Format, Globals};
+use crate::globals::{Format, Globals, Progress as When};
 use crate::opening::Place;
-use crate::output::{self, json};
+use crate::output::{self, events, json, stdout};
 use crate::sources::Sources;
 
 /// Bytes that are gathered before they go to standard output.
 const OUTPUT_BUFFER_BYTES: usize = 256 << 10;
+
+/// Standard output for results, buffered.
+pub type Stdout = BufWriter<stdout::Raw>;
 
 /// The surroundings of one running command.
 #[derive(Debug)]
@@ -67,6 +70,9 @@ impl std::fmt::Debug for Report {
 impl Context {
     /// The context of a command with these flags.
     pub fn new(globals: Globals) -> Self {
+        if globals.progress == Some(When::Json) {
+            events::want();
+        }
         Self {
             globals,
             losses: AtomicU64::new(0),
@@ -99,8 +105,8 @@ impl Context {
     }
 
     /// Standard output, buffered. Flush it before returning: an error in a dropped buffer would be lost.
-    pub fn stdout(&self) -> BufWriter<StdoutLock<'static>> {
-        BufWriter::with_capacity(OUTPUT_BUFFER_BYTES, io::stdout().lock())
+    pub fn stdout(&self) -> Stdout {
+        BufWriter::with_capacity(OUTPUT_BUFFER_BYTES, stdout::Raw::stdout())
     }
 
     /// Prints `value` as the JSON document of the command `name` (`subvolume-list`).
@@ -123,20 +129,20 @@ impl Context {
     /// Prints a notice on stderr, unless `--quiet`: something the user may want to know.
     pub fn notice(&self, message: impl Display) {
         if !self.globals.quiet {
-            self.message("note:", AnsiColor::Cyan, &message);
+            message_on_stderr("note", AnsiColor::Cyan, &message);
         }
     }
 
     /// Prints a warning on stderr, unless `--quiet`: nothing was lost, but something is not as it should be.
     pub fn warn(&self, message: impl Display) {
         if !self.globals.quiet {
-            self.message("warning:", AnsiColor::Yellow, &message);
+            message_on_stderr("warning", AnsiColor::Yellow, &message);
         }
     }
 
     /// Prints a notice on stderr, also with `--quiet`: what became of a job that did not do all of it.
     pub fn tell(&self, message: impl Display) {
-        self.message("note:", AnsiColor::Cyan, &message);
+        message_on_stderr("note", AnsiColor::Cyan, &message);
     }
 
     /// Prints an error on stderr and goes on: something that was asked for is missing from the result, so the
@@ -190,11 +196,15 @@ impl Context {
             }
         }
     }
+}
 
-    fn message(&self, label: &str, colour: AnsiColor, message: &dyn Display) {
-        let style = Style::new().bold().fg_color(Some(colour.into()));
-        let text = output::escape_controls(message.to_string().as_bytes());
-        // Whoever closed standard error does not want it.
-        let _ = writeln!(anstream::stderr().lock(), "{style}{label}{style:#} {text}");
+fn message_on_stderr(label: &str, colour: AnsiColor, message: &dyn Display) {
+    if events::are_wanted() {
+        events::tell(label, json!({ "message": message.to_string() }));
+        return;
     }
+    let style = Style::new().bold().fg_color(Some(colour.into()));
+    let text = output::escape_controls(message.to_string().as_bytes());
+    // Whoever closed standard error does not want it.
+    let _ = writeln!(anstream::stderr().lock(), "{style}{label}:{style:#} {text}");
 }

@@ -2,12 +2,13 @@
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | all of it was done (also: the reader of our output closed the pipe) |
+//! | 0 | all of it was done (also: the reader of our output closed the pipe; `diff` and `check` still say what they found) |
 //! | 1 | it failed, or something was lost on the way; `diff`: there are differences; `check`: something was found |
 //! | 2 | the command line is wrong; `diff`: it could not compare; `check`: it could not check |
 //!
 //! An error prints as one chain, outermost first, and where there is something the user can do, a last line
-//! `help: …` says it.
+//! `help: …` says it. With `--progress json` both are one event. What each command does in which circumstances is in
+//! `docs/exit-codes.md`.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -15,6 +16,12 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+use buttress_stdio::Stream;
+use clap::error::ErrorKind;
+use serde_json::json;
+
+use crate::output::events;
+use crate::output::stdout::{self, Raw};
 
 /// All of it was done.
 pub const SUCCESS: u8 = 0;
@@ -72,12 +79,45 @@ pub fn status(end: End) -> ExitCode {
             print_error(&error);
             ExitCode::from(code)
         }
-        End::CommandLine(error) => {
-            // A closed pipe while printing help is no failure.
-            let _ = error.print();
-            ExitCode::from(if error.use_stderr() { USAGE } else { SUCCESS })
-        }
+        End::CommandLine(error) => ExitCode::from(command_line(&error)),
     }
+}
+
+/// Prints an error of the command line, or the help that was asked for.
+fn command_line(error: &clap::Error) -> u8 {
+    if error.use_stderr() {
+        if events::are_wanted() {
+            let text = error.render().to_string();
+            let text = text.trim_end();
+            let message = text.strip_prefix("error: ").unwrap_or(text);
+            events::tell("error", json!({ "message": message }));
+        } else {
+            // Nobody can be told that nobody can be told.
+            let _ = error.print();
+        }
+        return USAGE;
+    }
+    let printed = if buttress_stdio::was_closed(Stream::Output) {
+        Raw::Closed.write_all(b"help")
+    } else {
+        error
+            .print()
+            .map_err(stdout::named)
+            .and_then(|()| stdout::finish())
+    };
+    match printed.map_err(anyhow::Error::new) {
+        Err(error) if !is_broken_pipe(&error) => {
+            print_error(&error);
+            FAILURE
+        }
+        _ => SUCCESS,
+    }
+}
+
+/// The error of a command line that is wrong in a way that only the command knows.
+pub fn usage(message: impl fmt::Display) -> anyhow::Error {
+    let error = clap::Error::raw(ErrorKind::ValueValidation, format_args!("{message}\n"));
+    anyhow::Error::new(error)
 }
 
 /// Whether the error, at any depth, is that the reader of our standard output went away.
@@ -105,10 +145,17 @@ pub fn chain_text(error: &anyhow::Error) -> String {
         if line.is_empty() || text.ends_with(&line) {
             continue;
         }
-        if !text.is_empty() {
-            text.push_str(": ");
+        if text.is_empty() {
+            text = line;
+            continue;
         }
-        text.push_str(&line);
+        // What the cause is about may have been named already: `IMAGE:/a: /a: no such file`.
+        let rest = match line.split_once(": ") {
+            Some((about, rest)) if about.starts_with('/') && text.ends_with(about) => rest,
+            _ => &line,
+        };
+        text.push_str(": ");
+        text.push_str(rest);
     }
     text
 }
@@ -119,6 +166,12 @@ fn same(cause: &(dyn StdError + 'static), advice: &Advice) -> bool {
 
 /// Prints an error on stderr, with its advice.
 pub fn print_error(error: &anyhow::Error) {
+    if events::are_wanted() {
+        let help = error.downcast_ref::<Advice>().map(ToString::to_string);
+        let message = chain_text(error);
+        events::tell("error", json!({ "message": message, "help": help }));
+        return;
+    }
     let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     let text = crate::output::escape_controls(chain_text(error).as_bytes());
     // A terminal that is gone, or a pipe that nobody reads, is no reason to fail in another way.
@@ -156,6 +209,10 @@ mod tests {
             .context(Advice::new("give the image first"))
             .unwrap_err();
         assert_eq!(chain_text(&error), "opening a.img: no such device");
+        let named = Err::<(), _>(io::Error::other("/a: no such file"))
+            .context("v.img:/a")
+            .unwrap_err();
+        assert_eq!(chain_text(&named), "v.img:/a: no such file");
         assert_eq!(error.downcast_ref::<Advice>().unwrap().0, "give the image first");
     }
 }

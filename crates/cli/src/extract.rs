@@ -17,11 +17,11 @@ mod destination;
 mod file;
 mod replacing;
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result};
@@ -31,12 +31,15 @@ use buttress_fs::{Progress, WalkEntry, WalkItem};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 pub use attributes::Preserve;
+pub use attributes::Refusal;
 use attributes::Refusals;
 use destination::Directory;
 use replacing::Spot;
 
 use crate::replacing::Replacing;
 use crate::sources::Sources;
+
+use crate::ending::ends_the_job;
 
 /// Files that wait for a thread. Each may hold content that was read ahead.
 const QUEUE_LENGTH: usize = 32;
@@ -66,27 +69,43 @@ struct Shared {
     replacing: Replacing,
     /// What may not be written to.
     sources: Sources,
-    /// What the walk's beginning becomes, for messages.
-    destination: PathBuf,
     progress: Progress,
     refusals: Refusals,
     files: AtomicU64,
     bytes: AtomicU64,
     /// Errors that are not yet reported.
     errors: parking_lot::Mutex<Vec<anyhow::Error>>,
+    /// Set when nothing more can be made, as on a full disk.
+    ended: AtomicBool,
+    /// What the walk's beginning becomes, for messages.
+    destination: PathBuf,
 }
 
 impl Shared {
-    /// Where the copy of an entry is made, for messages.
-    fn placed(&self, path: &[u8]) -> String {
-        if path.is_empty() {
-            return self.destination.display().to_string();
+    /// Notes an error. Of those that end the job only the first counts: all others would say the same.
+    fn lost(&self, error: anyhow::Error) {
+        if !ends_the_job(&error) {
+            self.errors.lock().push(error);
+        } else if !self.ended.swap(true, Ordering::Relaxed) {
+            self.errors
+                .lock()
+                .push(error.context("the copy ends here, unfinished"));
         }
-        format!("{}/{}", self.destination.display(), path.escape_ascii())
     }
 
-    fn lost(&self, error: anyhow::Error) {
-        self.errors.lock().push(error);
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// The path on the host of what lies at `inner` below the walk's beginning.
+    fn shown(&self, inner: &[u8]) -> String {
+        let inner = OsStr::from_bytes(inner);
+        let path = if inner.is_empty() {
+            self.destination.clone()
+        } else {
+            self.destination.join(inner)
+        };
+        path.as_os_str().as_bytes().escape_ascii().to_string()
     }
 }
 
@@ -140,6 +159,7 @@ impl Extractor {
             files: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             errors: parking_lot::Mutex::new(Vec::new()),
+            ended: AtomicBool::new(false),
         });
         let (jobs, queue) = bounded(QUEUE_LENGTH);
         let count = std::thread::available_parallelism()
@@ -165,8 +185,8 @@ impl Extractor {
                 self.leave_unentered();
                 let path = entry.path();
                 if let Err(error) = self.take_entry(entry) {
-                    self.shared
-                        .lost(error.context(format!("making {}", path.escape_ascii())));
+                    let shown = self.shared.shown(&path);
+                    self.shared.lost(error.context(format!("making {shown}")));
                 }
             }
             WalkItem::Enter(_) => {
@@ -188,8 +208,13 @@ impl Extractor {
         std::mem::take(&mut *self.shared.errors.lock())
     }
 
+    /// Whether nothing more can be made, as on a full disk: that is among the errors, and taking more is of no use.
+    pub fn has_ended(&self) -> bool {
+        self.shared.has_ended()
+    }
+
     /// Waits for all files and gives the totals, the last errors, and what the system did not permit.
-    pub fn finish(mut self) -> (Totals, Vec<anyhow::Error>, Vec<String>) {
+    pub fn finish(mut self) -> (Totals, Vec<anyhow::Error>, Vec<Refusal>) {
         self.leave_unentered();
         while let Some(directory) = self.stack.pop() {
             if let Some(directory) = directory {
@@ -208,7 +233,7 @@ impl Extractor {
             bytes: self.shared.bytes.load(Ordering::Relaxed),
             ..self.totals
         };
-        (totals, self.errors(), self.shared.refusals.lines())
+        (totals, self.errors(), self.shared.refusals.list())
     }
 
     /// A directory that the walk did not enter (a nested subvolume) is finished at once.
@@ -310,8 +335,11 @@ fn run(job: Job, shared: &Shared) {
         is_named,
         mut entry,
     } = job;
-    if let Err(error) = file::make(&directory, &name, is_named, &mut entry, shared) {
-        shared.lost(error.context(format!("making {}", entry.path().escape_ascii())));
+    if !shared.has_ended()
+        && let Err(error) = file::make(&directory, &name, is_named, &mut entry, shared)
+    {
+        let shown = shared.shown(&entry.path());
+        shared.lost(error.context(format!("making {shown}")));
     }
     destination::release(directory, shared);
 }

@@ -10,7 +10,7 @@
 //! - [`output`]: JSON documents, names on terminals, sizes, times and modes as text.
 //! - [`pax`]: tar archives.
 //! - [`progress`]: how far a long job is.
-//! - [`exit`]: exit codes, and how an error is printed.
+//! - [`exit`]: exit codes, and how an error is printed. [`ending`]: errors that end a job of many files.
 //! - [`extract`]: files from a volume into a directory of the host, safely.
 //! - [`insert`]: files from the host or a volume into a volume. [`host`]: files of the host.
 //! - [`compression`]: ways to compress, as arguments.
@@ -34,6 +34,7 @@
 pub mod commands;
 pub mod compression;
 pub mod context;
+pub mod ending;
 pub mod exit;
 pub mod extract;
 pub mod globals;

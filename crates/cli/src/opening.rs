@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result};
 use buttress_device::{Device, Engine as DeviceEngine, Offset as DeviceOffset, OpenOptions as DeviceOptions};
 use buttress_format::{ByteCount, SubvolumeId};
 use buttress_fs::{Filesystem, Follow, Location, OpenOptions};
-use buttress_volume::Rescue;
+use buttress_volume::{DevicesError, Rescue};
 
 use crate::context::Context;
 use crate::exit::Advice;
@@ -108,6 +108,23 @@ impl Context {
         }
         Ok(device)
     }
+}
+
+/// The error of opening a volume, with what to do where devices are missing.
+fn advised(error: buttress_fs::Error) -> anyhow::Error {
+    let is_missing = match &error {
+        buttress_fs::Error::Volume(buttress_volume::Error::Devices(error)) => {
+            matches!(**error, DevicesError::Missing(_))
+        }
+        _ => false,
+    };
+    let error = anyhow::Error::new(error);
+    if !is_missing {
+        return error;
+    }
+    error.context(Advice::new(
+        "--device gives another device of the volume; --degraded reads what can be read without those that are missing",
+    ))
 }
 
 /// Marks errors of opening a volume, which name the image themselves. It prints as nothing.
@@ -251,9 +268,16 @@ impl Context {
             .rescue(rescue)
             .for_inspection(for_inspection)
             .open()
-            .with_context(|| format!("opening {}", image.display()))?;
+            .map_err(|error| advised(error).context(format!("opening {}", image.display())))?;
+        // Some name a device, all are about this volume: a command may be about several.
+        let name = image.display().to_string();
         for notice in filesystem.notices() {
-            self.warn(notice);
+            let text = notice.to_string();
+            if text.contains(&name) {
+                self.warn(text);
+            } else {
+                self.warn(format_args!("{name}: {text}"));
+            }
         }
         Ok(filesystem)
     }
@@ -261,7 +285,9 @@ impl Context {
     /// Opens the volume of a target and finds what its path leads to.
     pub fn open_target(&self, target: &Target, follow: Follow) -> Result<(Opened, Location)> {
         let opened = self.open_volume(&target.image)?;
-        let location = opened.resolve(&target.path, follow)?;
+        let location = opened
+            .resolve(&target.path, follow)
+            .map_err(|error| target.name_in(error))?;
         Ok((opened, location))
     }
 

@@ -1,16 +1,18 @@
 //! Text and JSON for people and scripts: names on terminals, sizes as btrfs-progs prints them, modes, times.
 //!
 //! - [`destination`]: standard output or a file.
+//! - [`events`]: standard error as JSON lines, for `--progress json`.
 //! - [`file`]: files that options name: whole or not at all.
 //! - [`json`]: documents as btrfs-progs writes them; names that are not UTF-8.
 //! - [`size`]: sizes with the unit flags of btrfs-progs.
 //! - [`mode`]: kind and permissions, as in `drwxr-xr-x`.
-//! - [`stdout`]: standard output for contents.
+//! - [`stdout`]: standard output, and what went wrong with it.
 //! - [`time`]: time stamps as `ls`, `stat` and `btrfs subvolume show` print them.
 //! - [`writer_thread`]: making output and writing it at the same time.
 //! - [`xattr`]: values of extended attributes as getfattr and setfattr know them.
 
 pub mod destination;
+pub mod events;
 pub mod file;
 pub mod json;
 pub mod mode;

@@ -14,6 +14,7 @@ use crate::commands;
 use crate::context::Context;
 use crate::exit::{self, End, Outcome};
 use crate::globals::{self, Globals};
+use crate::output::{events, stdout};
 
 /// A command: its arguments are the type's fields.
 pub trait Subcommand: clap::Args {
@@ -23,6 +24,12 @@ pub trait Subcommand: clap::Args {
     const HIDDEN: bool = false;
     /// The exit code when it fails or loses something.
     const TROUBLE: u8 = exit::FAILURE;
+
+    /// Whether what it writes to standard output are contents (of a file, an archive, a stream, a script) and not results:
+    /// then there is no JSON in place of them, and it is refused.
+    fn writes_contents(&self) -> bool {
+        false
+    }
 
     /// Runs it.
     fn run(self, context: &Context) -> Result<Outcome>;
@@ -88,7 +95,14 @@ impl Row {
 }
 
 fn run_parsed<C: Subcommand>(matches: &ArgMatches, context: &Context) -> Result<Outcome> {
-    C::from_arg_matches(matches)?.run(context)
+    let command = C::from_arg_matches(matches)?;
+    if context.json() && command.writes_contents() {
+        return Err(exit::usage(format_args!(
+            "--format json: `{}` writes contents to standard output, which have no form in JSON",
+            C::NAME
+        )));
+    }
+    command.run(context)
 }
 
 /// The table.
@@ -144,6 +158,22 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::man::Man>(),
     leaf::<commands::reference::Reference>(),
 ];
+
+/// The names of all commands with those of their groups before them, in the table's order, hidden ones too.
+pub fn commands() -> Vec<String> {
+    fn add(rows: &[Row], above: &str, names: &mut Vec<String>) {
+        for row in rows {
+            let name = format!("{above}{}", row.name);
+            match &row.kind {
+                Kind::Group { rows, .. } => add(rows, &format!("{name} "), names),
+                Kind::Leaf { .. } => names.push(name),
+            }
+        }
+    }
+    let mut names = Vec::new();
+    add(ROWS, "", &mut names);
+    names
+}
 
 const ABOUT: &str = "btrfs images and devices, without a mount and without root";
 
@@ -214,7 +244,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let matches = match parse(&arguments) {
         Ok(matches) => matches,
-        Err(error) => return End::CommandLine(error),
+        Err(error) => {
+            if asks_for_events(&arguments) {
+                events::want();
+            }
+            return End::CommandLine(error);
+        }
     };
     let mut levels = vec![&matches];
     let mut rows = ROWS;
@@ -238,13 +273,26 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
     End::CommandLine(command().error(clap::error::ErrorKind::MissingSubcommand, "a command is missing"))
 }
 
+/// Whether a command line that is wrong asks for JSON lines on standard error all the same.
+fn asks_for_events(arguments: &[OsString]) -> bool {
+    let is_pair =
+        |pair: &[OsString]| matches!(pair, [flag, value] if flag == "--progress" && value == "json");
+    arguments.windows(2).any(is_pair) || arguments.iter().any(|argument| argument == "--progress=json")
+}
+
 fn run_leaf(run: RunFunction, trouble: u8, matches: &ArgMatches, globals: Globals) -> End {
     let context = Context::new(globals);
+    if trouble != exit::FAILURE {
+        stdout::go_on_unread();
+    }
     let result = run(matches, &context);
     context.finish();
+    let result = result.and_then(|outcome| Ok(stdout::finish().map(|()| outcome)?));
     match result {
         Err(error) => match error.downcast::<clap::Error>() {
             Ok(error) => End::CommandLine(error),
+            // The reader went away: no failure, but what was lost before stays lost.
+            Err(error) if context.losses() > 0 && exit::is_broken_pipe(&error) => End::Code(trouble),
             Err(error) => End::Failed(trouble, error),
         },
         Ok(Outcome::Signalled(code)) => End::Code(code),

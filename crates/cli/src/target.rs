@@ -8,6 +8,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use buttress_format::SubvolumeId;
+use serde_json::{Map, Value};
+
+use crate::output::json::insert_name;
+
 /// An image or device, and a path inside its volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -65,6 +70,23 @@ impl Target {
             };
         }
         first.unwrap_or_else(whole)
+    }
+
+    /// What the target is, in JSON: `image`, and `path` where it has one.
+    pub fn as_json(&self) -> Map<String, Value> {
+        let mut object = Map::new();
+        insert_name(&mut object, "image", self.image.as_os_str().as_bytes());
+        if self.has_path {
+            insert_name(&mut object, "path", &self.path);
+        }
+        object
+    }
+
+    /// The same with the id of the subvolume that it is.
+    pub fn with_id(&self, id: SubvolumeId) -> Value {
+        let mut object = self.as_json();
+        object.insert("id".into(), id.get().into());
+        Value::Object(object)
     }
 
     /// The argument as the user wrote it, for messages.

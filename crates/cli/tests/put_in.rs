@@ -157,7 +157,7 @@ fn content_is_compressed_on_request() {
     );
     assert_eq!(
         failure(&["cp", "--compress", "zstd", &volume.inside("/packed"), "/nowhere"]).0,
-        1
+        2
     );
 }
 

@@ -141,7 +141,7 @@ fn receiving_is_refused_by_name() {
     let (code, message) = failure(&["receive", "image:/"]);
     assert_eq!(code, 1);
     assert!(message.contains("not supported"), "{message}");
-    assert_eq!(failure(&["receive", "--dump", "image:/"]).0, 1);
+    assert_eq!(failure(&["receive", "--dump", "image:/"]).0, 2);
 }
 
 #[test]

@@ -3,8 +3,10 @@
 //! Each device carries up to three copies at fixed places ([`SUPERBLOCK_OFFSETS`]); each copy names its own
 //! place. A checked [`Superblock`] has a right checksum, sizes that are powers of two in range, aligned
 //! roots, levels in range, features whose needs are met, and a system chunk array of valid chunks: what the
-//! kernel asks for before it mounts. It may still use features that this version does not know, which
-//! [`Incompat::require_readable`] refuses; a damaged one can be looked at through [`Superblock::raw`].
+//! kernel asks for before it mounts, but for what reading can do without: a wrong count of bytes in use
+//! ([`Superblock::used_bytes_problem`]) and changes that were begun and not ended ([`SuperblockFlags::unfinished`]).
+//! It may still use features that this version does not know, which [`Incompat::require_readable`] refuses; a damaged one
+//! can be looked at through [`Superblock::raw`].
 //!
 //! Source: on-disk format documentation, section "Superblock".
 
@@ -14,8 +16,8 @@ mod error;
 mod features;
 mod raw;
 
-pub use error::SuperblockError;
-pub use features::{CompatRo, Incompat, SuperblockFlags};
+pub use error::{SuperblockError, UsedBytesProblem};
+pub use features::{CompatRo, Incompat, SuperblockFlags, UnfinishedChange};
 pub use raw::{RawBackupRoot, RawSuperblock, SYSTEM_CHUNK_ARRAY_BYTES};
 
 use crate::checksum::{Checksum, ChecksumType};
@@ -220,6 +222,12 @@ impl Superblock {
                 size_bytes: bytes.len(),
             }),
         }
+    }
+
+    /// What is wrong with [`Superblock::bytes_used`], as far as the superblock alone can tell.
+    #[must_use]
+    pub fn used_bytes_problem(&self) -> Option<UsedBytesProblem> {
+        check::used_bytes(self)
     }
 
     /// What the checks of tree blocks need to know of the volume.

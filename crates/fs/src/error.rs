@@ -294,9 +294,12 @@ pub enum Error {
 #[non_exhaustive]
 pub enum WritingRefusal {
     /// Features that only readers may ignore.
-    #[error("the volume cannot be written: it has compat_ro features that are not known here ({})", .names.join(", "))]
+    #[error(
+        "the volume cannot be written: it has compat_ro features that this version does not know ({})",
+        .names.join(", ")
+    )]
     CompatRo {
-        /// All of its compat_ro features, by name.
+        /// Those that are not known, by name.
         names: Vec<String>,
     },
     /// A feature that is read, not written.
@@ -306,10 +309,49 @@ pub enum WritingRefusal {
         name: &'static str,
     },
     /// A state in which it must not be changed.
-    #[error("the volume cannot be written: it has {name}; mount it with the kernel to finish that first")]
+    #[error("the volume cannot be written: it has {name}; {remedy}")]
     State {
         /// The state.
         name: &'static str,
+        /// What ends it.
+        remedy: &'static str,
+    },
+    /// A seed: sprouts depend on it.
+    #[error(
+        "the volume cannot be written: it is a seed, and others may have sprouted from it; add a device to it in the \
+         kernel's mount for one that can, or take the flag away with `btrfstune -S 0`"
+    )]
+    Seed,
+    /// An image without data.
+    #[error(
+        "the volume cannot be written: it is an image of metadata, which holds none of the data that its files have; \
+         it is there to be looked at"
+    )]
+    MetadataImage,
+    /// btrfstune was cut off half way.
+    #[error("the volume cannot be written: a change of {what} was begun and not ended; {remedy}")]
+    Unfinished {
+        /// What was being changed.
+        what: &'static str,
+        /// How it is brought to its end.
+        remedy: &'static str,
+    },
+    /// Its devices or chunks are not as they should be.
+    #[error("the volume cannot be written: {notice}")]
+    Devices {
+        /// In what way.
+        notice: Box<buttress_volume::Notice>,
+    },
+    /// Only a copy of the superblock is left, because the device was made into something else.
+    #[error(
+        "the volume cannot be written: {device} seems to hold {found} now; what is left of btrfs on it is a copy of \
+         the superblock"
+    )]
+    Overwritten {
+        /// The device's name.
+        device: String,
+        /// What it seems to hold.
+        found: &'static str,
     },
 }
 

@@ -2,7 +2,7 @@
 //!
 //! 1. The volume finds its superblock, matches its devices and knows the system chunks.
 //! 2. The chunk tree lies in system chunks; walking it gives all chunks and devices, and the volume decides
-//!    whether enough devices are there.
+//!    whether enough devices are there. Where it cannot be walked and devices are missing, that is the error.
 //! 3. The root tree: the superblock's, or with `rescue=usebackuproot` the newest of its backup roots from
 //!    which the root tree and the trees in it that every volume has can be read.
 //! 4. With the raid-stripe-tree feature, data addresses go through that tree: it is handed down to the volume.
@@ -168,8 +168,9 @@ fn open_roots(forest: &Arc<Forest>, rescue: &Rescue, notices: &mut Vec<Notice>) 
         generation: superblock.chunk_root_generation,
         level: superblock.chunk_root_level,
     });
-    load_chunks(forest.volume(), &chunk_tree)?;
-    forest.volume().finish_bootstrap()?;
+    let volume = forest.volume();
+    load_chunks(volume, &chunk_tree).map_err(|error| volume.missing_instead().map_or(error, Error::from))?;
+    volume.finish_bootstrap()?;
     let root_tree = forest.tree(RootPointer {
         tree: TreeId::ROOT,
         logical: superblock.root,

@@ -255,6 +255,24 @@ pub enum DevicesError {
         /// Its volume.
         second_fsid: Uuid,
     },
+    /// Devices whose blocks are of one volume, and whose superblocks are of two: a change of the fsid was cut off between
+    /// them.
+    #[error(
+        "{first} has fsid {first_fsid}, {second} has {second_fsid}, and the blocks of both carry the uuid \
+         {metadata_uuid}: a change of the fsid was cut off between them; `btrfstune -m` goes on with it"
+    )]
+    FsidChangeCutOff {
+        /// A device's name.
+        first: String,
+        /// Its fsid.
+        first_fsid: Uuid,
+        /// Another device's name.
+        second: String,
+        /// Its fsid.
+        second_fsid: Uuid,
+        /// What their blocks carry.
+        metadata_uuid: Uuid,
+    },
     /// One device twice, or a device and a copy of it.
     #[error("{first} and {second} are both device {device} with uuid {uuid} of the volume; give one of them")]
     Duplicate {
@@ -268,7 +286,7 @@ pub enum DevicesError {
         uuid: Uuid,
     },
     /// Devices of the volume that were not given.
-    #[error("{}; give them too, or open the volume degraded", MissingList(.0))]
+    #[error("{}; without it the volume is only opened degraded", MissingList(.0))]
     Missing(Vec<MissingDevice>),
 }
 
@@ -278,6 +296,7 @@ impl DevicesError {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Missing(_) => ErrorKind::Io,
+            Self::FsidChangeCutOff { .. } => ErrorKind::Unsupported,
             Self::None | Self::Foreign { .. } | Self::Duplicate { .. } => ErrorKind::Caller,
         }
     }
@@ -296,7 +315,10 @@ struct MissingList<'a>(&'a [MissingDevice]);
 
 impl fmt::Display for MissingList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of the volume's devices missing: ", self.0.len())?;
+        match self.0.len() {
+            1 => f.write_str("a device of the volume is missing: ")?,
+            count => write!(f, "{count} devices of the volume are missing: ")?,
+        }
         for (position, missing) in self.0.iter().enumerate() {
             let comma = if position == 0 { "" } else { ", " };
             write!(f, "{comma}devid {} uuid {}", missing.device, missing.uuid)?;

@@ -2,7 +2,9 @@
 
 use crate::error::{MissingDevice, Stale};
 use crate::superblocks::PrimaryFailure;
-use buttress_format::{ByteCount, DeviceId, Generation, Logical, Physical};
+use buttress_format::{
+    ByteCount, DeviceId, Generation, Logical, Physical, UnfinishedChange, UsedBytesProblem,
+};
 use core::fmt;
 use uuid::Uuid;
 
@@ -92,6 +94,12 @@ pub enum Notice {
     },
     /// The volume is a seed: it is read-only for good.
     Seed,
+    /// The superblock's count of bytes in use cannot be right.
+    UsedBytes(UsedBytesProblem),
+    /// btrfstune was cut off half way.
+    Unfinished(UnfinishedChange),
+    /// An image of a volume's metadata, without its data.
+    MetadataImage,
 }
 
 impl Notice {
@@ -104,11 +112,14 @@ impl Notice {
             | Self::DeviceCutShort { .. }
             | Self::StripePastDevice { .. }
             | Self::SystemChunkDiffers { .. }
+            | Self::Unfinished(_)
+            | Self::MetadataImage
             | Self::Seed => true,
             Self::SuperblockCopyUsed { .. }
             | Self::StaleDevice { .. }
             | Self::MissingDevice(_)
             | Self::DeviceCount { .. }
+            | Self::UsedBytes(_)
             | Self::UnlistedDevice { .. } => false,
         }
     }
@@ -124,13 +135,14 @@ impl fmt::Display for Notice {
                 generation,
             } => write!(
                 f,
-                "{device}: the primary superblock is bad ({primary}); using the copy at {copy}, \
-                 generation {generation}"
+                "{device}: the primary superblock, at 65536, is bad ({primary}); the copy at {copy}, of generation \
+                 {generation}, is used. The kernel does not mount the volume before the primary is mended: the next \
+                 commit by buttress writes it anew (`buttress filesystem sync` is one), or `btrfs rescue super-recover`"
             ),
             Self::UnknownCompatRo { names } => {
                 write!(
                     f,
-                    "unknown compat_ro features: {}; the volume is read-only",
+                    "the volume has compat_ro features that this version does not know ({}): it can only be read",
                     names.join(", ")
                 )
             }
@@ -146,7 +158,7 @@ impl fmt::Display for Notice {
             Self::MissingDevice(missing) => {
                 write!(
                     f,
-                    "device {} with uuid {} is missing",
+                    "device {} with uuid {} is missing: the volume is open degraded",
                     missing.device, missing.uuid
                 )
             }
@@ -172,7 +184,21 @@ impl fmt::Display for Notice {
                     "{device} (uuid {uuid}) is not a device of this volume any more; it is not used"
                 )
             }
-            Self::Seed => f.write_str("the volume is a seed; it is read-only"),
+            Self::Seed => f.write_str("the volume is a seed: it can only be read"),
+            Self::UsedBytes(problem) => write!(
+                f,
+                "the superblock counts the bytes in use wrongly ({problem}); reading does not depend on it, but the \
+                 kernel may refuse to mount the volume. The next commit by buttress mends it (`buttress filesystem \
+                 sync` is one)"
+            ),
+            Self::Unfinished(UnfinishedChange { what, remedy }) => write!(
+                f,
+                "a change of {what} was begun and not ended: the volume can only be read, and not all of it may be \
+                 readable; {remedy}"
+            ),
+            Self::MetadataImage => f.write_str(
+                "this is an image of a volume's metadata, as btrfs-image makes it: the content of files is not in it",
+            ),
             Self::ChunkBeyondTolerance { .. }
             | Self::StripePastDevice { .. }
             | Self::SystemChunkDiffers { .. } => self.fmt_chunk(f),

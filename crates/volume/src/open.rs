@@ -88,9 +88,7 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
             names: unsupported.names,
         });
     }
-    if superblock.flags.contains(SuperblockFlags::SEEDING) {
-        notices.push(Notice::Seed);
-    }
+    notices.extend(state_of(&superblock));
     let seed_fsids = candidates
         .iter()
         .filter(|candidate| !candidate.belongs_to(superblock.fsid))
@@ -137,6 +135,22 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
         slots,
         notices,
     })
+}
+
+/// What the leading superblock says of the volume's state that its user should know.
+fn state_of(superblock: &Superblock) -> Vec<Notice> {
+    let flags = superblock.flags;
+    let seed = flags.contains(SuperblockFlags::SEEDING).then_some(Notice::Seed);
+    let image = flags.intersects(SuperblockFlags::METADATA_IMAGE);
+    let unfinished = flags.unfinished().map(Notice::Unfinished);
+    let used_bytes = superblock.used_bytes_problem().map(Notice::UsedBytes);
+    let notices = [
+        seed,
+        image.then_some(Notice::MetadataImage),
+        unfinished,
+        used_bytes,
+    ];
+    notices.into_iter().flatten().collect()
 }
 
 /// The generation from which on a device has all that the newest superblock leads to: that one itself, or the one before
@@ -207,6 +221,15 @@ fn choose_lead(candidates: &[Candidate]) -> Result<&Candidate, DevicesError> {
         .ok_or(DevicesError::None)?;
     match own.find(|candidate| !candidate.belongs_to(fsid)) {
         None => Ok(lead),
+        Some(other) if other.superblock.metadata_uuid == lead.superblock.metadata_uuid => {
+            Err(DevicesError::FsidChangeCutOff {
+                first: lead.device.name().to_owned(),
+                first_fsid: fsid,
+                second: other.device.name().to_owned(),
+                second_fsid: other.superblock.fsid,
+                metadata_uuid: lead.superblock.metadata_uuid,
+            })
+        }
         Some(foreign) => Err(DevicesError::Foreign {
             first: lead.device.name().to_owned(),
             first_fsid: fsid,

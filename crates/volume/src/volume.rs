@@ -15,7 +15,7 @@
 
 use crate::chunk_map::{Added, ChunkMap, MappedChunk};
 use crate::devices::{DeviceSlot, DeviceTable};
-use crate::error::{DevicesError, Error};
+use crate::error::{DevicesError, Error, MissingDevice};
 use crate::faults::{FaultLog, FaultRecorder};
 use crate::notice::Notice;
 use crate::open::{self, OpenOptions};
@@ -211,15 +211,10 @@ impl Volume {
     pub fn finish_bootstrap(&self) -> Result<(), Error> {
         let slots = self.devices();
         let map = self.chunk_map();
-        let missing: Vec<_> = slots
-            .iter()
-            .filter(|slot| slot.device().is_none())
-            .map(|slot| slot.as_missing())
-            .collect();
-        if !missing.is_empty() && !self.options.degraded {
-            return Err(DevicesError::Missing(missing).into());
+        if let Some(error) = self.missing_instead() {
+            return Err(error);
         }
-        missing
+        self.missing_devices()
             .into_iter()
             .for_each(|device| self.notice(Notice::MissingDevice(device)));
         let listed = slots.iter().filter(|slot| slot.item().is_some());
@@ -346,10 +341,28 @@ impl Volume {
         &self.recorder
     }
 
+    /// Keeps a notice. The first that forbids writing is kept however many there are.
     fn notice(&self, notice: Notice) {
         let mut notices = self.notices.lock();
-        if notices.len() < NOTICES_KEPT {
+        let is_needed = || notice.forbids_writing() && !notices.iter().any(Notice::forbids_writing);
+        if notices.len() < NOTICES_KEPT || is_needed() {
             notices.push(notice);
         }
+    }
+
+    /// The devices that were not given, as far as chunks and device items name them by now.
+    #[must_use]
+    pub fn missing_devices(&self) -> Vec<MissingDevice> {
+        let slots = self.devices();
+        let missing = slots.iter().filter(|slot| slot.device().is_none());
+        missing.map(|slot| slot.as_missing()).collect()
+    }
+
+    /// What to say when the volume cannot be opened any further: that devices are missing, where some are and they were
+    /// not renounced, rather than what failed for want of them.
+    #[must_use]
+    pub fn missing_instead(&self) -> Option<Error> {
+        let missing = self.missing_devices();
+        (!missing.is_empty() && !self.options.degraded).then(|| DevicesError::Missing(missing).into())
     }
 }

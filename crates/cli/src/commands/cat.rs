@@ -31,6 +31,10 @@ pub struct Cat {
 impl Subcommand for Cat {
     const NAME: &'static str = "cat";
 
+    fn writes_contents(&self) -> bool {
+        true
+    }
+
     fn run(self, context: &Context) -> Result<Outcome> {
         let mut out = DirectOutput::stdout()?;
         let mut images = Images::new(context);

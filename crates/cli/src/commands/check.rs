@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::context::Context;
 use crate::exit::{self, Outcome};
 use crate::globals::DEFAULT_CACHE_BYTES;
+use crate::output::events;
 use crate::output::json::insert_name;
 use crate::progress::Watch;
 use crate::table::Subcommand;
@@ -91,9 +92,8 @@ impl Subcommand for Check {
                 tell(step, skipped, options.data_checksums);
             }
         };
-        let report = check_with(&filesystem, &options, &progress, &on_step);
+        let report = check_with(&filesystem, &options, &progress, &on_step)?;
         watch.end();
-        let report = report?;
         if json {
             drop(out);
             let document = as_json(&report, &target.image.to_string_lossy(), &uuid.to_string());
@@ -117,8 +117,19 @@ fn tell(step: Step, skipped: Option<&'static str>, data: bool) {
         Step::Checksums => "only csums items (without verifying data)",
         other => other.name(),
     };
-    let reason = skipped.map_or_else(String::new, |reason| format!(" skipped ({reason})"));
     let steps = Step::ALL.len();
+    if events::are_wanted() {
+        let fields = json!({
+            "job": "check",
+            "step": step.number(),
+            "steps": steps,
+            "checking": what,
+            "skipped": skipped,
+        });
+        events::tell("step", fields);
+        return;
+    }
+    let reason = skipped.map_or_else(String::new, |reason| format!(" skipped ({reason})"));
     anstream::eprintln!("[{}/{steps}] checking {what}{reason}", step.number());
 }
 

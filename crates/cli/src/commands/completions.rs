@@ -20,6 +20,10 @@ pub struct Completions {
 impl Subcommand for Completions {
     const NAME: &'static str = "completions";
 
+    fn writes_contents(&self) -> bool {
+        true
+    }
+
     fn run(self, context: &Context) -> Result<Outcome> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut table::command(), "buttress", &mut script);

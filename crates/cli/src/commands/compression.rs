@@ -63,7 +63,9 @@ impl Subcommand for Compression {
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.target);
         let opened = context.open_volume_for_one_pass(&target.image)?;
-        let location = opened.resolve(&target.path, Follow::NotLast)?;
+        let location = opened
+            .resolve(&target.path, Follow::NotLast)
+            .map_err(|error| target.name_in(error))?;
         let filesystem = &opened.filesystem;
         let progress = Progress::new();
         let _cancelling = Cancelling::start_reading(&progress)?;

@@ -23,7 +23,7 @@ use serde_json::json;
 
 use crate::compression::Method;
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
+use crate::exit::{Advice, Outcome, usage};
 use crate::extract::{Preserve, Totals};
 use crate::output::size::Units;
 use crate::replacing::Replacing;
@@ -211,9 +211,11 @@ impl Subcommand for Cp {
             commit(context, &writing, &target, &copied)?;
             copied.totals
         } else {
+            require_volume(destination, &target)?;
             if self.compress.is_some() {
-                return Err(anyhow::anyhow!("--compress is for copies into a volume"))
-                    .context(Advice::new("the destination in a volume is written IMAGE:/path"));
+                return Err(usage(
+                    "--compress is for copies into a volume, where the destination is written IMAGE:/path",
+                ));
             }
             out::copy(context, how, sources, Path::new(destination))?
         };
@@ -267,13 +269,25 @@ fn commit(context: &Context, writing: &Writing, target: &Target, copied: &Copied
     Ok(())
 }
 
+/// A destination that is written as one in a volume, but neither the volume is there nor a directory of the host that the
+/// name would lie in: the volume was meant.
+fn require_volume(destination: &OsString, target: &Target) -> Result<()> {
+    let parent = Path::new(destination).parent();
+    if !target.has_path || parent.is_none_or(Path::is_dir) {
+        return Ok(());
+    }
+    let image = target.image.display();
+    Err(anyhow::anyhow!("{image}: no such file or directory")).context(Advice::new(
+        "IMAGE:/path is in a volume; `buttress mkfs IMAGE` makes one",
+    ))
+}
+
 /// What was named last is the destination.
 pub(crate) fn split_places(places: &[OsString]) -> Result<(&OsString, &[OsString])> {
     places
         .split_last()
         .filter(|(_, sources)| !sources.is_empty())
-        .context("a destination is missing")
-        .context(Advice::new("the last argument says where to copy to"))
+        .ok_or_else(|| usage("a destination is missing: the last argument says where to copy to"))
 }
 
 /// The name that a copy of what is at this path gets; the root, and what `..` leads to, have none.

@@ -9,7 +9,7 @@ pub mod filefrag;
 pub mod summary;
 
 use std::ffi::OsString;
-use std::io::{BufWriter, StdoutLock, Write};
+use std::io::Write;
 
 use anyhow::Result;
 use buttress_format::{ByteCount, FileKind, FileOffset};
@@ -19,7 +19,7 @@ use buttress_fs::{
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::context::Context;
+use crate::context::{Context, Stdout};
 use crate::exit::Outcome;
 use crate::opening::Images;
 use crate::output::json::{ArrayWriter, insert_name};
@@ -93,7 +93,7 @@ impl Subcommand for FiemapCommand {
                 context.lost(&target.name_in(error));
             }
         }
-        watch.end();
+        watch.end_as(context.losses() == 0);
         printer.finish()?;
         Ok(Outcome::Done)
     }
@@ -155,8 +155,8 @@ const TEXT_BYTES: usize = 16 << 10;
 
 /// Where maps go.
 enum Sink {
-    Json(ArrayWriter<BufWriter<StdoutLock<'static>>>),
-    Text(BufWriter<StdoutLock<'static>>),
+    Json(ArrayWriter<Stdout>),
+    Text(Stdout),
 }
 
 impl<'a> Printer<'a> {

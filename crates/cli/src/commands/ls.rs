@@ -13,7 +13,7 @@ use anyhow::Result;
 use buttress_fs::{Follow, Location, WalkEntry, WalkItem, WalkOptions, WalkOrder};
 use clap::Args;
 
-use crate::context::Context;
+use crate::context::{Context, Stdout};
 use crate::exit::Outcome;
 use crate::opening::{Images, Opened};
 use crate::output::json::ArrayWriter;
@@ -133,7 +133,7 @@ impl Subcommand for Ls {
 
 /// Where entries go.
 enum Sink<'a> {
-    Json(ArrayWriter<std::io::BufWriter<std::io::StdoutLock<'static>>>),
+    Json(ArrayWriter<Stdout>),
     Text(Listing<'a>),
 }
 

@@ -1,13 +1,16 @@
 //! `buttress man DIR`: man pages, one for each command, made from the command table.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use serde_json::{Map, Value};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::output::json::insert_name;
 use crate::table::{self, Subcommand};
 
 /// Write man pages, one for each command, into a directory
@@ -21,11 +24,16 @@ pub struct Man {
 impl Subcommand for Man {
     const NAME: &'static str = "man";
 
-    fn run(self, _context: &Context) -> Result<Outcome> {
+    fn run(self, context: &Context) -> Result<Outcome> {
         fs::create_dir_all(&self.directory)
             .with_context(|| format!("making the directory {}", self.directory.display()))?;
         clap_mangen::generate_to(table::command(), &self.directory)
             .with_context(|| format!("writing man pages into {}", self.directory.display()))?;
+        if context.json() {
+            let mut object = Map::new();
+            insert_name(&mut object, "directory", self.directory.as_os_str().as_bytes());
+            context.print_json("man", Value::Object(object))?;
+        }
         Ok(Outcome::Done)
     }
 }

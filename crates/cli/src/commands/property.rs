@@ -18,7 +18,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
+use crate::exit::{Outcome, usage};
 use crate::output::json::insert_name;
 use crate::table::{Row, Subcommand, leaf};
 use crate::target::Target;
@@ -170,11 +170,15 @@ impl Subcommand for Set {
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.object);
         if self.kind.is_some_and(|kind| kind != self.name.kind()) {
-            return Err(anyhow::anyhow!(
+            return Err(usage(format_args!(
                 "property {} is not one of that type",
                 self.name.name()
-            ));
+            )));
         }
+        let read_only = match self.name {
+            Property::Ro => Some(self.read_only(&target)?),
+            _ => None,
+        };
         let volume = context.open_for_writing(&target.image)?;
         let location = volume
             .resolve(&target.path, Follow::All)
@@ -191,7 +195,6 @@ impl Subcommand for Set {
                     .set_xattr(location, COMPRESSION_NAME, value, SetXattr::CreateOrReplace)
             }
             Property::Ro => {
-                let read_only = self.read_only(&target)?;
                 if !location.is_subvolume_root() {
                     return Err(anyhow::anyhow!("{} is not a subvolume", target.display()));
                 }
@@ -202,11 +205,16 @@ impl Subcommand for Set {
                 };
                 volume
                     .filesystem
-                    .set_read_only(location.subvolume, read_only, received)
+                    .set_read_only(location.subvolume, read_only.unwrap_or_default(), received)
             }
         };
         set.with_context(|| target.display())?;
         volume.commit()?;
+        if context.json() {
+            let mut object = target.as_json();
+            insert_name(&mut object, self.name.name(), value);
+            context.print_json("property-set", Value::Object(object))?;
+        }
         Ok(Outcome::Done)
     }
 }
@@ -216,12 +224,11 @@ impl Set {
         match self.value.as_bytes() {
             b"true" => Ok(true),
             b"false" => Ok(false),
-            _ => Err(anyhow::anyhow!(
-                "{}: ro is not {}",
+            _ => Err(usage(format_args!(
+                "{}: ro cannot be {:?}: it is true or false",
                 target.display(),
-                self.value.display()
-            ))
-            .context(Advice::new("it is true or false")),
+                self.value.display().to_string()
+            ))),
         }
     }
 }

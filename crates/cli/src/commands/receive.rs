@@ -2,7 +2,7 @@
 //!
 //! The stream comes from standard input or a file and is printed while it arrives; of the file data only the length
 //! is shown. What is damaged ends the dump with an error that names the command and the byte; the lines before it
-//! are printed. Receiving into a volume is refused: volumes cannot be written yet.
+//! are printed. Receiving into a volume is refused: this version does not do it yet.
 
 mod json;
 
@@ -16,7 +16,7 @@ use buttress_stream::{Decoder, Streams, TextDump};
 use clap::Args;
 
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
+use crate::exit::{Advice, Outcome, usage};
 use crate::output::json::ArrayWriter;
 use crate::sources::Role;
 use crate::table::Subcommand;
@@ -36,7 +36,7 @@ pub struct Receive {
     /// Stop at the end of the first stream, and read nothing beyond it
     #[arg(short = 'e')]
     end: bool,
-    /// Where to receive into: not possible yet
+    /// Where to receive into: not supported yet
     #[arg(value_name = "IMAGE:/path")]
     target: Option<PathBuf>,
 }
@@ -46,15 +46,13 @@ impl Subcommand for Receive {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         if !self.dump {
-            return Err(anyhow!(
-                "receiving into a volume is not supported: volumes cannot be written yet"
-            ))
-            .context(Advice::new(
-                "`buttress receive --dump` prints what the stream would do",
+            return Err(anyhow!("receiving into a volume is not supported yet")).context(Advice::new(
+                "`buttress receive --dump` prints what the stream does, `buttress stream` looks into it and takes files \
+                 out of it, and `btrfs receive` receives it into a mounted volume",
             ));
         }
         if self.target.is_some() {
-            return Err(anyhow!("receive --dump receives nothing: it takes no target"));
+            return Err(usage("receive --dump receives nothing: it takes no target"));
         }
         let streams = if self.end { Streams::First } else { Streams::All };
         let (input, name) = self.input(context)?;

@@ -20,6 +20,10 @@ impl Subcommand for Reference {
     const NAME: &'static str = "reference";
     const HIDDEN: bool = true;
 
+    fn writes_contents(&self) -> bool {
+        true
+    }
+
     fn run(self, context: &Context) -> Result<Outcome> {
         let mut out = context.stdout();
         out.write_all(markdown().as_bytes())?;

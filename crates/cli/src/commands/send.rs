@@ -15,10 +15,11 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
+use crate::exit::{Advice, Outcome, usage};
 use crate::opening::Images;
 use crate::output::destination::{Destination, named, refuse_terminal};
 use crate::output::file::beside;
+use crate::output::json::written_file;
 use crate::progress::Watch;
 use crate::signals::Cancelling;
 use crate::table::Subcommand;
@@ -102,6 +103,10 @@ impl From<Ahead> for ReadAhead {
 impl Subcommand for Send {
     const NAME: &'static str = "send";
 
+    fn writes_contents(&self) -> bool {
+        self.estimate.is_none() && named(self.file.as_deref()).is_none()
+    }
+
     fn run(self, context: &Context) -> Result<Outcome> {
         let version = self.version()?;
         if self.estimate.is_none() {
@@ -119,7 +124,7 @@ impl Subcommand for Send {
         let _cancelling = Cancelling::start(&progress)?;
         let watch = Watch::start(context, "send", progress.clone());
         let result = send_all(context, sends, offset, &mut sink, &progress);
-        watch.end();
+        watch.end_as(result.is_ok());
         match result {
             Ok(()) => sink.finish()?,
             Err(error) => {
@@ -127,6 +132,9 @@ impl Subcommand for Send {
                 self.tell_how_to_go_on(context, sink, Token { digest, offset });
                 return Err(error);
             }
+        }
+        if let Some(file) = named(self.file.as_deref()).filter(|_| context.json()) {
+            context.print_json("send", written_file(file, &progress.snapshot()))?;
         }
         Ok(Outcome::Done)
     }
@@ -138,7 +146,11 @@ impl Send {
             None if self.compressed_data => Version::V2,
             None | Some(1) => Version::V1,
             Some(0 | 2) => Version::V2,
-            Some(other) => bail!("version {other} of the stream is unknown: versions 1 and 2 can be sent"),
+            Some(other) => {
+                return Err(usage(format_args!(
+                    "--proto: version {other} of the stream is unknown: versions 1 and 2 can be sent"
+                )));
+            }
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
 
 use crate::context::Context;
@@ -42,6 +42,7 @@ impl Subcommand for Shell {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.image);
+        let shown = target.display();
         let mut session = if self.write {
             let writing = context.open_for_writing(&target.image)?;
             Session::writing(context, target.image, writing)
@@ -49,7 +50,7 @@ impl Subcommand for Shell {
             let opened = context.open_volume(&target.image)?;
             Session::reading(context, target.image, opened)
         };
-        session.go_to(&target.path)?;
+        session.go_to(&target.path).with_context(|| shown)?;
         session.run(&self.command, !self.no_history)
     }
 }

@@ -134,7 +134,8 @@ impl Job<'_> {
 
     /// What the target's path leads to.
     fn location(&self) -> Result<Location> {
-        self.opened.resolve(&self.target.path, Follow::NotLast)
+        let found = self.opened.resolve(&self.target.path, Follow::NotLast);
+        found.map_err(|error| self.target.name_in(error))
     }
 
     /// The subvolume that a person means: a path, or an id where no path is.

@@ -56,6 +56,8 @@ struct Loaded {
     /// The path that was given, from the root of the snapshot, and whether one was.
     path: Vec<u8>,
     has_path: bool,
+    /// The last stream and the path, for messages.
+    shown: String,
 }
 
 impl Streams {
@@ -77,6 +79,7 @@ impl Streams {
         Ok(Loaded {
             series,
             number,
+            shown: last.display(),
             path: last.path,
             has_path: last.has_path,
         })
@@ -111,7 +114,7 @@ impl Loaded {
             .split(|byte| *byte == b'/')
             .filter(|name| !name.is_empty());
         let path = names.collect::<Vec<_>>().join(&b'/');
-        let id = self.tree()?.find(&path)?;
+        let id = self.tree()?.find(&path).with_context(|| self.shown.clone())?;
         Ok((id, path))
     }
 

@@ -18,7 +18,8 @@ use clap::{Args, ValueEnum};
 
 use crate::context::Context;
 use crate::exit::Outcome;
-use crate::output::destination::{Destination, refuse_terminal};
+use crate::output::destination::{Destination, named, refuse_terminal};
+use crate::output::json::written_file;
 use crate::output::writer_thread::WriterThread;
 use crate::pax::{Archive, DataMap, Kind, Member, Time};
 use crate::progress::Watch;
@@ -59,6 +60,10 @@ enum Times {
 impl Subcommand for Tar {
     const NAME: &'static str = "tar";
 
+    fn writes_contents(&self) -> bool {
+        named(self.file.as_deref()).is_none()
+    }
+
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.source);
         refuse_terminal(self.file.as_deref(), "an archive")?;
@@ -81,6 +86,7 @@ impl Subcommand for Tar {
             archive: Archive::new(WriterThread::new(out)),
             progress: options.progress.clone(),
         };
+        let progress = options.progress.clone();
         for item in opened.filesystem.walk(start, options) {
             match item {
                 WalkItem::Entry(entry) => archive.add(*entry)?,
@@ -92,6 +98,9 @@ impl Subcommand for Tar {
         }
         archive.archive.finish()?.finish()?.finish()?;
         watch.end();
+        if let Some(file) = named(self.file.as_deref()).filter(|_| context.json()) {
+            context.print_json("tar", written_file(file, &progress.snapshot()))?;
+        }
         Ok(Outcome::Done)
     }
 }

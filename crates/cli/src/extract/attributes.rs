@@ -1,8 +1,9 @@
 //! Owner, mode, extended attributes and times of what is taken out.
 //!
 //! In this order, for each: owner (which clears set-uid and capabilities), attributes, mode, times. What an
-//! ordinary user may not set (owners, `trusted.` and `security.` attributes, device nodes), or the destination's
-//! file system cannot hold, is counted and said once in the end; everything else that fails is an error.
+//! ordinary user may not set (owners, `trusted.` and `security.` attributes), or the destination's file system cannot
+//! hold, is counted and said once in the end; device nodes that could not be made likewise, as an error, for they are
+//! missing. Everything else that fails is an error at once.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -42,6 +43,16 @@ pub(super) enum Refused {
     DeviceNode,
 }
 
+/// What is to be said of it when all is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// How often what was refused, and why.
+    pub text: String,
+    /// Whether something is missing for it that was asked for. Otherwise it is there, less some of its attributes, as
+    /// everybody has to expect who is not privileged.
+    pub is_loss: bool,
+}
+
 /// How often it did not.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
@@ -64,25 +75,31 @@ impl Refusals {
     }
 
     /// What is to be said about it.
-    pub(super) fn lines(&self) -> Vec<String> {
+    pub(super) fn list(&self) -> Vec<Refusal> {
         [
             (
                 Refused::Owner,
                 "owners were not kept: only a privileged user can give files away",
+                false,
             ),
             (
                 Refused::Attribute,
                 "extended attributes were not kept: the system or its file system refused them",
+                false,
             ),
             (
                 Refused::DeviceNode,
                 "device nodes were left out: only a privileged user can make them",
+                true,
             ),
         ]
         .into_iter()
-        .filter_map(|(refused, text)| {
+        .filter_map(|(refused, text, is_loss)| {
             let count = self.counter(refused).load(Ordering::Relaxed);
-            (count > 0).then(|| format!("{count} {text}"))
+            (count > 0).then(|| Refusal {
+                text: format!("{count} {text}"),
+                is_loss,
+            })
         })
         .collect()
     }

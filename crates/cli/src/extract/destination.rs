@@ -79,7 +79,7 @@ impl Directory {
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 let path = entry.path();
                 let source = path.escape_ascii().to_string();
-                return Err(non_directory_in_the_way(&shared.placed(&path), &source));
+                return Err(non_directory_in_the_way(&shared.shown(&path), &source));
             }
             Err(error) => return Err(error.into()),
         };
@@ -105,7 +105,8 @@ pub(super) fn release(directory: Arc<Directory>, shared: &Shared) {
         if let Some(attributes) = &directory.attributes
             && let Err(error) = attributes.apply_to_directory(&directory.fd, shared)
         {
-            shared.lost(error.context(format!("finishing {}", attributes.path.escape_ascii())));
+            let shown = shared.shown(&attributes.path);
+            shared.lost(error.context(format!("finishing {shown}")));
         }
         next = directory.parent;
     }

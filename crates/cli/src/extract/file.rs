@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result};
 use buttress_fs::{Content, FileReader, WalkEntry};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 
 use super::Shared;
 use super::attributes::Attributes;
@@ -24,7 +24,7 @@ pub(super) fn make(
     shared: &Shared,
 ) -> Result<()> {
     // Nothing is truncated for what cannot be read.
-    let mut reader = entry.reader()?;
+    let reader = entry.reader()?;
     let attributes = Attributes::of(entry, shared);
     // Until it has its owner and content, a file that keeps its mode is nobody else's business.
     let mode = if shared.preserve.all() {
@@ -39,16 +39,36 @@ pub(super) fn make(
         is_named,
         path: &entry.path(),
     };
+    let mut is_new = false;
     let file = match spot.for_file(shared)? {
         Way::Closed => return Ok(()),
         Way::Into(file) => file,
-        Way::Free => File::from(make_way(directory, name, || {
-            rustix::fs::openat(directory.fd(), name, flags, Mode::from_raw_mode(mode))
-        })?),
+        Way::Free => {
+            is_new = true;
+            File::from(make_way(directory, name, || {
+                rustix::fs::openat(directory.fd(), name, flags, Mode::from_raw_mode(mode))
+            })?)
+        }
     };
     if !is_positioned(&file) {
         return pour(&file, reader, entry, shared);
     }
+    let made = fill(&file, reader, &attributes, entry, shared);
+    if made.is_err() && is_new {
+        // Half a file would pass for a whole one. It was made here, a moment ago.
+        let _ = rustix::fs::unlinkat(directory.fd(), name, AtFlags::empty());
+    }
+    made
+}
+
+/// Gives a file its content and attributes.
+fn fill(
+    file: &File,
+    mut reader: FileReader,
+    attributes: &Attributes,
+    entry: &WalkEntry,
+    shared: &Shared,
+) -> Result<()> {
     let size = entry.metadata().size.get();
     let mut written_to = 0;
     while let Some(chunk) = reader.next_chunk()? {
@@ -62,7 +82,7 @@ pub(super) fn make(
             }
             Content::Hole => {}
             Content::Damaged(error) => {
-                shared.lost(anyhow::Error::new(error).context(entry.path().escape_ascii().to_string()));
+                shared.lost(anyhow::Error::new(error).context(shared.shown(&entry.path())));
             }
         }
     }
@@ -72,7 +92,7 @@ pub(super) fn make(
     }
     shared.files.fetch_add(1, Ordering::Relaxed);
     if shared.preserve.all() {
-        attributes.apply_to_file(&file, shared)
+        attributes.apply_to_file(file, shared)
     } else {
         Ok(())
     }
@@ -89,7 +109,7 @@ fn pour(mut file: &File, mut reader: FileReader, entry: &WalkEntry, shared: &Sha
             std::io::copy(&mut zeros, &mut file).context("writing")?;
         }
         if let Content::Damaged(error) = chunk.content {
-            shared.lost(anyhow::Error::new(error).context(entry.path().escape_ascii().to_string()));
+            shared.lost(anyhow::Error::new(error).context(shared.shown(&entry.path())));
         }
         shared.progress.advance(0, chunk.length);
     }

@@ -61,7 +61,7 @@ impl Spot<'_> {
             return Ok(Way::Free);
         };
         let replacing = shared.replacing;
-        let shown = shared.placed(self.path);
+        let shown = shared.shown(self.path);
         let is_link = kind_of_mode(there.st_mode) == FileKind::Symlink;
         let follows = is_link && self.is_named && !replacing.remove;
         let target = if follows {
@@ -128,7 +128,7 @@ impl Spot<'_> {
         let Some(there) = self.look()? else {
             return Ok(true);
         };
-        let shown = shared.placed(self.path);
+        let shown = shared.shown(self.path);
         if shared.replacing.no_clobber {
             return Ok(false);
         }
@@ -151,7 +151,7 @@ impl Spot<'_> {
         if shared.replacing.no_clobber {
             return Ok(false);
         }
-        self.refuse(&there, shared, &shared.placed(self.path))?;
+        self.refuse(&there, shared, &shared.shown(self.path))?;
         self.clear()?;
         Ok(true)
     }

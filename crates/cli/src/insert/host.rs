@@ -36,7 +36,8 @@ pub struct HostOptions<'a> {
 }
 
 /// Inserts what is at a path of the host under this name; without a name, what the directory holds goes into the
-/// inserter's own. What fails below it is passed to `failed`, and the rest goes on.
+/// inserter's own. What fails below it is passed to `failed`, and the rest goes on,
+/// unless nothing more can be made.
 pub fn insert(
     inserter: &mut Inserter<'_>,
     path: &Path,

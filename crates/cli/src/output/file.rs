@@ -269,8 +269,12 @@ impl OutputFile {
 
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.start()?;
-        self.file.write(bytes)
+        self.start()
+            .and_then(|()| self.file.write(bytes))
+            .map_err(|error| {
+                let shown = self.shown.display();
+                io::Error::new(error.kind(), format!("writing {shown}: {error}"))
+            })
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -5,7 +5,10 @@
 //! Source: btrfs-progs developer documentation, "JSON output".
 
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
+use buttress_fs::progress::Snapshot;
 use serde_json::{Map, Value, json};
 
 /// Version of the header that btrfs-progs writes.
@@ -62,6 +65,16 @@ pub fn insert_name(object: &mut Map<String, Value>, key: &str, name: &[u8]) {
     if std::str::from_utf8(name).is_err() {
         object.insert(format!("{key}_b64"), base64(name).into());
     }
+}
+
+/// What is said of a file that was written instead of standard output: its name, how many items it holds and of how many
+/// bytes of content.
+pub fn written_file(path: &Path, progress: &Snapshot) -> Value {
+    let mut object = Map::new();
+    insert_name(&mut object, "file", path.as_os_str().as_bytes());
+    object.insert("items".to_owned(), progress.items.into());
+    object.insert("bytes".to_owned(), progress.bytes.get().into());
+    Value::Object(object)
 }
 
 /// A uuid, or `null` when it is all zero.

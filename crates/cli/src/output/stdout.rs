@@ -1,13 +1,102 @@
-//! Standard output for contents: unbuffered, with a large pipe.
+//! Standard output: for results ([`Raw`], below a buffer) and for contents ([`DirectOutput`], unbuffered, with a large pipe).
+//!
+//! What cannot be written is an error that says so, also where standard output was closed when the process began, which
+//! Rust's own takes for success. Its errors name it; that its reader went away keeps its kind, for that is no failure.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, StdoutLock, Write};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_stdio::Stream;
 
 /// What the pipe is asked to hold; the kernel's limit for unprivileged users.
 const PIPE_BYTES: usize = 1 << 20;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// An error of standard output.
+#[derive(Debug, thiserror::Error)]
+#[error("writing to standard output: {0}")]
+struct OutputError(io::Error);
+
+/// The same error, which says where it occurred.
+pub fn named(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), OutputError(error))
+}
+
+/// The error of writing to a descriptor that is closed.
+fn closed() -> io::Error {
+    io::Error::other("standard output is closed")
+}
+
+/// Whether a reader that went away is passed over.
+static READER_MAY_GO: AtomicBool = AtomicBool::new(false);
+
+/// From now on results go nowhere once their reader went away, and are no error: for commands whose exit code is the answer,
+/// which has to be found all the same.
+pub fn go_on_unread() {
+    READER_MAY_GO.store(true, Ordering::Relaxed);
+}
+
+fn may_pass(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe && READER_MAY_GO.load(Ordering::Relaxed)
+}
+
+/// Standard output, or that there is none.
+#[derive(Debug)]
+pub enum Raw {
+    /// It.
+    Open(StdoutLock<'static>),
+    /// It was closed when the process began.
+    Closed,
+}
+
+impl Raw {
+    /// Standard output as this process has it.
+    pub fn stdout() -> Self {
+        if buttress_stdio::was_closed(Stream::Output) {
+            Self::Closed
+        } else {
+            Self::Open(io::stdout().lock())
+        }
+    }
+}
+
+impl Write for Raw {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Open(out) => match out.write(bytes) {
+                Err(error) if may_pass(&error) => Ok(bytes.len()),
+                written => written.map_err(named),
+            },
+            Self::Closed if bytes.is_empty() => Ok(0),
+            Self::Closed => Err(closed()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Open(out) => match out.flush() {
+                Err(error) if may_pass(&error) => Ok(()),
+                flushed => flushed.map_err(named),
+            },
+            Self::Closed => Ok(()),
+        }
+    }
+}
+
+/// To be called when everything was printed: what is still gathered is written, and what closing would say is said.
+pub fn finish() -> io::Result<()> {
+    if buttress_stdio::was_closed(Stream::Output) {
+        return Ok(());
+    }
+    match io::stdout().flush() {
+        Err(error) if may_pass(&error) => return Ok(()),
+        flushed => flushed.map_err(named)?,
+    }
+    buttress_stdio::check_output().map_err(named)
+}
 
 /// Standard output without a buffer: for large pieces that are in memory already.
 #[derive(Debug)]
@@ -18,6 +107,9 @@ pub struct DirectOutput {
 impl DirectOutput {
     /// Standard output. A pipe is made as large as it may be, so that reader and writer seldom wait.
     pub fn stdout() -> io::Result<Self> {
+        if buttress_stdio::was_closed(Stream::Output) {
+            return Err(closed());
+        }
         let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         // Only pipes have a size; elsewhere this fails and does not matter.
         let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE_BYTES);
@@ -29,7 +121,7 @@ impl DirectOutput {
         let mut left = count;
         while left > 0 {
             let length = usize::try_from(left).unwrap_or(usize::MAX).min(ZEROS.len());
-            self.file.write_all(ZEROS.get(..length).unwrap_or(&ZEROS))?;
+            self.write_all(ZEROS.get(..length).unwrap_or(&ZEROS))?;
             left = left.saturating_sub(length as u64);
         }
         Ok(())
@@ -38,7 +130,7 @@ impl DirectOutput {
 
 impl Write for DirectOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        self.file.write(bytes).map_err(named)
     }
 
     fn flush(&mut self) -> io::Result<()> {

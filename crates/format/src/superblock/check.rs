@@ -2,7 +2,7 @@
 
 use super::{
     CompatRo, HIGHEST_LEVEL, Incompat, MAX_NODE_BYTES, MIN_SECTOR_BYTES, RawSuperblock, SUPERBLOCK_BYTES,
-    SUPERBLOCK_MAGIC, SYSTEM_CHUNK_ARRAY_BYTES, Superblock, SuperblockError, SuperblockFlags,
+    SUPERBLOCK_MAGIC, SYSTEM_CHUNK_ARRAY_BYTES, Superblock, SuperblockError, UsedBytesProblem,
 };
 use crate::block_group::BlockGroupFlags;
 use crate::checksum::{CHECKSUM_FIELD_BYTES, Checksum, ChecksumType};
@@ -21,7 +21,7 @@ const LEAST_ARRAY_BYTES: usize = size_of::<RawKey>() + size_of::<RawChunk>() + s
 /// The kernel's bound on devices.
 const MAX_DEVICES: u64 = 1 << 31;
 
-/// Magic, checksum, address and state: whether these bytes are a superblock at all.
+/// Magic, checksum and address: whether these bytes are a superblock at all.
 pub(super) fn identity(
     raw: &RawSuperblock,
     bytes: &[u8],
@@ -45,9 +45,6 @@ pub(super) fn identity(
             stored: raw.bytenr.get(),
             physical: at.get(),
         });
-    }
-    if SuperblockFlags::from_bits_retain(raw.flags.get()).contains(SuperblockFlags::CHANGING_FSID_V2) {
-        return Err(SuperblockError::ChangingFsid);
     }
     Ok(checksum_type)
 }
@@ -112,22 +109,24 @@ pub(super) fn roots(superblock: &Superblock) -> Result<(), SuperblockError> {
     Ok(())
 }
 
-pub(super) fn totals(superblock: &Superblock) -> Result<(), SuperblockError> {
+/// What is wrong with the count of bytes in use, judged by the superblock alone.
+pub(super) fn used_bytes(superblock: &Superblock) -> Option<UsedBytesProblem> {
     let used_bytes = superblock.bytes_used.get();
     let total_bytes = superblock.total_bytes.get();
     let least_bytes = LEAST_TREE_BLOCKS.saturating_mul(u64::from(superblock.node_bytes));
     if used_bytes < least_bytes {
-        return Err(SuperblockError::UsedTooSmall {
+        return Some(UsedBytesProblem::TooSmall {
             used_bytes,
             least_bytes,
         });
     }
-    if used_bytes > total_bytes {
-        return Err(SuperblockError::UsedExceedsTotal {
-            used_bytes,
-            total_bytes,
-        });
-    }
+    (used_bytes > total_bytes).then_some(UsedBytesProblem::ExceedsTotal {
+        used_bytes,
+        total_bytes,
+    })
+}
+
+pub(super) fn totals(superblock: &Superblock) -> Result<(), SuperblockError> {
     if superblock.num_devices == 0 || superblock.num_devices > MAX_DEVICES {
         return Err(SuperblockError::DeviceCount {
             count: superblock.num_devices,

@@ -27,9 +27,6 @@ pub enum SuperblockError {
     /// The superblock says that it lies elsewhere.
     #[error("superblock at {physical} says that it lies at {stored}")]
     Address { stored: u64, physical: u64 },
-    /// A change of the metadata uuid was cut short.
-    #[error("a change of the metadata uuid has begun and not ended; complete it with btrfstune")]
-    ChangingFsid,
     /// The sector size is not a power of two in range.
     #[error("sector size is {bytes} bytes, expected a power of two from 4096 to 65536")]
     SectorSize { bytes: u32 },
@@ -57,12 +54,6 @@ pub enum SuperblockError {
     /// A root's level is above the highest.
     #[error("{tree} root has level {level}, the highest is {}", super::HIGHEST_LEVEL)]
     Level { tree: &'static str, level: u8 },
-    /// Less is used than an empty volume uses.
-    #[error("{used_bytes} bytes are used, expected at least {least_bytes}")]
-    UsedTooSmall { used_bytes: u64, least_bytes: u64 },
-    /// More is used than the devices hold.
-    #[error("{used_bytes} bytes are used of {total_bytes}")]
-    UsedExceedsTotal { used_bytes: u64, total_bytes: u64 },
     /// No devices, or more than 2^31.
     #[error("number of devices is {count}, expected 1 to 2147483648")]
     DeviceCount { count: u64 },
@@ -110,4 +101,26 @@ impl SuperblockError {
             _ => ErrorKind::Corrupt,
         }
     }
+}
+
+/// A count of the bytes in use that cannot be right. Nothing but accounts of space depends on it: the volume is read all
+/// the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UsedBytesProblem {
+    /// Less is used than an empty volume uses.
+    #[error("{used_bytes} bytes are used, expected at least {least_bytes}")]
+    TooSmall {
+        /// What the superblock says.
+        used_bytes: u64,
+        /// What an empty volume uses.
+        least_bytes: u64,
+    },
+    /// More is used than the devices hold.
+    #[error("{used_bytes} bytes are used, the devices hold {total_bytes}")]
+    ExceedsTotal {
+        /// What the superblock says.
+        used_bytes: u64,
+        /// Size of all devices together.
+        total_bytes: u64,
+    },
 }

@@ -170,7 +170,50 @@ bitflags::bitflags! {
     }
 }
 
+/// A change of a whole volume by btrfstune that was begun and did not come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UnfinishedChange {
+    /// What was being changed.
+    pub what: &'static str,
+    /// How it is brought to its end.
+    pub remedy: &'static str,
+}
+
 impl SuperblockFlags {
+    /// The flags of images that hold a volume's metadata and none of its data.
+    pub const METADATA_IMAGE: Self = Self::METADUMP.union(Self::METADUMP_V2);
+
+    /// The change that was begun and not ended, if one was.
+    #[must_use]
+    pub fn unfinished(self) -> Option<UnfinishedChange> {
+        let changes = [
+            (
+                Self::CHANGING_FSID,
+                "the fsid of all blocks",
+                "`btrfstune -u` goes on with it",
+            ),
+            (
+                Self::CHANGING_FSID_V2,
+                "the fsid by a metadata uuid",
+                "`btrfstune -m` goes on with it",
+            ),
+            (
+                Self::CHANGING_BG_TREE,
+                "the place of block group items",
+                "`btrfstune --convert-to-block-group-tree`, or from, whichever was begun, goes on with it",
+            ),
+            (
+                Self::CHANGING_DATA_CSUM.union(Self::CHANGING_META_CSUM),
+                "the checksums",
+                "`btrfstune --csum` with the same algorithm goes on with it",
+            ),
+        ];
+        changes
+            .into_iter()
+            .find(|(flags, ..)| self.intersects(*flags))
+            .map(|(_, what, remedy)| UnfinishedChange { what, remedy })
+    }
+
     /// The names of the set bits, in order of their numbers; all bits without a name together as one
     /// `UNKNOWN_FLAG_0x…`.
     #[must_use]

@@ -132,10 +132,26 @@ fn identity_is_checked() {
             physical: AT.get()
         }
     );
-    assert_eq!(
-        fault(|raw| raw.flags = U64::new(1 << 36)),
-        SuperblockError::ChangingFsid
-    );
+}
+
+/// Changes that btrfstune began are told by the flags; the superblock is one all the same.
+#[test]
+fn unfinished_changes_are_told_and_do_not_hide_the_superblock() {
+    for (bit, what) in [
+        (35, Some("the fsid of all blocks")),
+        (36, Some("the fsid by a metadata uuid")),
+        (38, Some("the place of block group items")),
+        (39, Some("the checksums")),
+        (40, Some("the checksums")),
+        (0, None),
+        (33, None),
+    ] {
+        let mut raw = sound();
+        raw.flags = U64::new(1 << bit);
+        let superblock = Superblock::check(&sealed(raw), AT).unwrap();
+        let found = superblock.flags.unfinished().map(|change| change.what);
+        assert_eq!(found, what, "bit {bit}");
+    }
 }
 
 #[test]
@@ -206,20 +222,27 @@ fn roots_are_checked() {
 
 #[test]
 fn totals_are_checked() {
+    // A wrong count of bytes in use is told, and hides nothing.
+    let problem = |bytes: u64| {
+        let mut raw = sound();
+        raw.bytes_used = U64::new(bytes);
+        Superblock::check(&sealed(raw), AT).unwrap().used_bytes_problem()
+    };
     let least_bytes = 6 * 16384;
     assert_eq!(
-        fault(|raw| raw.bytes_used = U64::new(least_bytes - 1)),
-        SuperblockError::UsedTooSmall {
+        problem(least_bytes - 1),
+        Some(UsedBytesProblem::TooSmall {
             used_bytes: least_bytes - 1,
             least_bytes
-        }
+        })
     );
+    assert_eq!(problem(least_bytes), None);
     assert_eq!(
-        fault(|raw| raw.bytes_used = U64::new(1 << 31)),
-        SuperblockError::UsedExceedsTotal {
+        problem(1 << 31),
+        Some(UsedBytesProblem::ExceedsTotal {
             used_bytes: 1 << 31,
             total_bytes: 1 << 30
-        }
+        })
     );
     for count in [0, (1 << 31) + 1] {
         assert_eq!(

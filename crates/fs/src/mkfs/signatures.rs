@@ -6,7 +6,10 @@ use buttress_device::{Device, IoError};
 use buttress_format::{ByteCount, Physical, SUPERBLOCK_OFFSETS};
 
 /// Name, offset in bytes, and the bytes that stand there.
-const SIGNATURES: [(&str, u64, &[u8]); 17] = [
+type Signature = (&'static str, u64, &'static [u8]);
+
+/// Those that are known, file systems first.
+const SIGNATURES: [Signature; 17] = [
     ("bcache", 4096 + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca"),
     ("erofs", 1024, b"\xe2\xe1\xf5\xe0"),
     ("ext2, ext3 or ext4", 1080, b"\x53\xef"),
@@ -26,6 +29,9 @@ const SIGNATURES: [(&str, u64, &[u8]); 17] = [
     ("a partition table", 510, b"\x55\xaa"),
 ];
 
+/// How many of them are file systems and parts of volumes; partition tables follow.
+const FILESYSTEMS: usize = 15;
+
 const BTRFS: &[u8] = b"_BHRfS_M";
 /// Where a btrfs superblock has its magic number.
 const BTRFS_OFFSET: u64 = 64;
@@ -35,21 +41,41 @@ const BTRFS_OFFSET: u64 = 64;
 /// # Errors
 /// When the device cannot be read.
 pub fn find(device: &Device) -> Result<Option<&'static str>, IoError> {
-    let is_at = |offset: u64, signature: &[u8]| -> Result<bool, IoError> {
-        let end = offset.checked_add(ByteCount::of(signature.len()).get());
-        if end.is_none_or(|end| end > device.size_bytes()) {
-            return Ok(false);
-        }
-        Ok(device.read(offset, signature.len())?[..] == *signature)
-    };
     for at in SUPERBLOCK_OFFSETS {
         let at: Physical = at;
-        if is_at(at.get().saturating_add(BTRFS_OFFSET), BTRFS)? {
+        if is_at(device, at.get().saturating_add(BTRFS_OFFSET), BTRFS)? {
             return Ok(Some("btrfs"));
         }
     }
-    for (name, offset, signature) in SIGNATURES {
-        if is_at(offset, signature)? {
+    first_at(device, &SIGNATURES)
+}
+
+/// The file system, or part of another volume, that a device without a primary btrfs superblock seems to hold. Partition
+/// tables do not count: a boot loader may stand before a btrfs superblock.
+///
+/// # Errors
+/// When the device cannot be read.
+pub fn other_filesystem(device: &Device) -> Result<Option<&'static str>, IoError> {
+    let [primary, ..] = SUPERBLOCK_OFFSETS;
+    if is_at(device, primary.get().saturating_add(BTRFS_OFFSET), BTRFS)? {
+        return Ok(None);
+    }
+    let (filesystems, _tables) = SIGNATURES.split_at(FILESYSTEMS);
+    first_at(device, filesystems)
+}
+
+fn is_at(device: &Device, offset: u64, signature: &[u8]) -> Result<bool, IoError> {
+    let end = offset.checked_add(ByteCount::of(signature.len()).get());
+    if end.is_none_or(|end| end > device.size_bytes()) {
+        return Ok(false);
+    }
+    Ok(device.read(offset, signature.len())?[..] == *signature)
+}
+
+/// The name of the first of these signatures that is there.
+fn first_at(device: &Device, signatures: &[Signature]) -> Result<Option<&'static str>, IoError> {
+    for (name, offset, signature) in signatures {
+        if is_at(device, *offset, signature)? {
             return Ok(Some(name));
         }
     }

@@ -1,8 +1,9 @@
 //! Opening a volume for writing: what is refused, and what is loaded.
 //!
 //! Refused by name: states that a writer would break or that it does not keep yet (a pending log tree, an interrupted
-//! balance or replace, relocation trees), and features that are not written (zoned, RAID stripe tree, extent tree v2,
-//! remap tree, unknown compat_ro bits, seeds). Everything else is loaded lazily: block group items at once, the free
+//! balance or replace, relocation trees, a change by btrfstune that was cut off), images of metadata, and features that are
+//! not written (zoned, RAID stripe tree, extent tree v2, remap tree, unknown compat_ro bits, seeds). A bad primary
+//! superblock is not refused: the next commit writes it anew. Everything else is loaded lazily: block group items at once, the free
 //! space of a group when it is needed.
 
 use super::block_groups::BlockGroups;
@@ -19,13 +20,14 @@ use crate::data::DataOptions;
 use crate::data::table::DataTable;
 use crate::error::{Corruption, Error, Result, WritingRefusal};
 use crate::filesystem::{Filesystem, RunningTrees};
+use crate::mkfs::signatures;
 use crate::operations::inode_state::InodeTable;
-use buttress_format::superblock::SuperblockFlags;
 use buttress_format::{
-    ByteCount, CompatRo, Generation, Incompat, ItemType, Key, Logical, ObjectId, ReplaceItem, ReplaceState,
-    Timestamp, TreeId, Uuid,
+    ByteCount, Generation, Incompat, ItemType, Key, Logical, ObjectId, ReplaceItem, ReplaceState, Timestamp,
+    TreeId, Uuid,
 };
 use buttress_tree::EditableTree;
+use buttress_volume::{Notice, Volume};
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
 use parking_lot::Mutex;
@@ -162,13 +164,13 @@ fn refuse(filesystem: &Filesystem) -> Result<()> {
     refusal.map_or(Ok(()), |refusal| Err(Error::WritingRefused(refusal)))
 }
 
+/// Where the kernel's own mount goes on with what was interrupted.
+const MOUNT: &str = "mount it with the kernel, which goes on with that";
+
 fn find_refusal(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
     let superblock = filesystem.superblock();
-    let volume = filesystem.volume();
-    if !volume.may_be_written() || !superblock.compat_ro.difference(CompatRo::KNOWN).is_empty() {
-        return Ok(Some(WritingRefusal::CompatRo {
-            names: superblock.compat_ro.names(),
-        }));
+    if let Some(refusal) = noticed(filesystem)? {
+        return Ok(Some(refusal));
     }
     for (feature, name) in [
         (Incompat::ZONED, "zoned"),
@@ -180,35 +182,11 @@ fn find_refusal(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
             return Ok(Some(WritingRefusal::Feature { name }));
         }
     }
-    for (flag, name) in [
-        (SuperblockFlags::SEEDING, "a seed device"),
-        (SuperblockFlags::METADUMP, "an image of metadata"),
-        (SuperblockFlags::METADUMP_V2, "an image of metadata"),
-        (SuperblockFlags::CHANGING_FSID, "an unfinished change of the fsid"),
-        (
-            SuperblockFlags::CHANGING_FSID_V2,
-            "an unfinished change of the fsid",
-        ),
-        (
-            SuperblockFlags::CHANGING_BG_TREE,
-            "an unfinished conversion to or from block-group-tree",
-        ),
-        (
-            SuperblockFlags::CHANGING_DATA_CSUM,
-            "an unfinished change of checksums",
-        ),
-        (
-            SuperblockFlags::CHANGING_META_CSUM,
-            "an unfinished change of checksums",
-        ),
-    ] {
-        if superblock.flags.contains(flag) {
-            return Ok(Some(WritingRefusal::State { name }));
-        }
-    }
     if superblock.log_root != Logical::MIN {
         return Ok(Some(WritingRefusal::State {
             name: "a pending log tree",
+            remedy: "mount it with the kernel, which replays it, or do without what was synced last: `btrfs rescue \
+                     zero-log`",
         }));
     }
     let root_tree = filesystem.root_tree();
@@ -216,6 +194,7 @@ fn find_refusal(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
     if root_tree.get(&balance)?.is_some() {
         return Ok(Some(WritingRefusal::State {
             name: "an interrupted balance",
+            remedy: MOUNT,
         }));
     }
     let relocation = Key::new(TreeId::TREE_RELOCATION.object_id(), ItemType::ROOT_ITEM, 0);
@@ -226,10 +205,52 @@ fn find_refusal(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
         .is_some_and(|key| key.objectid == relocation.objectid && key.item_type == ItemType::ROOT_ITEM)
     {
         return Ok(Some(WritingRefusal::State {
-            name: "relocation trees",
+            name: "relocation trees of an interrupted balance",
+            remedy: MOUNT,
         }));
     }
     replacing(filesystem)
+}
+
+/// What opening noticed that forbids writing.
+fn noticed(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
+    let notices = filesystem.volume().notices();
+    if let Some(notice) = notices.iter().find(|notice| notice.forbids_writing()) {
+        return Ok(Some(match notice {
+            Notice::UnknownCompatRo { names } => WritingRefusal::CompatRo { names: names.clone() },
+            Notice::Seed => WritingRefusal::Seed,
+            Notice::MetadataImage => WritingRefusal::MetadataImage,
+            Notice::Unfinished(change) => WritingRefusal::Unfinished {
+                what: change.what,
+                remedy: change.remedy,
+            },
+            other => WritingRefusal::Devices {
+                notice: Box::new(other.clone()),
+            },
+        }));
+    }
+    overwritten(filesystem, &notices)
+}
+
+/// A device that is opened from a copy of its superblock, and holds something else by now.
+fn overwritten(filesystem: &Filesystem, notices: &[Notice]) -> Result<Option<WritingRefusal>> {
+    let slots = filesystem.volume().devices();
+    for notice in notices {
+        let Notice::SuperblockCopyUsed { device: name, .. } = notice else {
+            continue;
+        };
+        let slot = slots.iter().find(|slot| **slot.name() == *name.as_str());
+        let Some(device) = slot.and_then(|slot| slot.device()) else {
+            continue;
+        };
+        if let Some(found) = signatures::other_filesystem(device)? {
+            return Ok(Some(WritingRefusal::Overwritten {
+                device: name.clone(),
+                found,
+            }));
+        }
+    }
+    Ok(None)
 }
 
 fn replacing(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
@@ -245,6 +266,7 @@ fn replacing(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
         matches!(item.state, ReplaceState::Started | ReplaceState::Suspended).then_some(
             WritingRefusal::State {
                 name: "an interrupted device replacement",
+                remedy: MOUNT,
             },
         ),
     )
@@ -288,7 +310,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             bytes_used: superblock.bytes_used.get(),
             system_chunks: superblock.system_chunks.clone(),
             label: superblock.label.clone(),
-            superblock_changed: false,
+            superblock_changed: needs_mending(volume),
             reserved_data_bytes: 0,
             unrecorded_ranges: 0,
         },
@@ -298,9 +320,20 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
     let groups = running.block_group_tree();
     let tree = running.view(groups)?;
     running.core.groups = load_block_groups(groups, &tree, volume)?;
+    // The superblock's own count may be wrong; what block groups say is what allocation goes by.
+    let used = running.core.groups.iter().map(|group| group.used);
+    running.core.bytes_used = used.fold(0, u64::saturating_add);
     running.load_devices()?;
     running.load_quotas()?;
     Ok(running)
+}
+
+/// Whether the superblock has to be written anew: a device was opened from a copy of it, or its count of bytes in use is
+/// wrong. Then the next commit is one even if nothing else changed.
+fn needs_mending(volume: &Volume) -> bool {
+    let is_wrong =
+        |notice: &Notice| matches!(notice, Notice::SuperblockCopyUsed { .. } | Notice::UsedBytes(_));
+    volume.notices().iter().any(is_wrong)
 }
 
 impl Running {

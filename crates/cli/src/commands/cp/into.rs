@@ -100,7 +100,7 @@ pub(crate) fn copy(
             break;
         }
     }
-    watch.end();
+    watch.end_as(context.losses() == losses);
     copied.failures = context.losses().saturating_sub(losses);
     Ok(copied)
 }

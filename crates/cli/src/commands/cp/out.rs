@@ -93,14 +93,22 @@ impl Copying<'_> {
             for error in extractor.errors() {
                 context.lost(&target.name_in(error));
             }
+            if extractor.has_ended() {
+                break;
+            }
         }
+        let has_ended = extractor.has_ended();
         let (totals, errors, refusals) = extractor.finish();
-        watch.end();
+        watch.end_as(!has_ended && errors.is_empty());
         for error in errors {
             context.lost(&target.name_in(error));
         }
         for refusal in refusals {
-            context.warn(refusal);
+            if refusal.is_loss {
+                context.lost(&target.name_in(anyhow!(refusal.text)));
+            } else {
+                context.warn(refusal.text);
+            }
         }
         Ok(totals)
     }

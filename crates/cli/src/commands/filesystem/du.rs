@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::{BufWriter, StdoutLock, Write};
+use std::io::Write;
 use std::ops::Range;
 
 use anyhow::Result;
@@ -15,7 +15,7 @@ use buttress_fs::{Follow, Location, WalkItem, WalkOptions};
 use clap::Args;
 use serde_json::{Map, Value};
 
-use crate::context::Context;
+use crate::context::{Context, Stdout};
 use crate::exit::Outcome;
 use crate::opening::Images;
 use crate::output::json::{ArrayWriter, insert_name};
@@ -77,11 +77,8 @@ impl Subcommand for Du {
 
 /// Where lines go.
 enum Sink {
-    Json(ArrayWriter<BufWriter<StdoutLock<'static>>>),
-    Text {
-        out: BufWriter<StdoutLock<'static>>,
-        units: Units,
-    },
+    Json(ArrayWriter<Stdout>),
+    Text { out: Stdout, units: Units },
 }
 
 /// What a file or directory takes up.

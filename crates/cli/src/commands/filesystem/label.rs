@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use anyhow::Result;
 use clap::Args;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -34,13 +34,14 @@ impl Subcommand for Label {
             let volume = context.open_for_writing(&target.image)?;
             volume.filesystem.set_label(label.as_bytes())?;
             volume.commit()?;
+            if context.json() {
+                print_json(context, &target, label.as_bytes())?;
+            }
             return Ok(Outcome::Done);
         }
         let superblock = context.open_volume(&target.image)?.filesystem.superblock();
         if context.json() {
-            let mut object = Map::new();
-            insert_name(&mut object, "label", &superblock.label);
-            context.print_json("filesystem-label", Value::Object(object))?;
+            print_json(context, &target, &superblock.label)?;
             return Ok(Outcome::Done);
         }
         let mut out = context.stdout();
@@ -49,4 +50,10 @@ impl Subcommand for Label {
         out.flush()?;
         Ok(Outcome::Done)
     }
+}
+
+fn print_json(context: &Context, target: &Target, label: &[u8]) -> Result<()> {
+    let mut object = target.as_json();
+    insert_name(&mut object, "label", label);
+    context.print_json("filesystem-label", Value::Object(object))
 }

@@ -2,9 +2,10 @@
 
 use std::ffi::OsString;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use buttress_fs::Progress;
 use clap::Args;
+use serde_json::Value;
 
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -25,9 +26,21 @@ impl Subcommand for Sync {
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.image);
         let volume = context.open_for_writing(&target.image)?;
-        volume.filesystem.drop_deleted_subvolumes(&Progress::new())?;
+        volume
+            .filesystem
+            .drop_deleted_subvolumes(&Progress::new())
+            .with_context(|| format!("dropping deleted subvolumes of {}", target.display()))?;
         volume.commit()?;
-        volume.filesystem.view().volume().flush()?;
+        let view = volume.filesystem.view();
+        view.volume()
+            .flush()
+            .with_context(|| format!("flushing {}", target.display()))?;
+        if context.json() {
+            let mut object = target.as_json();
+            let generation = view.volume().superblock().generation;
+            object.insert("generation".into(), generation.get().into());
+            context.print_json("filesystem-sync", Value::Object(object))?;
+        }
         Ok(Outcome::Done)
     }
 }

@@ -1,13 +1,13 @@
 //! The text of a listing: lines of a directory, gathered until the widths of their columns are known.
 
-use std::io::{BufWriter, StdoutLock, Write};
+use std::io::Write;
 
 use anyhow::Result;
 use buttress_fs::{Follow, InodeRecord, Location};
 
 use super::Look;
 use super::line::{Line, Size};
-use crate::context::Context;
+use crate::context::{Context, Stdout};
 use crate::opening::Opened;
 use crate::output::size::ls_human;
 use crate::output::time::Clock;
@@ -19,7 +19,7 @@ pub(in crate::commands) struct Listing<'a> {
     headings: bool,
     clock: Clock,
     context: &'a Context,
-    out: BufWriter<StdoutLock<'static>>,
+    out: Stdout,
     lines: Vec<Line>,
     blocks_begun: bool,
 }

@@ -5,13 +5,13 @@
 
 use std::io::Write;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use buttress_stream::view::Content;
 use clap::Args;
 
 use super::Streams;
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
+use crate::exit::{Outcome, usage};
 use crate::output::stdout::DirectOutput;
 use crate::table::Subcommand;
 
@@ -25,11 +25,16 @@ pub(super) struct Cat {
 impl Subcommand for Cat {
     const NAME: &'static str = "cat";
 
+    fn writes_contents(&self) -> bool {
+        true
+    }
+
     fn run(self, context: &Context) -> Result<Outcome> {
         let loaded = self.streams.load(context, "stream cat")?;
         if !loaded.has_path {
-            return Err(anyhow!("which file is to be written?"))
-                .context(Advice::new("name it behind the last stream: FILE:/path"));
+            return Err(usage(
+                "which file is to be written? It is named behind the last stream: FILE:/path",
+            ));
         }
         let (id, path) = loaded.start()?;
         let mut reader = loaded.series.content(loaded.tree()?, id, &path)?;

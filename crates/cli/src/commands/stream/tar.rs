@@ -5,17 +5,20 @@
 //! skipped with a warning. A file whose content was not sent is left out, reported, and the exit code is 1.
 
 use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
 use buttress_format::Timestamp;
 use buttress_stream::view::{self, Content, Inode, Node, NodeId, WalkEntry};
 use clap::Args;
+use serde_json::{Map, Value};
 
 use super::{Loaded, Streams};
 use crate::context::Context;
 use crate::exit::Outcome;
-use crate::output::destination::{Destination, refuse_terminal};
+use crate::output::destination::{Destination, named, refuse_terminal};
+use crate::output::json::insert_name;
 use crate::output::writer_thread::WriterThread;
 use crate::pax::{Archive, DataMap, Kind, Member, Time};
 use crate::table::Subcommand;
@@ -39,6 +42,10 @@ pub(super) struct Tar {
 impl Subcommand for Tar {
     const NAME: &'static str = "tar";
 
+    fn writes_contents(&self) -> bool {
+        named(self.file.as_deref()).is_none()
+    }
+
     fn run(self, context: &Context) -> Result<Outcome> {
         refuse_terminal(self.file.as_deref(), "an archive")?;
         let loaded = self.streams.load(context, "stream tar")?;
@@ -57,6 +64,11 @@ impl Subcommand for Tar {
             archiver.add(&entry)?;
         }
         archiver.archive.finish()?.finish()?.finish()?;
+        if let Some(file) = named(self.file.as_deref()).filter(|_| context.json()) {
+            let mut written = Map::new();
+            insert_name(&mut written, "file", file.as_os_str().as_bytes());
+            context.print_json("stream-tar", Value::Object(written))?;
+        }
         Ok(Outcome::Done)
     }
 }

@@ -55,7 +55,7 @@ impl Subcommand for Verify {
                 break;
             }
         }
-        watch.end();
+        watch.end_as(damage.is_none());
         let snapshots = series.snapshots();
         if context.json() {
             let mut report = Map::new();

@@ -5,7 +5,6 @@ use std::io::Write;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -38,18 +37,16 @@ impl Subcommand for Create {
             }
             let (directory, name) = volume.place(&target.path).with_context(|| target.display())?;
             let created = volume.filesystem.create_subvolume(directory, &name);
-            made.push((created.with_context(|| target.display())?, target.display()));
+            made.push((created.with_context(|| target.display())?, target));
         }
         volume.commit()?;
         if context.json() {
-            let made = made
-                .iter()
-                .map(|(id, path)| json!({ "id": id.get(), "path": path }));
-            context.print_json("subvolume-create", Value::Array(made.collect()))?;
+            let made = made.iter().map(|(id, target)| target.with_id(*id));
+            context.print_json("subvolume-create", made.collect())?;
         } else if !context.globals().quiet {
             let mut out = context.stdout();
-            for (_, path) in &made {
-                writeln!(out, "Create subvolume '{path}'")?;
+            for (_, target) in &made {
+                writeln!(out, "Create subvolume '{}'", target.display())?;
             }
             out.flush()?;
         }

@@ -7,7 +7,6 @@ use anyhow::{Context as _, Result};
 use buttress_format::SubvolumeId;
 use buttress_fs::{Follow, Progress};
 use clap::Args;
-use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -47,20 +46,18 @@ impl Subcommand for Delete {
                 .filesystem
                 .delete_subvolume(id)
                 .with_context(|| target.display())?;
-            deleted.push((id, target.display()));
+            deleted.push((id, target));
         }
         volume.commit()?;
         volume.filesystem.drop_deleted_subvolumes(&Progress::new())?;
         volume.commit()?;
         if context.json() {
-            let deleted = deleted
-                .iter()
-                .map(|(id, path)| json!({ "id": id.get(), "path": path }));
-            context.print_json("subvolume-delete", Value::Array(deleted.collect()))?;
+            let deleted = deleted.iter().map(|(id, target)| target.with_id(*id));
+            context.print_json("subvolume-delete", deleted.collect())?;
         } else if !context.globals().quiet {
             let mut out = context.stdout();
-            for (id, path) in &deleted {
-                writeln!(out, "Delete subvolume {id} (commit): '{path}'")?;
+            for (id, target) in &deleted {
+                writeln!(out, "Delete subvolume {id} (commit): '{}'", target.display())?;
             }
             out.flush()?;
         }

@@ -8,7 +8,7 @@ use buttress_fs::Follow;
 use clap::Args;
 
 use crate::context::Context;
-use crate::exit::Outcome;
+use crate::exit::{Outcome, usage};
 use crate::table::Subcommand;
 use crate::target::Target;
 
@@ -30,8 +30,9 @@ impl Subcommand for SetDefault {
         let (id, target) = match &self.image {
             Some(image) => {
                 let id = self.subvolume.to_str().and_then(|text| text.parse().ok());
-                let id: u64 =
-                    id.with_context(|| format!("{} is not a subvolume id", self.subvolume.display()))?;
+                let id: u64 = id.ok_or_else(|| {
+                    usage(format_args!("{} is not a subvolume id", self.subvolume.display()))
+                })?;
                 // As in btrfs-progs, 0 stands for the top level.
                 let id = if id == 0 {
                     SubvolumeId::TOP_LEVEL
@@ -52,6 +53,9 @@ impl Subcommand for SetDefault {
             .set_default_subvolume(id)
             .with_context(|| target.display())?;
         volume.commit()?;
+        if context.json() {
+            context.print_json("subvolume-set-default", target.with_id(id))?;
+        }
         Ok(Outcome::Done)
     }
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::{Context as _, Result};
 use buttress_fs::Follow;
 use clap::Args;
-use serde_json::json;
+use serde_json::Value;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
@@ -59,10 +59,12 @@ impl Subcommand for Snapshot {
         let id = id.with_context(|| destination.display())?;
         volume.commit()?;
         if context.json() {
-            context.print_json(
-                "subvolume-snapshot",
-                json!({ "id": id.get(), "read_only": self.read_only }),
-            )?;
+            let made = Target { path, ..destination };
+            let mut object = made.as_json();
+            object.insert("id".into(), id.get().into());
+            object.insert("read_only".into(), self.read_only.into());
+            object.insert("source".into(), source.with_id(from.subvolume));
+            context.print_json("subvolume-snapshot", Value::Object(object))?;
         } else if !context.globals().quiet {
             let kind = if self.read_only {
                 "readonly snapshot"

@@ -100,8 +100,12 @@ impl<'a> Making<'a> {
     }
 
     fn make(&mut self) -> Result<String> {
-        let size = File::options().write(true).open(&self.image)?;
-        size.set_len(VOLUME_BYTES)?;
+        let making = || format!("making {}", self.image.display());
+        let size = File::options()
+            .write(true)
+            .open(&self.image)
+            .with_context(making)?;
+        size.set_len(VOLUME_BYTES).with_context(making)?;
         drop(size);
         let options = DeviceOptions {
             write: true,
@@ -149,7 +153,8 @@ impl<'a> Making<'a> {
         let mut failures = Vec::new();
         insert(&mut inserter, &self.directory, None, options, &mut |error| {
             failures.push(error);
-        })?;
+        })
+        .with_context(|| format!("reading {}", self.directory.display()))?;
         let totals = inserter.totals();
         writing.commit()?;
         for failure in failures {

@@ -122,7 +122,7 @@ impl Word for Delete {
         let progress = session.context().progress();
         let watch = Watch::start(session.context(), "subvolume delete", progress.clone());
         let dropped = writing.filesystem.drop_deleted_subvolumes(&progress);
-        watch.end();
+        watch.end_as(dropped.is_ok());
         dropped.context("giving back the space of what was deleted")
     }
 }

@@ -3,7 +3,7 @@
 //! An element of the array is a block (`kind` is `leaf` or `node`), where a tree begins (`root`), a backup root
 //! (`backup`) or the totals of the volume (`totals`). Nothing is gathered: memory does not grow with the volume.
 
-use std::io::{BufWriter, StdoutLock, Write};
+use std::io::Write;
 
 use anyhow::Result;
 use buttress_format::node::TreeBlock;
@@ -13,10 +13,8 @@ use serde_json::{Map, Value, json};
 use super::super::print::sink::{Text, Tree};
 use super::super::print::value::Value as _;
 use super::super::print::{self, Damage, Options};
-use crate::context::Context;
+use crate::context::{Context, Stdout};
 use crate::output::json::{self, ArrayWriter};
-
-type Stdout = BufWriter<StdoutLock<'static>>;
 
 /// Where a dump goes.
 pub(super) struct Output {

@@ -1,0 +1,64 @@
+//! Errors that end a job of many files: everything that came after would fail in the same way.
+//!
+//! A copy onto a full disk or volume tells the first failure, with its path, and stops there; it does not print a line for
+//! each of thousands of files.
+
+use std::io;
+
+use buttress_fs::Error;
+use rustix::io::Errno;
+
+/// Whether nothing that comes after this error can succeed: there is no room left, nothing can be written any more, or the
+/// job was cancelled.
+pub fn ends_the_job(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let is_io = cause.downcast_ref::<io::Error>().is_some_and(|error| {
+            matches!(
+                error.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::ReadOnlyFilesystem
+            )
+        });
+        let is_errno = cause
+            .downcast_ref::<Errno>()
+            .is_some_and(|errno| matches!(*errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS));
+        let is_volume = cause.downcast_ref::<Error>().is_some_and(|error| {
+            matches!(
+                error,
+                Error::NoSpace { .. } | Error::WritingStopped { .. } | Error::Cancelled
+            )
+        });
+        is_io || is_errno || is_volume
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+    use buttress_format::ByteCount;
+
+    #[test]
+    fn a_lack_of_room_ends_a_job_and_a_single_bad_file_does_not() {
+        let below = |error: anyhow::Error| Err::<(), _>(error).context("making a").unwrap_err();
+        let no_room = Error::NoSpace {
+            what: "data",
+            wanted: ByteCount::new(1),
+            pinned_by_readers: ByteCount::ZERO,
+        };
+        for error in [
+            below(no_room.into()),
+            below(Error::Cancelled.into()),
+            below(Errno::NOSPC.into()),
+            below(io::Error::from_raw_os_error(28).into()),
+            below(io::Error::from_raw_os_error(122).into()),
+        ] {
+            assert!(ends_the_job(&error), "{error:#}");
+        }
+        for error in [
+            below(Errno::ACCESS.into()),
+            below(io::Error::from_raw_os_error(5).into()),
+        ] {
+            assert!(!ends_the_job(&error), "{error:#}");
+        }
+    }
+}

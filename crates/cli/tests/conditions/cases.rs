@@ -1,0 +1,440 @@
+//! A sound command line for each command, and how the command answers.
+//!
+//! Words are templates: `{image}` is a volume, `{stream}` a send stream, `{host}` a folder of the host, `{out}` the folder
+//! for outputs.
+
+use std::fmt;
+
+use crate::world::World;
+
+/// What a sound run writes to standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Results for people.
+    Text,
+    /// Contents that are refused on a terminal.
+    Binary,
+    /// Nothing: what was done shows in the volume or in files.
+    Silent,
+}
+
+/// What `--format json` gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Json {
+    /// A document under the command's own name, `-` between its words.
+    Own,
+    /// A document under this name.
+    Named(&'static str),
+    /// Exit code 2: contents have no form in JSON.
+    Refused,
+    /// What the words of the session give.
+    Words,
+}
+
+/// What the command reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Image,
+    Stream,
+    Host,
+    Nothing,
+}
+
+/// A command line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    /// The command, as the table has it.
+    pub(crate) command: &'static str,
+    /// What is special about this line, where a command has several.
+    pub(crate) form: &'static str,
+    words: &'static str,
+    /// The same with a path that is not in the volume.
+    missing_path: &'static str,
+    pub(crate) answer: Answer,
+    pub(crate) json: Json,
+    pub(crate) source: Source,
+    /// Whether it changes the volume.
+    pub(crate) writes: bool,
+    /// Whether it makes files on the host.
+    pub(crate) makes_files: bool,
+    /// Whether it tells how far it is.
+    pub(crate) is_job: bool,
+}
+
+impl Case {
+    /// The words of a sound command line.
+    pub(crate) fn words(&self, world: &World) -> Vec<String> {
+        self.filled(self.words, world)
+    }
+
+    /// The same, with a source that does not exist.
+    pub(crate) fn missing(&self, world: &World) -> Option<Vec<String>> {
+        let placeholder = match self.source {
+            Source::Image => "{image}",
+            Source::Stream => "{stream}",
+            Source::Host => "{host}",
+            Source::Nothing => return None,
+        };
+        Some(self.filled(&self.words.replace(placeholder, "{absent}"), world))
+    }
+
+    /// The same, with a path that is not in the volume.
+    pub(crate) fn missing_path(&self, world: &World) -> Option<Vec<String>> {
+        self.has_path().then(|| self.filled(self.missing_path, world))
+    }
+
+    /// Whether it listens to signals and ends in order, also while it waits for its reader.
+    pub(crate) fn ends_in_order(&self) -> bool {
+        matches!(self.command, "send" | "fiemap")
+    }
+
+    /// Whether a failure leaves nothing of its outputs. A send keeps what there is beside the file, to go on with; the tour
+    /// goes on after a step that failed, and leaves its volume; man pages are files of their own.
+    pub(crate) fn leaves_nothing(&self) -> bool {
+        !matches!(self.command, "send" | "tour" | "man")
+    }
+
+    /// The name of its JSON document.
+    pub(crate) fn document(&self) -> String {
+        let own = self.command.strip_prefix("inspect-internal ");
+        own.unwrap_or(self.command).replace(' ', "-")
+    }
+
+    /// Whether it listens to signals only until its results are ready.
+    pub(crate) fn may_finish(&self) -> bool {
+        matches!(self.command, "send" | "fiemap" | "space" | "compression")
+    }
+
+    /// The exit code of a sound run.
+    pub(crate) fn sound(&self) -> i32 {
+        i32::from(self.form == "of what differs")
+    }
+
+    /// The exit code where nobody reads its output: no failure, but for a stream, which is then cut off.
+    pub(crate) fn unread(&self) -> i32 {
+        match self.command {
+            "send" => i32::from(self.answer == Answer::Binary),
+            _ => self.sound(),
+        }
+    }
+
+    /// Whether it is about a path in a volume or a stream.
+    pub(crate) fn has_path(&self) -> bool {
+        !self.missing_path.is_empty()
+    }
+
+    fn filled(&self, words: &str, world: &World) -> Vec<String> {
+        let all = format!("{} {words}", self.command);
+        all.split_whitespace().map(|word| world.fill(word)).collect()
+    }
+
+    /// The exit code of a failure.
+    pub(crate) fn trouble(&self) -> i32 {
+        match self.command {
+            "check" | "diff" => 2,
+            _ => 1,
+        }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.command)?;
+        if !self.form.is_empty() {
+            write!(f, " {}", self.form)?;
+        }
+        Ok(())
+    }
+}
+
+/// A command that looks at a volume and prints what it finds.
+const LOOK: Case = Case {
+    command: "",
+    form: "",
+    words: "{image}",
+    missing_path: "",
+    answer: Answer::Text,
+    json: Json::Own,
+    source: Source::Image,
+    writes: false,
+    makes_files: false,
+    is_job: false,
+};
+
+const fn look(command: &'static str, words: &'static str, missing_path: &'static str) -> Case {
+    Case {
+        command,
+        words,
+        missing_path,
+        ..LOOK
+    }
+}
+
+/// A command that changes a volume.
+const fn write(command: &'static str, words: &'static str, missing_path: &'static str) -> Case {
+    Case {
+        writes: true,
+        ..look(command, words, missing_path)
+    }
+}
+
+/// A command about a stream.
+const fn stream(command: &'static str, words: &'static str, missing_path: &'static str) -> Case {
+    Case {
+        source: Source::Stream,
+        is_job: true,
+        ..look(command, words, missing_path)
+    }
+}
+
+const SILENT: Answer = Answer::Silent;
+
+/// All cases, in the order of the command table.
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = taking_out();
+    all.extend(about_whole_volumes());
+    all.extend(about_streams());
+    all.extend(about_volumes());
+    all.extend(about_structures());
+    all.extend(sessions());
+    all
+}
+
+fn taking_out() -> Vec<Case> {
+    vec![
+        look("ls", "-lR {image}", "{image}:/no/such/path"),
+        Case {
+            json: Json::Refused,
+            ..look("cat", "{image}:/home/many/file-0001", "{image}:/no/such/path")
+        },
+        look("stat", "{image}:/home", "{image}:/no/such/path"),
+        look("tree", "{image}:/home", "{image}:/no/such/path"),
+        Case {
+            form: "out of a volume",
+            answer: SILENT,
+            makes_files: true,
+            is_job: true,
+            ..look(
+                "cp",
+                "-r {image}:/home {out}/copy",
+                "-r {image}:/no/such/path {out}/copy",
+            )
+        },
+        Case {
+            form: "into a volume",
+            answer: SILENT,
+            is_job: true,
+            ..write(
+                "cp",
+                "-r {host} {image}:/new",
+                "-r {host} {image}:/no/such/path/new",
+            )
+        },
+        Case {
+            answer: Answer::Binary,
+            json: Json::Refused,
+            is_job: true,
+            ..look("tar", "{image}:/home", "{image}:/no/such/path")
+        },
+        Case {
+            form: "-f",
+            answer: SILENT,
+            makes_files: true,
+            is_job: true,
+            ..look(
+                "tar",
+                "-f {out}/a.tar {image}:/home",
+                "-f {out}/a.tar {image}:/no/such/path",
+            )
+        },
+        Case {
+            form: "of what is the same",
+            answer: SILENT,
+            ..look("diff", "{image}:/home {image}:/home", "")
+        },
+        Case {
+            form: "of what differs",
+            ..look(
+                "diff",
+                "{image}:/home {image}:/home/many",
+                "{image}:/home {image}:/no/such/path",
+            )
+        },
+    ]
+}
+
+fn about_whole_volumes() -> Vec<Case> {
+    vec![
+        Case {
+            source: Source::Nothing,
+            makes_files: true,
+            ..look("mkfs", "-b 128M {out}/new.img", "")
+        },
+        Case {
+            is_job: true,
+            ..look("check", "{image}", "")
+        },
+        Case {
+            is_job: true,
+            ..look("space", "{image}", "")
+        },
+        Case {
+            is_job: true,
+            ..look("compression", "{image}", "{image}:/no/such/path")
+        },
+        Case {
+            answer: Answer::Binary,
+            json: Json::Refused,
+            is_job: true,
+            ..look("send", "{image}:/home-monday", "{image}:/no/such/path")
+        },
+        Case {
+            form: "-f",
+            answer: SILENT,
+            makes_files: true,
+            is_job: true,
+            ..look(
+                "send",
+                "-f {out}/s {image}:/home-monday",
+                "-f {out}/s {image}:/no/such/path",
+            )
+        },
+    ]
+}
+
+fn about_streams() -> Vec<Case> {
+    vec![
+        Case {
+            json: Json::Named("receive-dump"),
+            is_job: false,
+            ..stream("receive", "--dump -f {stream}", "")
+        },
+        Case {
+            source: Source::Image,
+            ..stream(
+                "fiemap",
+                "-v {image}:/home/many/file-0001",
+                "-v {image}:/no/such/path",
+            )
+        },
+        stream("stream ls", "{stream}", "{stream}:/no/such/path"),
+        Case {
+            json: Json::Refused,
+            ..stream("stream cat", "{stream}:/many/file-0001", "{stream}:/no/such/path")
+        },
+        Case {
+            answer: Answer::Binary,
+            json: Json::Refused,
+            ..stream("stream tar", "{stream}", "{stream}:/no/such/path")
+        },
+        Case {
+            form: "-f",
+            answer: SILENT,
+            makes_files: true,
+            ..stream(
+                "stream tar",
+                "-f {out}/a.tar {stream}",
+                "-f {out}/a.tar {stream}:/no/such/path",
+            )
+        },
+        stream("stream verify", "{stream}", ""),
+    ]
+}
+
+fn about_volumes() -> Vec<Case> {
+    vec![
+        look("subvolume list", "{image}", ""),
+        look("subvolume show", "{image}:/home", "{image}:/no/such/path"),
+        write("subvolume create", "{image}:/new", "{image}:/no/such/path/new"),
+        write(
+            "subvolume snapshot",
+            "{image}:/home {image}:/new",
+            "{image}:/no/such/path {image}:/new",
+        ),
+        write(
+            "subvolume delete",
+            "{image}:/home-monday",
+            "{image}:/no/such/path",
+        ),
+        look("subvolume get-default", "{image}", ""),
+        Case {
+            answer: SILENT,
+            ..write("subvolume set-default", "{image}:/home", "{image}:/no/such/path")
+        },
+        look("filesystem show", "{image}", ""),
+        look("filesystem df", "{image}", ""),
+        look("filesystem usage", "{image}", ""),
+        look("filesystem du", "{image}:/home", "{image}:/no/such/path"),
+        look("filesystem label", "{image}", ""),
+        Case {
+            form: "to set it",
+            answer: SILENT,
+            ..write("filesystem label", "{image} new", "")
+        },
+        Case {
+            answer: SILENT,
+            ..write("filesystem sync", "{image}", "")
+        },
+        look("property get", "{image}:/home", "{image}:/no/such/path"),
+        Case {
+            answer: SILENT,
+            ..write(
+                "property set",
+                "{image}:/home-monday ro false",
+                "{image}:/no/such/path ro true",
+            )
+        },
+        look("property list", "{image}:/home", "{image}:/no/such/path"),
+        write("overlay commit", "{overlay} {image}", ""),
+    ]
+}
+
+fn about_structures() -> Vec<Case> {
+    vec![
+        look("inspect-internal dump-super", "{image}", ""),
+        look("inspect-internal dump-tree", "{image}", ""),
+        look("inspect-internal tree-stats", "{image}", ""),
+        look("inspect-internal list-chunks", "{image}", ""),
+        look("inspect-internal logical-resolve", "{data} {image}", ""),
+        look(
+            "inspect-internal inode-resolve",
+            "256 {image}:/home",
+            "256 {image}:/no/such/path",
+        ),
+        look(
+            "inspect-internal rootid",
+            "{image}:/home",
+            "{image}:/no/such/path",
+        ),
+    ]
+}
+
+fn sessions() -> Vec<Case> {
+    vec![
+        Case {
+            json: Json::Words,
+            ..look("shell", "-c ls {image}", "-c ls {image}:/no/such/path")
+        },
+        Case {
+            source: Source::Host,
+            makes_files: true,
+            ..look("tour", "{host}", "")
+        },
+        Case {
+            source: Source::Nothing,
+            json: Json::Refused,
+            ..look("completions", "bash", "")
+        },
+        Case {
+            source: Source::Nothing,
+            answer: SILENT,
+            makes_files: true,
+            ..look("man", "{out}/man", "")
+        },
+        Case {
+            source: Source::Nothing,
+            json: Json::Refused,
+            ..look("reference", "", "")
+        },
+    ]
+}

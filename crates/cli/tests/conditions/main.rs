@@ -1,0 +1,429 @@
+//! Every command in every condition: the exit codes that are documented, messages that name what they are about, nothing on
+//! standard output that pretends, no panic, no half of an output, and no image changed by a command that only looks.
+//!
+//! - `cases`: a sound command line for each row of the command table, and how it answers. A row without one fails.
+//! - `world`: the files that the command lines are about.
+//! - `running`: a command with closed, full, broken or terminal streams, as an ordinary user, interrupted.
+//! - `page`: `docs/exit-codes.md`, made from what is expected here.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests state what must hold, and say what they skipped"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cases;
+mod page;
+mod running;
+mod world;
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use cases::{Answer, Case, Json, Source, cases};
+use running::{Ended, How, run};
+use world::World;
+
+/// What no run may show, whatever happened.
+fn expect_no_panic(case: &Case, condition: &str, ended: &Ended) {
+    for text in [
+        &ended.stderr,
+        &String::from_utf8_lossy(&ended.stdout).into_owned(),
+    ] {
+        for word in ["panicked", "RUST_BACKTRACE", "fault of this program"] {
+            assert!(!text.contains(word), "{case}, {condition}: {text}");
+        }
+    }
+}
+
+/// Runs a case in a world and checks what holds everywhere: no panic, and no change by those that only look.
+fn run_in(case: &Case, world: &World, condition: &str, how: How, words: &[String]) -> Ended {
+    let before = world.image_state();
+    let ended = run(how, words, world);
+    expect_no_panic(case, condition, &ended);
+    if !case.writes {
+        assert_eq!(
+            before,
+            world.image_state(),
+            "{case}, {condition}: the image changed"
+        );
+    }
+    ended
+}
+
+/// One world for those that look, a fresh one for each run of those that change something. All that fail are told.
+fn each_case(condition: &str, check: impl Fn(&Case, &World, &str)) {
+    let shared = World::new();
+    let mut failed = Vec::new();
+    for case in cases() {
+        let own = case.writes.then(World::new);
+        let world = own.as_ref().unwrap_or(&shared);
+        if catch_unwind(AssertUnwindSafe(|| check(&case, world, condition))).is_err() {
+            failed.push(case.to_string());
+        }
+        shared.clear_outputs();
+    }
+    assert!(failed.is_empty(), "{condition}: {failed:?}, see above");
+}
+
+fn expect_code(case: &Case, condition: &str, ended: &Ended, code: i32) {
+    assert_eq!(
+        ended.code,
+        Some(code),
+        "{case}, {condition}: signal {:?}, {}",
+        ended.signal,
+        ended.stderr
+    );
+}
+
+/// A failure: the code, a message on standard error that names something, and nothing left of its outputs.
+fn expect_failure(case: &Case, world: &World, condition: &str, ended: &Ended, code: i32, names: &str) {
+    expect_code(case, condition, ended, code);
+    assert!(
+        ended.stderr.contains(names),
+        "{case}, {condition}: no {names:?} in {:?}",
+        ended.stderr
+    );
+    assert!(
+        !case.leaves_nothing() || !world.has_outputs(),
+        "{case}, {condition}: {:?} is left",
+        world.outputs()
+    );
+}
+
+#[test]
+fn every_command_has_a_case() {
+    let named: BTreeSet<String> = cases().iter().map(|case| case.command.to_owned()).collect();
+    let commands = BTreeSet::from_iter(buttress_cli::table::commands());
+    assert_eq!(named, commands);
+}
+
+#[test]
+fn sound() {
+    each_case("sound", |case, world, condition| {
+        let ended = run_in(case, world, condition, How::Plain, &case.words(world));
+        expect_code(case, condition, &ended, case.sound());
+        assert!(!ended.stderr.contains("error:"), "{case}: {}", ended.stderr);
+        let is_empty = ended.stdout.is_empty();
+        assert_eq!(is_empty, case.answer == Answer::Silent, "{case}: standard output");
+    });
+}
+
+#[test]
+fn standard_output_that_is_closed_or_full() {
+    for (condition, how, names) in [
+        ("closed stdout", How::ClosedOutput, "standard output is closed"),
+        (
+            "full stdout",
+            How::FullOutput,
+            "writing to standard output: No space left",
+        ),
+    ] {
+        each_case(condition, |case, world, condition| {
+            let ended = run_in(case, world, condition, how, &case.words(world));
+            if case.answer == Answer::Silent {
+                expect_code(case, condition, &ended, case.sound());
+            } else {
+                expect_code(case, condition, &ended, case.trouble());
+                assert!(
+                    ended.stderr.contains(names),
+                    "{case}, {condition}: {}",
+                    ended.stderr
+                );
+            }
+        });
+    }
+}
+
+/// What others start commands with is not taken for a closed stream, however it was opened.
+#[test]
+fn standard_output_that_is_thrown_away() {
+    for (condition, how) in [
+        ("to /dev/null", How::NullOutput),
+        ("to /dev/null, opened for both", How::NullOutputBoth),
+    ] {
+        each_case(condition, |case, world, condition| {
+            let ended = run_in(case, world, condition, how, &case.words(world));
+            expect_code(case, condition, &ended, case.sound());
+        });
+    }
+}
+
+#[test]
+fn a_reader_that_is_gone() {
+    each_case("closed pipe", |case, world, condition| {
+        let ended = run_in(case, world, condition, How::BrokenPipe, &case.words(world));
+        expect_code(case, condition, &ended, case.unread());
+        let is_cut_off = case.command == "send" && case.answer == Answer::Binary;
+        assert_eq!(
+            ended.stderr.contains("error:"),
+            is_cut_off,
+            "{case}: {}",
+            ended.stderr
+        );
+        assert_eq!(
+            ended.stderr.contains("--resume"),
+            is_cut_off,
+            "{case}: {}",
+            ended.stderr
+        );
+    });
+}
+
+#[test]
+fn json_is_a_document_with_a_header_or_is_refused() {
+    each_case("--format json", |case, world, condition| {
+        let mut words = case.words(world);
+        words.extend(["--format".to_owned(), "json".to_owned()]);
+        let ended = run_in(case, world, condition, How::Plain, &words);
+        let name = match case.json {
+            Json::Named(name) => name.to_owned(),
+            Json::Own => case.document(),
+            Json::Refused => {
+                expect_failure(case, world, condition, &ended, 2, "--format json");
+                assert!(ended.stdout.is_empty(), "{case}");
+                return;
+            }
+            Json::Words => return expect_code(case, condition, &ended, 0),
+        };
+        expect_code(case, condition, &ended, case.sound());
+        let document: serde_json::Value = serde_json::from_slice(&ended.stdout)
+            .unwrap_or_else(|error| panic!("{case}: {error}: {}", String::from_utf8_lossy(&ended.stdout)));
+        assert_eq!(document["__header"]["version"], "1", "{case}");
+        assert!(document.get(&name).is_some(), "{case}: no {name} in {document}");
+        assert_eq!(document.as_object().unwrap().len(), 2, "{case}");
+    });
+}
+
+/// With `--progress json` standard error holds JSON lines and nothing else, also where something fails; the last of a job
+/// that came to its end says so.
+#[test]
+fn progress_as_json_is_lines_of_json() {
+    let lines = |case: &Case, ended: &Ended| -> Vec<serde_json::Value> {
+        let parse = |line: &str| {
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{case}: {error}: {}", ended.stderr))
+        };
+        ended.stderr.lines().map(parse).collect()
+    };
+    each_case("--progress json", |case, world, condition| {
+        let mut words = case.words(world);
+        words.extend(["--progress".to_owned(), "json".to_owned()]);
+        let ended = run_in(case, world, condition, How::Plain, &words);
+        let events = lines(case, &ended);
+        let last = events
+            .iter()
+            .rfind(|event| matches!(event["event"].as_str(), Some("progress" | "done" | "stopped")));
+        assert_eq!(last.is_some(), case.is_job, "{case}: {}", ended.stderr);
+        if let Some(last) = last {
+            assert_eq!(last["event"], "done", "{case}");
+            assert_eq!(last["percent"], 100.0, "{case}");
+            assert_eq!(last["bytes"], last["expected_bytes"], "{case}");
+        }
+        if let Some(mut words) = case.missing(world) {
+            world.clear_outputs();
+            words.push("--progress=json".to_owned());
+            let ended = run_in(case, world, condition, How::Plain, &words);
+            let events = lines(case, &ended);
+            let is_error = |event: &serde_json::Value| event["event"] == "error";
+            assert!(events.iter().any(is_error), "{case}: {}", ended.stderr);
+            assert!(!events.iter().any(|event| event["event"] == "done"), "{case}");
+        }
+        words.push("--no-such-option".to_owned());
+        let ended = run_in(case, world, condition, How::Plain, &words);
+        assert_eq!(lines(case, &ended).len(), 1, "{case}: {}", ended.stderr);
+    });
+}
+
+#[test]
+fn an_argument_that_is_wrong() {
+    each_case("wrong argument", |case, world, condition| {
+        let mut words = case.words(world);
+        words.push("--no-such-option".to_owned());
+        let ended = run_in(case, world, condition, How::Plain, &words);
+        expect_failure(case, world, condition, &ended, 2, "--no-such-option");
+        assert!(ended.stdout.is_empty(), "{case}");
+    });
+}
+
+#[test]
+fn a_source_that_is_missing() {
+    each_case("missing source", |case, world, condition| {
+        let Some(words) = case.missing(world) else { return };
+        let ended = run_in(case, world, condition, How::Plain, &words);
+        expect_failure(case, world, condition, &ended, case.trouble(), "absent");
+        expect_no_pretence(case, &ended);
+    });
+}
+
+#[test]
+fn a_path_that_is_not_in_the_volume() {
+    each_case("missing path", |case, world, condition| {
+        let Some(words) = case.missing_path(world) else {
+            return;
+        };
+        let ended = run_in(case, world, condition, How::Plain, &words);
+        expect_failure(case, world, condition, &ended, case.trouble(), "/no/such/path");
+        expect_no_pretence(case, &ended);
+    });
+}
+
+/// A command that failed has printed no results; what stands above them may be there, as in btrfs-progs.
+fn expect_no_pretence(case: &Case, ended: &Ended) {
+    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let heading = match case.command {
+        "check" => "Opening filesystem to check...\n",
+        "filesystem du" => "     Total   Exclusive  Set shared  Filename\n",
+        _ => "",
+    };
+    // The tour says of each step whether it failed.
+    let is_told = case.command == "tour" && text.contains("FAILED");
+    assert!(text.is_empty() || text == heading || is_told, "{case}: {text}");
+}
+
+#[test]
+fn an_image_that_may_not_be_read() {
+    each_case("no permission", |case, world, condition| {
+        if case.source == Source::Nothing {
+            return;
+        }
+        world.forbid_reading();
+        let ended = run_in(case, world, condition, How::AsUser, &case.words(world));
+        world.allow_reading();
+        expect_failure(
+            case,
+            world,
+            condition,
+            &ended,
+            case.trouble(),
+            "Permission denied",
+        );
+        assert!(
+            ended.stderr.contains(world.folder_name()),
+            "{case}: no path in {:?}",
+            ended.stderr
+        );
+        expect_no_pretence(case, &ended);
+    });
+}
+
+#[test]
+fn a_folder_that_may_not_be_written() {
+    each_case("no permission for outputs", |case, world, condition| {
+        if !case.makes_files {
+            return;
+        }
+        world.forbid_writing();
+        let ended = run_in(case, world, condition, How::AsUser, &case.words(world));
+        world.allow_writing();
+        expect_failure(
+            case,
+            world,
+            condition,
+            &ended,
+            case.trouble(),
+            "Permission denied",
+        );
+        assert!(
+            ended.stderr.contains(world.folder_name()),
+            "{case}: no path in {:?}",
+            ended.stderr
+        );
+    });
+}
+
+#[test]
+fn an_image_that_may_not_be_written() {
+    each_case("read-only image", |case, world, condition| {
+        if !case.writes || case.source != Source::Image {
+            return;
+        }
+        let before = world.image_state();
+        world.forbid_changing();
+        let ended = run_in(case, world, condition, How::AsUser, &case.words(world));
+        expect_failure(
+            case,
+            world,
+            condition,
+            &ended,
+            case.trouble(),
+            "Permission denied",
+        );
+        assert!(ended.stderr.contains(&world.image()), "{case}: {}", ended.stderr);
+        assert_eq!(before, world.image_state(), "{case}: the image changed");
+    });
+}
+
+#[test]
+fn a_disk_that_is_full() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: mounting a small disk needs root");
+        return;
+    }
+    for case in cases().into_iter().filter(|case| case.makes_files) {
+        let world = World::new();
+        let disk = world.fill_outputs();
+        let ended = run_in(&case, &world, "full disk", How::Plain, &case.words(&world));
+        expect_code(&case, "full disk", &ended, case.trouble());
+        let told = ended.stderr.contains("No space left on device") || ended.stderr.contains("too small");
+        assert!(told, "{case}: {}", ended.stderr);
+        let is_named = ended.stderr.contains(world.folder_name());
+        assert!(is_named || !case.leaves_nothing(), "{case}: {}", ended.stderr);
+        let is_bounded = ended.stderr.lines().count() < 8;
+        assert!(is_bounded || case.command == "tour", "{case}: {}", ended.stderr);
+        let left: Vec<_> = world.files_in_outputs();
+        let halves: Vec<_> = left.iter().filter(|file| !world.is_whole(file)).collect();
+        assert!(
+            !case.leaves_nothing() || halves.is_empty(),
+            "{case}: {halves:?} is left"
+        );
+        drop(disk);
+    }
+}
+
+/// A command that waits for its reader ends on SIGINT, whatever it waits for.
+#[test]
+fn an_interrupt() {
+    each_case("SIGINT", |case, world, condition| {
+        if case.answer == Answer::Silent {
+            return;
+        }
+        let ended = run_in(case, world, condition, How::Interrupted, &case.words(world));
+        // One that listens may just have written the last of it.
+        let in_order = case.may_finish() && ended.code == Some(0)
+            || case.ends_in_order() && ended.code == Some(case.trouble());
+        let by_signal = ended.signal == Some(2);
+        assert!(
+            in_order || by_signal && !case.ends_in_order(),
+            "{case}: {:?}: {}",
+            ended.code,
+            ended.stderr
+        );
+    });
+}
+
+#[test]
+fn a_terminal() {
+    each_case("terminal", |case, world, condition| {
+        let ended = run_in(case, world, condition, How::Terminal, &case.words(world));
+        if case.answer == Answer::Binary {
+            expect_failure(case, world, condition, &ended, case.trouble(), "terminal");
+            assert!(ended.stdout.is_empty(), "{case}");
+            return;
+        }
+        expect_code(case, condition, &ended, case.sound());
+        assert!(
+            !ended.stdout.contains(&0x1b) || case.command == "completions",
+            "{case}: an escape on the terminal"
+        );
+    });
+}
+
+#[test]
+fn the_page_says_what_is_tested() {
+    page::compare();
+}

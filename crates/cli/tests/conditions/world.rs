@@ -1,0 +1,243 @@
+//! The files that command lines are about: a volume, a send stream, a folder of the host, a folder for outputs.
+//!
+//! Everything lies in one folder that other users can reach. Temporary files of the command go to the folder for outputs,
+//! so that what it leaves behind is seen.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::support::{buttress, image, inside, json};
+
+/// See the module.
+pub(crate) struct World {
+    folder: tempfile::TempDir,
+}
+
+/// What is compared of the image: a change of it changes one of these.
+type ImageState = (u64, i64, i64);
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let world = Self { folder };
+        world.set_mode(world.folder.path(), 0o755);
+        let copied = Command::new("cp")
+            .args(["--sparse=always", "--reflink=auto"])
+            .args([image(), Path::new(&world.image())])
+            .status();
+        assert!(copied.unwrap().success());
+        fs::write(world.path("stream"), stream()).unwrap();
+        for name in ["host", "out"] {
+            fs::create_dir(world.path(name)).unwrap();
+        }
+        fs::write(world.path("host/file"), vec![7; 100_000]).unwrap();
+        // An ordinary user looks at all of it, writes there, and is who is meant when it may not.
+        world.set_mode(&world.path("out"), 0o777);
+        world.set_mode(Path::new(&world.image()), 0o666);
+        world
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The folder's own name: a message that names a path of this world has it.
+    pub(crate) fn folder_name(&self) -> &str {
+        self.folder.path().file_name().unwrap().to_str().unwrap()
+    }
+
+    pub(crate) fn image(&self) -> String {
+        self.path("volume.img").to_str().unwrap().to_owned()
+    }
+
+    /// A word with what it stands for.
+    pub(crate) fn fill(&self, word: &str) -> String {
+        let mut word = word.to_owned();
+        if word.contains("{overlay}") {
+            self.make_overlay();
+        }
+        for (placeholder, name) in [
+            ("{image}", "volume.img"),
+            ("{stream}", "stream"),
+            ("{host}", "host"),
+            ("{out}", "out"),
+            ("{overlay}", "overlay"),
+            ("{absent}", "absent"),
+        ] {
+            word = word.replace(placeholder, self.path(name).to_str().unwrap());
+        }
+        word.replace("{data}", &data_address().to_string())
+    }
+
+    /// Changes beside the image.
+    fn make_overlay(&self) {
+        if self.path("overlay").exists() {
+            return;
+        }
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let overlay = self.path("overlay");
+        let made = buttress(&[
+            "subvolume",
+            "create",
+            "--overlay",
+            overlay.to_str().unwrap(),
+            &format!(
+                "{}:/beside-{}",
+                self.image(),
+                NUMBER.fetch_add(1, Ordering::Relaxed)
+            ),
+        ]);
+        assert!(made.status.success(), "{made:?}");
+        self.set_mode(&overlay, 0o666);
+    }
+
+    pub(crate) fn image_state(&self) -> ImageState {
+        let metadata = fs::metadata(self.image()).unwrap();
+        (metadata.len(), metadata.mtime(), metadata.mtime_nsec())
+    }
+
+    /// What is in the folder for outputs.
+    pub(crate) fn outputs(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path("out")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    pub(crate) fn has_outputs(&self) -> bool {
+        !self.outputs().is_empty()
+    }
+
+    /// The files in it, at any depth.
+    pub(crate) fn files_in_outputs(&self) -> Vec<PathBuf> {
+        let mut folders = vec![self.path("out")];
+        let mut files = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    files.push(path);
+                }
+            }
+        }
+        files
+    }
+
+    /// Whether a file among the outputs is as the volume has it: what `cp` takes out of `/home` goes to `copy`.
+    pub(crate) fn is_whole(&self, file: &Path) -> bool {
+        let Ok(inner) = file.strip_prefix(self.path("out/copy")) else {
+            return false;
+        };
+        if !file.symlink_metadata().unwrap().is_file() {
+            return true;
+        }
+        let shown = buttress(&["cat", &inside(&format!("/home/{}", inner.display()))]);
+        fs::read(file).unwrap() == shown.stdout
+    }
+
+    pub(crate) fn clear_outputs(&self) {
+        for path in self.outputs() {
+            if path.is_dir() {
+                fs::remove_dir_all(path).unwrap();
+            } else {
+                fs::remove_file(path).unwrap();
+            }
+        }
+    }
+
+    fn set_mode(&self, path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn sources(&self) -> [PathBuf; 4] {
+        ["volume.img", "stream", "host", "host/file"].map(|name| self.path(name))
+    }
+
+    /// Nobody but root can read what commands read.
+    pub(crate) fn forbid_reading(&self) {
+        self.sources()
+            .iter()
+            .rev()
+            .for_each(|path| self.set_mode(path, 0));
+    }
+
+    pub(crate) fn allow_reading(&self) {
+        for path in self.sources() {
+            let mode = if path.is_dir() { 0o755 } else { 0o666 };
+            self.set_mode(&path, mode);
+        }
+    }
+
+    pub(crate) fn forbid_writing(&self) {
+        self.set_mode(&self.path("out"), 0o555);
+    }
+
+    pub(crate) fn allow_writing(&self) {
+        self.set_mode(&self.path("out"), 0o777);
+    }
+
+    /// The image can be read, not written.
+    pub(crate) fn forbid_changing(&self) {
+        self.set_mode(Path::new(&self.image()), 0o444);
+    }
+
+    /// Puts a disk of a few pages in the place of the folder for outputs. Needs root.
+    pub(crate) fn fill_outputs(&self) -> SmallDisk {
+        let folder = self.path("out");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=16k", "buttress-test"])
+            .arg(&folder)
+            .status();
+        assert!(mounted.unwrap().success());
+        SmallDisk { folder }
+    }
+}
+
+/// A file system of its own that is full soon; it goes when it is dropped.
+pub(crate) struct SmallDisk {
+    folder: PathBuf,
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg(&self.folder).status();
+        assert!(unmounted.unwrap().success());
+    }
+}
+
+/// A send stream, made once.
+fn stream() -> &'static [u8] {
+    static STREAM: OnceLock<Vec<u8>> = OnceLock::new();
+    STREAM.get_or_init(|| {
+        let sent = buttress(&["send", &inside("/home-monday")]);
+        assert!(sent.status.success(), "{sent:?}");
+        sent.stdout
+    })
+}
+
+/// An address at which there is file data.
+fn data_address() -> u64 {
+    static ADDRESS: OnceLock<u64> = OnceLock::new();
+    *ADDRESS.get_or_init(|| {
+        let map = json(&["fiemap", "-v", &inside("/home/plain/holes")], "fiemap");
+        find_number(&map, "logical")
+            .or_else(|| find_number(&map, "physical"))
+            .unwrap_or_else(|| panic!("{map}"))
+    })
+}
+
+/// The first number under this key, at any depth.
+fn find_number(value: &serde_json::Value, key: &str) -> Option<u64> {
+    match value {
+        serde_json::Value::Object(object) => object
+            .get(key)
+            .and_then(serde_json::Value::as_u64)
+            .or_else(|| object.values().find_map(|value| find_number(value, key))),
+        serde_json::Value::Array(values) => values.iter().find_map(|value| find_number(value, key)),
+        _ => None,
+    }
+}
