@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Programs, and the Debian packages that bring them.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("losetup", "mount"),
     ("tar", "tar"),
     ("setfattr", "attr"),
     ("sgdisk", "gdisk"),
     ("compsize", "btrfs-compsize"),
+    ("strace", "strace"),
 ];
 
 /// The version that the comparisons name as their reference.
