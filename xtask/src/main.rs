@@ -1,6 +1,7 @@
 //! The project's own chores: `cargo xtask CHORE`.
 
 mod docs;
+mod faults;
 mod fuzz;
 mod licences;
 mod run;
@@ -24,17 +25,23 @@ cargo xtask CHORE
                        fuzz targets with coverage, and what they reached
   soak [--seed N] [--seconds N] [--histories N | --seeds N,N…]
                        deep random runs against the kernel; with --histories or --seeds only sends
+  faults [NAME…] [--list]
+                       puts deliberate faults in, one at a time: each must be caught by the tests named for it
   docs                 writes docs/commands.md from the command table
   tour-image           makes the volume that `buttress tour` shows (needs root)
 ";
 
 fn main() -> ExitCode {
+    if let Some(done) = faults::build::as_compiler() {
+        return done;
+    }
     let mut words = std::env::args().skip(1);
     let chore = words.next().unwrap_or_default();
     let rest: Vec<String> = words.collect();
     let done = match chore.as_str() {
         "test" => test::run(&rest),
         "docs" => docs::run(),
+        "faults" => faults::run(&rest),
         "licences" => licences::run(),
         "bench" => run::bench(&rest),
         "fuzz" => fuzz::run(&rest),

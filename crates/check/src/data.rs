@@ -137,7 +137,8 @@ impl Verifier<'_> {
                 Ok(bytes) => {
                     let all = bytes.chunks(sector).zip(piece.packed.chunks(size));
                     for ((data, stored), failed) in all.zip(failed.iter_mut()) {
-                        *failed = self.checksum_type.compute(data).as_bytes() != stored;
+                        *failed = self.checksum_type.compute(data).as_bytes() != stored
+                            && !buttress_faults::on("check-data-unverified");
                     }
                     if failed.contains(&true) {
                         self.report_copy(piece, copy, &failed, "checksums do not match");

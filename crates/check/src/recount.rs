@@ -303,6 +303,9 @@ fn compare(
     }
     for (user, (recorded, found)) in references {
         let (user, recorded, found) = (*user, *recorded, *found);
+        if buttress_faults::on("check-references-uncompared") {
+            continue;
+        }
         if found > recorded && recorded_whole {
             check.find(Finding::ReferenceMissing {
                 logical,

@@ -213,6 +213,9 @@ impl FileBackend {
         let _alone = self.widening.lock();
         let end = offset.saturating_add(byte_length(bytes.len()));
         let (mut buffer, lead) = self.read_widened(offset, end)?;
+        if buttress_faults::on("device-widened-write-clears") {
+            buffer.fill(0);
+        }
         let target = lead
             .checked_add(bytes.len())
             .and_then(|end| buffer.get_mut(lead..end));
@@ -382,6 +385,10 @@ impl Backend for FileBackend {
         if self.write_large(offset_bytes, length, parts)? {
             return Ok(());
         }
+        let parts = match parts.split_last() {
+            Some((_, first)) if buttress_faults::on("device-merged-write-cut") => first,
+            _ => parts,
+        };
         let addresses = parts
             .iter()
             .map(|part| (byte_length(part.as_ptr().addr()), byte_length(part.len())));
@@ -403,7 +410,7 @@ impl Backend for FileBackend {
 
     /// `fdatasync`: on a block device the kernel writes back its page cache and flushes the drive's own cache.
     fn flush(&self) -> io::Result<()> {
-        if !self.writable {
+        if !self.writable || buttress_faults::on("device-no-fdatasync") {
             return Ok(());
         }
         self.file.sync_data()

@@ -10,6 +10,7 @@
 //!   `partition.rs` (GPT and MBR inside a device), `fault.rs` (injected faults over any other);
 //! - [`overlay`]: changes kept in a file beside the device;
 //! - [`crash`]: what is left of a set of devices when the power goes at any moment;
+//! - [`gate`]: requests that wait until a test lets them go on;
 //! - `simulation/`: disks in virtual time: a spinning disk, a SATA SSD, an NVMe SSD;
 //! - [`Buffer`] (`buffer.rs`): aligned, pooled memory.
 //!
@@ -38,6 +39,7 @@ mod engine;
 mod error;
 mod fault;
 mod file;
+pub mod gate;
 mod memory;
 pub mod overlay;
 mod partition;

@@ -92,7 +92,7 @@ fn check_leaf(block: &TreeBlock, format: &BlockFormat, report: Report<'_>) -> Co
         check_order(slot, previous, key, report)?;
         let start_bytes = u64::from(raw.offset.get());
         let end_bytes = start_bytes.saturating_add(u64::from(raw.size.get()));
-        if end_bytes != expected_bytes {
+        if end_bytes != expected_bytes && !buttress_faults::on("format-item-bounds-unchecked") {
             report(BlockProblem::DataEnd {
                 slot,
                 end_bytes,
@@ -129,7 +129,9 @@ fn check_count<Raw>(block: &TreeBlock, report: Report<'_>) -> ControlFlow<()> {
 
 fn check_order(slot: usize, previous: Option<Key>, key: Key, report: Report<'_>) -> ControlFlow<()> {
     match previous {
-        Some(previous) if previous >= key => report(BlockProblem::KeyOrder { slot, previous, key }),
+        Some(previous) if previous >= key && !buttress_faults::on("format-key-order-unchecked") => {
+            report(BlockProblem::KeyOrder { slot, previous, key })
+        }
         _ => ControlFlow::Continue(()),
     }
 }

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 pub const WITHOUT: &str = "BUTTRESS_WITHOUT";
 
 /// Programs that tests start, and the Debian packages that bring them. What every Linux system has is not listed.
-pub const PROGRAMS: [(&str, &str); 12] = [
+pub const PROGRAMS: [(&str, &str); 13] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("btrfs", "btrfs-progs"),
     ("losetup", "mount"),
@@ -23,6 +23,7 @@ pub const PROGRAMS: [(&str, &str); 12] = [
     ("sgdisk", "gdisk"),
     ("parted", "parted"),
     ("compsize", "btrfs-compsize"),
+    ("strace", "strace"),
     ("xfs_io", "xfsprogs"),
 ];
 

@@ -105,6 +105,9 @@ impl Segment {
             ways.sort_by_cached_key(|way| segment.needs_stale(*way));
             segment.ways = ways;
         }
+        if buttress_faults::on("volume-one-way-tried") {
+            segment.ways.truncate(1);
+        }
         segment.failure = failure.err().filter(|_| segment.ways.is_empty());
         Ok(segment)
     }

@@ -93,7 +93,12 @@ impl Volume {
             match place.parity {
                 Some(column) => rows.add(chunk, column, place.stripe_offset, bytes),
                 None => {
-                    let copies = (0..place.copies).map(|copy| place.stripe_index.saturating_add(copy));
+                    let written = if buttress_faults::on("volume-one-copy-written") {
+                        1
+                    } else {
+                        place.copies
+                    };
+                    let copies = (0..written).map(|copy| place.stripe_index.saturating_add(copy));
                     let mut reached = false;
                     for stripe_index in copies {
                         let physical = chunk.physical(stripe_index, place.stripe_offset)?;

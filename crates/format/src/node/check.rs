@@ -105,7 +105,7 @@ fn check_all(
     let covered = block.bytes().get(CHECKSUM_FIELD_BYTES..).unwrap_or_default();
     let computed = format.checksum_type.compute(covered);
     let header = block.header();
-    if header.checksum != computed {
+    if header.checksum != computed && !buttress_faults::on("format-block-checksum-unchecked") {
         report(BlockProblem::Checksum {
             stored: header.checksum,
             computed,

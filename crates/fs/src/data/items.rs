@@ -64,7 +64,10 @@ impl Stored {
 
     /// Who refers to the extent.
     pub(super) fn owner(&self, tree: TreeId, inode: InodeNumber) -> DataOwner {
-        let inside = self.extent.slice().map_or(0, |slice| slice.offset.get());
+        let mut inside = self.extent.slice().map_or(0, |slice| slice.offset.get());
+        if buttress_faults::on("data-reference-offset") {
+            inside = 0;
+        }
         DataOwner {
             root: tree,
             inode,
@@ -242,7 +245,7 @@ impl Operation<'_> {
 
     /// Puts items of holes wherever the file has nothing in `range`, on volumes that want them.
     pub(super) fn fill_holes(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
-        if self.has(Incompat::NO_HOLES) {
+        if self.has(Incompat::NO_HOLES) || buttress_faults::on("holes-without-items") {
             return Ok(());
         }
         let generation = self.generation();
@@ -274,6 +277,9 @@ impl Operation<'_> {
 
     /// Whether an extent belongs to this file alone: nothing else refers to it, and no snapshot shares the item.
     pub(super) fn is_exclusive(&mut self, location: Location, stored: &Stored) -> Result<bool> {
+        if buttress_faults::on("in-place-into-shared") {
+            return Ok(true);
+        }
         let tree = location.subvolume.tree();
         let last_snapshot = self.look().root_item(tree)?.last_snapshot;
         if stored.extent.generation <= last_snapshot {

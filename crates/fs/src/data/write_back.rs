@@ -134,7 +134,8 @@ impl Content<'_> {
         plan: Option<&CompressionPlan>,
     ) -> Result<(Vec<Insertion>, Vec<Sums>, bool)> {
         // From looking to having written, no commit freezes a state that shares what is overwritten.
-        let _in_place = may_be_in_place(item).then(|| self.filesystem.data().in_place.read());
+        let locks = may_be_in_place(item) && !buttress_faults::on("in-place-unlocked");
+        let _in_place = locks.then(|| self.filesystem.data().in_place.read());
         let mut insertions = Vec::new();
         let mut writes = Vec::new();
         let mut extents: Vec<NewExtent> = Vec::new();
@@ -333,7 +334,11 @@ impl Content<'_> {
         let (compression, stored) = match &compressed {
             Some((compression, stored)) => (*compression, stored.as_slice()),
             // A whole sector does not go into the tree as it is.
-            None if length <= most && length < sector_bytes => (Compression::None, content),
+            None if (length <= most || buttress_faults::on("inline-limit-ignored"))
+                && length < sector_bytes =>
+            {
+                (Compression::None, content)
+            }
             None => return Ok(false),
         };
         let location = self.location;
@@ -372,6 +377,9 @@ const fn is_of_gone_file(error: &Error) -> bool {
 
 /// Marks the volume as having content that is compressed in this way.
 pub(super) fn require_feature(operation: &mut Operation<'_>, compression: Compression) {
+    if buttress_faults::on("compression-feature-unmarked") {
+        return;
+    }
     let feature = match compression {
         Compression::Lzo => Incompat::COMPRESS_LZO,
         Compression::Zstd => Incompat::COMPRESS_ZSTD,

@@ -190,7 +190,9 @@ impl Running {
             return Err(Error::InodeNotFound { location });
         };
         change(&mut state.item);
-        state.item.transid = generation;
+        if !buttress_faults::on("inode-transid-kept") {
+            state.item.transid = generation;
+        }
         if !state.changed {
             state.changed = true;
             self.inodes.changed = self.inodes.changed.saturating_add(1);
@@ -235,6 +237,9 @@ impl Running {
     /// Records in its root item when a subvolume was changed.
     pub(super) fn touch_root(&mut self, tree: TreeId, now: Timestamp) -> Result<()> {
         let generation = self.core.generation;
+        if buttress_faults::on("root-change-unnoted") {
+            return Ok(());
+        }
         let root = self.root_item_mut(tree)?;
         root.ctransid = generation;
         root.ctime = now;
@@ -317,6 +322,10 @@ impl Running {
     /// That the tree cannot be read.
     pub(super) fn free_index(&mut self, directory: Location) -> Result<u64> {
         let index = self.next_index(directory)?;
+        if buttress_faults::on("directory-index-given-twice") {
+            self.inodes.next_indexes.remove(&id_of(directory));
+            return Ok(index);
+        }
         self.inodes
             .next_indexes
             .insert(id_of(directory), index.saturating_add(1));

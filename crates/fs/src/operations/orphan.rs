@@ -95,6 +95,9 @@ impl WritableFilesystem {
                     return Ok(false);
                 }
                 operation.remove_inode_items(location)?;
+                if buttress_faults::on("orphan-item-stays") {
+                    return Ok(true);
+                }
                 let orphan = OrphanItem::key(ObjectId::new(location.inode.get()));
                 operation.edit().remove(location.subvolume.tree(), &orphan)?;
                 Ok(true)
@@ -133,7 +136,10 @@ impl WritableFilesystem {
     /// # Errors
     /// As for [`WritableFilesystem::clean_orphans`].
     pub(crate) fn clean_all_orphans(&self) -> Result<u64> {
-        let with_orphans = self.subvolumes_with_orphans()?;
+        let mut with_orphans = self.subvolumes_with_orphans()?;
+        if buttress_faults::on("orphans-never-cleaned") {
+            with_orphans.clear();
+        }
         with_orphans
             .into_iter()
             .try_fold(0_u64, |sum, id| Ok(sum.saturating_add(self.clean_orphans(id)?)))

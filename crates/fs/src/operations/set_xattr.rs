@@ -274,7 +274,9 @@ impl Operation<'_> {
         let entry = self.xattr_entry(name, value);
         let key = DirItem::xattr_key(location.inode, name);
         self.append(location.subvolume.tree(), &key, &mut |data| {
-            DirItems::remove(data, name);
+            if !buttress_faults::on("xattr-keeps-old-value") {
+                DirItems::remove(data, name);
+            }
             DirItems::push(data, &entry).map_err(|_| Error::AttributeTooLarge {
                 name: Name::from(name),
             })

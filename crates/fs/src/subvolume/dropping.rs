@@ -340,7 +340,9 @@ impl<'m> Drop<'m> {
             .steps
             .last()
             .and_then(|step| Some((step.block.key(step.slot)?, step.pointer.level)));
-        if let Some((key, level)) = place {
+        if let Some((key, level)) = place
+            && !buttress_faults::on("drop-progress-unkept")
+        {
             let item = running.root_item_mut(self.tree)?;
             item.drop_progress = key;
             item.drop_level = level;
@@ -437,7 +439,7 @@ impl<'m> Drop<'m> {
         let Some(step) = self.steps.pop() else {
             return Ok(Advance::AtEnd);
         };
-        if step.pointer.level == 0 {
+        if step.pointer.level == 0 && !buttress_faults::on("drop-keeps-data") {
             let form = step.form(tree);
             running
                 .core

@@ -252,15 +252,21 @@ fn snapshot_root_item(
     let mut item = RootItem {
         drop_progress: Key::MIN,
         drop_level: 0,
-        parent_uuid: source.uuid,
+        parent_uuid: match buttress_faults::on("snapshot-without-parent") {
+            true => Uuid::nil(),
+            false => source.uuid,
+        },
         uuid: new.uuid,
-        otransid: generation,
+        otransid: match buttress_faults::on("snapshot-born-with-its-source") {
+            true => source.otransid,
+            false => generation,
+        },
         otime: new.now,
         references: 1,
         ..source.clone()
     };
     item.flags.set(RootFlags::RDONLY, read_only);
-    if !read_only {
+    if !read_only && !buttress_faults::on("snapshot-keeps-received-uuid") {
         item.received_uuid = Uuid::nil();
         (item.stransid, item.rtransid) = (Generation::MIN, Generation::MIN);
         (item.stime, item.rtime) = (NO_TIME, NO_TIME);

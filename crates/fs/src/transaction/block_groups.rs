@@ -170,7 +170,9 @@ impl Group {
 
     /// An extent left the extent tree.
     pub(crate) fn note_freed(&mut self, start: u64, length: u64) {
-        self.used = self.used.saturating_sub(length);
+        if !buttress_faults::on("block-group-used-never-falls") {
+            self.used = self.used.saturating_sub(length);
+        }
         let had_become_used = self.became_used.remove(start, length);
         if had_become_used < length {
             self.became_free.add(start, length);

@@ -83,6 +83,9 @@ impl Running {
 
     /// Adds the sums of consecutive sectors from `logical` on.
     pub(crate) fn insert_checksums(&mut self, logical: Logical, sums: &[u8]) -> Result<()> {
+        if buttress_faults::on("checksums-uninserted") {
+            return Ok(());
+        }
         let limit = self.checksum_item_limit();
         let mut position = logical.get();
         let mut rest = sums;
@@ -109,6 +112,9 @@ impl Running {
 
     /// Removes the sums of all sectors in `[logical, logical + length)`, as far as there are any.
     pub(crate) fn remove_checksums(&mut self, logical: Logical, length: ByteCount) -> Result<()> {
+        if buttress_faults::on("checksums-unremoved") {
+            return Ok(());
+        }
         let (start, end) = (logical.get(), logical.get().saturating_add(length.get()));
         // From the end, so that each step looks for what lies before the last one.
         let mut below = end;

@@ -65,7 +65,9 @@ impl WritableFilesystem {
     ) -> Result<(Generation, T)> {
         let content = self.shared.account.content();
         // Before the lock: writing back starts edits, and those may commit for want of room.
-        self.write_back()?;
+        if !buttress_faults::on("commit-leaves-content") {
+            self.write_back()?;
+        }
         let committed = self.commit_state(then)?;
         self.shared.account.commit_content(content);
         Ok(committed)
@@ -159,7 +161,9 @@ impl WritableFilesystem {
     fn write_out(&self, prepared: &Prepared) -> Result<()> {
         let volume = self.forest().volume();
         self.write_nodes(prepared, volume)?;
-        volume.flush()?;
+        if !buttress_faults::on("commit-unflushed-before-superblocks") {
+            volume.flush()?;
+        }
         volume.write_superblocks(&prepared.superblock, &prepared.device_items)?;
         Ok(())
     }

@@ -95,7 +95,9 @@ impl<'a> SharedTree<'a> {
     fn replace(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<()> {
         let kind = ExtentKind::TreeBlock { level: old.level };
         let header = block.header();
-        let may_be_shared = old.generation <= self.last_snapshot || header.flags.contains(HeaderFlags::RELOC);
+        let may_be_shared = (old.generation <= self.last_snapshot
+            || header.flags.contains(HeaderFlags::RELOC))
+            && !buttress_faults::on("copy-takes-all-for-own");
         let state = if may_be_shared {
             self.core
                 .extent_state(old.logical, kind, self.core.node_bytes())?
@@ -172,7 +174,8 @@ impl Core {
             Form::ByTree(root) => Reference::TreeBlock { root },
             Form::ByAddress(parent) => Reference::SharedBlock { parent },
         };
-        for pointer in block.pointers() {
+        let forgotten = usize::from(buttress_faults::on("copy-forgets-a-child"));
+        for pointer in block.pointers().skip(forgotten) {
             self.references.change(
                 pointer.logical,
                 node_bytes,
@@ -185,6 +188,9 @@ impl Core {
     }
 
     fn refer_to_data(&mut self, leaf: &TreeBlock, form: Form, by: i64) -> Result<()> {
+        if buttress_faults::on("copy-forgets-data") {
+            return Ok(());
+        }
         for item in leaf
             .items()
             .filter(|item| item.key.item_type == ItemType::EXTENT_DATA)

@@ -251,7 +251,8 @@ impl Running {
         }
         self.core.bytes_used = self.core.bytes_used.saturating_sub(length);
         // A block that was made in this very transaction was never part of a state on disk.
-        if created == self.core.generation && matches!(pending.kind, ExtentKind::TreeBlock { .. }) {
+        let is_new = created == self.core.generation && matches!(pending.kind, ExtentKind::TreeBlock { .. });
+        if is_new || buttress_faults::on("pins-freed-space-reused") {
             self.core.groups.give_back(start, length);
         } else {
             self.core.groups.pin(start, length);

@@ -264,7 +264,10 @@ impl<'a> Clones<'a> {
         let length = end
             .checked_sub(start)
             .filter(|length| *length != ByteCount::ZERO)?;
-        let source_offset = seen.offset.checked_add(start.checked_sub(seen.inside)?)?;
+        let mut source_offset = seen.offset.checked_add(start.checked_sub(seen.inside)?)?;
+        if buttress_faults::on("send-clones-from-start") {
+            source_offset = seen.offset;
+        }
         let offset = range.offset.checked_add(start.checked_sub(extent.offset)?)?;
         let source_left = FileOffset::new(seen.file_bytes.get()).checked_distance_from(source_offset)?;
         let target_left = FileOffset::new(file_bytes.get()).checked_distance_from(offset)?;

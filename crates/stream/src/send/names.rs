@@ -134,7 +134,9 @@ impl<'a> Names<'a> {
         if directory.number == InodeNumber::ROOT_DIRECTORY {
             return Ok(None);
         }
-        if let Some(name) = self.displaced.get(&directory) {
+        if let Some(name) = self.displaced.get(&directory)
+            && !buttress_faults::on("send-forgets-moved-aside")
+        {
             let root = Directory::new(InodeNumber::ROOT_DIRECTORY);
             return Ok(Some((root, Arc::clone(name))));
         }

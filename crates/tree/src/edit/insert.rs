@@ -167,7 +167,8 @@ impl Editor<'_> {
         if from < count {
             let mut right = leaf.new_sibling();
             self.made();
-            move_items(leaf, &mut right, from..count, 0);
+            let kept = usize::from(buttress_faults::on("tree-split-leaves-one-behind"));
+            move_items(leaf, &mut right, from..count.saturating_sub(kept), 0);
             siblings.push(Arc::new(right));
         }
         // The item's place is left of the split, right of it, or, where it fits neither, between the two.
@@ -385,6 +386,9 @@ fn insert_links(node: &mut Node, slot: usize, new: Siblings) {
 
 /// Gives the pointer in `slot` its child's first key.
 pub(super) fn sync_key(node: &mut Node, slot: usize) {
+    if buttress_faults::on("tree-parent-key-kept") {
+        return;
+    }
     let Some(first) = node.link(slot).and_then(|child| child.block.key(0)) else {
         return;
     };

@@ -87,6 +87,9 @@ impl Editor<'_> {
                 }
                 unlink(node, neighbour);
                 sync_key(node, if is_left { neighbour } else { slot });
+                if buttress_faults::on("tree-merged-block-kept") {
+                    return Ok(());
+                }
                 return self.gone(&gone);
             }
         }
@@ -309,7 +312,8 @@ impl EditableTree {
         } else if step.slot == 0 && past == count {
             Part::Whole
         } else {
-            Part::Some(step.slot..past)
+            let more = usize::from(buttress_faults::on("tree-range-removes-one-more"));
+            Part::Some(step.slot..past.saturating_add(more).min(count))
         }
     }
 

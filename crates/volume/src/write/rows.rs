@@ -112,6 +112,9 @@ impl Rows {
 
     /// Locks all rows, in an order that all callers keep to.
     pub(super) fn lock<'a>(&self, locks: &'a RowLocks) -> Vec<MutexGuard<'a, ()>> {
+        if buttress_faults::on("volume-row-unlocked") {
+            return Vec::new();
+        }
         let numbers: BTreeSet<u64> = self
             .rows
             .keys()
@@ -275,8 +278,12 @@ impl Row {
         }
         self.add_unused(volume, batch, &span)?;
         let parity_at = columns.len();
-        self.add_write(volume, batch, parity_at, span.start, &p.into_bytes())?;
-        if let Some(q) = q {
+        if !buttress_faults::on("volume-parity-p-unwritten") {
+            self.add_write(volume, batch, parity_at, span.start, &p.into_bytes())?;
+        }
+        if let Some(q) = q
+            && !buttress_faults::on("volume-parity-q-unwritten")
+        {
             self.add_write(
                 volume,
                 batch,

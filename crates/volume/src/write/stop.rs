@@ -113,7 +113,9 @@ impl Volume {
     }
 
     pub(super) fn stop_if_failed<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        if let Err(error) = &result {
+        if let Err(error) = &result
+            && !buttress_faults::on("volume-writes-after-failure")
+        {
             self.stop_writing(error);
         }
         result

@@ -55,10 +55,17 @@ impl Volume {
             copies.push(requests.split_off(requests.len().min(1)));
             primaries.push(requests);
         }
+        if buttress_faults::on("volume-superblock-copies-unwritten") {
+            copies.iter_mut().for_each(Vec::clear);
+        }
+        let flush_unless = |fault| match buttress_faults::on(fault) {
+            true => Ok(()),
+            false => flush_all(&slots),
+        };
         let written = write_all(&slots, &primaries)
-            .and_then(|()| flush_all(&slots))
+            .and_then(|()| flush_unless("volume-primaries-unflushed"))
             .and_then(|()| write_all(&slots, &copies))
-            .and_then(|()| flush_all(&slots));
+            .and_then(|()| flush_unless("volume-superblock-copies-unflushed"));
         self.stop_if_failed(written.map_err(Error::from))?;
         self.set_superblock(superblock.clone());
         for item in items {

@@ -1,0 +1,221 @@
+//! A backend at whose gate requests wait, and a thread that can be watched: for tests of what may happen between two
+//! requests.
+//!
+//! A test closes the gate for some requests, lets one thread run up to it, starts another, and asks whether that one comes
+//! to an end or waits for the first. Nothing here is decided by how long something takes: a thread that sleeps while all
+//! that it could wait for is the other thread waits for it.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::backend::Backend;
+use crate::error::byte_length;
+
+/// A request that comes to a gate.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// A read of `length_bytes` at `offset_bytes`. It has been done when it waits: what it read is from before.
+    Read {
+        /// First byte.
+        offset_bytes: u64,
+        /// How many.
+        length_bytes: u64,
+    },
+    /// A write, which has not begun when it waits.
+    Write {
+        /// First byte.
+        offset_bytes: u64,
+        /// What is written.
+        bytes: &'a [u8],
+    },
+    /// A flush, which has not begun when it waits.
+    Flush,
+}
+
+type Filter = Box<dyn Fn(Request<'_>) -> bool + Send>;
+
+#[derive(Default)]
+struct State {
+    closed_for: Option<Filter>,
+    waiting: usize,
+}
+
+/// A backend with a gate. Keep a clone of the `Arc` to close and open it.
+pub struct GatedBackend {
+    inner: Arc<dyn Backend>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl fmt::Debug for GatedBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "gate before {:?}", self.inner)
+    }
+}
+
+impl GatedBackend {
+    /// The backend `inner` behind an open gate.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// From now on requests wait for which `filter` says so. Of those that wait already, the others go on.
+    pub fn close(&self, filter: impl Fn(Request<'_>) -> bool + Send + 'static) {
+        self.state.lock().closed_for = Some(Box::new(filter));
+        self.changed.notify_all();
+    }
+
+    /// Lets all go on that wait, and all that come.
+    pub fn open(&self) {
+        self.state.lock().closed_for = None;
+        self.changed.notify_all();
+    }
+
+    /// Returns once so many requests wait.
+    pub fn wait_for_arrivals(&self, count: usize) {
+        let mut state = self.state.lock();
+        while state.waiting < count {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn pass(&self, request: Request<'_>) {
+        let mut state = self.state.lock();
+        let waits = |state: &State| state.closed_for.as_ref().is_some_and(|filter| filter(request));
+        if !waits(&state) {
+            return;
+        }
+        state.waiting = state.waiting.saturating_add(1);
+        self.changed.notify_all();
+        while waits(&state) {
+            self.changed.wait(&mut state);
+        }
+        state.waiting = state.waiting.saturating_sub(1);
+    }
+}
+
+impl Backend for GatedBackend {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.inner.sector_bytes()
+    }
+
+    fn is_writable(&self) -> bool {
+        self.inner.is_writable()
+    }
+
+    fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
+        let length = buffers.iter().map(|buffer| buffer.len());
+        let length_bytes = byte_length(length.fold(0, usize::saturating_add));
+        let done = self.inner.read_vectored_at(offset_bytes, buffers);
+        self.pass(Request::Read {
+            offset_bytes,
+            length_bytes,
+        });
+        done
+    }
+
+    fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        self.pass(Request::Write { offset_bytes, bytes });
+        self.inner.write_at(offset_bytes, bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.pass(Request::Flush);
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.inner.discard(offset_bytes, length_bytes)
+    }
+
+    fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.inner.zero(offset_bytes, length_bytes)
+    }
+}
+
+/// How often in a row a thread has to be found asleep, without having run between, to be taken to wait for somebody.
+const ASLEEP_TIMES: u32 = 50;
+
+/// A thread that can be asked whether it waits.
+#[derive(Debug)]
+pub struct WatchedThread<T> {
+    handle: JoinHandle<T>,
+    /// Its folder below `/proc`.
+    folder: String,
+}
+
+impl<T: Send + 'static> WatchedThread<T> {
+    /// Starts a thread.
+    ///
+    /// # Errors
+    /// Where there is no `/proc`, or no thread to be had.
+    pub fn start(body: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
+        let (tell, told) = mpsc::channel();
+        let handle = std::thread::Builder::new().spawn(move || {
+            // Nobody may be there to hear it any more.
+            let _ = tell.send(fs::read_link("/proc/thread-self"));
+            body()
+        })?;
+        let link = told.recv().map_err(io::Error::other)??;
+        Ok(Self {
+            handle,
+            folder: format!("/proc/{}", link.display()),
+        })
+    }
+
+    /// Returns once the thread has come to its end, or sleeps. Whether it sleeps.
+    #[must_use]
+    pub fn comes_to_wait(&self) -> bool {
+        let mut last = String::new();
+        let mut times = 0_u32;
+        while !self.handle.is_finished() {
+            let now = self.asleep();
+            times = match &now {
+                Some(now) if *now == last => times.saturating_add(1),
+                _ => 0,
+            };
+            if times >= ASLEEP_TIMES {
+                return true;
+            }
+            last = now.unwrap_or_default();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        false
+    }
+
+    /// How often it has given up the processor, if it sleeps now.
+    fn asleep(&self) -> Option<String> {
+        let status = fs::read_to_string(format!("{}/status", self.folder)).ok()?;
+        let field = |name: &str| status.lines().find(|line| line.starts_with(name));
+        field("State:").filter(|state| state.contains('S'))?;
+        field("voluntary_ctxt_switches:").map(str::to_owned)
+    }
+
+    /// What it gave.
+    ///
+    /// # Errors
+    /// What it panicked with.
+    pub fn join(self) -> std::thread::Result<T> {
+        self.handle.join()
+    }
+}

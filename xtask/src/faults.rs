@@ -1,0 +1,353 @@
+//! `cargo xtask faults [NAME…] [--list]`: puts each deliberate fault of the list in, one at a time, and sees that the tests
+//! which the list names for it fail.
+//!
+//! One build serves all faults ([`build`]): a process is told by its environment which fault is on. First every test is run
+//! with none on, and must pass; then each fault's tests are run with it on, and each of them must fail. A fault whose point
+//! no test came to is told apart from one that a test came by without noticing.
+//!
+//! What a run does not say: that a test fails because of what the fault does to a user, not for another reason. Who adds a
+//! fault reads why its tests fail (`docs/faults.md`).
+
+pub(crate) mod build;
+mod list;
+
+use anyhow::{Context, Result, bail};
+use build::Programs;
+use list::{FAULTS, Fault, Test, UNPROVED};
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Names the fault that is on.
+const FAULT: &str = "BUTTRESS_FAULT";
+
+/// What a test that goes round and round with a fault on is given. It is no limit for tests that pass.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// How a test ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Passed,
+    Failed,
+    Skipped,
+    Absent,
+    Endless,
+}
+
+/// How one of a fault's tests ended with the fault on.
+#[derive(Clone, Debug)]
+struct Trial {
+    end: End,
+    reached: bool,
+    time: Duration,
+}
+
+pub(crate) fn run(words: &[String]) -> Result<()> {
+    let (options, names): (Vec<&String>, Vec<&String>) = words.iter().partition(|word| word.starts_with('-'));
+    if let Some(unknown) = options.iter().find(|option| **option != "--list") {
+        bail!("{unknown} is no option of this; there is --list");
+    }
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| !FAULTS.iter().any(|fault| fault.name == **name))
+    {
+        bail!("no fault is called {unknown}; --list shows them");
+    }
+    let is_wanted = |fault: &&Fault| names.is_empty() || names.iter().any(|name| *name == fault.name);
+    let faults: Vec<&Fault> = FAULTS.iter().filter(is_wanted).collect();
+    if !options.is_empty() {
+        print_list(&faults);
+        return Ok(());
+    }
+    crate::tools::install_missing();
+    let tests = || faults.iter().flat_map(|fault| fault.tests);
+    let programs = build::build(tests())?;
+    expect_sound(&programs, tests())?;
+    let trials = try_all(&programs, &faults)?;
+    judge(&faults, &trials)
+}
+
+fn print_list(faults: &[&Fault]) {
+    for fault in faults {
+        let loss = if fault.loses_data { " (loses data)" } else { "" };
+        println!("{}{loss}\n  {}", fault.name, fault.harm);
+        for test in fault.tests {
+            println!("  caught by {test}");
+        }
+    }
+    let losing = faults.iter().filter(|fault| fault.loses_data).count();
+    println!("{} faults, of which {losing} lose data", faults.len());
+    println!("not yet proved, and not run: {}", UNPROVED.join(" "));
+}
+
+/// Every test passes as long as no fault is on.
+fn expect_sound<'a>(programs: &Programs, tests: impl Iterator<Item = &'a Test>) -> Result<()> {
+    let mut unique: Vec<&Test> = tests.collect();
+    unique.sort_unstable();
+    unique.dedup();
+    println!("{} tests without a fault", unique.len());
+    let ends = in_parallel(&unique, |test| run_test(programs, test, None))?;
+    let mut unsound = false;
+    for (test, trial) in unique.iter().zip(ends) {
+        if trial.end != End::Passed {
+            println!("  {test}: {:?}, though no fault is on", trial.end);
+            unsound = true;
+        }
+    }
+    if unsound {
+        bail!("tests that do not pass without a fault prove nothing about one");
+    }
+    Ok(())
+}
+
+fn try_all(programs: &Programs, faults: &[&Fault]) -> Result<BTreeMap<(&'static str, Test), Trial>> {
+    let pairs: Vec<(&Fault, &Test)> = faults
+        .iter()
+        .flat_map(|fault| fault.tests.iter().map(|test| (*fault, test)))
+        .collect();
+    println!("{} faults, {} tests with one on", faults.len(), pairs.len());
+    let trials = in_parallel(&pairs, |(fault, test)| run_test(programs, test, Some(fault.name)))?;
+    let keys = pairs.into_iter().map(|(fault, test)| (fault.name, *test));
+    Ok(keys.zip(trials).collect())
+}
+
+/// Prints what became of each fault.
+fn judge(faults: &[&Fault], trials: &BTreeMap<(&'static str, Test), Trial>) -> Result<()> {
+    let mut survivors = 0_usize;
+    let mut total = Duration::ZERO;
+    println!("\n{:<38} {:>6}  caught by", "fault", "time");
+    for fault in faults {
+        let own: Vec<(&Test, &Trial)> = fault
+            .tests
+            .iter()
+            .filter_map(|test| Some((test, trials.get(&(fault.name, *test))?)))
+            .collect();
+        let time: Duration = own.iter().map(|(_, trial)| trial.time).sum();
+        total += time;
+        let mut first = format!("{:<38} {:>4.1} s", fault.name, time.as_secs_f64());
+        for (test, trial) in &own {
+            let verdict = match trial.end {
+                End::Failed => String::new(),
+                End::Passed if !trial.reached => " PASSED, and never came to the fault".to_owned(),
+                other => format!(" {other:?}").to_uppercase(),
+            };
+            println!("{first:<45}  {test}{verdict}");
+            first.clear();
+        }
+        survivors += usize::from(own.iter().any(|(_, trial)| trial.end != End::Failed));
+    }
+    println!(
+        "\n{} of {} faults are caught by all tests that are named for them; {:.0} s of tests",
+        faults.len() - survivors,
+        faults.len(),
+        total.as_secs_f64()
+    );
+    if survivors > 0 {
+        bail!("{survivors} faults get past a test that must catch them");
+    }
+    Ok(())
+}
+
+/// Does something for each, on all cores; gives the answers in order.
+fn in_parallel<T: Sync, A: Send>(all: &[T], each: impl Fn(&T) -> Result<A> + Sync) -> Result<Vec<A>> {
+    let next = AtomicUsize::new(0);
+    let answers: Mutex<Vec<(usize, Result<A>)>> = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(one) = all.get(index) else { return };
+                    let answer = each(one);
+                    if let Ok(mut answers) = answers.lock() {
+                        answers.push((index, answer));
+                    }
+                }
+            });
+        }
+    });
+    let mut answers = answers
+        .into_inner()
+        .ok()
+        .context("a thread of this chore panicked")?;
+    answers.sort_by_key(|(index, _)| *index);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+fn run_test(programs: &Programs, test: &Test, fault: Option<&str>) -> Result<Trial> {
+    let key = (test.package.to_owned(), test.target.to_owned());
+    let program = programs
+        .get(&key)
+        .with_context(|| format!("no program for {test}"))?;
+    let folder = tempfile(test)?;
+    let said = std::fs::File::create(&folder)?;
+    let mut command = Command::new(&program.path);
+    command
+        .args(["--exact", test.name, "--test-threads", "1"])
+        .current_dir(&program.folder)
+        .env_remove(FAULT)
+        .stdin(Stdio::null())
+        .stdout(said.try_clone()?)
+        .stderr(said);
+    if let Some(fault) = fault {
+        command.env(FAULT, fault);
+    }
+    let begin = Instant::now();
+    let mut child = command.spawn().with_context(|| format!("starting {test}"))?;
+    let mut endless = false;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if begin.elapsed() > PATIENCE {
+            endless = true;
+            child.kill()?;
+            break child.wait()?;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let said = String::from_utf8_lossy(&std::fs::read(&folder)?).into_owned();
+    std::fs::remove_file(&folder)?;
+    Ok(Trial {
+        end: if endless {
+            End::Endless
+        } else {
+            end_of(status.success(), &said)
+        },
+        reached: said.contains("buttress-faults:"),
+        time: begin.elapsed(),
+    })
+}
+
+/// A file for what a test says: a pipe that nobody reads would stop it.
+fn tempfile(test: &Test) -> Result<std::path::PathBuf> {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let folder = crate::run::target()?.join("faults");
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder.join(format!("{}-{number}", test.target)))
+}
+
+fn end_of(success: bool, said: &str) -> End {
+    if !success {
+        return End::Failed;
+    }
+    let closing = said
+        .lines()
+        .find(|line| line.starts_with("test result:"))
+        .unwrap_or_default();
+    if closing.contains(" 1 passed") {
+        End::Passed
+    } else if closing.contains(" 1 ignored") {
+        End::Skipped
+    } else {
+        End::Absent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    fn sources(folder: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                found.extend(sources(&path));
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+        found
+    }
+
+    fn crates() -> PathBuf {
+        crate::run::root().unwrap().join("crates")
+    }
+
+    /// The names in a source's fault points.
+    fn points(source: &str) -> impl Iterator<Item = &str> {
+        let calls = ["buttress_faults::on(\"", "flush_unless(\""];
+        calls.into_iter().flat_map(move |call| {
+            let behind = source.split(call).skip(1);
+            behind.filter_map(|rest| Some(rest.split_once('"')?.0))
+        })
+    }
+
+    #[test]
+    fn every_fault_has_a_point_and_every_point_is_a_fault() {
+        let mut found = BTreeSet::new();
+        for path in sources(&crates()) {
+            if path.starts_with(crates().join("faults")) {
+                continue;
+            }
+            let source = std::fs::read_to_string(path).unwrap();
+            found.extend(points(&source).map(str::to_owned));
+        }
+        let names = FAULTS
+            .iter()
+            .map(|fault| fault.name)
+            .chain(UNPROVED.iter().copied());
+        let listed: BTreeSet<String> = names.map(str::to_owned).collect();
+        assert_eq!(
+            listed.len(),
+            FAULTS.len() + UNPROVED.len(),
+            "two faults have one name"
+        );
+        assert_eq!(found, listed);
+    }
+
+    #[test]
+    fn faults_that_lose_data_are_caught_twice() {
+        assert!(FAULTS.len() >= 40);
+        for fault in FAULTS {
+            let least = if fault.loses_data { 2 } else { 1 };
+            let tests: BTreeSet<&Test> = fault.tests.iter().collect();
+            assert!(tests.len() >= least, "{}: {} tests", fault.name, tests.len());
+            assert!(fault.harm.ends_with('.'), "{}", fault.name);
+        }
+    }
+
+    /// That the names are those of tests shows only when they are run; here, that what they end with is in the sources of
+    /// their package.
+    #[test]
+    fn every_test_that_is_named_is_there() {
+        let mut of_package: BTreeMap<&str, String> = BTreeMap::new();
+        for test in FAULTS.iter().flat_map(|fault| fault.tests) {
+            let text = of_package.entry(test.package).or_insert_with(|| {
+                let folder = crates().join(test.package.trim_start_matches("buttress-"));
+                let texts = sources(&folder)
+                    .into_iter()
+                    .map(|path| std::fs::read_to_string(path).unwrap());
+                texts.collect()
+            });
+            let last = test.name.rsplit("::").next().unwrap();
+            // Cases that are made in a row end with a number.
+            let stem = last.trim_end_matches(|c: char| c.is_ascii_digit());
+            assert!(text.contains(stem.trim_end_matches('_')), "{test} is not there");
+        }
+    }
+
+    #[test]
+    fn how_a_test_ended() {
+        assert_eq!(
+            end_of(true, "test result: ok. 1 passed; 0 failed; 0 ignored"),
+            End::Passed
+        );
+        assert_eq!(
+            end_of(true, "test result: ok. 0 passed; 0 failed; 1 ignored"),
+            End::Skipped
+        );
+        assert_eq!(
+            end_of(true, "test result: ok. 0 passed; 0 failed; 0 ignored"),
+            End::Absent
+        );
+        assert_eq!(end_of(false, ""), End::Failed);
+    }
+}

@@ -1,0 +1,434 @@
+//! The faults: what each does to a user, and the tests that must catch it.
+//!
+//! Where a fault loses data, two tests must. `docs/faults.md` says how to add one. Below the crates of the list, from the
+//! devices up.
+
+use std::fmt;
+
+/// A deliberate fault. Its point in the code is `buttress_faults::on("name")`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) name: &'static str,
+    /// Whether something that was stored can be gone, or other than it was, without a word.
+    pub(crate) loses_data: bool,
+    /// What it would do to a user.
+    pub(crate) harm: &'static str,
+    pub(crate) tests: &'static [Test],
+}
+
+/// A test that must fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Test {
+    pub(crate) package: &'static str,
+    /// `lib` for unit tests, else the name of a test target.
+    pub(crate) target: &'static str,
+    pub(crate) name: &'static str,
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let package = self.package.trim_start_matches("buttress-");
+        write!(f, "{package} {} {}", self.target, self.name)
+    }
+}
+
+const fn loses(name: &'static str, harm: &'static str, tests: &'static [Test]) -> Fault {
+    Fault {
+        name,
+        loses_data: true,
+        harm,
+        tests,
+    }
+}
+
+const fn harms(name: &'static str, harm: &'static str, tests: &'static [Test]) -> Fault {
+    Fault {
+        name,
+        loses_data: false,
+        harm,
+        tests,
+    }
+}
+
+const fn test(package: &'static str, target: &'static str, name: &'static str) -> Test {
+    Test {
+        package,
+        target,
+        name,
+    }
+}
+
+const fn format(name: &'static str) -> Test {
+    test("buttress-format", "lib", name)
+}
+
+const fn volume(target: &'static str, name: &'static str) -> Test {
+    test("buttress-volume", target, name)
+}
+
+const fn tree(name: &'static str) -> Test {
+    test("buttress-tree", "lib", name)
+}
+
+const fn fs(name: &'static str) -> Test {
+    test("buttress-fs", "lib", name)
+}
+
+const fn in_place(name: &'static str) -> Test {
+    test("buttress-fs", "in_place", name)
+}
+
+const fn crash(name: &'static str) -> Test {
+    test("buttress-proof", "crash", name)
+}
+
+const fn commits(name: &'static str) -> Test {
+    test("buttress-proof", "commits", name)
+}
+
+const fn writing(name: &'static str) -> Test {
+    test("buttress-proof", "writing", name)
+}
+
+const fn planted(name: &'static str) -> Test {
+    test("buttress-check", "planted", name)
+}
+
+const THREADS: Test = commits("order::by_threads");
+const TWO_DEVICES: Test = commits("order::by_threads_on_two_devices");
+const RING: Test = commits("order::by_io_uring");
+const BYTE_VECTORS: Test = fs("data::tests::model::files_agree_with_byte_vectors");
+const TO_THE_KERNEL: Test = fs("data::tests::model::files_go_to_the_kernel_and_come_back");
+const EDITS: Test = tree("edit::tests::model::random_edits_agree_with_a_map_for_every_node_size");
+const HIGH_TREES: Test = tree("edit::tests::model::high_trees_agree_with_a_map");
+const FILES_COME_AND_GO: Test = fs("transaction::tests::files_come_and_go");
+const DROPPING: Test = fs("operations::tests::subvolumes::dropping_goes_on_where_it_was_cancelled");
+const SUBVOLUMES: Test = fs("operations::tests::subvolumes::subvolumes_live_and_die");
+const RANDOM_OPERATIONS: Test =
+    fs("operations::tests::against_kernel::random_operations_end_as_the_kernels_do");
+const SHARED: Test = fs("data::tests::extents::what_is_shared_takes_no_room_and_stays_apart");
+
+pub(crate) const FAULTS: &[Fault] = &[
+    // Devices.
+    loses(
+        "device-no-fdatasync",
+        "A power cut after a commit that had returned takes any part of it.",
+        &[THREADS, TWO_DEVICES, RING],
+    ),
+    // Formats.
+    loses(
+        "format-block-checksum-unchecked",
+        "A tree block that rotted is taken for good, though its other copy is.",
+        &[
+            format("node::tests::bytes_and_header_are_checked"),
+            tree("tests::corruption::each_broken_promise_gives_its_own_error"),
+        ],
+    ),
+    loses(
+        "format-superblock-checksum-unchecked",
+        "A superblock that rotted is taken for good, though it has copies that are.",
+        &[
+            format("superblock::tests::identity_is_checked"),
+            volume("opening", "every_flipped_bit_of_a_lone_superblock_is_noticed"),
+        ],
+    ),
+    harms(
+        "format-key-order-unchecked",
+        "Files of a damaged or hostile volume seem not to be there, instead of an error.",
+        &[
+            format("node::tests::nodes_are_checked"),
+            format("node::tests::leaf_layout_is_checked"),
+        ],
+    ),
+    harms(
+        "format-item-bounds-unchecked",
+        "Items of a hostile volume overlap, and are read as what they are not.",
+        &[format("node::tests::leaf_layout_is_checked")],
+    ),
+    // Volumes.
+    loses(
+        "volume-one-copy-written",
+        "Only one of the copies is written: the first disk that fails takes all with it.",
+        &[
+            volume(
+                "writing",
+                "what_is_written_at_once_lies_as_an_independent_writer_would_put_it",
+            ),
+            volume(
+                "writing",
+                "random_writes_read_back_whichever_devices_are_missing_then",
+            ),
+        ],
+    ),
+    loses(
+        "volume-one-way-tried",
+        "A file cannot be read although another disk has a good copy.",
+        &[
+            volume(
+                "profiles",
+                "noise_in_as_many_stripes_as_the_profile_tolerates_is_passed_over_and_reported",
+            ),
+            volume("profiles", "sectors_are_taken_from_wherever_they_are_good"),
+        ],
+    ),
+    loses(
+        "volume-parity-p-unwritten",
+        "A disk of a RAID5 fails, and what is rebuilt from the others is noise.",
+        &[
+            volume(
+                "writing",
+                "what_is_written_at_once_lies_as_an_independent_writer_would_put_it",
+            ),
+            volume(
+                "writing",
+                "random_writes_read_back_whichever_devices_are_missing_then",
+            ),
+        ],
+    ),
+    loses(
+        "volume-parity-q-unwritten",
+        "Two disks of a RAID6 fail, and what is rebuilt from the others is noise.",
+        &[
+            volume(
+                "writing",
+                "what_is_written_at_once_lies_as_an_independent_writer_would_put_it",
+            ),
+            volume(
+                "writing",
+                "random_writes_read_back_whichever_devices_are_missing_then",
+            ),
+        ],
+    ),
+    loses(
+        "volume-row-unlocked",
+        "Two writes to one row of a RAID5 at once leave parity of neither: the disk that fails next takes both.",
+        &[
+            volume("row_locks", "two_writers_of_one_row_of_raid5"),
+            volume("row_locks", "two_writers_of_one_row_of_raid6"),
+        ],
+    ),
+    loses(
+        "volume-writes-after-failure",
+        "After a disk refused a write, later commits are built on what it does not hold.",
+        &[
+            volume(
+                "writing",
+                "a_failed_write_or_flush_stops_writing_for_good_and_says_why",
+            ),
+            writing("faults::one_device"),
+        ],
+    ),
+    loses(
+        "volume-primaries-unflushed",
+        "A power cut between superblocks and their copies may leave neither whole.",
+        &[THREADS, TWO_DEVICES, RING],
+    ),
+    loses(
+        "volume-superblock-copies-unflushed",
+        "The copies of the superblock are behind when the primary is lost after a power cut.",
+        &[THREADS, TWO_DEVICES, RING],
+    ),
+    loses(
+        "volume-superblock-copies-unwritten",
+        "When the primary superblock is lost, the copy leads to a state of long ago.",
+        &[THREADS, TWO_DEVICES],
+    ),
+    // Trees.
+    loses(
+        "tree-split-leaves-one-behind",
+        "When a leaf is split, an item stays where nobody looks for it: a file is gone.",
+        &[EDITS, HIGH_TREES],
+    ),
+    loses(
+        "tree-parent-key-kept",
+        "When items move between leaves, ways to them lead elsewhere: files are gone.",
+        &[EDITS, HIGH_TREES],
+    ),
+    loses(
+        "tree-range-removes-one-more",
+        "Cutting a file takes the next item along: the beginning of another file.",
+        &[EDITS, HIGH_TREES],
+    ),
+    harms(
+        "tree-merged-block-kept",
+        "Blocks that were merged away take room for ever.",
+        &[EDITS, FILES_COME_AND_GO],
+    ),
+    // References.
+    loses(
+        "copy-forgets-a-child",
+        "Deleting a snapshot frees blocks that another still has: they are overwritten.",
+        &[SUBVOLUMES, writing("model::small_nodes_0")],
+    ),
+    loses(
+        "drop-turns-nothing",
+        "Deleting a subvolume whose snapshots live leaves their blocks counted for nobody: the next delete frees too much.",
+        &[SUBVOLUMES, DROPPING],
+    ),
+    loses(
+        "clone-adds-no-reference",
+        "After a reflink, removing one file frees the content of both.",
+        &[BYTE_VECTORS, SHARED],
+    ),
+    // Space.
+    harms(
+        "block-group-used-never-falls",
+        "The volume is full although files were removed, and check finds it damaged.",
+        &[FILES_COME_AND_GO, SHARED],
+    ),
+    loses(
+        "free-space-tree-misses-freed",
+        "The free-space tree and the extent tree disagree: the kernel refuses to write, or writes where it must not.",
+        &[FILES_COME_AND_GO, SHARED],
+    ),
+    harms(
+        "room-unasked-for",
+        "A commit on a full volume finds no room, and all that waited is lost with an error.",
+        &[fs("transaction::tests::a_full_volume_says_so_and_can_be_emptied")],
+    ),
+    // Commits.
+    loses(
+        "commit-unflushed-before-superblocks",
+        "A power cut leaves a superblock that leads to blocks which never reached the disk.",
+        &[THREADS, TWO_DEVICES, RING],
+    ),
+    loses(
+        "commit-leaves-content",
+        "Content that was written before a commit is gone after a power cut that follows it.",
+        &[BYTE_VECTORS, TO_THE_KERNEL],
+    ),
+    loses(
+        "backup-roots-in-one-slot",
+        "When the last commit is damaged there is no earlier root to open.",
+        &[
+            commits("backup_roots::take_turns"),
+            commits("backup_roots::without_the_last_2"),
+        ],
+    ),
+    // Content.
+    loses(
+        "checksums-uninserted",
+        "Files cannot be read back: their sectors have no checksums.",
+        &[BYTE_VECTORS, TO_THE_KERNEL],
+    ),
+    harms(
+        "checksums-unremoved",
+        "Checksums of what is gone stay, and reject what takes its place.",
+        &[BYTE_VECTORS],
+    ),
+    loses(
+        "in-place-unlocked",
+        "A snapshot taken while a file without copy-on-write is written changes afterwards.",
+        &[
+            in_place("a_snapshot_waits_for_content_that_is_overwritten"),
+            in_place("a_snapshot_waits_for_content_that_goes_into_preallocated_room"),
+        ],
+    ),
+    loses(
+        "truncate-keeps-tail",
+        "A file that is cut and grows again shows what had been cut off.",
+        &[BYTE_VECTORS, TO_THE_KERNEL],
+    ),
+    loses(
+        "dedupe-compares-nothing",
+        "Deduplication makes one file of two that differ.",
+        &[BYTE_VECTORS, SHARED],
+    ),
+    harms(
+        "holes-without-items",
+        "On volumes that want items for holes, the kernel and check find files damaged.",
+        &[fs(
+            "data::tests::model::files_of_volumes_with_items_for_holes_agree",
+        )],
+    ),
+    harms(
+        "inline-limit-ignored",
+        "Small files fill the trees although max_inline says otherwise.",
+        &[fs(
+            "data::tests::extents::small_files_lie_in_the_tree_and_leave_it",
+        )],
+    ),
+    // Names and inodes.
+    harms(
+        "xattr-keeps-old-value",
+        "An attribute that was changed has two values, and check finds the item damaged.",
+        &[fs("operations::tests::every_operation::attributes_with_names")],
+    ),
+    // Subvolumes.
+    // Streams.
+    // Checking, and the command.
+    loses(
+        "tree-frozen-node-changed",
+        "Changes that follow a commit are made in what it froze, and are never written.",
+        &[
+            crash("on_one_device_with_duplicated_metadata"),
+            crash("with_small_nodes_and_single_metadata"),
+        ],
+    ),
+    loses(
+        "copy-forgets-data",
+        "Deleting a snapshot frees content that the subvolume still has: it is overwritten.",
+        &[
+            fs("data::tests::extents::snapshots_keep_their_content_without_copy_on_write"),
+            crash("on_one_device_with_duplicated_metadata"),
+        ],
+    ),
+    loses(
+        "copy-takes-all-for-own",
+        "Writing after a snapshot frees blocks that the snapshot has: they are overwritten.",
+        &[
+            crash("on_one_device_with_duplicated_metadata"),
+            crash("with_small_nodes_and_single_metadata"),
+        ],
+    ),
+    loses(
+        "drop-progress-unkept",
+        "Dropping that was interrupted drops the same again: references of others go.",
+        &[DROPPING, crash("with_small_nodes_and_single_metadata")],
+    ),
+    loses(
+        "link-count-never-falls",
+        "Removing the last name of a file leaves it as lost room, found by no path.",
+        &[RANDOM_OPERATIONS, crash("on_one_device_with_duplicated_metadata")],
+    ),
+    loses(
+        "check-data-unverified",
+        "check says that all data is good although files rotted.",
+        &[
+            planted("files::data_damaged"),
+            planted("files::data_copy_damaged"),
+        ],
+    ),
+    harms(
+        "drop-keeps-data",
+        "Deleting a snapshot never gives its content's room back.",
+        &[writing("model::small_nodes_0")],
+    ),
+];
+
+/// Points for which it was not yet seen that enough tests fail. Nothing runs them.
+pub(crate) const UNPROVED: &[&str] = &[
+    "device-merged-write-cut",
+    "device-widened-write-clears",
+    "volume-stale-device-trusted",
+    "drop-turn-keeps-old-references",
+    "data-reference-offset",
+    "pins-freed-space-reused",
+    "pins-ignore-readers",
+    "in-place-into-shared",
+    "compression-feature-unmarked",
+    "orphan-item-stays",
+    "orphans-never-cleaned",
+    "directory-index-given-twice",
+    "inode-transid-kept",
+    "inode-change-counter-kept",
+    "snapshot-without-parent",
+    "snapshot-born-with-its-source",
+    "snapshot-keeps-received-uuid",
+    "root-change-unnoted",
+    "send-holes-unsent",
+    "send-clones-from-start",
+    "send-forgets-moved-aside",
+    "check-references-uncompared",
+    "command-forgets-losses",
+];
