@@ -22,6 +22,8 @@ mod page;
 mod running;
 mod world;
 
+use buttress_oracle::needs::missing;
+use buttress_oracle::skip::skips;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -360,8 +362,7 @@ fn an_image_that_may_not_be_written() {
 
 #[test]
 fn a_disk_that_is_full() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: mounting a small disk needs root");
+    if skips(missing("root")) {
         return;
     }
     for case in cases().into_iter().filter(|case| case.makes_files) {

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use buttress::Progress;
 use buttress::check::{Note, Options, check};
 use buttress_hostile::plants::{self, Plant};
+use buttress_oracle::needs::{Missing, REFERENCE_PROGS};
 use buttress_oracle::volumes::scratch;
 use buttress_proof::harness::{Case, Outcome};
 use std::fmt::Write as _;
@@ -100,7 +101,7 @@ fn compare() -> Result<Outcome> {
     }
     let judges = match judges(VERSIONS) {
         Ok(judges) => judges,
-        Err(reason) => return Ok(Outcome::Skipped(reason)),
+        Err(reason) => return Ok(Outcome::Skipped(Missing::new(REFERENCE_PROGS, reason))),
     };
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/check-comparison.md");
     let made = table(&judges)?;

@@ -12,6 +12,7 @@ use buttress::fs::mkfs::{self, Identity, Options};
 use buttress::fs::operations::NewInode;
 use buttress::fs::{Environment, SystemEnvironment, WritableFilesystem, WriteOptions};
 use buttress::{Device, DeviceOptions, FileOffset, Location, OpenOptions, SubvolumeId};
+use buttress_oracle::needs::{Missing, missing};
 use buttress_oracle::volumes::scratch;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::open_images;
@@ -276,8 +277,8 @@ fn make(folder: &Path, count: usize) -> Result<Vec<PathBuf>> {
 }
 
 fn order(engine: &str, count: usize) -> Result<Outcome> {
-    if Command::new("strace").arg("--version").output().is_err() {
-        return Ok(Outcome::Skipped("strace is not installed".to_owned()));
+    if let Some(missing) = missing("strace") {
+        return Ok(Outcome::Skipped(missing));
     }
     let folder = scratch()?;
     let folder_path = folder.path().canonicalize()?;
@@ -294,14 +295,20 @@ fn order(engine: &str, count: usize) -> Result<Outcome> {
         .output()?;
     let errors = String::from_utf8_lossy(&run.stderr);
     if errors.contains("PTRACE") {
-        return Ok(Outcome::Skipped(format!("strace may not trace here: {errors}")));
+        return Ok(Outcome::Skipped(Missing::new(
+            "strace",
+            format!("strace may not trace here: {errors}"),
+        )));
     }
     ensure!(run.status.success(), "below strace: {errors}");
     let trace = fs::read_to_string(&trace_at)?;
     let calls = parse(&trace);
     let said = |call: &Call, what: &str| matches!(&call.what, What::Said(said) if said == what);
     if calls.iter().any(|call| said(call, REFUSED)) {
-        return Ok(Outcome::Skipped("io_uring is refused here".to_owned()));
+        return Ok(Outcome::Skipped(Missing::new(
+            "io-uring",
+            "io_uring is refused here",
+        )));
     }
     let commits: Vec<&[Call]> = calls.split(|call| said(call, COMMITTED)).collect();
     let commits = commits
