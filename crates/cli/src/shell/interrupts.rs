@@ -10,7 +10,7 @@
 //! A thread of its own takes signals, so that it may print and commit. The terminal's Ctrl-C at a prompt is a key to the line
 //! editor, which gives the terminal back as it was.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,6 +23,7 @@ use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 use super::{Surroundings, commit_all};
+use crate::output::terminal;
 
 /// What the session is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,7 +141,8 @@ impl Shared {
             (At::Prompt(prompt), true) => {
                 if let Some(prompt) = prompt {
                     // The terminal has forgotten what was typed.
-                    let _ = write!(io::stderr(), "\n{prompt}");
+                    terminal::end_line();
+                    terminal::prompt(&prompt);
                 }
             }
             (At::Word, true) => {
@@ -167,7 +169,7 @@ impl Shared {
     /// Commits and ends the process.
     fn leave_from_prompt(&self, signal: i32) {
         self.restore_terminal();
-        let _ = writeln!(io::stderr());
+        terminal::end_line();
         self.promise(signal, true);
         if let Some(writing) = self.surroundings.writing() {
             let waiting = writing.filesystem.uncommitted();
@@ -216,7 +218,7 @@ impl Shared {
 
 /// Prints a line for a person. The terminal may be gone.
 fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "note: {line}");
+    terminal::line(&format_args!("note: {line}"));
 }
 
 /// The exit code of a process that a signal ended.

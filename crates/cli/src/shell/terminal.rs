@@ -4,7 +4,7 @@
 //! nothing but text (`TERM=dumb`) get a prompt on standard error, and the system's own editing.
 
 use std::fs::OpenOptions;
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
@@ -18,6 +18,7 @@ use super::completion::Assistant;
 use super::history::{HistoryFile, LINES_MAX};
 use super::interrupts::Interrupts;
 use crate::context::Context;
+use crate::output::terminal;
 
 /// Lines of a session.
 #[derive(Debug)]
@@ -59,8 +60,8 @@ impl<'a> Lines<'a> {
             return Ok(Self::Piped);
         }
         // The editor would fall back to standard output.
-        let has_terminal =
-            io::stdout().is_terminal() || OpenOptions::new().read(true).write(true).open("/dev/tty").is_ok();
+        let has_terminal = terminal::stdout_is_terminal()
+            || OpenOptions::new().read(true).write(true).open("/dev/tty").is_ok();
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         if is_dumb || !has_terminal {
             return Ok(Self::Typed);
@@ -103,7 +104,7 @@ impl<'a> Lines<'a> {
             }
             Self::Typed => {
                 interrupts.at_prompt(Some(prompt));
-                let _ = write!(io::stderr(), "{prompt}");
+                terminal::prompt(&prompt);
                 read_line()
             }
             // Nothing is under way while a line is waited for, but nobody sees a prompt either.
