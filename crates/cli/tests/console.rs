@@ -289,6 +289,7 @@ fn sessions_in_the_documents_are_as_they_are_shown() {
             }
         }
     }
+    #[expect(clippy::disallowed_methods, reason = "what a test says of itself")]
     let mut all = std::io::stderr();
     for fault in &faults {
         writeln!(all, "{fault}").unwrap();

@@ -19,7 +19,7 @@ use buttress_fs::{
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::context::{Context, Stdout};
+use crate::context::Context;
 use crate::exit::Outcome;
 use crate::opening::Images;
 use crate::output::json::{ArrayWriter, insert_name};

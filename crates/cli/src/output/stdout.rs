@@ -54,6 +54,10 @@ pub enum Raw {
 
 impl Raw {
     /// Standard output as this process has it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "what commands print goes through `Context::stdout`, which is over this"
+    )]
     pub fn stdout() -> Self {
         if buttress_stdio::was_closed(Stream::Output) {
             Self::Closed
@@ -87,6 +91,7 @@ impl Write for Raw {
 }
 
 /// To be called when everything was printed: what is still gathered is written, and what closing would say is said.
+#[expect(clippy::disallowed_methods, reason = "nothing is printed")]
 pub fn finish() -> io::Result<()> {
     if buttress_stdio::was_closed(Stream::Output) {
         return Ok(());

@@ -15,7 +15,7 @@ use buttress_fs::{Follow, Location, WalkItem, WalkOptions};
 use clap::Args;
 use serde_json::{Map, Value};
 
-use crate::context::{Context, Stdout};
+use crate::context::Context;
 use crate::exit::Outcome;
 use crate::opening::Images;
 use crate::output::json::{ArrayWriter, insert_name};

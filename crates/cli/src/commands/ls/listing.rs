@@ -7,7 +7,7 @@ use buttress_fs::{Follow, InodeRecord, Location};
 
 use super::Look;
 use super::line::{Line, Size};
-use crate::context::{Context, Stdout};
+use crate::context::Context;
 use crate::opening::Opened;
 use crate::output::size::ls_human;
 use crate::output::terminal::Stdout;
