@@ -5,11 +5,11 @@
 //! goes on after an error reports it with [`Context::lost`]; the exit code is then not 0, whatever follows.
 
 use std::fmt::Display;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use anstyle::{AnsiColor, Style};
+use anstyle::AnsiColor;
 use anyhow::Result;
 use buttress_fs::Progress;
 use parking_lot::Mutex;
@@ -18,14 +18,11 @@ use serde_json::{Value, json};
 use crate::exit;
 use crate::globals::{Format, Globals, Progress as When};
 use crate::opening::Place;
-use crate::output::{self, events, json, stdout};
+use crate::output::terminal;
+use crate::output::{self, events, json};
 use crate::sources::Sources;
 
-/// Bytes that are gathered before they go to standard output.
-const OUTPUT_BUFFER_BYTES: usize = 256 << 10;
-
-/// Standard output for results, buffered.
-pub type Stdout = BufWriter<stdout::Raw>;
+pub use crate::output::terminal::Stdout;
 
 /// The surroundings of one running command.
 #[derive(Debug)]
@@ -76,7 +73,7 @@ impl Context {
         Self {
             globals,
             losses: AtomicU64::new(0),
-            stdout_is_terminal: io::stdout().is_terminal(),
+            stdout_is_terminal: terminal::stdout_is_terminal(),
             reports: Mutex::new(Vec::new()),
             place: Mutex::new(None),
             sources: Sources::default(),
@@ -106,7 +103,7 @@ impl Context {
 
     /// Standard output, buffered. Flush it before returning: an error in a dropped buffer would be lost.
     pub fn stdout(&self) -> Stdout {
-        BufWriter::with_capacity(OUTPUT_BUFFER_BYTES, stdout::Raw::stdout())
+        terminal::stdout(self.json())
     }
 
     /// Prints `value` as the JSON document of the command `name` (`subvolume-list`).
@@ -205,8 +202,5 @@ fn message_on_stderr(label: &str, colour: AnsiColor, message: &dyn Display) {
         events::tell(label, json!({ "message": message.to_string() }));
         return;
     }
-    let style = Style::new().bold().fg_color(Some(colour.into()));
-    let text = output::escape_controls(message.to_string().as_bytes());
-    // Whoever closed standard error does not want it.
-    let _ = writeln!(anstream::stderr().lock(), "{style}{label}:{style:#} {text}");
+    terminal::message(label, colour, message);
 }

@@ -12,16 +12,17 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use anstyle::{AnsiColor, Style};
+use anstyle::AnsiColor;
 use buttress_stdio::Stream;
 use clap::error::ErrorKind;
 use serde_json::json;
 
 use crate::output::events;
 use crate::output::stdout::{self, Raw};
+use crate::output::terminal;
 
 /// All of it was done.
 pub const SUCCESS: u8 = 0;
@@ -79,12 +80,12 @@ pub fn status(end: End) -> ExitCode {
             print_error(&error);
             ExitCode::from(code)
         }
-        End::CommandLine(error) => ExitCode::from(command_line(&error)),
+        End::CommandLine(mut error) => ExitCode::from(command_line(&mut error)),
     }
 }
 
 /// Prints an error of the command line, or the help that was asked for.
-fn command_line(error: &clap::Error) -> u8 {
+fn command_line(error: &mut clap::Error) -> u8 {
     if error.use_stderr() {
         if events::are_wanted() {
             let text = error.render().to_string();
@@ -93,15 +94,14 @@ fn command_line(error: &clap::Error) -> u8 {
             events::tell("error", json!({ "message": message }));
         } else {
             // Nobody can be told that nobody can be told.
-            let _ = error.print();
+            let _ = terminal::print_clap_error(error);
         }
         return USAGE;
     }
     let printed = if buttress_stdio::was_closed(Stream::Output) {
         Raw::Closed.write_all(b"help")
     } else {
-        error
-            .print()
+        terminal::print_clap_error(error)
             .map_err(stdout::named)
             .and_then(|()| stdout::finish())
     };
@@ -172,13 +172,9 @@ pub fn print_error(error: &anyhow::Error) {
         events::tell("error", json!({ "message": message, "help": help }));
         return;
     }
-    let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
-    let text = crate::output::escape_controls(chain_text(error).as_bytes());
-    // A terminal that is gone, or a pipe that nobody reads, is no reason to fail in another way.
-    let mut out = anstream::stderr().lock();
-    let _ = writeln!(out, "{style}error:{style:#} {text}");
+    terminal::message("error", AnsiColor::Red, &chain_text(error));
     if let Some(advice) = error.downcast_ref::<Advice>() {
-        let _ = writeln!(out, "help: {advice}");
+        terminal::line(&format_args!("help: {advice}"));
     }
 }
 

@@ -19,6 +19,7 @@
 //! - [`shell`]: sessions: words that look at a volume and change it.
 //! - [`commands`]: one thin module for each command. No file-system logic lives here.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![cfg_attr(
     test,
     allow(

@@ -7,6 +7,7 @@
 //! - [`size`]: sizes with the unit flags of btrfs-progs.
 //! - [`mode`]: kind and permissions, as in `drwxr-xr-x`.
 //! - [`stdout`]: standard output, and what went wrong with it.
+//! - [`terminal`]: standard output for results, and standard error: the one way there.
 //! - [`time`]: time stamps as `ls`, `stat` and `btrfs subvolume show` print them.
 //! - [`writer_thread`]: making output and writing it at the same time.
 //! - [`xattr`]: values of extended attributes as getfattr and setfattr know them.
@@ -18,11 +19,14 @@ pub mod json;
 pub mod mode;
 pub mod size;
 pub mod stdout;
+pub mod terminal;
 pub mod time;
 pub mod writer_thread;
 pub mod xattr;
 
 use std::borrow::Cow;
+
+use buttress_format::printable::is_printable;
 
 /// A name with control characters as C escapes (`\n`, `\033`), so that a name cannot drive a terminal.
 ///
@@ -32,7 +36,7 @@ pub fn escape_controls(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
         for character in chunk.valid().chars() {
-            if is_unprintable(character) {
+            if !is_printable(character) {
                 let mut bytes = [0; 4];
                 for byte in character.encode_utf8(&mut bytes).bytes() {
                     push_escape(&mut text, byte);
@@ -50,7 +54,7 @@ pub fn escape_controls(name: &[u8]) -> String {
 
 /// [`escape_controls`] as bytes; borrows where nothing has to be escaped.
 pub fn escape_controls_bytes(name: &[u8]) -> Cow<'_, [u8]> {
-    let clean = std::str::from_utf8(name).is_ok_and(|text| !text.chars().any(is_unprintable));
+    let clean = std::str::from_utf8(name).is_ok_and(|text| text.chars().all(is_printable));
     if clean {
         Cow::Borrowed(name)
     } else {
@@ -58,10 +62,9 @@ pub fn escape_controls_bytes(name: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Controls (C0, DEL, C1), and the marks that reorder text on a terminal so that a name can pose as another.
+/// Whether a character is escaped on a terminal.
 pub(crate) fn is_unprintable(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    !is_printable(character)
 }
 
 fn push_escape(text: &mut String, byte: u8) {

@@ -268,9 +268,9 @@ impl<'a> Session<'a> {
         let losses = self.context.losses();
         if let Err(error) = self.words_of(line) {
             match error.downcast::<clap::Error>() {
-                Ok(error) => {
+                Ok(mut error) => {
                     // Whoever does not read help or an error does not need it.
-                    let _ = error.print();
+                    let _ = crate::output::terminal::print_clap_error(&mut error);
                     if error.use_stderr() {
                         self.context.count_loss();
                     }

@@ -16,7 +16,7 @@
 //! | checksums and hashes of names | [`checksum`] |
 //! | compressed content | [`compression`] |
 //! | what fits a leaf, limits of items | [`limits`] |
-//! | errors | [`error`], [`item_error`] |
+//! | errors, bytes in messages | [`error`], [`item_error`], [`printable`] |
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -44,6 +44,7 @@ pub mod log;
 pub mod names;
 pub mod node;
 pub mod orphan;
+pub mod printable;
 pub mod quota;
 pub mod raid_stripe;
 mod raw;

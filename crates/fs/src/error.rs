@@ -12,9 +12,11 @@
 mod corruption;
 
 use crate::location::Location;
+use buttress_format::printable::Printable;
 use buttress_format::{ByteCount, ErrorKind, FileOffset, Logical, SubvolumeId, TreeId};
 use core::fmt;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use corruption::Corruption;
@@ -28,20 +30,13 @@ pub struct Name(pub Vec<u8>);
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for chunk in self.0.utf8_chunks() {
-            for character in chunk.valid().chars() {
-                if character.is_control() {
-                    write!(f, "{}", character.escape_default())?;
-                } else {
-                    write!(f, "{character}")?;
-                }
-            }
-            for byte in chunk.invalid() {
-                write!(f, "\\x{byte:02x}")?;
-            }
-        }
-        Ok(())
+        Printable(&self.0).fmt(f)
     }
+}
+
+/// A path in a message.
+fn shown(path: &Path) -> Printable<'_> {
+    Printable(path.as_os_str().as_bytes())
 }
 
 impl fmt::Debug for Name {
@@ -85,7 +80,7 @@ pub enum Error {
         value: u16,
     },
     /// No such file or directory.
-    #[error("{}: no such file or directory", .path.display())]
+    #[error("{}: no such file or directory", shown(.path))]
     NotFound {
         /// The path as it was asked for, up to the name that is missing.
         path: PathBuf,
@@ -115,7 +110,7 @@ pub enum Error {
         logical: Logical,
     },
     /// A name in the middle of a path is not a directory, or a directory was needed.
-    #[error("{}: not a directory", .path.display())]
+    #[error("{}: not a directory", shown(.path))]
     NotADirectory {
         /// The path up to that name.
         path: PathBuf,
@@ -139,7 +134,7 @@ pub enum Error {
         location: Location,
     },
     /// A path leads through more symlinks than the limit.
-    #[error("{}: too many levels of symbolic links (limit {limit})", .path.display())]
+    #[error("{}: too many levels of symbolic links (limit {limit})", shown(.path))]
     TooManySymlinks {
         /// The path as it was asked for.
         path: PathBuf,

@@ -19,6 +19,7 @@ use crate::exit::{self, Outcome};
 use crate::globals::DEFAULT_CACHE_BYTES;
 use crate::output::events;
 use crate::output::json::insert_name;
+use crate::output::terminal;
 use crate::progress::Watch;
 use crate::table::Subcommand;
 use crate::target::Target;
@@ -73,7 +74,11 @@ impl Subcommand for Check {
         let filesystem = context.open_for_check(&target.image)?;
         let uuid = filesystem.superblock().fsid;
         if !json {
-            writeln!(out, "Checking filesystem on {}", target.image.display())?;
+            writeln!(
+                out,
+                "Checking filesystem on {}",
+                terminal::shown(target.image.display())
+            )?;
             writeln!(out, "UUID: {uuid}")?;
             out.flush()?;
         }
@@ -130,7 +135,10 @@ fn tell(step: Step, skipped: Option<&'static str>, data: bool) {
         return;
     }
     let reason = skipped.map_or_else(String::new, |reason| format!(" skipped ({reason})"));
-    anstream::eprintln!("[{}/{steps}] checking {what}{reason}", step.number());
+    terminal::line(&format_args!(
+        "[{}/{steps}] checking {what}{reason}",
+        step.number()
+    ));
 }
 
 fn print(context: &Context, out: &mut dyn Write, report: &Report) -> Result<()> {

@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::size::Units;
 use crate::sources::Role;
+use crate::output::terminal;
 use crate::table::{Row, Subcommand, leaf};
 
 /// The group's rows of the command table.
@@ -42,7 +43,11 @@ impl Subcommand for Commit {
         } else if !context.globals().quiet {
             let mut out = context.stdout();
             let bytes = Units::default().text(applied.bytes);
-            writeln!(out, "{bytes} written to {}", self.image.display())?;
+            writeln!(
+                out,
+                "{bytes} written to {}",
+                terminal::shown(self.image.display())
+            )?;
             out.flush()?;
         }
         Ok(Outcome::Done)

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::output::terminal;
 use crate::table::Subcommand;
 use crate::target::Target;
 use making::Making;
@@ -126,9 +127,17 @@ impl Printer<'_> {
                 .print_json("tour", json!({ "image": image, "steps": steps }))?;
         } else if let Some(image) = image {
             let mut out = self.context.stdout();
-            writeln!(out, "\nThe volume is {}. Try on it:", image.display())?;
+            writeln!(
+                out,
+                "\nThe volume is {}. Try on it:",
+                terminal::shown(image.display())
+            )?;
             for line in TO_TRY {
-                writeln!(out, "  {}", line.replace("IMAGE", &image.display().to_string()))?;
+                writeln!(
+                    out,
+                    "  {}",
+                    line.replace("IMAGE", &terminal::shown(image.display()))
+                )?;
             }
             out.flush()?;
         }

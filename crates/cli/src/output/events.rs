@@ -9,10 +9,11 @@
 //!
 //! Whether it is wanted holds for the whole process, so that no message gets around it.
 
-use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value};
+
+use super::terminal;
 
 static WANTED: AtomicBool = AtomicBool::new(false);
 
@@ -33,7 +34,5 @@ pub fn tell(event: &str, fields: Value) {
     if let Value::Object(fields) = fields {
         object.extend(fields);
     }
-    let line = format!("{}\n", Value::Object(object));
-    // Nobody can be told that nobody can be told.
-    let _ = io::stderr().write_all(line.as_bytes());
+    terminal::json_line(&Value::Object(object));
 }

@@ -106,6 +106,7 @@ pub struct DirectOutput {
 
 impl DirectOutput {
     /// Standard output. A pipe is made as large as it may be, so that reader and writer seldom wait.
+    #[expect(clippy::disallowed_methods, reason = "contents are given as they are")]
     pub fn stdout() -> io::Result<Self> {
         if buttress_stdio::was_closed(Stream::Output) {
             return Err(closed());

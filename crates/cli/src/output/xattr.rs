@@ -4,12 +4,14 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
+use buttress_format::printable::is_printable;
+
 use super::json::base64;
 
 /// A value as text in quotes; anything that is no text as base64 after `0s`.
 pub fn text(value: &[u8]) -> String {
     match std::str::from_utf8(value) {
-        Ok(text) if !text.chars().any(char::is_control) => {
+        Ok(text) if text.chars().all(is_printable) => {
             format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
         }
         _ => format!("0s{}", base64(value)),

@@ -140,7 +140,8 @@ impl Shared {
             (At::Prompt(prompt), true) => {
                 if let Some(prompt) = prompt {
                     // The terminal has forgotten what was typed.
-                    let _ = write!(io::stderr(), "\n{prompt}");
+                    terminal::end_line();
+                    terminal::prompt(&prompt);
                 }
             }
             (At::Word, true) => {
@@ -167,7 +168,7 @@ impl Shared {
     /// Commits and ends the process.
     fn leave_from_prompt(&self, signal: i32) {
         self.restore_terminal();
-        let _ = writeln!(io::stderr());
+        terminal::end_line();
         self.promise(signal, true);
         if let Some(writing) = self.surroundings.writing() {
             let waiting = writing.filesystem.uncommitted();
@@ -216,7 +217,7 @@ impl Shared {
 
 /// Prints a line for a person. The terminal may be gone.
 fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "note: {line}");
+    terminal::line(&format_args!("note: {line}"));
 }
 
 /// The exit code of a process that a signal ended.

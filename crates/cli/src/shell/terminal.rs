@@ -60,7 +60,7 @@ impl<'a> Lines<'a> {
         }
         // The editor would fall back to standard output.
         let has_terminal =
-            io::stdout().is_terminal() || OpenOptions::new().read(true).write(true).open("/dev/tty").is_ok();
+            terminal::stdout_is_terminal() || OpenOptions::new().read(true).write(true).open("/dev/tty").is_ok();
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         if is_dumb || !has_terminal {
             return Ok(Self::Typed);
@@ -103,7 +103,7 @@ impl<'a> Lines<'a> {
             }
             Self::Typed => {
                 interrupts.at_prompt(Some(prompt));
-                let _ = write!(io::stderr(), "{prompt}");
+                terminal::prompt(&prompt);
                 read_line()
             }
             // Nothing is under way while a line is waited for, but nobody sees a prompt either.

@@ -1,8 +1,10 @@
 //! What can stop a send.
 
+use buttress_format::printable::Printable;
 use buttress_format::{ErrorKind, InodeNumber, SubvolumeId};
 use core::fmt;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 /// Why nothing, or not all, was sent.
@@ -21,7 +23,7 @@ pub enum Error {
         error: io::Error,
     },
     /// A subvolume that is to be sent, or that others are compared with, can change.
-    #[error("subvolume {subvolume} ({}) is not read-only: make a read-only snapshot and send that", .path.display())]
+    #[error("subvolume {subvolume} ({}) is not read-only: make a read-only snapshot and send that", Printable(.path.as_os_str().as_bytes()))]
     NotReadOnly {
         /// The subvolume.
         subvolume: SubvolumeId,

@@ -20,6 +20,8 @@ use crate::exit::Outcome;
 use crate::opening::Images;
 use crate::output::json::{ArrayWriter, insert_name};
 use crate::output::size::{UnitFlags, Units};
+use crate::output::terminal;
+use crate::output::terminal::Stdout;
 use crate::table::Subcommand;
 use crate::target::Target;
 
@@ -202,7 +204,7 @@ impl Sink {
                     "{:>10}  {:>10}  {set_shared:>10}  {}:",
                     units.text(sums.total),
                     units.text(exclusive),
-                    target.image.display()
+                    terminal::shown(target.image.display())
                 )?;
                 out.write_all(&context.printable(&path))?;
                 writeln!(out)?;

@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::json::insert_name;
 use crate::output::size::UnitFlags;
+use crate::output::terminal;
 use crate::table::Subcommand;
 
 /// Show label, uuid and devices
@@ -76,6 +77,7 @@ impl Subcommand for Show {
         for device in &devices {
             let (size, used) = sizes(device.item());
             let path = device.device().map_or(" MISSING", |opened| opened.name());
+            let path = terminal::shown(path);
             writeln!(
                 out,
                 "\tdevid {:>4} size {} used {} path {path}",

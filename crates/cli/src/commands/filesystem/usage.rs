@@ -16,6 +16,7 @@ use super::{profile_name, space_of};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::size::{ShortUnitFlags, UnitFlags, Units};
+use crate::output::terminal;
 use crate::table::Subcommand;
 
 /// Show where the space went, overall, by profile and by device
@@ -74,8 +75,8 @@ fn groups_in_order(space: &Space) -> Vec<&GroupSpace> {
 }
 
 /// The name of a device in the lists.
-fn device_name(device: &buttress_fs::space::DeviceSpace) -> &str {
-    device.name.as_deref().unwrap_or("missing")
+fn device_name(device: &buttress_fs::space::DeviceSpace) -> String {
+    terminal::shown(device.name.as_deref().unwrap_or("missing"))
 }
 
 fn write_totals(out: &mut impl Write, space: &Space, units: Units) -> Result<()> {

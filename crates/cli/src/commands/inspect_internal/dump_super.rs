@@ -16,6 +16,7 @@ use super::print::sink::{Text, Tree};
 use super::print::superblock;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
+use crate::output::terminal;
 use crate::table::Subcommand;
 
 /// Print superblocks
@@ -123,7 +124,8 @@ impl Dump<'_> {
         }
         let bytes = device.read(offset, SUPERBLOCK_BYTES)?;
         let raw = Superblock::raw(bytes.as_ref())?;
-        let heading = format!("superblock: bytenr={offset}, device={name}\n{RULE}\n");
+        let shown = terminal::shown(name);
+        let heading = format!("superblock: bytenr={offset}, device={shown}\n{RULE}\n");
         let bad_magic = raw.magic != SUPERBLOCK_MAGIC && !self.force;
         let mut out = self.context.stdout();
         if bad_magic {
@@ -145,7 +147,7 @@ impl Dump<'_> {
             self.values.push(Value::Object(value));
             result
         } else {
-            let mut text = Text::default();
+            let mut text = Text::new(self.context.stdout_is_terminal());
             text.push(&heading);
             let result = superblock::superblock(&mut text, raw, self.full);
             text.push("\n");

@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::json::insert_name;
 use crate::output::size::Units;
+use crate::output::terminal;
 
 /// Prints the features that can be chosen.
 pub(super) fn list_features(context: &Context) -> Result<Outcome> {
@@ -100,7 +101,12 @@ pub(super) fn print(context: &Context, made: &Made, devices: &[Device]) -> Resul
     writeln!(out, "   ID        SIZE  PATH")?;
     for (item, device) in made.devices.iter().zip(devices) {
         let size = units.text(item.total_bytes.get());
-        writeln!(out, "{:>5}  {size:>10}  {}", item.device, device.name())?;
+        writeln!(
+            out,
+            "{:>5}  {size:>10}  {}",
+            item.device,
+            terminal::shown(device.name())
+        )?;
     }
     writeln!(out)?;
     out.flush()?;

@@ -16,6 +16,7 @@ use buttress_fs::space::accounting::{ExtentTable, Options};
 use buttress_fs::{Location, RangeKind, WalkEntry, WalkItem, WalkOptions};
 
 use super::Job;
+use crate::output::terminal;
 
 /// How many files with several names are remembered.
 const LINKS_MAX: usize = 1 << 18;
@@ -31,7 +32,8 @@ pub(super) fn run(job: &Job<'_>, one_file_system: bool) -> Result<()> {
     let Some(extents) = accounting.extents() else {
         return Ok(());
     };
-    let mut out = job.context.stdout();
+    // It is a document of its own, whatever --format says.
+    let mut out = terminal::stdout(true);
     // No clock: the same image gives the same bytes.
     write!(
         out,

@@ -8,6 +8,7 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::output::terminal;
 use crate::table::Subcommand;
 use crate::target::Target;
 
@@ -46,7 +47,7 @@ impl Subcommand for Create {
         } else if !context.globals().quiet {
             let mut out = context.stdout();
             for (_, target) in &made {
-                writeln!(out, "Create subvolume '{}'", target.display())?;
+                writeln!(out, "Create subvolume '{}'", terminal::shown(target.display()))?;
             }
             out.flush()?;
         }

@@ -10,6 +10,7 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::output::terminal;
 use crate::table::Subcommand;
 use crate::target::Target;
 
@@ -57,7 +58,7 @@ impl Subcommand for Delete {
         } else if !context.globals().quiet {
             let mut out = context.stdout();
             for (id, target) in &deleted {
-                writeln!(out, "Delete subvolume {id} (commit): '{}'", target.display())?;
+                writeln!(out, "Delete subvolume {id} (commit): '{}'", terminal::shown(target.display()))?;
             }
             out.flush()?;
         }

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
+use crate::output::terminal;
 use crate::table::Subcommand;
 use crate::target::Target;
 
@@ -75,8 +76,8 @@ impl Subcommand for Snapshot {
             writeln!(
                 out,
                 "Create {kind} of '{}' in '{}'",
-                source.display(),
-                destination.display()
+                terminal::shown(source.display()),
+                terminal::shown(destination.display())
             )?;
             out.flush()?;
         }

@@ -42,7 +42,7 @@ impl Output {
                 tree: Tree::default(),
             }
         } else {
-            let mut text = Text::default();
+            let mut text = Text::new(context.stdout_is_terminal());
             text.push(concat!("buttress v", env!("CARGO_PKG_VERSION"), "\n"));
             Form::Text { out, text }
         };

@@ -13,6 +13,7 @@ use serde_json::{Map, Value as Json};
 
 use super::time::LocalTime;
 use super::value::Value;
+use crate::output::escape_controls_bytes;
 
 /// Takes the fields of structures, line by line.
 pub(crate) trait Sink {
@@ -48,12 +49,30 @@ pub(crate) trait Sink {
 #[derive(Debug, Default)]
 pub(crate) struct Text {
     bytes: Vec<u8>,
+    for_terminal: bool,
     clock: LocalTime,
     within_line: bool,
     line_open: bool,
 }
 
 impl Text {
+    /// For a terminal, or for something else: on a terminal, bytes of users are escaped that btrfs-progs prints as they are.
+    pub(crate) fn new(for_terminal: bool) -> Self {
+        Self {
+            for_terminal,
+            ..Self::default()
+        }
+    }
+
+    /// Appends bytes of a user.
+    pub(crate) fn push_foreign(&mut self, bytes: &[u8]) {
+        if self.for_terminal {
+            self.bytes.extend_from_slice(&escape_controls_bytes(bytes));
+        } else {
+            self.push_bytes(bytes);
+        }
+    }
+
     /// The text so far.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes

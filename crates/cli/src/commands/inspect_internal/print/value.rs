@@ -232,14 +232,14 @@ impl Value for Name<'_> {
     }
 }
 
-/// Bytes that are printed as they are.
+/// Bytes that are printed as they are, but on a terminal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Verbatim<'a>(pub(crate) &'a [u8]);
 
 impl Value for Verbatim<'_> {
     fn text(&self, out: &mut Text) {
         // As C prints strings: a zero byte ends them.
-        out.push_bytes(self.0.split(|byte| *byte == 0).next().unwrap_or_default());
+        out.push_foreign(self.0.split(|byte| *byte == 0).next().unwrap_or_default());
     }
 
     fn json(&self) -> Json {

@@ -1,0 +1,66 @@
+//! Bytes from disk in messages: what of them can be printed as it is, and what is escaped.
+//!
+//! Names, labels and targets of links are any bytes. Printed as they are, they could drive a terminal or pose as
+//! something else. This says which characters those are, once for all crates, so that errors can be printed anywhere.
+
+use core::fmt;
+
+/// Whether a character can be printed as it is: it is no control (C0, DEL, C1), does not change the order of the text
+/// around it, ends no line, and does not hide.
+#[must_use]
+pub fn is_printable(character: char) -> bool {
+    !(character.is_control()
+        || matches!(
+            character,
+            '\u{61c}'
+                | '\u{200e}'
+                | '\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2066}'..='\u{2069}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0001}'..='\u{e007f}'
+        ))
+}
+
+/// Bytes as people read them: characters that cannot be printed as `\u{1b}`, bytes that are no UTF-8 as `\xff`.
+#[derive(Clone, Copy, Debug)]
+pub struct Printable<'a>(pub &'a [u8]);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write as _;
+        for chunk in self.0.utf8_chunks() {
+            for character in chunk.valid().chars() {
+                if is_printable(character) {
+                    f.write_char(character)?;
+                } else {
+                    write!(f, "{}", character.escape_default())?;
+                }
+            }
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Printable;
+
+    #[test]
+    fn what_could_drive_a_terminal_is_escaped() {
+        let cases: [(&[u8], &str); 5] = [
+            ("grün 日本".as_bytes(), "grün 日本"),
+            (b"\x1b[2J\n", "\\u{1b}[2J\\n"),
+            (b"\xc2\x9b", "\\u{9b}"),
+            (b"\x9b\xff", "\\x9b\\xff"),
+            ("a\u{202e}b\u{2028}".as_bytes(), "a\\u{202e}b\\u{2028}"),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(Printable(bytes).to_string(), expected);
+        }
+    }
+}
