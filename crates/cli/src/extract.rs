@@ -1,22 +1,26 @@
 //! Files from a volume into a directory of the host, safely and in parallel.
 //!
-//! The volume is not trusted. Everything is made relative to an open directory by a single name: no path is
-//! ever followed, so no symbolic link that lies (or comes to lie) in the destination can lead out of it, and a
-//! name that is no name (`..`, with a slash) is refused. What becomes of what is there already, [`crate::replacing`] says:
-//! but for the one name that the user gave, no link is written through, and nothing is ever that this command reads.
+//! The volume is not trusted, and others may change the destination meanwhile. Everything is made relative to an open
+//! directory by a single name ([`beneath`]): no path is ever followed, so no symbolic link that lies (or comes to lie) in
+//! the destination can lead out of it, and a name that is no name (`..`, with a slash) is refused. What becomes of what is
+//! there already, [`crate::replacing`] says: but for the one name that the user gave, no link is written through, and nothing
+//! is ever that this command reads. What gets which rights, [`attributes`] says.
 //!
 //! [`Extractor`] takes what a walk finds, in its order, on one thread. It makes directories, links and special
 //! files itself and hands regular files to a few threads. A directory is finished (owner, mode, attributes, times)
 //! when the last file in it is: each holds its directory by an [`Arc`], and whoever lets go of it last finishes it.
 //! So modification times are right in the end, and memory does not grow with the number of directories.
 //!
-//! Where names of one file are to stay that, it is made before the walk goes on: later names are linked to it.
+//! Where names of one file are to stay that, it is made before the walk goes on: later names are linked to it, and only
+//! to it.
 
 mod attributes;
+mod beneath;
 mod destination;
 mod file;
 mod replacing;
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -25,14 +29,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result};
-use buttress_format::FileKind;
+use buttress_format::{ByteCount, FileKind};
 use buttress_fs::directory::is_valid_name;
-use buttress_fs::{Progress, WalkEntry, WalkItem};
+use buttress_fs::{Location, Progress, WalkEntry, WalkItem};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-pub use attributes::Preserve;
-pub use attributes::Refusal;
 use attributes::Refusals;
+pub use attributes::{Preserve, Refusal};
+use beneath::Identity;
 use destination::Directory;
 use replacing::Spot;
 
@@ -130,6 +134,8 @@ pub struct Extractor {
     /// The directory and name that the walk's beginning gets.
     base: Arc<Directory>,
     base_name: Option<OsString>,
+    /// What was made of files with several names.
+    linked: HashMap<Location, Identity>,
     totals: Totals,
 }
 
@@ -174,6 +180,7 @@ impl Extractor {
             stack: Vec::new(),
             base: Arc::new(base),
             base_name: name,
+            linked: HashMap::new(),
             totals: Totals::default(),
         })
     }
@@ -266,7 +273,11 @@ impl Extractor {
             }
         };
         let keeps_links = self.shared.replacing.keep_links;
-        if let Some(first) = entry.hard_link.as_ref().filter(|_| keeps_links) {
+        let location = entry.location();
+        let has_more_names = keeps_links && entry.metadata().nlink > 1;
+        // Where nothing was made of the first name, this one is the first.
+        let expected = self.linked.get(&location).filter(|_| keeps_links).copied();
+        if let Some((first, expected)) = entry.hard_link.as_ref().zip(expected) {
             let spot = Spot {
                 directory: &parent,
                 name: &name,
@@ -282,7 +293,7 @@ impl Extractor {
                 .cloned()
                 .flatten()
                 .unwrap_or_else(|| Arc::clone(&self.base));
-            destination::link(&top, first, &parent, &name)?;
+            destination::link(&top, first, expected, &parent, &name)?;
             self.totals.hard_links = self.totals.hard_links.saturating_add(1);
             return Ok(());
         }
@@ -292,25 +303,33 @@ impl Extractor {
                 self.entering = Some(Arc::new(directory));
                 self.totals.directories = self.totals.directories.saturating_add(1);
             }
-            FileKind::Regular => self.make_file(Job {
-                directory: parent,
-                name,
-                is_named: is_start,
-                entry,
-            }),
+            FileKind::Regular => {
+                let job = Job {
+                    directory: parent,
+                    name,
+                    is_named: is_start,
+                    entry,
+                };
+                if !has_more_names {
+                    self.queue(job);
+                } else if let Some(identity) = run(job, &self.shared) {
+                    self.linked.insert(location, identity);
+                }
+            }
             _ => {
-                destination::make_special(&parent, &name, is_start, &entry, &self.shared)?;
-                self.totals.others = self.totals.others.saturating_add(1);
+                let made = destination::make_special(&parent, &name, is_start, &entry, &self.shared)?;
+                if let Some(identity) = made {
+                    self.totals.others = self.totals.others.saturating_add(1);
+                    if has_more_names {
+                        self.linked.insert(location, identity);
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    fn make_file(&mut self, job: Job) {
-        if job.entry.metadata().nlink > 1 && self.shared.replacing.keep_links {
-            run(job, &self.shared);
-            return;
-        }
+    fn queue(&mut self, job: Job) {
         if let Some(jobs) = &self.jobs
             && let Err(returned) = jobs.send(job)
         {
@@ -328,18 +347,28 @@ fn spawn_worker(shared: &Arc<Shared>, queue: &Receiver<Job>) -> JoinHandle<()> {
     })
 }
 
-fn run(job: Job, shared: &Shared) {
+/// Makes a file; `None` if it was left as it was, or that failed, which is reported.
+fn run(job: Job, shared: &Shared) -> Option<Identity> {
     let Job {
         directory,
         name,
         is_named,
         mut entry,
     } = job;
-    if !shared.has_ended()
-        && let Err(error) = file::make(&directory, &name, is_named, &mut entry, shared)
-    {
+    let mut handled = 0;
+    let made = if shared.has_ended() {
+        Ok(None)
+    } else {
+        file::make(&directory, &name, is_named, &mut entry, &mut handled, shared)
+    };
+    let made = made.unwrap_or_else(|error| {
         let shown = shared.shown(&entry.path());
         shared.lost(error.context(format!("making {shown}")));
-    }
+        None
+    });
+    // What was not read is done with, too.
+    let rest = entry.metadata().size.get().saturating_sub(handled);
+    shared.progress.advance(0, ByteCount::new(rest));
     destination::release(directory, shared);
+    made
 }

@@ -182,6 +182,7 @@ fn device_number(directory: &Path) -> Option<u64> {
 }
 
 /// What standard output and standard error are, if they are open for writing and hold something that could be lost.
+#[expect(clippy::disallowed_methods, reason = "nothing is printed")]
 pub(crate) fn of_standard_streams() -> [Option<Identity>; 2] {
     fn written(descriptor: impl AsFd) -> Option<Identity> {
         let flags = rustix::fs::fcntl_getfl(&descriptor).ok()?;

@@ -1,7 +1,6 @@
 //! Shows on stderr how far a long job is, as `--progress` asks: a line that is rewritten on a terminal, or JSON
 //! lines ([`events`]), of which the last says that the job is done, or that it stopped before.
 
-use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -15,6 +14,7 @@ use crate::context::Context;
 use crate::globals::Progress as When;
 use crate::output::events;
 use crate::output::size::Units;
+use crate::output::terminal;
 
 /// How often a terminal's line is rewritten.
 const TERMINAL_PERIOD: Duration = Duration::from_millis(200);
@@ -35,7 +35,7 @@ impl Watch {
     pub fn is_wanted(context: &Context) -> bool {
         match context.globals().progress.unwrap_or(When::Auto) {
             When::Never => false,
-            When::Auto => !context.globals().quiet && io::stderr().is_terminal(),
+            When::Auto => !context.globals().quiet && terminal::stderr_is_terminal(),
             When::Always | When::Json => true,
         }
     }
@@ -64,7 +64,7 @@ impl Watch {
                 }
             }
             if !json {
-                let _ = write!(io::stderr(), "\r\x1b[K");
+                terminal::status_line("");
                 return;
             }
             let state = if has_ended.load(Ordering::Acquire) {
@@ -169,11 +169,14 @@ fn show(name: &str, progress: &Progress, elapsed: Duration) {
     };
     let units = Units::default();
     let rate = rate_text(now.bytes.get(), now.expected.get(), elapsed);
-    let line = format!(
-        "\r\x1b[K{name}: {} files, {}{rate}{errors}",
+    let total = if now.expected.get() > 0 {
+        format!(" of {}", units.text(now.expected.get()))
+    } else {
+        String::new()
+    };
+    terminal::status_line(&format!(
+        "{name}: {} files, {}{total}{rate}{errors}",
         now.items,
         units.text(now.bytes.get())
-    );
-    // Nothing depends on progress being seen.
-    let _ = io::stderr().write_all(line.as_bytes());
+    ));
 }

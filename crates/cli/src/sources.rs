@@ -179,6 +179,7 @@ impl<T> ContextAdvice for Result<T> {
 
 /// What is still to be written to streams that are sources goes nowhere: what waits in buffers, and even the error that says
 /// so, which goes to standard output if it can.
+#[expect(clippy::disallowed_methods, reason = "nothing is printed")]
 fn turn_away(output: bool, messages: bool) {
     let nowhere = || std::fs::File::options().write(true).open("/dev/null");
     // Where these fail there is nothing left to try, and the command ends with an error all the same.

@@ -10,6 +10,7 @@
 
 mod into;
 mod out;
+mod total;
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};

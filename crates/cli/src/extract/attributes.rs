@@ -1,12 +1,20 @@
 //! Owner, mode, extended attributes and times of what is taken out.
 //!
-//! In this order, for each: owner (which clears set-uid and capabilities), attributes, mode, times. What an
-//! ordinary user may not set (owners, `trusted.` and `security.` attributes), or the destination's file system cannot
-//! hold, is counted and said once in the end; device nodes that could not be made likewise, as an error, for they are
-//! missing. Everything else that fails is an error at once.
+//! In this order, for each: owner (which clears set-uid and capabilities), attributes, mode, times. Until then only who
+//! makes it can read or enter it.
+//!
+//! What an ordinary user may not set (owners, `trusted.` and `security.` attributes), or the destination's file system
+//! cannot hold, is counted and said once in the end, as `cp -a` passes over it; device nodes that were not made are
+//! missing from the copy, which is a loss. Everything else that fails is an error.
+//!
+//! **A file that did not get its owner gets no rights that were its owner's to give.** As with GNU cp and tar, set-uid and
+//! set-gid are cleared (the sticky bit, which takes rights away, is not), and `security.capability` is left out. Permission bits and ACLs are kept, as
+//! by cp: what they allow to others, the image could as well allow to everybody.
+//!
+//! With [`Preserve::All`] a privileged user gets all that the volume holds, set-uid files, device nodes and `trusted.`
+//! attributes among them, as from `cp -a`. With [`Preserve::Nothing`] none of these are made.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +22,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, Result};
 use buttress_format::Timestamp;
 use buttress_fs::{WalkEntry, Xattr};
-use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use super::Shared;
+use super::beneath::Node;
 
 /// What is kept beside content, names and permission bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +44,19 @@ impl Preserve {
     }
 }
 
-/// What the system did not permit.
+/// What was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
+    /// The system does not let us, or there is no such owner here.
     Owner,
+    /// Set-uid or set-gid, because the owner could not be kept.
+    SpecialMode,
+    /// The system does not let us, or its file system has none.
     Attribute,
+    /// The system does not let us.
     DeviceNode,
+    /// It was not asked for.
+    UnwantedDeviceNode,
 }
 
 /// What is to be said of it when all is done.
@@ -53,20 +69,24 @@ pub struct Refusal {
     pub is_loss: bool,
 }
 
-/// How often it did not.
+/// How often it was not.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     owners: AtomicU64,
+    special_modes: AtomicU64,
     attributes: AtomicU64,
     device_nodes: AtomicU64,
+    unwanted_device_nodes: AtomicU64,
 }
 
 impl Refusals {
     fn counter(&self, refused: Refused) -> &AtomicU64 {
         match refused {
             Refused::Owner => &self.owners,
+            Refused::SpecialMode => &self.special_modes,
             Refused::Attribute => &self.attributes,
             Refused::DeviceNode => &self.device_nodes,
+            Refused::UnwantedDeviceNode => &self.unwanted_device_nodes,
         }
     }
 
@@ -79,22 +99,32 @@ impl Refusals {
         [
             (
                 Refused::Owner,
-                "owners were not kept: only a privileged user can give files away",
                 false,
+                "owners were not kept: only a privileged user can give files away",
+            ),
+            (
+                Refused::SpecialMode,
+                false,
+                "files lost set-uid or set-gid, which were for owners that were not kept",
             ),
             (
                 Refused::Attribute,
-                "extended attributes were not kept: the system or its file system refused them",
                 false,
+                "extended attributes were not kept: the system or its file system refused them",
             ),
             (
                 Refused::DeviceNode,
-                "device nodes were left out: only a privileged user can make them",
                 true,
+                "device nodes were left out: only a privileged user can make them",
+            ),
+            (
+                Refused::UnwantedDeviceNode,
+                true,
+                "device nodes were left out: only -a makes them",
             ),
         ]
         .into_iter()
-        .filter_map(|(refused, text, is_loss)| {
+        .filter_map(|(refused, is_loss, text)| {
             let count = self.counter(refused).load(Ordering::Relaxed);
             (count > 0).then(|| Refusal {
                 text: format!("{count} {text}"),
@@ -146,15 +176,33 @@ impl Attributes {
         }
     }
 
-    /// Finishes a regular file.
-    pub(super) fn apply_to_file(&self, file: &File, shared: &Shared) -> Result<()> {
-        self.apply(file, shared)
+    /// Finishes a regular file, or a directory that everything is to be kept of.
+    pub(super) fn apply_to_file(&self, fd: impl AsFd, inherits_acl: bool, shared: &Shared) -> Result<()> {
+        let Some(kept) = &self.kept else { return Ok(()) };
+        let fd = fd.as_fd();
+        let is_owned = set_owner(kept, shared, |uid, gid| rustix::fs::fchown(fd, uid, gid))?;
+        if inherits_acl {
+            for name in [ACCESS_ACL, DEFAULT_ACL] {
+                // Mostly there is none; what was inherited and is the file's own is set again below.
+                let _ = rustix::fs::fremovexattr(fd, name);
+            }
+        }
+        self.set_xattrs(kept, is_owned, shared, |name, value| {
+            rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty())
+        })?;
+        rustix::fs::fchmod(fd, self.mode(is_owned, shared)).context("setting its mode")?;
+        rustix::fs::futimens(fd, &kept.times).context("setting its times")
     }
 
     /// Finishes a directory.
-    pub(super) fn apply_to_directory(&self, directory: impl AsFd, shared: &Shared) -> Result<()> {
+    pub(super) fn apply_to_directory(
+        &self,
+        directory: impl AsFd,
+        inherits_acl: bool,
+        shared: &Shared,
+    ) -> Result<()> {
         if self.kept.is_some() {
-            return self.apply(directory, shared);
+            return self.apply_to_file(directory, inherits_acl, shared);
         }
         // The directory was made with all rights of its owner, so that files could be made in it.
         if self.permissions & 0o700 != 0o700 {
@@ -164,83 +212,98 @@ impl Attributes {
         Ok(())
     }
 
-    fn apply(&self, fd: impl AsFd, shared: &Shared) -> Result<()> {
-        let Some(kept) = &self.kept else { return Ok(()) };
-        let fd = fd.as_fd();
-        let (uid, gid) = (Some(Uid::from_raw(kept.uid)), Some(Gid::from_raw(kept.gid)));
-        permitted(rustix::fs::fchown(fd, uid, gid), Refused::Owner, shared).context("setting its owner")?;
-        for Xattr { name, value } in &kept.xattrs {
-            let set = rustix::fs::fsetxattr(fd, OsStr::from_bytes(name), value, XattrFlags::empty());
-            permitted(set, Refused::Attribute, shared)
-                .with_context(|| format!("setting its attribute {}", name.escape_ascii()))?;
-        }
-        rustix::fs::fchmod(fd, Mode::from_raw_mode(self.permissions)).context("setting its mode")?;
-        rustix::fs::futimens(fd, &kept.times).context("setting its times")
-    }
-
     /// Finishes something that cannot be opened for this: a link (which has no mode), a device, a pipe.
-    pub(super) fn apply_to_name(
-        &self,
-        directory: impl AsFd,
-        name: &OsStr,
-        is_link: bool,
-        shared: &Shared,
-    ) -> Result<()> {
+    pub(super) fn apply_to_node(&self, node: &Node, is_link: bool, shared: &Shared) -> Result<()> {
         let Some(kept) = &self.kept else { return Ok(()) };
-        let directory = directory.as_fd();
-        let (uid, gid) = (Some(Uid::from_raw(kept.uid)), Some(Gid::from_raw(kept.gid)));
-        let owner = rustix::fs::chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
-        permitted(owner, Refused::Owner, shared).context("setting its owner")?;
-        if !kept.xattrs.is_empty() {
-            self.set_xattrs_by_name(directory, name, kept, shared)?;
-        }
+        let path = node.path();
+        let is_owned = set_owner(kept, shared, |uid, gid| {
+            rustix::fs::chownat(node.fd(), "", uid, gid, AtFlags::EMPTY_PATH)
+        })?;
+        self.set_xattrs(kept, is_owned, shared, |name, value| {
+            rustix::fs::setxattr(&path, name, value, XattrFlags::empty())
+        })?;
         if !is_link {
-            // It was made a moment ago by this program, by a name that was free: it is no link.
-            rustix::fs::chmodat(
-                directory,
-                name,
-                Mode::from_raw_mode(self.permissions),
-                AtFlags::empty(),
-            )
-            .context("setting its mode")?;
+            rustix::fs::chmod(&path, self.mode(is_owned, shared)).context("setting its mode")?;
         }
-        rustix::fs::utimensat(directory, name, &kept.times, AtFlags::SYMLINK_NOFOLLOW)
-            .context("setting its times")
+        match rustix::fs::utimensat(node.fd(), "", &kept.times, AtFlags::EMPTY_PATH) {
+            // Kernels before 5.8.
+            Err(Errno::INVAL | Errno::NOENT) => {
+                rustix::fs::utimensat(CWD, &path, &kept.times, AtFlags::empty())
+            }
+            other => other,
+        }
+        .context("setting its times")
     }
 
-    /// Attributes of links and special files go by a path below `/proc/self/fd`, which does not follow the link.
-    fn set_xattrs_by_name(
+    /// The mode it gets.
+    fn mode(&self, is_owned: bool, shared: &Shared) -> Mode {
+        if is_owned || self.permissions & SPECIAL == 0 {
+            return Mode::from_raw_mode(self.permissions & 0o7777);
+        }
+        shared.refusals.count(Refused::SpecialMode);
+        Mode::from_raw_mode(self.permissions & 0o7777 & !SPECIAL)
+    }
+
+    fn set_xattrs(
         &self,
-        directory: impl AsFd,
-        name: &OsStr,
         kept: &Kept,
+        is_owned: bool,
         shared: &Shared,
+        set: impl Fn(&OsStr, &[u8]) -> Result<(), Errno>,
     ) -> Result<()> {
-        use std::os::fd::AsRawFd;
-        let path = std::path::Path::new("/proc/self/fd")
-            .join(directory.as_fd().as_raw_fd().to_string())
-            .join(name);
         for Xattr { name, value } in &kept.xattrs {
-            let set = rustix::fs::lsetxattr(&path, OsStr::from_bytes(name), value, XattrFlags::empty());
-            permitted(set, Refused::Attribute, shared)
-                .with_context(|| format!("setting its attribute {}", name.escape_ascii()))?;
+            let result = if name == CAPABILITY && !is_owned {
+                Err(Errno::PERM)
+            } else {
+                set(OsStr::from_bytes(name), value)
+            };
+            match result {
+                Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL) => {
+                    shared.refusals.count(Refused::Attribute);
+                }
+                result => {
+                    result.with_context(|| format!("setting its attribute {}", name.escape_ascii()))?;
+                }
+            }
         }
         Ok(())
     }
 }
 
-/// Counts a refusal that an unprivileged user has to expect; passes on other errors.
-fn permitted(result: Result<(), Errno>, refused: Refused, shared: &Shared) -> Result<(), Errno> {
+/// Set-uid and set-gid.
+const SPECIAL: u32 = 0o6000;
+
+/// Rights that a file lends to whoever runs it.
+const CAPABILITY: &[u8] = b"security.capability";
+
+const ACCESS_ACL: &str = "system.posix_acl_access";
+pub(super) const DEFAULT_ACL: &str = "system.posix_acl_default";
+
+/// Sets owner and group, or only the group where no more is allowed. Whether it now has both.
+fn set_owner(
+    kept: &Kept,
+    shared: &Shared,
+    set: impl Fn(Option<Uid>, Option<Gid>) -> Result<(), Errno>,
+) -> Result<bool> {
+    // To the system the largest number means that nothing is to be changed; no file can have such an owner.
+    let uid = (kept.uid != u32::MAX).then(|| Uid::from_raw(kept.uid));
+    let gid = (kept.gid != u32::MAX).then(|| Gid::from_raw(kept.gid));
+    let result = match (uid, gid) {
+        (Some(_), Some(_)) => set(uid, gid),
+        _ => Err(Errno::INVAL),
+    };
     match result {
-        Err(Errno::PERM | Errno::ACCESS) => {
-            shared.refusals.count(refused);
-            Ok(())
+        Ok(()) => Ok(true),
+        // In a container it may be a number that does not exist there.
+        Err(Errno::PERM | Errno::ACCESS | Errno::INVAL) => {
+            shared.refusals.count(Refused::Owner);
+            if gid.is_some() {
+                // As cp does: better than nothing, and not more than the user may do anyway.
+                let _ = set(None, gid);
+            }
+            Ok(false)
         }
-        Err(Errno::OPNOTSUPP | Errno::INVAL) if refused == Refused::Attribute => {
-            shared.refusals.count(refused);
-            Ok(())
-        }
-        other => other,
+        Err(error) => Err(error).context("setting its owner"),
     }
 }
 
@@ -249,5 +312,99 @@ fn timespec(time: Timestamp) -> Timespec {
     Timespec {
         tv_sec: time.seconds,
         tv_nsec: i64::from(time.nanoseconds.min(999_999_999)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buttress_fs::Progress;
+    use std::fs::{self, File};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn shared() -> Shared {
+        Shared {
+            preserve: Preserve::All,
+            replacing: crate::replacing::Replacing::default(),
+            sources: crate::sources::Sources::default(),
+            progress: Progress::new(),
+            refusals: Refusals::default(),
+            files: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            errors: parking_lot::Mutex::new(Vec::new()),
+            ended: std::sync::atomic::AtomicBool::new(false),
+            destination: "here".into(),
+        }
+    }
+
+    fn attributes(uid: u32, permissions: u32) -> Attributes {
+        let time = timespec(Timestamp::default());
+        Attributes {
+            path: Vec::new(),
+            permissions,
+            kept: Some(Box::new(Kept {
+                uid,
+                gid: rustix::process::getegid().as_raw(),
+                times: Timestamps {
+                    last_access: time,
+                    last_modification: time,
+                },
+                xattrs: vec![Xattr {
+                    name: CAPABILITY.to_vec(),
+                    value: vec![1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+                }],
+            })),
+        }
+    }
+
+    fn mode(path: &std::path::Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn what_takes_the_place_of_a_node_gets_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, victim) = (folder.path().join("pipe"), folder.path().join("victim"));
+        fs::write(&victim, "as it was").unwrap();
+        fs::set_permissions(&victim, fs::Permissions::from_mode(0o600)).unwrap();
+        let directory = File::open(folder.path()).unwrap();
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(&directory, "pipe", kind, Mode::RUSR, 0).unwrap();
+        let node = Node::open(&directory, OsStr::new("pipe")).unwrap();
+        let moved = folder.path().join("moved");
+        fs::rename(&pipe, &moved).unwrap();
+        symlink(&victim, &pipe).unwrap();
+        let own = rustix::process::geteuid().as_raw();
+        attributes(own, 0o666)
+            .apply_to_node(&node, false, &shared())
+            .unwrap();
+        assert_eq!((mode(&moved), mode(&victim)), (0o666, 0o600));
+        assert!(fs::metadata(&victim).unwrap().modified().unwrap() > std::time::UNIX_EPOCH);
+    }
+
+    /// An owner that no system lets anybody set; so root, too, sees what others see with any other owner.
+    #[test]
+    fn rights_go_with_the_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        let file = File::create(&path).unwrap();
+        let shared = shared();
+        attributes(u32::MAX, 0o6755)
+            .apply_to_file(&file, false, &shared)
+            .unwrap();
+        assert_eq!(mode(&path), 0o755);
+        assert!(rustix::fs::fgetxattr(&file, OsStr::from_bytes(CAPABILITY), &mut [0u8; 64]).is_err());
+        let refused: Vec<String> = shared
+            .refusals
+            .all()
+            .into_iter()
+            .map(|refusal| refusal.text)
+            .collect();
+        assert_eq!(refused.len(), 3, "{refused:?}");
+        let own = rustix::process::geteuid().as_raw();
+        attributes(own, 0o4755)
+            .apply_to_file(&file, false, &shared)
+            .unwrap();
+        assert_eq!(mode(&path), 0o4755);
     }
 }

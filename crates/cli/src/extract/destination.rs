@@ -1,6 +1,6 @@
 //! Directories of the destination, and what is made in them by a single name.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,7 +14,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Shared;
-use super::attributes::{self, Attributes};
+use super::attributes::{Attributes, DEFAULT_ACL, Refused};
+use super::beneath::{self, Identity, Node};
 use super::replacing::Spot;
 use crate::replacing::non_directory_in_the_way;
 
@@ -25,12 +26,11 @@ pub(super) struct Directory {
     parent: Option<Arc<Directory>>,
     /// What it gets when it is finished.
     attributes: Option<Attributes>,
+    /// Whether what is made in it gets an ACL from it.
+    has_default_acl: bool,
 }
 
-const OPEN_DIRECTORY: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
+const OPEN_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Directory {
     /// The directory that the user named. Links in its own path are the user's and are followed.
@@ -40,40 +40,41 @@ impl Directory {
         } else {
             path
         };
-        let fd = rustix::fs::openat(
-            CWD,
-            path,
-            OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC),
-            Mode::empty(),
-        )?;
-        Ok(Self {
-            fd,
-            parent: None,
-            attributes: None,
-        })
+        let fd = rustix::fs::openat(CWD, path, OPEN_DIRECTORY, Mode::empty())?;
+        Ok(Self::opened(fd, None, None))
     }
 
     /// The same directory, to be finished with the attributes of `entry`.
     pub(super) fn reopen(&self, entry: &WalkEntry, shared: &Shared) -> Result<Self> {
         let fd = rustix::fs::openat(&self.fd, ".", OPEN_DIRECTORY, Mode::empty())?;
-        Ok(Self {
+        Ok(Self::opened(fd, None, Some(Attributes::of(entry, shared))))
+    }
+
+    fn opened(fd: OwnedFd, parent: Option<Arc<Self>>, attributes: Option<Attributes>) -> Self {
+        let has_default_acl = rustix::fs::fgetxattr(&fd, DEFAULT_ACL, &mut [0u8; 0]).is_ok();
+        Self {
             fd,
-            parent: None,
-            attributes: Some(Attributes::of(entry, shared)),
-        })
+            parent,
+            attributes,
+            has_default_acl,
+        }
     }
 
     /// Makes the directory `name` in `parent`, or takes the one that is there.
     pub(super) fn make(parent: &Arc<Self>, name: &OsStr, entry: &WalkEntry, shared: &Shared) -> Result<Self> {
         let attributes = Attributes::of(entry, shared);
-        // Files must be made in it, whatever its mode will be.
-        let mode = Mode::from_raw_mode(attributes.permissions & 0o777).union(Mode::RWXU);
+        // Files must be made in it, whatever its mode will be. Until it has its owner, it is nobody else's business.
+        let mode = if shared.preserve.all() {
+            Mode::RWXU
+        } else {
+            Mode::from_raw_mode(attributes.permissions & 0o777).union(Mode::RWXU)
+        };
         let made = match rustix::fs::mkdirat(&parent.fd, name, mode) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(error) => return Err(error.into()),
         };
-        let fd = match rustix::fs::openat(&parent.fd, name, OPEN_DIRECTORY, Mode::empty()) {
+        let fd = match beneath::open(&parent.fd, name, OPEN_DIRECTORY, 0) {
             Ok(fd) => fd,
             Err(error) if made => return Err(error.into()),
             Err(Errno::NOTDIR | Errno::LOOP) => {
@@ -85,16 +86,17 @@ impl Directory {
         };
         // A directory that was there keeps its mode, unless modes are to be preserved.
         let attributes = (made || shared.preserve.all()).then_some(attributes);
-        Ok(Self {
-            fd,
-            parent: Some(Arc::clone(parent)),
-            attributes,
-        })
+        Ok(Self::opened(fd, Some(Arc::clone(parent)), attributes))
     }
 
     /// Its descriptor.
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.fd
+    }
+
+    /// Whether what is made in it gets an ACL from it.
+    pub(super) fn has_default_acl(&self) -> bool {
+        self.has_default_acl
     }
 }
 
@@ -102,8 +104,12 @@ impl Directory {
 pub(super) fn release(directory: Arc<Directory>, shared: &Shared) {
     let mut next = Some(directory);
     while let Some(directory) = next.and_then(Arc::into_inner) {
+        let inherits_acl = directory
+            .parent
+            .as_ref()
+            .is_some_and(|parent| parent.has_default_acl);
         if let Some(attributes) = &directory.attributes
-            && let Err(error) = attributes.apply_to_directory(&directory.fd, shared)
+            && let Err(error) = attributes.apply_to_directory(&directory.fd, inherits_acl, shared)
         {
             let shown = shared.shown(&attributes.path);
             shared.lost(error.context(format!("finishing {shown}")));
@@ -127,14 +133,14 @@ pub(super) fn make_way<T>(
     }
 }
 
-/// Makes a symbolic link, device node, pipe or socket.
+/// Makes a symbolic link, device node, pipe or socket. Its identity, for further names of it; `None` if it was left out.
 pub(super) fn make_special(
     parent: &Directory,
     name: &OsStr,
     is_named: bool,
     entry: &WalkEntry,
     shared: &Shared,
-) -> Result<()> {
+) -> Result<Option<Identity>> {
     let metadata = entry.metadata();
     let spot = Spot {
         directory: parent,
@@ -143,7 +149,7 @@ pub(super) fn make_special(
         path: &entry.path(),
     };
     if !spot.for_other(metadata.kind, shared)? {
-        return Ok(());
+        return Ok(None);
     }
     let attributes = Attributes::of(entry, shared);
     let kind = match metadata.kind {
@@ -151,7 +157,9 @@ pub(super) fn make_special(
             let target = entry.link_target()?;
             let target = OsStr::from_bytes(&target);
             make_way(parent, name, || rustix::fs::symlinkat(target, &parent.fd, name))?;
-            return attributes.apply_to_name(&parent.fd, name, true, shared);
+            let node = made(parent, name, FileType::Symlink, 0)?;
+            attributes.apply_to_node(&node, true, shared)?;
+            return Ok(Some(node.identity()));
         }
         FileKind::CharacterDevice => FileType::CharacterDevice,
         FileKind::BlockDevice => FileType::BlockDevice,
@@ -159,43 +167,72 @@ pub(super) fn make_special(
         FileKind::Socket => FileType::Socket,
         _ => anyhow::bail!("mode {:o} is no kind of file", metadata.mode),
     };
+    let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
+    if is_device && !shared.preserve.all() {
+        shared.refusals.count(Refused::UnwantedDeviceNode);
+        return Ok(None);
+    }
     let device = metadata
         .device
+        .filter(|_| is_device)
         .map_or(0, |device| rustix::fs::makedev(device.major, device.minor));
-    let mode = Mode::from_raw_mode(attributes.permissions & 0o777);
+    let mode = if shared.preserve.all() {
+        0o600
+    } else {
+        attributes.permissions & 0o777
+    };
     match make_way(parent, name, || {
-        rustix::fs::mknodat(&parent.fd, name, kind, mode, device)
+        rustix::fs::mknodat(&parent.fd, name, kind, Mode::from_raw_mode(mode), device)
     }) {
-        Ok(()) => attributes.apply_to_name(&parent.fd, name, false, shared),
-        Err(Errno::PERM) => {
-            shared.refusals.count(attributes::Refused::DeviceNode);
-            Ok(())
+        Ok(()) => {
+            let node = made(parent, name, kind, device)?;
+            attributes.apply_to_node(&node, false, shared)?;
+            Ok(Some(node.identity()))
+        }
+        Err(Errno::PERM) if is_device => {
+            shared.refusals.count(Refused::DeviceNode);
+            Ok(None)
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// Makes `name` in `parent` another name of the file at `first`, a path below `top`.
-pub(super) fn link(top: &Arc<Directory>, first: &[u8], parent: &Directory, name: &OsStr) -> Result<()> {
-    let mut names: Vec<OsString> = Vec::new();
-    for part in first.split(|byte| *byte == b'/') {
-        if !is_valid_name(part) {
-            anyhow::bail!("{:?} is not a name", part.escape_ascii().to_string());
-        }
-        names.push(OsStr::from_bytes(part).to_owned());
+/// What was made by this name a moment ago; an error if something else has the name by now.
+fn made(parent: &Directory, name: &OsStr, kind: FileType, device: u64) -> Result<Node> {
+    let node = Node::open(&parent.fd, name).context("opening what was made")?;
+    if !node.is(kind, device) {
+        anyhow::bail!("something else was put in its place while it was made");
     }
-    let Some(last) = names.pop() else {
+    Ok(node)
+}
+
+/// Makes `name` in `parent` another name of the file `expected` at `first`, a path below `top`.
+pub(super) fn link(
+    top: &Arc<Directory>,
+    first: &[u8],
+    expected: Identity,
+    parent: &Directory,
+    name: &OsStr,
+) -> Result<()> {
+    let mut names: Vec<&OsStr> = first.split(|byte| *byte == b'/').map(OsStr::from_bytes).collect();
+    let Some(last) = names.pop().filter(|last| is_valid_name(last.as_bytes())) else {
         anyhow::bail!("the first name of the file is not known")
     };
     // Step by step, so that no link that lies on the way is followed.
     let mut directory: Option<OwnedFd> = None;
-    for step in &names {
+    for step in names {
         let at = directory.as_ref().unwrap_or(&top.fd);
-        directory = Some(rustix::fs::openat(at, step, OPEN_DIRECTORY, Mode::empty())?);
+        directory = Some(beneath::open(at, step, OPEN_DIRECTORY, 0)?);
     }
     let at = directory.as_ref().unwrap_or(&top.fd);
     make_way(parent, name, || {
-        rustix::fs::linkat(at, &last, &parent.fd, name, AtFlags::empty())
+        rustix::fs::linkat(at, last, &parent.fd, name, AtFlags::empty())
     })
-    .context("linking it to its first name")
+    .context("linking it to its first name")?;
+    let linked = rustix::fs::statat(&parent.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if Identity::from(&linked) != expected {
+        rustix::fs::unlinkat(&parent.fd, name, AtFlags::empty())?;
+        anyhow::bail!("something else was put in the place of its first name while it was made");
+    }
+    Ok(())
 }

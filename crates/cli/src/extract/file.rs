@@ -8,21 +8,24 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result};
 use buttress_fs::{Content, FileReader, WalkEntry};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, OFlags};
 
 use super::Shared;
 use super::attributes::Attributes;
+use super::beneath::{self, Identity};
 use super::destination::{Directory, make_way};
 use super::replacing::{Spot, Way, is_positioned};
 
-/// Makes the file `name` in `directory`. Damaged ranges stay holes, and are reported.
+/// Makes the file `name` in `directory`. Damaged ranges stay holes, and are reported. Its identity, for
+/// further names. What was `handled` of it counts up, holes too.
 pub(super) fn make(
     directory: &Directory,
     name: &OsStr,
     is_named: bool,
     entry: &mut WalkEntry,
+    handled: &mut u64,
     shared: &Shared,
-) -> Result<()> {
+) -> Result<Option<Identity>> {
     // Nothing is truncated for what cannot be read.
     let reader = entry.reader()?;
     let attributes = Attributes::of(entry, shared);
@@ -32,7 +35,7 @@ pub(super) fn make(
     } else {
         attributes.permissions & 0o777
     };
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let spot = Spot {
         directory,
         name,
@@ -41,19 +44,22 @@ pub(super) fn make(
     };
     let mut is_new = false;
     let file = match spot.for_file(shared)? {
-        Way::Closed => return Ok(()),
+        Way::Closed => return Ok(None),
         Way::Into(file) => file,
         Way::Free => {
             is_new = true;
             File::from(make_way(directory, name, || {
-                rustix::fs::openat(directory.fd(), name, flags, Mode::from_raw_mode(mode))
+                beneath::open(directory.fd(), name, flags, mode)
             })?)
         }
     };
     if !is_positioned(&file) {
-        return pour(&file, reader, entry, shared);
+        *handled = entry.metadata().size.get();
+        pour(&file, reader, entry, shared)?;
+        return Ok(None);
     }
-    let made = fill(&file, reader, &attributes, entry, shared);
+    let inherits_acl = is_new && directory.has_default_acl();
+    let made = fill(&file, reader, (&attributes, inherits_acl), entry, handled, shared);
     if made.is_err() && is_new {
         // Half a file would pass for a whole one. It was made here, a moment ago.
         let _ = rustix::fs::unlinkat(directory.fd(), name, AtFlags::empty());
@@ -65,20 +71,22 @@ pub(super) fn make(
 fn fill(
     file: &File,
     mut reader: FileReader,
-    attributes: &Attributes,
+    (attributes, inherits_acl): (&Attributes, bool),
     entry: &WalkEntry,
+    handled: &mut u64,
     shared: &Shared,
-) -> Result<()> {
+) -> Result<Option<Identity>> {
     let size = entry.metadata().size.get();
     let mut written_to = 0;
     while let Some(chunk) = reader.next_chunk()? {
         let end = chunk.end();
+        *handled = handled.saturating_add(chunk.length.get());
+        shared.progress.advance(0, chunk.length);
         match chunk.content {
             Content::Data(bytes) => {
                 file.write_all_at(&bytes, chunk.offset.get()).context("writing")?;
                 written_to = end.get();
                 shared.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                shared.progress.advance(0, chunk.length);
             }
             Content::Hole => {}
             Content::Damaged(error) => {
@@ -91,11 +99,8 @@ fn fill(
             .with_context(|| format!("making it {size} bytes long"))?;
     }
     shared.files.fetch_add(1, Ordering::Relaxed);
-    if shared.preserve.all() {
-        attributes.apply_to_file(file, shared)
-    } else {
-        Ok(())
-    }
+    attributes.apply_to_file(file, inherits_acl, shared)?;
+    Ok(Some(Identity::from(&rustix::fs::fstat(file)?)))
 }
 
 /// Writes the content one byte after the other, holes as zeros: into a pipe or a device that the user named.

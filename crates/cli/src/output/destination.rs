@@ -1,12 +1,13 @@
 //! Where a command writes its bytes: standard output, or the file that an option names.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
 
 use super::file::OutputFile;
 use super::stdout::DirectOutput;
+use super::terminal;
 use crate::context::Context;
 use crate::exit::Advice;
 
@@ -29,7 +30,7 @@ pub fn named(file: Option<&Path>) -> Option<&Path> {
 /// # Errors
 /// That there is no file and standard output is a terminal.
 pub fn refuse_terminal(file: Option<&Path>, what: &str) -> Result<()> {
-    if named(file).is_none() && io::stdout().is_terminal() {
+    if named(file).is_none() && terminal::stdout_is_terminal() {
         let error = anyhow!("{what} is not written to a terminal");
         return Err(error.context(Advice::new("redirect it, or name a file with -f")));
     }

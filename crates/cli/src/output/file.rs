@@ -342,6 +342,7 @@ fn is_descriptors(directory: &Path) -> bool {
 
 /// An open file of this process by its path below `/proc/self/fd`. Standard output is written on from where it stands; of
 /// another one the kernel makes a new description, which begins at its start.
+#[expect(clippy::disallowed_methods, reason = "contents are given as they are")]
 fn open_again(path: &Path) -> io::Result<File> {
     if path.file_name().is_some_and(|name| name == "1") {
         return Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?));

@@ -13,7 +13,6 @@
 
 #![expect(
     clippy::disallowed_methods,
-    clippy::disallowed_macros,
     reason = "this is the place that the others are told to go through"
 )]
 
@@ -67,13 +66,14 @@ pub fn shown(text: impl Display) -> String {
 pub fn message(label: &str, colour: AnsiColor, text: &dyn Display) {
     let style = Style::new().bold().fg_color(Some(colour.into()));
     let text = escape_controls(text.to_string().as_bytes());
-    anstream::eprintln!("{style}{label}:{style:#} {text}");
+    // A terminal that is gone, or a pipe that nobody reads, is no reason to fail in another way.
+    let _ = writeln!(anstream::stderr().lock(), "{style}{label}:{style:#} {text}");
 }
 
 /// Prints a line on standard error. The text may hold anything.
 pub fn line(text: &dyn Display) {
     let text = escape_controls(text.to_string().as_bytes());
-    anstream::eprintln!("{text}");
+    let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
 
 /// Prints the beginning of a line on standard error, for the user to go on with. The text may hold anything.
@@ -81,6 +81,11 @@ pub fn prompt(text: &dyn Display) {
     let text = escape_controls(text.to_string().as_bytes());
     // Who does not see it can type all the same.
     let _ = write!(io::stderr(), "{text}");
+}
+
+/// Ends a line that was begun on standard error.
+pub fn end_line() {
+    let _ = writeln!(io::stderr());
 }
 
 /// Puts text in the place of the last line of the terminal, or nothing: for progress.

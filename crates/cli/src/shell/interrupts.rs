@@ -10,7 +10,7 @@
 //! A thread of its own takes signals, so that it may print and commit. The terminal's Ctrl-C at a prompt is a key to the line
 //! editor, which gives the terminal back as it was.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,6 +23,7 @@ use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 use super::{Surroundings, commit_all};
+use crate::output::terminal;
 
 /// What the session is at.
 #[derive(Clone, Debug, PartialEq, Eq)]

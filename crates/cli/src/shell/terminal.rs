@@ -4,7 +4,7 @@
 //! nothing but text (`TERM=dumb`) get a prompt on standard error, and the system's own editing.
 
 use std::fs::OpenOptions;
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
@@ -18,6 +18,7 @@ use super::completion::Assistant;
 use super::history::{HistoryFile, LINES_MAX};
 use super::interrupts::Interrupts;
 use crate::context::Context;
+use crate::output::terminal;
 
 /// Lines of a session.
 #[derive(Debug)]

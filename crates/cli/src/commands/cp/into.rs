@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, anyhow};
 use buttress_fs::{Follow, Location, Progress};
 
+use super::total::{self, Counting};
 use super::{How, JustMade, TargetDirectory, last_name};
 use crate::context::Context;
 use crate::exit::Advice;
@@ -78,6 +79,10 @@ pub(crate) fn copy(
     };
     let losses = context.losses();
     let progress = context.progress();
+    let counting = Counting::start(context, &progress, how.one_file_system, || {
+        let found = sources.iter().filter_map(|source| copying.found(source, kind));
+        found.collect()
+    });
     let watch = Watch::start(context, "cp", progress.clone());
     let mut copied = Copied::default();
     for source in sources {
@@ -100,6 +105,7 @@ pub(crate) fn copy(
             break;
         }
     }
+    drop(counting);
     watch.end_as(context.losses() == losses);
     copied.failures = context.losses().saturating_sub(losses);
     Ok(copied)
@@ -152,6 +158,23 @@ impl Spot {
 }
 
 impl Copying<'_> {
+    /// A source, to be counted; `None` where it cannot be reached, which the copying tells.
+    fn found(&mut self, source: &OsStr, kind: SourceKind) -> Option<total::Source> {
+        match place_of(self.context, source, kind) {
+            Place::Host => total::Source::host(Path::new(source)),
+            Place::Volume(target, true) => {
+                let opened = self.writing.view();
+                let start = opened.resolve(&target.path, Follow::NotLast).ok()?;
+                Some(total::Source::Volume(opened.filesystem, start))
+            }
+            Place::Volume(target, false) => {
+                let opened = self.images.open(&target.image).ok()?;
+                let start = opened.resolve(&target.path, Follow::NotLast).ok()?;
+                Some(total::Source::Volume(opened.filesystem, start))
+            }
+        }
+    }
+
     /// What was copied, and whether the volume is full.
     fn copy(
         &mut self,

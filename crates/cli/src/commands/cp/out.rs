@@ -5,13 +5,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress_fs::WalkOptions;
+use buttress_fs::{Location, Progress, WalkOptions};
 
+use super::total::{Counting, Source};
 use super::{How, JustMade, TargetDirectory, last_name};
 use crate::context::Context;
 use crate::exit::Advice;
 use crate::extract::{Extractor, Totals};
-use crate::opening::Images;
+use crate::opening::{Images, Opened};
 use crate::progress::Watch;
 use crate::target::Target;
 
@@ -41,16 +42,29 @@ pub(crate) fn copy(
         made: JustMade::default(),
     };
     let mut totals = Vec::new();
+    let progress = context.progress();
+    let counting = Counting::start(context, &progress, how.one_file_system, || {
+        let found = sources
+            .iter()
+            .filter_map(|source| copying.found(&context.target(source)).ok());
+        found
+            .map(|(opened, start)| Source::Volume(opened.filesystem, start))
+            .collect()
+    });
+    let losses = context.losses();
+    let watch = Watch::start(context, "cp", progress.clone());
     for source in sources {
         if copying.made.is_repeated(context, source) {
             continue;
         }
         let target = context.target(source);
-        match copying.copy(&target) {
+        match copying.copy(&target, &progress) {
             Ok(copied) => totals.push((target.display(), copied)),
             Err(error) => context.lost(&target.name_in(error)),
         }
     }
+    drop(counting);
+    watch.end_as(context.losses() == losses);
     Ok(totals)
 }
 
@@ -65,10 +79,16 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
-    fn copy(&mut self, target: &Target) -> Result<Totals> {
-        let (context, how) = (self.context, self.how);
+    /// The volume of a source, and where in it that lies.
+    fn found(&mut self, target: &Target) -> Result<(Opened, Location)> {
         let opened = self.images.open(&target.image)?;
-        let start = opened.resolve(&target.path, how.follow)?;
+        let start = opened.resolve(&target.path, self.how.follow)?;
+        Ok((opened, start))
+    }
+
+    fn copy(&mut self, target: &Target, progress: &Progress) -> Result<Totals> {
+        let (context, how) = (self.context, self.how);
+        let (opened, start) = self.found(target)?;
         let is_directory = opened.filesystem.metadata(start)?.is_directory();
         if is_directory && !how.recursive {
             return Err(anyhow!("is a directory")).context(Advice::new(
@@ -81,13 +101,11 @@ impl Copying<'_> {
         }
         let options = WalkOptions {
             one_file_system: how.one_file_system,
-            progress: context.progress(),
+            progress: progress.clone(),
             ..WalkOptions::default()
         };
-        let progress = options.progress.clone();
         let (preserve, replacing) = (how.preserve, how.replacing);
-        let mut extractor = Extractor::new(&parent, name, preserve, replacing, context.sources(), progress)?;
-        let watch = Watch::start(context, "cp", options.progress.clone());
+        let mut extractor = Extractor::new(&parent, name, preserve, replacing, context.sources(), progress.clone())?;
         for item in opened.filesystem.walk(start, options) {
             extractor.take(item);
             for error in extractor.errors() {
@@ -97,9 +115,7 @@ impl Copying<'_> {
                 break;
             }
         }
-        let has_ended = extractor.has_ended();
         let (totals, errors, refusals) = extractor.finish();
-        watch.end_as(!has_ended && errors.is_empty());
         for error in errors {
             context.lost(&target.name_in(error));
         }

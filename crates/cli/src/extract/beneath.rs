@@ -1,0 +1,163 @@
+//! What has a name in an open directory, reached by nothing else.
+//!
+//! Every step into the destination is one name in a directory that is open already. The system is asked to see to it, too
+//! (`openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_MAGICLINKS`), so that what others do there
+//! meanwhile cannot lead out: a link put in the place of a directory is an error. Where there is no `openat2` (kernels
+//! before 5.6, some containers), a single name and `O_NOFOLLOW` come to the same.
+//!
+//! What was made by name and is to be changed is opened first ([`Node`]) and looked at: only that which was made gets an
+//! owner or a mode, not what has come to have its name.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Result;
+use buttress_fs::directory::is_valid_name;
+use rustix::fs::{FileType, Mode, OFlags, RawMode, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+/// Whether the system has turned `openat2` down.
+static WITHOUT_OPENAT2: AtomicBool = AtomicBool::new(false);
+
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
+/// Opens `name` in `directory`; a symbolic link is not followed.
+///
+/// # Errors
+/// What the system says; `EINVAL` for what is no name.
+pub(super) fn open(
+    directory: impl AsFd,
+    name: &OsStr,
+    flags: OFlags,
+    permissions: RawMode,
+) -> Result<OwnedFd, Errno> {
+    open_by(&WITHOUT_OPENAT2, directory, name, flags, permissions)
+}
+
+fn open_by(
+    without: &AtomicBool,
+    directory: impl AsFd,
+    name: &OsStr,
+    flags: OFlags,
+    permissions: RawMode,
+) -> Result<OwnedFd, Errno> {
+    if !is_valid_name(name.as_bytes()) {
+        return Err(Errno::INVAL);
+    }
+    let flags = flags.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+    let mode = Mode::from_raw_mode(permissions);
+    if !without.load(Ordering::Relaxed) {
+        match rustix::fs::openat2(&directory, name, flags, mode, RESOLVE) {
+            Err(Errno::NOSYS) => without.store(true, Ordering::Relaxed),
+            // Filters of containers that do not know the call say this. If it is true, it is so below, too.
+            Err(Errno::PERM) => {}
+            other => return other,
+        }
+    }
+    rustix::fs::openat(&directory, name, flags, mode)
+}
+
+/// The identity of a file of the host: device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl From<&Stat> for Identity {
+    fn from(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        }
+    }
+}
+
+/// What cannot be opened for reading or writing without doing something: a link, a pipe, a socket, a device.
+#[derive(Debug)]
+pub(super) struct Node {
+    fd: OwnedFd,
+    stat: Stat,
+}
+
+impl Node {
+    /// What has this name in the directory.
+    pub(super) fn open(directory: impl AsFd, name: &OsStr) -> Result<Self, Errno> {
+        let fd = open(directory, name, OFlags::PATH, 0)?;
+        let stat = rustix::fs::fstat(&fd)?;
+        Ok(Self { fd, stat })
+    }
+
+    /// Whether it is what was made a moment ago: of this kind, the only name of its inode.
+    pub(super) fn is(&self, kind: FileType, device: u64) -> bool {
+        let is_device = matches!(kind, FileType::BlockDevice | FileType::CharacterDevice);
+        FileType::from_raw_mode(self.stat.st_mode) == kind
+            && self.stat.st_nlink == 1
+            && (!is_device || self.stat.st_rdev == device)
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        Identity::from(&self.stat)
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// A path to it and to nothing else, for calls that want one. It leads to the thing itself, be it a link.
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::symlink;
+
+    const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+
+    #[test]
+    fn only_a_name_in_the_directory_is_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("inner")).unwrap();
+        symlink("/etc", folder.path().join("link")).unwrap();
+        let directory = File::open(folder.path()).unwrap();
+        for without in [false, true] {
+            let without = AtomicBool::new(without);
+            let open = |name: &str, flags| open_by(&without, &directory, OsStr::new(name), flags, 0);
+            assert!(open("inner", DIRECTORY).is_ok());
+            for name in ["link", "..", ".", "", "inner/..", "/etc", "link/passwd", "a\0b"] {
+                assert!(open(name, DIRECTORY).is_err(), "{name:?}");
+            }
+            assert!(open("link", OFlags::RDONLY).is_err());
+            let made = open_by(
+                &without,
+                &directory,
+                OsStr::new("link"),
+                OFlags::WRONLY | OFlags::CREATE,
+                0o600,
+            );
+            assert!(made.is_err());
+        }
+    }
+
+    #[test]
+    fn a_node_is_what_was_made() {
+        let folder = tempfile::tempdir().unwrap();
+        symlink("/etc", folder.path().join("link")).unwrap();
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        std::fs::hard_link(folder.path().join("file"), folder.path().join("second")).unwrap();
+        let directory = File::open(folder.path()).unwrap();
+        let node = |name: &str| Node::open(&directory, OsStr::new(name)).unwrap();
+        assert!(node("link").is(FileType::Symlink, 0));
+        assert!(!node("link").is(FileType::Fifo, 0));
+        assert!(!node("second").is(FileType::RegularFile, 0));
+    }
+}
