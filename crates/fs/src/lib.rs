@@ -17,6 +17,7 @@
 //! | go over whole directory trees | [`walk`] |
 //! | find who uses an address, and who shares extents | [`back_references`] |
 //! | see where space went | [`space`] |
+//! | find what two snapshots do not share | [`changed`] |
 //! | watch and stop long jobs | [`progress`] |
 //!
 //! Writing goes through [`WritableFilesystem`], in [`transaction`]. A pending log tree is not replayed.
@@ -31,6 +32,7 @@
 )]
 
 pub mod back_references;
+pub mod changed;
 mod checksums;
 pub mod content;
 pub mod data;
@@ -64,6 +66,7 @@ pub mod xattrs;
 pub use back_references::{
     DataReference, DataReferences, Extent, ExtentUse, FileSpace, References, SHARING_BATCH, Sharing,
 };
+pub use changed::ChangedInodes;
 pub use content::{Chunk, Content};
 pub use data::{AllocateMode, DataOptions};
 pub use directory::{DirEntry, ReadDir};

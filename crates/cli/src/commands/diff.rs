@@ -7,34 +7,38 @@
 //! removed         etc/old
 //! modified        etc/passwd (content, mtime)
 //! type changed    etc/mtab (file -> symlink)
+//! moved           etc/motd -> etc/motd.old (mode)
 //! ```
 //!
 //! Of a directory that is only on one side everything below is listed too. Content is compared where sizes are
-//! equal; in one volume, files that use the same extents are equal without reading, and holes are never read.
+//! equal; in one volume, files that use the same extents are equal without reading, and holes are never read. What was
+//! moved, [`moves`] tells. Of snapshots of one volume only what they do not share is looked at.
 //! As with `diff(1)` the exit code is 0 when there is no difference, 1 when there is one, 2 when something could
 //! not be compared.
 
 mod compare;
 mod content;
+mod difference;
 mod host;
+mod moves;
 mod side;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use buttress_fs::Follow;
+use buttress_fs::{ChangedInodes, Follow, Progress};
 use clap::{Args, ValueEnum};
-use serde_json::{Map, Value};
 
 use crate::context::{Context, allow_deep_trees};
 use crate::exit::{Outcome, USAGE};
 use crate::opening::Images;
-use crate::output::json::{ArrayWriter, insert_name};
+use crate::output::json::ArrayWriter;
 use crate::table::Subcommand;
 use crate::target::Target;
-use compare::{Comparison, Difference};
+use compare::Options;
 use side::{Root, Side};
 
 /// Show what differs between two directory trees
@@ -49,6 +53,12 @@ pub struct Diff {
     /// Print nothing; the exit code tells
     #[arg(long)]
     brief: bool,
+    /// Print only the paths of what differs; of what was moved, the new one
+    #[arg(long)]
+    name_only: bool,
+    /// Look at everything, also where snapshots share it: for tests and measurements
+    #[arg(long, hide = true)]
+    no_sharing: bool,
     /// Do not descend into nested subvolumes and other file systems
     #[arg(long)]
     one_file_system: bool,
@@ -107,43 +117,49 @@ impl Subcommand for Diff {
         let mut images = Images::new(context);
         let mut root = |argument: &OsStr| root(&mut images, argument, self.one_file_system);
         let (old, new) = (root(&self.old)?, root(&self.new)?);
-        let mut comparison = Comparison::new(&self.ignore, self.holes);
-        let mut differences = 0u64;
+        let mut options = Options::without(&self.ignore, self.holes);
+        if !self.no_sharing {
+            options.changed = not_shared(&old.side, &new.side);
+        }
+        let found = compare::run(&old, &new, &options, &mut |error| context.lost(&error))?;
         if context.json() {
             let mut array = ArrayWriter::begin(context.stdout(), "diff")?;
-            comparison.run(
-                &old,
-                &new,
-                &mut |path, difference| {
-                    differences = differences.saturating_add(1);
-                    Ok(array.element(&as_json(path, difference))?)
-                },
-                &mut |error| context.lost(&error),
-            )?;
+            for found in &found {
+                array.element(&found.json())?;
+            }
             array.finish()?;
-        } else {
+        } else if !self.brief {
             let mut out = context.stdout();
-            comparison.run(
-                &old,
-                &new,
-                &mut |path, difference| {
-                    differences = differences.saturating_add(1);
-                    if self.brief {
-                        Ok(())
-                    } else {
-                        write_line(&mut out, context, path, difference)
-                    }
-                },
-                &mut |error| context.lost(&error),
-            )?;
+            for found in &found {
+                if self.name_only {
+                    found.write_name(&mut out, context)?;
+                } else {
+                    found.write(&mut out, context)?;
+                }
+            }
             out.flush()?;
         }
-        Ok(if differences == 0 {
+        Ok(if found.is_empty() {
             Outcome::Done
         } else {
             Outcome::Negative
         })
     }
+}
+
+/// What two sides in one volume do not share. Where that cannot be told, everything is looked at, and what cannot be read is
+/// told then.
+fn not_shared(old: &Side, new: &Side) -> Option<ChangedInodes> {
+    let ((filesystem, old), (other, new)) = (old.volume()?, new.volume()?);
+    if !Arc::ptr_eq(filesystem.volume(), other.volume()) {
+        return None;
+    }
+    if old.subvolume == new.subvolume {
+        return Some(ChangedInodes::default());
+    }
+    filesystem
+        .changed_inodes(old.subvolume, new.subvolume, &Progress::new())
+        .unwrap_or(None)
 }
 
 /// A directory of the host, if there is one of that name; else something in an image.
@@ -163,40 +179,4 @@ fn root(images: &mut Images<'_>, argument: &OsStr, one_file_system: bool) -> Res
         side: Side::image(opened.filesystem, start, one_file_system),
         name: argument.to_owned(),
     })
-}
-
-fn write_line(out: &mut impl Write, context: &Context, path: &[u8], difference: &Difference) -> Result<()> {
-    write!(out, "{:<15} ", difference.word())?;
-    out.write_all(&context.printable(path))?;
-    match difference {
-        Difference::Added(_) | Difference::Removed(_) => {}
-        Difference::Modified(aspects) => {
-            let names: Vec<&str> = aspects.iter().map(|aspect| aspect.name()).collect();
-            write!(out, " ({})", names.join(", "))?;
-        }
-        Difference::TypeChanged { old, new } => write!(out, " ({old} -> {new})")?,
-    }
-    Ok(writeln!(out)?)
-}
-
-fn as_json(path: &[u8], difference: &Difference) -> Value {
-    let mut object = Map::new();
-    insert_name(&mut object, "path", path);
-    object.insert("change".into(), difference.word().replace(' ', "-").into());
-    match difference {
-        Difference::Added(kind) | Difference::Removed(kind) => {
-            object.insert("type".into(), (*kind).into());
-        }
-        Difference::Modified(aspects) => {
-            object.insert(
-                "aspects".into(),
-                aspects.iter().map(|aspect| aspect.name()).collect(),
-            );
-        }
-        Difference::TypeChanged { old, new } => {
-            object.insert("old_type".into(), (*old).into());
-            object.insert("new_type".into(), (*new).into());
-        }
-    }
-    Value::Object(object)
 }

@@ -10,8 +10,8 @@ use serde_json::json;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::size::Units;
-use crate::sources::Role;
 use crate::output::terminal;
+use crate::sources::Role;
 use crate::table::{Row, Subcommand, leaf};
 
 /// The group's rows of the command table.

@@ -105,7 +105,14 @@ impl Copying<'_> {
             ..WalkOptions::default()
         };
         let (preserve, replacing) = (how.preserve, how.replacing);
-        let mut extractor = Extractor::new(&parent, name, preserve, replacing, context.sources(), progress.clone())?;
+        let mut extractor = Extractor::new(
+            &parent,
+            name,
+            preserve,
+            replacing,
+            context.sources(),
+            progress.clone(),
+        )?;
         for item in opened.filesystem.walk(start, options) {
             extractor.take(item);
             for error in extractor.errors() {

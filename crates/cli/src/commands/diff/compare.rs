@@ -1,70 +1,42 @@
 //! Going through two trees side by side.
+//!
+//! First all names that are on both sides are compared, from the beginnings down. What is on one side only is kept, and
+//! in the end told apart: what was moved ([`moves`](super::moves)), and what was added or removed, with all below it.
+//! Where something was moved, the two are compared as if they had one name, and so is what lies below them.
+//!
+//! In one volume, what the two sides share is not looked at ([`ChangedInodes`]): the result is the same.
 
 use std::cmp::Ordering;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use anyhow::{Context as _, Result};
 use buttress_format::FileKind;
+use buttress_fs::{ChangedInodes, Location};
 
 use super::Aspect;
 use super::content::compare;
+use super::difference::{Difference, Found};
 use super::side::{Entry, Facts, Node, Root, Side};
 use crate::commands::stat::kind_name;
 
 /// How deep the trees may be.
 const DEPTH_MAX: usize = 4096;
 
-/// A difference.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Difference {
-    /// Only on the new side; its kind.
-    Added(&'static str),
-    /// Only on the old side; its kind.
-    Removed(&'static str),
-    /// The same kind of file, different in these.
-    Modified(Vec<Aspect>),
-    /// Another kind of file.
-    TypeChanged { old: &'static str, new: &'static str },
-}
-
-impl Difference {
-    /// The word at the start of a line.
-    pub(super) fn word(&self) -> &'static str {
-        match self {
-            Self::Added(_) => "added",
-            Self::Removed(_) => "removed",
-            Self::Modified(_) => "modified",
-            Self::TypeChanged { .. } => "type changed",
-        }
-    }
-}
-
-/// Takes differences, each with its path.
-pub(super) type Found<'a> = dyn FnMut(&[u8], &Difference) -> Result<()> + 'a;
-
 /// Takes what could not be compared.
 pub(super) type Failed<'a> = dyn FnMut(anyhow::Error) + 'a;
 
-/// A comparison: what is compared, and which names were seen of files with several.
-#[derive(Debug)]
-pub(super) struct Comparison {
-    aspects: Vec<Aspect>,
-    holes: bool,
-    old_links: HashMap<(u64, u64), Vec<u8>>,
-    new_links: HashMap<(u64, u64), Vec<u8>>,
-    /// Directories of images that were entered: on a damaged volume they may hold each other.
-    entered: [HashSet<(u64, u64)>; 2],
+/// What is compared, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) aspects: Vec<Aspect>,
+    pub(super) holes: bool,
+    /// What the two sides do not share, where that is known.
+    pub(super) changed: Option<ChangedInodes>,
 }
 
-/// Two directories, or one where the other side has none, on the way down.
-struct Level {
-    path: Vec<u8>,
-    old: std::iter::Peekable<std::vec::IntoIter<Entry>>,
-    new: std::iter::Peekable<std::vec::IntoIter<Entry>>,
-}
-
-impl Comparison {
-    pub(super) fn new(ignore: &[Aspect], holes: bool) -> Self {
+impl Options {
+    /// Everything but what is to be ignored.
+    pub(super) fn without(ignored: &[Aspect], holes: bool) -> Self {
         let all = [
             Aspect::Content,
             Aspect::Mode,
@@ -77,40 +49,98 @@ impl Comparison {
         Self {
             aspects: all
                 .into_iter()
-                .filter(|aspect| !ignore.contains(aspect))
+                .filter(|aspect| !ignored.contains(aspect))
                 .collect(),
             holes,
-            old_links: HashMap::new(),
-            new_links: HashMap::new(),
-            entered: [HashSet::new(), HashSet::new()],
+            changed: None,
         }
     }
+}
 
-    /// Compares everything below two beginnings, and these themselves.
-    pub(super) fn run(
+/// What tells a file of a side from all others: device or subvolume, and inode.
+pub(super) type Identity = (u64, u64);
+
+/// Something that is on one side only.
+#[derive(Clone, Debug)]
+pub(super) struct Single {
+    pub(super) path: Vec<u8>,
+    pub(super) node: Node,
+    /// The directory that holds it; `None` for the beginning.
+    pub(super) directory: Option<Identity>,
+    pub(super) name: Vec<u8>,
+}
+
+/// A comparison under way.
+pub(super) struct Comparison<'a> {
+    pub(super) old: &'a Side,
+    pub(super) new: &'a Side,
+    options: &'a Options,
+    pub(super) found: Vec<Found>,
+    pub(super) added: VecDeque<Single>,
+    pub(super) removed: VecDeque<Single>,
+    /// Names of the old side that were found by another path on the new one.
+    pub(super) taken: HashSet<(Identity, Vec<u8>)>,
+    /// Which directory of the new side an old one was compared with.
+    pub(super) directories: HashMap<Identity, Node>,
+    /// Of files with several names: which they were compared with first, from either side.
+    old_links: HashMap<Identity, Identity>,
+    new_links: HashMap<Identity, Identity>,
+    /// Directories of images that were entered: on a damaged volume they may hold each other.
+    entered: [HashSet<Identity>; 2],
+}
+
+/// A directory on both sides, on the way down.
+struct Level {
+    paths: [Vec<u8>; 2],
+    identities: [Option<Identity>; 2],
+    old: std::iter::Peekable<std::vec::IntoIter<Entry>>,
+    new: std::iter::Peekable<std::vec::IntoIter<Entry>>,
+}
+
+/// Which side of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    Old,
+    New,
+}
+
+/// Compares everything below two beginnings, and these themselves. The differences in order.
+pub(super) fn run(old: &Root, new: &Root, options: &Options, failed: &mut Failed<'_>) -> Result<Vec<Found>> {
+    let named = |error: anyhow::Error, root: &Root| error.context(root.name.display().to_string());
+    let (old_start, new_start) = (old.side.start(), new.side.start());
+    old.side.facts(&old_start).map_err(|error| named(error, old))?;
+    new.side.facts(&new_start).map_err(|error| named(error, new))?;
+    let mut comparison = Comparison {
+        old: &old.side,
+        new: &new.side,
+        options,
+        found: Vec::new(),
+        added: VecDeque::new(),
+        removed: VecDeque::new(),
+        taken: HashSet::new(),
+        directories: HashMap::new(),
+        old_links: HashMap::new(),
+        new_links: HashMap::new(),
+        entered: [HashSet::new(), HashSet::new()],
+    };
+    comparison.pair([b".", b"."], &old_start, &new_start, false, failed);
+    super::moves::tell_apart(&mut comparison, failed)?;
+    comparison.found.sort_by(Found::order);
+    Ok(comparison.found)
+}
+
+impl Comparison<'_> {
+    /// Compares two files, and all below them. For something that was `moved` that is a difference of its own.
+    pub(super) fn pair(
         &mut self,
-        old: &Root,
-        new: &Root,
-        found: &mut Found<'_>,
+        paths: [&[u8]; 2],
+        old: &Node,
+        new: &Node,
+        moved: bool,
         failed: &mut Failed<'_>,
-    ) -> Result<()> {
-        let named = |error: anyhow::Error, root: &Root| error.context(root.name.display().to_string());
-        let (old_start, new_start) = (old.side.start(), new.side.start());
-        old.side.facts(&old_start).map_err(|error| named(error, old))?;
-        new.side.facts(&new_start).map_err(|error| named(error, new))?;
-        let start = |node| {
-            vec![Entry {
-                name: b".".to_vec(),
-                node,
-            }]
-            .into_iter()
-            .peekable()
-        };
-        let mut stack = vec![Level {
-            path: Vec::new(),
-            old: start(old_start),
-            new: start(new_start),
-        }];
+    ) {
+        let mut stack = Vec::new();
+        stack.extend(self.visit(paths, old, new, moved, failed));
         while let Some(level) = stack.last_mut() {
             let order = match (level.old.peek(), level.new.peek()) {
                 (None, None) => {
@@ -123,115 +153,176 @@ impl Comparison {
             };
             let old_entry = if order.is_le() { level.old.next() } else { None };
             let new_entry = if order.is_ge() { level.new.next() } else { None };
-            let name = old_entry
-                .as_ref()
-                .or(new_entry.as_ref())
-                .map(|entry| entry.name.as_slice());
-            let path = join(&level.path, name.unwrap_or_default());
-            let sides = (&old.side, &new.side);
-            let nodes = (
-                old_entry.map(|entry| entry.node),
-                new_entry.map(|entry| entry.node),
-            );
-            let below = match self.visit(sides, &nodes, &path, found) {
-                Ok(below) => below,
-                Err(Stop::Output(error)) => return Err(error),
-                Err(Stop::Input(error)) => {
-                    failed(error.context(path.escape_ascii().to_string()));
-                    continue;
+            let [old_path, new_path] = &level.paths;
+            let [old_identity, new_identity] = level.identities;
+            let old_entry = old_entry.filter(|entry| {
+                self.taken.is_empty()
+                    || !old_identity
+                        .is_some_and(|identity| self.taken.contains(&(identity, entry.name.clone())))
+            });
+            match (old_entry, new_entry) {
+                (Some(old), Some(new)) => {
+                    let paths = [join(old_path, &old.name), join(new_path, &new.name)];
+                    let [old_path, new_path] = &paths;
+                    let below = self.visit([old_path, new_path], &old.node, &new.node, false, failed);
+                    if below.is_some() && stack.len() >= DEPTH_MAX {
+                        failed(anyhow::anyhow!("{}: lies too deep", new_path.escape_ascii()));
+                    } else {
+                        stack.extend(below);
+                    }
                 }
-            };
-            if below == (false, false) {
-                continue;
+                (Some(old), None) => self.removed.push_back(Single {
+                    path: join(old_path, &old.name),
+                    node: old.node,
+                    directory: old_identity,
+                    name: old.name,
+                }),
+                (None, Some(new)) => self.added.push_back(Single {
+                    path: join(new_path, &new.name),
+                    node: new.node,
+                    directory: new_identity,
+                    name: new.name,
+                }),
+                (None, None) => {}
             }
-            if stack.len() >= DEPTH_MAX {
-                failed(anyhow::anyhow!("{}: lies too deep", path.escape_ascii()));
-                continue;
-            }
-            let mut list = |wanted: bool, side: &Side, node: &Option<Node>| {
-                let entries = match node.as_ref().filter(|_| wanted) {
-                    Some(node) => side.entries(node, failed).unwrap_or_else(|error| {
-                        failed(error.context(path.escape_ascii().to_string()));
-                        Vec::new()
-                    }),
-                    None => Vec::new(),
-                };
-                entries.into_iter().peekable()
-            };
-            let old = list(below.0, sides.0, &nodes.0);
-            let new = list(below.1, sides.1, &nodes.1);
-            stack.push(Level { path, old, new });
         }
-        Ok(())
     }
 
-    /// Looks at one name. Says on which sides it is a directory that is to be entered.
+    /// Compares two files themselves. If both are directories, what is below them.
     fn visit(
         &mut self,
-        sides: (&Side, &Side),
-        nodes: &(Option<Node>, Option<Node>),
-        path: &[u8],
-        found: &mut Found<'_>,
-    ) -> Result<(bool, bool), Stop> {
-        let facts = |side: &Side, node: &Option<Node>| node.as_ref().map(|node| side.facts(node)).transpose();
-        let old = facts(sides.0, &nodes.0).map_err(Stop::Input)?;
-        let new = facts(sides.1, &nodes.1).map_err(Stop::Input)?;
-        let difference = match (&old, &new) {
-            (Some(old), Some(new)) if old.kind != new.kind => Some(Difference::TypeChanged {
-                old: kind_name(old.kind),
-                new: kind_name(new.kind),
-            }),
-            (Some(old), Some(new)) => {
-                let (Some(old_node), Some(new_node)) = (&nodes.0, &nodes.1) else {
-                    return Ok((false, false));
-                };
-                let aspects = self
-                    .aspects_that_differ(sides, (old_node, new_node), (old, new), path)
-                    .map_err(Stop::Input)?;
-                (!aspects.is_empty()).then_some(Difference::Modified(aspects))
-            }
-            (Some(old), None) => Some(Difference::Removed(kind_name(old.kind))),
-            (None, Some(new)) => Some(Difference::Added(kind_name(new.kind))),
-            (None, None) => None,
-        };
-        if let Some(difference) = difference {
-            found(path, &difference).map_err(Stop::Output)?;
+        paths: [&[u8]; 2],
+        old: &Node,
+        new: &Node,
+        moved: bool,
+        failed: &mut Failed<'_>,
+    ) -> Option<Level> {
+        if !moved && self.is_shared(old, new) {
+            return None;
         }
-        let mut enter = |index: usize, facts: &Option<Facts>, node: &Option<Node>| {
-            let Some(facts) = facts.as_ref().filter(|facts| facts.kind == FileKind::Directory) else {
-                return Ok(false);
-            };
-            let placeholder = matches!(node, Some(Node::Image(location)) if location.placeholder().is_some());
-            let first = self
-                .entered
-                .get_mut(index)
-                .is_none_or(|entered| entered.insert(facts.identity));
-            if !first && !placeholder && matches!(node, Some(Node::Image(_))) {
-                return Err(Stop::Input(anyhow::anyhow!("the directory was met before")));
+        match self.compare(paths, old, new, moved, failed) {
+            Ok(below) => below,
+            Err(error) => {
+                let [_, path] = paths;
+                failed(error.context(path.escape_ascii().to_string()));
+                None
             }
-            Ok(!placeholder)
+        }
+    }
+
+    /// Whether two files are one, with all below it, by what the two sides share.
+    fn is_shared(&self, old: &Node, new: &Node) -> bool {
+        let (Some(changed), Node::Image(old), Node::Image(new)) = (&self.options.changed, old, new) else {
+            return false;
         };
-        Ok((enter(0, &old, &nodes.0)?, enter(1, &new, &nodes.1)?))
+        let is_in = |location: &Location, side: &Side| {
+            location.placeholder().is_none() && side.subvolume() == Some(location.subvolume)
+        };
+        is_in(old, self.old) && is_in(new, self.new) && old.inode == new.inode && !changed.contains(new.inode)
+    }
+
+    fn compare(
+        &mut self,
+        paths: [&[u8]; 2],
+        old: &Node,
+        new: &Node,
+        moved: bool,
+        failed: &mut Failed<'_>,
+    ) -> Result<Option<Level>> {
+        let (old_facts, new_facts) = (self.old.facts(old)?, self.new.facts(new)?);
+        let [old_path, new_path] = paths;
+        if old_facts.kind == new_facts.kind {
+            let aspects = self.aspects_that_differ((old, new), (&old_facts, &new_facts), moved)?;
+            let difference = if moved {
+                Some(Difference::Moved {
+                    from: old_path.to_vec(),
+                    kind: kind_name(new_facts.kind),
+                    aspects,
+                })
+            } else {
+                (!aspects.is_empty()).then_some(Difference::Modified(aspects))
+            };
+            self.found.extend(difference.map(|difference| Found {
+                path: new_path.to_vec(),
+                difference,
+            }));
+        } else {
+            self.found.push(Found {
+                path: new_path.to_vec(),
+                difference: Difference::TypeChanged {
+                    old: kind_name(old_facts.kind),
+                    new: kind_name(new_facts.kind),
+                },
+            });
+        }
+        let mut list = |comparison: &mut Self, which, node, facts: &Facts, path: &[u8]| {
+            comparison.entries(which, node, facts, path, failed)
+        };
+        let old_entries = list(self, Which::Old, old, &old_facts, old_path)?;
+        let new_entries = list(self, Which::New, new, &new_facts, new_path)?;
+        Ok(match (old_entries, new_entries) {
+            (None, None) => None,
+            (old_entries, new_entries) => {
+                if old_entries.is_some() && new_entries.is_some() {
+                    self.directories.insert(old_facts.identity, new.clone());
+                }
+                Some(Level {
+                    paths: paths.map(<[u8]>::to_vec),
+                    identities: [Some(old_facts.identity), Some(new_facts.identity)],
+                    old: old_entries.unwrap_or_default().into_iter().peekable(),
+                    new: new_entries.unwrap_or_default().into_iter().peekable(),
+                })
+            }
+        })
+    }
+
+    /// What a directory of one side holds; `None` for what is none, or is not to be entered.
+    pub(super) fn entries(
+        &mut self,
+        which: Which,
+        node: &Node,
+        facts: &Facts,
+        path: &[u8],
+        failed: &mut Failed<'_>,
+    ) -> Result<Option<Vec<Entry>>> {
+        if facts.kind != FileKind::Directory
+            || matches!(node, Node::Image(location) if location.placeholder().is_some())
+        {
+            return Ok(None);
+        }
+        let [old_entered, new_entered] = &mut self.entered;
+        let (entered, side) = match which {
+            Which::Old => (old_entered, self.old),
+            Which::New => (new_entered, self.new),
+        };
+        if !entered.insert(facts.identity) && matches!(node, Node::Image(_)) {
+            anyhow::bail!("the directory was met before");
+        }
+        let entries = side.entries(node, failed).unwrap_or_else(|error| {
+            failed(error.context(path.escape_ascii().to_string()));
+            Vec::new()
+        });
+        Ok(Some(entries))
     }
 
     fn aspects_that_differ(
         &mut self,
-        sides: (&Side, &Side),
         nodes: (&Node, &Node),
         facts: (&Facts, &Facts),
-        path: &[u8],
+        moved: bool,
     ) -> Result<Vec<Aspect>> {
         let (old, new) = facts;
+        let sides = (self.old, self.new);
         let mut different = Vec::new();
         let is_link = old.kind == FileKind::Symlink;
-        for aspect in self.aspects.clone() {
+        for aspect in self.options.aspects.clone() {
             let differs = match aspect {
                 Aspect::Content if is_link => {
                     sides.0.link_target(nodes.0)? != sides.1.link_target(nodes.1)?
                 }
                 Aspect::Content if old.kind == FileKind::Regular => {
-                    let (bytes, holes) = self.contents_differ(sides, nodes, facts).context("content")?;
-                    if holes && self.holes {
+                    let (bytes, holes) = contents_differ(sides, nodes, facts).context("content")?;
+                    if holes && self.options.holes {
                         different.push(Aspect::Holes);
                     }
                     bytes
@@ -241,7 +332,7 @@ impl Comparison {
                 Aspect::Owner => (old.uid, old.gid) != (new.uid, new.gid),
                 Aspect::Mtime => old.modified != new.modified,
                 Aspect::Xattrs => sides.0.xattrs(nodes.0)? != sides.1.xattrs(nodes.1)?,
-                Aspect::Links => self.links_differ(facts, path),
+                Aspect::Links => !moved && self.links_differ(facts),
                 Aspect::Device => old.device != new.device,
             };
             if differs {
@@ -251,49 +342,39 @@ impl Comparison {
         Ok(different)
     }
 
-    fn contents_differ(
-        &self,
-        sides: (&Side, &Side),
-        nodes: (&Node, &Node),
-        facts: (&Facts, &Facts),
-    ) -> Result<(bool, bool)> {
-        if facts.0.size_bytes != facts.1.size_bytes {
-            return Ok((true, false));
-        }
-        if facts.0.size_bytes == 0 {
-            return Ok((false, false));
-        }
-        if let (Some(old), Some(new)) = (sides.0.shared_map(nodes.0), sides.1.shared_map(nodes.1))
-            && old == new
-        {
-            return Ok((false, false));
-        }
-        let difference = compare(sides.0.segments(nodes.0)?, sides.1.segments(nodes.1)?)?;
-        Ok((difference.bytes, difference.holes))
-    }
-
-    /// Whether this name is the same file as different names on the two sides.
-    fn links_differ(&mut self, facts: (&Facts, &Facts), path: &[u8]) -> bool {
+    /// Whether this name is one file with names on one side that it is not one with on the other.
+    fn links_differ(&mut self, facts: (&Facts, &Facts)) -> bool {
         let (old, new) = facts;
         if old.kind == FileKind::Directory || (old.links < 2 && new.links < 2) {
             return false;
         }
-        let first = |links: &mut HashMap<(u64, u64), Vec<u8>>, identity| {
-            links.entry(identity).or_insert_with(|| path.to_vec()).clone()
-        };
-        first(&mut self.old_links, old.identity) != first(&mut self.new_links, new.identity)
+        let old_first = *self.old_links.entry(old.identity).or_insert(new.identity);
+        let new_first = *self.new_links.entry(new.identity).or_insert(old.identity);
+        old_first != new.identity || new_first != old.identity
     }
 }
 
-/// Why looking at a name ended early.
-enum Stop {
-    /// It could not be read; the comparison goes on.
-    Input(anyhow::Error),
-    /// The result could not be written.
-    Output(anyhow::Error),
+fn contents_differ(
+    sides: (&Side, &Side),
+    nodes: (&Node, &Node),
+    facts: (&Facts, &Facts),
+) -> Result<(bool, bool)> {
+    if facts.0.size_bytes != facts.1.size_bytes {
+        return Ok((true, false));
+    }
+    if facts.0.size_bytes == 0 {
+        return Ok((false, false));
+    }
+    if let (Some(old), Some(new)) = (sides.0.shared_map(nodes.0), sides.1.shared_map(nodes.1))
+        && old == new
+    {
+        return Ok((false, false));
+    }
+    let difference = compare(sides.0.segments(nodes.0)?, sides.1.segments(nodes.1)?)?;
+    Ok((difference.bytes, difference.holes))
 }
 
-fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+pub(super) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     if directory.is_empty() || directory == b"." {
         return name.to_vec();
     }

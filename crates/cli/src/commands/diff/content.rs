@@ -86,6 +86,24 @@ impl Segments {
         })
     }
 
+    /// The first bytes, at most so many; holes are zeros.
+    pub(super) fn beginning(mut self, count: usize) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        while bytes.len() < count && self.fill()? {
+            let room = count.saturating_sub(bytes.len());
+            match &self.current {
+                Segment::Data { bytes: data } => bytes.extend(data.iter().take(room)),
+                Segment::Hole { length } => {
+                    let zeros = usize::try_from(*length).unwrap_or(room).min(room);
+                    bytes.extend(std::iter::repeat_n(0, zeros));
+                }
+            }
+            let length = self.current.length();
+            self.current.advance(length);
+        }
+        Ok(bytes)
+    }
+
     /// Makes `current` not empty; returns false at the end.
     fn fill(&mut self) -> Result<bool> {
         while self.current.length() == 0 {

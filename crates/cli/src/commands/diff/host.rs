@@ -58,6 +58,7 @@ pub(super) fn facts(file: &HostFile) -> Result<Facts> {
         modified: (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0)),
         links: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
         identity: (stat.st_dev, stat.st_ino),
+        birth: None,
         device: is_device.then(|| (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev))),
     })
 }

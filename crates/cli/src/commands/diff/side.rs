@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::Result;
-use buttress_format::FileKind;
+use buttress_format::{FileKind, Generation, SubvolumeId, Timestamp};
 use buttress_fs::{FileRange, Filesystem, Location, RangeKind};
 
 use super::content::Segments;
@@ -49,6 +49,8 @@ pub(super) struct Facts {
     pub(super) links: u32,
     /// What tells two names of one file: device or subvolume, and inode.
     pub(super) identity: (u64, u64),
+    /// In a volume: what tells the inode from others that had or will have its number.
+    pub(super) birth: Option<(Generation, Option<Timestamp>)>,
     pub(super) device: Option<(u32, u32)>,
 }
 
@@ -70,6 +72,21 @@ impl Side {
 
     pub(super) fn host(path: &Path, one_file_system: bool) -> Result<Self> {
         Ok(Self::Host(HostTree::new(path, one_file_system)?))
+    }
+
+    /// The volume and where in it this begins; `None` on the host.
+    pub(super) fn volume(&self) -> Option<(&Filesystem, Location)> {
+        match self {
+            Self::Image {
+                filesystem, start, ..
+            } => Some((filesystem, *start)),
+            Self::Host(_) => None,
+        }
+    }
+
+    /// The subvolume in which this begins.
+    pub(super) fn subvolume(&self) -> Option<SubvolumeId> {
+        self.volume().map(|(_, start)| start.subvolume)
     }
 
     pub(super) fn start(&self) -> Node {
@@ -125,6 +142,7 @@ impl Side {
                     modified: (metadata.modified.seconds, metadata.modified.nanoseconds),
                     links: metadata.nlink,
                     identity: (location.subvolume.get(), location.inode.get()),
+                    birth: Some((metadata.generation, metadata.created)),
                     device: metadata.device.map(|device| (device.major, device.minor)),
                 })
             }

@@ -1,0 +1,186 @@
+//! Which inodes can differ between two subvolumes: found by what their trees do not share.
+//!
+//! Snapshots of one history share most of their blocks, and what they share is the same ([`buttress_tree::changes`]). So
+//! the inodes with an item that differs are found in time that grows with what changed, not with what there is. Above
+//! them all directories on the way to the root count as changed, in both subvolumes; what is left needs no look: an inode
+//! that did not change is the same in both, with all that lies below it.
+//!
+//! A directory that holds another subvolume counts as changed, too: in one of the two the subvolume may be there, in the
+//! other only the place where it was, and no item of the two trees tells that.
+//!
+//! Memory: one number for each inode that changed and each directory above it, up to a limit.
+
+use crate::error::{Corruption, Error, Result};
+use crate::filesystem::Filesystem;
+use crate::location::Location;
+use crate::progress::Progress;
+use buttress_format::{InodeExtrefs, InodeNumber, InodeRefs, ItemType, Key, RootRef, SubvolumeId};
+use buttress_tree::{ReadAhead, Tree, changes};
+use std::collections::HashSet;
+
+/// How many inodes are remembered.
+const INODES_MAX: usize = 1 << 22;
+
+/// How many names of one inode are given.
+const NAMES_MAX: usize = 1 << 20;
+
+/// Inodes that can differ between two subvolumes. See the module.
+#[derive(Clone, Debug, Default)]
+pub struct ChangedInodes {
+    inodes: HashSet<InodeNumber>,
+}
+
+impl ChangedInodes {
+    /// Whether the inode of this number, or something below it, can be different in the two subvolumes.
+    #[must_use]
+    pub fn contains(&self, inode: InodeNumber) -> bool {
+        self.inodes.contains(&inode)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// Whether nothing differs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.inodes.is_empty()
+    }
+}
+
+impl Filesystem {
+    /// The inodes that can differ between two subvolumes of this volume, with the directories above them; `None` where
+    /// there are more than four million, so that a look at all of them costs no more.
+    ///
+    /// # Errors
+    /// That a tree cannot be read, or that the job was cancelled.
+    pub fn changed_inodes(
+        &self,
+        old: SubvolumeId,
+        new: SubvolumeId,
+        progress: &Progress,
+    ) -> Result<Option<ChangedInodes>> {
+        let (old_tree, new_tree) = (self.subvolume_tree(old)?, self.subvolume_tree(new)?);
+        let mut changed = HashSet::new();
+        let mut walk = changes(&old_tree, &new_tree, ReadAhead::sweep());
+        let mut count = 0_u32;
+        while let Some(change) = walk.next()? {
+            count = count.wrapping_add(1);
+            if count.is_multiple_of(1024) {
+                progress.check()?;
+            }
+            changed.insert(InodeNumber::new(change.key.objectid.get()));
+            if changed.len() > INODES_MAX {
+                return Ok(None);
+            }
+        }
+        let mut inodes = changed.clone();
+        for (tree, subvolume) in [(&old_tree, old), (&new_tree, new)] {
+            let mut ways = Ways {
+                tree,
+                subvolume,
+                seen: HashSet::new(),
+            };
+            let nested = self.directories_of_subvolumes(subvolume)?;
+            for inode in changed.iter().copied().chain(nested.iter().copied()) {
+                progress.check()?;
+                ways.add_above(inode, &mut inodes)?;
+            }
+            inodes.extend(nested);
+            if inodes.len() > INODES_MAX {
+                return Ok(None);
+            }
+        }
+        Ok(Some(ChangedInodes { inodes }))
+    }
+
+    /// The directories of a subvolume that hold subvolumes.
+    fn directories_of_subvolumes(&self, subvolume: SubvolumeId) -> Result<Vec<InodeNumber>> {
+        let tree = self.root_tree();
+        let object_id = buttress_format::ObjectId::new(subvolume.get());
+        let first = Key::new(object_id, ItemType::ROOT_REF, 0);
+        let last = Key::new(object_id, ItemType::ROOT_REF, u64::MAX);
+        let mut directories = Vec::new();
+        for item in tree.range(first..=last, ReadAhead::None) {
+            let item = item?;
+            let reference = RootRef::parse(&item.key(), item.data()).map_err(|error| Corruption::Item {
+                tree: tree.root().tree,
+                error,
+            })?;
+            directories.push(reference.directory);
+        }
+        Ok(directories)
+    }
+
+    /// The names of an inode, each with the directory that holds it; none for the root of a subvolume and for an inode
+    /// that does not exist.
+    ///
+    /// # Errors
+    /// [`Error::TooBig`] for more than a million names, or that they cannot be read.
+    pub fn inode_names(&self, location: Location) -> Result<Vec<(InodeNumber, Vec<u8>)>> {
+        let tree = self.subvolume_tree(location.subvolume)?;
+        names(&tree, location)
+    }
+}
+
+/// The ways from inodes up to the root of one subvolume.
+struct Ways<'a> {
+    tree: &'a Tree,
+    subvolume: SubvolumeId,
+    /// Whose directories were added.
+    seen: HashSet<InodeNumber>,
+}
+
+impl Ways<'_> {
+    /// Adds all directories above an inode.
+    fn add_above(&mut self, inode: InodeNumber, inodes: &mut HashSet<InodeNumber>) -> Result<()> {
+        let mut waiting = vec![inode];
+        while let Some(inode) = waiting.pop() {
+            if !self.seen.insert(inode) {
+                continue;
+            }
+            for (directory, _) in names(self.tree, Location::new(self.subvolume, inode))? {
+                inodes.insert(directory);
+                waiting.push(directory);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn names(tree: &Tree, location: Location) -> Result<Vec<(InodeNumber, Vec<u8>)>> {
+    let mut found = Vec::new();
+    if location.is_subvolume_root() {
+        return Ok(found);
+    }
+    let object_id = location.inode.object_id();
+    let first = Key::new(object_id, ItemType::INODE_REF, 0);
+    let last = Key::new(object_id, ItemType::INODE_EXTREF, u64::MAX);
+    let broken = |error| {
+        Error::from(Corruption::Item {
+            tree: location.subvolume.tree(),
+            error,
+        })
+    };
+    for item in tree.range(first..=last, ReadAhead::None) {
+        let item = item?;
+        let key = item.key();
+        if key.item_type == ItemType::INODE_REF {
+            let links = InodeRefs::parse(&key, item.data()).map_err(broken)?;
+            found.extend(links.map(|link| (link.parent, link.name.to_vec())));
+        } else {
+            let links = InodeExtrefs::parse(&key, item.data()).map_err(broken)?;
+            found.extend(links.map(|link| (link.parent, link.name.to_vec())));
+        }
+        if found.len() > NAMES_MAX {
+            return Err(Error::TooBig {
+                what: "the names",
+                location,
+                limit: buttress_format::ByteCount::of(NAMES_MAX),
+            });
+        }
+    }
+    Ok(found)
+}
