@@ -250,7 +250,8 @@ impl Model {
                 }
                 let (from, to) = (self.files[from].clone(), self.files[to].clone());
                 self.files.retain(|path| *path != from);
-                format!("mv -T {from} {to}")
+                // In two steps: names of one file are not moved onto each other.
+                format!("rm {to}\nmv -T {from} {to}")
             }
             _ => {
                 // Directories change places, or a directory and a file.
@@ -337,7 +338,7 @@ fn what_is_shared_is_the_same() {
         for snapshot in 0..SNAPSHOTS {
             let changes = if snapshot == 0 { 60 } else { 14 };
             for _ in 0..changes {
-                script.extend(model.line());
+                script.extend(model.line().iter().flat_map(|line| lines(line)));
             }
             script.push(format!("snapshot -r /live /s{snapshot}"));
         }

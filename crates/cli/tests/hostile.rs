@@ -2,6 +2,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
     clippy::print_stderr,
     reason = "tests state what must hold, and say what they skipped"
 )]
@@ -224,7 +225,7 @@ fn what_the_destination_hands_down_does_not_open_private_files() {
     }
     assert!(rights.ours("-a", &ours, 0).status.success());
     rights.theirs("-a", &theirs, 0);
-    for (_, entry) in ["su", "plain", "sticky", "null"].iter().enumerate() {
+    for entry in ["su", "plain", "sticky", "null"] {
         let acl = |to: &Path| {
             ["system.posix_acl_access", "system.posix_acl_default"]
                 .map(|name| rustix::fs::lgetxattr(to.join("tree").join(entry), name, &mut [0u8; 0]).is_ok())

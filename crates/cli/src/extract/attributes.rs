@@ -213,12 +213,22 @@ impl Attributes {
     }
 
     /// Finishes something that cannot be opened for this: a link (which has no mode), a device, a pipe.
-    pub(super) fn apply_to_node(&self, node: &Node, is_link: bool, shared: &Shared) -> Result<()> {
+    pub(super) fn apply_to_node(
+        &self,
+        node: &Node,
+        is_link: bool,
+        inherits_acl: bool,
+        shared: &Shared,
+    ) -> Result<()> {
         let Some(kept) = &self.kept else { return Ok(()) };
         let path = node.path();
         let is_owned = set_owner(kept, shared, |uid, gid| {
             rustix::fs::chownat(node.fd(), "", uid, gid, AtFlags::EMPTY_PATH)
         })?;
+        if inherits_acl && !is_link {
+            // As for files.
+            let _ = rustix::fs::removexattr(&path, ACCESS_ACL);
+        }
         self.set_xattrs(kept, is_owned, shared, |name, value| {
             rustix::fs::setxattr(&path, name, value, XattrFlags::empty())
         })?;
@@ -376,7 +386,7 @@ mod tests {
         symlink(&victim, &pipe).unwrap();
         let own = rustix::process::geteuid().as_raw();
         attributes(own, 0o666)
-            .apply_to_node(&node, false, &shared())
+            .apply_to_node(&node, false, false, &shared())
             .unwrap();
         assert_eq!((mode(&moved), mode(&victim)), (0o666, 0o600));
         assert!(fs::metadata(&victim).unwrap().modified().unwrap() > std::time::UNIX_EPOCH);

@@ -158,7 +158,7 @@ pub(super) fn make_special(
             let target = OsStr::from_bytes(&target);
             make_way(parent, name, || rustix::fs::symlinkat(target, &parent.fd, name))?;
             let node = made(parent, name, FileType::Symlink, 0)?;
-            attributes.apply_to_node(&node, true, shared)?;
+            attributes.apply_to_node(&node, true, parent.has_default_acl, shared)?;
             return Ok(Some(node.identity()));
         }
         FileKind::CharacterDevice => FileType::CharacterDevice,
@@ -186,7 +186,7 @@ pub(super) fn make_special(
     }) {
         Ok(()) => {
             let node = made(parent, name, kind, device)?;
-            attributes.apply_to_node(&node, false, shared)?;
+            attributes.apply_to_node(&node, false, parent.has_default_acl, shared)?;
             Ok(Some(node.identity()))
         }
         Err(Errno::PERM) if is_device => {
