@@ -2,6 +2,8 @@
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
     reason = "tests state what must hold"

@@ -60,8 +60,8 @@ impl<'a> Lines<'a> {
             return Ok(Self::Piped);
         }
         // The editor would fall back to standard output.
-        let has_terminal =
-            terminal::stdout_is_terminal() || OpenOptions::new().read(true).write(true).open("/dev/tty").is_ok();
+        let has_terminal = terminal::stdout_is_terminal()
+            || OpenOptions::new().read(true).write(true).open("/dev/tty").is_ok();
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         if is_dumb || !has_terminal {
             return Ok(Self::Typed);

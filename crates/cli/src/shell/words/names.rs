@@ -203,7 +203,10 @@ impl Word for Mv {
             let shown = [&path, &new_path].map(|path| path.escape_ascii().to_string());
             let [old, new] = [(directory, &name[..]), (new_directory, &new_name[..])];
             let referent = writing.resolve(&path, Follow::All).ok();
-            look_at_move(&writing, old, new, referent, &shown)?;
+            // Where two change places, nothing is overwritten.
+            if !self.exchange {
+                look_at_move(&writing, old, new, referent, &shown)?;
+            }
             if !made.insert(new_name.clone()) {
                 bail!(
                     "will not overwrite just-created '{}' with '{}'",
