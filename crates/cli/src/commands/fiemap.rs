@@ -23,7 +23,6 @@ use crate::context::{Context, Stdout};
 use crate::exit::Outcome;
 use crate::opening::Images;
 use crate::output::json::{ArrayWriter, insert_name};
-use crate::output::terminal::Stdout;
 use crate::progress::Watch;
 use crate::signals::Cancelling;
 use crate::table::Subcommand;

@@ -406,7 +406,7 @@ mod tests {
         assert!(rustix::fs::fgetxattr(&file, OsStr::from_bytes(CAPABILITY), &mut [0u8; 64]).is_err());
         let refused: Vec<String> = shared
             .refusals
-            .all()
+            .list()
             .into_iter()
             .map(|refusal| refusal.text)
             .collect();

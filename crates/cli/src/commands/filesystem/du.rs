@@ -21,7 +21,6 @@ use crate::opening::Images;
 use crate::output::json::{ArrayWriter, insert_name};
 use crate::output::size::{UnitFlags, Units};
 use crate::output::terminal;
-use crate::output::terminal::Stdout;
 use crate::table::Subcommand;
 use crate::target::Target;
 

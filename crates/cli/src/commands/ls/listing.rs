@@ -10,7 +10,6 @@ use super::line::{Line, Size};
 use crate::context::{Context, Stdout};
 use crate::opening::Opened;
 use crate::output::size::ls_human;
-use crate::output::terminal::Stdout;
 use crate::output::time::Clock;
 
 /// Writes directory after directory.

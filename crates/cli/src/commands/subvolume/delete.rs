@@ -58,7 +58,11 @@ impl Subcommand for Delete {
         } else if !context.globals().quiet {
             let mut out = context.stdout();
             for (id, target) in &deleted {
-                writeln!(out, "Delete subvolume {id} (commit): '{}'", terminal::shown(target.display()))?;
+                writeln!(
+                    out,
+                    "Delete subvolume {id} (commit): '{}'",
+                    terminal::shown(target.display())
+                )?;
             }
             out.flush()?;
         }
