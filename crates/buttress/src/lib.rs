@@ -1,112 +1,70 @@
-//! btrfs without the kernel: open any btrfs volume, in image files or on block devices, without root and
-//! without a mount, and read everything in it exactly as the kernel would show it.
+//! btrfs without the kernel: opens, makes and changes real btrfs volumes, in image files and on block devices, without root,
+//! without a mount, and without trusting what it reads.
 //!
-//! This crate is what applications depend on. It only re-exports; the parts live in crates of their own, each
-//! under its name here: [`fs`] (subvolumes, paths, files), [`stream`] (send streams),
-//! [`check`] (every cross-reference), [`tree`] (the B-trees), [`volume`] (logical addresses
-//! over devices, profiles, mirrors), [`device`] (files, block devices, memory, simulated disks) and [`mod@format`]
-//! (the bytes on disk as types).
+//! | to | see |
+//! |---|---|
+//! | open or make a volume, make changes durable | [`Volume`], [`VolumeOptions`], [`NewVolume`] |
+//! | read and change files by their paths | [`Subvolume`] |
+//! | read and write one file | [`File`] |
+//! | make snapshots | [`Subvolume::create_snapshot`] |
+//! | send snapshots to a receiver | [`Subvolume::send`] |
+//! | see where the space went | [`Volume::space`] |
+//! | check every cross-reference | [`Volume::check`] |
 //!
-//! # Reading a file
-//!
-//! The volume here is the small one that the repository carries; `Device::open("backup.img", …)` or
-//! `Device::open("/dev/sdb1", …)` opens one of your own.
-//!
-//! ```
-//! use buttress::{Device, Follow, Location, OpenOptions, SubvolumeId};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let packed = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/tour.img.zst"))?;
-//! # let image = zstd::decode_all(&packed[..])?;
-//! let volume = OpenOptions::new(vec![Device::memory(image)]).open()?;
-//! for notice in volume.notices() {
-//!     eprintln!("{notice}");
-//! }
-//! let top = Location::root_of(SubvolumeId::TOP_LEVEL);
-//! for entry in volume.read_dir(top)? {
-//!     let entry = entry?;
-//!     let metadata = volume.metadata(entry.target)?;
-//!     println!("{:o} {:>8} {}", metadata.mode, metadata.size, entry.name.escape_ascii());
-//! }
-//! # let path = first_file(&volume, top)?;
-//! # let path = path.as_slice();
-//! let location = volume.resolve(top, path, Follow::All)?;
-//! let file = volume.open_file(location)?;
-//! let mut content = Vec::new();
-//! std::io::copy(&mut file.reader(), &mut content)?;
-//! assert_eq!(content.len() as u64, file.size().get());
-//! # Ok(())
-//! # }
-//! # fn first_file(volume: &buttress::Filesystem, top: Location) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-//! #     let options = buttress::WalkOptions::without_content();
-//! #     for item in volume.walk(top, options) {
-//! #         if let buttress::WalkItem::Entry(entry) = item
-//! #             && entry.metadata().kind == buttress::FileKind::Regular
-//! #             && entry.metadata().size.get() > 0
-//! #         {
-//! #             return Ok(entry.path());
-//! #         }
-//! #     }
-//! #     Err("no file".into())
-//! # }
-//! ```
-//!
-//! # Reading everything
-//!
-//! [`Filesystem::walk`](fs::Filesystem::walk) goes over a whole directory tree, reads ahead across files and
-//! tells hard links and holes; what cannot be read is an item of its own, and the walk goes on.
+//! # Looking into an image
 //!
 //! ```no_run
-//! use buttress::{Content, Device, DeviceOptions, Location, OpenOptions, SubvolumeId, WalkItem, WalkOptions};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let device = Device::open("backup.img", &DeviceOptions::default())?;
-//! let volume = OpenOptions::new(vec![device]).open()?;
-//! let top = Location::root_of(SubvolumeId::TOP_LEVEL);
-//! for item in volume.walk(top, WalkOptions::default()) {
-//!     match item {
-//!         WalkItem::Entry(mut entry) if entry.hard_link.is_none() => {
-//!             let Ok(mut reader) = entry.reader() else { continue };
-//!             while let Some(chunk) = reader.next_chunk()? {
-//!                 match chunk.content {
-//!                     Content::Data(bytes) => println!("{} bytes at {}", bytes.len(), chunk.offset),
-//!                     Content::Hole => println!("a hole of {} bytes", chunk.length),
-//!                     Content::Damaged(error) => eprintln!("{error}"),
-//!                 }
-//!             }
-//!         }
-//!         WalkItem::Failed(failed) => eprintln!("{failed}"),
-//!         _ => {}
-//!     }
+//! # fn main() -> buttress::Result<()> {
+//! let volume = buttress::Volume::open("backup.img")?;
+//! for entry in volume.root().read_dir("home")? {
+//!     println!("{}", entry?.shown());
 //! }
+//! let hosts = volume.root().read_to_string("etc/hosts")?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # Sending a snapshot
-//!
-//! What `btrfs receive` takes, from an image that nobody mounted: whole, or what changed since another snapshot.
+//! # Making one
 //!
 //! ```
-//! use buttress::stream::send::{Options, Snapshot, send};
-//! use buttress::{Device, OpenOptions, Progress};
+//! # fn main() -> buttress::Result<()> {
+//! # let folder = std::env::temp_dir().join(format!("buttress-doc-lib-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder).unwrap();
+//! # let path = folder.join("new.img");
+//! use buttress::{ByteCount, SnapshotMode, Volume};
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let packed = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/tour.img.zst"))?;
-//! # let image = zstd::decode_all(&packed[..])?;
-//! let volume = OpenOptions::new(vec![Device::memory(image)]).open()?;
-//! let mut snapshots = Vec::new();
-//! for subvolume in volume.subvolumes()? {
-//!     if subvolume.is_read_only() {
-//!         snapshots.push(Snapshot::open(&volume, subvolume.id)?);
-//!     }
-//! }
-//! let options = Options {
-//!     parent: snapshots.first().cloned(),
-//!     ..Options::default()
-//! };
+//! let volume = Volume::create().in_file(&path, ByteCount::new(256 << 20))?;
+//! let home = volume.root().create_subvolume("home")?;
+//! home.create_dir_all("ann/letters")?;
+//! home.write("ann/letters/first", "Dear Bob")?;
+//! volume.root().create_snapshot(&home, "monday", SnapshotMode::ReadOnly)?;
+//! home.write("ann/letters/first", "Dear Carol")?;
+//! volume.sync()?;
+//!
+//! assert_eq!(volume.root().read("monday/ann/letters/first")?, b"Dear Bob");
+//! assert_eq!(volume.root().read("home/ann/letters/first")?, b"Dear Carol");
+//! # drop((home, volume));
+//! # std::fs::remove_dir_all(&folder).unwrap();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Sending what changed
+//!
+//! What `btrfs receive` takes, without a mount:
+//!
+//! ```
+//! # fn main() -> buttress::Result<()> {
+//! # use buttress::{Device, SnapshotMode, Volume};
+//! # let volume = Volume::create().on_devices(vec![Device::memory(vec![0; 256 << 20])])?;
+//! let root = volume.root();
+//! let home = root.create_subvolume("home")?;
+//! let monday = root.create_snapshot(&home, "monday", SnapshotMode::ReadOnly)?;
+//! home.write("new", "since monday")?;
+//! let tuesday = root.create_snapshot(&home, "tuesday", SnapshotMode::ReadOnly)?;
+//!
 //! let mut stream = Vec::new();
-//! let sent = send(&snapshots[1], &options, &mut stream, &Progress::new())?;
+//! let sent = tuesday.send()?.parent(&monday)?.to(&mut stream)?;
 //! assert_eq!(sent.stream_bytes.get(), stream.len() as u64);
 //! # Ok(())
 //! # }
@@ -117,10 +75,10 @@
 //! Anything at all may be opened; what is not btrfs gives an error that says so.
 //!
 //! ```
-//! use buttress::{Device, ErrorKind, OpenOptions};
+//! use buttress::{Device, ErrorKind, Volume};
 //!
 //! let noise = Device::memory(vec![0xa5; 1 << 20]);
-//! let error = OpenOptions::new(vec![noise]).open().unwrap_err();
+//! let error = Volume::options().open_devices(vec![noise]).unwrap_err();
 //! assert_eq!(error.kind(), ErrorKind::Corrupt);
 //! ```
 //!
@@ -129,25 +87,57 @@
 //! Errors are of four kinds, told apart by [`Error::kind`]: bytes on disk are wrong, a feature is not supported,
 //! a device failed, or the caller asked for what is not there. [`Error::errno`] gives the number that a system
 //! call would have failed with.
+//!
+//! # What is stable
+//!
+//! This crate's own types are. The layers below (trees, addresses, devices, the bytes on disk as types) are there with the
+//! feature `unstable`, each under its name, and can change with any version.
 #![forbid(unsafe_code)]
 
-pub use buttress_check as check;
-pub use buttress_device as device;
-pub use buttress_format as format;
-pub use buttress_fs as fs;
-pub use buttress_stream as stream;
-pub use buttress_tree as tree;
-pub use buttress_volume as volume;
+mod error;
+mod file;
+mod options;
+mod path;
+mod subvolume;
+mod volume;
 
-pub use buttress_device::{Device, IoError, OpenOptions as DeviceOptions};
+pub use error::{Error, Result};
+pub use file::File;
+pub use options::{NewVolume, VolumeOptions};
+pub use path::VolumePath;
+pub use subvolume::directory::{DirectoryEntry, Found, ReadDir, Walk};
+pub use subvolume::send::Send;
+pub use subvolume::{SnapshotMode, Subvolume, Times};
+pub use volume::Volume;
+
+pub use buttress_check::{Finding, Grade, Options as CheckOptions, Report as CheckReport};
+pub use buttress_device::Device;
+pub use buttress_format::compression::CompressionMethod;
 pub use buttress_format::{
-    ByteCount, Compression, DeviceId, ErrorKind, FileKind, FileOffset, Generation, InodeNumber, Key, Logical,
-    ObjectId, Physical, SubvolumeId, Superblock, Timestamp, TreeId,
+    ByteCount, ChecksumType, Compression, ErrorKind, FileKind, FileOffset, Generation, InodeNumber, Profile,
+    SubvolumeId, Timestamp, Uuid,
 };
+pub use buttress_fs::operations::NodeKind;
 pub use buttress_fs::{
-    Chunk, Content, Corruption, DirEntry, Error, File, FileAttributes, FileExtents, FileRange, FileReader,
-    Filesystem, Follow, InodeRecord, Location, Metadata, Notice, OpenOptions, Progress, RangeKind, ReadDir,
-    Result, SubvolumeInfo, Walk, WalkEntry, WalkError, WalkItem, WalkOptions, WalkOrder, Xattr,
+    AllocateMode, DeviceNumber, Environment, Fiemap, FiemapExtent, FiemapFlags, Metadata, Name, Notice,
+    Progress, Space, SubvolumeInfo, SystemEnvironment, Xattr,
 };
-pub use buttress_tree::{ReadAhead, Tree};
-pub use buttress_volume::{Rescue, Volume};
+pub use buttress_stream::send::Summary as SendSummary;
+
+#[cfg(feature = "unstable")]
+pub use {
+    buttress_check as check, buttress_device as device, buttress_format as format, buttress_fs as fs,
+    buttress_stream as stream, buttress_tree as tree, buttress_volume as logical_volume,
+};
+#[cfg(feature = "unstable")]
+pub use {
+    buttress_device::OpenOptions as DeviceOptions,
+    buttress_format::{DeviceId, Key, Logical, ObjectId, Physical, Superblock, TreeId},
+    buttress_fs::{
+        Chunk, Content, Corruption, DirEntry, FileAttributes, FileExtents, FileRange, FileReader, Filesystem,
+        Follow, InodeRecord, Location, OpenOptions, RangeKind, WalkEntry, WalkError, WalkItem, WalkOptions,
+        WalkOrder,
+    },
+    buttress_tree::{ReadAhead, Tree},
+    buttress_volume::Rescue,
+};

@@ -207,7 +207,7 @@ fn sectors_of(map: &[Plain]) -> Result<Sectors> {
 }
 
 /// The sectors of a file that lie in extents with two users.
-fn shared_sectors(file: &buttress::File, users: &Users) -> Result<HashSet<u64>> {
+fn shared_sectors(file: &buttress::fs::File, users: &Users) -> Result<HashSet<u64>> {
     let mut shared = HashSet::new();
     for range in file.extents()? {
         let range = range?;
@@ -224,7 +224,7 @@ fn shared_sectors(file: &buttress::File, users: &Users) -> Result<HashSet<u64>> 
 }
 
 /// A part of the map is what the whole map says of that part.
-fn compare_part(file: &buttress::File, map: &[FiemapExtent]) -> Result<()> {
+fn compare_part(file: &buttress::fs::File, map: &[FiemapExtent]) -> Result<()> {
     let Some(middle) = map.get(map.len() / 2) else {
         return Ok(());
     };
@@ -258,7 +258,7 @@ fn compare_part(file: &buttress::File, map: &[FiemapExtent]) -> Result<()> {
 }
 
 /// Seeks from every boundary, and from beside it.
-fn compare_seeks(file: &buttress::File, place: &Path, map: &[Plain]) -> Result<()> {
+fn compare_seeks(file: &buttress::fs::File, place: &Path, map: &[Plain]) -> Result<()> {
     let opened = File::open(place)?;
     let size = file.size().get();
     let boundaries = map

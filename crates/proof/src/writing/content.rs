@@ -201,7 +201,7 @@ impl Change {
     }
 
     /// Makes the change on the volume.
-    pub fn write(&self, filesystem: &WritableFilesystem, file: Location) -> buttress::Result<()> {
+    pub fn write(&self, filesystem: &WritableFilesystem, file: Location) -> buttress::fs::Result<()> {
         let range = |offset: u64, length: u64| FileOffset::new(offset)..FileOffset::new(offset + length);
         match self {
             Self::Write(offset, bytes) => filesystem.write_at(file, FileOffset::new(*offset), bytes),

@@ -105,7 +105,7 @@ fn fail(mut subject: Subject, fault: &Fault, recorded: &Recorded) -> Result<()> 
         }
     };
     let error = failure
-        .downcast_ref::<buttress::Error>()
+        .downcast_ref::<buttress::fs::Error>()
         .with_context(|| format!("an error of another kind: {failure:#}"))?;
     ensure!(
         error.kind() == ErrorKind::Io,

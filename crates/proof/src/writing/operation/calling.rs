@@ -4,10 +4,11 @@ use super::{Made, Mode, Operation};
 use crate::writing::access_list::AccessList;
 use crate::writing::model::Model;
 use crate::writing::newborn::{COMPRESSION, UMASK};
+use buttress::fs::Result;
 use buttress::fs::operations::acl::{ACCESS_NAME, DEFAULT_NAME};
 use buttress::fs::operations::{AttributeChanges, NewInode, NodeKind, ReceivedUuid, RenameMode, SetXattr};
 use buttress::fs::{DeviceNumber, WritableFilesystem};
-use buttress::{Location, Progress, Result, Timestamp};
+use buttress::{Location, Progress, Timestamp};
 
 /// What is asked for when an inode is made.
 const fn new(mode: u32) -> NewInode {

@@ -1,0 +1,277 @@
+//! An open file: read, written and sought like one of the standard library, and at positions by several threads at once.
+
+use crate::error::{Error, Result};
+use crate::volume::{Access, Volume};
+use buttress_format::{ByteCount, FileKind, FileOffset};
+use buttress_fs::operations::OpenInode;
+use buttress_fs::{AllocateMode, Fiemap, FileReader, Location, Metadata};
+use core::ops::Range;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+/// An open file of a volume. It stays when its last name goes, until it is dropped.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use buttress::{ByteCount, Device, Volume};
+/// # let device = Device::memory(vec![0; 256 << 20]);
+/// # let volume = Volume::create().on_devices(vec![device])?;
+/// use buttress::FileOffset;
+/// use std::io::{Read, Seek, SeekFrom, Write};
+///
+/// let mut file = volume.root().create("notes")?;
+/// file.write_all(b"first line\n")?;
+/// file.write_at(FileOffset::new(0), b"FIRST")?;
+/// file.seek(SeekFrom::Start(0))?;
+/// let mut text = String::new();
+/// file.read_to_string(&mut text)?;
+/// assert_eq!(text, "FIRST line\n");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct File {
+    volume: Volume,
+    location: Location,
+    content: Content,
+    /// Where reading and writing go on.
+    position: u64,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// A file that does not change, and a stream that reads ahead, with its position.
+    Still {
+        file: buttress_fs::File,
+        stream: Option<(u64, Box<FileReader>)>,
+    },
+    /// A file of a volume that is open for writing.
+    Live {
+        /// Keeps the inode.
+        _open: OpenInode,
+    },
+}
+
+impl File {
+    pub(crate) fn open(volume: &Volume, location: Location) -> Result<Self> {
+        let content = match volume.access() {
+            Access::Reading(filesystem) => Content::Still {
+                file: filesystem.open_file(location)?,
+                stream: None,
+            },
+            Access::Writing(filesystem) => {
+                let open = filesystem.open_inode(location)?;
+                match filesystem.metadata(location)?.kind {
+                    FileKind::Regular => {}
+                    FileKind::Directory => {
+                        return Err(buttress_fs::Error::IsADirectory { location }.into());
+                    }
+                    _ => {
+                        let what = "this is no regular file: it has no content";
+                        return Err(buttress_fs::Error::Invalid { what }.into());
+                    }
+                }
+                Content::Live { _open: open }
+            }
+        };
+        Ok(Self {
+            volume: volume.clone(),
+            location,
+            content,
+            position: 0,
+        })
+    }
+
+    pub(crate) const fn location(&self) -> Location {
+        self.location
+    }
+
+    /// The size.
+    ///
+    /// # Errors
+    /// The inode cannot be read.
+    pub fn size(&self) -> Result<ByteCount> {
+        match (&self.content, self.volume.access()) {
+            (Content::Still { file, .. }, _) => Ok(file.size()),
+            (Content::Live { .. }, Access::Writing(filesystem)) => {
+                Ok(ByteCount::new(filesystem.size_of(self.location)?))
+            }
+            (Content::Live { .. }, Access::Reading(_)) => Err(Error::read_only()),
+        }
+    }
+
+    /// What `fstat(2)` says.
+    ///
+    /// # Errors
+    /// The inode cannot be read.
+    pub fn metadata(&self) -> Result<Metadata> {
+        match (&self.content, self.volume.access()) {
+            (Content::Still { file, .. }, _) => Ok(file.metadata().clone()),
+            (Content::Live { .. }, Access::Writing(filesystem)) => Ok(filesystem.metadata(self.location)?),
+            (Content::Live { .. }, Access::Reading(_)) => Err(Error::read_only()),
+        }
+    }
+
+    /// Reads at a position, without moving the file's own; gives how many bytes were read: fewer than asked for only at the
+    /// end of the file.
+    ///
+    /// # Errors
+    /// A byte of the range cannot be had: no copy of it is in order.
+    pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        match (&self.content, self.volume.access()) {
+            (Content::Still { file, .. }, _) => Ok(file.read_at(offset, buffer)?),
+            (Content::Live { .. }, Access::Writing(filesystem)) => {
+                Ok(filesystem.read_at(self.location, offset, buffer)?)
+            }
+            (Content::Live { .. }, Access::Reading(_)) => Err(Error::read_only()),
+        }
+    }
+
+    /// Writes all bytes at a position, without moving the file's own. The file grows as needed; a gap reads as zeros.
+    ///
+    /// # Errors
+    /// The volume or the subvolume is read-only; there is no room; the file would grow past 2^63 - 1 bytes.
+    pub fn write_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
+        Ok(self.volume.writer()?.write_at(self.location, offset, bytes)?)
+    }
+
+    /// Writes all bytes at the end, wherever that is by then, and gives where that was.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn append(&self, bytes: &[u8]) -> Result<FileOffset> {
+        Ok(self.volume.writer()?.append(self.location, bytes)?)
+    }
+
+    /// Makes the file shorter, or longer by a hole.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn set_size(&self, size: ByteCount) -> Result<()> {
+        Ok(self.volume.writer()?.truncate(self.location, size)?)
+    }
+
+    /// Gives a range room, or takes its content away.
+    ///
+    /// # Errors
+    /// As [`File::write_at`]; an empty range.
+    pub fn allocate(&self, range: Range<FileOffset>, mode: AllocateMode) -> Result<()> {
+        Ok(self.volume.writer()?.allocate(self.location, range, mode)?)
+    }
+
+    /// Shares the extents of a range of `source` with this file, from `offset` on. The bounds must be whole sectors, except
+    /// for an end that is that of the source.
+    ///
+    /// # Errors
+    /// As [`File::write_at`]; ranges that are not whole sectors, overlap in one file or end past the source.
+    pub fn clone_range(&self, source: &Self, range: Range<FileOffset>, offset: FileOffset) -> Result<()> {
+        let writer = self.volume.writer()?;
+        Ok(writer.clone_range(source.location, range, self.location, offset)?)
+    }
+
+    /// Copies `length` bytes of `source` to this file: shares extents where it can, and writes the rest. Gives how much was
+    /// copied: less where the source ends.
+    ///
+    /// # Errors
+    /// As [`File::write_at`], and that the source cannot be read.
+    pub fn copy_range(
+        &self,
+        source: &Self,
+        source_offset: FileOffset,
+        length: ByteCount,
+        offset: FileOffset,
+    ) -> Result<ByteCount> {
+        let writer = self.volume.writer()?;
+        let range = source_offset..source_offset.saturating_add(length);
+        Ok(writer.copy_range(source.location, range, self.location, offset)?)
+    }
+
+    /// Shares the extents of a range of `source` with this file if both hold the same there. Whether they do.
+    ///
+    /// # Errors
+    /// As [`File::clone_range`], and that content cannot be read.
+    pub fn dedupe_range(&self, source: &Self, range: Range<FileOffset>, offset: FileOffset) -> Result<bool> {
+        let writer = self.volume.writer()?;
+        Ok(writer.dedupe_range(source.location, range, self.location, offset)?)
+    }
+
+    /// The extents of a range, with what `FIEMAP` says of them.
+    ///
+    /// # Errors
+    /// The file's items cannot be read.
+    pub fn extents(&self, range: Range<FileOffset>) -> Result<Fiemap> {
+        match (&self.content, self.volume.access()) {
+            (Content::Still { file, .. }, _) => Ok(file.fiemap(range)?),
+            (Content::Live { .. }, Access::Writing(filesystem)) => {
+                Ok(filesystem.fiemap(self.location, range)?)
+            }
+            (Content::Live { .. }, Access::Reading(_)) => Err(Error::read_only()),
+        }
+    }
+
+    /// Makes the file durable, with all else that was changed: until the log tree is there this is
+    /// [`Volume::sync`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sync(&self) -> Result<()> {
+        self.volume.sync()
+    }
+}
+
+/// Reads from the file's position on, and ahead of it where the volume is open for reading.
+impl Read for File {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = match &mut self.content {
+            Content::Still { file, stream } => {
+                let end = FileOffset::new(file.size().get());
+                let start = FileOffset::new(self.position);
+                let (at, reader) = stream
+                    .get_or_insert_with(|| (self.position, Box::new(file.reader_of(start.min(end)..end))));
+                if *at != self.position {
+                    (*at, **reader) = (self.position, file.reader_of(start.min(end)..end));
+                }
+                let read = reader.read(buffer)?;
+                *at = at.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+                read
+            }
+            Content::Live { .. } => self.read_at(FileOffset::new(self.position), buffer)?,
+        };
+        self.position = self
+            .position
+            .saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+        Ok(read)
+    }
+}
+
+/// Writes at the file's position. Nothing waits in the handle: `flush` has nothing to do, and does not make anything
+/// durable, which [`File::sync`] does.
+impl Write for File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_at(FileOffset::new(self.position), bytes)?;
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.position = self.position.saturating_add(length);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let target = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::Current(by) => self.position.checked_add_signed(by),
+            SeekFrom::End(by) => self.size()?.get().checked_add_signed(by),
+        };
+        let target = target.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("a position before the start of the file, or past 2^64, from {to:?}"),
+            )
+        })?;
+        self.position = target;
+        Ok(target)
+    }
+}

@@ -1,0 +1,103 @@
+//! Paths inside a volume: bytes that slashes part, from whatever type a caller has at hand.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+/// A path inside a volume.
+///
+/// Names on btrfs are bytes: text, paths of the standard library and plain bytes all serve. A path begins at the root of
+/// the [`Subvolume`](crate::Subvolume) that it is given to, with or without a slash before it; an empty one is that root.
+///
+/// ```
+/// use buttress::VolumePath;
+///
+/// assert_eq!(&*"home/ann".volume_path(), b"home/ann");
+/// assert_eq!(&*std::path::Path::new("/home/ann").volume_path(), b"/home/ann");
+/// assert_eq!(&*b"not utf-8: \xff".volume_path(), b"not utf-8: \xff");
+/// ```
+pub trait VolumePath {
+    /// The path's bytes.
+    fn volume_path(&self) -> Cow<'_, [u8]>;
+}
+
+macro_rules! volume_path {
+    ($($type:ty: $self:ident => $bytes:expr;)*) => {$(
+        impl VolumePath for $type {
+            fn volume_path(&$self) -> Cow<'_, [u8]> {
+                Cow::Borrowed($bytes)
+            }
+        }
+    )*};
+}
+
+volume_path! {
+    str: self => self.as_bytes();
+    String: self => self.as_bytes();
+    [u8]: self => self;
+    Vec<u8>: self => self;
+    OsStr: self => self.as_bytes();
+    OsString: self => self.as_bytes();
+    Path: self => self.as_os_str().as_bytes();
+    PathBuf: self => self.as_os_str().as_bytes();
+}
+
+impl<const LENGTH: usize> VolumePath for [u8; LENGTH] {
+    fn volume_path(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self)
+    }
+}
+
+impl<T: VolumePath + ?Sized> VolumePath for &T {
+    fn volume_path(&self) -> Cow<'_, [u8]> {
+        (**self).volume_path()
+    }
+}
+
+impl<T: VolumePath + ToOwned + ?Sized> VolumePath for Cow<'_, T> {
+    fn volume_path(&self) -> Cow<'_, [u8]> {
+        (**self).volume_path()
+    }
+}
+
+/// The directory part of a path and its last name. Slashes at the end do not count; the name is empty for the root.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path
+        .iter()
+        .rposition(|byte| *byte != b'/')
+        .map_or(0, |last| last.saturating_add(1));
+    let path = path.get(..end).unwrap_or(path);
+    let start = path
+        .iter()
+        .rposition(|byte| *byte == b'/')
+        .map_or(0, |slash| slash.saturating_add(1));
+    path.split_at_checked(start).unwrap_or((b"", path))
+}
+
+/// A path of the standard library with these bytes, for messages.
+pub(crate) fn shown(path: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_parts_before_its_last_name() {
+        for (path, directory, name) in [
+            ("a", "", "a"),
+            ("/a", "/", "a"),
+            ("a/b//", "a/", "b"),
+            ("/", "", ""),
+            ("", "", ""),
+        ] {
+            assert_eq!(
+                split(path.as_bytes()),
+                (directory.as_bytes(), name.as_bytes()),
+                "{path}"
+            );
+        }
+    }
+}

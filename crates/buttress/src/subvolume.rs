@@ -1,0 +1,215 @@
+//! A subvolume: paths, directories, attributes, and everything that a program does to files by their names.
+//!
+//! - this file: looking;
+//! - `changing`: making, renaming and removing;
+//! - `directory`: listings;
+//! - `send`: snapshots as streams.
+
+mod changing;
+pub(crate) mod directory;
+pub(crate) mod send;
+
+use crate::error::Result;
+use crate::file::File;
+use crate::path::VolumePath;
+use crate::volume::Volume;
+use buttress_format::{FileKind, SubvolumeId};
+use buttress_fs::{Follow, Location, Metadata, SubvolumeInfo, WalkOptions, Xattr};
+use directory::{ReadDir, Walk};
+use std::io::Read as _;
+
+pub use changing::{SnapshotMode, Times};
+
+/// A subvolume or snapshot of an open volume. A cheap handle.
+///
+/// Paths begin at its root; nothing leads out of it but into subvolumes that lie below. The calls are named after those of
+/// [`std::fs`] and follow symbolic links where those do.
+#[derive(Clone, Debug)]
+pub struct Subvolume {
+    volume: Volume,
+    id: SubvolumeId,
+}
+
+impl Subvolume {
+    pub(crate) const fn new(volume: Volume, id: SubvolumeId) -> Self {
+        Self { volume, id }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> SubvolumeId {
+        self.id
+    }
+
+    /// The volume that it lies in.
+    #[must_use]
+    pub const fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// What is known of it: place, uuids, times, flags.
+    ///
+    /// # Errors
+    /// It is gone, or cannot be read.
+    pub fn info(&self) -> Result<SubvolumeInfo> {
+        Ok(self.volume.view().subvolume(self.id)?)
+    }
+
+    /// The subvolume at a path below.
+    ///
+    /// # Errors
+    /// There is nothing, or something else than a subvolume.
+    pub fn subvolume(&self, path: impl VolumePath) -> Result<Self> {
+        let path = path.volume_path();
+        let location = self.resolve(&path, Follow::All)?;
+        if !location.is_subvolume_root() || location.placeholder().is_some() {
+            let error = buttress_fs::Error::Invalid {
+                what: "this is no subvolume",
+            };
+            return Err(crate::Error::from(error).at(&path));
+        }
+        Ok(Self::new(self.volume.clone(), location.subvolume))
+    }
+
+    /// The whole content of a file. A sparse file of a volume that you do not trust can be larger than all memory: open it
+    /// and read a part where that matters.
+    ///
+    /// # Errors
+    /// As [`Subvolume::open`], and that the content cannot be read.
+    pub fn read(&self, path: impl VolumePath) -> Result<Vec<u8>> {
+        let path = path.volume_path();
+        let mut content = Vec::new();
+        self.open(&*path)?
+            .read_to_end(&mut content)
+            .map_err(|error| crate::Error::from(error).at(&path))?;
+        Ok(content)
+    }
+
+    /// The whole content of a file as text.
+    ///
+    /// # Errors
+    /// As [`Subvolume::read`], and that it is not UTF-8.
+    pub fn read_to_string(&self, path: impl VolumePath) -> Result<String> {
+        let path = path.volume_path();
+        let content = self.read(&*path)?;
+        String::from_utf8(content).map_err(|error| {
+            let error = std::io::Error::new(std::io::ErrorKind::InvalidData, error.utf8_error());
+            crate::Error::from(error).at(&path)
+        })
+    }
+
+    /// Opens a file: for reading, and for writing where the volume is.
+    ///
+    /// # Errors
+    /// There is nothing at the path, or it is not a regular file.
+    pub fn open(&self, path: impl VolumePath) -> Result<File> {
+        let path = path.volume_path();
+        let location = self.resolve(&path, Follow::All)?;
+        File::open(&self.volume, location).map_err(|error| error.at(&path))
+    }
+
+    /// What `stat(2)` says of what a path leads to.
+    ///
+    /// # Errors
+    /// There is nothing at the path, or it cannot be read.
+    pub fn metadata(&self, path: impl VolumePath) -> Result<Metadata> {
+        self.metadata_with(&path.volume_path(), Follow::All)
+    }
+
+    /// The same of a symbolic link itself.
+    ///
+    /// # Errors
+    /// As [`Subvolume::metadata`].
+    pub fn symlink_metadata(&self, path: impl VolumePath) -> Result<Metadata> {
+        self.metadata_with(&path.volume_path(), Follow::NotLast)
+    }
+
+    fn metadata_with(&self, path: &[u8], follow: Follow) -> Result<Metadata> {
+        let location = self.resolve(path, follow)?;
+        let metadata = match self.volume.access() {
+            crate::volume::Access::Reading(filesystem) => filesystem.metadata(location),
+            crate::volume::Access::Writing(filesystem) => filesystem.metadata(location),
+        };
+        metadata.map_err(|error| crate::Error::from(error).at(path))
+    }
+
+    /// Whether a path leads to anything.
+    ///
+    /// # Errors
+    /// It cannot be said, because something on the way cannot be read.
+    pub fn exists(&self, path: impl VolumePath) -> Result<bool> {
+        match self.resolve(&path.volume_path(), Follow::All) {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where a symbolic link leads to.
+    ///
+    /// # Errors
+    /// There is nothing at the path, or it is no symbolic link.
+    pub fn read_link(&self, path: impl VolumePath) -> Result<Vec<u8>> {
+        let path = path.volume_path();
+        let location = self.resolve(&path, Follow::NotLast)?;
+        let target = self.volume.view().read_link(location);
+        target.map_err(|error| crate::Error::from(error).at(&path))
+    }
+
+    /// The entries of a directory, as they are now, in the order in which they were made.
+    ///
+    /// # Errors
+    /// There is nothing at the path, or it is no directory. What fails later is an item of the iterator.
+    pub fn read_dir(&self, path: impl VolumePath) -> Result<ReadDir> {
+        let path = path.volume_path();
+        let location = self.resolve(&path, Follow::All)?;
+        let view = self.volume.view();
+        let entries = view.read_dir(location);
+        let entries = entries.map_err(|error| crate::Error::from(error).at(&path))?;
+        Ok(ReadDir::new(view, entries))
+    }
+
+    /// Everything below a directory, the directory first, as it is now. Subvolumes below are gone into.
+    ///
+    /// # Errors
+    /// There is nothing at the path. What fails later is an item of the iterator, which goes on.
+    pub fn walk(&self, path: impl VolumePath) -> Result<Walk> {
+        let location = self.resolve(&path.volume_path(), Follow::All)?;
+        let walk = self.volume.view().walk(location, WalkOptions::without_content());
+        Ok(Walk::new(walk))
+    }
+
+    /// All extended attributes of what a path leads to.
+    ///
+    /// # Errors
+    /// There is nothing at the path, or they cannot be read.
+    pub fn xattrs(&self, path: impl VolumePath) -> Result<Vec<Xattr>> {
+        let path = path.volume_path();
+        let location = self.resolve(&path, Follow::All)?;
+        let xattrs = self.volume.view().xattrs(location);
+        xattrs.map_err(|error| crate::Error::from(error).at(&path))
+    }
+
+    /// One extended attribute, by its full name (`user.…`); `None` where it is not set.
+    ///
+    /// # Errors
+    /// There is nothing at the path, or it cannot be read.
+    pub fn xattr(&self, path: impl VolumePath, name: &str) -> Result<Option<Vec<u8>>> {
+        let path = path.volume_path();
+        let location = self.resolve(&path, Follow::All)?;
+        let value = self.volume.view().xattr(location, name.as_bytes());
+        value.map_err(|error| crate::Error::from(error).at(&path))
+    }
+
+    /// What a path leads to.
+    fn resolve(&self, path: &[u8], follow: Follow) -> Result<Location> {
+        let root = Location::root_of(self.id);
+        let resolved = self.volume.view().resolve(root, path, follow);
+        resolved.map_err(|error| crate::Error::from(error).at(path))
+    }
+
+    /// Whether a path leads to a directory.
+    fn is_directory(&self, path: &[u8]) -> Result<bool> {
+        Ok(self.metadata_with(path, Follow::All)?.kind == FileKind::Directory)
+    }
+}

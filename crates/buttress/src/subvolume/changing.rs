@@ -1,0 +1,399 @@
+//! Making, renaming, removing, and changing what belongs to a name.
+
+use super::Subvolume;
+use crate::error::{Cause, Error, Result};
+use crate::file::File;
+use crate::path::{VolumePath, split};
+use buttress_format::{ByteCount, FileKind, FileOffset, SubvolumeId, Timestamp};
+use buttress_fs::operations::{AttributeChanges, NodeKind, ReceivedUuid, RenameMode, SetXattr};
+use buttress_fs::{DirEntry, Follow, Location, WritableFilesystem};
+
+/// How many entries of a directory are removed before it is looked at again.
+const REMOVED_AT_ONCE: usize = 4096;
+
+/// Whether a snapshot can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotMode {
+    /// It stays as it is; it can be sent.
+    ReadOnly,
+    /// It can be changed.
+    Writable,
+}
+
+/// Times to be set; `None` stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// The last access.
+    pub accessed: Option<Timestamp>,
+    /// The last change of content.
+    pub modified: Option<Timestamp>,
+}
+
+impl Subvolume {
+    /// Makes a file with this content. A file that is there keeps its inode and gets the content.
+    ///
+    /// # Errors
+    /// As [`Subvolume::create`] and [`File::write_at`].
+    pub fn write(&self, path: impl VolumePath, content: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.volume_path();
+        let file = self.create(&*path)?;
+        file.write_at(FileOffset::MIN, content.as_ref())
+            .map_err(|error| error.at(&path))
+    }
+
+    /// Opens a file for writing: an empty one, made where there is none.
+    ///
+    /// # Errors
+    /// The directory is not there; there is something else at the path; the volume or the subvolume is read-only; there is
+    /// no room.
+    pub fn create(&self, path: impl VolumePath) -> Result<File> {
+        let path = path.volume_path();
+        self.volume.writer()?;
+        match self.resolve(&path, Follow::All) {
+            Ok(location) => {
+                let file = File::open(&self.volume, location).map_err(|error| error.at(&path))?;
+                file.set_size(ByteCount::ZERO).map_err(|error| error.at(&path))?;
+                Ok(file)
+            }
+            Err(error) if error.is_not_found() => self.create_new(&*path),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a file that must not be there yet, and opens it.
+    ///
+    /// # Errors
+    /// There is something at the path already; else as [`Subvolume::create`].
+    pub fn create_new(&self, path: impl VolumePath) -> Result<File> {
+        self.at_place(&path.volume_path(), |writer, directory, name| {
+            let location = writer.create(directory, name, &self.volume.new_inode(0o666))?;
+            File::open(&self.volume, location)
+        })
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// There is something at the path already; else as [`Subvolume::create`].
+    pub fn create_dir(&self, path: impl VolumePath) -> Result<()> {
+        self.at_place(&path.volume_path(), |writer, directory, name| {
+            writer.make_directory(directory, name, &self.volume.new_inode(0o777))?;
+            Ok(())
+        })
+    }
+
+    /// Makes a directory and those above it that are missing.
+    ///
+    /// # Errors
+    /// Something on the way is no directory; else as [`Subvolume::create`].
+    pub fn create_dir_all(&self, path: impl VolumePath) -> Result<()> {
+        let path = path.volume_path();
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let ends: Vec<usize> = ends.map(|(at, _)| at).chain([path.len()]).collect();
+        for end in ends {
+            let part = path.get(..end).unwrap_or(&path);
+            if split(part).1.is_empty() {
+                continue;
+            }
+            match self.is_directory(part) {
+                Ok(true) => {}
+                Ok(false) => {
+                    let error = buttress_fs::Error::NotADirectory {
+                        path: crate::path::shown(part),
+                    };
+                    return Err(error.into());
+                }
+                Err(error) if error.is_not_found() => self.create_dir(part)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a symbolic link that leads to `target`, which need not be there.
+    ///
+    /// # Errors
+    /// There is something at the path already; the target is empty or too long; else as [`Subvolume::create`].
+    pub fn symlink(&self, target: impl VolumePath, path: impl VolumePath) -> Result<()> {
+        let target = target.volume_path();
+        self.at_place(&path.volume_path(), |writer, directory, name| {
+            writer.make_symlink(directory, name, &self.volume.new_inode(0o777), &target)?;
+            Ok(())
+        })
+    }
+
+    /// Makes a device node, a pipe or a socket.
+    ///
+    /// # Errors
+    /// There is something at the path already; a device number that the format cannot hold; else as
+    /// [`Subvolume::create`].
+    pub fn create_node(&self, path: impl VolumePath, kind: NodeKind, mode: u32) -> Result<()> {
+        self.at_place(&path.volume_path(), |writer, directory, name| {
+            writer.make_node(directory, name, &self.volume.new_inode(mode), kind)?;
+            Ok(())
+        })
+    }
+
+    /// Gives a file a further name.
+    ///
+    /// # Errors
+    /// `original` is a directory or not there; there is something at `path` already; else as [`Subvolume::create`].
+    pub fn hard_link(&self, original: impl VolumePath, path: impl VolumePath) -> Result<()> {
+        let location = self.resolve(&original.volume_path(), Follow::NotLast)?;
+        self.at_place(&path.volume_path(), |writer, directory, name| {
+            Ok(writer.link(location, directory, name)?)
+        })
+    }
+
+    /// Renames, as `rename(2)` does: what has the new name is replaced.
+    ///
+    /// # Errors
+    /// As there: of directories, between subvolumes, into itself.
+    pub fn rename(&self, from: impl VolumePath, to: impl VolumePath) -> Result<()> {
+        let from = from.volume_path();
+        let (old_directory, old_name) = self.place(&from)?;
+        self.at_place(&to.volume_path(), |writer, directory, name| {
+            Ok(writer.rename(old_directory, old_name, directory, name, RenameMode::Replace)?)
+        })
+    }
+
+    /// Copies the content of a file to another one of the volume, which is made or replaced. Both share what they hold:
+    /// the copy takes neither time nor room, whatever its size.
+    ///
+    /// # Errors
+    /// As [`Subvolume::open`] and [`Subvolume::create`]; both paths lead to the same file.
+    pub fn copy(&self, from: impl VolumePath, to: impl VolumePath) -> Result<ByteCount> {
+        let (from, to) = (from.volume_path(), to.volume_path());
+        let source = self.open(&*from)?;
+        if let Ok(location) = self.resolve(&to, Follow::All)
+            && location == source.location()
+        {
+            let error = buttress_fs::Error::Invalid {
+                what: "a file cannot be copied onto itself",
+            };
+            return Err(Error::from(error).at(&to));
+        }
+        let target = self.create(&*to)?;
+        let size = source.size()?;
+        target
+            .copy_range(&source, FileOffset::MIN, size, FileOffset::MIN)
+            .map_err(|error| error.at(&to))
+    }
+
+    /// Removes a name that is not a directory's.
+    ///
+    /// # Errors
+    /// There is nothing at the path, or a directory; the volume or the subvolume is read-only.
+    pub fn remove_file(&self, path: impl VolumePath) -> Result<()> {
+        self.at_place(&path.volume_path(), |writer, directory, name| {
+            Ok(writer.unlink(directory, name)?)
+        })
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// There is nothing at the path, no directory, one that is not empty, or a subvolume.
+    pub fn remove_dir(&self, path: impl VolumePath) -> Result<()> {
+        self.at_place(&path.volume_path(), |writer, directory, name| {
+            Ok(writer.remove_directory(directory, name)?)
+        })
+    }
+
+    /// Removes a directory with all that it holds. Subvolumes in it stay, and stop the removal.
+    ///
+    /// # Errors
+    /// As [`Subvolume::remove_dir`]; what was removed before stays removed.
+    pub fn remove_dir_all(&self, path: impl VolumePath) -> Result<()> {
+        let path = path.volume_path();
+        let writer = self.volume.writer()?;
+        let (parent, name) = self.place(&path)?;
+        let entry = writer.lookup(parent, name)?;
+        let Some(entry) = entry.filter(|entry| entry.kind == FileKind::Directory) else {
+            return self.remove_dir(&*path);
+        };
+        let mut levels = vec![Level::new(parent, entry)];
+        while let Some(level) = levels.last_mut() {
+            if level.entries.is_empty() {
+                let view = self.volume.view();
+                let batch = view.read_dir(level.directory)?.take(REMOVED_AT_ONCE);
+                level.entries = batch.collect::<buttress_fs::Result<_>>()?;
+            }
+            let directory = level.directory;
+            match level.entries.pop() {
+                // The root of another subvolume is refused by the removal of its name.
+                Some(entry) if entry.kind == FileKind::Directory && !entry.target.is_subvolume_root() => {
+                    levels.push(Level::new(directory, entry));
+                }
+                Some(entry) if entry.kind == FileKind::Directory => {
+                    writer.remove_directory(directory, &entry.name)?;
+                }
+                Some(entry) => writer.unlink(directory, &entry.name)?,
+                None => {
+                    if let Some(level) = levels.pop() {
+                        let removed = writer.remove_directory(level.parent, &level.name);
+                        removed.map_err(|error| Error::from(error).at(&level.name))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets permission bits, as `chmod(2)` does.
+    ///
+    /// # Errors
+    /// There is nothing at the path; the volume or the subvolume is read-only; bits that are none of permissions.
+    pub fn set_permissions(&self, path: impl VolumePath, mode: u32) -> Result<()> {
+        let changes = AttributeChanges {
+            mode: Some(mode),
+            ..AttributeChanges::default()
+        };
+        self.change(&path.volume_path(), Follow::All, &changes)
+    }
+
+    /// Sets owner and group, of a symbolic link its own. A file loses its set-id bits and capabilities by that.
+    ///
+    /// # Errors
+    /// There is nothing at the path; the volume or the subvolume is read-only.
+    pub fn set_owner(&self, path: impl VolumePath, uid: u32, gid: u32) -> Result<()> {
+        let changes = AttributeChanges {
+            uid: Some(uid),
+            gid: Some(gid),
+            ..AttributeChanges::default()
+        };
+        self.change(&path.volume_path(), Follow::NotLast, &changes)
+    }
+
+    /// Sets times, of a symbolic link its own.
+    ///
+    /// # Errors
+    /// There is nothing at the path; the volume or the subvolume is read-only.
+    pub fn set_times(&self, path: impl VolumePath, times: Times) -> Result<()> {
+        let changes = AttributeChanges {
+            accessed: times.accessed,
+            modified: times.modified,
+            ..AttributeChanges::default()
+        };
+        self.change(&path.volume_path(), Follow::NotLast, &changes)
+    }
+
+    fn change(&self, path: &[u8], follow: Follow, changes: &AttributeChanges) -> Result<()> {
+        let writer = self.volume.writer()?;
+        let location = self.resolve(path, follow)?;
+        let changed = writer.set_attributes(location, changes);
+        changed.map_err(|error| Error::from(error).at(path))
+    }
+
+    /// Sets an extended attribute by its full name (`user.…`).
+    ///
+    /// # Errors
+    /// There is nothing at the path; the volume or the subvolume is read-only; a value that is too long, or that an
+    /// attribute with a meaning cannot have.
+    pub fn set_xattr(&self, path: impl VolumePath, name: &str, value: &[u8]) -> Result<()> {
+        let path = path.volume_path();
+        let writer = self.volume.writer()?;
+        let location = self.resolve(&path, Follow::All)?;
+        let set = writer.set_xattr(location, name.as_bytes(), value, SetXattr::CreateOrReplace);
+        set.map_err(|error| Error::from(error).at(&path))
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// There is nothing at the path, or no such attribute; the volume or the subvolume is read-only.
+    pub fn remove_xattr(&self, path: impl VolumePath, name: &str) -> Result<()> {
+        let path = path.volume_path();
+        let writer = self.volume.writer()?;
+        let location = self.resolve(&path, Follow::All)?;
+        let removed = writer.remove_xattr(location, name.as_bytes());
+        removed.map_err(|error| Error::from(error).at(&path))
+    }
+
+    /// Makes an empty subvolume.
+    ///
+    /// # Errors
+    /// There is something at the path already; else as [`Subvolume::create`].
+    pub fn create_subvolume(&self, path: impl VolumePath) -> Result<Self> {
+        let id = self.at_place(&path.volume_path(), |writer, directory, name| {
+            Ok(writer.create_subvolume(directory, name)?)
+        })?;
+        Ok(Self::new(self.volume.clone(), id))
+    }
+
+    /// Makes a snapshot of `source` at a path, which takes the same time at any size. What was changed so far becomes
+    /// durable by that.
+    ///
+    /// # Errors
+    /// There is something at the path already; `source` is gone; else as [`Volume::sync`](crate::Volume::sync).
+    pub fn create_snapshot(&self, source: &Self, path: impl VolumePath, mode: SnapshotMode) -> Result<Self> {
+        let read_only = mode == SnapshotMode::ReadOnly;
+        let id = self.at_place(&path.volume_path(), |writer, directory, name| {
+            Ok(writer.snapshot(source.id, directory, name, read_only)?)
+        })?;
+        Ok(Self::new(self.volume.clone(), id))
+    }
+
+    /// Deletes the subvolume at a path. Its space comes back with
+    /// [`Volume::drop_deleted_subvolumes`](crate::Volume::drop_deleted_subvolumes).
+    ///
+    /// # Errors
+    /// There is nothing at the path, or no subvolume; others lie in it; it is the default one or the top level.
+    pub fn delete_subvolume(&self, path: impl VolumePath) -> Result<()> {
+        let path = path.volume_path();
+        let id: SubvolumeId = self.subvolume(&*path)?.id;
+        let deleted = self.volume.writer()?.delete_subvolume(id);
+        deleted.map_err(|error| Error::from(error).at(&path))
+    }
+
+    /// Makes this subvolume read-only, or writable. One that was received stays read-only: what it equals would be no
+    /// longer true.
+    ///
+    /// # Errors
+    /// The volume is open for reading only; the subvolume was received.
+    pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        let writer = self.volume.writer()?;
+        Ok(writer.set_read_only(self.id, read_only, ReceivedUuid::Refuse)?)
+    }
+
+    /// The directory that a path's last name is to stand in, and the name.
+    fn place<'a>(&self, path: &'a [u8]) -> Result<(Location, &'a [u8])> {
+        let (directory, name) = split(path);
+        if matches!(name, b"" | b"." | b"..") {
+            return Err(Error::from(Cause::NoName).at(path));
+        }
+        Ok((self.resolve(directory, Follow::All)?, name))
+    }
+
+    /// Does something to a name in its directory; failures tell the path.
+    fn at_place<T>(
+        &self,
+        path: &[u8],
+        act: impl FnOnce(&WritableFilesystem, Location, &[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let writer = self.volume.writer()?;
+        let (directory, name) = self.place(path)?;
+        act(writer, directory, name).map_err(|error| error.at(path))
+    }
+}
+
+/// A directory that is being removed.
+struct Level {
+    directory: Location,
+    /// The directory that holds it, and its name there.
+    parent: Location,
+    name: Vec<u8>,
+    /// What is still to be removed of the last look at it.
+    entries: Vec<DirEntry>,
+}
+
+impl Level {
+    fn new(parent: Location, entry: DirEntry) -> Self {
+        Self {
+            directory: entry.target,
+            parent,
+            name: entry.name,
+            entries: Vec::new(),
+        }
+    }
+}
