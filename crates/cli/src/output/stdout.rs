@@ -3,8 +3,6 @@
 //! What cannot be written is an error that says so, also where standard output was closed when the process began, which
 //! Rust's own takes for success. Its errors name it; that its reader went away keeps its kind, for that is no failure.
 
-#![expect(clippy::disallowed_methods, reason = "this is what the others are made of")]
-
 use std::fs::File;
 use std::io::{self, StdoutLock, Write};
 use std::os::fd::AsFd;
