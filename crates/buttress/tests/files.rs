@@ -171,7 +171,7 @@ fn reading_of_a_volume_that_is_open_for_reading_seeks_too() {
     let mut file = Volume::open(&image).unwrap().root().open("f").unwrap();
     for start in [3_999_990_u64, 17, 2_000_000, 2_000_000, 5_000_000] {
         file.seek(SeekFrom::Start(start)).unwrap();
-        let mut piece = vec![0; 100];
+        let mut piece = [0; 100];
         let mut read = 0;
         while let Ok(more) = file.read(&mut piece[read..])
             && more > 0
