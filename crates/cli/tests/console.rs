@@ -126,6 +126,7 @@ impl Home {
             .env("HOME", self.0.path())
             .env("PATH", path)
             .env("TERM", "dumb")
+            .env("NO_COLOR", "1")
             .env("LC_ALL", "C.UTF-8")
             .env("TZ", "UTC")
             .env("SOURCE_DATE_EPOCH", EPOCH);

@@ -216,7 +216,7 @@ fn taking_out() -> Vec<Case> {
             is_job: true,
             ..look(
                 "cp",
-                "-r {image}:/home {out}/copy",
+                "-r {image}:/home/plain {out}/copy",
                 "-r {image}:/no/such/path {out}/copy",
             )
         },
