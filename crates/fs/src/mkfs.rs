@@ -21,6 +21,8 @@
 mod blocks;
 mod chunks;
 mod error;
+#[cfg(any(test, feature = "testing"))]
+pub mod old;
 pub mod options;
 pub mod signatures;
 mod trees;
@@ -84,9 +86,17 @@ pub fn make(devices: &[Device], options: &Options, identity: &Identity) -> Resul
     let sizes = usable_sizes(devices, &settings)?;
     let chunks =
         chunks::plan(&sizes, &settings).map_err(|place| too_small(devices, &sizes, &settings, place))?;
-    let plan = Plan::new(&settings, identity, &sizes, chunks)?;
+    write(
+        devices,
+        &settings,
+        Plan::new(&settings, identity, &sizes, chunks)?,
+    )
+}
+
+/// Wipes the devices and writes a volume that is planned.
+fn write(devices: &[Device], settings: &Settings, plan: Plan) -> Result<Made, Error> {
     for device in devices {
-        wipe(device, &settings)?;
+        wipe(device, settings)?;
     }
     let volume = plan.volume(devices)?;
     volume.write(&plan.blocks()?)?;
@@ -173,6 +183,3 @@ fn zero_ends(device: &Device) -> Result<(), Error> {
 fn device_id(index: usize) -> DeviceId {
     DeviceId::new(ByteCount::of(index).get().saturating_add(1))
 }
-
-#[cfg(test)]
-mod tests;

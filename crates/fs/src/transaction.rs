@@ -10,7 +10,7 @@
 //! | `running` | the running transaction: trees, and what edits of any tree need |
 //! | `copying` | what copying a tree block means for references |
 //! | `delayed_references`, `extent_tree` | reference counts: collected, and applied |
-//! | `block_groups`, `free_ranges`, `chunks`, `loading` | space: what is free, where chunks come from |
+//! | `block_groups`, `free_ranges`, `kept_out`, `chunks`, `loading` | space: what is free, where chunks come from |
 //! | `free_space_tree`, `checksums` | the trees that follow the extent tree |
 //! | `data_extents` | extents of file data: allocated, referred to, let go |
 //! | `settling`, `freezing`, `committing` | a commit: addresses, the frozen state, the writes |
@@ -41,6 +41,7 @@ pub(crate) mod extent_tree;
 mod free_ranges;
 mod free_space_tree;
 pub(crate) mod freezing;
+pub(crate) mod kept_out;
 mod loading;
 mod memory;
 mod opening;

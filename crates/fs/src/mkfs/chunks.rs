@@ -22,6 +22,7 @@
 
 use super::device_id;
 use super::options::Settings;
+use crate::transaction::kept_out::DEVICE_RESERVED_BYTES;
 use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, Logical, Physical, Profile, STRIPE_BYTES, Stripe, TreeId, Uuid,
 };
@@ -32,7 +33,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// Devices up to here are left alone: boot loaders and the superblock live there.
-const FIRST_PHYSICAL: u64 = MIB;
+const FIRST_PHYSICAL: u64 = DEVICE_RESERVED_BYTES;
 
 /// A chunk of the new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub struct PlannedChunk {
     /// Its stripes: the index of the device, and where on it.
     pub stripes: Vec<(usize, Physical)>,
     /// Whether it is the system chunk of the first step, which mkfs.btrfs describes in its own way.
-    first_system: bool,
+    pub(super) first_system: bool,
 }
 
 impl PlannedChunk {

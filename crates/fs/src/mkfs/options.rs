@@ -106,6 +106,17 @@ pub struct Options {
     pub keep_contents: bool,
 }
 
+/// What every new volume has and old ones do not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// The tree of uuids.
+    pub uuid_tree: bool,
+    /// Counts of devices' errors.
+    pub device_statistics: bool,
+    /// What root items say of uuids and times.
+    pub root_item_extensions: bool,
+}
+
 /// Options that were checked and completed.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
@@ -120,6 +131,8 @@ pub(super) struct Settings {
     pub(super) compat_ro: CompatRo,
     pub(super) device_bytes: Option<ByteCount>,
     pub(super) discard: bool,
+    /// Nothing, but in tests.
+    pub(super) missing: Missing,
 }
 
 impl Settings {
@@ -166,6 +179,7 @@ impl Settings {
             compat_ro,
             device_bytes: options.device_bytes,
             discard: !options.keep_contents,
+            missing: Missing::default(),
         })
     }
 }

@@ -12,16 +12,17 @@ use super::blocks::{self, Item, Shape};
 use super::chunks::PlannedChunk;
 use super::options::Settings;
 use super::{Error, GENERATION, Identity, device_id};
+use crate::transaction::kept_out::kept_out;
 use buttress_device::Device;
-use buttress_format::Profile;
 use buttress_format::node::edit::NewBlock;
 use buttress_format::superblock::{BackupRoot, BackupTree, SuperblockFlags};
 use buttress_format::{
     BlockGroupFlags, ByteCount, Checksum, Chunk, CompatRo, DeviceItem, Generation, Key, Logical, ObjectId,
-    Physical, STRIPE_BYTES, SUPERBLOCK_OFFSETS, Superblock, TreeId, Uuid,
+    Physical, Profile, STRIPE_BYTES, SUPERBLOCK_OFFSETS, Superblock, TreeId, Uuid,
 };
-use buttress_volume::layout::{ChunkOffset, Layout};
+use buttress_volume::layout::Layout;
 use buttress_volume::{ExtentWrite, Volume};
+use core::ops::Range;
 
 /// How often blocks and items may be listed anew. The trees settle in three or four rounds.
 const ROUNDS: usize = 64;
@@ -132,7 +133,7 @@ impl Plan {
         let node_bytes = u64::from(self.settings.node_bytes);
         let start = |wanted: BlockGroupFlags| {
             let chunk = self.chunks.iter().find(|chunk| chunk.flags.contains(wanted));
-            chunk.map(|chunk| (chunk.clone(), 0_u64))
+            chunk.and_then(Place::new)
         };
         let mut system = start(BlockGroupFlags::SYSTEM);
         let mut metadata = start(BlockGroupFlags::METADATA);
@@ -144,9 +145,7 @@ impl Plan {
             };
             tree.addresses.clear();
             for _ in &tree.shapes {
-                let next = cursor
-                    .as_mut()
-                    .and_then(|(chunk, offset)| next_block(chunk, offset, node_bytes));
+                let next = cursor.as_mut().and_then(|place| place.next_block(node_bytes));
                 tree.addresses
                     .push(next.ok_or(Error::NoRoom { what: "tree blocks" })?);
             }
@@ -275,49 +274,55 @@ fn tree_ids(settings: &Settings) -> Vec<TreeId> {
         ids.push(TreeId::BLOCK_GROUP);
     }
     ids.push(TreeId::DATA_RELOCATION);
+    if settings.missing.uuid_tree {
+        ids.retain(|id| *id != TreeId::UUID);
+    }
     ids
 }
 
-/// The next place for a block in a chunk. Where a superblock lies on one of the devices, nothing is put: the kernel keeps
-/// the whole stripe unit free there.
-fn next_block(chunk: &PlannedChunk, offset: &mut u64, node_bytes: u64) -> Option<Logical> {
-    loop {
-        let at = *offset;
-        *offset = at.checked_add(node_bytes)?;
-        if *offset > chunk.length.get() {
-            return None;
-        }
-        if !meets_superblock(chunk, at, node_bytes) {
-            return chunk.logical.checked_add(ByteCount::new(at));
-        }
-    }
+/// A chunk that blocks are put into.
+struct Place {
+    chunk: PlannedChunk,
+    /// How much of it was looked at.
+    offset: u64,
+    /// Where nothing is put: the kernel keeps these addresses free, too.
+    kept_out: Vec<Range<u64>>,
 }
 
-fn meets_superblock(chunk: &PlannedChunk, offset: u64, length: u64) -> bool {
-    let sub_stripes = if chunk.profile() == Profile::Raid10 { 2 } else { 1 };
-    let layout = Layout::new(
-        chunk.profile(),
-        chunk.length,
-        chunk.stripes.len(),
-        sub_stripes,
-        STRIPE_BYTES,
-    );
-    let Ok(layout) = layout else { return false };
-    // A block lies in one row of stripe units at most: blocks are aligned to their size, which divides the unit's.
-    let Some(place) = layout.place(ChunkOffset::new(offset)) else {
-        return false;
-    };
-    let parity = layout.has_parity();
-    chunk.stripes.iter().enumerate().any(|(index, (_, start))| {
-        let holds =
-            parity || (place.stripe_index..place.stripe_index.saturating_add(place.copies)).contains(&index);
-        let first = start
-            .saturating_add(ByteCount::new(place.stripe_offset.get()))
-            .get();
-        let end = first.saturating_add(length);
-        let superblock = |at: &Physical| first < at.get().saturating_add(STRIPE_BYTES) && at.get() < end;
-        holds && SUPERBLOCK_OFFSETS.iter().any(superblock)
-    })
+impl Place {
+    fn new(chunk: &PlannedChunk) -> Option<Self> {
+        let stripes: Vec<Physical> = chunk.stripes.iter().map(|(_, physical)| *physical).collect();
+        let sub_stripes = if chunk.profile() == Profile::Raid10 { 2 } else { 1 };
+        let layout = Layout::new(
+            chunk.profile(),
+            chunk.length,
+            stripes.len(),
+            sub_stripes,
+            STRIPE_BYTES,
+        );
+        let addresses = chunk.logical..chunk.logical.checked_add(chunk.length)?;
+        Some(Self {
+            chunk: chunk.clone(),
+            offset: 0,
+            kept_out: kept_out(addresses, &layout.ok()?, &stripes),
+        })
+    }
+
+    /// The next place for a block.
+    fn next_block(&mut self, node_bytes: u64) -> Option<Logical> {
+        loop {
+            let at = self.chunk.logical.checked_add(ByteCount::new(self.offset))?;
+            self.offset = self.offset.checked_add(node_bytes)?;
+            if self.offset > self.chunk.length.get() {
+                return None;
+            }
+            let end = at.get().saturating_add(node_bytes);
+            let meets = |range: &Range<u64>| at.get() < range.end && range.start < end;
+            if !self.kept_out.iter().any(meets) {
+                return Some(at);
+            }
+        }
+    }
 }
 
 fn device_items(

@@ -5,10 +5,8 @@
 //! kernel keeps the first MiB of each device back, and counts in stripes of 64 KiB.
 
 use super::Space;
+use crate::transaction::kept_out::DEVICE_RESERVED_BYTES;
 use buttress_format::{BlockGroupFlags, ByteCount, Profile};
-
-/// Kept back at the start of each device.
-const RESERVED_BYTES: u64 = 1 << 20;
 
 /// The unit of allocation on a device.
 const STRIPE_BYTES: u64 = 64 << 10;
@@ -47,8 +45,8 @@ impl Space {
             .filter_map(|device| {
                 let free = device.unallocated().get();
                 let free = free.saturating_sub(free.checked_rem(STRIPE_BYTES).unwrap_or(0));
-                (free > RESERVED_BYTES.saturating_add(per_device))
-                    .then(|| free.saturating_sub(RESERVED_BYTES))
+                (free > DEVICE_RESERVED_BYTES.saturating_add(per_device))
+                    .then(|| free.saturating_sub(DEVICE_RESERVED_BYTES))
             })
             .collect();
         spaces.sort_unstable_by(|a, b| b.cmp(a));

@@ -9,7 +9,7 @@
 //! neither.
 //!
 //! Invariants: a byte is free here only if no committed extent, no extent of the running transaction, no pinned range
-//! and no superblock copy covers it. `used` counts exactly the extents that the extent tree has, or will have when the
+//! and nothing that is kept out covers it. `used` counts exactly the extents that the extent tree has, or will have when the
 //! delayed references have run.
 
 use super::free_ranges::FreeRanges;
@@ -57,8 +57,8 @@ pub(crate) struct Group {
     pub(crate) free: Option<FreeRanges>,
     /// Bytes that were freed and may not be used yet.
     pub(crate) pinned_bytes: u64,
-    /// Bytes taken by superblock copies.
-    pub(crate) superblocks: Vec<Range<u64>>,
+    /// Addresses that are never handed out, superblock copies among them.
+    pub(crate) kept_out: Vec<Range<u64>>,
     /// Nothing may be allocated from it.
     pub(crate) read_only: bool,
     /// Whether the free-space tree has no item of it yet.
@@ -97,7 +97,7 @@ impl Group {
             durable_used: 0,
             free: None,
             pinned_bytes: 0,
-            superblocks: Vec::new(),
+            kept_out: Vec::new(),
             read_only: false,
             needs_free_space_info: false,
             became_used: FreeRanges::default(),
@@ -121,7 +121,7 @@ impl Group {
         match &self.free {
             Some(free) => free.total_bytes(),
             None => {
-                let taken = self.superblocks.iter().fold(0_u64, |sum, range| {
+                let taken = self.kept_out.iter().fold(0_u64, |sum, range| {
                     sum.saturating_add(range.end.saturating_sub(range.start))
                 });
                 self.length
@@ -150,7 +150,7 @@ impl Group {
     pub(crate) fn is_untouched(&self) -> bool {
         match &self.free {
             Some(free) => {
-                let taken = self.superblocks.iter().fold(0_u64, |sum, range| {
+                let taken = self.kept_out.iter().fold(0_u64, |sum, range| {
                     sum.saturating_add(range.end.saturating_sub(range.start))
                 });
                 free.total_bytes().saturating_add(taken) >= self.length
@@ -354,12 +354,12 @@ impl BlockGroups {
     }
 }
 
-/// Makes a range of a group free, without the superblock copies in it.
+/// Makes a range of a group free, without what of it is kept out.
 fn add_free(group: &mut Group, start: u64, length: u64) {
     if let Some(free) = group.free.as_mut() {
         free.add(start, length);
-        for superblock in &group.superblocks {
-            free.remove(superblock.start, superblock.end.saturating_sub(superblock.start));
+        for range in &group.kept_out {
+            free.remove(range.start, range.end.saturating_sub(range.start));
         }
     }
 }

@@ -11,6 +11,7 @@
 
 use super::block_groups::{Group, Purpose};
 use super::free_ranges::FreeRanges;
+use super::kept_out::{self, DEVICE_RESERVED_BYTES};
 use super::running::Running;
 use super::starting::Need;
 use crate::error::{Corruption, Result};
@@ -22,9 +23,6 @@ use buttress_tree::{ReadAhead, ResidentOnly};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-
-/// The first byte of a device that chunks may use.
-const DEVICE_RESERVED_BYTES: u64 = MIB;
 
 /// The most devices in one chunk, so that its item fits a leaf of the smallest size and the superblock's array.
 const STRIPES_MAX: usize = 32;
@@ -70,11 +68,13 @@ impl Devices {
         taken
     }
 
-    /// Device extents of chunks removed in a transaction that is durable now.
+    /// Device extents of chunks removed in a transaction that is durable now. Old ones may begin where new ones may not.
     pub(crate) fn release(&mut self, freed: &[(DeviceId, u64, u64)]) {
         for (device, start, length) in freed {
             if let Some(room) = self.rooms.iter_mut().find(|room| room.item.device == *device) {
-                room.free.add(*start, *length);
+                let first = DEVICE_RESERVED_BYTES.max(*start);
+                room.free
+                    .add(first, start.saturating_add(*length).saturating_sub(first));
             }
         }
     }
@@ -318,7 +318,7 @@ impl Running {
         let mut group = Group::new(start, chunk.length, chunk.profile, ObjectId::FIRST_CHUNK_TREE);
         group.needs_free_space_info = true;
         if let Some(mapped) = self.core.forest.volume().chunk_map().find(start) {
-            group.superblocks = super::loading::superblock_copies(mapped);
+            group.kept_out = kept_out::of_chunk(mapped);
         }
         if chunk.profile.contains(BlockGroupFlags::SYSTEM) {
             self.core.system_chunks.push((key, chunk.clone()));

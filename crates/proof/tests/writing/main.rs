@@ -3,6 +3,7 @@
 //! - [`model`]: seeds in the ordinary suite, more in `cargo xtask soak`;
 //! - [`rounds`]: the kernel and Buttress change one volume in turn;
 //! - [`balanced`]: what the kernel relocated is deleted here;
+//! - [`old_layouts`]: volumes as old versions of mkfs.btrfs laid them out;
 //! - [`full`]: volumes without room;
 //! - [`faults`]: devices that fail half-way.
 
@@ -10,6 +11,7 @@ mod balanced;
 mod faults;
 mod full;
 mod model;
+mod old_layouts;
 mod rounds;
 
 use buttress_proof::harness::run;
@@ -25,6 +27,7 @@ fn main() -> std::process::ExitCode {
     run(cases
         .chain(rounds::cases())
         .chain(balanced::cases())
+        .chain(old_layouts::cases())
         .chain(full::cases())
         .chain(faults::cases())
         .collect())

@@ -30,12 +30,12 @@ const ROUNDS: u64 = 3;
 /// Changes of one turn here.
 const STEPS: u64 = 150;
 
-fn open(images: &[PathBuf], write: bool) -> Result<Filesystem> {
+pub(super) fn open(images: &[PathBuf], write: bool) -> Result<Filesystem> {
     Ok(OpenOptions::new(open_images(images, write)?).open()?)
 }
 
 /// Random changes and commits.
-fn change_here(images: &[PathBuf], seed: u64) -> Result<()> {
+pub(super) fn change_here(images: &[PathBuf], seed: u64) -> Result<()> {
     let methods = [
         None,
         Some(Compression::Zstd),
@@ -118,20 +118,30 @@ fn rounds(specification: &Specification) -> Result<()> {
     // Its paths are as long as paths may be: moved to somewhere deeper, they would be longer.
     fs::remove_dir_all(mount.path().join("names"))?;
     mount.close()?;
-    for round in 0..ROUNDS {
+    (0..ROUNDS).try_for_each(|round| {
         let seed = specification.seed * 100 + round;
         change_here(images, seed).with_context(|| format!("here, round {round}"))?;
-        expect_sound(images).with_context(|| format!("after changes here, round {round}"))?;
-        let here = library::manifest(&open(images, false)?, TOP)?;
-        let options = [specification.mount, "noatime"].join(",");
-        let mount = Mount::new(images, options.trim_start_matches(','))?;
-        let by_kernel = of_directory(mount.path())?;
-        expect_equal("what is seen here", &by_kernel, &here).with_context(|| format!("round {round}"))?;
-        change_by_kernel(mount.path(), round, seed).with_context(|| format!("the kernel, round {round}"))?;
-        mount.close()?;
-        expect_sound(images).with_context(|| format!("after the kernel's changes, round {round}"))?;
-    }
-    Ok(())
+        then_the_kernel(images, specification.mount, round, seed, &expect_sound)
+    })
+}
+
+/// After changes here: nothing is wrong, the kernel sees the same, and what it changes leaves nothing wrong.
+pub(super) fn then_the_kernel(
+    images: &[PathBuf],
+    mount: &str,
+    round: u64,
+    seed: u64,
+    expect_sound: &dyn Fn(&[PathBuf]) -> Result<()>,
+) -> Result<()> {
+    expect_sound(images).with_context(|| format!("after changes here, round {round}"))?;
+    let here = library::manifest(&open(images, false)?, TOP)?;
+    let options = [mount, "noatime"].join(",");
+    let mount = Mount::new(images, options.trim_start_matches(','))?;
+    let by_kernel = of_directory(mount.path())?;
+    expect_equal("what is seen here", &by_kernel, &here).with_context(|| format!("round {round}"))?;
+    change_by_kernel(mount.path(), round, seed).with_context(|| format!("the kernel, round {round}"))?;
+    mount.close()?;
+    expect_sound(images).with_context(|| format!("after the kernel's changes, round {round}"))
 }
 
 const PROFILES: [(&str, &str, u32); 11] = [

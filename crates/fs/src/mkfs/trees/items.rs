@@ -4,6 +4,7 @@ use super::super::Error;
 use super::super::blocks::Item;
 use super::super::chunks::PlannedChunk;
 use super::{Plan, Tree, in_order};
+use buttress_format::root::RawRootItem;
 use buttress_format::{
     BlockGroupItem, ByteCount, Chunk, CompatRo, DeviceExtent, DeviceStatistics, DirItem, ExtentFlags,
     ExtentItem, FileKind, FreeSpaceExtent, FreeSpaceInfo, Generation, Incompat, InlineReference, InodeFlags,
@@ -69,11 +70,15 @@ impl Plan {
         ));
         let others = self.trees.iter();
         let others = others.filter(|tree| !matches!(tree.id, TreeId::ROOT | TreeId::CHUNK));
+        let bytes = if self.settings.missing.root_item_extensions {
+            size_of::<RawRootItem>()
+        } else {
+            usize::MAX
+        };
         items.extend(others.map(|tree| {
-            (
-                RootItem::key(tree.id, 0),
-                self.root_item(tree).to_bytes().to_vec(),
-            )
+            let item = self.root_item(tree).to_bytes();
+            let item = item.iter().copied().take(bytes).collect();
+            (RootItem::key(tree.id, 0), item)
         }));
         Ok(items)
     }
@@ -198,7 +203,11 @@ impl Plan {
     }
 
     fn device_tree_items(&self) -> Vec<Item> {
-        let statistics = self.devices.iter().map(|item| {
+        let with_statistics = self
+            .devices
+            .iter()
+            .filter(|_| !self.settings.missing.device_statistics);
+        let statistics = with_statistics.map(|item| {
             let none = DeviceStatistics {
                 device: item.device,
                 ..DeviceStatistics::default()
