@@ -53,6 +53,16 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Ok(false)
     }
 
+    /// As [`read_vectored_at`](Self::read_vectored_at), and says where the bytes came from. Who cannot tell says
+    /// [`Source::Medium`].
+    ///
+    /// # Errors
+    /// As `read_vectored_at`.
+    fn read_telling_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<Source> {
+        self.read_vectored_at(offset_bytes, buffers)?;
+        Ok(Source::Medium)
+    }
+
     /// Writes all of `bytes` from `offset_bytes` on. They are durable only after a [`flush`](Self::flush).
     ///
     /// # Errors
@@ -96,6 +106,15 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn ring_target(&self) -> Option<RingTarget<'_>> {
         None
     }
+}
+
+/// Where the bytes of a read came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// All of them were in memory, as those of a file in the page cache are: nothing was asked of the medium.
+    Memory,
+    /// Some of them, or all, were asked of the medium.
+    Medium,
 }
 
 /// What the io_uring engine needs to know of a file to read from it and write to it.

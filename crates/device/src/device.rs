@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Source};
 use crate::buffer::Buffer;
 use crate::engine::inline::InlineEngine;
 use crate::engine::io_uring::IoUringEngine;
@@ -180,6 +180,13 @@ impl Device {
         }
     }
 
+    /// A simulated device that holds what this one holds: what reading it would take if it lay on such a drive. Its clock
+    /// and its statistics are its own.
+    #[must_use]
+    pub fn as_if_on(&self, model: &Model, clock: &VirtualClock) -> Self {
+        Self::simulated(Arc::clone(&self.core().backend), model, clock)
+    }
+
     pub(crate) fn base_state(&self) -> Option<BaseState> {
         self.inner.base_state
     }
@@ -250,11 +257,14 @@ impl Device {
         let mut buffer = Buffer::uncleared(length);
         let queued = core.clock.now();
         core.recorder.queued(1, queued);
-        let result = core
-            .backend
-            .read_vectored_at(offset_bytes, &mut [&mut buffer[..]]);
-        core.recorder
-            .completed(Direction::Read, length_bytes, 0, queued, core.clock.now());
+        let result = core.backend.read_telling_at(offset_bytes, &mut [&mut buffer[..]]);
+        let now = core.clock.now();
+        match result {
+            Ok(Source::Memory) => core.recorder.copied_from_queue(length_bytes, now),
+            _ => core
+                .recorder
+                .completed(Direction::Read, length_bytes, 0, queued, now),
+        }
         result.map_err(|cause| core.error(Operation::Read, offset_bytes, length_bytes, &cause))?;
         Ok(buffer)
     }
@@ -272,17 +282,28 @@ impl Device {
         core.check_range(Operation::Read, offset_bytes, length_bytes)
             .ok()?;
         let mut buffer = Buffer::uncleared(length);
-        let queued = core.clock.now();
         let read = core
             .backend
             .read_cached_vectored_at(offset_bytes, &mut [&mut buffer[..]]);
         if !matches!(read, Ok(true)) {
             return None;
         }
-        core.recorder.queued(1, queued);
-        core.recorder
-            .completed(Direction::Read, length_bytes, 0, queued, core.clock.now());
+        core.recorder.copied(length_bytes);
         Some(buffer)
+    }
+
+    /// Whether the byte at `offset_bytes` is in memory already, where [`read_cached`](Self::read_cached) can tell. Nothing is
+    /// counted.
+    #[must_use]
+    pub fn is_cached(&self, offset_bytes: u64) -> bool {
+        let core = self.core();
+        matches!(self.engine(), Engine::Threads | Engine::IoUring)
+            && core.check_range(Operation::Read, offset_bytes, 1).is_ok()
+            && matches!(
+                core.backend
+                    .read_cached_vectored_at(offset_bytes, &mut [&mut [0; 1]]),
+                Ok(true)
+            )
     }
 
     /// Starts one read; as [`start_reads`](Self::start_reads) with one request.

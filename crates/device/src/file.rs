@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::backend::{Backend, LargeWriteTarget, RingTarget};
+use crate::backend::{Backend, LargeWriteTarget, RingTarget, Source};
 use crate::buffer::Buffer;
 use crate::device::OpenOptions;
 use crate::error::{IoError, Operation, byte_length, check_range, out_of_range, read_only};
@@ -330,11 +330,31 @@ impl Backend for FileBackend {
         if self.direct {
             return Ok(false);
         }
-        Ok(system::read_cached_vectored(
-            self.file.as_fd(),
-            offset_bytes,
-            buffers,
-        ))
+        let wanted = total_length(buffers);
+        let got = system::read_cached_vectored(self.file.as_fd(), offset_bytes, buffers);
+        Ok(byte_length(got) == wanted)
+    }
+
+    fn read_telling_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<Source> {
+        if self.direct {
+            self.read_vectored_at(offset_bytes, buffers)?;
+            return Ok(Source::Medium);
+        }
+        let wanted = total_length(buffers);
+        let got = system::read_cached_vectored(self.file.as_fd(), offset_bytes, buffers);
+        if byte_length(got) == wanted {
+            return Ok(Source::Memory);
+        }
+        // What was copied is not copied again.
+        let mut skipped = got;
+        let mut rest: Vec<&mut [u8]> = Vec::with_capacity(buffers.len());
+        for buffer in buffers {
+            let count = skipped.min(buffer.len());
+            skipped = skipped.saturating_sub(count);
+            rest.extend(buffer.get_mut(count..).filter(|part| !part.is_empty()));
+        }
+        self.read_vectored_at(offset_bytes.saturating_add(byte_length(got)), &mut rest)?;
+        Ok(Source::Medium)
     }
 
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {

@@ -45,7 +45,7 @@ mod pending;
 mod queue;
 mod simulation;
 
-pub use backend::{Backend, LargeWriteTarget, RingTarget};
+pub use backend::{Backend, LargeWriteTarget, RingTarget, Source};
 pub use buffer::{ALIGNMENT_BYTES, Buffer};
 pub use device::{DEFAULT_DEPTH, Device, MAX_REQUEST_BYTES, OpenOptions};
 pub use engine::Engine;
@@ -55,6 +55,6 @@ pub use memory::MemoryBackend;
 pub use partition::{Offset, window as partition_window};
 pub use pending::{PendingRead, PendingWrite};
 pub use queue::request::{ReadRequest, WriteRequest};
-pub use queue::statistics::{Counters, QueueStatistics};
+pub use queue::statistics::{Copies, Counters, QueueStatistics};
 pub use simulation::flash::FlashTimes;
 pub use simulation::{FlashParameters, Model, SpinningParameters, VirtualClock};

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Source};
 use crate::buffer::Buffer;
 use crate::error::{IoError, Operation, byte_length, check_range};
 use crate::queue::request::Dispatch;
@@ -64,8 +64,10 @@ impl Core {
             return;
         }
         let mut buffers = uncleared_buffers(dispatch);
-        let result = self.read_into(dispatch.offset_bytes, &mut buffers);
-        self.finish(dispatch, buffers, result, self.clock.now());
+        match self.read_into(dispatch.offset_bytes, &mut buffers) {
+            Ok(Source::Memory) if !dispatch.was_missed() => self.finish_copied(dispatch, buffers),
+            read => self.finish(dispatch, buffers, read.map(drop), self.clock.now()),
+        }
     }
 
     /// As [`execute`](Self::execute) for a read, but only if the bytes are in memory; `false` if they are not, and
@@ -73,7 +75,7 @@ impl Core {
     pub(crate) fn execute_if_cached(&self, dispatch: &Dispatch) -> bool {
         match self.read_if_cached(dispatch) {
             Some(buffers) if dispatch.start() => {
-                self.finish(dispatch, buffers, Ok(()), self.clock.now());
+                self.finish_copied(dispatch, buffers);
                 true
             }
             _ => false,
@@ -85,7 +87,7 @@ impl Core {
         let buffers = self.read_if_cached(dispatch);
         let is_cached = buffers.is_some();
         if let Some(buffers) = buffers {
-            self.finish(dispatch, buffers, Ok(()), self.clock.now());
+            self.finish_copied(dispatch, buffers);
         }
         is_cached
     }
@@ -101,15 +103,19 @@ impl Core {
             .backend
             .read_cached_vectored_at(dispatch.offset_bytes, &mut slices);
         // A failure is left to the ordinary way, which tells the good segments from the bad ones.
-        matches!(answer, Ok(true)).then_some(buffers)
+        let is_cached = matches!(answer, Ok(true));
+        if !is_cached {
+            dispatch.note_missed();
+        }
+        is_cached.then_some(buffers)
     }
 
-    fn read_into(&self, offset: u64, buffers: &mut [Buffer]) -> io::Result<()> {
+    fn read_into(&self, offset: u64, buffers: &mut [Buffer]) -> io::Result<Source> {
         if let [buffer] = buffers {
-            return self.backend.read_vectored_at(offset, &mut [&mut buffer[..]]);
+            return self.backend.read_telling_at(offset, &mut [&mut buffer[..]]);
         }
         let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[..]).collect();
-        self.backend.read_vectored_at(offset, &mut slices)
+        self.backend.read_telling_at(offset, &mut slices)
     }
 
     /// Writes what a dispatch brings.
@@ -154,6 +160,15 @@ impl Core {
             dispatch.queued,
             now,
         );
+    }
+
+    /// Completes a started dispatch whose bytes were in memory.
+    fn finish_copied(&self, dispatch: &Dispatch, buffers: Vec<Buffer>) {
+        self.recorder
+            .copied_from_queue(dispatch.length_bytes, self.clock.now());
+        for (segment, buffer) in dispatch.segments.iter().zip(buffers) {
+            segment.completion.complete(Ok(buffer));
+        }
     }
 
     /// Completes a started dispatch whose read ended with `result`, at the time `now` on the device's clock.

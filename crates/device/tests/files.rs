@@ -10,7 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use buttress_device::{Device, Engine, Offset, OpenOptions};
+use buttress_device::{Device, Engine, Offset, OpenOptions, ReadRequest};
+use rustix::fs::Advice;
 
 fn image(bytes: u64) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -407,14 +408,80 @@ fn what_is_in_the_page_cache_is_read_without_waiting() {
         let device = open(file.path(), &options);
         let before = device.statistics();
         let read = device.read_cached(5000, 6);
-        let requests = device.statistics().since(&before).reads.requests;
+        let during = device.statistics().since(&before);
         if read.is_none() && answers {
             // Not every file system can say whether it would wait.
             eprintln!("skipped: nothing is known of the page cache here");
             continue;
         }
         assert_eq!(read.as_deref(), answers.then_some(&b"cached"[..]), "{engine}");
-        assert_eq!(requests, u64::from(answers));
+        assert_eq!(during.reads.requests, 0, "{engine}: no device was asked");
+        assert_eq!(during.copies.reads, u64::from(answers), "{engine}");
         assert!(device.read_cached((1 << 20) - 1, 2).is_none(), "past the end");
+    }
+}
+
+/// Whatever way it is read, what the page cache has is no request, and what it does not have is one.
+#[test]
+fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
+    const BYTES: u64 = 4 << 20;
+    let file = image(BYTES);
+    file.as_file().write_all_at(&vec![7; BYTES as usize], 0).unwrap();
+    file.as_file().sync_all().unwrap();
+    let advise = |advice| rustix::fs::fadvise(file.as_file(), 0, None, advice).unwrap();
+    // What is read through this opening brings nothing else in.
+    advise(Advice::Random);
+    let small: Vec<ReadRequest> = (0..8)
+        .map(|number| ReadRequest {
+            offset_bytes: number * 50_000,
+            length: 16 << 10,
+        })
+        .collect();
+    let large = ReadRequest {
+        offset_bytes: 1 << 20,
+        length: 1 << 20,
+    };
+    for engine in [Engine::Threads, Engine::Inline] {
+        let options = OpenOptions {
+            engine,
+            ..OpenOptions::default()
+        };
+        let device = open(file.path(), &options);
+        std::fs::read(file.path()).unwrap();
+        let before = device.statistics();
+        device.read(3 << 20, 5000).unwrap();
+        for read in device.start_reads(&small) {
+            read.wait().unwrap();
+        }
+        device.start_read(large).wait().unwrap();
+        let warm = device.statistics().since(&before);
+        assert_eq!(
+            (warm.reads.requests, warm.reads.bytes),
+            (0, 0),
+            "{engine}: {warm:?}"
+        );
+        assert_eq!(warm.copies.reads, 1 + 8 + 1, "{engine}: {warm:?}");
+        assert_eq!(warm.copies.bytes, 5000 + 8 * (16 << 10) + (1 << 20), "{engine}");
+        // A file that the page cache has nothing of. One read only: the kernel may read on behind it.
+        for request in [small[0], large] {
+            advise(Advice::DontNeed);
+            let before = device.statistics();
+            let bytes = device.start_read(request).wait().unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 7), "{engine}");
+            let cold = device.statistics().since(&before);
+            assert_eq!(
+                (cold.reads.requests, cold.copies.reads),
+                (1, 0),
+                "{engine}: {cold:?}"
+            );
+            assert_eq!(cold.reads.bytes, request.length as u64, "{engine}");
+        }
+        // Half of it is there: what is copied of that half is copied once.
+        advise(Advice::DontNeed);
+        file.as_file().read_exact_at(&mut [0; 4096], 1 << 20).unwrap();
+        let before = device.statistics();
+        let bytes = device.start_read(large).wait().unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7), "{engine}");
+        assert_eq!(device.statistics().since(&before).reads.requests, 1, "{engine}");
     }
 }

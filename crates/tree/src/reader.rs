@@ -117,11 +117,10 @@ impl BlockReader {
     pub(crate) fn seem_cached<'a>(&self, pointers: impl ExactSizeIterator<Item = &'a BlockPointer>) -> bool {
         let step = pointers.len().div_ceil(CACHED_SAMPLE).max(1);
         pointers.step_by(step).all(|pointer| {
-            let first_byte = ExtentRead {
+            self.volume.seems_cached(ExtentRead {
                 logical: pointer.logical,
                 length: 1,
-            };
-            self.volume.read_cached(first_byte).is_some()
+            })
         })
     }
 

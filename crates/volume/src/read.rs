@@ -21,7 +21,7 @@ use crate::faults::{Fault, FaultReason, Rejection};
 use crate::fetch::reachable;
 use crate::mirror::{Segment, Source, Way};
 use buttress_device::{Buffer, Device, PendingRead, ReadRequest};
-use buttress_format::{ByteCount, Logical};
+use buttress_format::{ByteCount, Logical, Physical};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -144,6 +144,20 @@ impl Volume {
     /// on one device: then they are to be read as any others.
     #[must_use]
     pub fn read_cached(&self, read: ExtentRead) -> Option<Buffer> {
+        let (device, physical) = self.first_copy(read)?;
+        device.read_cached(physical.get(), read.length)
+    }
+
+    /// Whether the first byte of an extent is in memory already. As [`read_cached`](Self::read_cached), but nothing is
+    /// counted as read.
+    #[must_use]
+    pub fn seems_cached(&self, read: ExtentRead) -> bool {
+        self.first_copy(read)
+            .is_some_and(|(device, physical)| device.is_cached(physical.get()))
+    }
+
+    /// Where an extent's first copy lies, if it is one run of bytes.
+    fn first_copy(&self, read: ExtentRead) -> Option<(Device, Physical)> {
         let plan = self.plan(read).ok()?;
         let [PendingSegment { segment, .. }] = plan.as_slice() else {
             return None;
@@ -156,7 +170,7 @@ impl Volume {
             return None;
         };
         let device = reachable(&segment.chunk, stripe_index, physical, read.length).ok()?;
-        device.read_cached(physical.get(), read.length)
+        Some((device.clone(), physical))
     }
 
     /// Reads one extent of file data and waits: see [`PendingExtent::wait_data`].

@@ -159,12 +159,9 @@ pub(super) fn write_all_vectored(file: BorrowedFd<'_>, offset: u64, parts: &[&[u
     Ok(())
 }
 
-/// Fills all buffers, if that needs no waiting for the medium. Whatever else comes out (bytes that are not
-/// cached, a file system that cannot tell, an error) is `false`: the ordinary way then finds out.
-pub(super) fn read_cached_vectored(file: BorrowedFd<'_>, offset: u64, buffers: &mut [&mut [u8]]) -> bool {
-    let wanted: usize = buffers
-        .iter()
-        .fold(0, |sum, buffer| sum.saturating_add(buffer.len()));
+/// Fills the buffers as far as that needs no waiting for the medium, and says how far: not at all where the first bytes are
+/// not cached, or the file system cannot tell, or fails; the ordinary way then finds out.
+pub(super) fn read_cached_vectored(file: BorrowedFd<'_>, offset: u64, buffers: &mut [&mut [u8]]) -> usize {
     let answer = match buffers {
         [buffer] => rustix::io::preadv2(
             file,
@@ -178,7 +175,7 @@ pub(super) fn read_cached_vectored(file: BorrowedFd<'_>, offset: u64, buffers: &
             rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT)
         }
     };
-    answer == Ok(wanted)
+    answer.unwrap_or(0)
 }
 
 /// Frees a range of a file, which then reads as zeros. `false` where its file system cannot.

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backend::{Backend, RingTarget};
+use crate::backend::{Backend, RingTarget, Source};
 use crate::error::check_range;
 
 /// The bytes `range` of `whole`. Invariant: `range` lies within `whole`, so that an offset that was checked
@@ -65,6 +65,11 @@ impl Backend for Window {
     fn read_cached_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<bool> {
         self.whole
             .read_cached_vectored_at(self.place(offset_bytes, total(buffers))?, buffers)
+    }
+
+    fn read_telling_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<Source> {
+        self.whole
+            .read_telling_at(self.place(offset_bytes, total(buffers))?, buffers)
     }
 
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {

@@ -9,7 +9,7 @@
 //!   one always completes: every completion gets exactly one result;
 //! - a dispatch whose requests are all cancelled before it is started is never started.
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -116,9 +116,20 @@ pub(crate) struct Dispatch {
     state: AtomicU8,
     /// Requests that somebody still waits for.
     wanted: AtomicUsize,
+    /// It was tried from memory in vain. That attempt may have made the kernel ask the medium.
+    missed: AtomicBool,
 }
 
 impl Dispatch {
+    /// Not all of its bytes were in memory when somebody looked.
+    pub(crate) fn note_missed(&self) {
+        self.missed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn was_missed(&self) -> bool {
+        self.missed.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn read(offset_bytes: u64, lengths: impl Iterator<Item = usize>, queued: Duration) -> Self {
         let segments = lengths.map(|length| Segment {
             length,
@@ -149,6 +160,7 @@ impl Dispatch {
             segments,
             queued,
             state: AtomicU8::new(QUEUED),
+            missed: AtomicBool::new(false),
             wanted,
         }
     }

@@ -54,6 +54,24 @@ impl Counters {
     }
 }
 
+/// Reads that reached no device, because the page cache had all of their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// How many, after merging.
+    pub reads: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Copies {
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            reads: self.reads.saturating_sub(earlier.reads),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+        }
+    }
+}
+
 /// What a device did in a span of time. Printed (`{}`) as a row of `iostat -x`, under [`Self::HEADER`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueStatistics {
@@ -69,6 +87,9 @@ pub struct QueueStatistics {
     pub busy: Duration,
     /// Requests that were cancelled before they were started (in no other counter).
     pub cancelled: u64,
+    /// Reads that the page cache served (in no other counter, as iostat does not see them). Large ones that the io_uring
+    /// engine hands to the kernel are counted as reads wherever they come from: the kernel does not tell.
+    pub copies: Copies,
 }
 
 impl QueueStatistics {
@@ -85,6 +106,7 @@ impl QueueStatistics {
             writes: self.writes.since(&earlier.writes),
             busy: self.busy.saturating_sub(earlier.busy),
             cancelled: self.cancelled.saturating_sub(earlier.cancelled),
+            copies: self.copies.since(&earlier.copies),
         }
     }
 
@@ -177,6 +199,7 @@ struct State {
     reads: Counters,
     writes: Counters,
     cancelled: u64,
+    copies: Copies,
     in_flight: u64,
     busy: Duration,
     busy_since: Duration,
@@ -213,6 +236,18 @@ impl Recorder {
         state.left_the_queue(now);
     }
 
+    /// What was asked for was copied out of memory, without being queued.
+    pub(crate) fn copied(&self, bytes: u64) {
+        self.state.lock().count_copy(bytes);
+    }
+
+    /// The same of a request that was queued.
+    pub(crate) fn copied_from_queue(&self, bytes: u64, now: Duration) {
+        let mut state = self.state.lock();
+        state.count_copy(bytes);
+        state.left_the_queue(now);
+    }
+
     /// A queued request was cancelled before it was started.
     pub(crate) fn cancelled(&self, now: Duration) {
         let mut state = self.state.lock();
@@ -234,11 +269,17 @@ impl Recorder {
             writes: state.writes,
             busy: state.busy.saturating_add(running),
             cancelled: state.cancelled,
+            copies: state.copies,
         }
     }
 }
 
 impl State {
+    fn count_copy(&mut self, bytes: u64) {
+        self.copies.reads = self.copies.reads.saturating_add(1);
+        self.copies.bytes = self.copies.bytes.saturating_add(bytes);
+    }
+
     fn left_the_queue(&mut self, now: Duration) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if self.in_flight == 0 {
@@ -343,6 +384,29 @@ mod tests {
         let statistics = recorder.read("test", Duration::from_millis(9));
         assert_eq!((statistics.cancelled, statistics.reads.requests), (2, 0));
         assert_eq!(statistics.busy, Duration::from_millis(2));
+    }
+
+    #[test]
+    fn copies_are_no_requests() {
+        let recorder = Recorder::default();
+        recorder.copied(4096);
+        recorder.queued(1, Duration::ZERO);
+        recorder.copied_from_queue(8192, Duration::from_millis(1));
+        let statistics = recorder.read("test", Duration::from_millis(9));
+        assert_eq!(statistics.reads, Counters::default());
+        assert_eq!(
+            statistics.copies,
+            Copies {
+                reads: 2,
+                bytes: 12_288
+            }
+        );
+        assert_eq!(
+            statistics.busy,
+            Duration::from_millis(1),
+            "the queue is empty again"
+        );
+        assert_eq!(statistics.since(&statistics).copies, Copies::default());
     }
 
     #[test]
