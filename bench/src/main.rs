@@ -5,6 +5,7 @@
 //! - `read`: taking files out of volumes, cold and warm, against the kernel's mount ([`read`]);
 //! - `send`: sending snapshots, cold and warm, against the kernel's send ([`send`]);
 //!   `send simulated`: on simulated disks, beside the seeds' tables ([`send_simulated`]);
+//!   `send disk`: under each read-ahead mode from this machine's disk, cold ([`send_disk`]);
 //! - `sweep`: a whole tree under each read-ahead mode on the simulated spinning disk ([`sweep`]);
 //! - `write`: changing volumes, against the kernel on a loop device ([`write`]);
 //! - `fiemap`: extents of files, cold and warm, against `filefrag` and the ioctl ([`fiemap`]);
@@ -24,6 +25,7 @@ mod plot;
 mod read;
 mod report;
 mod send;
+mod send_disk;
 mod send_simulated;
 mod space;
 mod sweep;
@@ -95,6 +97,7 @@ fn run() -> Result<()> {
     match words.as_slice() {
         ["read", jobs @ ..] => read::run_all(full, jobs),
         ["send", "simulated"] => send_simulated::run(full),
+        ["send", "disk"] => send_disk::run_all(full),
         ["send", jobs @ ..] => send::run_all(full, jobs),
         ["sweep"] => sweep::run(full),
         ["write", jobs @ ..] => write::run_all(full, jobs),
@@ -115,6 +118,7 @@ fn run() -> Result<()> {
             read::run_all(TINY, &[])?;
             send::run_all(TINY, &[])?;
             send_simulated::run(TINY)?;
+            send_disk::run_all(TINY)?;
             write::run_all(TINY, &[])?;
             sweep::run(TINY)?;
             check::run(TINY)?;
@@ -122,7 +126,7 @@ fn run() -> Result<()> {
             fiemap::run_all(TINY, &[])
         }
         _ => bail!(
-            "usage: cargo xtask bench read [JOB]… | send [simulated|JOB…] | write [JOB…] | sweep | check | space | \
+            "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | write [JOB…] | sweep | check | space | \
              fiemap [JOB…] | tiny"
         ),
     }

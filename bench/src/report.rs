@@ -16,12 +16,12 @@ pub(crate) struct Pairs {
     pub(crate) goal: f64,
 }
 
-fn sorted(mut numbers: Vec<f64>) -> Vec<f64> {
+pub(crate) fn sorted(mut numbers: Vec<f64>) -> Vec<f64> {
     numbers.sort_by(f64::total_cmp);
     numbers
 }
 
-fn median(numbers: &[f64]) -> f64 {
+pub(crate) fn median(numbers: &[f64]) -> f64 {
     let middle = numbers.len() / 2;
     match numbers.len() {
         0 => f64::NAN,

@@ -172,7 +172,7 @@ fn plain_read(scale: Scale) -> Result<Vec<Pairs>> {
 }
 
 /// A file beside `image` with as many bytes as the tree of the snapshot `path` has.
-fn flat_file(image: &Path, path: &str) -> Result<PathBuf> {
+pub(crate) fn flat_file(image: &Path, path: &str) -> Result<PathBuf> {
     let flat = image.with_extension("flat");
     let device = Device::open(image, &buttress_device::OpenOptions::default())?;
     let filesystem = OpenOptions::new(vec![device]).open()?;

@@ -8,10 +8,11 @@
 //! |---|---|---|
 //! | [`ReadAhead::None`] | nothing | |
 //! | [`ReadAhead::Backward`], [`ReadAhead::Forward`] | leaves whose address is within 64 KiB | the leaf asked for is not in memory |
-//! | [`ReadAhead::ForwardAlways`] | the next 128 KiB of leaves, one node | always |
+//! | [`ReadAhead::ForwardOnMiss`] | the next 128 KiB of leaves, two nodes | the block asked for is not in memory |
+//! | [`ReadAhead::ForwardAlways`] | the same | always |
 //! | [`ReadAhead::Sweep`] | a window of megabytes, in order of address, and the nodes above | always |
 //!
-//! The first three are those of Linux's btrfs, kept to compare with and for short walks; `near` has them.
+//! The first ones are those of Linux's btrfs, kept to compare with and for short walks; `near` has them.
 //! `sweep` is for walks that will see everything; on spinning disks it may become a `pass`.
 
 pub(crate) mod batch;
@@ -54,14 +55,16 @@ pub enum ReadAhead {
     /// Not at all: for single look-ups.
     #[default]
     None,
-    /// When a leaf must be read: leaves before it of the same object that lie within 64 KiB of it, at most
-    /// 64 KiB of them among the 32 slots before it.
+    /// When a leaf must be read: leaves before it of the same object that lie within 64 KiB of it, until more than
+    /// 64 KiB of them or more than 32 slots were gone through.
     Backward,
-    /// When a leaf must be read: leaves after it that lie within 64 KiB of it, at most 64 KiB of them among the
-    /// 32 slots after it.
+    /// When a leaf must be read: leaves after it that lie within 64 KiB of it, until more than 64 KiB of them or more
+    /// than 32 slots were gone through.
     Forward,
-    /// Whenever a leaf is visited: the 128 KiB of leaves after it, wherever they lie. Whenever a node is
-    /// visited: the node after it.
+    /// When a leaf must be read: leaves after it, wherever they lie, until that is more than 128 KiB. When a node must
+    /// be read: the two nodes after it. What `ForwardAlways` was when it was first proposed for the kernel, to compare.
+    ForwardOnMiss,
+    /// The same, whenever a leaf or a node is visited.
     ForwardAlways,
     /// For a walk to higher keys that will visit everything in its range.
     Sweep {
@@ -103,6 +106,7 @@ impl Ahead {
             ReadAhead::None => Self::None,
             ReadAhead::Backward => near(near::Reach::Backward),
             ReadAhead::Forward => near(near::Reach::Forward),
+            ReadAhead::ForwardOnMiss => near(near::Reach::ForwardOnMiss),
             ReadAhead::ForwardAlways => near(near::Reach::ForwardAlways),
             ReadAhead::Sweep { window_bytes } => {
                 Self::Sweep(Box::new(Sweep::new(window_bytes, floor, scope)))

@@ -6,6 +6,7 @@ mod changes;
 mod corruption;
 mod leaves;
 mod model;
+mod near;
 mod random_damage;
 mod simulated;
 mod sweeps;
@@ -19,10 +20,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Every mode, and sweeps with windows from one block to more than there is.
-const MODES: [ReadAhead; 7] = [
+const MODES: [ReadAhead; 8] = [
     ReadAhead::None,
     ReadAhead::Backward,
     ReadAhead::Forward,
+    ReadAhead::ForwardOnMiss,
     ReadAhead::ForwardAlways,
     ReadAhead::Sweep {
         window_bytes: ByteCount::ZERO,

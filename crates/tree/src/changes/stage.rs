@@ -99,7 +99,7 @@ impl Stages {
         let window_bytes_max = match read_ahead {
             ReadAhead::None => 0,
             ReadAhead::Backward | ReadAhead::Forward => near::NEAR_BYTES_MAX,
-            ReadAhead::ForwardAlways => near::ALWAYS_BYTES_MAX,
+            ReadAhead::ForwardOnMiss | ReadAhead::ForwardAlways => near::ALWAYS_BYTES_MAX,
             ReadAhead::Sweep { window_bytes } => window_bytes.get(),
         };
         let [old, new] = &forests;

@@ -1,7 +1,8 @@
 //! The kernel's read-ahead: a few neighbours of the block that is asked for.
 //!
-//! Limits are those that the kernel states, rounded down to whole blocks. What it starts for one block goes to
-//! the device in one plug together with that block.
+//! Limits are the kernel's: it goes on until *more* than so many bytes were asked for, so the last block goes beyond. What
+//! is started for one block goes to the device in one plug together with that block; the kernel asks for each block by
+//! itself, the one that is wanted last, and leaves it to the block layer which of them it merges.
 //!
 //! Facts from the commit "btrfs: improve btree readahead for full send operations" and its description of what
 //! was there before it.
@@ -20,14 +21,14 @@ use std::collections::VecDeque;
 /// Leaves further away than this are not near.
 const NEAR_BYTES: u64 = 64 << 10;
 
-/// At most this much is fetched for one leaf that is not in memory.
+/// Once this much is passed, no more is fetched for one leaf that is not in memory.
 pub(crate) const NEAR_BYTES_MAX: u64 = 64 << 10;
 
-/// At most this much is fetched ahead of a leaf, always.
+/// Once this much is passed, no more is fetched ahead of a leaf, wherever leaves lie.
 pub(crate) const ALWAYS_BYTES_MAX: u64 = 128 << 10;
 
-/// How many neighbours are looked at.
-const SLOTS_MAX: usize = 32;
+/// How many neighbours are looked at: 32, and the one with which that is passed.
+const SLOTS_MAX: usize = 33;
 
 /// What was fetched for places that the cursor has left is given up beyond this.
 const PENDING_BYTES_MAX: u64 = 512 << 10;
@@ -37,7 +38,15 @@ const PENDING_BYTES_MAX: u64 = 512 << 10;
 pub(crate) enum Reach {
     Backward,
     Forward,
+    ForwardOnMiss,
     ForwardAlways,
+}
+
+impl Reach {
+    /// Whether neighbours are fetched wherever they lie, and nodes too.
+    const fn is_far(self) -> bool {
+        matches!(self, Self::ForwardOnMiss | Self::ForwardAlways)
+    }
 }
 
 /// Blocks that were fetched ahead, oldest first.
@@ -109,8 +118,8 @@ impl Near {
     fn neighbours(&self, forest: &Forest, parent: &Step, pointer: &BlockPointer) -> Vec<BlockPointer> {
         let node_bytes = u64::from(forest.reader().node_bytes());
         let bytes_max = match (self.reach, pointer.level) {
-            (Reach::ForwardAlways, 0) => ALWAYS_BYTES_MAX,
-            (Reach::ForwardAlways, _) => node_bytes,
+            (Reach::ForwardOnMiss | Reach::ForwardAlways, 0) => ALWAYS_BYTES_MAX,
+            (Reach::ForwardOnMiss | Reach::ForwardAlways, _) => node_bytes,
             (Reach::Forward | Reach::Backward, 0) => NEAR_BYTES_MAX,
             (Reach::Forward | Reach::Backward, _) => return Vec::new(),
         };
@@ -120,7 +129,7 @@ impl Near {
         for _ in 0..SLOTS_MAX {
             let next = match self.reach {
                 Reach::Backward => slot.checked_sub(1),
-                Reach::Forward | Reach::ForwardAlways => slot.checked_add(1),
+                Reach::Forward | Reach::ForwardOnMiss | Reach::ForwardAlways => slot.checked_add(1),
             };
             let Some(child) = next.and_then(|next| {
                 slot = next;
@@ -138,13 +147,13 @@ impl Near {
                 continue;
             }
             let distance = child.logical.get().abs_diff(pointer.logical.get());
-            if self.reach == Reach::ForwardAlways || distance <= NEAR_BYTES {
+            if self.reach.is_far() || distance <= NEAR_BYTES {
+                if self.position(&child).is_none() && !forest.cache().contains(&child) {
+                    found.push(child);
+                }
                 bytes = bytes.saturating_add(node_bytes);
                 if bytes > bytes_max {
                     break;
-                }
-                if self.position(&child).is_none() && !forest.cache().contains(&child) {
-                    found.push(child);
                 }
             }
         }
