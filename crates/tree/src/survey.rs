@@ -1,10 +1,11 @@
 //! A survey: the blocks of many trees, in no order, on all cores. For jobs that ask the same of every block, and
 //! add up what they find.
 //!
-//! Each thread takes a batch of pointers, has the batch read in order of address while it looks at the one before,
+//! Each thread takes batches of pointers, has some of them read in order of address while it looks at the one before,
 //! checks its blocks and hands them to the [`Surveyor`], which is asked of every child whether it is wanted: a
 //! job that keeps book of addresses visits what trees share once. What leads from a block to its children is a
-//! tag of the surveyor's choice.
+//! tag of the surveyor's choice. Batches that seem to be in the page cache are not asked for: the thread that looks at a
+//! block copies it out itself, just before.
 //!
 //! # Bounds
 //!
@@ -20,6 +21,7 @@ use crate::reader::BlockReader;
 use buttress_format::node::TreeBlock;
 use buttress_volume::PendingExtent;
 use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// When as many leaves are known, they are read before more nodes are.
@@ -27,6 +29,10 @@ pub const LEAVES_MAX: usize = 1 << 16;
 
 /// How many bytes of blocks are asked for at once.
 const BATCH_BYTES: u32 = 1 << 20;
+
+/// How many batches a thread has under way while it looks at another: enough that the devices have something to do when all
+/// threads look at blocks.
+const BATCHES_AHEAD: usize = 4;
 
 /// What a survey asks of its blocks.
 pub trait Surveyor: Sync {
@@ -74,8 +80,13 @@ struct Survey<'a, S: Surveyor> {
     batch_blocks: usize,
 }
 
-/// Pointers whose blocks are under way.
-type Batch<Tag> = Vec<(Wanted<Tag>, PendingExtent)>;
+/// Blocks that a thread will look at.
+enum Batch<Tag> {
+    /// Under way.
+    Asked(Vec<(Wanted<Tag>, PendingExtent)>),
+    /// They seem to be in the page cache.
+    Cached(Vec<Wanted<Tag>>),
+}
 
 impl Forest {
     /// Surveys the trees at `roots`, each with the tag that its root is visited under, on as many threads as there
@@ -143,22 +154,25 @@ impl Forest {
 impl<S: Surveyor> Survey<'_, S> {
     fn work(&self) -> S::Tally {
         let mut tally = self.surveyor.begin();
-        let mut current: Batch<S::Tag> = Vec::new();
+        let mut ahead: VecDeque<Batch<S::Tag>> = VecDeque::new();
         loop {
-            // With a batch of its own a thread does not wait for another's.
-            let Some(next) = self.take(current.is_empty()) else {
-                break;
-            };
-            if current.is_empty() {
-                current = next;
-                continue;
+            // What is in the page cache need not be taken before its time.
+            while ahead.len() <= BATCHES_AHEAD && !matches!(ahead.back(), Some(Batch::Cached(_))) {
+                // With a batch of its own a thread does not wait for another's.
+                match self.take(ahead.is_empty()) {
+                    Some(batch) => ahead.push_back(batch),
+                    None => break,
+                }
             }
-            self.look_at(&mut tally, core::mem::replace(&mut current, next));
+            match ahead.pop_front() {
+                Some(Batch::Asked(batch)) => self.look_at(&mut tally, batch),
+                Some(Batch::Cached(batch)) => self.look_at_cached(&mut tally, batch),
+                None => return tally,
+            }
         }
-        tally
     }
 
-    /// The next batch, asked for. Empty where there is none just now; `None` at the end.
+    /// The next batch, asked for. `None` where there is none just now or, with `wait`, at the end.
     fn take(&self, wait: bool) -> Option<Batch<S::Tag>> {
         let mut waiting = self.waiting.lock();
         let taken = loop {
@@ -168,8 +182,11 @@ impl<S: Surveyor> Survey<'_, S> {
                 waiting.fresh.clear();
             }
             let taken = waiting.take(self.batch_blocks);
-            if !taken.is_empty() || !wait {
+            if !taken.is_empty() {
                 break taken;
+            }
+            if !wait {
+                return None;
             }
             if waiting.taken == 0 {
                 self.changed.notify_all();
@@ -178,42 +195,91 @@ impl<S: Surveyor> Survey<'_, S> {
             self.changed.wait(&mut waiting);
         };
         drop(waiting);
+        if self.reader.seem_cached(taken.iter().map(|(pointer, _)| pointer)) {
+            return Some(Batch::Cached(taken));
+        }
         let reads = self.reader.start(taken.iter().map(|(pointer, _)| pointer));
-        Some(taken.into_iter().zip(reads).collect())
+        Some(Batch::Asked(taken.into_iter().zip(reads).collect()))
     }
 
-    fn look_at(&self, tally: &mut S::Tally, batch: Batch<S::Tag>) {
+    /// Looks at blocks as they are copied out of the page cache; those that are not there after all are asked for together.
+    fn look_at_cached(&self, tally: &mut S::Tally, batch: Vec<Wanted<S::Tag>>) {
+        let mut children = Children::default();
+        let mut missing = Vec::new();
         let count = batch.len();
-        let (mut nodes, mut leaves) = (Vec::new(), Vec::new());
-        for ((pointer, tag), read) in batch {
-            let block = match self.reader.finish(read, &pointer) {
-                Ok(block) => block,
-                Err(error) => {
-                    self.surveyor.failed(tally, error, tag);
-                    continue;
-                }
-            };
-            self.surveyor.visit(tally, &pointer, &block, tag);
-            let children = if pointer.level == 1 {
-                &mut leaves
-            } else {
-                &mut nodes
-            };
-            for slot in 0..if pointer.level > 0 { block.item_count() } else { 0 } {
-                let Some(child) = pointer.child(&block, slot) else {
-                    continue;
-                };
-                if let Some(tag) = self.surveyor.wants(tally, &child, tag) {
-                    children.push((child, tag));
-                }
+        for (pointer, tag) in batch {
+            match self.reader.read_cached(&pointer) {
+                Some(block) => self.visit(tally, &mut children, &pointer, &block, tag),
+                None => missing.push((pointer, tag)),
             }
         }
+        let left = missing.len();
+        self.hand_on(children, count.saturating_sub(left));
+        if left > 0 {
+            let reads = self.reader.start(missing.iter().map(|(pointer, _)| pointer));
+            self.look_at(tally, missing.into_iter().zip(reads).collect());
+        }
+    }
+
+    fn look_at(&self, tally: &mut S::Tally, batch: Vec<(Wanted<S::Tag>, PendingExtent)>) {
+        let count = batch.len();
+        let mut children = Children::default();
+        for ((pointer, tag), read) in batch {
+            match self.reader.finish(read, &pointer) {
+                Ok(block) => self.visit(tally, &mut children, &pointer, &block, tag),
+                Err(error) => self.surveyor.failed(tally, error, tag),
+            }
+        }
+        self.hand_on(children, count);
+    }
+
+    fn visit(
+        &self,
+        tally: &mut S::Tally,
+        children: &mut Children<S::Tag>,
+        pointer: &BlockPointer,
+        block: &TreeBlock,
+        tag: S::Tag,
+    ) {
+        self.surveyor.visit(tally, pointer, block, tag);
+        let children = if pointer.level == 1 {
+            &mut children.leaves
+        } else {
+            &mut children.nodes
+        };
+        for slot in 0..if pointer.level > 0 { block.item_count() } else { 0 } {
+            let Some(child) = pointer.child(block, slot) else {
+                continue;
+            };
+            if let Some(tag) = self.surveyor.wants(tally, &child, tag) {
+                children.push((child, tag));
+            }
+        }
+    }
+
+    /// So many blocks were looked at, and these children are wanted.
+    fn hand_on(&self, mut children: Children<S::Tag>, count: usize) {
         let mut waiting = self.waiting.lock();
-        waiting.nodes.append(&mut nodes);
-        waiting.fresh.append(&mut leaves);
+        waiting.nodes.append(&mut children.nodes);
+        waiting.fresh.append(&mut children.leaves);
         waiting.taken = waiting.taken.saturating_sub(count);
         drop(waiting);
         self.changed.notify_all();
+    }
+}
+
+/// Children that are wanted.
+struct Children<Tag> {
+    nodes: Vec<Wanted<Tag>>,
+    leaves: Vec<Wanted<Tag>>,
+}
+
+impl<Tag> Default for Children<Tag> {
+    fn default() -> Self {
+        Self {
+            nodes: Vec::new(),
+            leaves: Vec::new(),
+        }
     }
 }
 
