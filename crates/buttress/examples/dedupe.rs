@@ -1,5 +1,10 @@
 //! Lets equal files of a volume share what they hold: `dedupe IMAGE`. Whether two files are equal is compared again while
 //! nobody can change them.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "an example counts small things"
+)]
 
 use buttress::{ByteCount, FileKind, FileOffset, Volume};
 use sha2::{Digest as _, Sha256};

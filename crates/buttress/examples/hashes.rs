@@ -1,4 +1,9 @@
 //! Prints the SHA-256 of every file, on all cores: `hashes IMAGE`. One open volume serves all threads.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "an example counts small things"
+)]
 
 use buttress::{FileKind, Volume};
 use sha2::{Digest as _, Sha256};

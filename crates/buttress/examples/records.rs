@@ -1,5 +1,10 @@
 //! Keeps counters in a file of a volume, as a small database would: `records IMAGE NAME` adds one to the counter NAME. A
 //! counter is a record of 64 bytes; what was synced before a crash is there after it.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "an example counts small things"
+)]
 
 use buttress::{FileOffset, Volume};
 

@@ -329,8 +329,8 @@ fn expect_reserved_is_free(images: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// What `btrfs check` has against every volume with a free-space tree and a chunk at address 0, the kernel's own too: it
-/// keeps the first 64 KiB out when it loads what is free, and then misses them.
+/// What `btrfs check` has against volumes with a free-space tree and a chunk at address 0: it keeps the first 64 KiB out when
+/// it loads what is free, and then misses them.
 const FALSE_ALARM: [&str; 2] = [
     "there is no free space entry for 0-65536",
     "cache appears valid but isn't 0",
