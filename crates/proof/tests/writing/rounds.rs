@@ -135,7 +135,8 @@ pub(super) fn then_the_kernel(
 ) -> Result<()> {
     expect_sound(images).with_context(|| format!("after changes here, round {round}"))?;
     let here = library::manifest(&open(images, false)?, TOP)?;
-    let options = [mount, "noatime"].join(",");
+    // Changes here may have made another subvolume the default one.
+    let options = [mount, "noatime", "subvolid=5"].join(",");
     let mount = Mount::new(images, options.trim_start_matches(','))?;
     let by_kernel = of_directory(mount.path())?;
     expect_equal("what is seen here", &by_kernel, &here).with_context(|| format!("round {round}"))?;
