@@ -19,9 +19,11 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -73,13 +75,30 @@ impl Temporary {
         }
     }
 
-    /// Has it go away when a signal ends the process, too.
-    fn remove_on_signals(&mut self) -> Result<()> {
-        let path = self.path.clone();
-        self.on_signals = Some(BeforeTheEnd::start(move || {
-            let _ = fs::remove_file(path);
-        })?);
-        Ok(())
+    /// Makes a file with a free name in a directory, which goes away when a signal ends the process, too. Signals are listened
+    /// to before there is a file: one that comes while it is made waits until its name is known.
+    fn make(directory: &Path) -> io::Result<(File, Self)> {
+        let made: Arc<Mutex<Option<PathBuf>>> = Arc::default();
+        let mut place = made.lock();
+        let on_signals = {
+            let made = Arc::clone(&made);
+            BeforeTheEnd::start(move || {
+                if let Some(path) = made.lock().take() {
+                    let _ = fs::remove_file(path);
+                }
+            })
+            .map_err(io::Error::other)?
+        };
+        let named = with_free_name(directory, |path| {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+            rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o666))
+        });
+        *place = named.as_ref().ok().map(|(_, path)| path.clone());
+        drop(place);
+        let (file, path) = named?;
+        let mut temporary = Self::new(path, false);
+        temporary.on_signals = Some(on_signals);
+        Ok((file.into(), temporary))
     }
 }
 
@@ -107,13 +126,7 @@ impl Context {
     /// # Errors
     /// That it is a source of this command, or cannot be made or written to.
     pub fn create_output(&self, path: &Path) -> Result<OutputFile> {
-        let create = || -> Result<OutputFile> {
-            let mut output = OutputFile::create(path, self.sources(), true)?;
-            if let Form::Named { temporary, .. } = &mut output.form {
-                temporary.remove_on_signals()?;
-            }
-            Ok(output)
-        };
+        let create = || OutputFile::create(path, self.sources(), true);
         create().with_context(|| format!("opening {}", path.display()))
     }
 
@@ -122,7 +135,13 @@ impl Context {
     /// # Errors
     /// As for [`Context::create_output`].
     pub fn create_output_to_keep(&self, path: &Path) -> Result<OutputFile> {
-        let create = || OutputFile::create(path, self.sources(), true);
+        let create = || -> Result<OutputFile> {
+            let mut output = OutputFile::create(path, self.sources(), true)?;
+            if let Form::Named { temporary, .. } = &mut output.form {
+                temporary.on_signals = None;
+            }
+            Ok(output)
+        };
         create().with_context(|| format!("opening {}", path.display()))
     }
 
@@ -365,13 +384,9 @@ fn begin(target: &Path, unnamed: bool) -> io::Result<(File, Form)> {
             return Ok((file.into(), Form::Unnamed { target }));
         }
     }
-    let (file, path) = with_free_name(directory, |path| {
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        rustix::fs::openat(CWD, path, flags, mode)
-    })?;
-    let temporary = Temporary::new(path, false);
+    let (file, temporary) = Temporary::make(directory)?;
     let target = target.to_owned();
-    Ok((file.into(), Form::Named { temporary, target }))
+    Ok((file, Form::Named { temporary, target }))
 }
 
 /// Calls `make` with new names in a directory until one is free.
