@@ -1,6 +1,6 @@
 //! Which inodes can differ between two subvolumes: found by what their trees do not share.
 //!
-//! Snapshots of one history share most of their blocks, and what they share is the same ([`buttress_tree::changes`]). So
+//! Snapshots of one history share most of their blocks, and what they share is the same ([`mod@buttress_tree::changes`]). So
 //! the inodes with an item that differs are found in time that grows with what changed, not with what there is. Above
 //! them all directories on the way to the root count as changed, in both subvolumes; what is left needs no look: an inode
 //! that did not change is the same in both, with all that lies below it.
