@@ -1,10 +1,10 @@
 //! Files from a volume into a directory of the host, safely and in parallel.
 //!
 //! The volume is not trusted, and others may change the destination meanwhile. Everything is made relative to an open
-//! directory by a single name ([`beneath`]): no path is ever followed, so no symbolic link that lies (or comes to lie) in
+//! directory by a single name (`beneath`): no path is ever followed, so no symbolic link that lies (or comes to lie) in
 //! the destination can lead out of it, and a name that is no name (`..`, with a slash) is refused. What becomes of what is
 //! there already, [`crate::replacing`] says: but for the one name that the user gave, no link is written through, and nothing
-//! is ever that this command reads. What gets which rights, [`attributes`] says.
+//! is ever that this command reads. What gets which rights, `attributes` says.
 //!
 //! [`Extractor`] takes what a walk finds, in its order, on one thread. It makes directories, links and special
 //! files itself and hands regular files to a few threads. A directory is finished (owner, mode, attributes, times)

@@ -2,7 +2,7 @@
 //!
 //! - [`destination`]: standard output or a file.
 //! - [`events`]: standard error as JSON lines, for `--progress json`.
-//! - [`file`]: files that options name: whole or not at all.
+//! - [`mod@file`]: files that options name: whole or not at all.
 //! - [`json`]: documents as btrfs-progs writes them; names that are not UTF-8.
 //! - [`size`]: sizes with the unit flags of btrfs-progs.
 //! - [`mode`]: kind and permissions, as in `drwxr-xr-x`.

@@ -12,7 +12,7 @@
 //!
 //! Of a directory that is only on one side everything below is listed too. Content is compared where sizes are
 //! equal; in one volume, files that use the same extents are equal without reading, and holes are never read. What was
-//! moved, [`moves`] tells. Of snapshots of one volume only what they do not share is looked at.
+//! moved, `moves` tells. Of snapshots of one volume only what they do not share is looked at.
 //! As with `diff(1)` the exit code is 0 when there is no difference, 1 when there is one, 2 when something could
 //! not be compared.
 
