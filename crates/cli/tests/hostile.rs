@@ -9,6 +9,8 @@
 
 mod support;
 
+use buttress_oracle::needs::missing;
+use buttress_oracle::skip::skips;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
@@ -22,11 +24,7 @@ const NOBODY: u32 = 65_534;
 
 /// Only root can make files of others, and become somebody else.
 fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        eprintln!("skipped: making files of other owners needs root");
-    }
-    is_root
+    !skips(missing("root"))
 }
 
 /// A capability to do everything with any file, as the system stores it.
@@ -167,7 +165,7 @@ fn rights_of_owners_that_are_not_kept_are_not_kept_either() {
 
 #[test]
 fn a_privileged_archive_copy_keeps_all_of_it() {
-    if !is_root() {
+    if !is_root() || skips(missing("setfacl")) {
         return;
     }
     let rights = Rights::make();
@@ -208,7 +206,7 @@ fn a_plain_copy_has_no_rights_and_no_devices_even_for_root() {
 /// A directory whose files all get an ACL from it: a copy that keeps modes must not let others in by it.
 #[test]
 fn what_the_destination_hands_down_does_not_open_private_files() {
-    if !is_root() {
+    if !is_root() || skips(missing("setfacl")) {
         return;
     }
     let rights = Rights::make();
@@ -218,10 +216,7 @@ fn what_the_destination_hands_down_does_not_open_private_files() {
             .args(["-d", "-m", "u:12345:rwx"])
             .arg(to)
             .status();
-        if !set.is_ok_and(|status| status.success()) {
-            eprintln!("skipped: no setfacl");
-            return;
-        }
+        assert!(set.unwrap().success());
     }
     assert!(rights.ours("-a", &ours, 0).status.success());
     rights.theirs("-a", &theirs, 0);

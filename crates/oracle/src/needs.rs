@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 pub const WITHOUT: &str = "BUTTRESS_WITHOUT";
 
 /// Programs that tests start, and the Debian packages that bring them. What every Linux system has is not listed.
-pub const PROGRAMS: [(&str, &str); 13] = [
+pub const PROGRAMS: [(&str, &str); 14] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("btrfs", "btrfs-progs"),
     ("losetup", "mount"),
@@ -20,6 +20,7 @@ pub const PROGRAMS: [(&str, &str); 13] = [
     ("tar", "tar"),
     ("filefrag", "e2fsprogs"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("setfacl", "acl"),
     ("sgdisk", "gdisk"),
     ("parted", "parted"),
     ("compsize", "btrfs-compsize"),
