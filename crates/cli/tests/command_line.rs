@@ -179,6 +179,24 @@ fn what_is_lost_is_reported_and_the_rest_is_read() {
 }
 
 #[test]
+fn a_copy_that_lacks_a_file_ends_with_1() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("damaged.img");
+    fs::copy(image(), &path).unwrap();
+    let text = buttress(&["cat", &inside("/home/plain/text")]).stdout;
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    for place in places_of(&text[4096..8192]) {
+        file.write_all_at(b"rot", place + 100).unwrap();
+    }
+    let target = directory.path().join("copy");
+    let source = format!("{}:/home/plain", path.display());
+    let output = buttress(&["cp", "-r", &source, target.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("text"), "{error}");
+}
+
+#[test]
 fn partitions_and_offsets_are_found() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("shifted.img");

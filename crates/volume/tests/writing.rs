@@ -21,7 +21,7 @@ use buttress_volume::{Error, ExtentRead, ExtentWrite, OpenOptions, Volume, Write
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::sync::Arc;
-use support::{CHUNK_AT, Image, UNIT, noise, stripes_of};
+use support::{CHUNK_AT, Image, Super, UNIT, noise, put, stripes_of, superblock_offset};
 
 const SHAPES: [(Profile, usize); 14] = [
     (Profile::Single, 1),
@@ -56,10 +56,24 @@ impl Lab {
         Self::without(profile, stripes, &[])
     }
 
-    fn without(profile: Profile, stripes: usize, missing: &[usize]) -> Self {
+    /// On devices that have room for a copy of the superblock.
+    fn with_room_for_copies(profile: Profile, stripes: usize) -> Self {
         let mut image = Image::new(profile, stripes, DATA_BYTES);
+        let bytes = superblock_offset(1) + (1 << 20);
+        image
+            .devices
+            .iter_mut()
+            .for_each(|device| device.resize(bytes, 0));
+        Self::of(image, &[])
+    }
+
+    fn without(profile: Profile, stripes: usize, missing: &[usize]) -> Self {
+        Self::of(Image::new(profile, stripes, DATA_BYTES), missing)
+    }
+
+    fn of(mut image: Image, missing: &[usize]) -> Self {
         if missing.is_empty() {
-            (0..stripes).for_each(|stripe| image.spoil(stripe));
+            (0..image.stripes).for_each(|stripe| image.spoil(stripe));
         }
         let memories: Vec<_> = image
             .devices
@@ -381,7 +395,7 @@ fn a_failed_write_or_flush_stops_writing_for_good_and_says_why() {
 
 #[test]
 fn superblocks_go_to_all_devices_and_open_there() {
-    let lab = Lab::new(Profile::Raid1, 2);
+    let lab = Lab::with_room_for_copies(Profile::Raid1, 2);
     let mut superblock = (*lab.volume.superblock()).clone();
     superblock.generation = Generation::new(11);
     let mut items = items(&lab.image);
@@ -391,6 +405,7 @@ fn superblocks_go_to_all_devices_and_open_there() {
     assert_eq!(lab.volume.devices()[1].item(), Some(items[1]));
     for (index, memory) in lab.memories.iter().enumerate() {
         let bytes = memory.snapshot();
+        let mut copies = 0;
         for at in SUPERBLOCK_OFFSETS {
             let start = usize::try_from(at.get()).unwrap();
             let Some(copy) = bytes.get(start..start + 4096) else {
@@ -398,7 +413,9 @@ fn superblocks_go_to_all_devices_and_open_there() {
             };
             let read = Superblock::check(copy, at).unwrap();
             assert_eq!((read.generation.get(), read.device_item), (11, items[index]));
+            copies += 1;
         }
+        assert_eq!(copies, 2, "the primary and a copy");
     }
     // What no volume can be opened by is not written.
     superblock.root = Logical::new(1);
@@ -411,8 +428,27 @@ fn superblocks_go_to_all_devices_and_open_there() {
 }
 
 #[test]
+fn a_device_that_missed_commits_is_left_alone() {
+    let mut image = Image::new(Profile::Raid1, 2, DATA_BYTES);
+    let behind = Super {
+        generation: 9,
+        ..Image::superblock(2, 2)
+    };
+    put(&mut image.devices[1], 65536, &behind.bytes(65536));
+    let lab = Lab::of(image, &[]);
+    let before = lab.memories[1].snapshot();
+    lab.volume.write(&[extent(0, &[1; 4096])]).unwrap();
+    let mut superblock = (*lab.volume.superblock()).clone();
+    superblock.generation = Generation::new(11);
+    lab.volume
+        .write_superblocks(&superblock, &items(&lab.image))
+        .unwrap();
+    assert!(lab.memories[1].snapshot() == before, "it was written to");
+}
+
+#[test]
 fn copies_are_written_after_the_primaries_are_durable() {
-    let lab = Lab::new(Profile::Raid1, 2);
+    let lab = Lab::with_room_for_copies(Profile::Raid1, 2);
     let mut superblock = (*lab.volume.superblock()).clone();
     superblock.generation = Generation::new(11);
     // The first flush fails on one device: no copy may have been touched.

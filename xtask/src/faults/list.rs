@@ -58,6 +58,10 @@ const fn test(package: &'static str, target: &'static str, name: &'static str) -
     }
 }
 
+const fn device(target: &'static str, name: &'static str) -> Test {
+    test("buttress-device", target, name)
+}
+
 const fn format(name: &'static str) -> Test {
     test("buttress-format", "lib", name)
 }
@@ -90,13 +94,23 @@ const fn writing(name: &'static str) -> Test {
     test("buttress-proof", "writing", name)
 }
 
+const fn send(name: &'static str) -> Test {
+    test("buttress-proof", "send", name)
+}
+
 const fn planted(name: &'static str) -> Test {
     test("buttress-check", "planted", name)
+}
+
+const fn cli(name: &'static str) -> Test {
+    test("buttress-cli", "command_line", name)
 }
 
 const THREADS: Test = commits("order::by_threads");
 const TWO_DEVICES: Test = commits("order::by_threads_on_two_devices");
 const RING: Test = commits("order::by_io_uring");
+const STEPS_OF_FILES: Test = commits("steps::of_files");
+const STEPS_OF_SUBVOLUMES: Test = commits("steps::of_subvolumes");
 const BYTE_VECTORS: Test = fs("data::tests::model::files_agree_with_byte_vectors");
 const TO_THE_KERNEL: Test = fs("data::tests::model::files_go_to_the_kernel_and_come_back");
 const EDITS: Test = tree("edit::tests::model::random_edits_agree_with_a_map_for_every_node_size");
@@ -114,6 +128,25 @@ pub(crate) const FAULTS: &[Fault] = &[
         "device-no-fdatasync",
         "A power cut after a commit that had returned takes any part of it.",
         &[THREADS, TWO_DEVICES, RING],
+    ),
+    loses(
+        "device-merged-write-cut",
+        "Of neighbouring writes that were merged, the last never reaches the file.",
+        &[
+            device(
+                "queue_model",
+                "neighbouring_writes_become_one_request_and_fail_alone",
+            ),
+            device("queue_model", "every_engine_gives_the_bytes_of_the_model"),
+        ],
+    ),
+    loses(
+        "device-widened-write-clears",
+        "A small write with O_DIRECT makes zeros of what lies beside it in its sector.",
+        &[
+            device("queue_model", "every_engine_gives_the_bytes_of_the_model"),
+            device("queue_model", "a_window_is_read_through_every_engine"),
+        ],
     ),
     // Formats.
     loses(
@@ -208,6 +241,14 @@ pub(crate) const FAULTS: &[Fault] = &[
         ],
     ),
     loses(
+        "volume-stale-device-trusted",
+        "A disk that was away for some commits is read as if it had them.",
+        &[
+            volume("opening", "the_newest_device_leads_and_a_stale_one_is_read_last"),
+            volume("writing", "a_device_that_missed_commits_is_left_alone"),
+        ],
+    ),
+    loses(
         "volume-writes-after-failure",
         "After a disk refused a write, later commits are built on what it does not hold.",
         &[
@@ -221,7 +262,12 @@ pub(crate) const FAULTS: &[Fault] = &[
     loses(
         "volume-primaries-unflushed",
         "A power cut between superblocks and their copies may leave neither whole.",
-        &[THREADS, TWO_DEVICES, RING],
+        &[
+            THREADS,
+            TWO_DEVICES,
+            RING,
+            volume("writing", "copies_are_written_after_the_primaries_are_durable"),
+        ],
     ),
     loses(
         "volume-superblock-copies-unflushed",
@@ -231,7 +277,12 @@ pub(crate) const FAULTS: &[Fault] = &[
     loses(
         "volume-superblock-copies-unwritten",
         "When the primary superblock is lost, the copy leads to a state of long ago.",
-        &[THREADS, TWO_DEVICES],
+        &[
+            THREADS,
+            TWO_DEVICES,
+            RING,
+            volume("writing", "superblocks_go_to_all_devices_and_open_there"),
+        ],
     ),
     // Trees.
     loses(
@@ -243,6 +294,14 @@ pub(crate) const FAULTS: &[Fault] = &[
         "tree-parent-key-kept",
         "When items move between leaves, ways to them lead elsewhere: files are gone.",
         &[EDITS, HIGH_TREES],
+    ),
+    loses(
+        "tree-frozen-node-changed",
+        "Changes that follow a commit are made in what it froze, and are never written.",
+        &[
+            crash("on_one_device_with_duplicated_metadata"),
+            crash("with_small_nodes_and_single_metadata"),
+        ],
     ),
     loses(
         "tree-range-removes-one-more",
@@ -261,9 +320,51 @@ pub(crate) const FAULTS: &[Fault] = &[
         &[SUBVOLUMES, writing("model::small_nodes_0")],
     ),
     loses(
+        "copy-forgets-data",
+        "Deleting a snapshot frees content that the subvolume still has: it is overwritten.",
+        &[
+            fs("data::tests::extents::snapshots_keep_their_content_without_copy_on_write"),
+            commits("dropping::the_snapshot_between_first"),
+        ],
+    ),
+    loses(
+        "copy-takes-all-for-own",
+        "Writing after a snapshot frees blocks that the snapshot has: they are overwritten.",
+        &[
+            crash("on_one_device_with_duplicated_metadata"),
+            commits("dropping::the_snapshot_between_first"),
+        ],
+    ),
+    harms(
+        "drop-keeps-data",
+        "Deleting a snapshot never gives its content's room back.",
+        &[
+            commits("dropping::the_source_first"),
+            writing("model::small_nodes_0"),
+        ],
+    ),
+    loses(
+        "drop-progress-unkept",
+        "Dropping that was interrupted drops the same again: references of others go.",
+        &[DROPPING, crash("with_small_nodes_and_single_metadata")],
+    ),
+    loses(
         "drop-turns-nothing",
         "Deleting a subvolume whose snapshots live leaves their blocks counted for nobody: the next delete frees too much.",
-        &[SUBVOLUMES, DROPPING],
+        &[SUBVOLUMES, commits("dropping::the_source_first")],
+    ),
+    loses(
+        "drop-turn-keeps-old-references",
+        "Blocks that a snapshot keeps are counted twice, and by a subvolume that is gone.",
+        &[
+            commits("dropping::the_source_first"),
+            commits("dropping::the_snapshot_between_first"),
+        ],
+    ),
+    loses(
+        "data-reference-offset",
+        "References of cut extents are counted at the wrong place: content is freed while in use.",
+        &[BYTE_VECTORS, TO_THE_KERNEL],
     ),
     loses(
         "clone-adds-no-reference",
@@ -271,6 +372,19 @@ pub(crate) const FAULTS: &[Fault] = &[
         &[BYTE_VECTORS, SHARED],
     ),
     // Space.
+    loses(
+        "pins-freed-space-reused",
+        "What the last commit still needs is overwritten before the next is whole: a power cut takes the volume.",
+        &[crash("on_a_full_volume"), commits("live::before_the_commit")],
+    ),
+    loses(
+        "pins-ignore-readers",
+        "A backup that reads an old state while others write reads what they wrote.",
+        &[
+            fs("transaction::pins::tests::a_reader_keeps_what_was_freed_after_its_state"),
+            commits("leftovers::what_a_view_sees"),
+        ],
+    ),
     harms(
         "block-group-used-never-falls",
         "The volume is full although files were removed, and check finds it damaged.",
@@ -290,7 +404,12 @@ pub(crate) const FAULTS: &[Fault] = &[
     loses(
         "commit-unflushed-before-superblocks",
         "A power cut leaves a superblock that leads to blocks which never reached the disk.",
-        &[THREADS, TWO_DEVICES, RING],
+        &[
+            THREADS,
+            TWO_DEVICES,
+            RING,
+            crash("with_small_nodes_and_single_metadata"),
+        ],
     ),
     loses(
         "commit-leaves-content",
@@ -303,6 +422,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         &[
             commits("backup_roots::take_turns"),
             commits("backup_roots::without_the_last_2"),
+            STEPS_OF_FILES,
         ],
     ),
     // Content.
@@ -322,6 +442,14 @@ pub(crate) const FAULTS: &[Fault] = &[
         &[
             in_place("a_snapshot_waits_for_content_that_is_overwritten"),
             in_place("a_snapshot_waits_for_content_that_goes_into_preallocated_room"),
+        ],
+    ),
+    loses(
+        "in-place-into-shared",
+        "Writing a file without copy-on-write changes its snapshots and reflinks.",
+        &[
+            fs("data::tests::extents::snapshots_keep_their_content_without_copy_on_write"),
+            fs("data::tests::extents::preallocated_room_is_written_where_it_lies"),
         ],
     ),
     loses(
@@ -348,48 +476,101 @@ pub(crate) const FAULTS: &[Fault] = &[
             "data::tests::extents::small_files_lie_in_the_tree_and_leave_it",
         )],
     ),
-    // Names and inodes.
     harms(
-        "xattr-keeps-old-value",
-        "An attribute that was changed has two values, and check finds the item damaged.",
-        &[fs("operations::tests::every_operation::attributes_with_names")],
+        "compression-feature-unmarked",
+        "An older reader opens the volume and cannot read its files.",
+        &[commits("leftovers::the_mark_of_compressed_content")],
     ),
-    // Subvolumes.
-    // Streams.
-    // Checking, and the command.
-    loses(
-        "tree-frozen-node-changed",
-        "Changes that follow a commit are made in what it froze, and are never written.",
-        &[
-            crash("on_one_device_with_duplicated_metadata"),
-            crash("with_small_nodes_and_single_metadata"),
-        ],
-    ),
-    loses(
-        "copy-forgets-data",
-        "Deleting a snapshot frees content that the subvolume still has: it is overwritten.",
-        &[
-            fs("data::tests::extents::snapshots_keep_their_content_without_copy_on_write"),
-            crash("on_one_device_with_duplicated_metadata"),
-        ],
-    ),
-    loses(
-        "copy-takes-all-for-own",
-        "Writing after a snapshot frees blocks that the snapshot has: they are overwritten.",
-        &[
-            crash("on_one_device_with_duplicated_metadata"),
-            crash("with_small_nodes_and_single_metadata"),
-        ],
-    ),
-    loses(
-        "drop-progress-unkept",
-        "Dropping that was interrupted drops the same again: references of others go.",
-        &[DROPPING, crash("with_small_nodes_and_single_metadata")],
-    ),
+    // Names and inodes.
     loses(
         "link-count-never-falls",
         "Removing the last name of a file leaves it as lost room, found by no path.",
-        &[RANDOM_OPERATIONS, crash("on_one_device_with_duplicated_metadata")],
+        &[STEPS_OF_FILES, RANDOM_OPERATIONS],
+    ),
+    harms(
+        "orphan-item-stays",
+        "Each file that was removed while open leaves an item that every mount looks at, for ever.",
+        &[commits("leftovers::of_a_file_removed_while_open")],
+    ),
+    harms(
+        "orphans-never-cleaned",
+        "What a crash left of removed files takes room for ever.",
+        &[commits("leftovers::of_a_crash_with_a_file_removed_while_open")],
+    ),
+    harms(
+        "directory-index-given-twice",
+        "A program that reads a directory while others change it sees a name twice, or misses one.",
+        &[STEPS_OF_FILES],
+    ),
+    harms(
+        "xattr-keeps-old-value",
+        "An attribute that was changed has two values, and check finds the item damaged.",
+        &[
+            fs("operations::tests::every_operation::attributes_with_names"),
+            STEPS_OF_FILES,
+        ],
+    ),
+    loses(
+        "inode-transid-kept",
+        "An incremental send, or find-new, passes over files that were changed.",
+        &[STEPS_OF_FILES, STEPS_OF_SUBVOLUMES],
+    ),
+    harms(
+        "inode-change-counter-kept",
+        "NFS clients go on showing attributes of long ago.",
+        &[STEPS_OF_FILES],
+    ),
+    // Subvolumes.
+    harms(
+        "snapshot-without-parent",
+        "Backup programs do not find which snapshot another was made of, and send all of it again.",
+        &[STEPS_OF_SUBVOLUMES],
+    ),
+    harms(
+        "snapshot-born-with-its-source",
+        "Programs that list by age see new snapshots as old ones, and delete the wrong ones.",
+        &[STEPS_OF_SUBVOLUMES],
+    ),
+    loses(
+        "snapshot-keeps-received-uuid",
+        "A changed copy of a received snapshot passes for the original: the next incremental receive builds on it.",
+        &[STEPS_OF_SUBVOLUMES, SUBVOLUMES],
+    ),
+    harms(
+        "root-change-unnoted",
+        "A subvolume looks unchanged to backup programs although it was written to.",
+        &[STEPS_OF_FILES, STEPS_OF_SUBVOLUMES],
+    ),
+    // Streams.
+    loses(
+        "send-holes-unsent",
+        "The receiver keeps what was punched out of a file.",
+        &[
+            send("holes::punched_in_the_middle"),
+            send("holes::punched_at_the_start"),
+        ],
+    ),
+    loses(
+        "send-clones-from-start",
+        "The receiver clones from the wrong place of a file.",
+        &[
+            send("clones::middle_of_an_extent"),
+            send("clones::same_extent_as_in_the_parent_at_another_offset"),
+        ],
+    ),
+    loses(
+        "send-forgets-moved-aside",
+        "Renames that depend on each other fail, or end under the wrong name.",
+        &[
+            send("renames::parent_and_child_inverted_with_both_renamed"),
+            send("renames::deep_inversion"),
+        ],
+    ),
+    // Checking, and the command.
+    harms(
+        "check-references-uncompared",
+        "check says that a volume is good whose next delete frees what is in use.",
+        &[planted("extents::reference_surplus_and_missing")],
     ),
     loses(
         "check-data-unverified",
@@ -400,35 +581,11 @@ pub(crate) const FAULTS: &[Fault] = &[
         ],
     ),
     harms(
-        "drop-keeps-data",
-        "Deleting a snapshot never gives its content's room back.",
-        &[writing("model::small_nodes_0")],
+        "command-forgets-losses",
+        "A script takes a copy for whole in which files are missing.",
+        &[
+            cli("what_is_lost_is_reported_and_the_rest_is_read"),
+            cli("a_copy_that_lacks_a_file_ends_with_1"),
+        ],
     ),
-];
-
-/// Points for which it was not yet seen that enough tests fail. Nothing runs them.
-pub(crate) const UNPROVED: &[&str] = &[
-    "device-merged-write-cut",
-    "device-widened-write-clears",
-    "volume-stale-device-trusted",
-    "drop-turn-keeps-old-references",
-    "data-reference-offset",
-    "pins-freed-space-reused",
-    "pins-ignore-readers",
-    "in-place-into-shared",
-    "compression-feature-unmarked",
-    "orphan-item-stays",
-    "orphans-never-cleaned",
-    "directory-index-given-twice",
-    "inode-transid-kept",
-    "inode-change-counter-kept",
-    "snapshot-without-parent",
-    "snapshot-born-with-its-source",
-    "snapshot-keeps-received-uuid",
-    "root-change-unnoted",
-    "send-holes-unsent",
-    "send-clones-from-start",
-    "send-forgets-moved-aside",
-    "check-references-uncompared",
-    "command-forgets-losses",
 ];

@@ -421,7 +421,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Counts the change of both directories and of what moves.
+    /// Counts the change of both directories and of what moves. A subvolume's own tree does not know its name: it stays as it
+    /// is, read-only ones above all, which incremental sends take for unchanged.
     fn touch_ends(&mut self, old: End<'_>, moved: Entry, new: End<'_>) -> Result<()> {
         let now = self.now();
         let touch = |item: &mut InodeItem| {
@@ -431,6 +432,9 @@ impl Operation<'_> {
         };
         self.change_inode(old.directory, touch)?;
         self.change_inode(new.directory, touch)?;
-        self.touch_inode(moved.target.location(old.directory))
+        match moved.target {
+            Target::Inode(inode) => self.touch_inode(beside(old.directory, inode)),
+            Target::Subvolume(_) => Ok(()),
+        }
     }
 }

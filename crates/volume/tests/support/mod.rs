@@ -270,7 +270,7 @@ impl Image {
 
     pub fn superblock(id: u64, devices: u64) -> Super {
         Super {
-            device_bytes: 64 << 20,
+            device_bytes: 65 << 20,
             ..Super::new(id, devices)
         }
     }

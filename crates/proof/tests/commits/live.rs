@@ -1,0 +1,207 @@
+//! Nothing live is overwritten: on volumes that are nearly full, so that freed space is tempting, no write goes where the last
+//! state that is durable has an extent. Superblocks aside, which are written over.
+//!
+//! What a state uses is read from its extent tree, by opening what is durable beside the writer.
+
+use anyhow::{Context, Result, bail, ensure};
+use buttress::device::gate::{GatedBackend, Request};
+use buttress::device::{Backend, Device, Engine};
+use buttress::format::{ItemType, Profile, TreeId};
+use buttress::fs::mkfs::Options;
+use buttress::fs::operations::NewInode;
+use buttress::fs::{Error, WritableFilesystem, WriteOptions};
+use buttress::{ByteCount, FileOffset, Logical, OpenOptions, ReadAhead};
+use buttress_proof::harness::{Case, Outcome};
+use buttress_proof::writing::fill::{Filling, TOP};
+use buttress_proof::writing::volume::{Backends, empty, open_checked};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+const BYTES: usize = 72 << 20;
+const ROUNDS: u64 = 20;
+
+/// Pieces that come and go in a round.
+const EACH: u64 = 2;
+
+/// Pieces of metadata that are taken away first.
+const SLACK: u64 = 700;
+
+/// Files that are removed in one transaction: more than references wait for.
+const REMOVED: usize = 3000;
+
+/// Where superblocks lie: nothing else does.
+const SUPERBLOCKS: [Range<u64>; 2] = [64 << 10..68 << 10, 64 << 20..(64 << 20) + 4096];
+
+type Writes = Arc<Mutex<Vec<Range<u64>>>>;
+
+/// Places on the device that the durable state uses, by their beginning.
+fn in_use(backends: &[Arc<dyn Backend>]) -> Result<BTreeMap<u64, u64>> {
+    let devices = backends
+        .iter()
+        .map(|backend| Device::with_backend(Arc::clone(backend), Engine::Inline));
+    let filesystem = OpenOptions::new(devices.collect()).open()?;
+    let node_bytes = u64::from(filesystem.superblock().block_format().node_bytes);
+    let mut used = BTreeMap::new();
+    for item in filesystem.tree(TreeId::EXTENT)?.range(.., ReadAhead::None) {
+        let key = item?.key();
+        let length = match key.item_type {
+            ItemType::EXTENT_ITEM => key.offset,
+            ItemType::METADATA_ITEM => node_bytes,
+            _ => continue,
+        };
+        let logical = Logical::new(key.objectid.get());
+        for mapping in filesystem.volume().map(logical, ByteCount::new(length))? {
+            let start = mapping.physical.get();
+            used.insert(start, start + mapping.length.get());
+        }
+    }
+    Ok(used)
+}
+
+fn expect_apart(used: &BTreeMap<u64, u64>, writes: &Writes) -> Result<()> {
+    let writes = core::mem::take(&mut *writes.lock().ok().context("a lock")?);
+    ensure!(!writes.is_empty(), "nothing was written");
+    for write in writes {
+        if SUPERBLOCKS.contains(&write) {
+            continue;
+        }
+        let before = used.range(..write.end).next_back();
+        if let Some((start, end)) = before.filter(|(_, end)| **end > write.start) {
+            bail!("a write of {write:?} goes over {start}..{end}, which the durable state uses");
+        }
+    }
+    Ok(())
+}
+
+/// Takes some of what fills the volume away, and puts as much in, without a commit between.
+fn change(filesystem: &WritableFilesystem, filling: Filling, slack: u64, round: u64) -> Result<()> {
+    for number in 0..EACH {
+        filling.remove(filesystem, &filling.name("first", slack + round * EACH + number))?;
+    }
+    filling.fill(filesystem, &format!("round-{round}"), EACH)?;
+    Ok(())
+}
+
+/// Notes where writes go, and lets all pass.
+fn watch(gate: &GatedBackend) -> Writes {
+    let writes = Writes::default();
+    let seen = Arc::clone(&writes);
+    gate.close(move |request| {
+        if let (Request::Write { offset_bytes, bytes }, Ok(mut seen)) = (request, seen.lock()) {
+            seen.push(offset_bytes..offset_bytes + bytes.len() as u64);
+        }
+        false
+    });
+    writes
+}
+
+/// An empty volume with one copy of its trees, and the way to it.
+fn new_volume() -> Result<(Backends, Arc<GatedBackend>, WritableFilesystem)> {
+    let options = Options {
+        metadata: Some(Profile::Single),
+        ..Options::default()
+    };
+    let backends = empty(&[BYTES], &options)?;
+    let memory = backends.first().context("a device")?;
+    let gate = GatedBackend::new(Arc::clone(memory));
+    let device = Device::with_backend(Arc::clone(&gate) as Arc<dyn Backend>, Engine::Inline);
+    let filesystem = OpenOptions::new(vec![device]).open()?;
+    let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default())?;
+    Ok((backends, gate, filesystem))
+}
+
+/// A file of one sector, on the device when this returns.
+fn add_small(filesystem: &WritableFilesystem, prefix: &str, number: usize) -> Result<bool> {
+    let name = format!("{prefix}-{number}");
+    let added = filesystem
+        .create(TOP, name.as_bytes(), &NewInode::of_root(0o600))
+        .and_then(|file| {
+            filesystem.write_at(file, FileOffset::MIN, &[b'x'; 4096])?;
+            filesystem.write_back_file(file)
+        });
+    match added {
+        Ok(()) => Ok(true),
+        Err(Error::NoSpace { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// So much is removed in one transaction that its references are taken care of before its commit; the room that this frees
+/// must wait for the commit all the same, although there is no other.
+fn not_before_the_commit() -> Result<Outcome> {
+    let (backends, gate, filesystem) = new_volume()?;
+    let mut count = 0;
+    while add_small(&filesystem, "first", count)? {
+        count += 1;
+    }
+    ensure!(count > REMOVED, "{count} are too few");
+    filesystem.commit()?;
+    let (used, before) = (in_use(&backends)?, filesystem.committed_generation());
+    let writes = watch(&gate);
+    for number in 0..REMOVED {
+        filesystem.unlink(TOP, format!("first-{number}").as_bytes())?;
+    }
+    ensure!(
+        filesystem.committed_generation() == before,
+        "there was a commit between"
+    );
+    for number in 0..count {
+        let is_added = add_small(&filesystem, "second", number)?;
+        if !is_added || filesystem.committed_generation() != before {
+            break;
+        }
+        expect_apart(&used, &writes).with_context(|| format!("file {number}"))?;
+    }
+    filesystem.commit()?;
+    drop(filesystem);
+    open_checked(&backends)?;
+    Ok(Outcome::Passed)
+}
+
+fn nothing_is_overwritten(filling: Filling) -> Result<Outcome> {
+    let (backends, gate, filesystem) = new_volume()?;
+    let count = filling.fill(&filesystem, "first", u64::MAX)?;
+    // So much is free that a round needs no commit to find room. An edit of metadata asks for much.
+    let slack = match filling {
+        Filling::Metadata => SLACK,
+        Filling::Data | Filling::Snapshots => EACH,
+    };
+    ensure!(count > slack + ROUNDS * EACH, "{count} are too few");
+    for number in 0..slack {
+        filling.remove(&filesystem, &filling.name("first", number))?;
+    }
+    filesystem.commit()?;
+
+    let writes = watch(&gate);
+    let mut judged = 0;
+    for round in 0..ROUNDS {
+        let used = in_use(&backends)?;
+        let before = filesystem.committed_generation().get();
+        change(&filesystem, filling, slack, round)?;
+        filesystem.commit()?;
+        // Where room was looked for, there were commits between, after which more is free.
+        if filesystem.committed_generation().get() == before + 1 {
+            expect_apart(&used, &writes).with_context(|| format!("round {round}"))?;
+            judged += 1;
+        } else if let Ok(mut writes) = writes.lock() {
+            writes.clear();
+        }
+    }
+    ensure!(judged > ROUNDS / 2, "{judged} rounds without a commit between");
+    drop(filesystem);
+    open_checked(&backends)?;
+    Ok(Outcome::Passed)
+}
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("live::on_a_volume_full_of_data", || {
+            nothing_is_overwritten(Filling::Data)
+        }),
+        Case::new("live::before_the_commit", not_before_the_commit),
+        Case::new("live::on_a_volume_full_of_metadata", || {
+            nothing_is_overwritten(Filling::Metadata)
+        }),
+    ]
+}
