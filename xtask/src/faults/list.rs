@@ -570,14 +570,14 @@ pub(crate) const FAULTS: &[Fault] = &[
     harms(
         "check-references-uncompared",
         "check says that a volume is good whose next delete frees what is in use.",
-        &[planted("extents::reference_surplus_and_missing")],
+        &[planted("every_plant_gives_its_codes")],
     ),
     loses(
         "check-data-unverified",
         "check says that all data is good although files rotted.",
         &[
-            planted("files::data_damaged"),
-            planted("files::data_copy_damaged"),
+            planted("every_plant_gives_its_codes"),
+            planted("fields::what_is_damaged_is_told_with_its_place_and_its_files"),
         ],
     ),
     harms(
