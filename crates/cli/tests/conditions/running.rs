@@ -57,6 +57,12 @@ pub(crate) fn run(how: How, words: &[String], world: &World) -> Ended {
             command.args(["-c", "exec \"$0\" \"$@\" >&-", env!("CARGO_BIN_EXE_buttress")]);
             command
         }
+        // What starts tests may have the signal ignored, as a shell has for what it runs in the background.
+        How::Interrupted => {
+            let mut command = Command::new("env");
+            command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_buttress")]);
+            command
+        }
         _ => Command::new(env!("CARGO_BIN_EXE_buttress")),
     };
     command
