@@ -192,7 +192,7 @@ impl WritableFilesystem {
 impl Writer {
     /// Makes a view of what is, and keeps it at hand until something is edited.
     fn give_view(&self, running: &mut Running) -> Filesystem {
-        let hold = self.readers.hold(running.core.durable);
+        let hold = running.core.hold(&self.readers);
         let view = running.make_view(&self.base, hold);
         *self.view.lock() = Some(view.clone());
         view

@@ -224,6 +224,13 @@ impl EditableTree {
             .is_some_and(|node| node.epoch == self.epoch)
     }
 
+    /// Whether the root is a block in memory: one that changed, or that was frozen and not yet
+    /// [forgotten](Self::forget_written).
+    #[must_use]
+    pub const fn is_in_memory(&self) -> bool {
+        self.root.node.is_some()
+    }
+
     /// The root's level.
     #[must_use]
     pub fn level(&self) -> u8 {

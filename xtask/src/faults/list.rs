@@ -82,6 +82,10 @@ const fn in_place(name: &'static str) -> Test {
     test("buttress-fs", "in_place", name)
 }
 
+const fn in_flight(name: &'static str) -> Test {
+    test("buttress-fs", "commit_in_flight", name)
+}
+
 const fn crash(name: &'static str) -> Test {
     test("buttress-proof", "crash", name)
 }
@@ -565,6 +569,23 @@ pub(crate) const FAULTS: &[Fault] = &[
             send("renames::parent_and_child_inverted_with_both_renamed"),
             send("renames::deep_inversion"),
         ],
+    ),
+    harms(
+        "drop-reads-unwritten",
+        "Deleting a subvolume while a commit is under way ends with an error of a block that is not there yet.",
+        &[in_flight(
+            "a_subvolume_is_dropped_when_its_blocks_are_on_the_device",
+        )],
+    ),
+    harms(
+        "trees-forgotten-unwritten",
+        "With hundreds of subvolumes in use, a call while a commit is under way ends with an error of a block that is not there yet.",
+        &[in_flight("a_tree_stays_open_until_its_blocks_are_on_the_device")],
+    ),
+    harms(
+        "view-holds-durable",
+        "What a long job reads from its view is overwritten, where it came while a commit was under way.",
+        &[in_flight("a_view_keeps_what_came_while_a_commit_was_under_way")],
     ),
     // Checking, and the command.
     harms(

@@ -154,13 +154,19 @@ impl WritableFilesystem {
     /// Goes on dropping one tree for a while; a block or so of it where the job was cancelled, so that even then it gets
     /// on.
     fn drop_some(&self, tree: TreeId, progress: &Progress, memory: &mut Memory) -> Result<Stop> {
-        let is_dirty = |handle: &mut Handle<'_>| Ok(handle.open_tree(tree)?.tree.is_dirty());
-        let (mut handle, mut waits) = self.begin_again(self.start(Need::freeing(64))?, is_dirty)?;
+        // What is dropped is what lies on disk, not what changed since, or what a commit is about to write.
+        let is_newer = |handle: &mut Handle<'_>| {
+            let tree = &handle.open_tree(tree)?.tree;
+            Ok(match buttress_faults::on("drop-reads-unwritten") {
+                true => tree.is_dirty(),
+                false => tree.is_in_memory(),
+            })
+        };
+        let (mut handle, mut waits) = self.begin_again(self.start(Need::freeing(64))?, is_newer)?;
         while waits {
-            // What is dropped is what lies on disk.
             drop(handle);
             self.commit()?;
-            (handle, waits) = self.begin_again(self.start(Need::freeing(64))?, is_dirty)?;
+            (handle, waits) = self.begin_again(self.start(Need::freeing(64))?, is_newer)?;
         }
         let (mut stop, ahead) = {
             let _resident_only = ResidentOnly::hold();

@@ -140,8 +140,13 @@ impl Running {
 
     fn forget_clean_trees(&mut self) {
         if self.trees.len() > OPEN_TREES_KEPT {
+            // What was just frozen is in memory alone until it is written.
+            let stays = |open: &OpenTree| {
+                open.item_changed
+                    || open.tree.is_in_memory() && !buttress_faults::on("trees-forgotten-unwritten")
+            };
             self.trees
-                .retain(|id, open| !id.holds_files() || open.item_changed || *id == TreeId::FS);
+                .retain(|id, open| !id.holds_files() || stays(open) || *id == TreeId::FS);
         }
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct Hold {
 }
 
 impl Readers {
-    /// Registers a reader that sees the state of `generation`, the last commit's, or the transaction that runs after it.
+    /// Registers a reader that sees the state that the commit of `generation` froze, or the transaction that runs after it.
     pub(crate) fn hold(self: &Arc<Self>, generation: Generation) -> Hold {
         let mut held = self.held.lock();
         let count = held.entry(generation).or_default();

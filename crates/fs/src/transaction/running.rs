@@ -11,7 +11,7 @@ use super::block_groups::BlockGroups;
 use super::chunks::Devices;
 use super::copying::{OwnTree, SharedTree};
 use super::delayed_references::DelayedReferences;
-use super::pins::Pins;
+use super::pins::{Hold, Pins, Readers};
 use super::quotas::Quotas;
 use crate::error::{Corruption, Error, Result};
 use crate::filesystem::root_pointer;
@@ -81,6 +81,16 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// A hold on what the running transaction leads to. While a commit is under way, the last durable generation is older than
+    /// the one that this transaction follows.
+    pub(crate) fn hold(&self, readers: &Arc<Readers>) -> Hold {
+        let follows = Generation::new(self.generation.get().saturating_sub(1));
+        readers.hold(match buttress_faults::on("view-holds-durable") {
+            true => self.durable,
+            false => follows,
+        })
+    }
+
     pub(crate) const fn has(&self, feature: Incompat) -> bool {
         self.format.incompat.contains(feature)
     }

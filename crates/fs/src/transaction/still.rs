@@ -47,7 +47,7 @@ impl WritableFilesystem {
                 break running;
             }
         };
-        let hold = self.shared.readers.hold(running.core.durable);
+        let hold = running.core.hold(&self.shared.readers);
         let view = running.make_view(&self.shared.base, hold);
         body(&view, &running.core.references)
     }
