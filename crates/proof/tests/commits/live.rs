@@ -127,15 +127,35 @@ fn add_small(filesystem: &WritableFilesystem, prefix: &str, number: usize) -> Re
     }
 }
 
+/// Takes all room for data that is left.
+fn fill_up(filesystem: &WritableFilesystem) -> Result<()> {
+    let file = filesystem.create(TOP, b"filling", &NewInode::of_root(0o600))?;
+    let piece = [b'f'; 64 << 10];
+    for number in 0_u64.. {
+        let added = filesystem
+            .write_at(file, FileOffset::new(number * piece.len() as u64), &piece)
+            .and_then(|()| filesystem.write_back_file(file));
+        match added {
+            Ok(()) => {}
+            Err(Error::NoSpace { .. }) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
 /// So much is removed in one transaction that its references are taken care of before its commit; the room that this frees
-/// must wait for the commit all the same, although there is no other.
+/// must wait for the commit all the same, although there is no other. Of metadata there is room for all of it.
 fn not_before_the_commit() -> Result<Outcome> {
     let (backends, gate, filesystem) = new_volume()?;
-    let mut count = 0;
-    while add_small(&filesystem, "first", count)? {
-        count += 1;
+    let count = REMOVED + 100;
+    for number in 0..count {
+        ensure!(
+            add_small(&filesystem, "first", number)?,
+            "file {number} found no room"
+        );
     }
-    ensure!(count > REMOVED, "{count} are too few");
+    fill_up(&filesystem)?;
     filesystem.commit()?;
     let (used, before) = (in_use(&backends)?, filesystem.committed_generation());
     let writes = watch(&gate);
