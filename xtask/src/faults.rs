@@ -44,6 +44,13 @@ struct Trial {
     time: Duration,
 }
 
+/// What tests are run with.
+struct Build {
+    programs: Programs,
+    /// A newer btrfs-progs, which some tests compare with.
+    progs: Option<std::path::PathBuf>,
+}
+
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let (options, names): (Vec<&String>, Vec<&String>) = words.iter().partition(|word| word.starts_with('-'));
     if let Some(unknown) = options.iter().find(|option| **option != "--list") {
@@ -62,8 +69,12 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         return Ok(());
     }
     crate::tools::install_missing();
+    let progs = crate::tools::newer_progs()?;
     let tests = || faults.iter().flat_map(|fault| fault.tests);
-    let programs = build::build(tests())?;
+    let programs = Build {
+        programs: build::build(tests())?,
+        progs,
+    };
     expect_sound(&programs, tests())?;
     let trials = try_all(&programs, &faults)?;
     judge(&faults, &trials)
@@ -82,7 +93,7 @@ fn print_list(faults: &[&Fault]) {
 }
 
 /// Every test passes as long as no fault is on.
-fn expect_sound<'a>(programs: &Programs, tests: impl Iterator<Item = &'a Test>) -> Result<()> {
+fn expect_sound<'a>(programs: &Build, tests: impl Iterator<Item = &'a Test>) -> Result<()> {
     let mut unique: Vec<&Test> = tests.collect();
     unique.sort_unstable();
     unique.dedup();
@@ -101,7 +112,7 @@ fn expect_sound<'a>(programs: &Programs, tests: impl Iterator<Item = &'a Test>) 
     Ok(())
 }
 
-fn try_all(programs: &Programs, faults: &[&Fault]) -> Result<BTreeMap<(&'static str, Test), Trial>> {
+fn try_all(programs: &Build, faults: &[&Fault]) -> Result<BTreeMap<(&'static str, Test), Trial>> {
     let pairs: Vec<(&Fault, &Test)> = faults
         .iter()
         .flat_map(|fault| fault.tests.iter().map(|test| (*fault, test)))
@@ -176,9 +187,10 @@ fn in_parallel<T: Sync, A: Send>(all: &[T], each: impl Fn(&T) -> Result<A> + Syn
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-fn run_test(programs: &Programs, test: &Test, fault: Option<&str>) -> Result<Trial> {
+fn run_test(programs: &Build, test: &Test, fault: Option<&str>) -> Result<Trial> {
     let key = (test.package.to_owned(), test.target.to_owned());
     let program = programs
+        .programs
         .get(&key)
         .with_context(|| format!("no program for {test}"))?;
     let folder = tempfile(test)?;
@@ -193,6 +205,9 @@ fn run_test(programs: &Programs, test: &Test, fault: Option<&str>) -> Result<Tri
         .stderr(said);
     if let Some(fault) = fault {
         command.env(FAULT, fault);
+    }
+    if let Some(progs) = &programs.progs {
+        command.env("BUTTRESS_PROGS", progs);
     }
     let begin = Instant::now();
     let mut child = command.spawn().with_context(|| format!("starting {test}"))?;
