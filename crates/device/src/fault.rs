@@ -31,6 +31,10 @@ pub enum Fault {
     FailWritesFrom(u64),
     /// The flush with this number fails.
     FailFlushNumber(u64),
+    /// The flush with this number and all that come after it fail.
+    FailFlushesFrom(u64),
+    /// The write with this number fails, and everything after it, reads too, as if the device had been pulled out then.
+    MissingFromWrite(u64),
     /// A share of all reads fails: one in so many, drawn by the seed.
     FailSomeReads {
         /// The mean number of reads for each that fails; 0 for none.
@@ -218,7 +222,12 @@ impl FaultyBackend {
 }
 
 fn check_present(state: &State) -> io::Result<()> {
-    if state.faults.contains(&Fault::Missing) {
+    let is_missing = |fault: &Fault| match fault {
+        Fault::Missing => true,
+        Fault::MissingFromWrite(first) => state.writes > *first,
+        _ => false,
+    };
+    if state.faults.iter().any(is_missing) {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
     }
     Ok(())
@@ -306,7 +315,12 @@ impl Backend for FaultyBackend {
         let mut state = self.state.lock();
         let number = count(&mut state.flushes);
         check_present(&state)?;
-        if state.faults.contains(&Fault::FailFlushNumber(number)) {
+        let fails = |fault: &Fault| match fault {
+            Fault::FailFlushNumber(bad) => *bad == number,
+            Fault::FailFlushesFrom(first) => *first <= number,
+            _ => false,
+        };
+        if state.faults.iter().any(fails) {
             return Err(medium_error());
         }
         drop(state);
@@ -388,6 +402,19 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|_| write()), [true, true, false, false]);
         backend.heal();
         assert!(write());
+    }
+
+    #[test]
+    fn a_device_that_is_pulled_out_at_a_write_gives_nothing_from_there_on() {
+        let (backend, _) = faulty(&[Fault::MissingFromWrite(1), Fault::FailFlushesFrom(1)]);
+        assert!(read(&backend, 0, 1).is_ok());
+        assert!(backend.write_at(0, &[1]).is_ok());
+        assert!(backend.flush().is_ok());
+        assert!(read(&backend, 0, 1).is_ok() && backend.flush().is_err() && backend.flush().is_err());
+        assert!(backend.write_at(0, &[1]).is_err());
+        assert!(read(&backend, 0, 1).is_err());
+        backend.heal();
+        assert!(read(&backend, 0, 1).is_ok() && backend.flush().is_ok());
     }
 
     #[test]

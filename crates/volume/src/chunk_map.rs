@@ -122,7 +122,24 @@ impl MappedChunk {
     pub(crate) fn is_present(&self, stripe_index: usize) -> bool {
         self.devices
             .get(stripe_index)
-            .is_some_and(|slot| slot.device().is_some())
+            .is_some_and(|slot| slot.in_use().is_some())
+    }
+
+    /// How many of its stripes lie on devices that are not written to, or on `without`.
+    pub(crate) fn lost_stripes(&self, without: Option<&Arc<DeviceSlot>>) -> usize {
+        let is_lost = |slot: &&Arc<DeviceSlot>| {
+            !slot.is_written() || without.is_some_and(|other| Arc::ptr_eq(other, slot))
+        };
+        self.devices.iter().filter(is_lost).count()
+    }
+
+    /// How many of its stripes may be lost so that all of it can still be read.
+    pub(crate) fn tolerated_stripes(&self) -> usize {
+        let tolerated = usize::from(self.layout.profile().tolerated_failures());
+        if buttress_faults::on("volume-one-failure-too-many-tolerated") {
+            return tolerated.saturating_add(1);
+        }
+        tolerated
     }
 
     pub(crate) const fn has_stale(&self) -> bool {

@@ -7,15 +7,38 @@
 //!
 //! Seed devices carry the fsid of the seed in their superblock; the sprout's chunk tree lists them with that
 //! fsid, and they are matched by uuid like any other.
+//!
+//! A slot counts what its device fails with, and keeps the failure for which the device was left out: from there on it is
+//! neither read nor written ([`crate::write`]). A device that was left out does not come back while the volume is open.
 
 use crate::error::{Corruption, Error, MissingDevice, Stale};
-use buttress_device::Device;
+use buttress_device::{Device, IoError, Operation};
 use buttress_format::device_item::DeviceItem;
 use buttress_format::{ByteCount, DeviceId};
+use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
+
+/// How often a device failed since the volume was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceErrors {
+    /// Failed writes.
+    pub writes: u64,
+    /// Failed reads.
+    pub reads: u64,
+    /// Failed flushes.
+    pub flushes: u64,
+}
+
+/// The same, while it is counted.
+#[derive(Debug, Default)]
+struct ErrorCounters {
+    writes: AtomicU64,
+    reads: AtomicU64,
+    flushes: AtomicU64,
+}
 
 /// One device of a volume.
 #[derive(Debug)]
@@ -28,6 +51,9 @@ pub struct DeviceSlot {
     device: Option<Device>,
     stale: Option<Stale>,
     item: RwLock<Option<DeviceItem>>,
+    errors: ErrorCounters,
+    /// What it was left out for.
+    failure: OnceLock<IoError>,
 }
 
 impl DeviceSlot {
@@ -41,6 +67,8 @@ impl DeviceSlot {
             device: Some(device),
             stale,
             item: RwLock::default(),
+            errors: ErrorCounters::default(),
+            failure: OnceLock::new(),
         }
     }
 
@@ -53,6 +81,8 @@ impl DeviceSlot {
             device: None,
             stale: None,
             item: RwLock::default(),
+            errors: ErrorCounters::default(),
+            failure: OnceLock::new(),
         }
     }
 
@@ -90,6 +120,52 @@ impl DeviceSlot {
     #[must_use]
     pub const fn stale(&self) -> Option<Stale> {
         self.stale
+    }
+
+    /// The write or flush that failed and for which the device was left out: since then it is neither read nor written.
+    #[must_use]
+    pub fn failure(&self) -> Option<&IoError> {
+        self.failure.get()
+    }
+
+    /// Whether the device is written to: it is there, missed no commit, and was not left out.
+    #[must_use]
+    pub fn is_written(&self) -> bool {
+        self.device.is_some() && self.stale.is_none() && self.failure().is_none()
+    }
+
+    /// The device, unless it is missing or was left out.
+    pub(crate) fn in_use(&self) -> Option<&Device> {
+        if buttress_faults::on("volume-failed-device-read") {
+            return self.device();
+        }
+        self.device().filter(|_| self.failure().is_none())
+    }
+
+    /// How often the device failed since the volume was opened.
+    #[must_use]
+    pub fn errors(&self) -> DeviceErrors {
+        DeviceErrors {
+            writes: self.errors.writes.load(Ordering::Relaxed),
+            reads: self.errors.reads.load(Ordering::Relaxed),
+            flushes: self.errors.flushes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Counts a failed read, write or flush.
+    pub(crate) fn count_error(&self, operation: Operation) {
+        let counter = match operation {
+            Operation::Write | Operation::Zero => &self.errors.writes,
+            Operation::Read => &self.errors.reads,
+            Operation::Flush => &self.errors.flushes,
+            _ => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Leaves the device out from here on.
+    pub(crate) fn leave_out(&self, failure: IoError) {
+        let _first = self.failure.set(failure);
     }
 
     /// Its item in the chunk tree, once that was read: as the last commit left it.

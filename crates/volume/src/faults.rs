@@ -4,6 +4,7 @@
 //! noise cannot fill memory; counters per device and kind are exact. A place that fails again and again is
 //! counted each time. Recording happens only when something failed, behind one lock.
 
+use crate::devices::DeviceSlot;
 use buttress_device::IoError;
 use buttress_format::{ByteCount, DeviceId, Logical, Physical};
 use core::fmt;
@@ -53,6 +54,8 @@ impl<E: core::error::Error> From<E> for Rejection {
 pub enum FaultReason {
     /// The device was not given.
     Missing,
+    /// The device failed a write or a flush, and was left out since.
+    LeftOut,
     /// The device failed to read.
     Io(IoError),
     /// The read would go past the end of the device: an image cut short, or a chunk that lies.
@@ -72,6 +75,14 @@ pub enum FaultReason {
 }
 
 impl FaultReason {
+    /// Why a device that is not in use is not read.
+    pub(crate) fn of_absence(slot: &DeviceSlot) -> Self {
+        match slot.failure() {
+            Some(_) => Self::LeftOut,
+            None => Self::Missing,
+        }
+    }
+
     /// Whether bytes came back and were wrong, rather than not coming back.
     #[must_use]
     pub const fn is_corruption(&self) -> bool {
@@ -83,6 +94,7 @@ impl fmt::Display for FaultReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => f.write_str("device missing"),
+            Self::LeftOut => f.write_str("device left out, since it failed a write or a flush"),
             Self::Io(error) => write!(f, "{error}"),
             Self::BeyondEnd { end, size_bytes } => {
                 write!(f, "ends at physical {end}, past the device's end at {size_bytes}")
@@ -125,7 +137,7 @@ impl fmt::Display for Fault {
 /// How often copies on one device were passed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Because the device was missing.
+    /// Because the device was missing or left out.
     pub missing: u64,
     /// Because it failed to read, or ended too early.
     pub read_errors: u64,
@@ -181,7 +193,7 @@ impl FaultRecorder {
         let mut log = self.log.lock();
         let counts = log.counts.entry(fault.device).or_default();
         let counter = match &fault.reason {
-            FaultReason::Missing => &mut counts.missing,
+            FaultReason::Missing | FaultReason::LeftOut => &mut counts.missing,
             FaultReason::Io(_) | FaultReason::BeyondEnd { .. } => &mut counts.read_errors,
             FaultReason::Rejected(_) | FaultReason::BadSectors { .. } => &mut counts.corruptions,
         };

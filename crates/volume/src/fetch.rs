@@ -19,8 +19,8 @@ pub(crate) fn reachable(
     physical: Physical,
     length: usize,
 ) -> Result<&Device, FaultReason> {
-    let device = chunk.devices().get(stripe_index).and_then(|slot| slot.device());
-    let device = device.ok_or(FaultReason::Missing)?;
+    let slot = chunk.devices().get(stripe_index).ok_or(FaultReason::Missing)?;
+    let device = slot.in_use().ok_or_else(|| FaultReason::of_absence(slot))?;
     let end = physical.saturating_add(ByteCount::of(length));
     let size_bytes = device.size_bytes();
     if end.get() > size_bytes || end == Physical::MAX {

@@ -10,7 +10,7 @@
 //! | [`volume`] | [`Volume`]: the handle, and the steps of opening |
 //! | [`open`] | options; which superblock leads, which devices belong together |
 //! | [`superblocks`] | one device's superblocks: the primary, its copies, those of zoned devices |
-//! | [`devices`] | one slot per device, given or missing |
+//! | [`devices`] | one slot per device, given, missing or left out, and how often it failed |
 //! | [`chunk_map`] | logical address → chunk |
 //! | [`layout`] | chunk offset ↔ stripe and offset, for every profile |
 //! | [`stripe_tree`] | chunks whose bytes lie where the RAID stripe tree says |
@@ -52,7 +52,7 @@ pub mod write;
 
 pub use chunk_map::{ChunkMap, MappedChunk};
 pub use copies::{Mapping, MappingContent};
-pub use devices::DeviceSlot;
+pub use devices::{DeviceErrors, DeviceSlot};
 pub use error::{Attempt, Corruption, DevicesError, Error, MissingDevice, Stale, Unreadable};
 pub use faults::{Fault, FaultCounts, FaultLog, FaultReason, Rejection};
 pub use geometry::StripeGeometry;
@@ -61,4 +61,4 @@ pub use open::{OpenOptions, Rescue};
 pub use read::{ExtentRead, LostRange, MAXIMUM_READ_BYTES, PendingExtent, VerifySectors};
 pub use stripe_tree::{ResolvedStripe, ResolvedStripes, StripeResolver};
 pub use volume::Volume;
-pub use write::{ExtentWrite, WriteRefusal};
+pub use write::{ExtentWrite, NeededDevice, WriteRefusal};

@@ -11,7 +11,7 @@
 //! | 3 | | other data and `Q` |
 //! | 4 … | | `P`, `Q` and the data without one other column, in column order |
 //!
-//! Ways that need a missing device are left out. Those that read a stale device come last. Among copies on several
+//! Ways that need a missing device, or one that failed a write and was left out, are not there. Those that read a stale device come last. Among copies on several
 //! devices the first choice goes round with the address, a mebibyte at a time: both disks of a mirror work,
 //! neighbouring blocks still merge, and two runs do the same. Copies on one device are tried in order.
 
@@ -267,12 +267,12 @@ impl Segment {
             .filter(|(_, stripe_index)| !self.chunk.is_present(*stripe_index))
             .map(|(copy, stripe_index)| {
                 let copy = u32::try_from(copy.saturating_add(1)).unwrap_or(u32::MAX);
-                let device = self.chunk.stripe_device(stripe_index);
+                let slot = self.chunk.devices().get(stripe_index);
                 Attempt {
                     copy,
-                    device,
+                    device: self.chunk.stripe_device(stripe_index),
                     physical: self.physical_on(stripe_index),
-                    reason: FaultReason::Missing,
+                    reason: slot.map_or(FaultReason::Missing, |slot| FaultReason::of_absence(slot)),
                 }
             })
             .collect()

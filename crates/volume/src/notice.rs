@@ -1,7 +1,9 @@
-//! What opening a volume says aloud without failing: the caller shows it, the volume is read all the same.
+//! What opening a volume, and writing to it, says aloud without failing: the caller shows it, the volume is used all the
+//! same.
 
 use crate::error::{MissingDevice, Stale};
 use crate::superblocks::PrimaryFailure;
+use buttress_device::IoError;
 use buttress_format::{
     ByteCount, DeviceId, Generation, Logical, Physical, UnfinishedChange, UsedBytesProblem,
 };
@@ -35,6 +37,13 @@ pub enum Notice {
         id: DeviceId,
         /// Its generation and the volume's.
         generations: Stale,
+    },
+    /// A device failed a write or a flush, and the volume goes on without it.
+    DeviceLeftOut {
+        /// Its id.
+        id: DeviceId,
+        /// What it failed with: the device's name, where, and why.
+        failure: IoError,
     },
     /// A device was not given, and the volume was opened degraded.
     MissingDevice(MissingDevice),
@@ -117,6 +126,7 @@ impl Notice {
             | Self::Seed => true,
             Self::SuperblockCopyUsed { .. }
             | Self::StaleDevice { .. }
+            | Self::DeviceLeftOut { .. }
             | Self::MissingDevice(_)
             | Self::DeviceCount { .. }
             | Self::UsedBytes(_)
@@ -154,6 +164,11 @@ impl fmt::Display for Notice {
                 f,
                 "{device} (device {id}) is at generation {}, the volume at {}: its copies are used last",
                 generations.generation, generations.newest
+            ),
+            Self::DeviceLeftOut { id, failure } => write!(
+                f,
+                "{failure}; device {id} is left out from here on, and the volume is degraded: what is written does not \
+                 reach it any more. Replace it"
             ),
             Self::MissingDevice(missing) => {
                 write!(

@@ -199,11 +199,11 @@ impl Volume {
 
     /// Puts a failure of `part` of a segment (counted from the segment's start) into the fault log.
     fn record_fault(&self, segment: &Segment, attempt: &Attempt, part: Range<usize>) {
-        let name = segment
-            .chunk
-            .devices()
-            .iter()
-            .find(|slot| slot.id() == attempt.device);
+        let slots = segment.chunk.devices();
+        let name = slots.iter().find(|slot| slot.id() == attempt.device);
+        if let (Some(slot), FaultReason::Io(error)) = (name, &attempt.reason) {
+            slot.count_error(error.operation);
+        }
         self.recorder().record(Fault {
             device: attempt.device,
             device_name: name.map_or_else(|| "unknown".into(), |slot| slot.name().clone()),

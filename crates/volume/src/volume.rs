@@ -10,8 +10,9 @@
 //!
 //! A writer adds chunks, takes them away, and replaces the superblock and device items when it commits.
 //!
-//! Invariants: devices are only added; a reader works with the map and the superblock as they were when it started; no
-//! lock is held over I/O, but for the rows of RAID5 and RAID6 that are being written.
+//! Invariants: devices are only added, and one that was left out stays left out; a reader works with the map and the
+//! superblock as they were when it started; no lock is held over I/O, but for the rows of RAID5 and RAID6 that are being
+//! written.
 
 use crate::chunk_map::{Added, ChunkMap, MappedChunk};
 use crate::devices::{DeviceSlot, DeviceTable};
@@ -46,6 +47,10 @@ pub struct Volume {
     recorder: FaultRecorder,
     latch: Latch,
     row_locks: RowLocks,
+    /// Held while it is decided whether the volume can do without a device.
+    failing: Mutex<()>,
+    /// Whether the volume goes on without a device that fails, as one does that holds something already.
+    tolerates_failures: bool,
     /// One device of the volume, for its clock: simulated devices of a volume share one.
     clocked: Device,
 }
@@ -70,6 +75,8 @@ impl Volume {
             recorder: FaultRecorder::default(),
             latch: Latch::default(),
             row_locks: RowLocks::default(),
+            failing: Mutex::default(),
+            tolerates_failures: true,
             clocked: opened.lead,
             superblock: RwLock::new(Arc::new(opened.superblock)),
         };
@@ -81,7 +88,7 @@ impl Volume {
 
     /// A volume that does not exist yet: nothing is read. Its blocks are written first, then the superblocks
     /// ([`Volume::write_superblocks`]); before that, its system chunks, as all others, are handed to
-    /// [`Volume::add_chunk`].
+    /// [`Volume::add_chunk`]. A device that fails meanwhile ends it, whatever the profiles tolerate.
     ///
     /// # Errors
     /// No device, two devices of one uuid.
@@ -103,6 +110,8 @@ impl Volume {
             recorder: FaultRecorder::default(),
             latch: Latch::default(),
             row_locks: RowLocks::default(),
+            failing: Mutex::default(),
+            tolerates_failures: false,
             clocked,
             superblock: RwLock::new(Arc::new(superblock)),
         };
@@ -136,7 +145,7 @@ impl Volume {
         &self.options
     }
 
-    /// What was noticed so far, in order.
+    /// What was noticed so far, in order: on opening, and of devices that failed since.
     #[must_use]
     pub fn notices(&self) -> Vec<Notice> {
         self.notices.lock().clone()
@@ -337,14 +346,25 @@ impl Volume {
         &self.row_locks
     }
 
+    pub(crate) const fn failing(&self) -> &Mutex<()> {
+        &self.failing
+    }
+
+    pub(crate) const fn tolerates_failures(&self) -> bool {
+        self.tolerates_failures
+    }
+
     pub(crate) const fn recorder(&self) -> &FaultRecorder {
         &self.recorder
     }
 
-    /// Keeps a notice. The first that forbids writing is kept however many there are.
-    fn notice(&self, notice: Notice) {
+    /// Keeps a notice. The first that forbids writing, and those of devices that failed, are kept however many there are.
+    pub(crate) fn notice(&self, notice: Notice) {
         let mut notices = self.notices.lock();
-        let is_needed = || notice.forbids_writing() && !notices.iter().any(Notice::forbids_writing);
+        let is_needed = || {
+            matches!(notice, Notice::DeviceLeftOut { .. })
+                || notice.forbids_writing() && !notices.iter().any(Notice::forbids_writing)
+        };
         if notices.len() < NOTICES_KEPT || is_needed() {
             notices.push(notice);
         }

@@ -10,8 +10,9 @@
 //! ([`WriteRefusal::OutOfReach`]). A stale device stays behind until it is scrubbed or replaced: its superblock is not
 //! written either, so that it cannot be taken for a good one later.
 //!
-//! Failures: what a device that is there does not take *stops writing for good* ([`Volume::stop_writing`]), with the
-//! first cause kept, and so does a failed flush; each later write, flush or commit is refused. No failure is retried.
+//! Failures: a device that does not take what it is given, or fails a flush, is left out from there on, as if it were
+//! missing, where all chunks can do without it ([`failures`]). Else its failure *stops writing for good*
+//! ([`Volume::stop_writing`]), with the cause kept: each later write, flush or commit is refused. No failure is retried.
 //!
 //! What it leaves out: who may write where. Callers (the allocator above) only hand in ranges that nothing committed
 //! uses, no two calls write the same bytes at once, and no one reads them meanwhile.
@@ -19,21 +20,25 @@
 //! [`Stale`]: crate::error::Stale
 
 mod discard;
+mod failures;
 mod rows;
 mod stop;
 mod superblocks;
 
+pub use failures::NeededDevice;
 pub(crate) use rows::RowLocks;
 pub(crate) use stop::Latch;
 pub use stop::WriteRefusal;
 
 use crate::Volume;
 use crate::chunk_map::MappedChunk;
+use crate::devices::DeviceSlot;
 use crate::error::{Corruption, Error};
 use crate::stripe_tree::needs_resolver;
-use buttress_device::{Device, PendingWrite, WriteRequest};
+use buttress_device::{Device, IoError, PendingWrite, WriteRequest};
 use buttress_format::{ByteCount, Logical, Physical};
 use bytes::Bytes;
+use failures::Failures;
 use rows::Rows;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -53,8 +58,9 @@ impl Volume {
     ///
     /// # Errors
     /// [`Corruption::Unmapped`] for an address without a chunk, [`Error::Write`] when writing is not possible or has
-    /// stopped: then nothing is written. What a device fails with: then any part of the batch may be written, and writing
-    /// stops.
+    /// stopped: then nothing is written. [`WriteRefusal::Needed`] when a device fails that the volume cannot do without:
+    /// then any part of the batch may be written, and writing stops. Other failures of devices are no errors: they are
+    /// [noticed](Volume::notices).
     pub fn write(&self, extents: &[ExtentWrite]) -> Result<(), Error> {
         self.require_writing()?;
         let mut batch = Batch::default();
@@ -62,11 +68,11 @@ impl Volume {
         for extent in extents {
             self.plan_write(extent, &mut batch, &mut rows)?;
         }
-        // Held until the rows are written: a row that two calls write parts of is read and written by one at a time.
+        // Held until the rows are written: a row that two calls write parts of is read and written by one at a time, and
+        // who comes next knows which devices the first did not reach.
         let _locks = rows.lock(self.row_locks());
         rows.add_to(self, &mut batch)?;
-        let written = batch.write();
-        self.stop_if_failed(written)
+        self.go_on_without(batch.write())
     }
 
     fn plan_write(&self, extent: &ExtentWrite, batch: &mut Batch, rows: &mut Rows) -> Result<(), Error> {
@@ -123,7 +129,7 @@ impl Volume {
         let Some(slot) = chunk.devices().get(stripe_index) else {
             return Ok(None);
         };
-        let Some(device) = slot.device().filter(|_| slot.stale().is_none()) else {
+        let Some(device) = slot.device().filter(|_| slot.is_written()) else {
             return Ok(None);
         };
         self.require_own(slot)?;
@@ -139,8 +145,7 @@ pub(crate) struct Batch {
 
 #[derive(Debug)]
 struct Plug {
-    /// The address of the device's slot, which tells devices apart.
-    identity: usize,
+    slot: Arc<DeviceSlot>,
     device: Device,
     requests: Vec<WriteRequest>,
 }
@@ -158,18 +163,17 @@ impl Batch {
         let Some(device) = volume.stripe_to_write(chunk, stripe_index)? else {
             return Ok(false);
         };
-        let identity = chunk
-            .devices()
-            .get(stripe_index)
-            .map_or(0, |slot| Arc::as_ptr(slot).addr());
+        let Some(slot) = chunk.devices().get(stripe_index) else {
+            return Ok(false);
+        };
         let request = WriteRequest {
             offset_bytes: physical.get(),
             bytes: bytes.clone(),
         };
-        match self.plugs.iter_mut().find(|plug| plug.identity == identity) {
+        match self.plugs.iter_mut().find(|plug| Arc::ptr_eq(&plug.slot, slot)) {
             Some(plug) => plug.requests.push(request),
             None => self.plugs.push(Plug {
-                identity,
+                slot: Arc::clone(slot),
                 device: device.clone(),
                 requests: vec![request],
             }),
@@ -177,18 +181,33 @@ impl Batch {
         Ok(true)
     }
 
-    /// Starts everything on all devices, waits for all of it, and fails with the first failure.
-    fn write(self) -> Result<(), Error> {
-        let started: Vec<Vec<PendingWrite>> = self
-            .plugs
-            .iter()
-            .map(|plug| plug.device.start_writes(&plug.requests))
-            .collect();
-        let mut outcome = Ok(());
-        for pending in started.into_iter().flatten() {
-            // All are waited for: none may reach its device after this has returned.
-            outcome = outcome.and(pending.wait());
-        }
-        Ok(outcome?)
+    /// Starts everything on all devices, waits for all of it, and gives what failed. A device that was left out since the
+    /// batch was planned gets nothing more.
+    fn write(self) -> Failures {
+        let plugs = self.plugs.iter().filter(|plug| plug.slot.is_written());
+        write_all(plugs.map(|plug| (&plug.slot, &plug.device, &plug.requests[..])))
     }
+}
+
+/// Starts writes on all devices at once, and waits for all. Failures are counted, each, and the first of each device is
+/// given.
+fn write_all<'a>(
+    devices: impl Iterator<Item = (&'a Arc<DeviceSlot>, &'a Device, &'a [WriteRequest])>,
+) -> Failures {
+    let started: Vec<(&Arc<DeviceSlot>, Vec<PendingWrite>)> = devices
+        .map(|(slot, device, requests)| (slot, device.start_writes(requests)))
+        .collect();
+    let mut failures = Failures::new();
+    for (slot, pending) in started {
+        let mut first: Option<IoError> = None;
+        for write in pending {
+            // All are waited for: none may reach its device after this has returned.
+            if let Err(error) = write.wait() {
+                slot.count_error(error.operation);
+                first.get_or_insert(error);
+            }
+        }
+        failures.extend(first.map(|error| (Arc::clone(slot), error)));
+    }
+    failures
 }

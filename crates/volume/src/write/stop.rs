@@ -1,12 +1,14 @@
 //! When writing is refused, and the latch that stops it for good.
 //!
 //! A device that fails a write or a flush leaves unknown which of the bytes since the last good flush it holds. A later
-//! flush that succeeds says nothing about them, so nothing may be built on them: the first failure is kept, and whatever
-//! wants to write afterwards gets it as the reason. Reading goes on.
+//! flush that succeeds says nothing about them, so nothing may be built on them. Where the volume cannot do without the
+//! device ([`failures`](super::failures)), the failure is kept, and whatever wants to write afterwards gets it as the
+//! reason. Reading goes on.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;
 use crate::error::Error;
+use crate::write::NeededDevice;
 use buttress_format::error::ErrorKind;
 use buttress_format::superblock::SuperblockError;
 use buttress_format::{ByteCount, Logical};
@@ -21,9 +23,13 @@ pub enum WriteRefusal {
         /// What failed first.
         cause: Arc<str>,
     },
-    /// So many of the devices are missing, or missed commits, that the bytes could not be read back.
+    /// A device failed that the volume cannot do without.
+    #[error(transparent)]
+    Needed(Box<NeededDevice>),
+    /// So many of the devices are missing, left out, or behind, that the bytes could not be read back.
     #[error(
-        "logical range [{logical}, +{length}) cannot be written: too many of its devices are missing or missed commits"
+        "logical range [{logical}, +{length}) cannot be written: too many of its devices are missing, were left out or \
+         missed commits"
     )]
     OutOfReach {
         /// First address.
@@ -74,7 +80,7 @@ impl WriteRefusal {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::OutOfReach { .. } | Self::NoDevice => ErrorKind::Io,
+            Self::Needed(_) | Self::OutOfReach { .. } | Self::NoDevice => ErrorKind::Io,
             Self::StripeTree { .. } => ErrorKind::Unsupported,
             Self::Superblock(_)
             | Self::Stopped { .. }

@@ -3,7 +3,8 @@
 //! The order (design: "Nothing live is overwritten") is kept here: whoever calls [`Volume::write_superblocks`] has
 //! flushed all blocks; then all primaries are written; a flush; their copies; a flush; only then it returns. A crash in
 //! between leaves each device with one valid superblock at least, the old or the new one: the first flush ends before any
-//! copy is touched.
+//! copy is touched. A device that fails on the way is left out of the rest, if the volume can do without it: what counts is
+//! that each step ended on all devices that stay.
 //!
 //! Source: on-disk format documentation, section "Superblock", for the places of the copies: those that end within the
 //! device.
@@ -12,21 +13,23 @@ use crate::Volume;
 use crate::devices::DeviceSlot;
 use crate::error::Error;
 use crate::write::WriteRefusal;
-use buttress_device::{Buffer, Device, IoError, PendingWrite, WriteRequest};
+use crate::write::failures::Failures;
+use buttress_device::{Buffer, Device, IoError, WriteRequest};
 use buttress_format::device_item::DeviceItem;
 use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
 use buttress_format::{ByteCount, Physical};
 use std::sync::Arc;
 
 impl Volume {
-    /// Returns once everything written before is durable on all devices that are there.
+    /// Returns once everything written before is durable on all devices that are written to.
     ///
     /// # Errors
-    /// When a device cannot promise that, or writing has stopped. A failed flush stops writing for good.
+    /// [`WriteRefusal::Needed`] when a device cannot promise that and the volume cannot do without it: that stops writing for
+    /// good. That writing has stopped.
     pub fn flush(&self) -> Result<(), Error> {
         self.require_writing()?;
         let slots = self.slots_to_write()?;
-        self.stop_if_failed(flush_all(&slots).map_err(Error::from))
+        self.go_on_without(flush_all(&slots))
     }
 
     /// Writes the superblock to all devices and makes it the one in use. All blocks that it leads to must be durable.
@@ -35,38 +38,39 @@ impl Volume {
     /// device and place. `items` are the device items of this commit, one for each device that is there at least.
     ///
     /// # Errors
-    /// [`WriteRefusal::Superblock`] for one that could not be opened again, which is not written; when a device fails, or
-    /// writing has stopped. A failure stops writing for good: the commit may or may not be seen when the volume is opened
-    /// again.
+    /// [`WriteRefusal::Superblock`] for one that could not be opened again, which is not written; when a device fails that the
+    /// volume cannot do without, or writing has stopped. A failure stops writing for good: the commit may or may not be seen
+    /// when the volume is opened again.
     pub fn write_superblocks(&self, superblock: &Superblock, items: &[DeviceItem]) -> Result<(), Error> {
         self.require_writing()?;
-        let slots = self.slots_to_write()?;
-        if slots.is_empty() {
-            return Err(WriteRefusal::NoDevice.into());
-        }
-        let mut primaries = Vec::with_capacity(slots.len());
-        let mut copies = Vec::with_capacity(slots.len());
-        for slot in &slots {
+        self.require_all_chunks()?;
+        let mut targets = Vec::new();
+        for slot in self.slots_to_write()? {
             let item = items.iter().find(|item| item.uuid == slot.uuid());
             let item = item.ok_or_else(|| WriteRefusal::NoDeviceItem {
                 device: Arc::clone(slot.name()),
             })?;
-            let mut requests = requests_for(slot, superblock, item).map_err(WriteRefusal::Superblock)?;
-            copies.push(requests.split_off(requests.len().min(1)));
-            primaries.push(requests);
+            let mut primary = requests_for(&slot, superblock, item).map_err(WriteRefusal::Superblock)?;
+            let copies = primary.split_off(primary.len().min(1));
+            targets.push(Target {
+                slot,
+                primary,
+                copies,
+            });
         }
         if buttress_faults::on("volume-superblock-copies-unwritten") {
-            copies.iter_mut().for_each(Vec::clear);
+            targets.iter_mut().for_each(|target| target.copies.clear());
         }
-        let flush_unless = |fault| match buttress_faults::on(fault) {
-            true => Ok(()),
-            false => flush_all(&slots),
-        };
-        let written = write_all(&slots, &primaries)
-            .and_then(|()| flush_unless("volume-primaries-unflushed"))
-            .and_then(|()| write_all(&slots, &copies))
-            .and_then(|()| flush_unless("volume-superblock-copies-unflushed"));
-        self.stop_if_failed(written.map_err(Error::from))?;
+        self.step(&mut targets, |targets| {
+            write_to(targets, |target| &target.primary)
+        })?;
+        if !buttress_faults::on("volume-primaries-unflushed") {
+            self.step(&mut targets, flush_targets)?;
+        }
+        self.step(&mut targets, |targets| write_to(targets, |target| &target.copies))?;
+        if !buttress_faults::on("volume-superblock-copies-unflushed") {
+            self.step(&mut targets, flush_targets)?;
+        }
         self.set_superblock(superblock.clone());
         for item in items {
             self.set_device_item(*item)?;
@@ -74,16 +78,57 @@ impl Volume {
         Ok(())
     }
 
-    /// The devices that are written to: all that are there, belong to the volume itself and did not miss commits.
+    /// One step of writing superblocks. Devices that fail in it take no part in the next ones.
+    fn step(&self, targets: &mut Vec<Target>, step: impl Fn(&[Target]) -> Failures) -> Result<(), Error> {
+        self.go_on_without(step(targets))?;
+        targets.retain(|target| is_target(&target.slot));
+        if targets.is_empty() {
+            return self.stop_if_failed(Err(WriteRefusal::NoDevice.into()));
+        }
+        Ok(())
+    }
+
+    /// The devices that are written to: all that are there, belong to the volume itself, did not miss commits and were not
+    /// left out.
     fn slots_to_write(&self) -> Result<Vec<Arc<DeviceSlot>>, Error> {
         let fsid = self.superblock().fsid;
         let mut slots = self.devices();
-        slots.retain(|slot| slot.device().is_some() && slot.stale().is_none() && slot.fsid() == fsid);
+        slots.retain(|slot| is_target(slot) && slot.fsid() == fsid);
         for slot in &slots {
             self.require_own(slot)?;
         }
+        if slots.is_empty() {
+            return Err(WriteRefusal::NoDevice.into());
+        }
         Ok(slots)
     }
+}
+
+/// What superblocks are written to.
+struct Target {
+    slot: Arc<DeviceSlot>,
+    primary: Vec<WriteRequest>,
+    copies: Vec<WriteRequest>,
+}
+
+/// Whether a device gets superblocks and is flushed.
+fn is_target(slot: &DeviceSlot) -> bool {
+    if buttress_faults::on("volume-superblocks-on-failed-device") {
+        return slot.device().is_some() && slot.stale().is_none();
+    }
+    slot.is_written()
+}
+
+fn write_to(targets: &[Target], requests: impl Fn(&Target) -> &[WriteRequest]) -> Failures {
+    let devices = targets
+        .iter()
+        .filter_map(|target| Some((&target.slot, target.slot.device()?, requests(target))));
+    super::write_all(devices)
+}
+
+fn flush_targets(targets: &[Target]) -> Failures {
+    let slots: Vec<Arc<DeviceSlot>> = targets.iter().map(|target| Arc::clone(&target.slot)).collect();
+    flush_all(&slots)
 }
 
 /// The primary and the copies of a device, in this order, as far as the device has room.
@@ -107,46 +152,45 @@ fn requests_for(
     SUPERBLOCK_OFFSETS.iter().filter(fits).map(request).collect()
 }
 
-/// Writes to all devices at once, and waits for all.
-fn write_all(slots: &[Arc<DeviceSlot>], requests: &[Vec<WriteRequest>]) -> Result<(), IoError> {
-    let devices = slots.iter().filter_map(|slot| slot.device());
-    let started: Vec<Vec<PendingWrite>> = devices
-        .zip(requests)
-        .map(|(device, requests)| device.start_writes(requests))
+/// Flushes all devices: at once, unless they are simulated, whose time is one. Gives what failed.
+fn flush_all(slots: &[Arc<DeviceSlot>]) -> Failures {
+    let devices: Vec<(&Arc<DeviceSlot>, &Device)> = slots
+        .iter()
+        .filter_map(|slot| Some((slot, slot.device()?)))
         .collect();
-    let mut outcome = Ok(());
-    for pending in started.into_iter().flatten() {
-        outcome = outcome.and(pending.wait());
+    let simulated = devices.iter().any(|(_, device)| device.virtual_clock().is_some());
+    let mut outcomes = Vec::with_capacity(devices.len());
+    match devices.split_last().filter(|_| !simulated) {
+        None => outcomes.extend(devices.iter().map(|(slot, device)| (*slot, device.flush()))),
+        Some(((last, last_device), others)) => std::thread::scope(|scope| {
+            let running: Vec<_> = others
+                .iter()
+                .map(|(slot, device)| {
+                    let spawned = std::thread::Builder::new().spawn_scoped(scope, || device.flush());
+                    (*slot, *device, spawned)
+                })
+                .collect();
+            outcomes.push((*last, last_device.flush()));
+            for (slot, device, spawned) in running {
+                let flushed = match spawned {
+                    Ok(thread) => thread.join().unwrap_or_else(|_| lost(device)),
+                    // Where no thread can be had, it is done here.
+                    Err(_) => device.flush(),
+                };
+                outcomes.push((slot, flushed));
+            }
+        }),
     }
-    outcome
-}
-
-/// Flushes all devices: at once, unless they are simulated, whose time is one.
-fn flush_all(slots: &[Arc<DeviceSlot>]) -> Result<(), IoError> {
-    let devices: Vec<&Device> = slots.iter().filter_map(|slot| slot.device()).collect();
-    let simulated = devices.iter().any(|device| device.virtual_clock().is_some());
-    let Some((last, others)) = devices.split_last().filter(|_| !simulated) else {
-        return devices.iter().try_for_each(|device| device.flush());
-    };
-    std::thread::scope(|scope| {
-        let running: Vec<_> = others
-            .iter()
-            .map(|device| {
-                let spawned = std::thread::Builder::new().spawn_scoped(scope, || device.flush());
-                // Where no thread can be had, it is done here.
-                spawned.map_err(|_no_thread| *device)
-            })
-            .collect();
-        let mut outcome = last.flush();
-        for flush in running {
-            let flushed = match flush {
-                Ok(thread) => thread.join().unwrap_or_else(|_| lost(last)),
-                Err(device) => device.flush(),
-            };
-            outcome = outcome.and(flushed);
+    let mut failures = Failures::new();
+    for (slot, outcome) in outcomes {
+        if let Err(error) = outcome {
+            slot.count_error(error.operation);
+            if !buttress_faults::on("volume-failed-flush-forgotten") {
+                failures.push((Arc::clone(slot), error));
+            }
         }
-        outcome
-    })
+    }
+    failures
 }
 
 /// A flush whose thread did not come back is a failed one.

@@ -13,6 +13,8 @@
     reason = "test support"
 )]
 
+pub mod lab;
+
 use buttress_device::Device;
 use buttress_format::block_group::{BlockGroupFlags, Profile};
 use buttress_format::checksum::ChecksumType;
