@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::exit;
+use crate::failures::ToldFailures;
 use crate::globals::{Format, Globals, Progress as When};
 use crate::opening::Place;
 use crate::output::terminal;
@@ -31,6 +32,7 @@ pub struct Context {
     losses: AtomicU64,
     stdout_is_terminal: bool,
     reports: Mutex<Vec<Report>>,
+    told_failures: ToldFailures,
     /// In a session: where targets are.
     place: Mutex<Option<Place>>,
     sources: Sources,
@@ -75,6 +77,7 @@ impl Context {
             losses: AtomicU64::new(0),
             stdout_is_terminal: terminal::stdout_is_terminal(),
             reports: Mutex::new(Vec::new()),
+            told_failures: ToldFailures::default(),
             place: Mutex::new(None),
             sources: Sources::default(),
             cancel: Arc::default(),
@@ -179,6 +182,11 @@ impl Context {
     /// How often [`Context::lost`] was called.
     pub fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
+    }
+
+    /// What was told of devices that failed.
+    pub fn told_failures(&self) -> ToldFailures {
+        self.told_failures.clone()
     }
 
     /// Registers a source of warnings that is asked once, when the command has ended.

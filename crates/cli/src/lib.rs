@@ -38,6 +38,7 @@ pub mod context;
 pub mod ending;
 pub mod exit;
 pub mod extract;
+pub mod failures;
 pub mod globals;
 pub mod host;
 pub mod identity;

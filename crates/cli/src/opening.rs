@@ -326,6 +326,7 @@ impl Context {
         } else {
             FAULTS_SHOWN
         };
+        let told = self.told_failures();
         self.report_at_end(move || {
             let log = filesystem.volume().faults();
             let mut lines: Vec<String> = log
@@ -343,6 +344,7 @@ impl Context {
                     ));
                 }
             }
+            lines.extend(told.news_of(&filesystem.notices()));
             lines
         });
     }

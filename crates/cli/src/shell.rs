@@ -199,6 +199,13 @@ impl<'a> Session<'a> {
         interrupts.begin_word();
         let is_done = self.line(line);
         let end = interrupts.end_word();
+        if let Some(writing) = self.surroundings.writing() {
+            let news = self
+                .context
+                .told_failures()
+                .news_of(&writing.filesystem.notices());
+            news.iter().for_each(|news| self.context.warn(news));
+        }
         if let Some(signal) = end.stop {
             self.leave(Leaving::Signalled(signal));
         } else if !is_done && !is_typed {

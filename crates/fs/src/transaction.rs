@@ -15,6 +15,7 @@
 //! | `data_extents` | extents of file data: allocated, referred to, let go |
 //! | `settling`, `freezing`, `committing` | a commit: addresses, the frozen state, the writes |
 //! | `reading_in` | tree blocks come into memory before the lock is held for long |
+//! | `device_errors` | what devices failed with, in their statistics |
 //! | `pins` | freed space that must wait |
 //! | `still` | a view together with the references that wait |
 //! | `memory` | what waits for a commit, as a part of the cache's budget |
@@ -37,6 +38,7 @@ mod committing;
 pub(crate) mod copying;
 pub(crate) mod data_extents;
 pub(crate) mod delayed_references;
+mod device_errors;
 pub(crate) mod extent_tree;
 mod free_ranges;
 mod free_space_tree;
@@ -62,6 +64,7 @@ pub use uncommitted::Uncommitted;
 use crate::data::table::DataTable;
 use crate::executor::Executor;
 use crate::filesystem::Filesystem;
+use crate::notice::Notice;
 use background::Waiting;
 use buttress_format::{Generation, Timestamp, Uuid};
 use buttress_tree::Forest;
@@ -153,6 +156,12 @@ impl WritableFilesystem {
             self.forest().volume().stop_writing(&error);
         }
         Some(running)
+    }
+
+    /// What the user should know about the volume: what opening noticed, and devices that failed since.
+    #[must_use]
+    pub fn notices(&self) -> Vec<Notice> {
+        self.shared.base.notices()
     }
 
     /// The generation of the last commit.

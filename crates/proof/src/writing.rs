@@ -14,6 +14,7 @@
 //! - [`world`]: a volume, its model and a clock: commits, reopening;
 //! - [`comparing`]: the comparison after each commit, of the volume and of what the kernel shows of it;
 //! - [`twin`]: the same changes by the kernel, on a volume of its own;
+//! - [`degraded`]: what is left of a volume that lost devices;
 //! - [`account`]: what a run met.
 //!
 //! Whether a change succeeds must be the same on all sides. After each commit the volume is opened anew from its
@@ -26,6 +27,7 @@ pub mod account;
 pub mod comparing;
 pub mod content;
 pub mod deep;
+pub mod degraded;
 pub mod fill;
 pub mod model;
 pub mod newborn;

@@ -253,8 +253,64 @@ pub(crate) const FAULTS: &[Fault] = &[
         ],
     ),
     loses(
+        "volume-superblocks-on-failed-device",
+        "A disk that refused a write still gets superblocks: the next time it is taken for one that holds everything.",
+        &[
+            volume("failing", "a_device_that_fails_from_any_write_on_is_done_without"),
+            volume("failing", "a_device_that_fails_a_flush_gets_no_superblock"),
+            writing("devices::raid1"),
+        ],
+    ),
+    loses(
+        "volume-failed-device-read",
+        "A disk that refused a write is still read: what was overwritten comes back.",
+        &[
+            volume("failing", "what_a_device_missed_never_comes_back_from_it"),
+            volume("failing", "a_device_that_fails_from_any_write_on_is_done_without"),
+        ],
+    ),
+    loses(
+        "volume-one-failure-too-many-tolerated",
+        "One disk more than the profile can lose refuses writes, and commits go on as if the data were somewhere.",
+        &[
+            volume(
+                "failing",
+                "one_failure_more_than_is_tolerated_stops_writing_and_says_which_chunk_needs_the_device",
+            ),
+            volume(
+                "failing",
+                "a_device_that_another_chunk_needs_stops_writing_and_is_still_read",
+            ),
+            writing("faults::single_data_beside_raid1_metadata"),
+        ],
+    ),
+    loses(
+        "volume-failed-flush-forgotten",
+        "A disk that could not make its cache durable counts as one that did.",
+        &[
+            volume("failing", "a_device_that_fails_a_flush_gets_no_superblock"),
+            volume(
+                "writing",
+                "a_failed_write_or_flush_stops_writing_for_good_and_says_why",
+            ),
+            writing("devices::raid1"),
+        ],
+    ),
+    harms(
+        "device-errors-unrecorded",
+        "A disk that fails again and again has clean statistics.",
+        &[writing("devices::raid1"), writing("devices::raid5")],
+    ),
+    harms(
+        "chunk-on-failed-device",
+        "New chunks are put on a disk that takes no writes: they have no redundancy from the start.",
+        &[fs(
+            "transaction::tests::failing::no_chunk_is_made_on_a_device_that_was_left_out",
+        )],
+    ),
+    loses(
         "volume-writes-after-failure",
-        "After a disk refused a write, later commits are built on what it does not hold.",
+        "After a disk refused a write that the volume needs, later commits are built on what it does not hold.",
         &[
             volume(
                 "writing",

@@ -20,6 +20,8 @@ use buttress_format::{
     Physical, Profile, STRIPE_BYTES, Stripe, TreeId, Uuid,
 };
 use buttress_tree::{ReadAhead, ResidentOnly};
+use buttress_volume::DeviceErrors;
+use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -33,8 +35,6 @@ pub(crate) struct DeviceRoom {
     pub(crate) item: DeviceItem,
     /// Ranges without a device extent.
     pub(crate) free: FreeRanges,
-    /// Nothing new is put on a missing or read-only device.
-    pub(crate) writable: bool,
 }
 
 /// What the chunk tree and the device tree say of devices.
@@ -43,6 +43,8 @@ pub(crate) struct Devices {
     pub(crate) rooms: Vec<DeviceRoom>,
     /// Extents of removed chunks, by the transaction's end.
     pub(crate) freed: Vec<(DeviceId, u64, u64)>,
+    /// What of the errors that were counted the statistics have.
+    pub(crate) recorded: BTreeMap<Uuid, DeviceErrors>,
 }
 
 impl Devices {
@@ -134,11 +136,7 @@ impl Running {
             let mut free = FreeRanges::default();
             let usable = item.total_bytes.get().saturating_sub(DEVICE_RESERVED_BYTES);
             free.add(DEVICE_RESERVED_BYTES, usable);
-            rooms.push(DeviceRoom {
-                writable: self.core.device_is_writable(item.uuid),
-                item,
-                free,
-            });
+            rooms.push(DeviceRoom { item, free });
         }
         for found in device_tree.range(Key::MIN..=Key::MAX, ReadAhead::Forward) {
             let found = found?;
@@ -204,7 +202,9 @@ impl Running {
             .devices
             .rooms
             .iter()
-            .filter(|room| room.writable && room.free.largest_bytes() >= STRIPE_BYTES)
+            // Nothing new is put on a device that is missing, behind, read-only, or was left out meanwhile.
+            .filter(|room| self.core.device_is_writable(room.item.uuid))
+            .filter(|room| room.free.largest_bytes() >= STRIPE_BYTES)
             .collect();
         rooms.sort_by_key(|room| {
             (

@@ -70,6 +70,7 @@ impl Running {
         self.core.extent.tree.is_dirty()
             || !self.core.references.is_empty()
             || self.core.superblock_changed
+            || self.has_device_errors()
             || self
                 .trees
                 .values()
@@ -94,9 +95,11 @@ impl Running {
         self.freeze(volume)
     }
 
-    /// What comes before settling: empty block groups go, and trees are opened. Gives what is missing for the root tree.
+    /// What comes before settling: empty block groups go, devices' statistics are brought up to date, and trees are opened.
+    /// Gives what is missing for the root tree.
     fn open_for_commit(&mut self) -> Result<Vec<BlockPointer>> {
         self.remove_empty_groups()?;
+        self.record_device_errors()?;
         // The superblock names these whether or not they changed.
         for id in [TreeId::FS, TreeId::DEVICE, TreeId::CHECKSUM] {
             self.open_tree(id)?;

@@ -99,12 +99,11 @@ impl Core {
         ByteCount::new(u64::from(self.format.node_bytes))
     }
 
-    /// Whether new chunks may use a device: it is there, up to date, and open for writing.
+    /// Whether new chunks may use a device: it is there, up to date, open for writing, and failed no write.
     pub(crate) fn device_is_writable(&self, uuid: Uuid) -> bool {
         self.forest.volume().devices().iter().any(|slot| {
-            slot.uuid() == uuid
-                && slot.stale().is_none()
-                && slot.device().is_some_and(|device| device.is_writable())
+            let is_used = slot.is_written() || buttress_faults::on("chunk-on-failed-device");
+            slot.uuid() == uuid && is_used && slot.device().is_some_and(|device| device.is_writable())
         })
     }
 

@@ -1,6 +1,7 @@
 //! Transactions by hand, checked by btrfs-progs: files, data, snapshots and their dropping are put together from items.
 
 mod devices;
+mod failing;
 mod uncommitted;
 mod waiting;
 

@@ -15,7 +15,7 @@ use buttress_oracle::manifest::{Manifest, add_attributes, expect_equal, of_direc
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
@@ -171,7 +171,16 @@ pub fn expect_kernel_sees(model: &Model, images: &[PathBuf]) -> Result<()> {
 
 /// What the kernel shows of the volume on these images, files whole.
 pub(super) fn kernels_view(images: &[PathBuf]) -> Result<Manifest> {
-    let mount = Mount::new(images, "ro,noatime,subvolid=5")?;
+    kernels_view_with(images, "ro,noatime,subvolid=5", &mut |_| Ok(()))
+}
+
+/// As [`kernels_view`], with options of the mount, and with something that is done while it is mounted.
+pub(super) fn kernels_view_with(
+    images: &[PathBuf],
+    options: &str,
+    meanwhile: &mut dyn FnMut(&Path) -> Result<()>,
+) -> Result<Manifest> {
+    let mount = Mount::new(images, options)?;
     let mut shown = of_directory_by(mount.path(), |_, file, entry| {
         let mut content = vec![0; usize::try_from(entry.size)?];
         file.read_exact_at(&mut content, 0)?;
@@ -179,6 +188,7 @@ pub(super) fn kernels_view(images: &[PathBuf]) -> Result<Manifest> {
         Ok(())
     })?;
     add_attributes(mount.path(), &mut shown)?;
+    meanwhile(mount.path())?;
     mount.close()?;
     Ok(shown)
 }

@@ -1,104 +1,49 @@
-//! A device that fails a flush, or all writes from one on (a merged write that fails is tried again in its parts, so that
-//! one alone would do no harm), half-way through a run: a clear error, nothing is written any more, what is in memory can
-//! still be read; and when the volume is opened again it is a state that was committed, checks clean, and goes on.
+//! A device that the volume cannot do without fails a flush, or all writes from one on (a merged write that fails is tried
+//! again in its parts, so that one alone would do no harm), half-way through a run: an error that names the device, nothing is
+//! written any more, what is in memory can still be read; and when the volume is opened again it is a state that was
+//! committed, checks clean, and goes on.
 
+use crate::subject::{Subject, without_volume_number};
 use anyhow::{Context, Result, bail, ensure};
+use buttress::Progress;
+use buttress::device::Fault;
 use buttress::device::crash::CrashLab;
-use buttress::device::{Backend, Device, Engine, Fault, FaultyBackend};
+use buttress::format::block_group::BlockGroupFlags;
 use buttress::format::{ErrorKind, Profile};
 use buttress::fs::mkfs::Options;
-use buttress::fs::{WritableFilesystem, WriteOptions};
-use buttress::{OpenOptions, Progress};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::recorded::Recorded;
 use buttress_proof::writing::state::{describe, first_difference};
-use buttress_proof::writing::volume::{
-    Backends, Ticking, empty, open_after_crash, open_checked, open_for_writing,
-};
+use buttress_proof::writing::volume::{open_after_crash, open_checked, open_for_writing};
 use buttress_proof::writing::workload::Workload;
 use std::ops::Range;
-use std::sync::Arc;
 
-/// Operations of a run, and how many lie between two commits.
+/// Operations of a run.
 const OPERATIONS: u64 = 160;
-const COMMIT_EVERY: u64 = 20;
 
 /// Faults of each kind that are tried, spread over a run.
 const FAULTS: u64 = 24;
 
-/// A volume whose first device can be made to fail.
-struct Subject {
-    backends: Backends,
-    faulty: Arc<FaultyBackend>,
-    filesystem: WritableFilesystem,
-    workload: Workload,
-    steps: u64,
-}
-
-impl Subject {
-    /// A new volume, all of whose writes are recorded where there is a laboratory.
-    fn new(device_bytes: &[usize], options: &Options, seed: u64, lab: Option<&CrashLab>) -> Result<Self> {
-        let mut backends = empty(device_bytes, options)?;
-        if let Some(lab) = lab {
-            backends = backends
-                .into_iter()
-                .map(|backend| lab.device(backend) as Arc<dyn Backend>)
-                .collect();
-        }
-        let first = backends.first().context("a device")?;
-        let faulty = FaultyBackend::new(Arc::clone(first), seed);
-        let devices = backends.iter().enumerate().map(|(number, backend)| {
-            let backend: Arc<dyn Backend> = if number == 0 {
-                Arc::clone(&faulty) as Arc<dyn Backend>
-            } else {
-                Arc::clone(backend)
-            };
-            Device::with_backend(backend, Engine::Inline)
-        });
-        let options = WriteOptions {
-            environment: Arc::new(Ticking::default()),
-            ..WriteOptions::default()
-        };
-        let filesystem = WritableFilesystem::new(OpenOptions::new(devices.collect()).open()?, options)?;
-        let workload = Workload::on(&filesystem, seed)?;
-        Ok(Self {
-            backends,
-            faulty,
-            filesystem,
-            workload,
-            steps: 0,
-        })
-    }
-
-    fn step(&mut self) -> Result<()> {
-        self.steps += 1;
-        self.workload.step(&self.filesystem)?;
-        if self.steps.is_multiple_of(COMMIT_EVERY) {
-            self.filesystem.commit()?;
-        }
-        Ok(())
-    }
-}
-
-/// The numbers of the writes and of the flushes of a run without faults.
-fn reference(subject: &mut Subject) -> Result<(Range<u64>, Range<u64>)> {
-    let (_, first_write, first_flush) = subject.faulty.request_counts();
+/// The numbers of the writes and of the flushes of a run without faults, on one device.
+fn reference(subject: &mut Subject, device: usize) -> Result<(Range<u64>, Range<u64>)> {
+    let (_, first_write, first_flush) = subject.faulty(device)?.request_counts();
     while subject.steps < OPERATIONS {
         subject.step()?;
     }
-    let (_, writes, flushes) = subject.faulty.request_counts();
+    let (_, writes, flushes) = subject.faulty(device)?.request_counts();
     Ok((first_write..writes, first_flush..flushes))
 }
 
 /// Runs until the fault strikes, and looks at what is left.
-fn fail(mut subject: Subject, fault: &Fault, recorded: &Recorded) -> Result<()> {
-    subject.faulty.inject(fault.clone());
+fn fail(mut subject: Subject, device: usize, fault: &Fault, recorded: &Recorded) -> Result<()> {
+    let faulty = subject.faulty(device)?.clone();
+    faulty.inject(fault.clone());
     let mut promised = 0;
     let failure = loop {
         promised = promised.max(subject.filesystem.committed_generation().get());
         match subject.step() {
             Ok(()) if subject.steps >= OPERATIONS => {
-                bail!("the fault never struck: {:?}", subject.faulty.request_counts())
+                bail!("the fault never struck: {:?}", faulty.request_counts())
             }
             Ok(()) => {}
             Err(error) => break error,
@@ -112,17 +57,22 @@ fn fail(mut subject: Subject, fault: &Fault, recorded: &Recorded) -> Result<()> 
         "{error} is of kind {:?}",
         error.kind()
     );
+    let name = format!("memory-{device}");
+    ensure!(error.to_string().contains(&name), "{error} does not name {name}");
     // The fault is over; nothing is written all the same, and the error still says why.
-    subject.faulty.heal();
-    let (_, before, _) = subject.faulty.request_counts();
+    faulty.heal();
+    let (_, before, _) = faulty.request_counts();
     let refused = subject
         .filesystem
         .commit()
         .err()
         .context("a commit after a failure")?;
-    let (_, after, _) = subject.faulty.request_counts();
+    let (_, after, _) = faulty.request_counts();
     ensure!(before == after, "{} writes after the failure", after - before);
-    ensure!(!refused.to_string().is_empty(), "no reason is given");
+    ensure!(
+        refused.to_string().contains(&name),
+        "{refused} does not say what failed first"
+    );
     let Subject {
         backends,
         filesystem,
@@ -156,26 +106,12 @@ fn fail(mut subject: Subject, fault: &Fault, recorded: &Recorded) -> Result<()> 
     Ok(())
 }
 
-/// A state without what tells one volume of this process from another in uuids: the reference and each run are volumes of
-/// their own, to which the same was done.
-fn without_volume_number(state: &str) -> String {
-    const PREFIX: &str = "c4a50000-";
-    /// Where in a uuid's text the number of the volume stands.
-    const NUMBER: std::ops::Range<usize> = 24..32;
-    let mut parts = state.split(PREFIX);
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (start, end) = (NUMBER.start - PREFIX.len(), NUMBER.end - PREFIX.len());
-        text.push_str(PREFIX);
-        text.push_str(&part[..start]);
-        text.push_str(&part[end..]);
-    }
-    text
-}
-
 fn run(device_bytes: &[usize], options: &Options, seed: u64) -> Result<()> {
     let lab = CrashLab::new();
-    let (writes, flushes) = reference(&mut Subject::new(device_bytes, options, seed, Some(&lab))?)?;
+    let mut subject = Subject::new(device_bytes, options, seed, Some(&lab))?;
+    let device = needed_device(&subject)?;
+    let (writes, flushes) = reference(&mut subject, device)?;
+    drop(subject);
     let recorded = Recorded::new(lab.history());
     let spread = |numbers: Range<u64>, fault: fn(u64) -> Fault| {
         let step = ((numbers.end - numbers.start) / FAULTS).max(1);
@@ -189,26 +125,48 @@ fn run(device_bytes: &[usize], options: &Options, seed: u64) -> Result<()> {
         .chain(spread(flushes, Fault::FailFlushNumber));
     for fault in faults {
         let subject = Subject::new(device_bytes, options, seed, None)?;
-        fail(subject, &fault, &recorded).with_context(|| format!("seed {seed}, {fault:?}"))?;
+        fail(subject, device, &fault, &recorded).with_context(|| format!("seed {seed}, {fault:?}"))?;
     }
     Ok(())
 }
 
+/// A device that holds a part of a chunk for data.
+fn needed_device(subject: &Subject) -> Result<usize> {
+    let view = subject.filesystem.view();
+    let map = view.volume().chunk_map();
+    let chunk = map
+        .chunks()
+        .iter()
+        .find(|chunk| chunk.flags().contains(BlockGroupFlags::DATA))
+        .context("a chunk for data")?;
+    let id = chunk.stripe_device(0).get();
+    usize::try_from(id - 1).context("a small id")
+}
+
 pub fn cases() -> Vec<Case> {
     let seed = super::number("BUTTRESS_WRITING_SEED", 1);
-    let one = move || run(&[128 << 20], &Options::default(), seed);
-    let two = move || {
-        let options = Options {
-            data: Some(Profile::Raid1),
-            metadata: Some(Profile::Raid1),
-            ..Options::default()
-        };
-        run(&[160 << 20; 2], &options, seed)
+    let case = |name: &str, devices: usize, options: Options| {
+        Case::new(format!("faults::{name}"), move || {
+            run(&vec![160 << 20; devices], &options, seed).map(|()| Outcome::Passed)
+        })
+    };
+    let profiles = |data, metadata| Options {
+        data: Some(data),
+        metadata: Some(metadata),
+        ..Options::default()
     };
     vec![
-        Case::new("faults::one_device", move || one().map(|()| Outcome::Passed)),
-        Case::new("faults::one_of_two_devices", move || {
-            two().map(|()| Outcome::Passed)
-        }),
+        // Both copies of metadata on the one device that there is.
+        case("one_device", 1, Options::default()),
+        case(
+            "raid0_on_two_devices",
+            2,
+            profiles(Profile::Raid0, Profile::Raid0),
+        ),
+        case(
+            "single_data_beside_raid1_metadata",
+            2,
+            profiles(Profile::Single, Profile::Raid1),
+        ),
     ]
 }

@@ -5,14 +5,17 @@
 //! - [`balanced`]: what the kernel relocated is deleted here;
 //! - [`old_layouts`]: volumes as old versions of mkfs.btrfs laid them out;
 //! - [`full`]: volumes without room;
-//! - [`faults`]: devices that fail half-way.
+//! - [`faults`]: devices that fail half-way, and that the volume needs;
+//! - [`devices`]: devices that fail half-way, and that the volume can do without.
 
 mod balanced;
+mod devices;
 mod faults;
 mod full;
 mod model;
 mod old_layouts;
 mod rounds;
+mod subject;
 
 use buttress_proof::harness::run;
 
@@ -30,5 +33,6 @@ fn main() -> std::process::ExitCode {
         .chain(old_layouts::cases())
         .chain(full::cases())
         .chain(faults::cases())
+        .chain(devices::cases())
         .collect())
 }

@@ -1,0 +1,79 @@
+//! Volumes that lost devices: read from what is left, and with a device that is behind; beside the kernel and btrfs-progs.
+
+use super::comparing::{kernels_view_with, manifest};
+use super::volume::{devices, write_images};
+use anyhow::{Context, Result, ensure};
+use buttress::check::{self, Grade, check};
+use buttress::device::Backend;
+use buttress::format::block_group::BlockGroupFlags;
+use buttress::format::{DeviceId, DeviceStatistics, Profile, TreeId};
+use buttress::{Filesystem, OpenOptions, Progress};
+use buttress_oracle::btrfs_check::btrfs_check;
+use buttress_oracle::manifest::expect_equal;
+use buttress_oracle::tools::{newest, run};
+use buttress_oracle::volumes::scratch;
+use std::process::Command;
+use std::sync::Arc;
+
+/// Opens what is left of a volume for reading, and checks it: redundancy may be lost, and nothing else.
+///
+/// # Errors
+/// What else the check found.
+pub fn open_degraded(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
+    let filesystem = OpenOptions::new(devices(backends)).degraded(true).open()?;
+    let options = check::Options {
+        data_checksums: true,
+        ..check::Options::default()
+    };
+    let report = check(&filesystem, &options, &Progress::new())?;
+    let worst = report.worst();
+    ensure!(matches!(worst, None | Some(Grade::Redundancy)), "{report:#?}");
+    Ok(filesystem)
+}
+
+/// The statistics that the volume keeps of a device.
+///
+/// # Errors
+/// That the item cannot be read.
+pub fn statistics_of(filesystem: &Filesystem, device: DeviceId) -> Result<DeviceStatistics> {
+    let key = DeviceStatistics::key(device);
+    let item = filesystem.tree(TreeId::DEVICE)?.get(&key)?;
+    let item = item.with_context(|| format!("device {device} has no statistics"))?;
+    Ok(DeviceStatistics::parse(&key, item.data())?)
+}
+
+/// Whether tree blocks lie on a RAID6 of which a device is missing or behind: btrfs-progs, up to 6.14 at least, finds no way
+/// to some of them, and does not open the volume. Those that the kernel made are no different.
+fn is_beyond_progs(filesystem: &Filesystem) -> bool {
+    let map = filesystem.volume().chunk_map();
+    map.chunks().iter().any(|chunk| {
+        chunk.layout().profile() == Profile::Raid6
+            && chunk
+                .flags()
+                .intersects(BlockGroupFlags::SYSTEM | BlockGroupFlags::METADATA)
+            && chunk.devices().iter().any(|slot| !slot.is_written())
+    })
+}
+
+/// Has `btrfs check` look at these devices of a volume, and the kernel mount them, read-only: what it shows must be what
+/// Buttress reads. Gives what `btrfs device stats` prints on the mount.
+///
+/// # Errors
+/// What the check finds, what differs.
+pub fn expect_kernel_reads(backends: &[Arc<dyn Backend>]) -> Result<String> {
+    let folder = scratch()?;
+    let images = write_images(backends, folder.path())?;
+    let filesystem = OpenOptions::new(devices(backends)).degraded(true).open()?;
+    if !is_beyond_progs(&filesystem) {
+        btrfs_check(&images).context("btrfs check")?;
+    }
+    let ours = manifest(&filesystem)?;
+    let mut statistics = String::new();
+    let shown = kernels_view_with(&images, "ro,degraded,noatime,subvolid=5", &mut |mount| {
+        let output = run(Command::new(newest("btrfs")).args(["device", "stats"]).arg(mount))?;
+        statistics = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(())
+    })?;
+    expect_equal("the kernel's view", &shown, &ours)?;
+    Ok(statistics)
+}

@@ -1,0 +1,102 @@
+//! A volume under random changes, each of whose devices can be made to fail.
+
+use anyhow::{Context, Result};
+use buttress::OpenOptions;
+use buttress::device::crash::CrashLab;
+use buttress::device::{Backend, Device, Engine, FaultyBackend};
+use buttress::fs::mkfs::Options;
+use buttress::fs::{WritableFilesystem, WriteOptions};
+use buttress_proof::writing::volume::{Backends, Ticking, empty};
+use buttress_proof::writing::workload::Workload;
+use std::sync::Arc;
+
+/// How many operations lie between two commits.
+pub(crate) const COMMIT_EVERY: u64 = 20;
+
+/// See the module.
+pub(crate) struct Subject {
+    /// The devices below, without faults.
+    pub(crate) backends: Backends,
+    pub(crate) faulty: Vec<Arc<FaultyBackend>>,
+    pub(crate) filesystem: WritableFilesystem,
+    pub(crate) workload: Workload,
+    pub(crate) steps: u64,
+    commit_every: u64,
+}
+
+impl Subject {
+    /// A new volume, all of whose writes are recorded where there is a laboratory.
+    pub(crate) fn new(
+        device_bytes: &[usize],
+        options: &Options,
+        seed: u64,
+        lab: Option<&CrashLab>,
+    ) -> Result<Self> {
+        let mut backends = empty(device_bytes, options)?;
+        if let Some(lab) = lab {
+            backends = backends
+                .into_iter()
+                .map(|backend| lab.device(backend) as Arc<dyn Backend>)
+                .collect();
+        }
+        let faulty: Vec<Arc<FaultyBackend>> = backends
+            .iter()
+            .map(|backend| FaultyBackend::new(Arc::clone(backend), seed))
+            .collect();
+        let devices = faulty
+            .iter()
+            .map(|backend| Device::with_backend(Arc::clone(backend) as Arc<dyn Backend>, Engine::Inline));
+        let options = WriteOptions {
+            environment: Arc::new(Ticking::default()),
+            ..WriteOptions::default()
+        };
+        let filesystem = WritableFilesystem::new(OpenOptions::new(devices.collect()).open()?, options)?;
+        let workload = Workload::on(&filesystem, seed)?;
+        Ok(Self {
+            backends,
+            faulty,
+            filesystem,
+            workload,
+            steps: 0,
+            commit_every: COMMIT_EVERY,
+        })
+    }
+
+    /// With so many operations between two commits.
+    pub(crate) fn committing_every(mut self, operations: u64) -> Self {
+        self.commit_every = operations;
+        self
+    }
+
+    /// One operation, and a commit where it is time for one.
+    pub(crate) fn step(&mut self) -> Result<()> {
+        self.steps += 1;
+        self.workload.step(&self.filesystem)?;
+        if self.steps.is_multiple_of(self.commit_every) {
+            self.filesystem.commit()?;
+        }
+        Ok(())
+    }
+
+    /// The device that can be made to fail.
+    pub(crate) fn faulty(&self, device: usize) -> Result<&Arc<FaultyBackend>> {
+        self.faulty.get(device).context("a device")
+    }
+}
+
+/// A state without what tells one volume of this process from another in uuids: the reference and each run are volumes of
+/// their own, to which the same was done.
+pub(crate) fn without_volume_number(state: &str) -> String {
+    const PREFIX: &str = "c4a50000-";
+    /// Where in a uuid's text the number of the volume stands.
+    const NUMBER: std::ops::Range<usize> = 24..32;
+    let mut parts = state.split(PREFIX);
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (start, end) = (NUMBER.start - PREFIX.len(), NUMBER.end - PREFIX.len());
+        text.push_str(PREFIX);
+        text.push_str(&part[..start]);
+        text.push_str(&part[end..]);
+    }
+    text
+}
