@@ -314,6 +314,44 @@ fn neighbouring_writes_become_one_request_and_fail_alone() {
     }
 }
 
+/// What lies in the file after blocks were written, each with its own byte, `apart` bytes from one beginning to the next.
+fn file_with_blocks(engine: Engine, direct: bool, bytes: usize, apart: usize) -> Vec<u8> {
+    let file = image();
+    let device = open(&file, engine, direct, Offset::Whole);
+    let blocks = blocks(12, bytes).into_iter().enumerate();
+    let requests: Vec<_> = blocks
+        .map(|(index, block)| WriteRequest {
+            offset_bytes: (700 + index * apart) as u64,
+            ..block
+        })
+        .collect();
+    for write in device.start_writes(requests) {
+        write.wait().unwrap();
+    }
+    device.flush().unwrap();
+    drop(device);
+    std::fs::read(file.path()).unwrap()
+}
+
+#[test]
+fn blocks_reach_the_file_whole_and_nothing_beside_them_changes() {
+    let direct = has_direct(&image());
+    for engine in [Engine::Threads, Engine::IoUring, Engine::Inline] {
+        for is_direct in [false, true].into_iter().filter(|is_direct| direct || !is_direct) {
+            // End to end, which makes one request of them, and apart within sectors.
+            for (bytes, apart) in [(4096, 4096), (300, 1000), (5000, 9000)] {
+                let mut expected = content();
+                for index in 0..12 {
+                    let at = 700 + index * apart;
+                    expected[at..at + bytes].fill(index as u8 + 1);
+                }
+                let found = file_with_blocks(engine, is_direct, bytes, apart);
+                assert!(found == expected, "{engine}, direct {is_direct}, {bytes} bytes");
+            }
+        }
+    }
+}
+
 #[test]
 fn writes_to_a_read_only_device_and_past_its_end_fail() {
     let file = image();

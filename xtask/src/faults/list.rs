@@ -139,7 +139,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         &[
             device(
                 "queue_model",
-                "neighbouring_writes_become_one_request_and_fail_alone",
+                "blocks_reach_the_file_whole_and_nothing_beside_them_changes",
             ),
             device("queue_model", "every_engine_gives_the_bytes_of_the_model"),
         ],
@@ -149,7 +149,10 @@ pub(crate) const FAULTS: &[Fault] = &[
         "A small write with O_DIRECT makes zeros of what lies beside it in its sector.",
         &[
             device("queue_model", "every_engine_gives_the_bytes_of_the_model"),
-            device("queue_model", "a_window_is_read_through_every_engine"),
+            device(
+                "queue_model",
+                "blocks_reach_the_file_whole_and_nothing_beside_them_changes",
+            ),
         ],
     ),
     // Formats.
@@ -406,7 +409,11 @@ pub(crate) const FAULTS: &[Fault] = &[
     loses(
         "drop-progress-unkept",
         "Dropping that was interrupted drops the same again: references of others go.",
-        &[DROPPING, crash("with_small_nodes_and_single_metadata")],
+        &[
+            DROPPING,
+            commits("dropping::the_source_first"),
+            crash("on_one_device_with_duplicated_metadata"),
+        ],
     ),
     loses(
         "drop-turns-nothing",
@@ -482,7 +489,6 @@ pub(crate) const FAULTS: &[Fault] = &[
         &[
             commits("backup_roots::take_turns"),
             commits("backup_roots::without_the_last_2"),
-            STEPS_OF_FILES,
         ],
     ),
     // Content.
@@ -594,7 +600,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     loses(
         "snapshot-keeps-received-uuid",
         "A changed copy of a received snapshot passes for the original: the next incremental receive builds on it.",
-        &[STEPS_OF_SUBVOLUMES, SUBVOLUMES],
+        &[STEPS_OF_SUBVOLUMES],
     ),
     harms(
         "root-change-unnoted",
@@ -622,8 +628,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         "send-forgets-moved-aside",
         "Renames that depend on each other fail, or end under the wrong name.",
         &[
-            send("renames::parent_and_child_inverted_with_both_renamed"),
-            send("renames::deep_inversion"),
+            send("renames::two_directories_swap_names"),
+            send("renames::parents_swap_and_children_change_sides"),
         ],
     ),
     harms(
