@@ -6,14 +6,14 @@
 //! and the end of `syncfs`. Dropping is timed on the kernel until `btrfs subvolume sync` returns, which looks every
 //! second; its cleaner is woken before, and how long that took is printed.
 //!
-//! Steps alternate between the sides where the disk has room for both images; else a side does all of its steps, and its
+//! Steps alternate between the sides where the disk has space for both images; else a side does all of its steps, and its
 //! image goes before the other's is made.
 //!
 //! A snapshot is timed by itself, on a volume that has just been mounted or opened, until it is durable: the kernel's call
 //! commits, so ours is followed by a commit; a second row is our call alone. From the kernel's time that of a `btrfs`
 //! process that does nothing is taken off.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
 //! | `steps` | what each side does in a step |
 //! | `readers` | how long readers wait while somebody writes: a table of its own |
@@ -174,7 +174,7 @@ impl Drop for Side<'_> {
     }
 }
 
-/// Whether the disk has room for two images of so many bytes.
+/// Whether the disk has space for two images of so many bytes.
 fn has_room(image_bytes: u64) -> Result<bool> {
     let disk = rustix::fs::statvfs(&folder()?)?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize) > image_bytes.saturating_mul(2))

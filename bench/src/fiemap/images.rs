@@ -116,7 +116,7 @@ pub(crate) fn make(scale: Scale, kind: Kind, extents: u64) -> Result<PathBuf> {
     }
 }
 
-/// Preallocated blocks take next to no time to make and no room in the image, however many.
+/// Preallocated blocks take next to no time to make and no space in the image, however many.
 ///
 /// Our writer makes them: the kernel takes minutes for the first hundred thousand.
 fn make_preallocated(image: &Path, kind: Kind, extents: u64, tiny: bool) -> Result<()> {

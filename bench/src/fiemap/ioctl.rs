@@ -4,7 +4,7 @@ use anyhow::Result;
 use rustix::ioctl::{Updater, ioctl, opcode};
 use std::fs::File;
 
-/// The head of the ioctl's argument, without room for extents.
+/// The head of the ioctl's argument, without space for extents.
 ///
 /// Source: `include/uapi/linux/fiemap.h`.
 #[repr(C)]

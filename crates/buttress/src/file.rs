@@ -129,7 +129,7 @@ impl File {
     /// Writes all bytes at a position, without moving the file's own. The file grows as needed; a gap reads as zeros.
     ///
     /// # Errors
-    /// The volume or the subvolume is read-only; there is no room; the file would grow past 2^63 - 1 bytes.
+    /// The volume or the subvolume is read-only; there is no space; the file would grow past 2^63 - 1 bytes.
     pub fn write_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         Ok(self.volume.writer()?.write_at(self.location, offset, bytes)?)
     }
@@ -150,7 +150,7 @@ impl File {
         Ok(self.volume.writer()?.truncate(self.location, size)?)
     }
 
-    /// Gives a range room, or takes its content away.
+    /// Preallocates a range, or punches a hole into it.
     ///
     /// # Errors
     /// As [`File::write_at`]; an empty range.

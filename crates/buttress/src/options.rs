@@ -215,7 +215,7 @@ impl NewVolume {
         self
     }
 
-    /// Makes the volume in a new image file of `size` bytes, which takes up no room before it is used, and opens it for
+    /// Makes the volume in a new image file of `size` bytes, which takes up no space before it is used, and opens it for
     /// writing. A file that cannot become a volume is removed again.
     ///
     /// # Errors

@@ -152,7 +152,7 @@ impl Volume {
     /// that is open for reading.
     ///
     /// # Errors
-    /// A device failed, or there is no room. After a failed write the volume stays as it was last made durable, can still be
+    /// A device failed, or there is no space. After a failed write the volume stays as it was last made durable, can still be
     /// read, and every further change says why it is refused.
     pub fn sync(&self) -> Result<()> {
         if let Access::Writing(filesystem) = &self.access {

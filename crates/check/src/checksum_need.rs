@@ -1,6 +1,6 @@
 //! Whether the data that a file refers to has the checksums that it should have, and none that it should not.
 
-use crate::census::Walk;
+use crate::block_scan::Walk;
 use crate::context::Check;
 use crate::coverage::{item_reach, key_at};
 use crate::finding::Finding;

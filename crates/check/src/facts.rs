@@ -19,7 +19,7 @@
 //! Source: on-disk format documentation, sections "INODE_ITEM", "INODE_REF", "DIR_ITEM", "DIR_INDEX",
 //! "EXTENT_DATA".
 
-use crate::census::Walk;
+use crate::block_scan::Walk;
 use crate::checksum_need;
 use crate::files;
 use crate::finding::Finding;

@@ -1,6 +1,6 @@
 //! What the check can find: one variant for each finding, with a code that stays.
 //!
-//! The variants, their codes, grades and messages are in `list`, in a room for each step. A finding is data: its code and its fields
+//! The variants, their codes, grades and messages are in `list`, in a module for each step. A finding is data: its code and its fields
 //! ([`Finding::fields`]) go to JSON as they are; its [`Display`](core::fmt::Display) is the sentence for people.
 
 mod list;

@@ -16,13 +16,13 @@
 //! the things themselves gathered: references of those addresses, or the items of that subvolume. So a sound
 //! volume is read once, whatever its size and however many snapshots it has, and a damaged one about twice.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
 //! | [`finding`], [`report`] | what is found, and how it is told |
 //! | `log` | the pending log |
 //! | `superblocks`, `roots`, `chunks` | step 1 |
 //! | `extents`, `free_space`, `coverage` | step 2 |
-//! | `census`, `segments`, `owners`, `belonging`, `facts`, `checksum_need` | step 3 |
+//! | `block_scan`, `segments`, `owners`, `item_types`, `facts`, `checksum_need` | step 3 |
 //! | `recount`, `files` | where sums do not come out |
 //! | `data` | data against checksums |
 //! | `root_references`, `quotas` | places of subvolumes, uuids; quota groups |
@@ -45,8 +45,7 @@
 )]
 
 mod affected;
-mod belonging;
-mod census;
+mod block_scan;
 mod checksum_need;
 mod chunks;
 mod context;
@@ -58,6 +57,7 @@ mod files;
 pub mod finding;
 mod fingerprint;
 mod free_space;
+mod item_types;
 mod log;
 mod names;
 mod owners;
@@ -76,7 +76,7 @@ mod threads;
 pub use finding::{Finding, Grade, Level, Reference, Subject, Value};
 pub use report::{Note, Report, Reported, Step, Totals};
 
-use crate::census::Census;
+use crate::block_scan::BlockScan;
 use crate::context::Check;
 use crate::extents::Extents;
 use crate::quotas::Mode;
@@ -144,12 +144,12 @@ pub fn check_with(
     }
     progress.expect(bytes_to_read(&groups, options.data_checksums));
     let mode = quotas::mode(&check, &roots);
-    let (extents, census) = read_all(&check, &roots, &groups, mode, log.as_ref())?;
+    let (extents, scan) = read_all(&check, &roots, &groups, mode, log.as_ref())?;
     note_copies(&check);
     check.begin(Step::FreeSpace);
     note_free_space(&check, &roots);
     check.begin(Step::Files);
-    check_files(&check, &roots, &census)?;
+    check_files(&check, &roots, &scan)?;
     check.begin(Step::Checksums);
     let verified = if options.data_checksums {
         data::check(&check, &roots)?
@@ -159,10 +159,10 @@ pub fn check_with(
     check.begin(Step::RootReferences);
     root_references::check(&check, &roots)?;
     check.begin(Step::Quotas);
-    if census.complete && extents.complete {
-        quotas::check(&check, &roots, mode, &census, &extents.sums.owned)?;
+    if scan.complete && extents.complete {
+        quotas::check(&check, &roots, mode, &scan, &extents.sums.owned)?;
     }
-    let totals = totals(&extents, &census, verified);
+    let totals = totals(&extents, &scan, verified);
     let mut report = check.into_collector().finish(totals);
     affected::fill(filesystem, &mut report, options.affected_max, progress)?;
     Ok(report)
@@ -175,22 +175,22 @@ fn read_all(
     groups: &[chunks::Group],
     mode: Mode,
     log: Option<&log::Log>,
-) -> Result<(Extents, Census)> {
+) -> Result<(Extents, BlockScan)> {
     let counted_from = match mode {
         Mode::Simple(generation) => Some(generation),
         Mode::None | Mode::Classic => None,
     };
     let extents = extents::read(check, roots, groups, counted_from, log)?;
-    let census = census::take(
+    let scan = block_scan::run(
         check,
         roots,
         &extents,
         counted_from.map(Generation::get),
         mode == Mode::Classic,
     )?;
-    let references = census.counts.references;
-    recount::run(check, roots, &extents, log, references, census.complete)?;
-    Ok((extents, census))
+    let references = scan.counts.references;
+    recount::run(check, roots, &extents, log, references, scan.complete)?;
+    Ok((extents, scan))
 }
 
 /// How much will be read, as block groups count it: all tree blocks, and where it is asked for all data.
@@ -247,14 +247,14 @@ fn note_free_space(check: &Check<'_>, roots: &[Root]) {
 }
 
 /// Trees of files whose facts do not add up are looked at item by item.
-fn check_files(check: &Check<'_>, roots: &[Root], census: &Census) -> Result<()> {
-    for (tree, count) in &census.counts.orphans {
+fn check_files(check: &Check<'_>, roots: &[Root], scan: &BlockScan) -> Result<()> {
+    for (tree, count) in &scan.counts.orphans {
         if let Some(subvolume) = tree.as_subvolume() {
             let count = *count;
             check.note(Note::Orphans { subvolume, count });
         }
     }
-    let totals = census.segments.totals();
+    let totals = scan.segments.totals();
     for (index, root) in roots.iter().enumerate() {
         check.progress.check()?;
         if root.dead {
@@ -296,8 +296,8 @@ fn check_root_inode(check: &Check<'_>, root: &Root) {
     });
 }
 
-fn totals(extents: &Extents, census: &Census, verified: u64) -> Totals {
-    let (sums, counts) = (&extents.sums, &census.counts);
+fn totals(extents: &Extents, scan: &BlockScan, verified: u64) -> Totals {
+    let (sums, counts) = (&extents.sums, &scan.counts);
     Totals {
         bytes_used: ByteCount::new(sums.used),
         checksum_bytes: ByteCount::new(sums.checksums),

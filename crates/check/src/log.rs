@@ -9,12 +9,12 @@
 //!
 //! Source: on-disk format documentation, section "Log tree".
 
-use crate::belonging;
-use crate::census::damaged;
+use crate::block_scan::damaged;
 use crate::checksum_need::missing;
 use crate::chunks::Group;
 use crate::context::Check;
 use crate::finding::Finding;
+use crate::item_types;
 use crate::report::{Note, Step};
 use crate::roots::Root;
 use crate::runs::{self, Run};
@@ -377,7 +377,7 @@ impl Surveyor for Walk<'_> {
         }
         let kind = Kind::Block;
         tally.places.push(Place { start, end, kind });
-        belonging::check(self.check, pointer, block);
+        item_types::check(self.check, pointer, block);
         for item in block.items() {
             self.item(tally, subvolume, &item);
         }

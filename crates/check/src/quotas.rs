@@ -2,9 +2,9 @@
 //!
 //! Simple quotas count an extent for the tree that made it, so sums by owner are enough. Classic quotas count an
 //! extent for every subvolume that reaches it, and as exclusive where that is only one: which subvolumes reach an
-//! extent follows from the segments of the [walk](crate::census) that use it.
+//! extent follows from the segments of the [scan](crate::block_scan) that use it.
 
-use crate::census::Census;
+use crate::block_scan::BlockScan;
 use crate::context::Check;
 use crate::finding::Finding;
 use crate::report::{Note, Step};
@@ -171,7 +171,7 @@ pub(crate) fn check(
     check: &Check<'_>,
     roots: &[Root],
     mode: Mode,
-    census: &Census,
+    scan: &BlockScan,
     owned_data: &BTreeMap<u64, u64>,
 ) -> Result<()> {
     let Some(stored) = Stored::read(check, roots)? else {
@@ -187,8 +187,8 @@ pub(crate) fn check(
     }
     let counts = match mode {
         Mode::None => return Ok(()),
-        Mode::Simple(_) => count_owned(&stored, census, owned_data),
-        Mode::Classic => match count_reached(roots, census, &stored) {
+        Mode::Simple(_) => count_owned(&stored, scan, owned_data),
+        Mode::Classic => match count_reached(roots, scan, &stored) {
             Some(counts) => counts,
             None => {
                 check.note(Note::NotChecked {
@@ -222,9 +222,9 @@ pub(crate) fn check(
 }
 
 /// Every extent counts for its owner and for all groups above.
-fn count_owned(stored: &Stored, census: &Census, owned_data: &BTreeMap<u64, u64>) -> Counts {
+fn count_owned(stored: &Stored, scan: &BlockScan, owned_data: &BTreeMap<u64, u64>) -> Counts {
     let mut counts = Counts::new();
-    let blocks = census.counts.owned.iter();
+    let blocks = scan.counts.owned.iter();
     for (tree, bytes) in blocks.chain(owned_data.iter()) {
         for group in stored.with_parents(QgroupId::new(*tree)) {
             let (referenced, exclusive) = counts.entry(group).or_default();
@@ -254,8 +254,8 @@ impl BySet<'_> {
     }
 }
 
-fn count_reached(roots: &[Root], census: &Census, stored: &Stored) -> Option<Counts> {
-    let uses = census.uses.as_ref().filter(|uses| !uses.overflown)?;
+fn count_reached(roots: &[Root], scan: &BlockScan, stored: &Stored) -> Option<Counts> {
+    let uses = scan.uses.as_ref().filter(|uses| !uses.overflown)?;
     let mut trees: Vec<TreeId> = Vec::new();
     let numbers: Vec<Option<u32>> = roots
         .iter()
@@ -266,7 +266,7 @@ fn count_reached(roots: &[Root], census: &Census, stored: &Stored) -> Option<Cou
         })
         .collect();
     let words = trees.len().div_ceil(64).max(1);
-    let bits = reaching(&census.segments, &numbers, words)?;
+    let bits = reaching(&scan.segments, &numbers, words)?;
     let mut by_set = BySet {
         bits: &bits,
         words,

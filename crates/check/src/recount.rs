@@ -5,7 +5,7 @@
 //! bounded: as many stretches are looked into as should have no more than [`REFERENCES_MAX`] references; the rest is
 //! said to differ.
 
-use crate::census::{child_reference, data_reference, is_gone, refers_to_data, root_reference};
+use crate::block_scan::{child_reference, data_reference, is_gone, refers_to_data, root_reference};
 use crate::context::Check;
 use crate::extents::{Extents, recorded};
 use crate::finding::{Finding, Reference};

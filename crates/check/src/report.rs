@@ -305,7 +305,7 @@ pub struct Totals {
     pub file_tree_bytes: ByteCount,
     /// Those of the extent tree.
     pub extent_tree_bytes: ByteCount,
-    /// Room in tree blocks that is not used.
+    /// Bytes of tree blocks that are not used.
     pub tree_waste_bytes: ByteCount,
     /// Bytes of data extents.
     pub data_bytes: ByteCount,

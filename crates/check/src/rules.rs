@@ -2,7 +2,7 @@
 //!
 //! The checks of a block let through what the kernel's do. What it passes over, and `btrfs check` does not, is here.
 
-use crate::census::Walk;
+use crate::block_scan::Walk;
 use crate::facts::is_own_parent;
 use crate::finding::Finding;
 use buttress_format::directory::RawDirItem;

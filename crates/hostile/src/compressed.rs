@@ -110,7 +110,7 @@ fn run(bytes: &[u8], compression: Compression, mend: fn(&mut [u8], bool)) -> Dep
     });
     match result {
         Ok(content_bytes) => {
-            assert!(content_bytes <= out.len(), "more content than there is room for");
+            assert!(content_bytes <= out.len(), "more content than there is space for");
             assert!(
                 out[content_bytes..].iter().all(|byte| *byte == 0),
                 "the rest is not zero"

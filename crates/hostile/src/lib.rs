@@ -6,7 +6,7 @@
 //! target that refuses everything shows nothing.
 //!
 //! The same functions run under libFuzzer (`fuzz/`, `cargo xtask fuzz`) and, over the committed inputs, in this
-//! crate's tests. The rooms:
+//! crate's tests. The modules:
 //!
 //! - [`input`]: draws numbers and bytes from an input;
 //! - [`items`], [`blocks`], [`compressed`], [`partitions`], [`streams`]: the targets of single structures;

@@ -1,6 +1,6 @@
 //! The kernel as the oracle: what tests and benchmarks need to compare with it.
 //!
-//! Only the project's own tests and benchmarks use this crate. Its rooms:
+//! Only the project's own tests and benchmarks use this crate. Its modules:
 //!
 //! - [`needs`]: what tests need of the machine, by name;
 //! - [`skip`]: a test that could not run says so, and is counted;

@@ -1,7 +1,7 @@
 //! Makes volumes with mkfs.btrfs and the kernel from a specification.
 //!
 //! A [`Volume`] is a set of sparse image files in a scratch directory (memory-backed where the machine has
-//! room), filled through a mount and then unmounted, with the manifest that the kernel showed.
+//! space), filled through a mount and then unmounted, with the manifest that the kernel showed.
 
 use crate::content::{every_kind, many_names, random_tree};
 use crate::loop_device::Mount;
@@ -91,10 +91,11 @@ impl Volume {
 /// else where temporary files go.
 pub fn scratch() -> Result<tempfile::TempDir> {
     let memory = Path::new("/dev/shm");
-    let room = rustix::fs::statvfs(memory).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    let free_bytes =
+        rustix::fs::statvfs(memory).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
     let mut builder = tempfile::Builder::new();
     builder.prefix("buttress-proof-");
-    let folder = if room > 8 << 30 {
+    let folder = if free_bytes > 8 << 30 {
         builder.tempdir_in(memory)
     } else {
         builder.tempdir()

@@ -1,6 +1,6 @@
 //! Proof: Buttress against the kernel, layer by layer and as a whole.
 //!
-//! Nothing depends on this crate. Its rooms:
+//! Nothing depends on this crate. Its modules:
 //!
 //! - [`library`]: reads an unmounted volume through the library into a manifest;
 //! - [`fiemap`]: extents, sharedness and seeks beside the kernel's, on random volumes;

@@ -5,7 +5,7 @@
 //! - [`recorded`]: runs in the crash laboratory, and what each generation of them held;
 //! - [`unsteady`]: devices whose requests end in another order than they began;
 //! - [`deep`]: trees of many levels;
-//! - [`fill`]: volumes that are filled until there is no room, by data, metadata or snapshots;
+//! - [`fill`]: volumes that are filled until there is no space, by data, metadata or snapshots;
 //! - [`model`]: what a volume must hold: subvolumes, inodes, names, attributes, content;
 //! - [`operation`]: one change, drawn from a seed so that it mostly makes sense, and carried out on both sides;
 //! - [`access_list`], [`newborn`]: the model's rules of access control lists, flags, and what directories pass on;

@@ -140,7 +140,7 @@ fn run_with_commits_between(
     Ok(())
 }
 
-/// Operations on one thread, commits on another. Operations that find no room commit as well, so that a mark may come after
+/// Operations on one thread, commits on another. Operations that find no space commit as well, so that a mark may come after
 /// the next commit has begun: what was committed is then known from the devices alone.
 fn run_with_commits_beside(
     lab: &CrashLab,
@@ -348,7 +348,7 @@ fn on_three_devices_with_parity() {
     crash_on(base, plan);
 }
 
-/// Many operations find no room here, and commit to see whether that frees any.
+/// Many operations find no space here, and commit to see whether that frees any.
 #[test]
 fn on_a_full_volume() {
     for filling in [Filling::Data, Filling::Metadata] {

@@ -5,12 +5,12 @@
 //! tree is read ahead, file data is on its way from the devices, and finished parts are written out by a thread
 //! of their own. The same snapshots and options give the same bytes.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
 //! | [`Snapshot`], [`Options`], [`Error`] | what to send, how, and what can go wrong |
 //! | `items`, `inode` | from the items of the trees to inodes and what became of them |
 //! | `plan`, `held` | what must be known before the first command, and what was seen in finding it out |
-//! | `names`, `links`, `heirs` | the names as the receiver has them, and the commands that change them |
+//! | `names`, `links`, `inherited_attributes` | the names as the receiver has them, and the commands that change them |
 //! | `content`, `clones` | which data the receiver needs, and where it can clone it from |
 //! | `attributes`, `times` | owner, mode, flags, times, extended attributes |
 //! | `sender` | the order of all that |
@@ -25,8 +25,8 @@ mod clones;
 mod content;
 mod error;
 pub mod estimate;
-mod heirs;
 mod held;
+mod inherited_attributes;
 mod inode;
 mod items;
 mod links;

@@ -45,7 +45,7 @@ impl Subvolume {
     ///
     /// # Errors
     /// The directory is not there; there is something else at the path; the volume or the subvolume is read-only; there is
-    /// no room.
+    /// no space.
     pub fn create(&self, path: impl VolumePath) -> Result<File> {
         let path = path.volume_path();
         self.volume.writer()?;
@@ -158,7 +158,7 @@ impl Subvolume {
     }
 
     /// Copies the content of a file to another one of the volume, which is made or replaced. Both share what they hold:
-    /// the copy takes neither time nor room, whatever its size.
+    /// the copy takes neither time nor space, whatever its size.
     ///
     /// # Errors
     /// As [`Subvolume::open`] and [`Subvolume::create`]; both paths lead to the same file.

@@ -1,6 +1,6 @@
-//! The findings, in a room for each step.
+//! The findings, in a module for each step.
 //!
-//! Each room is a macro that adds its findings to those before it and calls the next one; at the end of the chain stands
+//! Each module is a macro that adds its findings to those before it and calls the next one; at the end of the chain stands
 //! [`findings`], which makes the enum.
 
 mod checksums;

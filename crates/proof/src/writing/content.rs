@@ -1,4 +1,4 @@
-//! Changes of a file's content: writes, other sizes, room and holes, shared extents.
+//! Changes of a file's content: writes, truncation, preallocation and holes, shared extents.
 
 use super::model::{Inode, Model};
 use super::newborn::share_extents;
@@ -23,7 +23,7 @@ pub enum Change {
     Append(Arc<Vec<u8>>),
     /// Another size.
     Truncate(u64),
-    /// Room, holes, zeros: offset, length, mode.
+    /// Preallocation, holes, zeros: offset, length, mode.
     Allocate(u64, u64, AllocateMode),
     /// A range of another file, or of this one, shared: source, offset there, length, offset here.
     Clone(Location, u64, u64, u64),

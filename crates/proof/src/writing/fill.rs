@@ -1,4 +1,4 @@
-//! Volumes that are filled until there is no room.
+//! Volumes that are filled until there is no space.
 
 use anyhow::{Result, ensure};
 use buttress::fs::operations::{NewInode, SetXattr};
@@ -36,7 +36,7 @@ impl Filling {
         format!("{prefix}-{kind}-{number}").into_bytes()
     }
 
-    /// Adds pieces until there is no room, or at most so many; gives how many are there.
+    /// Adds pieces until there is no space, or at most so many; gives how many are there.
     ///
     /// # Errors
     /// Any but [`Error::NoSpace`].
@@ -53,7 +53,7 @@ impl Filling {
         Ok(most)
     }
 
-    /// Adds a piece, or what there is room for of it: a file without its content is taken away again.
+    /// Adds a piece, or what there is space for of it: a file without its content is taken away again.
     fn add(self, filesystem: &WritableFilesystem, name: &[u8], content: &[u8]) -> Result<(), Error> {
         let file = NewInode::of_root(0o600);
         if self == Self::Snapshots {

@@ -114,7 +114,7 @@ fn logs(live: &Live) -> Result<()> {
     let prepared = write(&top.join("prepared"), 1, 10)?;
     allocate(&prepared, 0, 4 << 20, Flags::empty())?;
     live.commit()?;
-    // New content, appended content, content over what was there, into preallocated room, with a hole.
+    // New content, appended content, content over what was there, into preallocated extents, with a hole.
     write(&top.join("new"), 8, 300_000)?.sync_all()?;
     require(live, "pending-log")?;
     let file = File::options().append(true).open(below.join("file-20"))?;

@@ -110,7 +110,7 @@ fn a_view_keeps_what_it_sees() -> Result<Outcome> {
         filling.remove(&filesystem, &filling.name("first", number))?;
     }
     filesystem.commit()?;
-    // As far as there is room beside what the view sees; names of another length have other content.
+    // As far as there is space beside what the view sees; names of another length have other content.
     filling.fill(&filesystem, "second time", u64::MAX)?;
     filesystem.commit()?;
     let content = Random::new("first".len() as u64).bytes(FILE_BYTES, false);

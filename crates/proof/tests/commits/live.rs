@@ -127,7 +127,7 @@ fn add_small(filesystem: &WritableFilesystem, prefix: &str, number: usize) -> Re
     }
 }
 
-/// Takes all room for data that is left.
+/// Takes all space for data that is left.
 fn fill_up(filesystem: &WritableFilesystem) -> Result<()> {
     let file = filesystem.create(TOP, b"filling", &NewInode::of_root(0o600))?;
     let piece = [b'f'; 64 << 10];
@@ -144,15 +144,15 @@ fn fill_up(filesystem: &WritableFilesystem) -> Result<()> {
     Ok(())
 }
 
-/// So much is removed in one transaction that its references are taken care of before its commit; the room that this frees
-/// must wait for the commit all the same, although there is no other. Of metadata there is room for all of it.
+/// So much is removed in one transaction that its references are taken care of before its commit; the space that this frees
+/// must wait for the commit all the same, although there is no other. Of metadata there is space for all of it.
 fn not_before_the_commit() -> Result<Outcome> {
     let (backends, gate, filesystem) = new_volume()?;
     let count = REMOVED + 100;
     for number in 0..count {
         ensure!(
             add_small(&filesystem, "first", number)?,
-            "file {number} found no room"
+            "file {number} found no space"
         );
     }
     fill_up(&filesystem)?;
@@ -182,7 +182,7 @@ fn not_before_the_commit() -> Result<Outcome> {
 fn nothing_is_overwritten(filling: Filling) -> Result<Outcome> {
     let (backends, gate, filesystem) = new_volume()?;
     let count = filling.fill(&filesystem, "first", u64::MAX)?;
-    // So much is free that a round needs no commit to find room. An edit of metadata asks for much.
+    // So much is free that a round needs no commit to find space. An edit of metadata asks for much.
     let slack = match filling {
         Filling::Metadata => SLACK,
         Filling::Data | Filling::Snapshots => EACH,
@@ -200,7 +200,7 @@ fn nothing_is_overwritten(filling: Filling) -> Result<Outcome> {
         let before = filesystem.committed_generation().get();
         change(&filesystem, filling, slack, round)?;
         filesystem.commit()?;
-        // Where room was looked for, there were commits between, after which more is free.
+        // Where space was looked for, there were commits between, after which more is free.
         if filesystem.committed_generation().get() == before + 1 {
             expect_apart(&used, &writes).with_context(|| format!("round {round}"))?;
             judged += 1;

@@ -1,4 +1,4 @@
-//! Volumes filled until there is no room, by data, by metadata, by snapshots, and emptied, again and again: nothing but
+//! Volumes filled until there is no space, by data, by metadata, by snapshots, and emptied, again and again: nothing but
 //! `NoSpace` ever fails, deleting always works, and the space comes back.
 
 use anyhow::{Result, ensure};

@@ -4,7 +4,7 @@
 //! - [`rounds`]: the kernel and Buttress change one volume in turn;
 //! - [`balanced`]: what the kernel relocated is deleted here;
 //! - [`old_layouts`]: volumes as old versions of mkfs.btrfs laid them out;
-//! - [`full`]: volumes without room;
+//! - [`full`]: volumes without space;
 //! - [`faults`]: devices that fail half-way, and that the volume needs;
 //! - [`devices`]: devices that fail half-way, and that the volume can do without.
 

@@ -282,7 +282,7 @@ fn grow(images: &[PathBuf], round: u64) -> Result<()> {
     for (filling, most) in [(Filling::Data, 48), (Filling::Metadata, 1200)] {
         let prefix = format!("old-{round}");
         let filled = filling.fill(&filesystem, &prefix, most)?;
-        ensure!(filled == most, "room for {filled} of {most} pieces");
+        ensure!(filled == most, "space for {filled} of {most} pieces");
         filesystem.commit()?;
         for number in (0..filled).step_by(2) {
             filling.remove(&filesystem, &filling.name(&prefix, number))?;

@@ -18,11 +18,11 @@
 //! new one (moved, made, or never changed), or the one in `displaced`.
 
 mod change;
+mod orphanize;
 mod removal;
-mod way;
 
 use crate::send::error::{NamesProblem, Result};
-use crate::send::heirs::Heirs;
+use crate::send::inherited_attributes::InheritedAttributes;
 use crate::send::inode::Attribute;
 use crate::send::links::LinkCache;
 use crate::send::plan::Plan;
@@ -84,7 +84,7 @@ pub(crate) struct Names<'a> {
     /// Directories whose turn to go away has come, but which are not empty.
     doomed: HashSet<InodeNumber>,
     links: LinkCache,
-    heirs: Heirs,
+    inherited: InheritedAttributes,
     /// Paths of directories; they hold as long as no directory moves.
     paths: HashMap<Directory, Arc<[u8]>>,
     pub(crate) times: DirectoryTimes,
@@ -102,7 +102,7 @@ impl<'a> Names<'a> {
             created_to: InodeNumber::ROOT_DIRECTORY,
             doomed: HashSet::new(),
             links: LinkCache::default(),
-            heirs: Heirs::default(),
+            inherited: InheritedAttributes::default(),
             paths: HashMap::new(),
             times: DirectoryTimes::default(),
         }
@@ -112,7 +112,7 @@ impl<'a> Names<'a> {
     /// looking them up.
     pub(crate) fn remember(&mut self, directory: InodeNumber, link: &Link, xattrs: &[Attribute]) {
         self.links.insert(Directory::new(directory), link.clone());
-        self.heirs.remember(directory, xattrs);
+        self.inherited.remember(directory, xattrs);
     }
 
     /// Whether the receiver has a directory of the new snapshot.

@@ -29,7 +29,7 @@ impl Model {
         self.takes_names(directory) && self.inode(directory).is_some_and(is_open)
     }
 
-    /// Whether there is room for a name beside others with the same hash.
+    /// Whether there is space for a name beside others with the same hash.
     pub(crate) fn has_room_for(&self, directory: Location, name: &[u8]) -> bool {
         let Some(inode) = self.inode(directory).filter(|_| is_of_one_hash(name)) else {
             return true;

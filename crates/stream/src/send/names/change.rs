@@ -45,7 +45,7 @@ impl Names<'_> {
             return self.settle(number, output);
         }
         self.ensure_parent(target, output)?;
-        self.make_way(target, output)?;
+        self.orphanize(target, output)?;
         self.make(inode, true, target, output, |path, output| {
             let inode = Some(number);
             output.command(&Command::Mkdir { path, inode })
@@ -64,10 +64,10 @@ impl Names<'_> {
     ) -> Result<()> {
         let path = self.new_path(target)?;
         self.touch(Directory::new(target.parent));
-        let spoils = self
-            .heirs
-            .spoils(target.parent, is_directory, inode.xattrs, self.new, self.old)?;
-        if !spoils {
+        let would_inherit =
+            self.inherited
+                .would_inherit(target.parent, is_directory, inode.xattrs, self.new, self.old)?;
+        if !would_inherit {
             return make(&path, output);
         }
         let name = self.free_name(inode.number, inode.generation)?;
@@ -100,7 +100,7 @@ impl Names<'_> {
                 waiting.push(blocker);
                 continue;
             }
-            self.make_way(&target, output)?;
+            self.orphanize(&target, output)?;
             self.rename_directory(next, &target, output)?;
             waiting.pop();
         }
@@ -176,7 +176,7 @@ impl Names<'_> {
         let mut first = None;
         for link in links {
             self.ensure_parent(link, output)?;
-            self.make_way(link, output)?;
+            self.orphanize(link, output)?;
             match make.take() {
                 Some(make) => {
                     self.make(inode, false, link, output, make)?;
@@ -221,7 +221,7 @@ impl Names<'_> {
         let mut settled: Option<Link> = None;
         for link in added {
             self.ensure_parent(link, output)?;
-            self.make_way(link, output)?;
+            self.orphanize(link, output)?;
             if let Some(name) = self.displaced_files.remove(&number) {
                 let to = self.new_path(link)?;
                 output.command(&Command::Rename { from: &name, to: &to })?;

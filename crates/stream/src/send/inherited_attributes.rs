@@ -28,11 +28,11 @@ const KNOWN_MAX: usize = 1 << 16;
 
 /// What is known of directories.
 #[derive(Debug, Default)]
-pub(crate) struct Heirs {
+pub(crate) struct InheritedAttributes {
     known: HashMap<InodeNumber, Has>,
 }
 
-impl Heirs {
+impl InheritedAttributes {
     /// Takes note of the attributes of a directory that the receiver did not have before.
     pub(crate) fn remember(&mut self, directory: InodeNumber, xattrs: &[Attribute]) {
         let has = PASSED_ON.map(|(name, _, _)| has(xattrs, name));
@@ -48,7 +48,7 @@ impl Heirs {
 
     /// Whether a directory of `new`, as it is or as the receiver may still have it, would pass on what the inode
     /// with `xattrs` is not to have.
-    pub(crate) fn spoils(
+    pub(crate) fn would_inherit(
         &mut self,
         directory: InodeNumber,
         is_directory: bool,

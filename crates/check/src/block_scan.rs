@@ -1,4 +1,4 @@
-//! The walk: every tree block of the volume once, on all cores, in no order.
+//! The scan: every tree block of the volume once, on all cores, in no order.
 //!
 //! Of each block its references are taken from the [ledger](crate::fingerprint::Ledger), and of the leaves of
 //! subvolumes the facts about inodes are summed up ([`crate::facts`]). What several trees share is walked once: a
@@ -6,11 +6,11 @@
 //! sum of facts; a tree's sum is that of all segments it reaches ([`Segments`]), so that snapshots cost what they
 //! do not share.
 
-use crate::belonging;
 use crate::context::Check;
 use crate::extents::{Extents, block_hash, reference_hash};
 use crate::facts;
 use crate::finding::{Finding, Reference};
+use crate::item_types;
 use crate::owners::Owners;
 use crate::quotas::Uses;
 use crate::roots::{Dropped, Root};
@@ -21,8 +21,8 @@ use buttress_fs::Result;
 use buttress_tree::{BlockPointer, Error, Surveyor, Tree};
 use std::collections::HashMap;
 
-/// What a census gives.
-pub(crate) struct Census {
+/// What a scan gives.
+pub(crate) struct BlockScan {
     pub(crate) segments: Segments,
     pub(crate) counts: Counts,
     /// Trees of which a block could not be read, and all references with them.
@@ -85,13 +85,13 @@ pub(crate) struct Walk<'a> {
 }
 
 /// Walks all trees.
-pub(crate) fn take(
+pub(crate) fn run(
     check: &Check<'_>,
     roots: &[Root],
     extents: &Extents,
     counted_from: Option<u64>,
     with_uses: bool,
-) -> Result<Census> {
+) -> Result<BlockScan> {
     let segments = Segments::new(roots);
     let walk = Walk {
         check,
@@ -119,22 +119,22 @@ pub(crate) fn take(
     let starts: Vec<_> = starts.collect();
     let tallies = check.forest.survey(starts, &walk);
     check.progress.check()?;
-    let mut census = Census {
+    let mut scan = BlockScan {
         counts: Counts::default(),
         complete: true,
         uses: with_uses.then(Uses::default),
         segments: Segments::new(&[]),
     };
     for tally in tallies {
-        census.complete &= tally.damaged.is_empty();
-        census.counts.add(&tally.counts);
-        if let (Some(all), Some(uses)) = (&mut census.uses, tally.uses) {
+        scan.complete &= tally.damaged.is_empty();
+        scan.counts.add(&tally.counts);
+        if let (Some(all), Some(uses)) = (&mut scan.uses, tally.uses) {
             all.add(uses);
         }
         segments.add(tally.sums, tally.edges, &tally.damaged);
     }
-    census.segments = segments;
-    Ok(census)
+    scan.segments = segments;
+    Ok(scan)
 }
 
 /// How a root refers to its first block. A relocation's is recorded under its own address.
@@ -418,7 +418,7 @@ impl Surveyor for Walk<'_> {
         if !full {
             self.owners.look_at(pointer, block, tag.named);
         }
-        belonging::check(self.check, pointer, block);
+        item_types::check(self.check, pointer, block);
         self.check_place(logical);
         if block.is_leaf() {
             self.leaf(tally, pointer, block, full, tag.segment);

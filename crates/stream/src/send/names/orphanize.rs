@@ -1,4 +1,5 @@
-//! Who is in the way of a name, and where it goes; what a name that is free again sets off.
+//! Makes names free for their new owners: what has such a name is orphanized (renamed out of the way, until its own turn
+//! comes) or removed; and what a name that is free again sets off.
 
 use crate::command::Command;
 use crate::send::error::Result;
@@ -19,7 +20,7 @@ impl Names<'_> {
     }
 
     /// Makes a name free for its new owner.
-    pub(super) fn make_way(&mut self, link: &Link, output: &mut Output<'_>) -> Result<()> {
+    pub(super) fn orphanize(&mut self, link: &Link, output: &mut Output<'_>) -> Result<()> {
         let Some(occupant) = self.occupant(link) else {
             return Ok(());
         };
