@@ -8,7 +8,7 @@ use std::io;
 use buttress_fs::Error;
 use rustix::io::Errno;
 
-/// Whether nothing that comes after this error can succeed: there is no room left, nothing can be written any more, or the
+/// Whether nothing that comes after this error can succeed: there is no space left, nothing can be written any more, or the
 /// job was cancelled.
 pub fn ends_the_job(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {

@@ -1,6 +1,7 @@
 //! The `buttress` command: btrfs images and devices without a mount, without root.
 //!
 //! - [`table`]: the one table of commands. Parser, help, man pages and completions are made from it.
+//! - [`manual`]: man pages.
 //! - [`globals`]: the flags that stand before the command or after it.
 //! - [`context`]: what a running command is given: flags, output, warnings, losses.
 //! - [`target`]: `IMAGE:/path` arguments.
@@ -43,6 +44,7 @@ pub mod globals;
 pub mod host;
 pub mod identity;
 pub mod insert;
+pub mod manual;
 pub mod opening;
 pub mod output;
 pub mod pax;

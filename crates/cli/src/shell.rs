@@ -175,10 +175,10 @@ impl<'a> Session<'a> {
             };
             interrupts.leave();
             match self.end(leaving, is_typed) {
-                // Whoever is there can make room, or decide to lose it.
+                // Whoever is there can free space, or decide to lose it.
                 Err(error) if is_typed && leaving == Leaving::Asked => {
                     self.context.lost(&error.context(Advice::new(
-                        "the session goes on: make room, or whatever is missing, and try `sync`; `abort` leaves without",
+                        "the session goes on: free some space, or whatever is missing, and try `sync`; `abort` leaves without",
                     )));
                     self.leaving = None;
                 }

@@ -14,6 +14,7 @@ use crate::commands;
 use crate::context::Context;
 use crate::exit::{self, End, Outcome};
 use crate::globals::{self, Globals};
+use crate::manual::{self, Example, ExitCode};
 use crate::output::{events, stdout};
 
 /// A command: its arguments are the type's fields.
@@ -24,6 +25,10 @@ pub trait Subcommand: clap::Args {
     const HIDDEN: bool = false;
     /// The exit code when it fails or loses something.
     const TROUBLE: u8 = exit::FAILURE;
+    /// Command lines that show what it is for; the first is the one to know.
+    const EXAMPLES: &'static [Example];
+    /// Its exit codes.
+    const EXIT_CODES: &'static [ExitCode] = manual::EXIT_CODES;
 
     /// Whether what it writes to standard output are contents (of a file, an archive, a stream, a script) and not results:
     /// then there is no JSON in place of them, and it is refused.
@@ -45,7 +50,7 @@ pub struct Row {
 }
 
 #[derive(Debug)]
-enum Kind {
+pub(crate) enum Kind {
     Group {
         about: &'static str,
         rows: &'static [Row],
@@ -53,13 +58,15 @@ enum Kind {
     Leaf {
         hidden: bool,
         trouble: u8,
+        examples: &'static [Example],
+        exit_codes: &'static [ExitCode],
         /// Adds the command's arguments and the global flags.
         complete: fn(Command) -> Command,
         run: RunFunction,
     },
 }
 
-type RunFunction = fn(&ArgMatches, &Context) -> Result<Outcome>;
+pub(crate) type RunFunction = fn(&ArgMatches, &Context) -> Result<Outcome>;
 
 /// The row of a command.
 pub const fn leaf<C: Subcommand>() -> Row {
@@ -69,6 +76,8 @@ pub const fn leaf<C: Subcommand>() -> Row {
         kind: Kind::Leaf {
             hidden: C::HIDDEN,
             trouble: C::TROUBLE,
+            examples: C::EXAMPLES,
+            exit_codes: C::EXIT_CODES,
             complete: |command| globals::attach(C::augment_args(command)),
             run: run_parsed::<C>,
         },
@@ -91,6 +100,14 @@ impl Row {
             alias: Some(alias),
             ..self
         }
+    }
+
+    pub(crate) const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(crate) const fn kind(&self) -> &Kind {
+        &self.kind
     }
 }
 
@@ -233,7 +250,7 @@ fn add_rows(parent: Command, rows: &'static [Row], extent: Extent) -> Command {
 ///
 /// To describe every argument of every command takes longer than some commands run: it is done for help and errors, which
 /// show other commands too.
-fn parse(arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
+pub(crate) fn parse(arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
     command_of(Extent::Named)
         .try_get_matches_from(arguments)
         .or_else(|_| command().try_get_matches_from(arguments))

@@ -444,11 +444,11 @@ fn signals_leave_nothing_where_files_must_have_names() {
     }
 }
 
-/// Every way to make or truncate a file of the host, or to write to standard output, goes by the rooms that look out for
+/// Every way to make or truncate a file of the host, or to write to standard output, goes by the modules that look out for
 /// sources.
 #[test]
-fn no_other_room_makes_files() {
-    /// The rooms that may, with the reason.
+fn no_other_module_makes_files() {
+    /// The modules that may, with the reason.
     const ALLOWED: [(&str, &str); 11] = [
         ("output/file.rs", "it is the mechanism"),
         (
@@ -497,8 +497,8 @@ fn no_other_room_makes_files() {
                 folders.push(path);
                 continue;
             }
-            let room = path.strip_prefix(top).unwrap().to_str().unwrap().to_owned();
-            if ALLOWED.iter().any(|(allowed, _)| *allowed == room) {
+            let module = path.strip_prefix(top).unwrap().to_str().unwrap().to_owned();
+            if ALLOWED.iter().any(|(allowed, _)| *allowed == module) {
                 seen += 1;
                 continue;
             }
@@ -507,11 +507,11 @@ fn no_other_room_makes_files() {
             for way in WAYS {
                 assert!(
                     !code.contains(way),
-                    "{room} has {way}: write files by Context::create_output"
+                    "{module} has {way}: write files by Context::create_output"
                 );
             }
         }
     }
-    assert_eq!(seen, ALLOWED.len(), "a room that may is not there any more");
+    assert_eq!(seen, ALLOWED.len(), "a module that may is not there any more");
     assert!(File::open(top.join("output/file.rs")).is_ok());
 }

@@ -198,7 +198,7 @@ impl Drop for Attached {
 }
 
 /// A block device takes writes into the kernel's memory and fails when they are to reach what lies below: here a disk that
-/// is full. Once it has room, the volume is as it was, and is written.
+/// is full. Once it has space, the volume is as it was, and is written.
 #[test]
 fn a_block_device_that_fails_half_way() {
     if skips(any_missing(&["root", "mount"])) {

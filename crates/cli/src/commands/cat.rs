@@ -12,6 +12,7 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::opening::Images;
 use crate::output::stdout::DirectOutput;
 use crate::table::Subcommand;
@@ -30,6 +31,16 @@ pub struct Cat {
 
 impl Subcommand for Cat {
     const NAME: &'static str = "cat";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress cat backup.img:/etc/fstab",
+            "Prints a file of a volume that is not mounted",
+        ),
+        example(
+            "buttress cat --offset part=2 disk.img:/etc/hostname",
+            "The same, from the second partition of a disk image",
+        ),
+    ];
 
     fn writes_contents(&self) -> bool {
         true

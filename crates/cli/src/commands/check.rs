@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::context::Context;
 use crate::exit::{self, Outcome};
 use crate::globals::DEFAULT_CACHE_BYTES;
+use crate::manual::{Example, ExitCode, example};
 use crate::output::events;
 use crate::output::json::insert_name;
 use crate::output::terminal;
@@ -59,6 +60,21 @@ const CACHE_PARTS: u64 = 4;
 impl Subcommand for Check {
     const NAME: &'static str = "check";
     const TROUBLE: u8 = exit::USAGE;
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress check backup.img",
+            "Checks every cross-reference of a volume",
+        ),
+        example(
+            "buttress check --check-data-csum backup.img",
+            "The same, and reads every copy of all data",
+        ),
+    ];
+    const EXIT_CODES: &'static [ExitCode] = &[
+        (0, "Nothing was found"),
+        (1, "Something was found"),
+        (2, "It could not check, or the command line is wrong"),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let Some(image) = &self.image else {

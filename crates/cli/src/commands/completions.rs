@@ -8,6 +8,7 @@ use clap_complete::Shell;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::table::{self, Subcommand};
 
 /// Print a completion script for a shell
@@ -19,6 +20,10 @@ pub struct Completions {
 
 impl Subcommand for Completions {
     const NAME: &'static str = "completions";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress completions bash > buttress.bash",
+        "Writes a script that completes commands and options",
+    )];
 
     fn writes_contents(&self) -> bool {
         true

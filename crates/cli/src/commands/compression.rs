@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::progress::Watch;
 use crate::signals::Cancelling;
 use crate::table::Subcommand;
@@ -59,6 +60,10 @@ impl Line {
 
 impl Subcommand for Compression {
     const NAME: &'static str = "compression";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress compression backup.img:/home",
+        "Shows how well each algorithm did on the files of a directory",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.target);

@@ -26,6 +26,7 @@ use crate::compression::Method;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
 use crate::extract::{Preserve, Totals};
+use crate::manual::{Example, example};
 use crate::output::size::Units;
 use crate::replacing::Replacing;
 use crate::table::Subcommand;
@@ -188,6 +189,20 @@ impl Flags {
 
 impl Subcommand for Cp {
     const NAME: &'static str = "cp";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress cp -a backup.img:/home/plain .",
+            "Copies a directory out of a volume, with owners, modes, times and attributes",
+        ),
+        example(
+            "buttress cp -a --compress zstd project new.img:/",
+            "Copies a directory of the host into a volume, and compresses it there",
+        ),
+        example(
+            "buttress cp -r a.img:/photos b.img:/",
+            "Copies from one volume into another",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let (destination, sources, how) = match &self.target_directory {

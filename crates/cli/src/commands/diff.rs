@@ -34,6 +34,7 @@ use clap::{Args, ValueEnum};
 
 use crate::context::{Context, allow_deep_trees};
 use crate::exit::{Outcome, USAGE};
+use crate::manual::{Example, ExitCode, example};
 use crate::opening::Images;
 use crate::output::json::ArrayWriter;
 use crate::table::Subcommand;
@@ -111,6 +112,21 @@ impl Aspect {
 impl Subcommand for Diff {
     const NAME: &'static str = "diff";
     const TROUBLE: u8 = USAGE;
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress diff backup.img:/monday backup.img:/tuesday",
+            "Lists what changed between two snapshots",
+        ),
+        example(
+            "buttress diff --ignore mtime,owner backup.img:/etc /etc",
+            "Compares a directory of a volume with one of the host",
+        ),
+    ];
+    const EXIT_CODES: &'static [ExitCode] = &[
+        (0, "Both are the same"),
+        (1, "There are differences"),
+        (2, "It could not compare, or the command line is wrong"),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         allow_deep_trees();

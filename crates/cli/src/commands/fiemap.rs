@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::opening::Images;
 use crate::output::json::{ArrayWriter, insert_name};
 use crate::output::terminal::Stdout;
@@ -65,6 +66,16 @@ pub const FLAG_NAMES: [(FiemapFlags, &str); 8] = [
 
 impl Subcommand for FiemapCommand {
     const NAME: &'static str = "fiemap";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress fiemap -v backup.img:/home/letter",
+            "Lists the extents of a file as filefrag does, with which of them are shared",
+        ),
+        example(
+            "buttress fiemap --summary backup.img:/home/letter",
+            "Sums its extents up by kind",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let mut images = Images::new(context);
@@ -105,7 +116,7 @@ impl Subcommand for FiemapCommand {
 pub enum Mapped {
     /// Of a volume that does not change.
     Still(Filesystem, Location),
-    /// Of one that is open for writing: what waits in memory is seen.
+    /// Of one that is open for writing: dirty data is seen.
     Live(WritableFilesystem, Location),
 }
 

@@ -15,6 +15,7 @@ use clap::Args;
 
 use crate::context::{Context, Stdout};
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::opening::{Images, Opened};
 use crate::output::json::ArrayWriter;
 use crate::output::time::{Clock, TimeStyle};
@@ -98,6 +99,16 @@ impl Look {
 
 impl Subcommand for Ls {
     const NAME: &'static str = "ls";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress ls -l backup.img:/home",
+            "Lists a directory with modes, owners, sizes and times",
+        ),
+        example(
+            "buttress ls -R --one-file-system backup.img:/",
+            "Lists all directories of the top level, without what nested subvolumes hold",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let mut images = Images::new(context);

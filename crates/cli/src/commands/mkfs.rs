@@ -14,6 +14,7 @@ use clap::Args;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::globals::parse_size;
+use crate::manual::{Example, example};
 use crate::output::size::Units;
 use crate::signals::Cancelling;
 use crate::table::Subcommand;
@@ -172,6 +173,16 @@ impl Drop for NewFiles {
 
 impl Subcommand for Mkfs {
     const NAME: &'static str = "mkfs";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress mkfs new.img",
+            "Makes a volume in a new sparse image file of 16 GiB",
+        ),
+        example(
+            "buttress mkfs -d raid1 -m raid1 -b 4G one.img two.img",
+            "Makes a volume of two images that mirror each other",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let features = self.features.iter().chain(&self.runtime_features);

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::size::Units;
 use crate::output::terminal;
 use crate::sources::Role;
@@ -32,6 +33,10 @@ pub struct Commit {
 
 impl Subcommand for Commit {
     const NAME: &'static str = "commit";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress overlay commit changes.overlay backup.img",
+        "Puts what --overlay kept beside an image into it",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         // What is said about it goes nowhere near either.

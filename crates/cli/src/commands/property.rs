@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 
 use crate::context::Context;
 use crate::exit::{Outcome, usage};
+use crate::manual::{Example, example};
 use crate::output::json::insert_name;
 use crate::table::{Row, Subcommand, leaf};
 use crate::target::Target;
@@ -107,6 +108,10 @@ pub struct Get {
 
 impl Subcommand for Get {
     const NAME: &'static str = "get";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress property get backup.img:/monday ro",
+        "Says whether a subvolume is read-only",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.object);
@@ -166,6 +171,16 @@ pub struct Set {
 
 impl Subcommand for Set {
     const NAME: &'static str = "set";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress property set new.img:/monday ro true",
+            "Makes a subvolume read-only",
+        ),
+        example(
+            "buttress property set new.img:/logs compression zstd",
+            "Has new files below a directory compressed",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.object);
@@ -246,6 +261,10 @@ pub struct List {
 
 impl Subcommand for List {
     const NAME: &'static str = "list";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress property list backup.img:/monday",
+        "Lists the properties that an object can have",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.object);

@@ -17,6 +17,7 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
+use crate::manual::{Example, example};
 use crate::output::json::ArrayWriter;
 use crate::sources::Role;
 use crate::table::Subcommand;
@@ -43,6 +44,10 @@ pub struct Receive {
 
 impl Subcommand for Receive {
     const NAME: &'static str = "receive";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress receive --dump -f monday.stream",
+        "Prints what a stream does, one line for each command",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         if !self.dump {

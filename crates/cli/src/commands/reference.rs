@@ -9,8 +9,9 @@ use crate::commands::shell::Shell;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::globals::Globals;
+use crate::manual::{EXIT_CODES, Example, ExitCode, example};
 use crate::shell;
-use crate::table::{self, Subcommand};
+use crate::table::{self, Kind, Row, Subcommand};
 
 /// Print the reference of all commands as Markdown
 #[derive(Args, Debug)]
@@ -19,6 +20,10 @@ pub struct Reference {}
 impl Subcommand for Reference {
     const NAME: &'static str = "reference";
     const HIDDEN: bool = true;
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress reference > docs/commands.md",
+        "Writes the reference of all commands",
+    )];
 
     fn writes_contents(&self) -> bool {
         true
@@ -50,26 +55,56 @@ pub fn markdown() -> String {
     let globals = Globals::augment_args(Command::new("globals"));
     page.push_str("## Global options\n\nBefore the command or after it.\n\n");
     options(&mut page, globals.get_arguments());
-    for command in root.get_subcommands() {
-        describe(&mut page, command, "buttress");
-    }
+    describe_all(&mut page, &root, table::ROWS, "buttress");
     format!("{}\n", page.trim_end())
 }
 
-fn describe(page: &mut String, command: &Command, above: &str) {
-    if command.is_hide_set() {
-        return;
-    }
-    let name = format!("{above} {}", command.get_name());
-    if command.has_subcommands() {
-        for inner in command.get_subcommands() {
-            describe(page, inner, &name);
+fn describe_all(page: &mut String, parent: &Command, rows: &[Row], above: &str) {
+    for row in rows {
+        let Some(command) = parent.find_subcommand(row.name()).filter(|it| !it.is_hide_set()) else {
+            continue;
+        };
+        let name = format!("{above} {}", row.name());
+        match row.kind() {
+            Kind::Group { rows, .. } => describe_all(page, command, rows, &name),
+            Kind::Leaf {
+                examples, exit_codes, ..
+            } => {
+                describe(page, command, &name);
+                describe_use(page, examples, exit_codes);
+            }
         }
-        return;
     }
+}
+
+/// Examples, and exit codes that are not the usual ones.
+fn describe_use(page: &mut String, examples: &[Example], exit_codes: &[ExitCode]) {
+    page.push_str("Examples:\n\n");
+    for Example { line, does } in examples {
+        page.push_str(&format!("- `{line}`: {}\n", lower_first(does)));
+    }
+    page.push('\n');
+    if exit_codes != EXIT_CODES {
+        page.push_str("Exit codes:\n\n");
+        for (code, meaning) in exit_codes {
+            page.push_str(&format!("- {code}: {}\n", lower_first(meaning)));
+        }
+        page.push('\n');
+    }
+}
+
+/// A sentence as a part of one.
+fn lower_first(sentence: &str) -> String {
+    let mut letters = sentence.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_lowercase());
+    first.into_iter().chain(letters).collect()
+}
+
+fn describe(page: &mut String, command: &Command, name: &str) {
     page.push_str(&format!("## {name}\n\n"));
     if let Some(about) = command.get_long_about().or(command.get_about()) {
-        page.push_str(&format!("{about}.\n\n"));
+        let about = about.to_string();
+        page.push_str(&format!("{}.\n\n", about.trim_end_matches('.')));
     }
     let usage = command.clone().render_usage().to_string();
     page.push_str(&format!(

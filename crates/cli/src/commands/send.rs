@@ -16,6 +16,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
+use crate::manual::{Example, example};
 use crate::opening::Images;
 use crate::output::destination::{Destination, named, refuse_terminal};
 use crate::output::file::beside;
@@ -102,6 +103,20 @@ impl From<Ahead> for ReadAhead {
 
 impl Subcommand for Send {
     const NAME: &'static str = "send";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress send backup.img:/monday > monday.stream",
+            "Writes a full stream of a read-only snapshot",
+        ),
+        example(
+            "buttress send -p backup.img:/monday backup.img:/tuesday | btrfs receive /mnt",
+            "Sends what changed since another snapshot to a mounted volume",
+        ),
+        example(
+            "buttress send --estimate -p backup.img:/monday backup.img:/tuesday",
+            "Says how long that stream will be",
+        ),
+    ];
 
     fn writes_contents(&self) -> bool {
         self.estimate.is_none() && named(self.file.as_deref()).is_none()

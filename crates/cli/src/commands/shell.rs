@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::shell::Session;
 use crate::table::Subcommand;
 use crate::target::Target;
@@ -39,6 +40,16 @@ pub struct Shell {
 
 impl Subcommand for Shell {
     const NAME: &'static str = "shell";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress shell backup.img",
+            "Begins a session that looks at a volume",
+        ),
+        example(
+            "buttress shell -w new.img -c 'snapshot / /monday'",
+            "Does one thing and commits it",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.image);

@@ -25,6 +25,7 @@ use clap::{Args, ValueEnum};
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
+use crate::manual::{Example, example};
 use crate::opening::Opened;
 use crate::output::size::UnitFlags;
 use crate::progress::Watch;
@@ -78,6 +79,16 @@ struct Job<'a> {
 
 impl Subcommand for Space {
     const NAME: &'static str = "space";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress space backup.img",
+            "Shows what each subvolume takes up, and what only it does",
+        ),
+        example(
+            "buttress space --if-deleted monday --if-deleted tuesday backup.img",
+            "Shows what deleting two snapshots together would give back",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.target);

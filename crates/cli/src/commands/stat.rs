@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::opening::{Images, Opened};
 use crate::output::escape_controls;
 use crate::output::json::insert_name;
@@ -40,6 +41,16 @@ struct Shown {
 
 impl Subcommand for Stat {
     const NAME: &'static str = "stat";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress stat backup.img:/home/letter",
+            "Shows all times, flags and extended attributes of a file",
+        ),
+        example(
+            "buttress stat --format json backup.img:/home/letter",
+            "The same for programs",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let mut images = Images::new(context);

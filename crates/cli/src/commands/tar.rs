@@ -18,6 +18,7 @@ use clap::{Args, ValueEnum};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::destination::{Destination, named, refuse_terminal};
 use crate::output::json::written_file;
 use crate::output::writer_thread::WriterThread;
@@ -59,6 +60,16 @@ enum Times {
 
 impl Subcommand for Tar {
     const NAME: &'static str = "tar";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress tar backup.img:/home | tar -t",
+            "Lists what a directory tree holds as GNU tar sees it",
+        ),
+        example(
+            "buttress tar -f home.tar backup.img:/home",
+            "Writes an archive that is whole or not there",
+        ),
+    ];
 
     fn writes_contents(&self) -> bool {
         named(self.file.as_deref()).is_none()

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::terminal;
 use crate::table::Subcommand;
 use crate::target::Target;
@@ -43,6 +44,16 @@ struct Made {
 
 impl Subcommand for TourCommand {
     const NAME: &'static str = "tour";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress tour",
+            "Does every main job on a volume made from the current directory",
+        ),
+        example(
+            "buttress tour backup.img",
+            "Shows what there is to see of a volume",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let mut printer = Printer {

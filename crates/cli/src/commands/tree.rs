@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use crate::commands::stat::kind_name;
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::opening::Opened;
 use crate::output::json::{ArrayWriter, insert_name};
 use crate::table::Subcommand;
@@ -45,6 +46,16 @@ pub struct Tree {
 
 impl Subcommand for Tree {
     const NAME: &'static str = "tree";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress tree -L 2 backup.img:/home",
+            "Draws two levels of a directory",
+        ),
+        example(
+            "buttress tree -d backup.img",
+            "Draws the directories of the whole volume",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.target);

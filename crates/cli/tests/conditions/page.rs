@@ -30,13 +30,13 @@ cut off, which is told with how to go on. `terminal`: it is one. `JSON`:
 `--format json`; the name of the document, or the code of a refusal. `SIGINT`: it comes while the command waits for its reader:
 `signal`, or the code of an end in order. `wrong`: an option that is not there. `missing`: the image, stream or folder does not
 exist. `path`: the path is not in the volume. `denied`: an ordinary user may not read the source, or write the image or the
-folder for outputs. `no room`: the disk for outputs is full. `-`: the command has no such thing.
+folder for outputs. `no space`: the disk for outputs is full. `-`: the command has no such thing.
 
 ";
 
 const COLUMNS: [&str; 12] = [
     "command", "closed", "full", "pipe", "terminal", "JSON", "SIGINT", "wrong", "missing", "path", "denied",
-    "no room",
+    "no space",
 ];
 
 pub(crate) fn compare() {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{profile_name, space_of};
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::size::{ShortUnitFlags, UnitFlags};
 use crate::table::Subcommand;
 
@@ -29,6 +30,10 @@ pub struct Df {
 
 impl Subcommand for Df {
     const NAME: &'static str = "df";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress filesystem df backup.img",
+        "Shows what is allocated and used, by type and profile",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);

@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::opening::Images;
 use crate::output::json::{ArrayWriter, insert_name};
 use crate::output::size::{UnitFlags, Units};
@@ -43,6 +44,10 @@ pub struct Du {
 
 impl Subcommand for Du {
     const NAME: &'static str = "du";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress filesystem du -s backup.img:/home",
+        "Shows what a directory takes up and how much of it is shared",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let mut images = Images::new(context);

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::json::insert_name;
 use crate::table::Subcommand;
 use crate::target::Target;
@@ -27,6 +28,10 @@ pub struct Label {
 
 impl Subcommand for Label {
     const NAME: &'static str = "label";
+    const EXAMPLES: &'static [Example] = &[
+        example("buttress filesystem label backup.img", "Prints the label"),
+        example("buttress filesystem label backup.img archive", "Sets it"),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.image);

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::json::insert_name;
 use crate::output::size::UnitFlags;
 use crate::output::terminal;
@@ -26,6 +27,10 @@ pub struct Show {
 
 impl Subcommand for Show {
     const NAME: &'static str = "show";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress filesystem show backup.img",
+        "Shows label, uuid and devices",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::table::Subcommand;
 use crate::target::Target;
 
@@ -22,6 +23,10 @@ pub struct Sync {
 
 impl Subcommand for Sync {
     const NAME: &'static str = "sync";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress filesystem sync backup.img",
+        "Drops deleted subvolumes and commits; a damaged primary superblock is written anew",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.image);

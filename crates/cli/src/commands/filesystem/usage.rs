@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::{profile_name, space_of};
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::size::{ShortUnitFlags, UnitFlags, Units};
 use crate::output::terminal;
 use crate::table::Subcommand;
@@ -36,6 +37,16 @@ pub struct Usage {
 
 impl Subcommand for Usage {
     const NAME: &'static str = "usage";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress filesystem usage -T backup.img",
+            "Shows where the space went, as a table",
+        ),
+        example(
+            "buttress filesystem usage --device two.img one.img",
+            "The same, of a volume of two devices",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);

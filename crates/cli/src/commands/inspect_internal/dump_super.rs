@@ -16,6 +16,7 @@ use super::print::sink::{Text, Tree};
 use super::print::superblock;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
+use crate::manual::{Example, example};
 use crate::output::terminal;
 use crate::table::Subcommand;
 
@@ -47,6 +48,10 @@ pub struct DumpSuper {
 
 impl Subcommand for DumpSuper {
     const NAME: &'static str = "dump-super";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress inspect-internal dump-super -a -f backup.img",
+        "Prints all copies of the superblock in full",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let offsets = self.offsets();

@@ -24,6 +24,7 @@ use super::print::Options;
 use super::tree_names::TreeName;
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::table::Subcommand;
 use output::Output;
 
@@ -79,6 +80,16 @@ pub struct DumpTree {
 
 impl Subcommand for DumpTree {
     const NAME: &'static str = "dump-tree";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress inspect-internal dump-tree -t root backup.img",
+            "Prints the root tree",
+        ),
+        example(
+            "buttress inspect-internal dump-tree -b 30408704 backup.img",
+            "Prints one block",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let filesystem = context.open_for_inspection(&self.devices)?;

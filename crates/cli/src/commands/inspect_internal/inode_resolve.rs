@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::paths::PathFinder;
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::json;
 use crate::table::Subcommand;
 
@@ -28,6 +29,10 @@ pub struct InodeResolve {
 
 impl Subcommand for InodeResolve {
     const NAME: &'static str = "inode-resolve";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress inspect-internal inode-resolve 257 backup.img:/home",
+        "Prints all paths of an inode of a subvolume",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let (opened, place) = context.open_target(&context.target(&self.target), Follow::All)?;

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::size::{UnitFlags, Units};
 use crate::table::Subcommand;
 
@@ -65,6 +66,16 @@ impl FromStr for Column {
 
 impl Subcommand for ListChunks {
     const NAME: &'static str = "list-chunks";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress inspect-internal list-chunks backup.img",
+            "Lists where the stripes of chunks lie",
+        ),
+        example(
+            "buttress inspect-internal list-chunks --sort lstart backup.img",
+            "The same, by logical address",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let filesystem = context.open_volume(&self.device)?.filesystem;

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::paths::PathFinder;
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::json;
 use crate::table::Subcommand;
 
@@ -37,6 +38,10 @@ pub struct LogicalResolve {
 
 impl Subcommand for LogicalResolve {
     const NAME: &'static str = "logical-resolve";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress inspect-internal logical-resolve 30408704 backup.img",
+        "Prints the files that an address of a kernel message belongs to",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let opened = context.open_volume(&context.target(&self.target).image)?;

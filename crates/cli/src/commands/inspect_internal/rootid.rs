@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::table::Subcommand;
 
 /// Print the id of the subvolume that a path lies in
@@ -22,6 +23,10 @@ pub struct RootId {
 
 impl Subcommand for RootId {
     const NAME: &'static str = "rootid";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress inspect-internal rootid backup.img:/home",
+        "Prints the id of the subvolume that a path lies in",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let (_, location) = context.open_target(&context.target(&self.target), Follow::All)?;

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::print::inode::FILE_EXTENT_INLINE_OFFSET;
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::size::{UnitFlags, Units};
 use crate::table::Subcommand;
 use layout::Layout;
@@ -49,6 +50,10 @@ const TREES: [(TreeId, &str); 4] = [
 
 impl Subcommand for TreeStats {
     const NAME: &'static str = "tree-stats";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress inspect-internal tree-stats backup.img",
+        "Counts the blocks of trees, and how far apart they lie",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let filesystem = context.open_for_one_pass(&self.device)?;

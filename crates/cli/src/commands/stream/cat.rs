@@ -12,6 +12,7 @@ use clap::Args;
 use super::Streams;
 use crate::context::Context;
 use crate::exit::{Outcome, usage};
+use crate::manual::{Example, example};
 use crate::output::stdout::DirectOutput;
 use crate::table::Subcommand;
 
@@ -24,6 +25,10 @@ pub(super) struct Cat {
 
 impl Subcommand for Cat {
     const NAME: &'static str = "cat";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress stream cat monday.stream:/letter",
+        "Prints a file of a stream",
+    )];
 
     fn writes_contents(&self) -> bool {
         true

@@ -13,6 +13,7 @@ use super::Streams;
 use crate::commands::ls::{Listing, Look, as_json, shown_path};
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::json::ArrayWriter;
 use crate::output::time::Clock;
 use crate::table::Subcommand;
@@ -31,6 +32,10 @@ pub(super) struct Ls {
 
 impl Subcommand for Ls {
     const NAME: &'static str = "ls";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress stream ls -l monday.stream tuesday.stream",
+        "Lists what is there once both streams have been received",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let loaded = self.streams.load(context, "stream ls")?;

@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use super::{Loaded, Streams};
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::destination::{Destination, named, refuse_terminal};
 use crate::output::json::insert_name;
 use crate::output::writer_thread::WriterThread;
@@ -41,6 +42,10 @@ pub(super) struct Tar {
 
 impl Subcommand for Tar {
     const NAME: &'static str = "tar";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress stream tar -f tuesday.tar monday.stream tuesday.stream",
+        "Writes what both streams make as an archive",
+    )];
 
     fn writes_contents(&self) -> bool {
         named(self.file.as_deref()).is_none()

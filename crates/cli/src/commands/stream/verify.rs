@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::escape_controls;
 use crate::output::json::{insert_name, write_document};
 use crate::progress::Watch;
@@ -38,6 +39,10 @@ struct Counts {
 
 impl Subcommand for Verify {
     const NAME: &'static str = "verify";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress stream verify monday.stream tuesday.stream",
+        "Checks that a full stream and what builds on it can be received",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let options = Options {

@@ -8,6 +8,7 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::terminal;
 use crate::table::Subcommand;
 use crate::target::Target;
@@ -25,6 +26,16 @@ pub struct Create {
 
 impl Subcommand for Create {
     const NAME: &'static str = "create";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress subvolume create new.img:/home",
+            "Makes an empty subvolume",
+        ),
+        example(
+            "buttress subvolume create -p new.img:/a/b/c",
+            "The same, with the directories above it",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let targets: Vec<Target> = self.targets.iter().map(|target| Target::parse(target)).collect();

@@ -10,6 +10,7 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::terminal;
 use crate::table::Subcommand;
 use crate::target::Target;
@@ -33,6 +34,13 @@ pub struct Delete {
 
 impl Subcommand for Delete {
     const NAME: &'static str = "delete";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress subvolume delete new.img:/home-monday",
+            "Deletes a snapshot and gives back its space",
+        ),
+        example("buttress subvolume delete -i 257 new.img", "The same, by its id"),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let targets: Vec<Target> = self.targets.iter().map(|target| Target::parse(target)).collect();

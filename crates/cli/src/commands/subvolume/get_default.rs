@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::TOP_LEVEL_NAME;
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::json::insert_name;
 use crate::table::Subcommand;
 
@@ -24,6 +25,10 @@ pub struct GetDefault {
 
 impl Subcommand for GetDefault {
     const NAME: &'static str = "get-default";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress subvolume get-default backup.img",
+        "Shows what a mount without options would show",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use super::{TOP_LEVEL_NAME, uuid_or_dash};
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::manual::{Example, example};
 use crate::output::json::insert_name;
 use crate::output::time::Clock;
 use crate::table::Subcommand;
@@ -149,6 +150,16 @@ impl Listed {
 
 impl Subcommand for List {
     const NAME: &'static str = "list";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress subvolume list backup.img",
+            "Lists all subvolumes and snapshots",
+        ),
+        example(
+            "buttress subvolume list -s -r --sort=-ogen backup.img",
+            "Lists read-only snapshots, the newest first",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);

@@ -9,6 +9,7 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::exit::{Outcome, usage};
+use crate::manual::{Example, example};
 use crate::table::Subcommand;
 use crate::target::Target;
 
@@ -25,6 +26,16 @@ pub struct SetDefault {
 
 impl Subcommand for SetDefault {
     const NAME: &'static str = "set-default";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress subvolume set-default new.img:/home",
+            "Makes a subvolume what a mount without options shows",
+        ),
+        example(
+            "buttress subvolume set-default 256 new.img",
+            "The same, by its id",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let (id, target) = match &self.image {

@@ -15,6 +15,7 @@ use super::{TOP_LEVEL_NAME, uuid_or_dash};
 use crate::commands::subvolume::quota::{Quota, quota_of};
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
+use crate::manual::{Example, example};
 use crate::output::json::insert_name;
 use crate::output::size::UnitFlags;
 use crate::output::time::Clock;
@@ -38,6 +39,10 @@ pub struct Show {
 
 impl Subcommand for Show {
     const NAME: &'static str = "show";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress subvolume show backup.img:/home",
+        "Shows ids, times, flags and snapshots of a subvolume",
+    )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);

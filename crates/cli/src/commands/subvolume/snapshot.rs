@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
+use crate::manual::{Example, example};
 use crate::output::terminal;
 use crate::table::Subcommand;
 use crate::target::Target;
@@ -30,6 +31,16 @@ pub struct Snapshot {
 
 impl Subcommand for Snapshot {
     const NAME: &'static str = "snapshot";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress subvolume snapshot -r new.img:/home new.img:/home-monday",
+            "Takes a read-only snapshot, which can be sent",
+        ),
+        example(
+            "buttress subvolume snapshot new.img:/home-monday new.img:/home-again",
+            "Makes a writable one out of it",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let (source, destination) = (Target::parse(&self.source), Target::parse(&self.destination));

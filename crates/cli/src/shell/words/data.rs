@@ -256,7 +256,7 @@ impl Range {
     }
 }
 
-/// Give a range room ahead of its content; a missing file is made
+/// Preallocate a range; a missing file is made
 #[derive(Args, Debug)]
 pub struct Fallocate {
     /// Keep the file's size
@@ -297,7 +297,7 @@ impl Word for Fpunch {
     }
 }
 
-/// Make a range zeros that have room
+/// Make a range zeros, preallocated
 #[derive(Args, Debug)]
 pub struct Fzero {
     /// Keep the file's size

@@ -1,4 +1,4 @@
-//! Where a file's content lies and where it has none, with what waits in memory.
+//! Where a file's content lies and where it has none, with dirty data.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::shell::table::Word;
 use crate::shell::{Access, Session};
 use crate::signals::Cancelling;
 
-/// Show a file's extents as filefrag does, with what waits in memory
+/// Show a file's extents as filefrag does, with dirty data
 #[derive(Args, Debug)]
 pub struct Fiemap {
     #[command(flatten)]
