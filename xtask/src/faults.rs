@@ -11,8 +11,8 @@
 pub(crate) mod build;
 mod list;
 
+use crate::programs::Programs;
 use anyhow::{Context, Result, bail};
-use build::Programs;
 use list::{FAULTS, Fault, Test};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};

@@ -1,10 +1,21 @@
 //! The project's own chores: `cargo xtask CHORE`.
 
+#[cfg(test)]
+mod architecture;
+mod dist;
 mod docs;
 mod faults;
 mod fuzz;
 mod licences;
+#[cfg(test)]
+mod locks;
+#[cfg(test)]
+mod packages;
+#[cfg(test)]
+mod pages;
+mod programs;
 mod run;
+mod semver;
 mod soak;
 mod test;
 mod tools;
@@ -19,6 +30,8 @@ cargo xtask CHORE
                        all tests, or those with FILTER in their names, or what WORDS of cargo test choose; installs or
                        names the tools that are needed, and fails when tests were skipped for want of one that
                        --without does not name
+  test --quick [--without TOOL]…
+                       the tests that say the most in under 90 seconds, and what was left out
   licences             checks every dependency's licence and source against deny.toml
   bench NAME [WORDS]   benchmarks, both sides in one run: read, send, write, sweep, check, space, tiny
   fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]
@@ -28,6 +41,10 @@ cargo xtask CHORE
   faults [NAME…] [--list]
                        puts deliberate faults in, one at a time: each must be caught by the tests named for it
   docs                 writes docs/commands.md from the command table
+  dist [--target TRIPLE]
+                       a release below target/dist: the static command, man pages, completions, a Debian package, sums
+  semver [--baseline-rev REVISION]
+                       whether the library's interface fits its version, by cargo-semver-checks
   tour-image           makes the volume that `buttress tour` shows (needs root)
 ";
 
@@ -40,11 +57,13 @@ fn main() -> ExitCode {
     let rest: Vec<String> = words.collect();
     let done = match chore.as_str() {
         "test" => test::run(&rest),
+        "dist" => dist::run(&rest),
         "docs" => docs::run(),
         "faults" => faults::run(&rest),
         "licences" => licences::run(),
         "bench" => run::bench(&rest),
         "fuzz" => fuzz::run(&rest),
+        "semver" => semver::run(&rest),
         "soak" => soak::run(&rest),
         "tour-image" => tour_image::make(),
         _ => {

@@ -4,20 +4,24 @@
 //! which cannot say so, write it into a file ([`buttress_oracle::skip`]). A skip is a failure of the run unless `--without`
 //! names what is missing; with `CI=true` it always is.
 
-use crate::run::{self, cargo, target};
+mod counts;
+mod quick;
+
+use crate::run::{self, cargo};
 use crate::tools;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use buttress_oracle::needs::{self, REFERENCE_PROGS};
-use buttress_oracle::skip::{RECORDS, Record, Told, is_ci};
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
+use counts::{Counts, Skipped};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 /// What the command line asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Words {
     /// Needs that may be missing, and are taken as missing.
     without: Vec<String>,
+    /// Only the quick ones.
+    quick: bool,
     /// What goes on to cargo.
     cargo: Vec<String>,
 }
@@ -27,6 +31,10 @@ impl Words {
         let mut parsed = Self::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
+            if word == "--quick" {
+                parsed.quick = true;
+                continue;
+            }
             let need = match word.strip_prefix("--without") {
                 Some("") => words.next().context("--without wants the name of a tool")?,
                 Some(rest) => rest
@@ -45,6 +53,11 @@ impl Words {
             );
             parsed.without.push(need.to_owned());
         }
+        ensure!(
+            !parsed.quick || parsed.cargo.is_empty(),
+            "--quick has tests of its own; without it `cargo xtask test {}` runs those that are named",
+            parsed.cargo.join(" ")
+        );
         Ok(parsed)
     }
 
@@ -55,184 +68,49 @@ impl Words {
     }
 }
 
-/// What the test programs printed, as far as it counts.
-#[derive(Debug, Default)]
-struct Counts {
-    passed: u64,
-    failed: u64,
-    skipped: u64,
-    /// Names of tests that failed, and of those that their harness told as ignored.
-    failures: BTreeSet<String>,
-    ignored: BTreeMap<String, String>,
-}
-
-impl Counts {
-    /// Looks at one line of a test program: `test NAME ... FAILED`, `test NAME ... ignored, WHY`, or its closing line,
-    /// `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
-    fn add(&mut self, line: &str) {
-        let Some(rest) = line.strip_prefix("test ") else {
-            return;
-        };
-        if let Some(rest) = rest.strip_prefix("result:") {
-            self.add_closing(rest);
-        } else if let Some((name, how)) = rest.split_once(" ... ") {
-            if how.starts_with("FAILED") {
-                self.failures.insert(name.to_owned());
-            } else if let Some(why) = how.strip_prefix("ignored") {
-                let why = why.trim_start_matches([',', ' ']).to_owned();
-                self.ignored.insert(name.to_owned(), why);
-            }
-        }
-    }
-
-    fn add_closing(&mut self, line: &str) {
-        for part in line.split(['.', ';']) {
-            let mut words = part.split_whitespace();
-            let (Some(number), Some(what)) = (
-                words.next().and_then(|word| word.parse::<u64>().ok()),
-                words.next(),
-            ) else {
-                continue;
-            };
-            match what {
-                "passed" => self.passed += number,
-                "failed" => self.failed += number,
-                "ignored" => self.skipped += number,
-                _ => {}
-            }
-        }
-    }
-
-    /// Counts tests as skipped that passed for their harness, but left something out. Gives a line for each thing that was
-    /// left out, with the name of what was missing if it is known.
-    fn add_skips(&mut self, records: &[Record]) -> Vec<Skip> {
-        let counted: BTreeSet<_> = records
-            .iter()
-            .filter(|record| record.told == Told::Passed && !self.failures.contains(&record.test))
-            .map(|record| (&record.program, &record.test))
-            .collect();
-        let counted = counted.len() as u64;
-        self.passed = self.passed.saturating_sub(counted);
-        self.skipped += counted;
-        let mut skips: BTreeSet<Skip> = records
-            .iter()
-            .map(|record| Skip {
-                test: record.test.clone(),
-                reason: record.reason.clone(),
-                need: Some(record.need.clone()),
-            })
-            .collect();
-        for (test, reason) in &self.ignored {
-            if !records.iter().any(|record| record.test == *test) {
-                skips.insert(Skip {
-                    test: test.clone(),
-                    reason: reason.clone(),
-                    need: None,
-                });
-            }
-        }
-        skips.into_iter().collect()
-    }
-}
-
-/// Something that was left out.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Skip {
-    test: String,
-    reason: String,
-    /// What was missing, if the test said so by name.
-    need: Option<String>,
-}
-
-/// The needs for want of which something was skipped though nobody said that they may be missing.
-fn not_accepted<'a>(skips: &'a [Skip], without: &[String], is_ci: bool) -> BTreeSet<&'a str> {
-    let needs = skips
-        .iter()
-        .map(|skip| skip.need.as_deref().unwrap_or("(ignored)"));
-    needs
-        .filter(|need| is_ci || !without.iter().any(|name| name == need))
-        .collect()
-}
-
 /// Runs the tests that the words choose, or all.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let words = Words::parse(words)?;
+    if words.quick {
+        return quick::run(&words);
+    }
     tools::install_missing_but(&words.without);
     let progs = if words.without.iter().any(|need| need == REFERENCE_PROGS) {
         None
     } else {
         tools::newer_progs()?
     };
-    // The comparisons run the command, which cargo does not build for another crate's tests by itself.
-    run::run(cargo()?.args(["build", "--quiet", "-p", "buttress-cli"]))?;
-    let records = target()?.join(format!("skipped-{}", std::process::id()));
-    std::fs::write(&records, "").with_context(|| format!("making {}", records.display()))?;
+    // The comparisons run the command, which cargo builds by itself for its own crate's tests only.
+    if words.choose_packages() {
+        run::run(cargo()?.args(["build", "--quiet", "-p", "buttress-cli"]))?;
+    }
+    let skipped = Skipped::new()?;
     let mut command = cargo()?;
     command.args(["test", "--no-fail-fast"]);
     if !words.choose_packages() {
         command.arg("--workspace");
     }
-    command
-        .args(&words.cargo)
-        .env(RECORDS, &records)
-        .env(needs::WITHOUT, words.without.join(","))
-        .stdout(Stdio::piped());
-    if let Some(folder) = &progs {
-        command.env("BUTTRESS_PROGS", folder);
-    } else {
-        command.env_remove("BUTTRESS_PROGS");
-    }
-    let mut child = command.spawn().context("starting cargo test")?;
-    let output = child.stdout.take().context("cargo's output")?;
+    command.args(&words.cargo);
+    skipped.tell(&mut command, &words.without, progs.as_ref());
     let mut counts = Counts::default();
+    let success = listen(&mut command, &mut counts)?;
+    counts::finish(counts, skipped, success, &words.without)
+}
+
+/// Runs a command of tests, shows what it says and counts it. Whether it ended well.
+fn listen(command: &mut Command, counts: &mut Counts) -> Result<bool> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting {command:?}"))?;
+    let output = child.stdout.take().context("the output of tests")?;
     for line in BufReader::new(output).split(b'\n') {
         let line = line?;
         let line = String::from_utf8_lossy(&line);
         counts.add(&line);
         println!("{line}");
     }
-    let status = child.wait()?;
-    let told = std::fs::read_to_string(&records).context("reading what was skipped")?;
-    std::fs::remove_file(&records)?;
-    let told: Vec<Record> = told.lines().filter_map(Record::parse).collect();
-    let skips = counts.add_skips(&told);
-    if !skips.is_empty() {
-        println!("\nskipped:");
-        for Skip { test, reason, .. } in &skips {
-            println!("  {test}: {reason}");
-        }
-    }
-    // A program that could not be built or that crashed has no closing line, but is a failure.
-    if !status.success() && counts.failed == 0 {
-        counts.failed = 1;
-    }
-    println!(
-        "{} passed, {} failed, {} skipped",
-        counts.passed, counts.failed, counts.skipped
-    );
-    std::io::stdout().flush()?;
-    ensure!(status.success(), "cargo test ended with {status}");
-    let not_accepted: Vec<_> = not_accepted(&skips, &words.without, is_ci())
-        .into_iter()
-        .collect();
-    if !not_accepted.is_empty() && is_ci() {
-        bail!(
-            "with CI=true nothing may be skipped; missing: {}",
-            not_accepted.join(", ")
-        );
-    }
-    if !not_accepted.is_empty() {
-        bail!(
-            "tests were skipped; what is missing can be left out knowingly: cargo xtask test --without {}",
-            not_accepted.join(" --without ")
-        );
-    }
-    ensure!(
-        counts.passed + counts.skipped > 0,
-        "no test was chosen by {:?}",
-        words.cargo.join(" ")
-    );
-    Ok(())
+    Ok(child.wait()?.success())
 }
 
 #[cfg(test)]
@@ -241,62 +119,6 @@ mod tests {
 
     fn words(words: &[&str]) -> Vec<String> {
         words.iter().map(|word| (*word).to_owned()).collect()
-    }
-
-    fn record(test: &str, told: Told) -> Record {
-        Record {
-            program: "program".to_owned(),
-            test: test.to_owned(),
-            need: "tar".to_owned(),
-            told,
-            reason: "no tar".to_owned(),
-        }
-    }
-
-    #[test]
-    fn closing_lines_add_up() {
-        let mut counts = Counts::default();
-        counts.add(
-            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.02s",
-        );
-        counts.add("test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out");
-        counts.add("test something ... ok");
-        assert_eq!((counts.passed, counts.failed, counts.skipped), (5, 4, 1));
-    }
-
-    #[test]
-    fn a_test_that_left_something_out_is_skipped_and_not_passed() {
-        let mut counts = Counts::default();
-        counts.add("test one ... ok");
-        counts.add("test two ... ok");
-        counts.add("test three ... FAILED");
-        counts.add("test four ... ignored, no tar");
-        counts.add("test five ... ignored");
-        counts.add("test result: FAILED. 2 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out");
-        let skips = counts.add_skips(&[
-            // Twice in one test, once in one that failed all the same, once where the harness counted it.
-            record("one", Told::Passed),
-            record("one", Told::Passed),
-            record("three", Told::Passed),
-            record("four", Told::Ignored),
-        ]);
-        assert_eq!((counts.passed, counts.failed, counts.skipped), (1, 1, 3));
-        let tests: Vec<_> = skips.iter().map(|skip| skip.test.as_str()).collect();
-        assert_eq!(tests, ["five", "four", "one", "three"]);
-        assert_eq!(skips[0].need, None, "ignored for a reason of its own");
-    }
-
-    #[test]
-    fn what_is_missing_must_be_named() {
-        let skips = [Skip {
-            test: "one".to_owned(),
-            reason: "no tar".to_owned(),
-            need: Some("tar".to_owned()),
-        }];
-        assert_eq!(not_accepted(&[], &[], true).len(), 0);
-        assert!(not_accepted(&skips, &words(&["root"]), false).contains("tar"));
-        assert_eq!(not_accepted(&skips, &words(&["root", "tar"]), false).len(), 0);
-        assert_eq!(not_accepted(&skips, &words(&["tar"]), true).len(), 1, "not in CI");
     }
 
     #[test]
@@ -313,7 +135,17 @@ mod tests {
         assert_eq!(parsed.without, ["tar", "root"]);
         assert_eq!(parsed.cargo, ["-p", "xtask", "name"]);
         assert!(parsed.choose_packages());
-        for wrong in [&["--without"][..], &["--without", "a-thing"], &["--without-tar"]] {
+        assert!(
+            Words::parse(&words(&["--quick", "--without", "root"]))
+                .unwrap()
+                .quick
+        );
+        for wrong in [
+            &["--without"][..],
+            &["--without", "a-thing"],
+            &["--without-tar"],
+            &["--quick", "name"],
+        ] {
             assert!(Words::parse(&words(wrong)).is_err(), "{wrong:?}");
         }
     }

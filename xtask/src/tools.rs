@@ -70,14 +70,11 @@ pub(crate) fn install_missing_but(without: &[String]) {
 /// A folder with a newer btrfs-progs: the one that `BUTTRESS_PROGS` names, one that was unpacked before, or
 /// a freshly unpacked one. `None`, said aloud, where there is none to be had.
 pub(crate) fn newer_progs() -> Result<Option<PathBuf>> {
-    if let Some(folder) = std::env::var_os("BUTTRESS_PROGS") {
-        return Ok(Some(PathBuf::from(folder)));
-    }
-    let folder = target()?.join("tools").join(format!("btrfs-progs-{NEWER}"));
-    let programs = folder.join("programs");
-    if programs.join("mkfs.btrfs").is_file() {
+    if let Some(programs) = unpacked_progs()? {
         return Ok(Some(programs));
     }
+    let folder = unpacked_folder()?;
+    let programs = folder.join("programs");
     match unpack(&folder, &programs) {
         Ok(()) => Ok(Some(programs)),
         Err(error) => {
@@ -88,6 +85,19 @@ pub(crate) fn newer_progs() -> Result<Option<PathBuf>> {
             Ok(None)
         }
     }
+}
+
+/// As [`newer_progs`], without unpacking one.
+pub(crate) fn unpacked_progs() -> Result<Option<PathBuf>> {
+    if let Some(folder) = std::env::var_os("BUTTRESS_PROGS") {
+        return Ok(Some(PathBuf::from(folder)));
+    }
+    let programs = unpacked_folder()?.join("programs");
+    Ok(programs.join("mkfs.btrfs").is_file().then_some(programs))
+}
+
+fn unpacked_folder() -> Result<PathBuf> {
+    Ok(target()?.join("tools").join(format!("btrfs-progs-{NEWER}")))
 }
 
 fn unpack(folder: &Path, programs: &Path) -> Result<()> {

@@ -92,7 +92,9 @@ pub fn run(cases: Vec<Case>) -> std::process::ExitCode {
                 }
             })
     };
+    let all = cases.len();
     let selected: Vec<Case> = cases.into_iter().filter(wanted).collect();
+    let filtered_out = all.saturating_sub(selected.len());
     if arguments.list {
         for case in &selected {
             println!("{}: test", case.name);
@@ -118,7 +120,8 @@ pub fn run(cases: Vec<Case>) -> std::process::ExitCode {
     let (passed, failed, skipped) = *counts.lock().unwrap_or_else(|poison| poison.into_inner());
     let verdict = if failed == 0 { "ok" } else { "FAILED" };
     println!(
-        "\ntest result: {verdict}. {passed} passed; {failed} failed; {skipped} ignored; 0 measured; 0 filtered out"
+        "\ntest result: {verdict}. {passed} passed; {failed} failed; {skipped} ignored; 0 measured; \
+         {filtered_out} filtered out"
     );
     // What counts the records decides by itself.
     let may_skip = !is_ci() || std::env::var_os(RECORDS).is_some();

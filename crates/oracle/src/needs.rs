@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 pub const WITHOUT: &str = "BUTTRESS_WITHOUT";
 
 /// Programs that tests start, and the Debian packages that bring them. What every Linux system has is not listed.
-pub const PROGRAMS: [(&str, &str); 14] = [
+pub const PROGRAMS: [(&str, &str); 15] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("btrfs", "btrfs-progs"),
     ("losetup", "mount"),
@@ -26,6 +26,7 @@ pub const PROGRAMS: [(&str, &str); 14] = [
     ("compsize", "btrfs-compsize"),
     ("strace", "strace"),
     ("xfs_io", "xfsprogs"),
+    ("dpkg-deb", "dpkg"),
 ];
 
 /// Needs that no package brings, and what each is.

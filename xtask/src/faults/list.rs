@@ -373,7 +373,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ),
     harms(
         "tree-merged-block-kept",
-        "Blocks that were merged away take room for ever.",
+        "Blocks that were merged away take space for ever.",
         &[EDITS, FILES_COME_AND_GO],
     ),
     // References.
@@ -400,7 +400,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ),
     harms(
         "drop-keeps-data",
-        "Deleting a snapshot never gives its content's room back.",
+        "Deleting a snapshot never gives its content's space back.",
         &[
             commits("dropping::the_source_first"),
             writing("model::small_nodes_0"),
@@ -464,7 +464,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ),
     harms(
         "room-unasked-for",
-        "A commit on a full volume finds no room, and all that waited is lost with an error.",
+        "A commit on a full volume finds no space, and all that waited is lost with an error.",
         &[fs("transaction::tests::a_full_volume_says_so_and_can_be_emptied")],
     ),
     // Commits.
@@ -550,7 +550,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     // Names and inodes.
     loses(
         "link-count-never-falls",
-        "Removing the last name of a file leaves it as lost room, found by no path.",
+        "Removing the last name of a file leaves it as lost space, found by no path.",
         &[STEPS_OF_FILES, RANDOM_OPERATIONS],
     ),
     harms(
@@ -560,7 +560,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ),
     harms(
         "orphans-never-cleaned",
-        "What a crash left of removed files takes room for ever.",
+        "What a crash left of removed files takes space for ever.",
         &[commits("leftovers::of_a_crash_with_a_file_removed_while_open")],
     ),
     harms(

@@ -1,0 +1,164 @@
+//! The pages of the repository: links that lead somewhere, modules that are there, and words that the glossary gave up.
+
+use crate::run::root;
+use std::path::{Path, PathBuf};
+
+/// Words and phrases that pages do not use any more, and what they say instead. In lower case.
+///
+/// `docs/glossary.md` has the terms; this list only keeps the old ones from coming back.
+const GIVEN_UP: &[(&str, &str)] = &[
+    ("content that waits", "dirty data"),
+    ("data that waits", "dirty data"),
+    ("references that wait", "delayed references"),
+    ("waits in memory", "is dirty"),
+    ("begins again", "is retried"),
+    ("begin again", "retry"),
+    ("lets go of the lock", "releases the lock"),
+    ("new rooms", "new modules"),
+    ("| room |", "| module |"),
+    ("its rooms", "its modules"),
+    ("asks for room", "reserves space"),
+    ("finds the room", "finds the space"),
+    ("finds no room", "finds no space"),
+    ("room is short", "space is short"),
+    ("takes no room", "takes no space"),
+    ("no room", "no space"),
+    ("as much room", "as much space"),
+];
+
+/// Pages that say what others call things, or quote what was said.
+const FREE: &[&str] = &["docs/glossary.md"];
+
+/// All Markdown files of the repository.
+fn pages() -> Vec<PathBuf> {
+    let root = root().unwrap();
+    let mut found = Vec::new();
+    let mut folders = vec![root.clone(), root.join("docs"), root.join("docs/decisions")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The targets of a page's links, outside of code.
+fn links(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for (number, block) in text.split("\n```").enumerate() {
+        if number % 2 == 1 {
+            continue;
+        }
+        let ends = block.match_indices("](").map(|(at, mark)| at + mark.len());
+        found.extend(ends.filter_map(|start| block[start..].split(')').next()));
+    }
+    found
+}
+
+/// The anchors of a page's headings, as forges make them.
+fn anchors(text: &str) -> Vec<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| {
+            let words = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = words
+                .chars()
+                .filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+            kept.map(|letter| if letter == ' ' { '-' } else { letter })
+                .collect()
+        })
+        .collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut broken = Vec::new();
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in links(&text).into_iter().filter(|link| !link.contains("://")) {
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => page.clone(),
+                path => page.parent().unwrap().join(path),
+            };
+            let is_there = target.exists()
+                && (anchor.is_empty()
+                    || std::fs::read_to_string(&target)
+                        .is_ok_and(|text| anchors(&text).iter().any(|found| found == anchor)));
+            if !is_there {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert_eq!(broken, [""; 0]);
+}
+
+/// Whether a path of modules, `fs::transaction::pins`, names a file.
+fn module_exists(root: &Path, module: &str) -> bool {
+    let mut parts = module.split("::");
+    let source = root
+        .join("crates")
+        .join(parts.next().unwrap_or_default())
+        .join("src");
+    let inner: PathBuf = parts.collect();
+    source.join(&inner).with_extension("rs").is_file()
+}
+
+#[test]
+fn modules_of_the_glossary_are_there() {
+    let root = root().unwrap();
+    let text = std::fs::read_to_string(root.join("docs/glossary.md")).unwrap();
+    let mut count = 0;
+    let mut missing = Vec::new();
+    for row in text.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<_> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [term, _, module] = cells[..] else { continue };
+        if term == "term" {
+            continue;
+        }
+        count += 1;
+        let module = module.trim_matches('`');
+        if !module_exists(&root, module) {
+            missing.push(format!("{term}: {module}"));
+        }
+    }
+    assert!(count > 80, "rows are found: {count}");
+    assert_eq!(
+        missing, [""; 0],
+        "docs/glossary.md names modules that are not there"
+    );
+}
+
+#[test]
+fn words_that_were_given_up_stay_away() {
+    let root = root().unwrap();
+    let mut found = Vec::new();
+    for page in pages() {
+        let name = page.strip_prefix(&root).unwrap().display().to_string();
+        if FREE.contains(&name.as_str()) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&page).unwrap().to_lowercase();
+        // A phrase may go over the end of a line.
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (old, new) in GIVEN_UP {
+            if text.contains(old) {
+                found.push(format!("{name}: \"{old}\"; say \"{new}\""));
+            }
+        }
+    }
+    assert_eq!(found, [""; 0], "docs/glossary.md has the words to use");
+}
+
+#[test]
+fn links_and_anchors_are_found() {
+    let text = "# One, two\n[a](b.md#c) and [d](e)\n```\n[not](this)\n```\n## Three: `four`\n[f](#g)";
+    assert_eq!(links(text), ["b.md#c", "e", "#g"]);
+    assert_eq!(anchors(text), ["one-two", "three-four"]);
+    assert!(!module_exists(&root().unwrap(), "fs::no_such_module"));
+    assert!(module_exists(&root().unwrap(), "tree::edit::freeze"));
+}

@@ -1,0 +1,243 @@
+//! What test programs said, added up: passed, failed, skipped, and what the run comes to.
+
+use anyhow::{Context, Result, bail, ensure};
+use buttress_oracle::needs;
+use buttress_oracle::skip::{RECORDS, Record, Told, is_ci};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The file in which tests write down what they skipped.
+pub(super) struct Skipped(PathBuf);
+
+impl Skipped {
+    pub(super) fn new() -> Result<Self> {
+        let path = crate::run::target()?.join(format!("skipped-{}", std::process::id()));
+        std::fs::write(&path, "").with_context(|| format!("making {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    /// Tells a command of tests where to write, what is to be taken as missing, and where btrfs-progs is.
+    pub(super) fn tell(&self, command: &mut Command, without: &[String], progs: Option<&PathBuf>) {
+        command
+            .env(RECORDS, &self.0)
+            .env(needs::WITHOUT, without.join(","));
+        match progs {
+            Some(folder) => command.env("BUTTRESS_PROGS", folder),
+            None => command.env_remove("BUTTRESS_PROGS"),
+        };
+    }
+
+    /// What was written, and the file is gone.
+    fn take(self) -> Result<Vec<Record>> {
+        let told = std::fs::read_to_string(&self.0).context("reading what was skipped")?;
+        std::fs::remove_file(&self.0)?;
+        Ok(told.lines().filter_map(Record::parse).collect())
+    }
+}
+
+/// What the test programs printed, as far as it counts.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) passed: u64,
+    pub(super) failed: u64,
+    pub(super) skipped: u64,
+    /// Tests of these programs that were not chosen.
+    pub(super) left_out: u64,
+    /// Names of tests that failed, and of those that their harness told as ignored.
+    failures: BTreeSet<String>,
+    ignored: BTreeMap<String, String>,
+}
+
+impl Counts {
+    /// Looks at one line of a test program: `test NAME ... FAILED`, `test NAME ... ignored, WHY`, or its closing line,
+    /// `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    pub(super) fn add(&mut self, line: &str) {
+        let Some(rest) = line.strip_prefix("test ") else {
+            return;
+        };
+        if let Some(rest) = rest.strip_prefix("result:") {
+            self.add_closing(rest);
+        } else if let Some((name, how)) = rest.split_once(" ... ") {
+            if how.starts_with("FAILED") {
+                self.failures.insert(name.to_owned());
+            } else if let Some(why) = how.strip_prefix("ignored") {
+                let why = why.trim_start_matches([',', ' ']).to_owned();
+                self.ignored.insert(name.to_owned(), why);
+            }
+        }
+    }
+
+    fn add_closing(&mut self, line: &str) {
+        for part in line.split(['.', ';']) {
+            let mut words = part.split_whitespace();
+            let (Some(number), Some(what)) = (
+                words.next().and_then(|word| word.parse::<u64>().ok()),
+                words.next(),
+            ) else {
+                continue;
+            };
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.skipped += number,
+                "filtered" => self.left_out += number,
+                _ => {}
+            }
+        }
+    }
+
+    /// Counts tests as skipped that passed for their harness, but left something out. Gives a line for each thing that was
+    /// left out, with the name of what was missing if it is known.
+    fn add_skips(&mut self, records: &[Record]) -> Vec<Skip> {
+        let counted: BTreeSet<_> = records
+            .iter()
+            .filter(|record| record.told == Told::Passed && !self.failures.contains(&record.test))
+            .map(|record| (&record.program, &record.test))
+            .collect();
+        let counted = counted.len() as u64;
+        self.passed = self.passed.saturating_sub(counted);
+        self.skipped += counted;
+        let mut skips: BTreeSet<Skip> = records
+            .iter()
+            .map(|record| Skip {
+                test: record.test.clone(),
+                reason: record.reason.clone(),
+                need: Some(record.need.clone()),
+            })
+            .collect();
+        for (test, reason) in &self.ignored {
+            if !records.iter().any(|record| record.test == *test) {
+                skips.insert(Skip {
+                    test: test.clone(),
+                    reason: reason.clone(),
+                    need: None,
+                });
+            }
+        }
+        skips.into_iter().collect()
+    }
+}
+
+/// Something that was left out.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Skip {
+    test: String,
+    reason: String,
+    /// What was missing, if the test said so by name.
+    need: Option<String>,
+}
+
+/// The needs for want of which something was skipped though nobody said that they may be missing.
+fn not_accepted<'a>(skips: &'a [Skip], without: &[String], is_ci: bool) -> BTreeSet<&'a str> {
+    let needs = skips
+        .iter()
+        .map(|skip| skip.need.as_deref().unwrap_or("(ignored)"));
+    needs
+        .filter(|need| is_ci || !without.iter().any(|name| name == need))
+        .collect()
+}
+
+/// Prints what was skipped and the closing line; an error if anything failed, or was skipped for want of what `without` does
+/// not name.
+pub(super) fn finish(mut counts: Counts, skipped: Skipped, success: bool, without: &[String]) -> Result<()> {
+    let skips = counts.add_skips(&skipped.take()?);
+    if !skips.is_empty() {
+        println!("\nskipped:");
+        for Skip { test, reason, .. } in &skips {
+            println!("  {test}: {reason}");
+        }
+    }
+    // A program that could not be built or that crashed has no closing line, but is a failure.
+    if !success && counts.failed == 0 {
+        counts.failed = 1;
+    }
+    println!(
+        "{} passed, {} failed, {} skipped",
+        counts.passed, counts.failed, counts.skipped
+    );
+    std::io::stdout().flush()?;
+    ensure!(success, "tests failed");
+    let not_accepted: Vec<_> = not_accepted(&skips, without, is_ci()).into_iter().collect();
+    if !not_accepted.is_empty() && is_ci() {
+        bail!(
+            "with CI=true nothing may be skipped; missing: {}",
+            not_accepted.join(", ")
+        );
+    }
+    if !not_accepted.is_empty() {
+        bail!(
+            "tests were skipped; what is missing can be left out knowingly: cargo xtask test --without {}",
+            not_accepted.join(" --without ")
+        );
+    }
+    ensure!(counts.passed + counts.skipped > 0, "no test was chosen");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    fn record(test: &str, told: Told) -> Record {
+        Record {
+            program: "program".to_owned(),
+            test: test.to_owned(),
+            need: "tar".to_owned(),
+            told,
+            reason: "no tar".to_owned(),
+        }
+    }
+
+    #[test]
+    fn closing_lines_add_up() {
+        let mut counts = Counts::default();
+        counts.add(
+            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.02s",
+        );
+        counts.add("test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out");
+        counts.add("test something ... ok");
+        assert_eq!((counts.passed, counts.failed, counts.skipped), (5, 4, 1));
+        assert_eq!(counts.left_out, 7);
+    }
+
+    #[test]
+    fn a_test_that_left_something_out_is_skipped_and_not_passed() {
+        let mut counts = Counts::default();
+        counts.add("test one ... ok");
+        counts.add("test two ... ok");
+        counts.add("test three ... FAILED");
+        counts.add("test four ... ignored, no tar");
+        counts.add("test five ... ignored");
+        counts.add("test result: FAILED. 2 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out");
+        let skips = counts.add_skips(&[
+            // Twice in one test, once in one that failed all the same, once where the harness counted it.
+            record("one", Told::Passed),
+            record("one", Told::Passed),
+            record("three", Told::Passed),
+            record("four", Told::Ignored),
+        ]);
+        assert_eq!((counts.passed, counts.failed, counts.skipped), (1, 1, 3));
+        let tests: Vec<_> = skips.iter().map(|skip| skip.test.as_str()).collect();
+        assert_eq!(tests, ["five", "four", "one", "three"]);
+        assert_eq!(skips[0].need, None, "ignored for a reason of its own");
+    }
+
+    #[test]
+    fn what_is_missing_must_be_named() {
+        let skips = [Skip {
+            test: "one".to_owned(),
+            reason: "no tar".to_owned(),
+            need: Some("tar".to_owned()),
+        }];
+        assert_eq!(not_accepted(&[], &[], true).len(), 0);
+        assert!(not_accepted(&skips, &words(&["root"]), false).contains("tar"));
+        assert_eq!(not_accepted(&skips, &words(&["root", "tar"]), false).len(), 0);
+        assert_eq!(not_accepted(&skips, &words(&["tar"]), true).len(), 1, "not in CI");
+    }
+}
