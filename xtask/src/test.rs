@@ -94,7 +94,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     skipped.tell(&mut command, &words.without, progs.as_ref());
     let mut counts = Counts::default();
     let success = listen(&mut command, &mut counts)?;
-    counts::finish(counts, skipped, success, &words.without)
+    counts::finish(counts, skipped, success, &words)
 }
 
 /// Runs a command of tests, shows what it says and counts it. Whether it ended well.

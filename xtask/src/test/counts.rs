@@ -1,5 +1,6 @@
 //! What test programs said, added up: passed, failed, skipped, and what the run comes to.
 
+use super::Words;
 use anyhow::{Context, Result, bail, ensure};
 use buttress_oracle::needs;
 use buttress_oracle::skip::{RECORDS, Record, Told, is_ci};
@@ -139,9 +140,9 @@ fn not_accepted<'a>(skips: &'a [Skip], without: &[String], is_ci: bool) -> BTree
         .collect()
 }
 
-/// Prints what was skipped and the closing line; an error if anything failed, or was skipped for want of what `without` does
-/// not name.
-pub(super) fn finish(mut counts: Counts, skipped: Skipped, success: bool, without: &[String]) -> Result<()> {
+/// Prints what was skipped and the closing line; an error if anything failed, or was skipped for want of what
+/// `--without` does not name.
+pub(super) fn finish(mut counts: Counts, skipped: Skipped, success: bool, words: &Words) -> Result<()> {
     let skips = counts.add_skips(&skipped.take()?);
     if !skips.is_empty() {
         println!("\nskipped:");
@@ -159,7 +160,9 @@ pub(super) fn finish(mut counts: Counts, skipped: Skipped, success: bool, withou
     );
     std::io::stdout().flush()?;
     ensure!(success, "tests failed");
-    let not_accepted: Vec<_> = not_accepted(&skips, without, is_ci()).into_iter().collect();
+    let not_accepted: Vec<_> = not_accepted(&skips, &words.without, is_ci())
+        .into_iter()
+        .collect();
     if !not_accepted.is_empty() && is_ci() {
         bail!(
             "with CI=true nothing may be skipped; missing: {}",
@@ -168,7 +171,8 @@ pub(super) fn finish(mut counts: Counts, skipped: Skipped, success: bool, withou
     }
     if !not_accepted.is_empty() {
         bail!(
-            "tests were skipped; what is missing can be left out knowingly: cargo xtask test --without {}",
+            "tests were skipped; what is missing can be left out knowingly: cargo xtask test {}--without {}",
+            if words.quick { "--quick " } else { "" },
             not_accepted.join(" --without ")
         );
     }

@@ -51,7 +51,19 @@ const PARTS: &[Part] = &[
     all("buttress-volume", "lib"),
     all("buttress-volume", "rows"),
     all("buttress-tree", "lib"),
-    all("buttress-fs", "lib"),
+    // Without the two that take as long as all others together, and one that wants a newer btrfs-progs than many have.
+    some(
+        "buttress-fs",
+        "lib",
+        &[
+            "--skip",
+            "a_full_volume_says_so_and_can_be_emptied",
+            "--skip",
+            "an_inode_has_at_most_65535_names",
+            "--skip",
+            "data_is_allocated_shared_and_freed",
+        ],
+    ),
     all("buttress-check", "lib"),
     all("buttress-stream", "lib"),
     all("buttress", "lib"),
@@ -123,7 +135,7 @@ pub(super) fn run(words: &Words) -> Result<()> {
         built.as_secs_f64(),
         begin.elapsed().as_secs_f64()
     );
-    finish(counts, skipped, success, &words.without)
+    finish(counts, skipped, success, words)
 }
 
 /// What makes cargo build these programs and no others.
