@@ -44,6 +44,7 @@ pub mod fiemap;
 pub mod file;
 pub mod filesystem;
 pub mod inode;
+mod live;
 pub mod location;
 pub mod lookup;
 pub mod mkfs;

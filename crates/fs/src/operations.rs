@@ -45,7 +45,6 @@ pub(crate) mod entries;
 pub(crate) mod inherit;
 pub(crate) mod inode_state;
 pub mod link;
-mod looking;
 pub mod orphan;
 pub mod property;
 pub mod rename;
@@ -62,6 +61,7 @@ pub use set_xattr::SetXattr;
 pub use subvolumes::ReceivedUuid;
 
 use crate::error::{Error, Result};
+use crate::live::{Looked, Retry};
 use crate::location::Location;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::checksums::checksum_key;
@@ -88,10 +88,6 @@ pub(crate) struct Operation<'a> {
     pub(crate) follows_snapshot_of: Option<SubvolumeId>,
 }
 
-/// How often an operation begins again because a block on its way was not in memory. A way is some levels in some trees;
-/// where the cache is too small to keep all of that, the rest is read under the lock.
-const ATTEMPTS_MAX: usize = 64;
-
 impl WritableFilesystem {
     /// Runs an operation under the edit lock. See the module on how often `body` may be run.
     pub(crate) fn operate<T>(
@@ -104,7 +100,7 @@ impl WritableFilesystem {
 
     /// Looks at the running transaction with what operations have for that. Nothing may be edited.
     pub(crate) fn look<T>(&self, body: impl FnMut(&mut Operation<'_>) -> Result<T>) -> Result<T> {
-        self.attempt(|| Ok(self.start_unchecked()), body)
+        self.attempt(|| Ok(self.start_to_look()), body)
     }
 
     /// Runs an operation under a lock that is held already: once, reading what it needs.
@@ -123,23 +119,23 @@ impl WritableFilesystem {
         start: impl Fn() -> Result<Handle<'a>>,
         mut body: impl FnMut(&mut Operation<'_>) -> Result<T>,
     ) -> Result<T> {
-        let mut last = None;
-        for _ in 0..ATTEMPTS_MAX {
+        let mut retry = Retry::default();
+        loop {
             let mut operation = Operation::new(start()?, Some(ResidentOnly::hold()));
             let result = body(&mut operation);
-            let absent = result.as_ref().err().and_then(Error::block_to_read);
-            match absent.filter(|_| operation.resident_only.is_some()) {
-                None => return self.end(operation, result),
-                // It was read, and the cache did not keep it.
-                Some(pointer) if last == Some(pointer.logical) => break,
-                Some(pointer) => {
-                    drop(operation);
-                    self.forest().read_block(&pointer)?;
-                    last = Some(pointer.logical);
-                }
+            let wants_block = result
+                .as_ref()
+                .is_err_and(|error| error.block_to_read().is_some());
+            if !wants_block || operation.resident_only.is_none() {
+                return self.end(operation, result);
+            }
+            drop(operation);
+            match retry.after(self.forest(), result) {
+                Looked::Done(result) => return result,
+                Looked::Again => {}
+                Looked::Futile => return self.operate_on(start()?, body),
             }
         }
-        self.operate_on(start()?, body)
     }
 
     fn end<T>(&self, operation: Operation<'_>, result: Result<T>) -> Result<T> {

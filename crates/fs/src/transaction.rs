@@ -64,6 +64,8 @@ pub use uncommitted::Uncommitted;
 use crate::data::table::DataTable;
 use crate::executor::Executor;
 use crate::filesystem::Filesystem;
+use crate::live::inodes::LiveInodes;
+use crate::live::trees::LiveTrees;
 use crate::notice::Notice;
 use background::Waiting;
 use buttress_format::{Generation, Timestamp, Uuid};
@@ -109,6 +111,9 @@ struct Writer {
     whole_commits: AtomicU64,
     /// Since when something waits to be committed, as the background thread saw it.
     waiting: Mutex<Waiting>,
+    /// The open trees and the inodes in use, for readers.
+    trees: Arc<LiveTrees>,
+    inodes: Arc<LiveInodes>,
     /// File content that waits to be written back.
     data: DataTable,
     /// What is not committed.
@@ -172,6 +177,14 @@ impl WritableFilesystem {
 
     pub(crate) fn forest(&self) -> &Arc<Forest> {
         self.shared.base.forest()
+    }
+
+    pub(crate) fn live_trees(&self) -> &LiveTrees {
+        &self.shared.trees
+    }
+
+    pub(crate) fn live_inodes(&self) -> &LiveInodes {
+        &self.shared.inodes
     }
 
     pub(crate) fn executor(&self) -> &Executor {

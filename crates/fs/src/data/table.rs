@@ -50,6 +50,8 @@ pub(super) struct FileState {
     pub(super) reserved: u64,
     /// Content that waits becomes an extent, however little it is: another extent is going to be beside it.
     pub(super) stays_out_of_tree: bool,
+    /// The size that readers of the inode are shown while content waits.
+    shown_size: Option<u64>,
     /// The table has let go of it.
     is_gone: bool,
 }
@@ -156,11 +158,28 @@ impl WritableFilesystem {
             };
             let result = body(&mut content);
             table.count(before, state.memory_bytes());
+            self.show_size(id, &mut state);
             if state.is_clean() {
                 state.is_gone = true;
                 table.files.lock().remove(&id);
             }
             return result;
+        }
+    }
+
+    /// Has readers of the inode see the size that the file has with content that waits.
+    fn show_size(&self, id: FileId, state: &mut FileState) {
+        let size = state.size.filter(|_| !state.is_clean());
+        if size == state.shown_size {
+            return;
+        }
+        state.shown_size = size;
+        match size {
+            Some(_) => self.live_inodes().entry(id).write().waiting_size = size,
+            None => {
+                self.live_inodes().update(id, |inode| inode.waiting_size = None);
+                self.live_inodes().forget_unknown(id);
+            }
         }
     }
 

@@ -36,6 +36,21 @@ pub(crate) enum Target {
 }
 
 impl Target {
+    /// What an item's entry leads to.
+    pub(crate) fn of(directory: Location, item: &DirItem<'_>) -> Result<Self> {
+        let number = item.location.objectid.get();
+        match (item.location.item_type, TreeId::new(number).as_subvolume()) {
+            (ItemType::INODE_ITEM, _) => Ok(Self::Inode(InodeNumber::new(number))),
+            (ItemType::ROOT_ITEM, Some(id)) => Ok(Self::Subvolume(id)),
+            _ => Err(Corruption::EntryTargetInvalid {
+                directory,
+                name: Name::from(item.name),
+                target: item.location,
+            }
+            .into()),
+        }
+    }
+
     /// The key that an entry holds. For subvolumes the offset says nothing: there is one root item of each.
     fn key(self) -> Key {
         match self {
@@ -51,6 +66,27 @@ impl Target {
             Self::Subvolume(id) => Location::root_of(id),
         }
     }
+}
+
+/// The entry of this name in the item of its hash, or `None`.
+pub(crate) fn entry_in(directory: Location, key: &Key, data: &[u8], name: &[u8]) -> Result<Option<Entry>> {
+    let tree = directory.subvolume.tree();
+    let mut entries = DirItems::parse(key, data).map_err(|error| Corruption::Item { tree, error })?;
+    let Some(entry) = entries.find(|entry| entry.name == name) else {
+        return Ok(None);
+    };
+    Ok(Some(Entry {
+        target: Target::of(directory, &entry)?,
+        kind: entry.kind,
+    }))
+}
+
+/// The index of a subvolume's entry, if what its parent records of it is the entry `name` of this directory.
+pub(crate) fn place_in(directory: Location, key: &Key, data: &[u8], name: &[u8]) -> Result<Option<u64>> {
+    let tree = TreeId::ROOT;
+    let place = RootRef::parse(key, data).map_err(|error| Corruption::Item { tree, error })?;
+    let is_here = place.directory == directory.inode && place.name == name;
+    Ok(is_here.then_some(place.sequence))
 }
 
 /// An entry that is not there.
@@ -102,29 +138,8 @@ impl Operation<'_> {
         let Some(item) = self.get(tree, &key)? else {
             return Ok((None, 0));
         };
-        let item_bytes = item.data().len();
-        let entries = DirItems::parse(&key, item.data()).map_err(|error| Self::broken(tree, error))?;
-        for entry in entries {
-            if entry.name != name {
-                continue;
-            }
-            let (number, item_type) = (entry.location.objectid.get(), entry.location.item_type);
-            let target = match (item_type, TreeId::new(number).as_subvolume()) {
-                (ItemType::INODE_ITEM, _) => Target::Inode(InodeNumber::new(number)),
-                (ItemType::ROOT_ITEM, Some(id)) => Target::Subvolume(id),
-                _ => {
-                    return Err(Corruption::EntryTargetInvalid {
-                        directory,
-                        name: Name::from(name),
-                        target: entry.location,
-                    }
-                    .into());
-                }
-            };
-            let kind = entry.kind;
-            return Ok((Some(Entry { target, kind }), item_bytes));
-        }
-        Ok((None, item_bytes))
+        let found = entry_in(directory, &key, item.data(), name)?;
+        Ok((found, item.data().len()))
     }
 
     /// The entry of this name.
@@ -338,9 +353,7 @@ impl Operation<'_> {
         let Some(item) = self.get(TreeId::ROOT, &key)? else {
             return Ok(None);
         };
-        let place = RootRef::parse(&key, item.data()).map_err(|error| Self::broken(TreeId::ROOT, error))?;
-        let is_here = place.directory == directory.inode && place.name == name;
-        Ok(is_here.then_some(place.sequence))
+        place_in(directory, &key, item.data(), name)
     }
 
     /// The index of the entry of this name, by a search through the directory: for an entry of a subvolume that is not

@@ -1,19 +1,20 @@
 //! Inodes of the running transaction, in memory.
 //!
 //! An inode item changes with nearly every operation, that of a directory with every name in it. So changes are made
-//! here, and [`Running::write_back_inodes`] puts each changed item into its tree once: at the commit, and before a view is
-//! taken. Until then the newest inode item is the one here; [`Running::inode`] and
-//! [`Running::change_inode`] are the only ways to it.
+//! in the inode's object ([`crate::live::inodes`]), and [`Running::write_back_inodes`] puts each changed item into its tree
+//! once: at the commit, and before a view is taken. Until then the newest inode item is the one in memory;
+//! [`Running::inode`] and [`Running::change_inode`] are the writer's ways to it.
 //!
-//! Beside the items: the next free inode number of each tree and the next free index of each directory, which are
-//! looked up once and then counted, and which inodes are held open.
+//! Beside that: the next free inode number of each tree and the next free index of each directory, which are looked up once
+//! and then counted.
 //!
-//! Invariants: an inode in the table has an item in its tree; an item that the table holds as changed is written before
-//! anybody else can see the tree; each change gives the item the running transaction as `transid`.
+//! Invariants: an inode with an item in memory has one in its tree; an item that changed in memory is written before a view
+//! shows the tree; each change gives the item the running transaction as `transid`.
 //!
 //! Source: on-disk format documentation, sections "INODE_ITEM" and "DIR_INDEX".
 
 use crate::error::{Corruption, Error, Result};
+use crate::live::inodes::{INODES_MAX, InodeId, InodeState, LiveInode, LiveInodes, id_of};
 use crate::location::Location;
 use crate::operations::inherit::Inherited;
 use crate::transaction::running::Running;
@@ -23,125 +24,99 @@ use buttress_format::{
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// How many inodes are kept before those are forgotten that did not change.
-const INODES_MAX: usize = 1 << 16;
-
 /// The first index of an entry in a directory: 0 and 1 stand for `.` and `..`.
 pub(crate) const FIRST_INDEX: u64 = 2;
-
-/// An inode that was looked at or changed.
-#[derive(Clone, Debug)]
-struct InodeState {
-    item: InodeItem,
-    /// Whether the item is newer than the one in the tree.
-    changed: bool,
-    /// Of a directory: what new inodes in it are given, where that is known.
-    inherited: Option<Arc<Inherited>>,
-}
 
 /// The inodes of the running transaction. See the module.
 #[derive(Debug, Default)]
 pub(crate) struct InodeTable {
-    inodes: BTreeMap<(TreeId, InodeNumber), InodeState>,
+    live: Arc<LiveInodes>,
+    /// Those whose items are newer than their trees have them, in order.
+    changed: BTreeMap<InodeId, Arc<LiveInode>>,
     next_numbers: HashMap<TreeId, u64>,
-    next_indexes: HashMap<(TreeId, InodeNumber), u64>,
-    /// How often each inode is held open.
-    held: HashMap<(TreeId, InodeNumber), u32>,
-    changed: u64,
-    /// How many were left when room was made last.
-    kept: usize,
-}
-
-fn id_of(location: Location) -> (TreeId, InodeNumber) {
-    (location.subvolume.tree(), location.inode)
+    /// How many directories got a next index since they were forgotten last.
+    indexes: usize,
 }
 
 impl InodeTable {
+    /// The same inodes, for readers.
+    pub(crate) fn live(&self) -> Arc<LiveInodes> {
+        Arc::clone(&self.live)
+    }
+
     /// How many inode items wait to be written back.
-    pub(crate) const fn changed(&self) -> u64 {
-        self.changed
+    pub(crate) fn changed(&self) -> u64 {
+        u64::try_from(self.changed.len()).unwrap_or(u64::MAX)
     }
 
     /// Where the items lie that wait to be written back, in order.
     pub(crate) fn changed_keys(&self) -> impl Iterator<Item = (TreeId, Key)> {
-        let changed = self.inodes.iter().filter(|(_, state)| state.changed);
-        changed.map(|((tree, inode), _)| (*tree, InodeItem::key(*inode)))
+        let ids = self.changed.keys();
+        ids.map(|(tree, inode)| (*tree, InodeItem::key(*inode)))
     }
 
     /// How many inodes are in memory.
     pub(crate) fn len(&self) -> usize {
-        self.inodes.len()
+        self.live.len()
     }
 
     /// Whether somebody holds the inode open.
     pub(crate) fn is_held(&self, location: Location) -> bool {
-        self.held.contains_key(&id_of(location))
+        let held = self.live.look(id_of(location), |state| state.held > 0);
+        held.unwrap_or(false)
     }
 
-    pub(super) fn hold(&mut self, location: Location) {
-        let count = self.held.entry(id_of(location)).or_default();
-        *count = count.saturating_add(1);
+    pub(super) fn hold(&self, location: Location) {
+        let inode = self.live.entry(id_of(location));
+        let mut state = inode.write();
+        state.held = state.held.saturating_add(1);
     }
 
     /// Lets go of an inode; says whether nobody holds it any more.
-    pub(super) fn release(&mut self, location: Location) -> bool {
-        let id = id_of(location);
-        match self.held.get_mut(&id) {
-            Some(count) if *count > 1 => {
-                *count = count.saturating_sub(1);
-                false
-            }
-            _ => {
-                self.held.remove(&id);
-                true
-            }
-        }
+    pub(super) fn release(&self, location: Location) -> bool {
+        let released = self.live.update(id_of(location), |state| {
+            state.held = state.held.saturating_sub(1);
+            state.held == 0
+        });
+        released.unwrap_or(true)
     }
 
     pub(super) fn inherited(&self, location: Location) -> Option<Arc<Inherited>> {
-        self.inodes.get(&id_of(location))?.inherited.clone()
+        self.live.look(id_of(location), |state| state.inherited.clone())?
     }
 
     /// Keeps what a directory gives to new inodes, or, with `None`, forgets it because it changes.
-    pub(super) fn set_inherited(&mut self, location: Location, inherited: Option<Arc<Inherited>>) {
-        if let Some(state) = self.inodes.get_mut(&id_of(location)) {
-            state.inherited = inherited;
-        }
-    }
-
-    /// Forgets what can be looked up again when there are very many: a look may call this, so nothing is edited. What
-    /// changed stays until a commit, which comes when that takes too much memory.
-    fn make_room(&mut self) {
-        let most = INODES_MAX.max(self.kept.saturating_mul(2));
-        if self.inodes.len() >= most {
-            self.inodes.retain(|_, state| state.changed);
-            self.kept = self.inodes.len();
-        }
+    pub(super) fn set_inherited(&self, location: Location, inherited: Option<Arc<Inherited>>) {
+        self.live
+            .update(id_of(location), |state| state.inherited = inherited);
     }
 
     /// Forgets indexes that can be looked up again when there are very many; not while an operation may have taken some.
     pub(crate) fn forget_indexes(&mut self) {
-        if self.next_indexes.len() >= INODES_MAX {
-            self.next_indexes.clear();
+        if self.indexes >= INODES_MAX {
+            self.live.forget_indexes();
+            self.indexes = 0;
         }
+    }
+
+    fn set_next_index(&mut self, directory: Location, next: u64) {
+        let inode = self.live.entry(id_of(directory));
+        let known = inode.write().next_index.replace(next);
+        self.indexes = self.indexes.saturating_add(usize::from(known.is_none()));
     }
 
     /// Forgets an inode whose items are gone.
     pub(super) fn forget(&mut self, location: Location) {
         let id = id_of(location);
-        if self.inodes.remove(&id).is_some_and(|state| state.changed) {
-            self.changed = self.changed.saturating_sub(1);
-        }
-        self.next_indexes.remove(&id);
+        self.changed.remove(&id);
+        self.live.forget(id);
     }
 
     /// Forgets all that is known of a tree that is going to be dropped.
     pub(crate) fn forget_tree(&mut self, tree: TreeId) {
-        self.inodes.retain(|(of, _), _| *of != tree);
-        self.next_indexes.retain(|(of, _), _| *of != tree);
+        self.changed.retain(|(of, _), _| *of != tree);
+        self.live.forget_tree(tree);
         self.next_numbers.remove(&tree);
-        let changed = self.inodes.values().filter(|state| state.changed).count();
-        self.changed = u64::try_from(changed).unwrap_or(u64::MAX);
     }
 }
 
@@ -152,27 +127,38 @@ impl Running {
     /// [`Error::InodeNotFound`], or that the tree cannot be read.
     pub(crate) fn inode(&mut self, location: Location) -> Result<InodeItem> {
         let id = id_of(location);
-        if let Some(state) = self.inodes.inodes.get(&id) {
-            return Ok(state.item);
+        if let Some(item) = self.inodes.live.look(id, |state| state.item).flatten() {
+            return Ok(item);
         }
+        self.take_in_inode(location).map(|(_, item)| item)
+    }
+
+    /// The object of an inode, with its item.
+    fn take_in_inode(&mut self, location: Location) -> Result<(Arc<LiveInode>, InodeItem)> {
         if location.placeholder().is_some() {
             return Err(Error::InodeNotFound { location });
         }
+        let id = id_of(location);
+        let inode = self.inodes.live.entry(id);
+        let known = inode.read().item;
+        if let Some(item) = known {
+            return Ok((inode, item));
+        }
         let key = InodeItem::key(location.inode);
-        let found = self.get(id.0, &key)?.ok_or(Error::InodeNotFound { location })?;
+        let found = match self.get(id.0, &key) {
+            Ok(Some(found)) => found,
+            missing => {
+                drop(inode);
+                self.inodes.live.forget_unknown(id);
+                missing?;
+                return Err(Error::InodeNotFound { location });
+            }
+        };
         let item =
             InodeItem::parse(&key, found.data()).map_err(|error| Corruption::Item { tree: id.0, error })?;
-        drop(found);
-        self.inodes.make_room();
-        self.inodes.inodes.insert(
-            id,
-            InodeState {
-                item,
-                changed: false,
-                inherited: None,
-            },
-        );
-        Ok(item)
+        // Only the writer changes items, so a reader who was first took in the same.
+        let item = *inode.write().item.get_or_insert(item);
+        Ok((inode, item))
     }
 
     /// Changes the item of an inode, which then counts as changed by the running transaction.
@@ -184,31 +170,28 @@ impl Running {
         location: Location,
         change: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
-        self.inode(location)?;
         let generation = self.core.generation;
-        let Some(state) = self.inodes.inodes.get_mut(&id_of(location)) else {
+        let (inode, _) = self.take_in_inode(location)?;
+        let mut state = inode.write();
+        let InodeState { item, changed, .. } = &mut *state;
+        let Some(item) = item else {
             return Err(Error::InodeNotFound { location });
         };
-        change(&mut state.item);
+        change(item);
         if !buttress_faults::on("inode-transid-kept") {
-            state.item.transid = generation;
+            item.transid = generation;
         }
-        if !state.changed {
-            state.changed = true;
-            self.inodes.changed = self.inodes.changed.saturating_add(1);
+        if !core::mem::replace(changed, true) {
+            drop(state);
+            self.inodes.changed.insert(id_of(location), inode);
         }
         Ok(())
     }
 
     /// Takes in a new inode whose item was just put into the tree.
     pub(super) fn know_inode(&mut self, location: Location, item: InodeItem) {
-        self.inodes.make_room();
-        let state = InodeState {
-            item,
-            changed: false,
-            inherited: None,
-        };
-        self.inodes.inodes.insert(id_of(location), state);
+        let inode = self.inodes.live.entry(id_of(location));
+        inode.write().item = Some(item);
     }
 
     /// Puts all changed inode items into their trees.
@@ -216,22 +199,19 @@ impl Running {
     /// # Errors
     /// That a tree cannot be read, or an item is not there: then the transaction must not be committed.
     pub(crate) fn write_back_inodes(&mut self) -> Result<()> {
-        if self.inodes.changed == 0 {
-            return Ok(());
+        while let Some(((tree, inode), live)) = self.inodes.changed.pop_first() {
+            let item = live.read().item;
+            let written = match item {
+                Some(item) => self.write_back_inode(tree, inode, &item),
+                None => Ok(()),
+            };
+            if let Err(error) = written {
+                self.inodes.changed.insert((tree, inode), live);
+                return Err(error);
+            }
+            live.write().changed = false;
         }
-        let mut inodes = core::mem::take(&mut self.inodes.inodes);
-        let written =
-            inodes
-                .iter_mut()
-                .filter(|(_, state)| state.changed)
-                .try_for_each(|((tree, inode), state)| {
-                    self.write_back_inode(*tree, *inode, &state.item)?;
-                    state.changed = false;
-                    Ok(())
-                });
-        self.inodes.changed = if written.is_ok() { 0 } else { self.inodes.changed };
-        self.inodes.inodes = inodes;
-        written
+        Ok(())
     }
 
     /// Records in its root item when a subvolume was changed.
@@ -302,17 +282,14 @@ impl Running {
     /// # Errors
     /// That the tree cannot be read.
     pub(super) fn next_index(&mut self, directory: Location) -> Result<u64> {
-        let id = id_of(directory);
-        if let Some(next) = self.inodes.next_indexes.get(&id) {
-            return Ok(*next);
+        let known = self.inodes.live.look(id_of(directory), |state| state.next_index);
+        if let Some(next) = known.flatten() {
+            return Ok(next);
         }
         let next = self
             .highest_index(directory)?
             .map_or(FIRST_INDEX, |last| last.saturating_add(1));
-        if self.inodes.next_indexes.len() >= INODES_MAX {
-            self.inodes.next_indexes.clear();
-        }
-        self.inodes.next_indexes.insert(id, next);
+        self.inodes.set_next_index(directory, next);
         Ok(next)
     }
 
@@ -322,19 +299,19 @@ impl Running {
     /// That the tree cannot be read.
     pub(super) fn free_index(&mut self, directory: Location) -> Result<u64> {
         let index = self.next_index(directory)?;
-        if buttress_faults::on("directory-index-given-twice") {
-            self.inodes.next_indexes.remove(&id_of(directory));
-            return Ok(index);
-        }
+        let after = match buttress_faults::on("directory-index-given-twice") {
+            true => None,
+            false => Some(index.saturating_add(1)),
+        };
         self.inodes
-            .next_indexes
-            .insert(id_of(directory), index.saturating_add(1));
+            .live
+            .update(id_of(directory), |state| state.next_index = after);
         Ok(index)
     }
 
     /// A directory that was just made holds nothing: its first index needs no search.
     pub(super) fn know_empty_directory(&mut self, directory: Location) {
-        self.inodes.next_indexes.insert(id_of(directory), FIRST_INDEX);
+        self.inodes.set_next_index(directory, FIRST_INDEX);
     }
 
     fn highest_index(&mut self, directory: Location) -> Result<Option<u64>> {

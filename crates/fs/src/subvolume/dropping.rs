@@ -259,7 +259,7 @@ impl Running {
     /// Removes the last of a tree.
     fn remove_dead_root(&mut self, tree: TreeId) -> Result<()> {
         let keys = self.keys_of_dead_root(tree)?;
-        self.trees.remove(&tree);
+        self.trees.remove(tree);
         self.inodes.forget_tree(tree);
         for key in keys {
             self.remove(TreeId::ROOT, &key)?;

@@ -10,6 +10,7 @@
 //! Source: on-disk format documentation, sections "Root item", "Root reference", "UUID tree".
 
 use crate::error::{Error, Result};
+use crate::live::trees::LiveTree;
 use crate::transaction::copying::Form;
 use crate::transaction::freezing::Prepared;
 use crate::transaction::running::{OpenTree, Running};
@@ -139,7 +140,7 @@ impl Running {
         self.trees.insert(
             id.tree(),
             OpenTree {
-                tree,
+                tree: LiveTree::new(tree),
                 item: Some(item),
                 item_offset,
                 item_changed: true,

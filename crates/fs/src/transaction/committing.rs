@@ -256,10 +256,10 @@ impl Writer {
         for frozen in &prepared.frozen {
             let open = match frozen.tree() {
                 TreeId::EXTENT => Some(&mut running.core.extent),
-                id => running.trees.get_mut(&id),
+                id => running.trees.get_mut(id),
             };
             if let Some(open) = open {
-                open.tree.forget_written(frozen);
+                open.tree.edit(|tree| tree.forget_written(frozen));
             }
         }
         let core = &mut running.core;

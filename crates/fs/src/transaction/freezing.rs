@@ -8,7 +8,7 @@ use buttress_format::{
     BackupRoot, BackupTree, ByteCount, ChecksumType, DeviceId, DeviceItem, Generation, Key, Logical,
     Superblock, TreeBlock, TreeId,
 };
-use buttress_tree::{BlockPointer, Frozen};
+use buttress_tree::{BlockPointer, EditableTree, Frozen};
 use buttress_volume::Volume;
 
 /// How many trees stay open between transactions.
@@ -111,9 +111,9 @@ impl Running {
     fn freeze(&mut self, volume: &Volume) -> Result<Preparation> {
         let superblock = self.next_superblock(&volume.superblock())?;
         let mut frozen: Vec<Frozen> = Vec::new();
-        frozen.extend(self.core.extent.tree.freeze()?);
-        for open in self.trees.values_mut() {
-            frozen.extend(open.tree.freeze()?);
+        let trees = core::iter::once(&self.core.extent).chain(self.trees.values());
+        for open in trees {
+            frozen.extend(open.tree.edit(EditableTree::freeze)?);
         }
         let nodes = frozen
             .iter()
@@ -149,13 +149,13 @@ impl Running {
                     || open.tree.is_in_memory() && !buttress_faults::on("trees-forgotten-unwritten")
             };
             self.trees
-                .retain(|id, open| !id.holds_files() || stays(open) || *id == TreeId::FS);
+                .retain(|id, open| !id.holds_files() || stays(open) || id == TreeId::FS);
         }
     }
 
     fn next_superblock(&self, last: &Superblock) -> Result<Superblock> {
         let root = self.root_tree()?;
-        let tree = |id: TreeId| self.trees.get(&id);
+        let tree = |id: TreeId| self.trees.get(id);
         let (root, chunk) = (backup(Some(root)), backup(tree(TreeId::CHUNK)));
         let total_bytes = ByteCount::new(self.core.devices.total_bytes());
         let entry = BackupRoot {

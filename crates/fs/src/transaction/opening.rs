@@ -20,6 +20,7 @@ use crate::data::DataOptions;
 use crate::data::table::DataTable;
 use crate::error::{Corruption, Error, Result, WritingRefusal};
 use crate::filesystem::{Filesystem, RunningTrees};
+use crate::live::trees::{LiveTree, OpenTrees};
 use crate::mkfs::signatures;
 use crate::operations::inode_state::InodeTable;
 use buttress_format::{
@@ -31,7 +32,7 @@ use buttress_volume::{Notice, Volume};
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
@@ -135,6 +136,8 @@ impl WritableFilesystem {
         let mut writable = Self {
             shared: Arc::new(Writer {
                 base: filesystem,
+                trees: running.trees.live(),
+                inodes: running.inodes.live(),
                 running: Mutex::new(running),
                 committing: Mutex::new(()),
                 view: Mutex::new(None),
@@ -278,21 +281,20 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
     let generation = Generation::new(superblock.generation.get().saturating_add(1));
     let format = volume.block_format().clone();
     let unnamed = |tree: &buttress_tree::Tree| OpenTree {
-        tree: EditableTree::open(tree),
+        tree: LiveTree::new(EditableTree::open(tree)),
         item: None,
         item_offset: 0,
         item_changed: false,
     };
     let extent = OpenTree {
-        tree: EditableTree::open(&filesystem.tree(TreeId::EXTENT)?),
+        tree: LiveTree::new(EditableTree::open(&filesystem.tree(TreeId::EXTENT)?)),
         item: Some(filesystem.root_item(TreeId::EXTENT)?),
         item_offset: 0,
         item_changed: false,
     };
-    let trees = BTreeMap::from([
-        (TreeId::ROOT, unnamed(filesystem.root_tree())),
-        (TreeId::CHUNK, unnamed(&filesystem.tree(TreeId::CHUNK)?)),
-    ]);
+    let mut trees = OpenTrees::default();
+    trees.insert(TreeId::ROOT, unnamed(filesystem.root_tree()));
+    trees.insert(TreeId::CHUNK, unnamed(&filesystem.tree(TreeId::CHUNK)?));
     let mut running = Running {
         core: Core {
             forest: Arc::clone(filesystem.forest()),
@@ -346,7 +348,7 @@ impl Running {
                 trees.insert(*id, (item.clone(), open.tree.view()));
             }
         }
-        let view_of = |id: TreeId| self.trees.get(&id).map(|open| open.tree.view());
+        let view_of = |id: TreeId| self.trees.get(id).map(|open| open.tree.view());
         base.with_running(RunningTrees {
             root_tree: view_of(TreeId::ROOT).unwrap_or_else(|| base.root_tree().clone()),
             chunk_tree: view_of(TreeId::CHUNK),

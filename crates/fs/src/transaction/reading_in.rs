@@ -18,6 +18,7 @@ use super::running::{Core, OpenTree, Running};
 use super::starting::Handle;
 use crate::error::{Error, Result};
 use crate::executor::Task;
+use crate::live::{Looked, Retry};
 use buttress_format::{Generation, Incompat, Key, Logical, TreeBlock, TreeId};
 use buttress_tree::{BlockPointer, ResidentOnly};
 use smallvec::SmallVec;
@@ -31,9 +32,6 @@ const BLOCKS_A_JOB: usize = 64;
 
 /// How often what is missing is read before the rest is read under the lock.
 const READS_MAX: usize = 1024;
-
-/// How often an edit begins again because a block that it needs was not in memory, before it reads under the lock.
-const ATTEMPTS_MAX: usize = 64;
 
 /// What was read for one piece of work, and whether reading more helps.
 #[derive(Debug, Default)]
@@ -187,7 +185,7 @@ impl Running {
         }
         let open = match id {
             TreeId::EXTENT => Some(&self.core.extent),
-            _ => self.trees.get(&id),
+            _ => self.trees.get(id),
         };
         Ok(open.map(|open| (&self.core, open)))
     }
@@ -231,7 +229,7 @@ impl Running {
         let core = &self.core;
         let skinny = core.has(Incompat::SKINNY_METADATA);
         let mut extents = Look::along(core, TreeId::EXTENT, &core.extent);
-        let sums = self.trees.get(&TreeId::CHECKSUM);
+        let sums = self.trees.get(TreeId::CHECKSUM);
         let mut sums = sums.map(|open| Look::along(core, TreeId::CHECKSUM, open));
         let mut missing = Vec::new();
         for (logical, pending) in core.references.iter().take(count) {
@@ -255,7 +253,7 @@ impl Running {
         let mut look: Option<(TreeId, Look<'_>)> = None;
         for (tree, key) in self.inodes.changed_keys() {
             if look.as_ref().is_none_or(|(of, _)| *of != tree) {
-                let open = self.trees.get(&tree);
+                let open = self.trees.get(tree);
                 look = open.map(|open| (tree, Look::along(&self.core, tree, open)));
             }
             if let Some((_, look)) = &mut look {
@@ -308,22 +306,22 @@ impl WritableFilesystem {
         mut body: impl FnMut(&mut Handle<'a>) -> Result<T>,
     ) -> Result<(Handle<'a>, T)> {
         let mut handle = handle;
-        let mut last = None;
-        for _ in 0..ATTEMPTS_MAX {
+        let mut retry = Retry::default();
+        loop {
             let done = {
                 let _resident_only = ResidentOnly::hold();
                 body(&mut handle)
             };
-            match done.as_ref().err().and_then(Error::block_to_read) {
-                None => return done.map(|done| (handle, done)),
-                // It was read, and the cache did not keep it.
-                Some(pointer) if last == Some(pointer.logical) => break,
-                Some(pointer) => {
-                    drop(handle);
-                    self.forest().read_block(&pointer)?;
-                    last = Some(pointer.logical);
-                    handle = self.start_unchecked();
-                }
+            if done.as_ref().err().and_then(Error::block_to_read).is_none() {
+                return done.map(|done| (handle, done));
+            }
+            drop(handle);
+            let looked = retry.after(self.forest(), done);
+            handle = self.start_unchecked();
+            match looked {
+                Looked::Done(done) => return done.map(|done| (handle, done)),
+                Looked::Again => {}
+                Looked::Futile => break,
             }
         }
         let done = body(&mut handle)?;

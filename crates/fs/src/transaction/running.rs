@@ -15,6 +15,7 @@ use super::pins::{Hold, Pins, Readers};
 use super::quotas::Quotas;
 use crate::error::{Corruption, Error, Result};
 use crate::filesystem::root_pointer;
+use crate::live::trees::{LiveTree, OpenTrees};
 use crate::operations::inode_state::InodeTable;
 use buttress_format::superblock::SYSTEM_CHUNK_ARRAY_BYTES;
 use buttress_format::{
@@ -22,14 +23,13 @@ use buttress_format::{
     TreeId, Uuid,
 };
 use buttress_tree::{EditContext, EditableTree, Forest, Lifted, OwnedItem, ResidentOnly, Tree};
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// A tree that was opened for writing.
 #[derive(Debug)]
 pub(crate) struct OpenTree {
-    pub(crate) tree: EditableTree,
+    pub(crate) tree: LiveTree,
     /// `None` for the root tree and the chunk tree.
     pub(crate) item: Option<RootItem>,
     /// The offset of the root item's key.
@@ -131,7 +131,7 @@ impl Core {
 pub(crate) struct Running {
     pub(crate) core: Core,
     /// All open trees but the extent tree.
-    pub(crate) trees: BTreeMap<TreeId, OpenTree>,
+    pub(crate) trees: OpenTrees,
     /// Inodes whose items are newer than their trees have them.
     pub(crate) inodes: InodeTable,
 }
@@ -155,11 +155,11 @@ impl Running {
         if id == TreeId::EXTENT {
             return Ok(&mut self.core.extent);
         }
-        if !self.trees.contains_key(&id) {
+        if !self.trees.contains(id) {
             let opened = self.find_tree(id)?;
             self.trees.insert(id, opened);
         }
-        self.trees.get_mut(&id).ok_or(Error::TreeNotFound { tree: id })
+        self.trees.get_mut(id).ok_or(Error::TreeNotFound { tree: id })
     }
 
     /// Reads the newest root item of a tree.
@@ -181,7 +181,7 @@ impl Running {
             })?;
         let tree = self.core.forest.tree(root_pointer(id, &item));
         Ok(OpenTree {
-            tree: EditableTree::open(&tree),
+            tree: LiveTree::new(EditableTree::open(&tree)),
             item: Some(item),
             item_offset: found.key().offset,
             item_changed: false,
@@ -190,7 +190,7 @@ impl Running {
 
     pub(crate) fn root_tree(&self) -> Result<&OpenTree> {
         self.trees
-            .get(&TreeId::ROOT)
+            .get(TreeId::ROOT)
             .ok_or(Error::TreeNotFound { tree: TreeId::ROOT })
     }
 
@@ -221,15 +221,15 @@ impl Running {
         let _whole = whole_edit();
         self.open_tree(id)?;
         let Self { core, trees, .. } = self;
-        let Some(open) = trees.get_mut(&id) else {
+        let Some(open) = trees.get_mut(id) else {
             return Err(Error::TreeNotFound { tree: id });
         };
         let result = if id.holds_files() {
             let mut context = SharedTree::new(core, id, open.last_snapshot());
-            edit(&mut open.tree, &mut context)
+            open.tree.edit(|tree| edit(tree, &mut context))
         } else {
             let mut context = OwnTree::new(core.generation, core.node_bytes(), &mut core.references);
-            edit(&mut open.tree, &mut context)
+            open.tree.edit(|tree| edit(tree, &mut context))
         };
         result.map_err(own_error)
     }
@@ -318,7 +318,8 @@ impl Core {
     ) -> Result<T> {
         let _whole = whole_edit();
         let mut context = OwnTree::new(self.generation, self.node_bytes(), &mut self.references);
-        edit(&mut self.extent.tree, &mut context).map_err(own_error)
+        let edited = self.extent.tree.edit(|tree| edit(tree, &mut context));
+        edited.map_err(own_error)
     }
 }
 

@@ -148,8 +148,8 @@ impl Running {
     fn assign_all(&mut self, reads: &Reads) -> Result<bool> {
         let ids: Vec<TreeId> = self
             .trees
-            .keys()
-            .copied()
+            .iter()
+            .map(|(id, _)| *id)
             .filter(|id| *id != TreeId::ROOT)
             .collect();
         let mut any = self.assign_tree(TreeId::EXTENT, reads)?;
@@ -191,13 +191,12 @@ impl Running {
             references.create(logical, node_bytes, kind, created, reference);
             Ok(logical)
         };
-        match id {
-            TreeId::EXTENT => core.extent.tree.for_each_unassigned(&mut assign)?,
-            _ => {
-                if let Some(open) = trees.get_mut(&id) {
-                    open.tree.for_each_unassigned(&mut assign)?;
-                }
-            }
+        let open = match id {
+            TreeId::EXTENT => Some(&core.extent),
+            _ => trees.get(id),
+        };
+        if let Some(open) = open {
+            open.tree.edit(|tree| tree.for_each_unassigned(&mut assign))?;
         }
         for unused in places {
             self.core.groups.give_back(unused.get(), node_bytes.get());
@@ -208,7 +207,7 @@ impl Running {
     fn unassigned_nodes(&self, id: TreeId) -> u64 {
         match id {
             TreeId::EXTENT => self.core.extent.tree.unassigned_nodes(),
-            _ => self.trees.get(&id).map_or(0, |open| open.tree.unassigned_nodes()),
+            _ => self.trees.get(id).map_or(0, |open| open.tree.unassigned_nodes()),
         }
     }
 

@@ -11,8 +11,8 @@ use super::block_groups::Purpose;
 use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
 use super::running::Running;
 use crate::error::{Error, Result};
+use crate::live::trees::LiveTree;
 use buttress_format::{ByteCount, Timestamp};
-use buttress_tree::EditableTree;
 use core::ops::{Deref, DerefMut};
 use parking_lot::MutexGuard;
 
@@ -194,10 +194,16 @@ impl WritableFilesystem {
         Ok(!found)
     }
 
-    /// Takes the edit lock without asking for room: for edits inside a commit, and for looking.
+    /// Takes the edit lock without asking for room: for edits inside a commit.
     pub(crate) fn start_unchecked(&self) -> Handle<'_> {
-        let mut running = self.shared.running.lock();
+        let handle = self.start_to_look();
         self.shared.forget_view();
+        handle
+    }
+
+    /// Takes the edit lock to look: nothing that a view shows may be changed.
+    pub(crate) fn start_to_look(&self) -> Handle<'_> {
+        let mut running = self.shared.running.lock();
         running.release_pins(&self.shared.readers);
         Handle {
             running,
@@ -207,7 +213,7 @@ impl WritableFilesystem {
 }
 
 impl Running {
-    fn sum_of_nodes(&self, of: impl Fn(&EditableTree) -> u64) -> u64 {
+    fn sum_of_nodes(&self, of: impl Fn(&LiveTree) -> u64) -> u64 {
         self.trees.values().fold(of(&self.core.extent.tree), |sum, open| {
             sum.saturating_add(of(&open.tree))
         })
@@ -218,7 +224,7 @@ impl Running {
         let references = ByteCount::of(self.core.references.len()).get();
         let inodes = ByteCount::of(self.inodes.len()).get();
         // A commit that let go of the lock to read has given out some of the addresses.
-        self.sum_of_nodes(EditableTree::unfrozen_nodes)
+        self.sum_of_nodes(LiveTree::unfrozen_nodes)
             .saturating_mul(self.core.node_bytes().get().saturating_add(NODE_OVERHEAD_BYTES))
             .saturating_add(references.saturating_mul(REFERENCE_BYTES))
             .saturating_add(inodes.saturating_mul(INODE_BYTES))
@@ -227,7 +233,7 @@ impl Running {
     /// Nodes that a commit would allocate now: those that have no address, and those that recording them takes.
     fn nodes_at_commit(&self, more_nodes: u64, claim: Claim) -> u64 {
         let nodes = self
-            .sum_of_nodes(EditableTree::unassigned_nodes)
+            .sum_of_nodes(LiveTree::unassigned_nodes)
             .saturating_add(more_nodes);
         let used = self
             .core

@@ -10,6 +10,7 @@ use crate::items::OwnedItem;
 use crate::pointer::BlockPointer;
 use buttress_format::Key;
 use buttress_format::node::TreeBlock;
+use core::ops::ControlFlow;
 use smallvec::SmallVec;
 
 /// One block on the way.
@@ -199,6 +200,31 @@ impl EditableTree {
         let place = self.leaf_of(key)?;
         // A leaf's first key is its lower bound, so before slot 0 there is nothing in the whole tree.
         Ok(place.item(usize::from(!place.found)))
+    }
+
+    /// Lends items from `from` on, in order, to `look`, without keeping their leaves, until it has seen enough.
+    ///
+    /// # Errors
+    /// When a block on the way cannot be had; `look` has seen the items before it.
+    pub fn scan(&self, from: &Key, mut look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
+        let mut from = *from;
+        loop {
+            let place = self.leaf_of(&from)?;
+            if let Some((leaf, slot)) = &place.leaf {
+                let block = leaf.block();
+                let mut slot = *slot;
+                while let Some(item) = block.item(slot) {
+                    if look(&item.key, item.data).is_break() {
+                        return Ok(());
+                    }
+                    slot = slot.saturating_add(1);
+                }
+            }
+            match place.end_key {
+                Some(next) => from = next,
+                None => return Ok(()),
+            }
+        }
     }
 
     /// The first item whose key is not below `key`.

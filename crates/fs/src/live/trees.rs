@@ -1,0 +1,165 @@
+//! Trees that many look at while one is edited.
+//!
+//! The writer keeps an open tree as a [`LiveTree`]: the newest version behind a lock that look-ups share and that one edit
+//! takes for as long as it changes this tree. [`OpenTrees`] are the writer's trees in order; [`LiveTrees`] is where readers
+//! find the same trees by id.
+//!
+//! Invariants: both have the same trees, but for the extent tree, which only the writer looks at; a tree that the writer let
+//! go of is clean, so whoever still holds it sees what the root tree leads to. An edit of one tree looks at the extent tree,
+//! never the other way round.
+
+use crate::transaction::running::OpenTree;
+use buttress_format::{Generation, Key, Logical, TreeId};
+use buttress_tree::{BlockPointer, EditableTree, OwnedItem, Result, Tree};
+use core::ops::ControlFlow;
+use parking_lot::RwLock;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// The newest version of a tree. See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveTree(Arc<RwLock<EditableTree>>);
+
+impl LiveTree {
+    pub(crate) fn new(tree: EditableTree) -> Self {
+        Self(Arc::new(RwLock::new(tree)))
+    }
+
+    /// One edit. Look-ups wait until it is done.
+    pub(crate) fn edit<T>(&self, edit: impl FnOnce(&mut EditableTree) -> T) -> T {
+        edit(&mut self.0.write())
+    }
+
+    /// The item with this very key.
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<OwnedItem>> {
+        self.0.read().get(key)
+    }
+
+    /// Lends the data of the item with this very key, without keeping its leaf.
+    pub(crate) fn look(&self, key: &Key, look: impl FnOnce(&[u8])) -> Result<bool> {
+        self.0.read().look(key, look)
+    }
+
+    /// Lends items from a key on.
+    pub(crate) fn scan(&self, from: &Key, look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
+        self.0.read().scan(from, look)
+    }
+
+    pub(crate) fn at_or_before(&self, key: &Key) -> Result<Option<OwnedItem>> {
+        self.0.read().at_or_before(key)
+    }
+
+    pub(crate) fn at_or_after(&self, key: &Key) -> Result<Option<OwnedItem>> {
+        self.0.read().at_or_after(key)
+    }
+
+    /// Goes to where `key` is or would be.
+    pub(crate) fn reach(&self, key: &Key, visit: impl FnMut(&BlockPointer)) -> Result<Option<Key>> {
+        self.0.read().reach(key, visit)
+    }
+
+    /// The tree as it is now, held.
+    pub(crate) fn view(&self) -> Tree {
+        self.0.read().view()
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.0.read().is_dirty()
+    }
+
+    /// Whether the root is a block in memory: one that changed, or was not forgotten since it was written.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.0.read().is_in_memory()
+    }
+
+    pub(crate) fn level(&self) -> u8 {
+        self.0.read().level()
+    }
+
+    pub(crate) fn root_logical(&self) -> Option<Logical> {
+        self.0.read().root_logical()
+    }
+
+    pub(crate) fn root_generation(&self) -> Generation {
+        self.0.read().root_generation()
+    }
+
+    pub(crate) fn unassigned_nodes(&self) -> u64 {
+        self.0.read().unassigned_nodes()
+    }
+
+    pub(crate) fn unfrozen_nodes(&self) -> u64 {
+        self.0.read().unfrozen_nodes()
+    }
+}
+
+/// Where readers find trees that are open.
+#[derive(Debug, Default)]
+pub(crate) struct LiveTrees(RwLock<HashMap<TreeId, LiveTree>>);
+
+impl LiveTrees {
+    /// The tree, if it is open.
+    pub(crate) fn get(&self, id: TreeId) -> Option<LiveTree> {
+        self.0.read().get(&id).cloned()
+    }
+}
+
+/// The writer's open trees, in order.
+#[derive(Debug, Default)]
+pub(crate) struct OpenTrees {
+    open: BTreeMap<TreeId, OpenTree>,
+    live: Arc<LiveTrees>,
+}
+
+impl OpenTrees {
+    /// The same trees, for readers.
+    pub(crate) fn live(&self) -> Arc<LiveTrees> {
+        Arc::clone(&self.live)
+    }
+
+    pub(crate) fn insert(&mut self, id: TreeId, open: OpenTree) {
+        self.live.0.write().insert(id, open.tree.clone());
+        self.open.insert(id, open);
+    }
+
+    pub(crate) fn remove(&mut self, id: TreeId) {
+        self.live.0.write().remove(&id);
+        self.open.remove(&id);
+    }
+
+    /// Lets go of the trees that `keep` does not want.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(TreeId, &OpenTree) -> bool) {
+        let mut live = self.live.0.write();
+        self.open.retain(|id, open| {
+            let stays = keep(*id, open);
+            if !stays {
+                live.remove(id);
+            }
+            stays
+        });
+    }
+
+    pub(crate) fn get(&self, id: TreeId) -> Option<&OpenTree> {
+        self.open.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: TreeId) -> Option<&mut OpenTree> {
+        self.open.get_mut(&id)
+    }
+
+    pub(crate) fn contains(&self, id: TreeId) -> bool {
+        self.open.contains_key(&id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&TreeId, &OpenTree)> {
+        self.open.iter()
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &OpenTree> {
+        self.open.values()
+    }
+}
