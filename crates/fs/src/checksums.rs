@@ -52,6 +52,62 @@ impl ExpectedChecksums {
         &self.missing
     }
 
+    /// What the sectors of `[logical, +length)` must hash to. Both must be whole sectors.
+    pub(crate) fn look_up(
+        items: &mut impl ChecksumItems,
+        checksum_type: ChecksumType,
+        sector_bytes: u32,
+        logical: Logical,
+        length: usize,
+    ) -> Result<Self> {
+        let size = checksum_type.size_bytes();
+        let step = u64::from(sector_bytes);
+        let sector_bytes = usize::try_from(sector_bytes).unwrap_or(usize::MAX);
+        let sectors = length.div_ceil(sector_bytes.max(1));
+        let mut expected = Self {
+            checksum_type,
+            sector_bytes,
+            packed: Vec::with_capacity(sectors.saturating_mul(size)),
+            missing: Vec::new(),
+        };
+        let mut done = 0_usize;
+        while done < sectors {
+            let passed = ByteCount::of(done).get().saturating_mul(step);
+            let at = logical.get().saturating_add(passed);
+            items.approach(at)?;
+            let rest = sectors.saturating_sub(done);
+            let sectors_up_to = |end: u64| {
+                let distance = end.saturating_sub(at).checked_div(step).unwrap_or(0);
+                usize::try_from(distance).unwrap_or(usize::MAX).clamp(1, rest)
+            };
+            let taken = match items.covered() {
+                Some((start, end)) if start <= at && at < end => {
+                    let taken = sectors_up_to(end);
+                    let skipped = at.saturating_sub(start).checked_div(step).unwrap_or(0);
+                    let from = usize::try_from(skipped)
+                        .unwrap_or(usize::MAX)
+                        .saturating_mul(size);
+                    match items.sums(from..from.saturating_add(taken.saturating_mul(size))) {
+                        Some(bytes) => expected.packed.extend_from_slice(bytes),
+                        None => expected.push_missing(done..done.saturating_add(taken)),
+                    }
+                    taken
+                }
+                Some((start, _)) if start > at => {
+                    let taken = sectors_up_to(start);
+                    expected.push_missing(done..done.saturating_add(taken));
+                    taken
+                }
+                _ => {
+                    expected.push_missing(done..sectors);
+                    rest
+                }
+            };
+            done = done.saturating_add(taken);
+        }
+        Ok(expected)
+    }
+
     fn push_missing(&mut self, sectors: Range<usize>) {
         let to_bytes = |sector: usize| sector.saturating_mul(self.sector_bytes);
         let bytes = to_bytes(sectors.start)..to_bytes(sectors.end);
@@ -94,7 +150,26 @@ impl ChecksumReader {
         }
     }
 
-    /// The addresses that the item under the cursor covers, as `(start, end)`.
+    /// What the sectors of `[logical, +length)` must hash to. Both must be whole sectors.
+    pub(crate) fn expected(&mut self, logical: Logical, length: usize) -> Result<ExpectedChecksums> {
+        let sector_bytes = u32::try_from(self.sector_bytes).unwrap_or(u32::MAX);
+        ExpectedChecksums::look_up(self, self.checksum_type, sector_bytes, logical, length)
+    }
+}
+
+/// Items of the checksum tree, one after another.
+pub(crate) trait ChecksumItems {
+    /// Moves to the item that covers `at`, or to the first one behind it.
+    fn approach(&mut self, at: u64) -> Result<()>;
+
+    /// The addresses that the item covers, as `(start, end)`.
+    fn covered(&self) -> Option<(u64, u64)>;
+
+    /// A part of the item's data.
+    fn sums(&self, range: Range<usize>) -> Option<&[u8]>;
+}
+
+impl ChecksumItems for ChecksumReader {
     fn covered(&self) -> Option<(u64, u64)> {
         let item = self.cursor.current()?;
         if item.key.objectid != ObjectId::EXTENT_CHECKSUM || item.key.item_type != ItemType::EXTENT_CSUM {
@@ -109,7 +184,6 @@ impl ChecksumReader {
         Some((item.key.offset, item.key.offset.saturating_add(length)))
     }
 
-    /// Moves to the item that covers `at`, or to the first one behind it.
     fn approach(&mut self, at: u64) -> Result<()> {
         match self.covered() {
             Some((start, end)) if start <= at && at < end => return Ok(()),
@@ -132,57 +206,8 @@ impl ChecksumReader {
         Ok(())
     }
 
-    /// What the sectors of `[logical, +length)` must hash to. Both must be whole sectors.
-    pub(crate) fn expected(&mut self, logical: Logical, length: usize) -> Result<ExpectedChecksums> {
-        let size = self.checksum_type.size_bytes();
-        let sector_bytes = usize::try_from(self.sector_bytes).unwrap_or(usize::MAX);
-        let sectors = length.div_ceil(sector_bytes.max(1));
-        let mut expected = ExpectedChecksums {
-            checksum_type: self.checksum_type,
-            sector_bytes,
-            packed: Vec::with_capacity(sectors.saturating_mul(size)),
-            missing: Vec::new(),
-        };
-        let mut done = 0_usize;
-        while done < sectors {
-            let passed = ByteCount::of(done).get().saturating_mul(self.sector_bytes);
-            let at = logical.get().saturating_add(passed);
-            self.approach(at)?;
-            let rest = sectors.saturating_sub(done);
-            let sectors_up_to = |end: u64| {
-                let distance = end.saturating_sub(at).checked_div(self.sector_bytes).unwrap_or(0);
-                usize::try_from(distance).unwrap_or(usize::MAX).clamp(1, rest)
-            };
-            let taken = match self.covered() {
-                Some((start, end)) if start <= at && at < end => {
-                    let taken = sectors_up_to(end);
-                    let skipped = at
-                        .saturating_sub(start)
-                        .checked_div(self.sector_bytes)
-                        .unwrap_or(0);
-                    let from = usize::try_from(skipped)
-                        .unwrap_or(usize::MAX)
-                        .saturating_mul(size);
-                    let range = from..from.saturating_add(taken.saturating_mul(size));
-                    match self.cursor.current().and_then(|item| item.data.get(range)) {
-                        Some(bytes) => expected.packed.extend_from_slice(bytes),
-                        None => expected.push_missing(done..done.saturating_add(taken)),
-                    }
-                    taken
-                }
-                Some((start, _)) if start > at => {
-                    let taken = sectors_up_to(start);
-                    expected.push_missing(done..done.saturating_add(taken));
-                    taken
-                }
-                _ => {
-                    expected.push_missing(done..sectors);
-                    rest
-                }
-            };
-            done = done.saturating_add(taken);
-        }
-        Ok(expected)
+    fn sums(&self, range: Range<usize>) -> Option<&[u8]> {
+        self.cursor.current().and_then(|item| item.data.get(range))
     }
 }
 

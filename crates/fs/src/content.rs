@@ -142,6 +142,11 @@ impl Piece {
         Ok(())
     }
 
+    /// The checksums that the piece must have, which the caller looked up.
+    pub(crate) fn expect_these(&mut self, expected: ExpectedChecksums) {
+        self.expected = Some(expected);
+    }
+
     /// All of the piece lost for one reason.
     pub(crate) fn lost(&self, error: &Error) -> Chunks {
         self.slices

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `table` | which files have content that waits, and each file's lock |
 //! | `pending` | the content of one file that waits |
+//! | `waiting` | the same for readers, with what is on its way to the devices |
 //! | `writing` | writing and reading at any offset |
 //! | `write_back` | from memory to extents: order of the steps |
 //! | `compressing` | which extents are made of content, compressed on all cores |
@@ -43,6 +44,7 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 mod truncating;
+pub(crate) mod waiting;
 mod write_back;
 mod writing;
 

@@ -16,8 +16,8 @@ use buttress_tree::Tree;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How much of a file one call of [`File::read_at`] has under way at once.
-const READ_AT_BATCH: u64 = 4 << 20;
+/// How much of a file one call that reads at an offset has under way at once.
+pub(crate) const READ_AT_BATCH: u64 = 4 << 20;
 
 /// A regular file that is open for reading. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -223,48 +223,55 @@ impl File {
     /// Reads what was planned and puts it into `buffer`, which begins at `start` of the file.
     fn fetch(
         &self,
-        planned: Vec<Planned>,
+        mut planned: Vec<Planned>,
         checksums: &mut Option<ChecksumReader>,
         start: FileOffset,
         buffer: &mut [u8],
     ) -> Result<()> {
-        let mut pieces = Vec::new();
-        for planned in planned {
-            match planned {
-                Planned::Ready(chunk) => place(chunk, start, buffer)?,
-                Planned::Inline(location, offset, inline, length) => {
-                    place(
-                        inflate_inline(&self.filesystem, location, offset, &inline, length),
-                        start,
-                        buffer,
-                    )?;
-                }
-                Planned::Read(mut piece) => {
-                    if let Some(checksums) = checksums {
-                        piece.expect(checksums)?;
-                    }
-                    pieces.push(piece);
+        if let Some(checksums) = checksums {
+            for planned in &mut planned {
+                if let Planned::Read(piece) = planned {
+                    piece.expect(checksums)?;
                 }
             }
         }
-        if pieces.len() == 1 {
-            for chunk in pieces
-                .into_iter()
-                .flat_map(|piece| piece.read_now(&self.filesystem))
-            {
-                place(chunk, start, buffer)?;
-            }
-            return Ok(());
-        }
-        let reads: Vec<_> = pieces.iter().map(crate::content::Piece::read).collect();
-        let pending = self.filesystem.volume().start_reads(&reads);
-        for (piece, pending) in pieces.into_iter().zip(pending) {
-            for chunk in piece.wait(&self.filesystem, pending) {
-                place(chunk, start, buffer)?;
-            }
-        }
-        Ok(())
+        fetch(&self.filesystem, planned, start, buffer)
     }
+}
+
+/// Reads what was planned, with the checksums that it must have, and puts it into `buffer`, which begins at `start` of the
+/// file.
+pub(crate) fn fetch(
+    filesystem: &Filesystem,
+    planned: Vec<Planned>,
+    start: FileOffset,
+    buffer: &mut [u8],
+) -> Result<()> {
+    let mut pieces = Vec::new();
+    for planned in planned {
+        match planned {
+            Planned::Ready(chunk) => place(chunk, start, buffer)?,
+            Planned::Inline(location, offset, inline, length) => {
+                let chunk = inflate_inline(filesystem, location, offset, &inline, length);
+                place(chunk, start, buffer)?;
+            }
+            Planned::Read(piece) => pieces.push(piece),
+        }
+    }
+    if pieces.len() == 1 {
+        for chunk in pieces.into_iter().flat_map(|piece| piece.read_now(filesystem)) {
+            place(chunk, start, buffer)?;
+        }
+        return Ok(());
+    }
+    let reads: Vec<_> = pieces.iter().map(crate::content::Piece::read).collect();
+    let pending = filesystem.volume().start_reads(&reads);
+    for (piece, pending) in pieces.into_iter().zip(pending) {
+        for chunk in piece.wait(filesystem, pending) {
+            place(chunk, start, buffer)?;
+        }
+    }
+    Ok(())
 }
 
 /// Copies a chunk to its place in `buffer`, which begins at `start` of the file and is zeroed.

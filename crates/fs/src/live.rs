@@ -8,19 +8,21 @@
 //! | `trees` | the open trees, each with a lock of its own: look-ups share it, one edit of that tree takes it |
 //! | `inodes` | one object for each inode in use: its item, size, counts, next directory index |
 //! | `looking` | names, attributes, links and inodes, as they are now |
+//! | `content` | content of files, with what waits |
 //!
 //! A view ([`WritableFilesystem::view`](crate::WritableFilesystem::view)) is of one moment and costs later edits copies;
 //! a live read is of now, and keeps nothing.
 //!
 //! # Locks
 //!
-//! In this order, each held for one step in memory and never while a device is waited for: the state of an inode, a tree,
-//! the extent tree. A look-up that misses a block lets go of all of them, reads it, and begins again ([`Retry`]).
+//! In this order, each held for one step in memory and never while a device is waited for: content that waits of a file, a
+//! shard of the table of inodes, the state of an inode, the tree of a subvolume, other trees, the extent tree. A look-up that misses a block lets go of all of them, reads it, and begins again ([`Retry`]).
 //!
 //! # What a reader may count on
 //!
 //! Each call answers with a state that was there between its begin and its end. Two calls may see two states.
 
+mod content;
 pub(crate) mod inodes;
 mod looking;
 pub(crate) mod trees;

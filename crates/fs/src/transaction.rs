@@ -74,7 +74,7 @@ use core::sync::atomic::AtomicU64;
 use core::time::Duration;
 use memory::Holdings;
 use parking_lot::{Mutex, MutexGuard};
-use pins::Readers;
+use pins::{Hold, Readers};
 use reading_in::Reads;
 use running::Running;
 use std::sync::Arc;
@@ -193,6 +193,21 @@ impl WritableFilesystem {
 
     pub(crate) fn data(&self) -> &DataTable {
         &self.shared.data
+    }
+
+    /// The volume below, for what needs none of its trees.
+    pub(crate) fn shared_base(&self) -> &Filesystem {
+        &self.shared.base
+    }
+
+    /// A hold on what the running transaction leads to, for as long as [`is_running_still`](Self::is_running_still).
+    pub(crate) fn hold_running(&self) -> Hold {
+        self.shared.readers.hold_running()
+    }
+
+    /// Whether the transaction still runs that was running when the hold was taken.
+    pub(crate) fn is_running_still(&self, hold: &Hold) -> bool {
+        self.shared.readers.is_running_still(hold)
     }
 
     /// The time, by the clock that was given.

@@ -127,6 +127,7 @@ impl Content<'_> {
             range.end
         };
         let whole = self.align_up(range.start)..self.align_down(end);
+        let _layout = self.file.layout.write();
         if size <= self.sector_bytes && size > 0 {
             self.reserve_for(&(0..self.sector_bytes))?;
             self.load_inline()?;
@@ -142,7 +143,7 @@ impl Content<'_> {
         if whole.end < end {
             self.zero_part(whole.end..end)?;
         }
-        let forgotten = self.state.pending.remove(&whole);
+        let forgotten = self.change_pending(|pending| pending.remove(&whole));
         self.release(forgotten);
         self.remove_extents(&whole)?;
         Ok(whole)

@@ -285,7 +285,8 @@ impl Content<'_> {
             self.reserve(self.sector_bytes)?;
             self.load_inline()?;
         }
-        let forgotten = self.state.pending.remove(&sectors);
+        let _layout = self.file.layout.write();
+        let forgotten = self.change_pending(|pending| pending.remove(&sectors));
         self.release(forgotten);
         self.out_of_tree(Self::write_back)?;
         let mut at = 0;
@@ -308,7 +309,7 @@ impl Content<'_> {
                 })?;
         }
         let size = self.size()?;
-        self.state.size = Some(size.max(end));
+        self.set_size(size.max(end));
         Ok(())
     }
 }

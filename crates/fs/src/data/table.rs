@@ -2,6 +2,7 @@
 
 use super::DataOptions;
 use super::pending::Pending;
+use super::waiting::FileContent;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::location::Location;
@@ -27,7 +28,7 @@ pub(super) const FILES_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct DataTable {
     pub(crate) options: DataOptions,
-    files: Mutex<BTreeMap<FileId, Arc<Mutex<FileState>>>>,
+    files: Mutex<BTreeMap<FileId, Arc<FileContent>>>,
     /// The memory that all that waits takes.
     pending_bytes: AtomicU64,
     /// The most that may wait.
@@ -37,10 +38,9 @@ pub(crate) struct DataTable {
     pub(crate) in_place: RwLock<()>,
 }
 
-/// What is newer of a file than its items.
+/// What a call knows of a file beside the content that waits.
 #[derive(Debug, Default)]
 pub(super) struct FileState {
-    pub(super) pending: Pending,
     /// The file's size; not yet looked up in a file that was just taken in.
     pub(super) size: Option<u64>,
     /// When content was written last, and how often since it was written back.
@@ -50,23 +50,24 @@ pub(super) struct FileState {
     pub(super) reserved: u64,
     /// Content that waits becomes an extent, however little it is: another extent is going to be beside it.
     pub(super) stays_out_of_tree: bool,
-    /// The size that readers of the inode are shown while content waits.
-    shown_size: Option<u64>,
+    /// Whether readers of the inode find the content.
+    is_shown: bool,
     /// The table has let go of it.
     is_gone: bool,
 }
 
-impl FileState {
+impl FileContent {
     /// The memory of what waits, and of the file's records.
     fn memory_bytes(&self) -> u64 {
-        if self.pending.is_empty() {
+        let waiting = self.waiting.read();
+        if waiting.pending.is_empty() {
             return 0;
         }
-        self.pending.memory_bytes().saturating_add(FILE_BYTES)
+        waiting.pending.memory_bytes().saturating_add(FILE_BYTES)
     }
 
-    fn is_clean(&self) -> bool {
-        self.pending.is_empty() && self.written.is_none() && self.reserved == 0
+    fn is_clean(&self, state: &FileState) -> bool {
+        state.written.is_none() && state.reserved == 0 && self.waiting.read().pending.is_empty()
     }
 }
 
@@ -83,6 +84,7 @@ pub(crate) struct ContentState {
 pub(super) struct Content<'a> {
     pub(super) filesystem: &'a WritableFilesystem,
     pub(super) location: Location,
+    pub(super) file: &'a FileContent,
     pub(super) state: &'a mut FileState,
     pub(super) sector_bytes: u64,
 }
@@ -99,7 +101,7 @@ impl DataTable {
         }
     }
 
-    fn file(&self, id: FileId) -> Arc<Mutex<FileState>> {
+    fn file(&self, id: FileId) -> Arc<FileContent> {
         Arc::clone(self.files.lock().entry(id).or_default())
     }
 
@@ -145,42 +147,39 @@ impl WritableFilesystem {
         let table = self.data();
         loop {
             let file = table.file(id);
-            let mut state = file.lock();
+            let mut state = file.state.lock();
             if state.is_gone {
                 continue;
             }
-            let before = state.memory_bytes();
+            if !core::mem::replace(&mut state.is_shown, true) {
+                self.show_content(id, &file);
+            }
+            let before = file.memory_bytes();
             let mut content = Content {
                 filesystem: self,
                 location,
+                file: &file,
                 state: &mut state,
                 sector_bytes: u64::from(self.forest().block_format().sector_bytes),
             };
             let result = body(&mut content);
-            table.count(before, state.memory_bytes());
-            self.show_size(id, &mut state);
-            if state.is_clean() {
+            table.count(before, file.memory_bytes());
+            if file.is_clean(&state) {
                 state.is_gone = true;
                 table.files.lock().remove(&id);
+                self.live_inodes().update(id, |inode| inode.content = None);
+                self.live_inodes().forget_unknown(id);
             }
             return result;
         }
     }
 
-    /// Has readers of the inode see the size that the file has with content that waits.
-    fn show_size(&self, id: FileId, state: &mut FileState) {
-        let size = state.size.filter(|_| !state.is_clean());
-        if size == state.shown_size {
-            return;
-        }
-        state.shown_size = size;
-        match size {
-            Some(_) => self.live_inodes().entry(id).write().waiting_size = size,
-            None => {
-                self.live_inodes().update(id, |inode| inode.waiting_size = None);
-                self.live_inodes().forget_unknown(id);
-            }
-        }
+    /// Has readers of the inode find its content from now on.
+    fn show_content(&self, id: FileId, file: &Arc<FileContent>) {
+        let inode = self.live_inodes().entry(id);
+        let mut inode = inode.write();
+        inode.content = Some(Arc::clone(file));
+        inode.calls = inode.calls.wrapping_add(1);
     }
 
     /// Sets times of a file by `body`: the time of content that waits is older, and must not be set after it.
@@ -272,7 +271,7 @@ impl WritableFilesystem {
     ) -> Result<ContentState> {
         self.with_content(location, |content| {
             Ok(ContentState {
-                waiting: content.state.pending.ranges(from, count),
+                waiting: content.waiting_ranges(from, count),
                 view: self.view(),
             })
         })
@@ -290,7 +289,7 @@ impl WritableFilesystem {
         body: impl FnOnce(ContentState, &DelayedReferences) -> Result<T>,
     ) -> Result<T> {
         self.with_content(location, |content| {
-            let waiting = content.state.pending.ranges(from, count);
+            let waiting = content.waiting_ranges(from, count);
             self.hold_still(|view, references| {
                 let view = view.clone();
                 body(ContentState { waiting, view }, references)
@@ -303,7 +302,7 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::InodeNotFound`], or that the tree cannot be read.
     pub fn size_of(&self, location: Location) -> Result<u64> {
-        self.with_content(location, |content| content.size())
+        Ok(self.metadata(location)?.size.get())
     }
 }
 
@@ -318,8 +317,28 @@ impl Content<'_> {
             .look(|operation| operation.inode(self.location))?
             .size
             .get();
-        self.state.size = Some(size);
+        self.set_size(size);
         Ok(size)
+    }
+
+    /// The file has another size, for readers too.
+    pub(super) fn set_size(&mut self, size: u64) {
+        self.state.size = Some(size);
+        self.file.waiting.write().size = Some(size);
+    }
+
+    /// Looks at the content that waits.
+    pub(super) fn look_at_pending<T>(&self, look: impl FnOnce(&Pending) -> T) -> T {
+        look(&self.file.waiting.read().pending)
+    }
+
+    /// Changes the content that waits.
+    pub(super) fn change_pending<T>(&self, change: impl FnOnce(&mut Pending) -> T) -> T {
+        change(&mut self.file.waiting.write().pending)
+    }
+
+    fn waiting_ranges(&self, from: u64, count: usize) -> Vec<Range<u64>> {
+        self.look_at_pending(|pending| pending.ranges(from, count))
     }
 
     /// The inode, when its content may be changed.

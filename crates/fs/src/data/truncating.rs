@@ -48,11 +48,12 @@ impl Content<'_> {
 
     /// What is inside the tree comes out of it if it does not fit beside what follows; the rest is for the write-back.
     pub(super) fn grow(&mut self, size: u64) -> Result<()> {
-        if !self.state.pending.has(0) && self.size()? <= self.sector_bytes {
+        let has_first = self.look_at_pending(|pending| pending.has(0));
+        if !has_first && self.size()? <= self.sector_bytes {
             self.reserve(self.sector_bytes)?;
         }
         self.load_inline()?;
-        self.state.size = Some(size);
+        self.set_size(size);
         Ok(())
     }
 
@@ -61,16 +62,19 @@ impl Content<'_> {
     fn shrink(&mut self, size: u64) -> Result<()> {
         let (at, end) = (self.align_down(size), self.align_up(size));
         let zeroes = !buttress_faults::on("truncate-keeps-tail");
+        let layout = self.file.layout.write();
         if at < end && zeroes {
             self.zero_part(size..end)?;
         }
         if size > 0 && zeroes {
             self.load_inline()?;
-            self.state.pending.zero(&(size..end));
+            self.change_pending(|pending| pending.zero(&(size..end)));
         }
-        let forgotten = self.state.pending.remove(&(end..u64::MAX));
+        let forgotten = self.change_pending(|pending| pending.remove(&(end..u64::MAX)));
+        self.set_size(size);
+        // Of what is still in the trees behind the new end readers see nothing.
+        drop(layout);
         self.release(forgotten);
-        self.state.size = Some(size);
         self.touch();
         self.write_back()?;
         self.remove_extents(&(end..u64::MAX))
@@ -79,7 +83,7 @@ impl Content<'_> {
     /// Makes a part of one sector zeros: in memory, unless it is zeros already.
     pub(super) fn zero_part(&mut self, part: Range<u64>) -> Result<()> {
         let at = self.align_down(part.start);
-        if !self.state.pending.has(at) {
+        if !self.look_at_pending(|pending| pending.has(at)) {
             let mut sector = vec![0; usize::try_from(self.sector_bytes).unwrap_or(0)];
             self.read_items(at, &mut sector)?;
             let inside = |place: u64| usize::try_from(place.saturating_sub(at)).unwrap_or(usize::MAX);
@@ -90,9 +94,9 @@ impl Content<'_> {
                 return Ok(());
             }
             self.reserve_for(&(at..at.saturating_add(self.sector_bytes)))?;
-            self.state.pending.write(at, &sector, self.sector_bytes);
+            self.change_pending(|pending| pending.write(at, &sector, self.sector_bytes));
         }
-        self.state.pending.zero(&part);
+        self.change_pending(|pending| pending.zero(&part));
         Ok(())
     }
 

@@ -12,6 +12,7 @@
 use super::compressing::{CompressionPlan, NewExtent, length_of, with_compressor};
 use super::in_place::{InPlace, may_be_in_place};
 use super::items::Stored;
+use super::pending::Pending;
 use super::placing::{Placed, Sums, writes_of};
 use super::table::Content;
 use crate::error::{Error, Result};
@@ -54,7 +55,7 @@ impl Insertion {
 impl Content<'_> {
     /// Writes back what waits of the file.
     pub(super) fn write_back(&mut self) -> Result<()> {
-        if self.state.pending.is_empty() && self.state.written.is_none() {
+        if self.state.written.is_none() && self.look_at_pending(Pending::is_empty) {
             let reserved = self.state.reserved;
             self.release(reserved);
             return Ok(());
@@ -70,16 +71,16 @@ impl Content<'_> {
             }
             Err(error) => return Err(error),
         };
-        let pieces = self.state.pending.take();
+        let pieces = self.file.waiting.write().begin_write_back();
         match self.write_pieces(&item, &pieces) {
-            Ok(()) => {}
+            Ok(()) => self.file.waiting.write().end_write_back(),
             // It went meanwhile.
             Err(error) if is_of_gone_file(&error) => {
                 self.discard();
                 return Ok(());
             }
             Err(error) => {
-                self.state.pending.restore(pieces);
+                self.file.waiting.write().fail_write_back(pieces);
                 return Err(error);
             }
         }
@@ -98,7 +99,11 @@ impl Content<'_> {
 
     /// Forgets all that waits.
     pub(super) fn discard(&mut self) {
-        drop(self.state.pending.take());
+        {
+            let mut waiting = self.file.waiting.write();
+            drop(waiting.begin_write_back());
+            waiting.end_write_back();
+        }
         self.state.written = None;
         let reserved = self.state.reserved;
         self.release(reserved);

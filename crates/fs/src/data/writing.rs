@@ -1,6 +1,7 @@
-//! Writing and reading at any offset.
+//! Writing at any offset, and what a call reads of its own file. Others read by [`crate::live`].
 
 use super::items::is_inline;
+use super::pending::Pending;
 use super::table::Content;
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -32,15 +33,6 @@ impl WritableFilesystem {
         let offset = self.with_content(location, |content| content.write(None, bytes))?;
         self.relieve()?;
         Ok(FileOffset::new(offset))
-    }
-
-    /// Reads at `offset` into `buffer`, content that waits included; gives how many bytes were read: fewer only at the end
-    /// of the file.
-    ///
-    /// # Errors
-    /// [`Error::InodeNotFound`], or that a byte of the range cannot be had.
-    pub fn read_at(&self, location: Location, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
-        self.with_content(location, |content| content.read(offset.get(), buffer))
     }
 }
 
@@ -77,8 +69,8 @@ impl Content<'_> {
         if offset > 0 || end < size {
             self.load_inline()?;
         }
-        self.state.pending.write(offset, bytes, self.sector_bytes);
-        self.state.size = Some(size.max(end));
+        self.change_pending(|pending| pending.write(offset, bytes, self.sector_bytes));
+        self.set_size(size.max(end));
         self.touch();
         self.filesystem.count_content(bytes.len());
         Ok(offset)
@@ -86,8 +78,9 @@ impl Content<'_> {
 
     /// Promises room for the sectors of a range that do not wait yet, and for a sector 0 that may come out of the tree.
     pub(super) fn reserve_for(&mut self, sectors: &core::ops::Range<u64>) -> Result<()> {
-        let mut bytes = self.state.pending.missing_bytes(sectors);
-        if sectors.start > 0 && self.size()? <= self.sector_bytes && !self.state.pending.has(0) {
+        let missing = |pending: &Pending| (pending.missing_bytes(sectors), pending.has(0));
+        let (mut bytes, has_first) = self.look_at_pending(missing);
+        if sectors.start > 0 && self.size()? <= self.sector_bytes && !has_first {
             bytes = bytes.saturating_add(self.sector_bytes);
         }
         match self.reserve(bytes) {
@@ -99,18 +92,18 @@ impl Content<'_> {
 
     /// Has the sector at `at` wait with what the file has there.
     pub(super) fn load(&mut self, at: u64) -> Result<()> {
-        if self.state.pending.has(at) || at >= self.size()? {
+        if self.look_at_pending(|pending| pending.has(at)) || at >= self.size()? {
             return Ok(());
         }
         let mut sector = vec![0; usize::try_from(self.sector_bytes).unwrap_or(0)];
         self.read_items(at, &mut sector)?;
-        self.state.pending.write(at, &sector, self.sector_bytes);
+        self.change_pending(|pending| pending.write(at, &sector, self.sector_bytes));
         Ok(())
     }
 
     /// Has sector 0 wait if the file's content lies inside the tree: something else comes beside it.
     pub(super) fn load_inline(&mut self) -> Result<()> {
-        if self.state.pending.has(0) || self.size()? == 0 {
+        if self.look_at_pending(|pending| pending.has(0)) || self.size()? == 0 {
             return Ok(());
         }
         let key = FileExtent::key(self.location.inode, FileOffset::MIN);
@@ -131,18 +124,15 @@ impl Content<'_> {
         };
         let end = offset.saturating_add(u64::try_from(length).unwrap_or(0));
         let sectors = self.align_down(offset)..self.align_up(end);
-        if self.state.pending.missing_bytes(&sectors) > 0 {
+        if self.look_at_pending(|pending| pending.missing_bytes(&sectors)) > 0 {
             self.read_items(offset, buffer)?;
         }
-        self.state.pending.read(offset, buffer);
+        self.look_at_pending(|pending| pending.read(offset, buffer));
         Ok(length)
     }
 
     /// Reads what is in extents, and zeros elsewhere.
     pub(super) fn read_items(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        buffer.fill(0);
-        let view = self.filesystem.view();
-        let file = view.file_of(view.metadata(self.location)?)?;
-        file.read_at(FileOffset::new(offset), buffer).map(drop)
+        self.filesystem.read_extents(self.location, offset, buffer)
     }
 }

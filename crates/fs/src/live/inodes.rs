@@ -1,9 +1,9 @@
 //! One object for each inode in use.
 //!
 //! [`LiveInodes`] finds an inode's state by subvolume and number, in shards, so that those who look at different inodes seldom
-//! meet. The state is the newest inode item, the size with content that waits, how often the inode is held open, what new
+//! meet. The state is the newest inode item, content that waits, how often the inode is held open, what new
 //! inodes in a directory are given, and the directory's next index. It is read by anybody, and changed under the edit lock,
-//! but for the size, which the file's own lock protects, and for taking an item in, which anybody may do who needs it.
+//! but for the content, which the file's own lock protects, and for taking an item in, which anybody may do who needs it.
 //!
 //! Invariants:
 //! - An item here is never older than the one in its tree: it is taken in while the state is held, and whoever changes the
@@ -13,6 +13,7 @@
 //!
 //! Memory is bounded: a shard that is full lets go of what its tree has.
 
+use crate::data::waiting::FileContent;
 use crate::location::Location;
 use crate::operations::inherit::Inherited;
 use buttress_format::{InodeItem, InodeNumber, TreeId};
@@ -42,8 +43,13 @@ pub(crate) struct InodeState {
     pub(crate) item: Option<InodeItem>,
     /// Whether the item is newer than the one in the tree.
     pub(crate) changed: bool,
-    /// Of a file with content that waits: its size.
-    pub(crate) waiting_size: Option<u64>,
+    /// Of a file with content that waits, or with a call under way: that.
+    pub(crate) content: Option<Arc<FileContent>>,
+    /// How often a call that may change content found none here and put its own: a reader who finds another number
+    /// afterwards has seen two states.
+    pub(crate) calls: u64,
+    /// Its items are being removed.
+    pub(crate) is_going: bool,
     /// How often the inode is held open.
     pub(crate) held: u32,
     /// Of a directory: what new inodes in it are given, where that is known.
@@ -53,9 +59,14 @@ pub(crate) struct InodeState {
 }
 
 impl InodeState {
+    /// Whether its items are going, or may go at any time: nobody can come to have it any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_going || self.held == 0 && self.item.is_some_and(|item| item.nlink == 0)
+    }
+
     /// Whether all of it can be looked up again.
     const fn is_in_tree(&self) -> bool {
-        !self.changed && self.waiting_size.is_none() && self.held == 0 && self.next_index.is_none()
+        !self.changed && self.content.is_none() && self.held == 0 && self.next_index.is_none()
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::inodes::{InodeState, id_of};
 use super::trees::LiveTree;
+use crate::data::waiting::FileContent;
 use crate::directory::{DirEntry, is_valid_name};
 use crate::error::{Corruption, Error, Result};
 use crate::inode::Metadata;
@@ -19,6 +20,7 @@ use buttress_format::{
 };
 use core::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 impl WritableFilesystem {
     /// An open tree; one that is not open is opened, which takes the edit lock.
@@ -29,13 +31,13 @@ impl WritableFilesystem {
         self.look(|operation| Ok(operation.look().open_tree(id)?.tree.clone()))
     }
 
-    /// The newest item of an inode; with content that waits, also the size that its file has with that.
-    pub(crate) fn live_inode(&self, location: Location) -> Result<(InodeItem, Option<u64>)> {
+    /// The newest item of an inode, and content that waits, if there is any.
+    pub(crate) fn live_inode(&self, location: Location) -> Result<(InodeItem, Option<Arc<FileContent>>)> {
         if location.placeholder().is_some() {
             return Err(Error::InodeNotFound { location });
         }
         let id = id_of(location);
-        let known = |state: &InodeState| state.item.map(|item| (item, state.waiting_size));
+        let known = |state: &InodeState| state.item.map(|item| (item, state.content.clone()));
         if let Some(found) = self.live_inodes().look(id, known).flatten() {
             return Ok(found);
         }
@@ -152,8 +154,8 @@ impl WritableFilesystem {
         if location.placeholder().is_some() {
             return self.view().metadata(location);
         }
-        let (mut item, waiting_size) = self.live_inode(location)?;
-        if let Some(size) = waiting_size {
+        let (mut item, content) = self.live_inode(location)?;
+        if let Some(size) = content.and_then(|content| content.waiting.read().size) {
             item.size = ByteCount::new(size);
         }
         let sector_bytes = self.forest().block_format().sector_bytes;

@@ -30,6 +30,11 @@ impl LiveTree {
         edit(&mut self.0.write())
     }
 
+    /// Looks at the tree for longer than one look-up.
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&EditableTree) -> T) -> T {
+        look(&self.0.read())
+    }
+
     /// The item with this very key.
     pub(crate) fn get(&self, key: &Key) -> Result<Option<OwnedItem>> {
         self.0.read().get(key)

@@ -105,6 +105,11 @@ impl InodeTable {
         self.indexes = self.indexes.saturating_add(usize::from(known.is_none()));
     }
 
+    /// Marks an inode whose items are about to go: readers find it no more.
+    pub(super) fn begin_removal(&self, location: Location) {
+        self.live.entry(id_of(location)).write().is_going = true;
+    }
+
     /// Forgets an inode whose items are gone.
     pub(super) fn forget(&mut self, location: Location) {
         let id = id_of(location);

@@ -232,6 +232,7 @@ impl Operation<'_> {
             ItemType(0),
             0,
         );
+        self.begin().inodes.begin_removal(location);
         self.remove_items(location, first, end)?;
         self.begin().inodes.forget(location);
         Ok(())

@@ -135,6 +135,7 @@ impl WritableFilesystem {
             };
             let frozen_bytes = prepared.as_ref().map_or(0, |prepared| prepared.bytes());
             self.shared.holdings.freeze(frozen_bytes);
+            self.shared.readers.set_running(handle.core.generation);
             let changes = self.shared.account.changes();
             let answer = then(handle, prepared.as_deref());
             return Ok(Moment {

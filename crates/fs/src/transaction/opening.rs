@@ -127,6 +127,8 @@ impl WritableFilesystem {
         refuse(&filesystem)?;
         let running = load(&filesystem)?;
         let committed = running.core.durable;
+        let readers = Arc::new(Readers::default());
+        readers.set_running(running.core.generation);
         let holdings = Holdings::new(
             filesystem.forest().cache_statistics().budget_bytes,
             options.memory,
@@ -141,7 +143,7 @@ impl WritableFilesystem {
                 running: Mutex::new(running),
                 committing: Mutex::new(()),
                 view: Mutex::new(None),
-                readers: Arc::new(Readers::default()),
+                readers,
                 environment: options.environment,
                 holdings,
                 whole_commits: AtomicU64::new(0),

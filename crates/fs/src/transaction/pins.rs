@@ -15,8 +15,10 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
     held: Mutex<BTreeMap<Generation, usize>>,
-    /// How often the last reader of a generation let go.
+    /// How often the last reader of a generation let go whose leaving can free something.
     departures: AtomicU64,
+    /// The generation that runs.
+    running: AtomicU64,
 }
 
 /// A reader's hold on a generation; lets go when it is dropped.
@@ -38,6 +40,22 @@ impl Readers {
         }
     }
 
+    /// From now on this generation runs.
+    pub(crate) fn set_running(&self, generation: Generation) {
+        self.running.store(generation.get(), Ordering::SeqCst);
+    }
+
+    /// Registers a reader of the transaction that runs.
+    pub(crate) fn hold_running(self: &Arc<Self>) -> Hold {
+        let running = self.running.load(Ordering::SeqCst);
+        self.hold(Generation::new(running.saturating_sub(1)))
+    }
+
+    /// Whether the transaction still runs that ran when the hold was taken.
+    pub(crate) fn is_running_still(&self, hold: &Hold) -> bool {
+        self.running.load(Ordering::SeqCst) == hold.generation.get().saturating_add(1)
+    }
+
     /// The generations that somebody reads, in order.
     fn generations(&self) -> Vec<Generation> {
         self.held.lock().keys().copied().collect()
@@ -51,7 +69,10 @@ impl Drop for Hold {
             *count = count.saturating_sub(1);
             if *count == 0 {
                 held.remove(&self.generation);
-                self.readers.departures.fetch_add(1, Ordering::Relaxed);
+                // What the running transaction frees waits for its commit in any case.
+                if !self.readers.is_running_still(self) {
+                    self.readers.departures.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
     }

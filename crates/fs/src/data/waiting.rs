@@ -1,0 +1,119 @@
+//! What is newer of a file than its extents, for readers that do not wait for whoever changes it.
+//!
+//! A call that changes content holds the file's state for as long as it takes, over devices. Readers take none of that: they
+//! look at what waits, and at what is on its way to the devices, for the moment of a copy.
+//!
+//! Invariants: content is here until extents with it are in the tree; a call that changes extents under content that readers
+//! could have seen, and does so in several steps, holds the layout for the time.
+
+use super::pending::Pending;
+use super::table::FileState;
+use bytes::Bytes;
+use core::ops::Range;
+use parking_lot::{Mutex, RwLock};
+
+/// A file with content that waits, or with a call under way. See the module.
+#[derive(Debug, Default)]
+pub(crate) struct FileContent {
+    /// Held for the length of a call.
+    pub(super) state: Mutex<FileState>,
+    /// Shared by readers; taken by calls that change extents in several steps.
+    pub(crate) layout: RwLock<()>,
+    /// Held for a moment.
+    pub(crate) waiting: RwLock<Waiting>,
+}
+
+/// Content that no extent has yet. See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    pub(super) pending: Pending,
+    /// What is being written back: older than what waits.
+    in_flight: Vec<(u64, Bytes)>,
+    /// The file's size, once a call knew it. It stays when the last call ends.
+    pub(crate) size: Option<u64>,
+}
+
+impl Waiting {
+    /// Takes out what waits, to be written back; readers go on seeing it.
+    pub(super) fn begin_write_back(&mut self) -> Vec<(u64, Bytes)> {
+        self.in_flight = self.pending.take();
+        self.in_flight.clone()
+    }
+
+    /// What was taken out is in extents by now, or nobody wants it any more.
+    pub(super) fn end_write_back(&mut self) {
+        self.in_flight.clear();
+    }
+
+    /// What was taken out waits again.
+    pub(super) fn fail_write_back(&mut self, pieces: Vec<(u64, Bytes)>) {
+        self.in_flight.clear();
+        self.pending.restore(pieces);
+    }
+
+    /// Copies what is here of a range over `buffer`, which begins at `offset` of the file. Gives the parts that extents have.
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Vec<Range<u64>> {
+        let end = offset.saturating_add(u64::try_from(buffer.len()).unwrap_or(u64::MAX));
+        let mut gaps: Vec<Range<u64>> = core::iter::once(offset..end).collect();
+        for (start, bytes) in &self.in_flight {
+            let piece_end = start.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+            let (from, to) = (offset.max(*start), end.min(piece_end));
+            if from >= to {
+                continue;
+            }
+            let inside = |at: u64, of: u64| usize::try_from(at.saturating_sub(of)).unwrap_or(usize::MAX);
+            let source = bytes.get(inside(from, *start)..inside(to, *start));
+            let place = buffer.get_mut(inside(from, offset)..inside(to, offset));
+            if let (Some(place), Some(source)) = (place, source) {
+                place.copy_from_slice(source);
+                take_out(&mut gaps, &(from..to));
+            }
+        }
+        self.pending.read(offset, buffer);
+        for range in self.pending.ranges(offset, usize::MAX) {
+            if range.start >= end {
+                break;
+            }
+            take_out(&mut gaps, &range);
+        }
+        gaps
+    }
+}
+
+/// Takes a range out of ranges that do not overlap.
+fn take_out(ranges: &mut Vec<Range<u64>>, gone: &Range<u64>) {
+    let parts = |range: Range<u64>| {
+        let before = range.start..range.end.min(gone.start);
+        let after = range.start.max(gone.end)..range.end;
+        [before, after].into_iter().filter(|part| part.start < part.end)
+    };
+    *ranges = core::mem::take(ranges).into_iter().flat_map(parts).collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_lies_over_what_is_in_flight_and_the_rest_is_left_to_extents() {
+        let mut waiting = Waiting::default();
+        waiting.pending.write(512, &[1; 1024], 512);
+        let pieces = waiting.begin_write_back();
+        waiting.pending.write(1024, &[2; 1024], 512);
+        let mut buffer = [9; 3072];
+        assert_eq!(waiting.read(0, &mut buffer), [0..512, 2048..3072]);
+        let byte_at = |buffer: &[u8], at: usize| buffer.get(at).copied();
+        assert_eq!(byte_at(&buffer, 511), Some(9));
+        assert_eq!(byte_at(&buffer, 512), Some(1));
+        assert_eq!(byte_at(&buffer, 1024), Some(2));
+        assert_eq!(byte_at(&buffer, 2047), Some(2));
+
+        waiting.fail_write_back(pieces);
+        assert_eq!(waiting.read(600, &mut buffer[..100]), []);
+        waiting.end_write_back();
+        drop(waiting.begin_write_back());
+        waiting.end_write_back();
+        let gaps = waiting.read(600, &mut buffer[..100]);
+        assert_eq!(gaps.first(), Some(&(600..700)));
+    }
+}
