@@ -25,6 +25,8 @@
 mod content;
 pub(crate) mod inodes;
 mod looking;
+#[cfg(test)]
+mod tests;
 pub(crate) mod trees;
 
 use crate::error::{Error, Result};
