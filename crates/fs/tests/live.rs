@@ -54,11 +54,11 @@ fn reads_wait_for_no_write_back() {
     let (gate, filesystem) = new_volume(DataOptions::default());
     let file = create(&filesystem, "file");
     filesystem
-        .write_at(file, FileOffset::MIN, &[b'o'; BYTES])
+        .write_at(file, FileOffset::MIN, &vec![b'o'; BYTES])
         .unwrap();
     filesystem.commit().unwrap();
     filesystem
-        .write_at(file, FileOffset::new(1000), &[b'n'; 50_000])
+        .write_at(file, FileOffset::new(1000), &vec![b'n'; 50_000])
         .unwrap();
     gate.close(|request| matches!(request, Request::Write { .. }));
     let of = filesystem.clone();
