@@ -600,7 +600,10 @@ pub(crate) const FAULTS: &[Fault] = &[
     loses(
         "snapshot-keeps-received-uuid",
         "A changed copy of a received snapshot passes for the original: the next incremental receive builds on it.",
-        &[STEPS_OF_SUBVOLUMES],
+        &[
+            STEPS_OF_SUBVOLUMES,
+            fs("subvolume::making::tests::only_a_read_only_snapshot_passes_for_what_was_received"),
+        ],
     ),
     harms(
         "root-change-unnoted",

@@ -312,3 +312,33 @@ fn new_root_item(new: &NewSubvolume, generation: Generation, node_bytes: ByteCou
         rtime: Timestamp::default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A receiver finds the parent of an incremental stream by the received uuid: what may have been changed must not have it.
+    #[test]
+    fn only_a_read_only_snapshot_passes_for_what_was_received() {
+        let new = |number| NewSubvolume {
+            uuid: Uuid::from_bytes([number; 16]),
+            now: Timestamp::default(),
+        };
+        let received = RootItem {
+            received_uuid: Uuid::from_bytes([9; 16]),
+            stransid: Generation::new(4),
+            rtransid: Generation::new(5),
+            ..new_root_item(&new(1), Generation::new(5), ByteCount::new(16384))
+        };
+        let read_only = snapshot_root_item(&received, &new(2), Generation::new(6), true);
+        assert_eq!(read_only.received_uuid, received.received_uuid);
+        assert_eq!(read_only.stransid, received.stransid);
+        let writable = snapshot_root_item(&received, &new(3), Generation::new(6), false);
+        assert_eq!(writable.received_uuid, Uuid::nil());
+        assert_eq!(
+            (writable.stransid, writable.rtransid),
+            (Generation::MIN, Generation::MIN)
+        );
+        assert_eq!(writable.parent_uuid, received.uuid);
+    }
+}
