@@ -9,13 +9,18 @@ const CRATES: [&str; 4] = ["fs", "tree", "volume", "device"];
 /// What makes a field or a static a lock.
 const TYPES: [&str; 3] = ["Mutex<", "RwLock<", "ReentrantMutex<"];
 
-/// The name of the field or static that a line declares, if it is a lock.
+/// The name of the field, static or structure that a line declares, if it is a lock.
 fn lock_in(line: &str) -> Option<&str> {
     let line = line.trim();
     let is_made =
         line.starts_with("//") || line.contains("fn ") || line.contains("let ") || line.contains("&'");
     if is_made || line.contains("Guard<") {
         return None;
+    }
+    if let Some((_, structure)) = line.split_once("struct ")
+        && let Some((name, held)) = structure.split_once('(')
+    {
+        return TYPES.iter().any(|lock| held.contains(lock)).then_some(name);
     }
     let (before, after) = line.split_once(": ")?;
     let name = before.rsplit(' ').next()?;
@@ -77,6 +82,11 @@ fn every_lock_is_in_the_document() {
 fn fields_and_statics_are_locks_and_variables_are_not() {
     assert_eq!(lock_in("    running: Mutex<Running>,"), Some("running"));
     assert_eq!(lock_in("    pub(crate) in_place: RwLock<()>,"), Some("in_place"));
+    assert_eq!(
+        lock_in("pub(crate) struct LiveTree(Arc<RwLock<Tree>>);"),
+        Some("LiveTree")
+    );
+    assert_eq!(lock_in("pub(crate) struct Id(u64);"), None);
     assert_eq!(lock_in("    log: Arc<Mutex<Log>>,"), Some("log"));
     assert_eq!(
         lock_in("static IDLE: Mutex<Idle> = Mutex::new(Idle {"),
