@@ -135,7 +135,8 @@ impl Volume {
         Ok(self.writer()?.set_label(label.as_bytes())?)
     }
 
-    /// What is worth knowing about how the volume was opened: bad superblocks, missing devices.
+    /// What is worth knowing about the volume: bad superblocks and missing devices when it was opened, devices that failed
+    /// since and were left out.
     #[must_use]
     pub fn notices(&self) -> Vec<Notice> {
         self.view().notices()

@@ -50,7 +50,8 @@ pub(crate) fn read_chunk_tree(check: &Check<'_>) -> Result<ChunkItems> {
 pub(crate) fn check(check: &Check<'_>, items: &ChunkItems) {
     let superblock = check.superblock();
     for slot in check.volume().devices() {
-        match slot.device() {
+        // One that was left out while the volume is open is not looked at any more.
+        match slot.device().filter(|_| slot.failure().is_none()) {
             Some(_) => check_device(check, &slot, items),
             None => check.find(Finding::DeviceMissing {
                 device: slot.id(),

@@ -1,6 +1,6 @@
 //! What stands in the way of writing: other processes, read-only files, a full disk under the image or under a block
-//! device. Each is a clear
-//! error, and the volume is as it was. And what was written, as the kernel's mount shows it.
+//! device. Each is a clear error, and the volume is as it was; but where the device is one that the volume can do without, it
+//! is told, and all is done. And what was written, as the kernel's mount shows it.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -168,6 +168,70 @@ fn a_full_disk_under_the_image() {
         "{}",
         String::from_utf8_lossy(&checked.stderr)
     );
+}
+
+/// One of two devices fails half-way: the session does all of it, says once what happened, and everything is on the other.
+#[test]
+fn a_full_disk_under_one_of_two_copies() {
+    if skips(any_missing(&["root", "mount"])) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let disk = SmallDisk::mount("size=24M");
+    let images = [folder.path().join("first.img"), disk.path().join("second.img")];
+    for image in &images {
+        fs::File::create(image).unwrap().set_len(256 << 20).unwrap();
+    }
+    let [first, second] = [0, 1].map(|number: usize| images[number].to_str().unwrap());
+    stdout(&["mkfs", "-q", "-d", "raid1", "-m", "raid1", first, second]);
+    let session = buttress(&[
+        "shell",
+        "-w",
+        "--device",
+        second,
+        first,
+        "-c",
+        "pwrite -S 0x5a 0 40M /large",
+        "-c",
+        "sync",
+        "-c",
+        "mkdir /after",
+        "-c",
+        "sync",
+    ]);
+    let message = String::from_utf8_lossy(&session.stderr);
+    assert_eq!(session.status.code(), Some(0), "{message}");
+    assert_eq!(message.matches("device 2 is left out").count(), 1, "{message}");
+    assert!(
+        message.contains(second) && message.contains("No space left on device"),
+        "{message}"
+    );
+    let large = format!("{first}:/large");
+    assert_eq!(stdout(&["cat", "--degraded", &large]).len(), 40 << 20);
+    let listed = stdout(&["ls", "--degraded", first]);
+    assert_eq!(listed, "after\nlarge\n");
+    let tree = stdout(&["inspect-internal", "dump-tree", "--degraded", "-t", "dev", first]);
+    let counts: Vec<&str> = tree
+        .lines()
+        .filter_map(|line| {
+            Some(
+                line.split_once("write_errs ")?
+                    .1
+                    .split(' ')
+                    .next()
+                    .unwrap_or_default(),
+            )
+        })
+        .collect();
+    assert!(
+        matches!(counts[..], ["0", failed] if failed != "0"),
+        "{counts:?} in {tree}"
+    );
+    // With the device there, it is known to be behind.
+    let again = buttress(&["ls", "--device", second, first]);
+    let message = String::from_utf8_lossy(&again.stderr);
+    assert!(message.contains("(device 2) is at generation"), "{message}");
+    assert_eq!(String::from_utf8_lossy(&again.stdout), listed);
 }
 
 /// A loop device over an image, until it is dropped.

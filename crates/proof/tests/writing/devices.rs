@@ -6,6 +6,8 @@
 //! again as soon as it was left out, and must be asked for nothing all the same. Every third run is abandoned between two
 //! commits: then what was committed must be there.
 
+mod several;
+
 use crate::subject::{Subject, without_volume_number};
 use anyhow::{Context, Result, ensure};
 use buttress::Progress;
@@ -445,5 +447,5 @@ fn run(shape: &Shape, seed: u64) -> Result<Outcome> {
 pub fn cases() -> Vec<Case> {
     let seed = super::number("BUTTRESS_WRITING_SEED", 1);
     let case = |shape: Shape| Case::new(format!("devices::{}", shape.name), move || run(&shape, seed));
-    SHAPES.into_iter().map(case).collect()
+    SHAPES.into_iter().map(case).chain(several::cases(seed)).collect()
 }
