@@ -3,7 +3,7 @@
 use crate::context::Check;
 use crate::finding::Finding;
 use crate::roots::Root;
-use buttress_format::{ByteCount, ChecksumItem, ChecksumType, ItemType, Logical, TreeId};
+use buttress_format::{ByteCount, ChecksumItem, ChecksumType, ItemType, Logical, STRIPE_BYTES, TreeId};
 use buttress_fs::Result;
 use buttress_tree::{ReadAhead, Tree};
 use buttress_volume::ExtentRead;
@@ -122,10 +122,6 @@ impl Verifier<'_> {
         let size = self.checksum_type.size_bytes();
         let sectors = piece.packed.len().checked_div(size).unwrap_or(0);
         let length = sectors.saturating_mul(sector);
-        let read = ExtentRead {
-            logical: piece.logical,
-            length,
-        };
         // Checksums of addresses that no chunk maps are a finding of their own.
         let Ok(copies) = volume.copies(piece.logical) else {
             return;
@@ -133,21 +129,17 @@ impl Verifier<'_> {
         let mut bad: Vec<Vec<bool>> = Vec::new();
         for copy in 1..=copies {
             let mut failed = vec![false; sectors];
-            match volume.read_copy(read, copy) {
-                Ok(bytes) => {
-                    let all = bytes.chunks(sector).zip(piece.packed.chunks(size));
-                    for ((data, stored), failed) in all.zip(failed.iter_mut()) {
-                        *failed = self.checksum_type.compute(data).as_bytes() != stored
-                            && !buttress_faults::on("check-data-unverified");
-                    }
-                    if failed.contains(&true) {
-                        self.report_copy(piece, copy, &failed, "checksums do not match");
+            let mut reason = "checksums do not match".to_owned();
+            if self.verify_copy(piece, copy, 0..sectors, &mut failed).is_err() {
+                for part in self.units(piece, sectors) {
+                    if let Err(error) = self.verify_copy(piece, copy, part.clone(), &mut failed) {
+                        failed.get_mut(part).unwrap_or_default().fill(true);
+                        reason = error.to_string();
                     }
                 }
-                Err(error) => {
-                    failed.fill(true);
-                    self.report_copy(piece, copy, &failed, &error.to_string());
-                }
+            }
+            if failed.contains(&true) {
+                self.report_copy(piece, copy, &failed, &reason);
             }
             bad.push(failed);
         }
@@ -155,6 +147,57 @@ impl Verifier<'_> {
         let bytes = ByteCount::of(length);
         self.verified.fetch_add(bytes.get(), Ordering::Relaxed);
         self.check.progress.advance(0, bytes);
+    }
+
+    /// Reads some sectors of a copy, and marks those that do not match their checksums.
+    fn verify_copy(
+        &self,
+        piece: &Piece,
+        copy: u32,
+        part: Range<usize>,
+        failed: &mut [bool],
+    ) -> core::result::Result<(), buttress_volume::Error> {
+        let (logical, length) = self.place(piece, &part);
+        let read = ExtentRead {
+            logical,
+            length: length.to_usize().unwrap_or(usize::MAX),
+        };
+        let bytes = self.check.volume().read_copy(read, copy)?;
+        let size = self.checksum_type.size_bytes();
+        let sector = usize::try_from(self.check.sector_bytes).unwrap_or(1).max(1);
+        let stored = piece.packed.chunks(size.max(1)).skip(part.start);
+        let marks = failed.iter_mut().skip(part.start);
+        for ((data, stored), failed) in bytes.chunks(sector).zip(stored).zip(marks) {
+            *failed = self.checksum_type.compute(data).as_bytes() != stored
+                && !buttress_faults::on("check-data-unverified");
+        }
+        Ok(())
+    }
+
+    /// The sectors of a piece by stripe units. With parity, the devices that a copy comes from change from unit to unit, so
+    /// that each may be there where the piece as a whole is not.
+    fn units(&self, piece: &Piece, sectors: usize) -> Vec<Range<usize>> {
+        let map = self.check.volume().chunk_map();
+        let offset = map
+            .find(piece.logical)
+            .and_then(|chunk| piece.logical.checked_distance_from(chunk.start()))
+            .and_then(ByteCount::to_usize)
+            .unwrap_or(0);
+        let sector = usize::try_from(self.check.sector_bytes).unwrap_or(1).max(1);
+        let unit_bytes = ByteCount::new(STRIPE_BYTES).to_usize().unwrap_or(sector);
+        let unit = unit_bytes.checked_div(sector).unwrap_or(1).max(1);
+        let before = offset
+            .checked_div(sector)
+            .and_then(|whole| whole.checked_rem(unit));
+        let mut parts = Vec::new();
+        let mut from = 0_usize;
+        let mut wanted = unit.saturating_sub(before.unwrap_or(0));
+        while from < sectors {
+            let to = from.saturating_add(wanted).min(sectors);
+            parts.push(from..to);
+            (from, wanted) = (to, unit);
+        }
+        parts
     }
 
     /// A copy that is bad; where it is the only one, the data is lost, which is said instead.
