@@ -10,6 +10,7 @@
 //! - `write`: changing volumes, against the kernel on a loop device ([`write`]);
 //! - `fiemap`: extents of files, cold and warm, against `filefrag` and the ioctl ([`fiemap`]);
 //! - `check`: checking volumes, cold and warm, against `btrfs check` ([`check`]);
+//! - `live`: calls of the library on a volume in memory, by several threads and beside a writer ([`live`]);
 //! - `space`: accounts of space over many snapshots, against compsize and `btrfs filesystem du` ([`space`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
 //!
@@ -20,6 +21,7 @@ mod cache;
 mod check;
 mod fiemap;
 mod images;
+mod live;
 mod measure;
 mod plot;
 mod read;
@@ -108,6 +110,7 @@ fn run() -> Result<()> {
             write::our_step(scale, step, image, seconds)
         }
         ["check"] => check::run(full),
+        ["live"] => live::run(full),
         ["space", jobs @ ..] => space::run_all(full, jobs),
         ["fiemap", jobs @ ..] => fiemap::run_all(full, jobs),
         ["tiny"] => {
@@ -117,6 +120,7 @@ fn run() -> Result<()> {
                 return Ok(());
             }
             println!("tiny volumes: this shows that the benchmarks run; the figures mean nothing\n");
+            live::run(TINY)?;
             read::run_all(TINY, &[])?;
             send::run_all(TINY, &[])?;
             send_simulated::run(TINY)?;
@@ -128,8 +132,8 @@ fn run() -> Result<()> {
             fiemap::run_all(TINY, &[])
         }
         _ => bail!(
-            "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | write [JOB…] | sweep | check | space | \
-             fiemap [JOB…] | tiny"
+            "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | write [JOB…] | sweep | check | live | \
+             space | fiemap [JOB…] | tiny"
         ),
     }
 }

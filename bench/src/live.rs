@@ -1,0 +1,245 @@
+//! Calls of the library on a volume that is open for writing, in memory: what each takes with one, two and eight threads, and
+//! beside a writer.
+//!
+//! There is no other side: the kernel's calls go through a mount. Where a call of a view does the same, it stands beside. The
+//! figures are of one process, so the seconds are those of all threads; the machine's cores bound what more threads can give.
+//!
+//! Every file has 4 KiB in an extent of its own. "dirty" files have content that waits.
+
+use crate::Scale;
+use anyhow::{Context, Result, anyhow};
+use buttress::device::{Backend, Device, Engine, MemoryBackend};
+use buttress::format::{SubvolumeId, Timestamp, Uuid};
+use buttress::fs::mkfs::{self, Identity};
+use buttress::fs::operations::{NewInode, RenameMode, SetXattr};
+use buttress::fs::{Location, WritableFilesystem, WriteOptions};
+use buttress::{FileOffset, OpenOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
+const FILE_BYTES: usize = 4096;
+const THREADS: [usize; 3] = [1, 2, 8];
+
+/// How many files one directory holds.
+const DIRECTORY_FILES: usize = 1000;
+
+/// How many entries a listing asks for.
+const LISTED: usize = 64;
+
+/// Files with content that waits.
+const DIRTY: usize = 500;
+
+struct Volume {
+    filesystem: WritableFilesystem,
+    directories: Vec<Location>,
+    files: Vec<Location>,
+}
+
+/// A call, with the number of its thread and its own number.
+type Call<'a> = &'a (dyn Fn(usize, usize) -> Result<()> + Sync);
+
+fn open(bytes: usize) -> Result<WritableFilesystem> {
+    let memory: Arc<dyn Backend> = Arc::new(MemoryBackend::new("memory", vec![0; bytes]));
+    let device = || Device::with_backend(Arc::clone(&memory), Engine::Inline);
+    let identity = Identity {
+        fsid: Uuid::from_u128(1),
+        chunk_tree: Uuid::from_u128(2),
+        top_level: Uuid::from_u128(3),
+        devices: vec![Uuid::from_u128(4)],
+        time: Timestamp::default(),
+    };
+    mkfs::make(&[device()], &mkfs::Options::default(), &identity)?;
+    let filesystem = OpenOptions::new(vec![device()]).open()?;
+    Ok(WritableFilesystem::new(filesystem, WriteOptions::default())?)
+}
+
+impl Volume {
+    fn new(count: usize) -> Result<Self> {
+        let filesystem = open((256 << 20) + count * 24_000)?;
+        let (mut directories, mut files) = (Vec::new(), Vec::new());
+        let new = NewInode::of_root(0o644);
+        for number in 0..count {
+            if number % DIRECTORY_FILES == 0 {
+                let name = format!("directory-{number}");
+                directories.push(filesystem.make_directory(ROOT, name.as_bytes(), &new)?);
+            }
+            let directory = *directories.last().context("a directory")?;
+            let file = filesystem.create(directory, name_of(number).as_bytes(), &new)?;
+            filesystem.write_at(file, FileOffset::MIN, &[b'x'; FILE_BYTES])?;
+            filesystem.set_xattr(file, b"user.bench", b"value", SetXattr::CreateOrReplace)?;
+            files.push(file);
+        }
+        filesystem.commit()?;
+        Ok(Self {
+            filesystem,
+            directories,
+            files,
+        })
+    }
+
+    /// One of the files, another one with each call.
+    fn file(&self, thread: usize, call: usize) -> Location {
+        self.files[(thread * 7919 + call * 104_729) % self.files.len()]
+    }
+
+    fn directory(&self, thread: usize, call: usize) -> usize {
+        (thread * 31 + call * 7) % self.directories.len()
+    }
+}
+
+fn name_of(number: usize) -> String {
+    format!("file-{number}")
+}
+
+/// The microseconds of a call, of all threads: what one thread waits for it.
+fn time(threads: usize, calls: usize, call: Call<'_>) -> Result<f64> {
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        let started: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || (0..calls).try_for_each(|number| call(thread, number))))
+            .collect();
+        started
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)
+    })?;
+    Ok(begin.elapsed().as_secs_f64() * 1e6 / calls as f64)
+}
+
+/// One row: each number of threads alone, and with a writer beside two.
+fn row(volume: &Volume, name: &str, calls: usize, call: Call<'_>) -> Result<()> {
+    let mut cells = Vec::new();
+    let mut alone = f64::NAN;
+    for threads in THREADS {
+        let micros = time(threads, calls / threads, call)?;
+        if threads == 1 {
+            alone = micros;
+        }
+        let gain = alone / micros * threads as f64;
+        cells.push(format!("{micros:.2} | {gain:.2}"));
+    }
+    let (is_done, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let beside = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_until(volume, &is_done, &written));
+        let micros = time(1, calls / 2, call);
+        is_done.store(true, Ordering::Relaxed);
+        writer.join().map_err(|_| anyhow!("the writer panicked"))??;
+        micros
+    })?;
+    println!("| {name} | {} | {beside:.2} |", cells.join(" | "));
+    Ok(())
+}
+
+/// Writes files over and over, and commits now and then.
+fn write_until(volume: &Volume, is_done: &AtomicBool, written: &AtomicU64) -> Result<()> {
+    let filesystem = &volume.filesystem;
+    while !is_done.load(Ordering::Relaxed) {
+        let call = usize::try_from(written.fetch_add(1, Ordering::Relaxed))?;
+        filesystem.write_at(volume.file(99, call), FileOffset::MIN, &[b'w'; FILE_BYTES])?;
+        if call % 2000 == 1999 {
+            filesystem.commit()?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints the table for one number of files.
+fn table(count: usize, calls: usize) -> Result<()> {
+    let volume = Volume::new(count)?;
+    let filesystem = &volume.filesystem;
+    println!("\n{count} files; microseconds of a call, and how many times one thread's rate that is\n");
+    println!("| call | 1 thread | | 2 threads | | 8 threads | | beside a writer |");
+    println!("|---|---|---|---|---|---|---|---|");
+    let view = filesystem.view();
+    row(&volume, "stat", calls, &|thread, call| {
+        filesystem.metadata(volume.file(thread, call))?;
+        Ok(())
+    })?;
+    row(&volume, "stat of a view", calls, &|thread, call| {
+        view.metadata(volume.file(thread, call))?;
+        Ok(())
+    })?;
+    row(&volume, "look-up", calls, &|thread, call| {
+        let directory = volume.directory(thread, call);
+        let name = name_of(directory * DIRECTORY_FILES + call % DIRECTORY_FILES.min(volume.files.len()));
+        filesystem.lookup(volume.directories[directory], name.as_bytes())?;
+        Ok(())
+    })?;
+    row(&volume, "64 entries", calls / 16, &|thread, call| {
+        let directory = volume.directories[volume.directory(thread, call)];
+        let from = (call * 37 % DIRECTORY_FILES) as u64;
+        filesystem.list(directory, from, LISTED)?;
+        Ok(())
+    })?;
+    row(&volume, "an attribute", calls, &|thread, call| {
+        filesystem.xattr(volume.file(thread, call), b"user.bench")?;
+        Ok(())
+    })?;
+    row(&volume, "4 KiB of a clean file", calls, &|thread, call| {
+        let mut buffer = [0; FILE_BYTES];
+        filesystem.read_at(volume.file(thread, call), FileOffset::MIN, &mut buffer)?;
+        Ok(())
+    })?;
+    row(&volume, "4 KiB of a view's file", calls, &|thread, call| {
+        let mut buffer = [0; FILE_BYTES];
+        let file = view.open_file(volume.file(thread, call))?;
+        file.read_at(FileOffset::MIN, &mut buffer)?;
+        Ok(())
+    })?;
+    drop(view);
+    for file in volume.files.iter().take(DIRTY) {
+        filesystem.write_at(*file, FileOffset::MIN, &[b'd'; FILE_BYTES])?;
+    }
+    row(&volume, "4 KiB of a dirty file", calls, &|thread, call| {
+        let mut buffer = [0; FILE_BYTES];
+        let file = volume.files[(thread * 131 + call) % DIRTY.min(volume.files.len())];
+        filesystem.read_at(file, FileOffset::MIN, &mut buffer)?;
+        Ok(())
+    })?;
+    changes(&volume, calls / 4)?;
+    let _ = volume.filesystem.abandon();
+    Ok(())
+}
+
+/// Rows of calls that change something, each thread in a directory of its own.
+fn changes(volume: &Volume, calls: usize) -> Result<()> {
+    let filesystem = &volume.filesystem;
+    row(volume, "writing 4 KiB", calls, &|thread, call| {
+        // Files of its own.
+        let file = volume.files[(thread * 64 + call % 64) % volume.files.len()];
+        filesystem.write_at(file, FileOffset::MIN, &[b'y'; FILE_BYTES])?;
+        Ok(())
+    })?;
+    let new = NewInode::of_root(0o600);
+    let round = AtomicU64::new(0);
+    row(volume, "create, rename, unlink", calls / 2, &|thread, _| {
+        let directory = volume.directories[thread % volume.directories.len()];
+        let number = round.fetch_add(1, Ordering::Relaxed);
+        let (one, two) = (format!("new-{number}"), format!("renamed-{number}"));
+        filesystem.create(directory, one.as_bytes(), &new)?;
+        filesystem.rename(
+            directory,
+            one.as_bytes(),
+            directory,
+            two.as_bytes(),
+            RenameMode::Replace,
+        )?;
+        filesystem.unlink(directory, two.as_bytes())?;
+        Ok(())
+    })?;
+    row(volume, "setting an attribute", calls, &|thread, call| {
+        let value = call.to_le_bytes();
+        let file = volume.files[(thread * 64 + call % 64) % volume.files.len()];
+        filesystem.set_xattr(file, b"user.bench", &value, SetXattr::CreateOrReplace)?;
+        Ok(())
+    })
+}
+
+/// Prints the tables.
+pub(crate) fn run(scale: Scale) -> Result<()> {
+    let is_tiny = scale.name == crate::TINY.name;
+    let sizes: &[usize] = if is_tiny { &[500] } else { &[20_000, 150_000] };
+    let calls = if is_tiny { 400 } else { 200_000 };
+    sizes.iter().try_for_each(|count| table(*count, calls))
+}
