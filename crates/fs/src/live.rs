@@ -66,9 +66,10 @@ impl Retry {
             return Looked::Futile;
         }
         self.last = Some(pointer.logical);
+        // What cannot be read may have gone from the tree meanwhile: where it is still wanted, the error is met again.
         match forest.read_block(&pointer) {
             Ok(_) => Looked::Again,
-            Err(error) => Looked::Done(Err(error.into())),
+            Err(_) => Looked::Futile,
         }
     }
 }

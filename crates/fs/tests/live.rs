@@ -13,27 +13,32 @@ use buttress_format::{ByteCount, Compression, FileOffset, SubvolumeId, Timestamp
 use buttress_fs::mkfs::{self, Identity};
 use buttress_fs::operations::{NewInode, RenameMode};
 use buttress_fs::{
-    AllocateMode, DataOptions, Location, OpenOptions, Progress, WritableFilesystem, WriteOptions,
+    AllocateMode, DataOptions, Error, Location, OpenOptions, Progress, WritableFilesystem, WriteOptions,
 };
-use std::sync::Arc;
+use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const BYTES: usize = 200_000;
 const ROUNDS: u64 = 150;
 
-fn new_volume(data: DataOptions) -> (Arc<GatedBackend>, WritableFilesystem) {
-    let memory = MemoryBackend::new("memory", vec![0; 256 << 20]);
-    let gate = GatedBackend::new(Arc::new(memory));
-    let device = || Device::with_backend(Arc::clone(&gate) as Arc<dyn Backend>, Engine::Inline);
-    let identity = Identity {
+fn identity() -> Identity {
+    Identity {
         fsid: Uuid::from_u128(1),
         chunk_tree: Uuid::from_u128(2),
         top_level: Uuid::from_u128(3),
         devices: vec![Uuid::from_u128(4)],
         time: Timestamp::default(),
-    };
-    mkfs::make(&[device()], &mkfs::Options::default(), &identity).unwrap();
+    }
+}
+
+fn new_volume(data: DataOptions) -> (Arc<GatedBackend>, WritableFilesystem) {
+    let memory = MemoryBackend::new("memory", vec![0; 256 << 20]);
+    let gate = GatedBackend::new(Arc::new(memory));
+    let device = || Device::with_backend(Arc::clone(&gate) as Arc<dyn Backend>, Engine::Inline);
+    mkfs::make(&[device()], &mkfs::Options::default(), &identity()).unwrap();
     let filesystem = OpenOptions::new(vec![device()]).open().unwrap();
     let options = WriteOptions {
         data,
@@ -84,6 +89,131 @@ fn reads_wait_for_no_write_back() {
     filesystem.close().unwrap();
 }
 
+/// A device in memory that has something done before it is read next.
+#[derive(Debug)]
+struct Interrupted {
+    memory: MemoryBackend,
+    before_read: Hook,
+}
+
+/// What is done once, before a read.
+#[derive(Default)]
+struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a hook")
+    }
+}
+
+impl Backend for Interrupted {
+    fn name(&self) -> &str {
+        self.memory.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.memory.size_bytes()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
+        let hook = self.before_read.0.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        self.memory.read_vectored_at(offset_bytes, buffers)
+    }
+
+    fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        self.memory.write_at(offset_bytes, bytes)
+    }
+
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.memory.discard(offset_bytes, length_bytes)
+    }
+
+    fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.memory.zero(offset_bytes, length_bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.memory.flush()
+    }
+}
+
+/// Takes all room for data that there is.
+fn fill_up(filesystem: &WritableFilesystem) {
+    let other = create(filesystem, "other");
+    for number in 0_u64.. {
+        let added = filesystem
+            .write_at(other, FileOffset::new(number << 20), &vec![b'n'; 1 << 20])
+            .and_then(|()| filesystem.write_back_file(other));
+        match added {
+            Ok(()) => {}
+            Err(Error::NoSpace { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Between looking up where content lies and reading it, `end` takes the content from the file, and all room is used.
+fn use_room_while_reading(end: impl Fn(&WritableFilesystem, Location) + Send + 'static) {
+    let backend = Arc::new(Interrupted {
+        memory: MemoryBackend::new("memory", vec![0; 128 << 20]),
+        before_read: Hook::default(),
+    });
+    let device = || Device::with_backend(Arc::clone(&backend) as Arc<dyn Backend>, Engine::Inline);
+    let options = WriteOptions {
+        // What is overwritten must not be told by its checksums alone.
+        data: DataOptions {
+            checksums: false,
+            ..DataOptions::default()
+        },
+        ..WriteOptions::default()
+    };
+    mkfs::make(&[device()], &mkfs::Options::default(), &identity()).unwrap();
+    let filesystem = OpenOptions::new(vec![device()]).open().unwrap();
+    let filesystem = WritableFilesystem::new(filesystem, options).unwrap();
+    let file = create(&filesystem, "file");
+    filesystem
+        .write_at(file, FileOffset::MIN, &vec![b'o'; 4 << 20])
+        .unwrap();
+    filesystem.commit().unwrap();
+    let of = filesystem.clone();
+    let hook = move || {
+        end(&of, file);
+        of.commit().unwrap();
+        of.commit().unwrap();
+        fill_up(&of);
+    };
+    *backend.before_read.0.lock().unwrap() = Some(Box::new(hook));
+    let mut content = vec![0; 4 << 20];
+    let read = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+    assert!(
+        backend.before_read.0.lock().unwrap().is_none(),
+        "nothing was read"
+    );
+    assert_eq!(read, 4 << 20);
+    assert!(
+        content.iter().all(|byte| *byte == b'o'),
+        "room was used again while it was read"
+    );
+    let _ = filesystem.abandon();
+}
+
+#[test]
+fn what_is_being_read_is_not_used_again() {
+    use_room_while_reading(|filesystem, _| filesystem.unlink(ROOT, b"file").unwrap());
+}
+
+#[test]
+fn what_is_being_read_is_not_used_again_when_it_is_cut_off() {
+    use_room_while_reading(|filesystem, file| filesystem.truncate(file, ByteCount::ZERO).unwrap());
+}
+
 /// How a file goes from one content to the next.
 #[derive(Clone, Copy, Debug)]
 enum Change {
@@ -119,7 +249,7 @@ fn reads_see_one_state(how: Change, bytes: usize, data: DataOptions) {
     let (_, filesystem) = new_volume(data);
     let (file, other) = (create(&filesystem, "file"), create(&filesystem, "other"));
     filesystem
-        .write_at(file, FileOffset::MIN, &vec![1; bytes])
+        .write_at(file, FileOffset::MIN, &vec![byte_of(1); bytes])
         .unwrap();
     let (is_done, begun) = (AtomicBool::new(false), AtomicU64::new(1));
     let until_done = |body: &dyn Fn(u64)| {

@@ -86,6 +86,10 @@ const fn in_flight(name: &'static str) -> Test {
     test("buttress-fs", "commit_in_flight", name)
 }
 
+const fn live(name: &'static str) -> Test {
+    test("buttress-fs", "live", name)
+}
+
 const fn crash(name: &'static str) -> Test {
     test("buttress-proof", "crash", name)
 }
@@ -651,6 +655,32 @@ pub(crate) const FAULTS: &[Fault] = &[
         "view-holds-durable",
         "What a long job reads from its view is overwritten, where it came while a commit was under way.",
         &[in_flight("a_view_keeps_what_came_while_a_commit_was_under_way")],
+    ),
+    loses(
+        "live-in-flight-unseen",
+        "While a file is written back, a read gives what it had before.",
+        &[
+            live("reads_wait_for_no_write_back"),
+            live("reads_of_extents_see_one_state"),
+        ],
+    ),
+    harms(
+        "live-layout-unlocked",
+        "While a hole is made, a read gives what was there long ago.",
+        &[live("reads_of_extents_see_one_state")],
+    ),
+    harms(
+        "live-calls-uncounted",
+        "A read beside a program that writes a file anew gives bytes that the file never had.",
+        &[live("reads_of_content_inside_trees_see_one_state")],
+    ),
+    loses(
+        "live-hold-untaken",
+        "A read beside a program that deletes the file gives another file's content.",
+        &[
+            live("what_is_being_read_is_not_used_again"),
+            live("what_is_being_read_is_not_used_again_when_it_is_cut_off"),
+        ],
     ),
     // Checking, and the command.
     harms(

@@ -36,6 +36,9 @@ pub(crate) struct Waiting {
 impl Waiting {
     /// Takes out what waits, to be written back; readers go on seeing it.
     pub(super) fn begin_write_back(&mut self) -> Vec<(u64, Bytes)> {
+        if buttress_faults::on("live-in-flight-unseen") {
+            return self.pending.take();
+        }
         self.in_flight = self.pending.take();
         self.in_flight.clone()
     }

@@ -38,7 +38,7 @@ struct Gathered {
     length: usize,
     planned: Vec<Planned>,
     /// Keeps the extents.
-    _hold: Hold,
+    hold: Option<Hold>,
 }
 
 /// A file at the moment at which gathering began.
@@ -94,9 +94,14 @@ impl WritableFilesystem {
                 break gathered;
             }
         };
-        let read = buffer.get_mut(..gathered.length).unwrap_or_default();
-        fetch(self.shared_base(), gathered.planned, offset, read)?;
-        Ok(gathered.length)
+        let Gathered {
+            length,
+            planned,
+            hold: _hold,
+        } = gathered;
+        let read = buffer.get_mut(..length).unwrap_or_default();
+        fetch(self.shared_base(), planned, offset, read)?;
+        Ok(length)
     }
 
     /// Reads what extents have of a file whose lock the caller holds; zeros elsewhere.
@@ -163,7 +168,7 @@ impl WritableFilesystem {
         Ok(is_one_state.then_some(Gathered {
             length,
             planned,
-            _hold: hold,
+            hold: Some(hold).filter(|_| !buttress_faults::on("live-hold-untaken")),
         }))
     }
 
