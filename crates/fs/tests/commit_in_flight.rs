@@ -82,15 +82,35 @@ fn a_subvolume_is_dropped_when_its_blocks_are_on_the_device() {
     filesystem.commit().unwrap();
 }
 
-#[test]
-fn a_tree_stays_open_until_its_blocks_are_on_the_device() {
-    let (gate, filesystem) = new_volume();
-    let made: Vec<SubvolumeId> = (0..SUBVOLUMES)
+fn make_subvolumes(filesystem: &WritableFilesystem) -> Vec<SubvolumeId> {
+    (0..SUBVOLUMES)
         .map(|number| {
             let name = format!("subvolume-{number}");
             filesystem.create_subvolume(ROOT, name.as_bytes()).unwrap()
         })
-        .collect();
+        .collect()
+}
+
+#[test]
+fn a_snapshot_is_made_of_what_is_on_its_way_to_the_device() {
+    let (gate, filesystem) = new_volume();
+    let last = *make_subvolumes(&filesystem).last().unwrap();
+    let commit = held_up(&gate, &filesystem, is_write);
+    let of = filesystem.clone();
+    let made = WatchedThread::start(move || of.snapshot(last, ROOT, b"snapshot", true)).unwrap();
+    assert!(made.comes_to_wait(), "it read what was not yet written");
+    gate.open();
+    commit.join().unwrap();
+    let id = made.join().unwrap().unwrap();
+    let found = filesystem.lookup(ROOT, b"snapshot").unwrap().unwrap();
+    assert_eq!(found.target, Location::root_of(id));
+    filesystem.commit().unwrap();
+}
+
+#[test]
+fn a_tree_stays_open_until_its_blocks_are_on_the_device() {
+    let (gate, filesystem) = new_volume();
+    let made = make_subvolumes(&filesystem);
     let commit = held_up(&gate, &filesystem, is_write);
     for id in &made {
         let found = filesystem.lookup(Location::root_of(*id), b"file");

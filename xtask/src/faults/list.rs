@@ -647,6 +647,13 @@ pub(crate) const FAULTS: &[Fault] = &[
         )],
     ),
     harms(
+        "snapshot-reads-unwritten",
+        "A snapshot that is taken while a commit is under way ends with an error of a block that is not there yet.",
+        &[in_flight(
+            "a_snapshot_is_made_of_what_is_on_its_way_to_the_device",
+        )],
+    ),
+    harms(
         "trees-forgotten-unwritten",
         "With hundreds of subvolumes in use, a call while a commit is under way ends with an error of a block that is not there yet.",
         &[in_flight("a_tree_stays_open_until_its_blocks_are_on_the_device")],

@@ -256,7 +256,13 @@ impl Operation<'_> {
         };
         let key = uuid_key(received, ItemType::UUID_KEY_RECEIVED_SUBVOL);
         self.reach(TreeId::UUID, &[key])?;
-        if !self.look().open_tree(tree)?.tree.is_dirty() {
+        let open = &self.look().open_tree(tree)?.tree;
+        let is_newer = match buttress_faults::on("snapshot-reads-unwritten") {
+            true => open.is_dirty(),
+            false => open.is_in_memory(),
+        };
+        // What a commit is about to write is in memory when the snapshot's turn comes.
+        if !is_newer {
             self.look().committed_root(source, None)?;
         }
         Ok(())
