@@ -90,6 +90,26 @@ fn reads_wait_for_no_write_back() {
     filesystem.close().unwrap();
 }
 
+#[test]
+fn a_new_file_is_read_while_it_is_written_back() {
+    let (gate, filesystem) = new_volume(DataOptions::default());
+    let file = create(&filesystem, "file");
+    filesystem
+        .write_at(file, FileOffset::MIN, &vec![b'n'; BYTES])
+        .unwrap();
+    gate.close(|request| matches!(request, Request::Write { .. }));
+    let of = filesystem.clone();
+    let write_back = WatchedThread::start(move || of.write_back_file(file).unwrap()).unwrap();
+    gate.wait_for_arrivals(1);
+    let mut content = vec![0; BYTES];
+    let read = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+    gate.open();
+    write_back.join().unwrap();
+    assert_eq!(read, BYTES);
+    assert!(content.iter().all(|byte| *byte == b'n'));
+    filesystem.close().unwrap();
+}
+
 /// A device in memory that has something done before it is read next.
 #[derive(Debug)]
 struct Interrupted {

@@ -668,18 +668,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         "While a file is written back, a read gives what it had before.",
         &[
             live("reads_wait_for_no_write_back"),
-            live("reads_of_extents_see_one_state"),
+            live("a_new_file_is_read_while_it_is_written_back"),
         ],
-    ),
-    harms(
-        "live-layout-unlocked",
-        "While a hole is made, a read gives what was there long ago.",
-        &[live("reads_of_extents_see_one_state")],
-    ),
-    harms(
-        "live-calls-uncounted",
-        "A read beside a program that writes a file anew gives bytes that the file never had.",
-        &[live("reads_of_content_inside_trees_see_one_state")],
     ),
     loses(
         "live-hold-untaken",

@@ -127,8 +127,7 @@ impl Content<'_> {
             range.end
         };
         let whole = self.align_up(range.start)..self.align_down(end);
-        let locks = !buttress_faults::on("live-layout-unlocked");
-        let _layout = locks.then(|| self.file.layout.write());
+        let _layout = self.file.layout.write();
         if size <= self.sector_bytes && size > 0 {
             self.reserve_for(&(0..self.sector_bytes))?;
             self.load_inline()?;
