@@ -11,7 +11,7 @@
 //! written either, so that it cannot be taken for a good one later.
 //!
 //! Failures: a device that does not take what it is given, or fails a flush, is left out from there on, as if it were
-//! missing, where all chunks can do without it ([`failures`]). Else its failure *stops writing for good*
+//! missing, where all chunks can do without it (`failures`). Else its failure *stops writing for good*
 //! ([`Volume::stop_writing`]), with the cause kept: each later write, flush or commit is refused. No failure is retried.
 //!
 //! What it leaves out: who may write where. Callers (the allocator above) only hand in ranges that nothing committed
