@@ -15,8 +15,8 @@
 //!
 //! # Locks
 //!
-//! In this order, each held for one step in memory and never while a device is waited for: content that waits of a file, a
-//! shard of the table of inodes, the state of an inode, the tree of a subvolume, other trees, the extent tree. A look-up that misses a block lets go of all of them, reads it, and begins again ([`Retry`]).
+//! In this order, each held for one step in memory and never while a device is waited for: content that waits of a file, the
+//! steps of operations, a shard of the table of inodes, the state of an inode, the tree of a subvolume, other trees, the extent tree. A look-up that misses a block lets go of all of them, reads it, and begins again ([`Retry`]).
 //!
 //! # What a reader may count on
 //!
@@ -75,19 +75,23 @@ impl Retry {
 }
 
 impl WritableFilesystem {
-    /// Looks at the live state, without the edit lock. `look` may be run several times, and must leave no trace of a run that
+    /// Looks at the live state, without the edit lock, between two operations. `look` may be run several times, and must leave no trace of a run that
     /// ends with a block that is not in memory.
     pub(crate) fn look_live<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         let mut retry = Retry::default();
         loop {
             let looked = {
+                let _whole = self.steps().read();
                 let _resident_only = ResidentOnly::hold();
                 look()
             };
             match retry.after(self.forest(), looked) {
                 Looked::Done(result) => return result,
                 Looked::Again => {}
-                Looked::Futile => return look(),
+                Looked::Futile => {
+                    let _whole = self.steps().read();
+                    return look();
+                }
             }
         }
     }

@@ -72,12 +72,15 @@ use buttress_format::{
     TreeId,
 };
 use buttress_tree::{OwnedItem, ResidentOnly, Tree};
+use parking_lot::RwLockWriteGuard;
 use std::path::PathBuf;
 
 /// One operation while it holds the edit lock. See the module.
 pub(crate) struct Operation<'a> {
     handle: Handle<'a>,
     now: Timestamp,
+    /// Held from the first edit: live look-ups see all of the operation, or nothing.
+    steps: Option<RwLockWriteGuard<'a, ()>>,
     /// Whether anything was edited: from there on an error is not the caller's.
     changed: bool,
     /// While nothing was: it can be begun again, so a block that is not in memory is read without the lock.
@@ -159,6 +162,7 @@ impl<'a> Operation<'a> {
         Self {
             now: handle.now(),
             handle,
+            steps: None,
             changed: false,
             resident_only,
             is_upkeep: false,
@@ -177,6 +181,9 @@ impl Operation<'_> {
     /// The running transaction, for what must not be done twice: from here on the operation is not begun again.
     pub(crate) fn begin(&mut self) -> &mut Running {
         self.resident_only = None;
+        if self.steps.is_none() {
+            self.steps = Some(self.handle.steps().write());
+        }
         &mut self.handle
     }
 

@@ -73,7 +73,7 @@ use buttress_tree::Forest;
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
 use memory::Holdings;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use pins::{Hold, Readers};
 use reading_in::Reads;
 use running::Running;
@@ -111,6 +111,8 @@ struct Writer {
     whole_commits: AtomicU64,
     /// Since when something waits to be committed, as the background thread saw it.
     waiting: Mutex<Waiting>,
+    /// Taken by an operation from its first edit to its end, and shared by live look-ups: they see no operation half done.
+    steps: RwLock<()>,
     /// The open trees and the inodes in use, for readers.
     trees: Arc<LiveTrees>,
     inodes: Arc<LiveInodes>,
@@ -181,6 +183,10 @@ impl WritableFilesystem {
 
     pub(crate) fn live_trees(&self) -> &LiveTrees {
         &self.shared.trees
+    }
+
+    pub(crate) fn steps(&self) -> &RwLock<()> {
+        &self.shared.steps
     }
 
     pub(crate) fn live_inodes(&self) -> &LiveInodes {

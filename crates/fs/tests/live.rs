@@ -364,6 +364,78 @@ fn reads_of_extents_without_copies_see_one_state() {
     }
 }
 
+/// Very many small files are written over, with commits, while others read them.
+#[test]
+fn small_files_are_read_while_they_are_written_and_committed() {
+    const FILES: usize = 5000;
+    let (_, filesystem) = new_volume(DataOptions::default());
+    let files: Vec<Location> = (0..FILES)
+        .map(|number| {
+            let file = create(&filesystem, &format!("file-{number}"));
+            filesystem.write_at(file, FileOffset::MIN, &[1; 4096]).unwrap();
+            file
+        })
+        .collect();
+    filesystem.commit().unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (filesystem, files, is_done) = (&filesystem, &files, &is_done);
+        let reader = move |of: usize| {
+            let mut number = of;
+            while !is_done.load(Ordering::SeqCst) {
+                number = (number + 7919) % FILES;
+                let mut content = [0; 4096];
+                filesystem
+                    .read_at(files[number], FileOffset::MIN, &mut content)
+                    .unwrap();
+                assert!(content[0] > 0 && content.iter().all(|byte| *byte == content[0]));
+            }
+        };
+        let readers = [scope.spawn(move || reader(0)), scope.spawn(move || reader(2500))];
+        for round in 0..30_000 {
+            let content = [byte_of(round); 4096];
+            let number = usize::try_from(round).unwrap() * 104_729 % FILES;
+            filesystem
+                .write_at(files[number], FileOffset::MIN, &content)
+                .unwrap();
+            if round % 2000 == 1999 {
+                filesystem.commit().unwrap();
+            }
+            if readers.iter().any(std::thread::ScopedJoinHandle::is_finished) {
+                break;
+            }
+        }
+        is_done.store(true, Ordering::SeqCst);
+    });
+    filesystem.close().unwrap();
+}
+
+/// A name that is replaced by a rename is there at every moment.
+#[test]
+fn a_name_that_is_renamed_over_is_always_found() {
+    let (_, filesystem) = new_volume(DataOptions::default());
+    create(&filesystem, "target");
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            while !is_done.load(Ordering::SeqCst) {
+                assert!(filesystem.lookup(ROOT, b"target").unwrap().is_some());
+            }
+        });
+        for _ in 0..5000 {
+            create(&filesystem, "new");
+            filesystem
+                .rename(ROOT, b"new", ROOT, b"target", RenameMode::Replace)
+                .unwrap();
+            if reader.is_finished() {
+                break;
+            }
+        }
+        is_done.store(true, Ordering::SeqCst);
+    });
+    filesystem.close().unwrap();
+}
+
 /// Names that stay are always found, and listed once, while others around them come, go and are renamed.
 #[test]
 fn names_that_stay_are_found_beside_those_that_change() {

@@ -7,6 +7,7 @@
 //! # Why what was gathered is of one state
 //!
 //! - What waits covers the extents below it, and goes only when extents with it are in the tree.
+//! - An operation is seen whole or not at all: from its first edit to its end it holds a lock that look-ups share.
 //! - Extents and the checksums that they must have are looked up under one hold of the file's tree: no extent leaves it
 //!   meanwhile, and so none loses its checksums.
 //! - The size of a file that nobody changes is that of its item; it changes only in a call that puts its content beside the
@@ -16,6 +17,7 @@
 
 use super::inodes::{InodeState, LiveInode, id_of};
 use super::trees::LiveTree;
+use super::{Looked, Retry};
 use crate::checksums::{ChecksumItems, ExpectedChecksums};
 use crate::content::{Planned, plan};
 use crate::data::waiting::FileContent;
@@ -28,7 +30,7 @@ use crate::transaction::pins::Hold;
 use buttress_format::{
     ByteCount, FileExtent, FileKind, FileOffset, InodeFlags, InodeItem, ItemType, Key, ObjectId, TreeId,
 };
-use buttress_tree::{EditableTree, OwnedItem};
+use buttress_tree::{EditableTree, OwnedItem, ResidentOnly};
 use core::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -89,7 +91,18 @@ impl WritableFilesystem {
             // Takes the item in, or says that there is none.
             self.live_inode(location)?;
             let inode = self.live_inodes().entry(id_of(location));
-            let gathered = self.look_live(|| self.gather(&trees, &inode, location, offset, buffer))?;
+            let mut retry = Retry::default();
+            let gathered = loop {
+                let looked = {
+                    let _resident_only = ResidentOnly::hold();
+                    self.gather(&trees, &inode, location, offset, buffer)
+                };
+                match retry.after(self.forest(), looked) {
+                    Looked::Done(gathered) => break gathered?,
+                    Looked::Again => {}
+                    Looked::Futile => break self.gather(&trees, &inode, location, offset, buffer)?,
+                }
+            };
             if let Some(gathered) = gathered {
                 break gathered;
             }
@@ -163,6 +176,8 @@ impl WritableFilesystem {
             Some(waiting) => waiting.read(offset.get(), buffer),
             None => core::iter::once(whole).collect(),
         };
+        // Behind content that waits: who changes that in several steps holds it, and then begins an operation.
+        let _whole = self.steps().read();
         let planned = self.plan_ranges(trees, location, &found.item, &gaps)?;
         let is_one_state = found.is_still(&inode.read()) && self.is_running_still(&hold);
         Ok(is_one_state.then_some(Gathered {
@@ -194,7 +209,7 @@ impl WritableFilesystem {
             if !is_verified {
                 return Ok(());
             }
-            checksums.with(|tree| {
+            checksums.between_steps(|tree| {
                 let mut items = LiveChecksums {
                     tree,
                     item: None,

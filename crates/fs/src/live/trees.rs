@@ -18,83 +18,105 @@ use std::sync::Arc;
 
 /// The newest version of a tree. See the module.
 #[derive(Clone, Debug)]
-pub(crate) struct LiveTree(Arc<RwLock<EditableTree>>);
+pub(crate) struct LiveTree(Arc<Live>);
+
+#[derive(Debug)]
+struct Live {
+    /// Taken for several edits of which none may be seen without the others.
+    steps: RwLock<()>,
+    tree: RwLock<EditableTree>,
+}
 
 impl LiveTree {
     pub(crate) fn new(tree: EditableTree) -> Self {
-        Self(Arc::new(RwLock::new(tree)))
+        Self(Arc::new(Live {
+            steps: RwLock::default(),
+            tree: RwLock::new(tree),
+        }))
+    }
+
+    /// Several edits, for those who look [between steps](Self::between_steps) one.
+    pub(crate) fn in_steps<T>(&self, edits: impl FnOnce() -> T) -> T {
+        let _whole = self.0.steps.write();
+        edits()
+    }
+
+    /// As [`with`](Self::with), while no edit in steps is half done.
+    pub(crate) fn between_steps<T>(&self, look: impl FnOnce(&EditableTree) -> T) -> T {
+        let _whole = self.0.steps.read();
+        look(&self.0.tree.read())
     }
 
     /// One edit. Look-ups wait until it is done.
     pub(crate) fn edit<T>(&self, edit: impl FnOnce(&mut EditableTree) -> T) -> T {
-        edit(&mut self.0.write())
+        edit(&mut self.0.tree.write())
     }
 
     /// Looks at the tree for longer than one look-up.
     pub(crate) fn with<T>(&self, look: impl FnOnce(&EditableTree) -> T) -> T {
-        look(&self.0.read())
+        look(&self.0.tree.read())
     }
 
     /// The item with this very key.
     pub(crate) fn get(&self, key: &Key) -> Result<Option<OwnedItem>> {
-        self.0.read().get(key)
+        self.0.tree.read().get(key)
     }
 
     /// Lends the data of the item with this very key, without keeping its leaf.
     pub(crate) fn look(&self, key: &Key, look: impl FnOnce(&[u8])) -> Result<bool> {
-        self.0.read().look(key, look)
+        self.0.tree.read().look(key, look)
     }
 
     /// Lends items from a key on.
     pub(crate) fn scan(&self, from: &Key, look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
-        self.0.read().scan(from, look)
+        self.0.tree.read().scan(from, look)
     }
 
     pub(crate) fn at_or_before(&self, key: &Key) -> Result<Option<OwnedItem>> {
-        self.0.read().at_or_before(key)
+        self.0.tree.read().at_or_before(key)
     }
 
     pub(crate) fn at_or_after(&self, key: &Key) -> Result<Option<OwnedItem>> {
-        self.0.read().at_or_after(key)
+        self.0.tree.read().at_or_after(key)
     }
 
     /// Goes to where `key` is or would be.
     pub(crate) fn reach(&self, key: &Key, visit: impl FnMut(&BlockPointer)) -> Result<Option<Key>> {
-        self.0.read().reach(key, visit)
+        self.0.tree.read().reach(key, visit)
     }
 
     /// The tree as it is now, held.
     pub(crate) fn view(&self) -> Tree {
-        self.0.read().view()
+        self.0.tree.read().view()
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
-        self.0.read().is_dirty()
+        self.0.tree.read().is_dirty()
     }
 
     /// Whether the root is a block in memory: one that changed, or was not forgotten since it was written.
     pub(crate) fn is_in_memory(&self) -> bool {
-        self.0.read().is_in_memory()
+        self.0.tree.read().is_in_memory()
     }
 
     pub(crate) fn level(&self) -> u8 {
-        self.0.read().level()
+        self.0.tree.read().level()
     }
 
     pub(crate) fn root_logical(&self) -> Option<Logical> {
-        self.0.read().root_logical()
+        self.0.tree.read().root_logical()
     }
 
     pub(crate) fn root_generation(&self) -> Generation {
-        self.0.read().root_generation()
+        self.0.tree.read().root_generation()
     }
 
     pub(crate) fn unassigned_nodes(&self) -> u64 {
-        self.0.read().unassigned_nodes()
+        self.0.tree.read().unassigned_nodes()
     }
 
     pub(crate) fn unfrozen_nodes(&self) -> u64 {
-        self.0.read().unfrozen_nodes()
+        self.0.tree.read().unfrozen_nodes()
     }
 }
 

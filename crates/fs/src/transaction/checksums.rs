@@ -86,6 +86,12 @@ impl Running {
         if buttress_faults::on("checksums-uninserted") {
             return Ok(());
         }
+        // Sums of neighbours may be gone for a moment.
+        let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
+        tree.in_steps(|| self.put_checksums(logical, sums))
+    }
+
+    fn put_checksums(&mut self, logical: Logical, sums: &[u8]) -> Result<()> {
         let limit = self.checksum_item_limit();
         let mut position = logical.get();
         let mut rest = sums;
@@ -115,6 +121,12 @@ impl Running {
         if buttress_faults::on("checksums-unremoved") {
             return Ok(());
         }
+        // Sums of neighbours may be gone for a moment.
+        let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
+        tree.in_steps(|| self.take_checksums(logical, length))
+    }
+
+    fn take_checksums(&mut self, logical: Logical, length: ByteCount) -> Result<()> {
         let (start, end) = (logical.get(), logical.get().saturating_add(length.get()));
         // From the end, so that each step looks for what lies before the last one.
         let mut below = end;

@@ -31,7 +31,7 @@ use buttress_tree::EditableTree;
 use buttress_volume::{Notice, Volume};
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Write;
@@ -138,6 +138,7 @@ impl WritableFilesystem {
         let mut writable = Self {
             shared: Arc::new(Writer {
                 base: filesystem,
+                steps: RwLock::default(),
                 trees: running.trees.live(),
                 inodes: running.inodes.live(),
                 running: Mutex::new(running),

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::live::trees::LiveTree;
 use buttress_format::{ByteCount, Timestamp};
 use core::ops::{Deref, DerefMut};
-use parking_lot::MutexGuard;
+use parking_lot::{MutexGuard, RwLock};
 
 /// How often an edit that finds no room commits, to see whether that frees any.
 const COMMITS_FOR_ROOM: usize = 2;
@@ -106,6 +106,14 @@ impl Deref for Handle<'_> {
 impl DerefMut for Handle<'_> {
     fn deref_mut(&mut self) -> &mut Running {
         &mut self.running
+    }
+}
+
+impl<'a> Handle<'a> {
+    /// The lock that keeps live look-ups from an operation half done.
+    pub(crate) fn steps(&self) -> &'a RwLock<()> {
+        let filesystem: &'a WritableFilesystem = self.filesystem;
+        filesystem.steps()
     }
 }
 
