@@ -78,20 +78,24 @@ impl WritableFilesystem {
     /// Looks at the live state, without the edit lock, between two operations. `look` may be run several times, and must leave no trace of a run that
     /// ends with a block that is not in memory.
     pub(crate) fn look_live<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+        self.retry_live(|| {
+            let _whole = self.steps().read();
+            look()
+        })
+    }
+
+    /// As [`look_live`](Self::look_live), for a look-up that takes the lock of operations itself, where its order wants that.
+    pub(crate) fn retry_live<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         let mut retry = Retry::default();
         loop {
             let looked = {
-                let _whole = self.steps().read();
                 let _resident_only = ResidentOnly::hold();
                 look()
             };
             match retry.after(self.forest(), looked) {
                 Looked::Done(result) => return result,
                 Looked::Again => {}
-                Looked::Futile => {
-                    let _whole = self.steps().read();
-                    return look();
-                }
+                Looked::Futile => return look(),
             }
         }
     }

@@ -166,9 +166,10 @@ impl WritableFilesystem {
             table.count(before, file.memory_bytes());
             if file.is_clean(&state) {
                 state.is_gone = true;
-                table.files.lock().remove(&id);
+                // Before the table lets go of it: the next call shows content of its own, which must stay shown.
                 self.live_inodes().update(id, |inode| inode.content = None);
                 self.live_inodes().forget_unknown(id);
+                table.files.lock().remove(&id);
             }
             return result;
         }

@@ -17,7 +17,6 @@
 
 use super::inodes::{InodeState, LiveInode, id_of};
 use super::trees::LiveTree;
-use super::{Looked, Retry};
 use crate::checksums::{ChecksumItems, ExpectedChecksums};
 use crate::content::{Planned, plan};
 use crate::data::waiting::FileContent;
@@ -30,7 +29,7 @@ use crate::transaction::pins::Hold;
 use buttress_format::{
     ByteCount, FileExtent, FileKind, FileOffset, InodeFlags, InodeItem, ItemType, Key, ObjectId, TreeId,
 };
-use buttress_tree::{EditableTree, OwnedItem, ResidentOnly};
+use buttress_tree::{EditableTree, OwnedItem};
 use core::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -91,18 +90,7 @@ impl WritableFilesystem {
             // Takes the item in, or says that there is none.
             self.live_inode(location)?;
             let inode = self.live_inodes().entry(id_of(location));
-            let mut retry = Retry::default();
-            let gathered = loop {
-                let looked = {
-                    let _resident_only = ResidentOnly::hold();
-                    self.gather(&trees, &inode, location, offset, buffer)
-                };
-                match retry.after(self.forest(), looked) {
-                    Looked::Done(gathered) => break gathered?,
-                    Looked::Again => {}
-                    Looked::Futile => break self.gather(&trees, &inode, location, offset, buffer)?,
-                }
-            };
+            let gathered = self.retry_live(|| self.gather(&trees, &inode, location, offset, buffer))?;
             if let Some(gathered) = gathered {
                 break gathered;
             }
