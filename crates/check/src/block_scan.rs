@@ -18,7 +18,7 @@ use crate::sectors::{Neighbourhoods, Sectors};
 use crate::segments::{Edges, Found, Segments};
 use buttress_format::{ByteCount, FileExtent, Incompat, ItemType, Key, Logical, ObjectId, TreeBlock, TreeId};
 use buttress_fs::Result;
-use buttress_tree::{BlockPointer, Error, Surveyor, Tree};
+use buttress_tree::{BlockPointer, Error, Scanner, Tree};
 use std::collections::HashMap;
 
 /// What a scan gives.
@@ -362,7 +362,7 @@ pub(crate) fn damaged(error: &Error) -> Finding {
     }
 }
 
-impl Surveyor for Walk<'_> {
+impl Scanner for Walk<'_> {
     type Tally = Tally;
     type Tag = Tag;
 

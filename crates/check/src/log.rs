@@ -25,7 +25,7 @@ use buttress_format::{
     TreeId,
 };
 use buttress_fs::Result;
-use buttress_tree::{BlockPointer, Error, ReadAhead, RootPointer, Surveyor};
+use buttress_tree::{BlockPointer, Error, ReadAhead, RootPointer, Scanner};
 use std::collections::{BTreeMap, HashSet};
 
 /// How many places are kept of one log; a log of the kernel has some thousands.
@@ -355,7 +355,7 @@ impl Walk<'_> {
     }
 }
 
-impl Surveyor for Walk<'_> {
+impl Scanner for Walk<'_> {
     type Tally = Tally;
     /// The subvolume.
     type Tag = TreeId;

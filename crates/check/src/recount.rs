@@ -17,7 +17,7 @@ use buttress_format::{
     parse_keyed_references,
 };
 use buttress_fs::Result;
-use buttress_tree::{BlockPointer, Error, ReadAhead, Surveyor};
+use buttress_tree::{BlockPointer, Error, ReadAhead, Scanner};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -183,7 +183,7 @@ impl Recount<'_> {
     }
 }
 
-impl Surveyor for Recount<'_> {
+impl Scanner for Recount<'_> {
     /// Which children of the block that was visited last are gone.
     type Tally = Option<Dropped>;
     type Tag = Option<Dropped>;

@@ -128,8 +128,11 @@ impl ChecksumItem<'_> {
     pub fn bytes_max(node_bytes: u32, checksum_type: ChecksumType) -> usize {
         let unit_bytes = checksum_type.size_bytes();
         let heads_bytes = size_of::<RawItem>().saturating_mul(2);
-        let room_bytes = limits::leaf_bytes(node_bytes).saturating_sub(heads_bytes);
-        let checksums = room_bytes.checked_div(unit_bytes).unwrap_or(0).saturating_sub(1);
+        let capacity_bytes = limits::leaf_bytes(node_bytes).saturating_sub(heads_bytes);
+        let checksums = capacity_bytes
+            .checked_div(unit_bytes)
+            .unwrap_or(0)
+            .saturating_sub(1);
         checksums.min(4096).saturating_mul(unit_bytes)
     }
 }

@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use extent::{Extent, References};
 pub use file_space::FileSpace;
-pub(crate) use referrers::WaitingReferences;
+pub(crate) use referrers::DelayedReferencesOf;
 pub(crate) use sharing::LookUpWaiting;
 pub use sharing::{ExtentUse, SHARING_BATCH, Sharing};
 

@@ -2,12 +2,12 @@
 //!
 //! Content that is written waits in memory, by file, in whole sectors (*delayed allocation*): only when it is written
 //! back is it decided whether it is compressed, kept inside the tree or overwritten in place, and where it goes. It is
-//! written back before a commit, when more than [`DataOptions::pending_bytes_max`] waits, and when an operation needs
+//! written back before a commit, when more than [`DataOptions::delalloc_bytes_max`] waits, and when an operation needs
 //! the file's extents. The commit then holds it.
 //!
 //! | room | holds |
 //! |---|---|
-//! | `table` | which files have content that waits, and each file's lock |
+//! | `table` | which files have dirty data, and each file's lock |
 //! | `pending` | the content of one file that waits |
 //! | `waiting` | the same for readers, with what is on its way to the devices |
 //! | `writing` | writing and reading at any offset |
@@ -33,12 +33,12 @@
 //!
 //! Source: on-disk format documentation, section "EXTENT_DATA"; btrfs(5), sections "Compression" and "Mount options".
 
-pub(crate) mod allocating;
+mod allocation;
 mod compressing;
+mod dirty;
 mod in_place;
 pub(crate) mod items;
-mod pending;
-mod placing;
+pub(crate) mod preallocation;
 pub(crate) mod sharing;
 pub(crate) mod table;
 #[cfg(test)]
@@ -48,7 +48,7 @@ pub(crate) mod waiting;
 mod write_back;
 mod writing;
 
-pub use allocating::AllocateMode;
+pub use preallocation::AllocateMode;
 
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{ByteCount, InodeFlags};
@@ -67,7 +67,7 @@ pub struct DataOptions {
     /// Whether content of new files is copied on write. Without that they have no checksums either.
     pub copy_on_write: bool,
     /// At most this much content waits in memory, and at most half of what may wait of everything.
-    pub pending_bytes_max: ByteCount,
+    pub delalloc_bytes_max: ByteCount,
 }
 
 impl DataOptions {
@@ -89,7 +89,7 @@ impl Default for DataOptions {
             max_inline: ByteCount::new(2048),
             checksums: true,
             copy_on_write: true,
-            pending_bytes_max: ByteCount::new(96 << 20),
+            delalloc_bytes_max: ByteCount::new(96 << 20),
         }
     }
 }

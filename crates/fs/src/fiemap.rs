@@ -3,14 +3,14 @@
 //! [`File::fiemap`] and [`WritableFilesystem::fiemap`] give a [`Fiemap`]: extents in rising order, one after another, in
 //! the flags of the ioctl. Each leaf of the file is visited once. Whether extents are shared is asked for a batch of them
 //! at a time ([`crate::Sharing`]); batches begin small and grow, so that looking at a few extents costs little, and a
-//! map can be given up and gone on with anywhere. Content that waits in memory is looked for only in holes and preallocated
+//! map can be given up and gone on with anywhere. Dirty data in memory is looked for only in holes and preallocated
 //! ranges: it shows as delayed allocation.
 //!
 //! Extents are joined only where they follow each other in the file and on the volume, and have the same flags: so two
 //! extents of which one is shared stay two. Joined extents may belong to different items. Without sharedness
 //! ([`Fiemap::without_sharing`]) there is one flag less to differ in, as for an ioctl that only counts.
 //!
-//! On a writable volume each batch is of one moment: trees, content that waits and references that wait. Between batches
+//! On a writable volume each batch is of one moment: trees, dirty data and delayed references. Between batches
 //! the file may change, as it may between two calls of the ioctl.
 //!
 //! Ranges: extents that overlap `[start, end)` come whole; parts that wait in memory are cut off at the range. The last
@@ -164,7 +164,7 @@ impl File {
 }
 
 impl WritableFilesystem {
-    /// The extents of a file that overlap `range`, with their sharedness, as of now: content and references that wait are
+    /// The extents of a file that overlap `range`, with their sharedness, as of now: content and delayed references are
     /// looked at too. Offsets are rounded to sectors.
     ///
     /// # Errors

@@ -15,8 +15,8 @@
 //!
 //! # Locks
 //!
-//! In this order, each held for one step in memory and never while a device is waited for: content that waits of a file, the
-//! steps of operations, a shard of the table of inodes, the state of an inode, the tree of a subvolume, other trees, the extent tree. A look-up that misses a block lets go of all of them, reads it, and begins again ([`Retry`]).
+//! In this order, each held for one step in memory and never while a device is waited for: dirty data of a file, the
+//! steps of operations, a shard of the table of inodes, the state of an inode, the tree of a subvolume, other trees, the extent tree. A look-up that misses a block lets go of all of them, reads it, and is retried ([`Retry`]).
 //!
 //! # What a reader may count on
 //!
@@ -32,9 +32,9 @@ pub(crate) mod trees;
 use crate::error::{Error, Result};
 use crate::transaction::WritableFilesystem;
 use buttress_format::Logical;
-use buttress_tree::{Forest, ResidentOnly};
+use buttress_tree::{Forest, NonBlocking};
 
-/// How often a look-up begins again because a block on its way was not in memory. A way is some levels in some trees; where
+/// How often a look-up is retried because a block on its way was not in memory. A way is some levels in some trees; where
 /// the cache is too small to keep all of that, the rest is read where it is found missing.
 const RETRIES_MAX: usize = 64;
 
@@ -58,7 +58,7 @@ pub(crate) enum Looked<T> {
 impl Retry {
     /// Takes the outcome of a look-up that was to do without reading. Reads what it found missing; no lock may be held.
     pub(crate) fn after<T>(&mut self, forest: &Forest, looked: Result<T>) -> Looked<T> {
-        let Some(pointer) = looked.as_ref().err().and_then(Error::block_to_read) else {
+        let Some(pointer) = looked.as_ref().err().and_then(Error::missing_block) else {
             return Looked::Done(looked);
         };
         self.count = self.count.saturating_add(1);
@@ -89,7 +89,7 @@ impl WritableFilesystem {
         let mut retry = Retry::default();
         loop {
             let looked = {
-                let _resident_only = ResidentOnly::hold();
+                let _resident_only = NonBlocking::hold();
                 look()
             };
             match retry.after(self.forest(), looked) {

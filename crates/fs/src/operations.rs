@@ -25,7 +25,7 @@
 //! committed, so writing stops, and what was not committed is lost.
 //!
 //! No device is waited for under the edit lock: before its first edit an operation finds tree blocks only in memory. Where
-//! one is not there, the lock is let go, the block is read, and the operation begins again. So what it does before the
+//! one is not there, the lock is let go, the block is read, and the operation is retried. So what it does before the
 //! first edit may be done several times (`Operation::begin` is for what must not), and it goes to where it is going to
 //! edit while it still can (`Operation::reach`).
 //!
@@ -65,13 +65,13 @@ use crate::live::{Looked, Retry};
 use crate::location::Location;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::checksums::checksum_key;
+use crate::transaction::reservation::{Handle, Need};
 use crate::transaction::running::Running;
-use crate::transaction::starting::{Handle, Need};
 use buttress_format::{
     ByteCount, FileKind, Generation, Incompat, InodeFlags, InodeItem, Key, Logical, SubvolumeId, Timestamp,
     TreeId,
 };
-use buttress_tree::{OwnedItem, ResidentOnly, Tree};
+use buttress_tree::{NonBlocking, OwnedItem, Tree};
 use parking_lot::RwLockWriteGuard;
 use std::path::PathBuf;
 
@@ -83,8 +83,8 @@ pub(crate) struct Operation<'a> {
     steps: Option<RwLockWriteGuard<'a, ()>>,
     /// Whether anything was edited: from there on an error is not the caller's.
     changed: bool,
-    /// While nothing was: it can be begun again, so a block that is not in memory is read without the lock.
-    resident_only: Option<ResidentOnly>,
+    /// While nothing was: it can be retried, so a block that is not in memory is read without the lock.
+    resident_only: Option<NonBlocking>,
     /// Whether it is nobody's change, but what an earlier one left to do.
     is_upkeep: bool,
     /// What is looked for is going to be edited after a snapshot of this subvolume.
@@ -124,11 +124,11 @@ impl WritableFilesystem {
     ) -> Result<T> {
         let mut retry = Retry::default();
         loop {
-            let mut operation = Operation::new(start()?, Some(ResidentOnly::hold()));
+            let mut operation = Operation::new(start()?, Some(NonBlocking::hold()));
             let result = body(&mut operation);
             let wants_block = result
                 .as_ref()
-                .is_err_and(|error| error.block_to_read().is_some());
+                .is_err_and(|error| error.missing_block().is_some());
             if !wants_block || operation.resident_only.is_none() {
                 return self.end(operation, result);
             }
@@ -158,7 +158,7 @@ impl WritableFilesystem {
 }
 
 impl<'a> Operation<'a> {
-    fn new(handle: Handle<'a>, resident_only: Option<ResidentOnly>) -> Self {
+    fn new(handle: Handle<'a>, resident_only: Option<NonBlocking>) -> Self {
         Self {
             now: handle.now(),
             handle,
@@ -178,7 +178,7 @@ impl Operation<'_> {
         self.begin()
     }
 
-    /// The running transaction, for what must not be done twice: from here on the operation is not begun again.
+    /// The running transaction, for what must not be done twice: from here on the operation is not retried.
     pub(crate) fn begin(&mut self) -> &mut Running {
         self.resident_only = None;
         if self.steps.is_none() {
@@ -255,9 +255,9 @@ impl Operation<'_> {
     }
 
     /// Refuses when an edit at its worst does not fit: for operations that did not ask for room when they started.
-    pub(super) fn require_room(&mut self, need: Need) -> Result<()> {
-        // A chunk that was made for room is there when the operation begins again.
-        if self.handle.find_room(need)? {
+    pub(super) fn require_space(&mut self, need: Need) -> Result<()> {
+        // A chunk that was made for room is there when the operation is retried.
+        if self.handle.reserve_space(need)? {
             return Ok(());
         }
         Err(self.look().no_metadata_space(need))

@@ -10,14 +10,14 @@
 //! | `running` | the running transaction: trees, and what edits of any tree need |
 //! | `copying` | what copying a tree block means for references |
 //! | `delayed_references`, `extent_tree` | reference counts: collected, and applied |
-//! | `block_groups`, `free_ranges`, `kept_out`, `chunks`, `loading` | space: what is free, where chunks come from |
+//! | `block_groups`, `free_ranges`, `excluded_ranges`, `chunks`, `loading` | space: what is free, where chunks come from |
 //! | `free_space_tree`, `checksums` | the trees that follow the extent tree |
 //! | `data_extents` | extents of file data: allocated, referred to, let go |
 //! | `settling`, `freezing`, `committing` | a commit: addresses, the frozen state, the writes |
 //! | `reading_in` | tree blocks come into memory before the lock is held for long |
 //! | `device_errors` | what devices failed with, in their statistics |
 //! | `pins` | freed space that must wait |
-//! | `still` | a view together with the references that wait |
+//! | `still` | a view together with the delayed references |
 //! | `memory` | what waits for a commit, as a part of the cache's budget |
 //! | `background` | the thread that commits when much waits, or for long |
 //! | `uncommitted` | what would be lost now; letting go of the volume |
@@ -35,25 +35,25 @@ pub(crate) mod block_groups;
 pub(crate) mod checksums;
 mod chunks;
 mod committing;
-pub(crate) mod copying;
+mod converging;
+pub(crate) mod cow;
 pub(crate) mod data_extents;
 pub(crate) mod delayed_references;
 mod device_errors;
+pub(crate) mod excluded_ranges;
 pub(crate) mod extent_tree;
+mod fault_in;
 mod free_ranges;
 mod free_space_tree;
 pub(crate) mod freezing;
-pub(crate) mod kept_out;
 mod loading;
 mod memory;
 mod opening;
 pub(crate) mod pins;
+mod quiesce;
 mod quotas;
-mod reading_in;
+pub(crate) mod reservation;
 pub(crate) mod running;
-mod settling;
-pub(crate) mod starting;
-mod still;
 #[cfg(test)]
 mod tests;
 mod uncommitted;
@@ -72,10 +72,10 @@ use buttress_format::{Generation, Timestamp, Uuid};
 use buttress_tree::Forest;
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
-use memory::Holdings;
+use fault_in::FaultIn;
+use memory::DirtyMemory;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use pins::{Hold, Readers};
-use reading_in::Reads;
 use running::Running;
 use std::sync::Arc;
 use uncommitted::{Account, Holders};
@@ -106,7 +106,7 @@ struct Writer {
     view: Mutex<Option<Filesystem>>,
     readers: Arc<Readers>,
     environment: Arc<dyn Environment>,
-    holdings: Holdings,
+    dirty_memory: DirtyMemory,
     /// How many commits there were with all content.
     whole_commits: AtomicU64,
     /// Since when something waits to be committed, as the background thread saw it.
@@ -116,7 +116,7 @@ struct Writer {
     /// The open trees and the inodes in use, for readers.
     trees: Arc<LiveTrees>,
     inodes: Arc<LiveInodes>,
-    /// File content that waits to be written back.
+    /// File dirty data to be written back.
     data: DataTable,
     /// What is not committed.
     account: Account,
@@ -127,7 +127,7 @@ impl WritableFilesystem {
     /// It waits for no commit, and for a device only to read in where inodes lie that changed; the space that it still needs is not used again before it is dropped.
     #[must_use]
     pub fn view(&self) -> Filesystem {
-        let mut reads = Reads::default();
+        let mut reads = FaultIn::default();
         loop {
             if let Some(view) = self.shared.view.lock().as_ref() {
                 return view.clone();
@@ -147,7 +147,7 @@ impl WritableFilesystem {
     fn with_inodes_written_back<'a>(
         &self,
         mut running: MutexGuard<'a, Running>,
-        reads: &mut Reads,
+        reads: &mut FaultIn,
     ) -> Option<MutexGuard<'a, Running>> {
         let written = match reads.missing_for(|| running.missing_for_inodes()) {
             Ok(missing) if !missing.is_empty() => {

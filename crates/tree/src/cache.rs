@@ -229,7 +229,7 @@ impl NodeCache {
 
     /// Whether the cache holds so little that a block goes in that nobody has asked for: within an eighth of the budget.
     /// The rest is for those that somebody did ask for.
-    pub(crate) fn has_room_for(&self, block_bytes: usize) -> bool {
+    pub(crate) fn has_space_for(&self, block_bytes: usize) -> bool {
         let filled = self.blocks.weight().saturating_add(weight_bytes(block_bytes));
         filled <= self.blocks.capacity().min(self.uninvited_bytes)
     }

@@ -25,8 +25,8 @@ pub enum Cause {
     Damaged(Box<Failure>),
     /// No copy could be read, or the address is not mapped.
     Unreadable(Box<buttress_volume::Error>),
-    /// It is not in the cache, and nothing was to be read ([`ResidentOnly`](crate::ResidentOnly)).
-    NotResident,
+    /// It is not in the cache, and nothing was to be read ([`NonBlocking`](crate::NonBlocking)).
+    WouldBlock,
     /// An item with this key is there already.
     ItemExists(Key),
     /// No leaf has room for an item of this size.
@@ -104,7 +104,7 @@ impl Error {
         match &self.cause {
             Cause::Damaged(failure) => Some(failure),
             Cause::Unreadable(_)
-            | Cause::NotResident
+            | Cause::WouldBlock
             | Cause::ItemExists(_)
             | Cause::ItemTooLarge { .. }
             | Cause::Context(_)
@@ -118,7 +118,7 @@ impl Error {
         match &self.cause {
             Cause::Damaged(_) | Cause::Broken(_) => ErrorKind::Corrupt,
             Cause::Unreadable(error) => error.kind(),
-            Cause::NotResident | Cause::ItemExists(_) | Cause::ItemTooLarge { .. } | Cause::Context(_) => {
+            Cause::WouldBlock | Cause::ItemExists(_) | Cause::ItemTooLarge { .. } | Cause::Context(_) => {
                 ErrorKind::Caller
             }
         }
@@ -130,7 +130,7 @@ impl fmt::Display for Cause {
         match self {
             Self::Damaged(failure) => failure.fmt(f),
             Self::Unreadable(error) => error.fmt(f),
-            Self::NotResident => f.write_str("it is not in memory, and nothing was to be read"),
+            Self::WouldBlock => f.write_str("it is not in memory, and nothing was to be read"),
             Self::ItemExists(key) => write!(f, "there is an item {key} already"),
             Self::ItemTooLarge {
                 key,

@@ -5,10 +5,10 @@
 
 use crate::cache::{CacheStatistics, Loan, NodeCache, ReadAheadPool};
 use crate::error::{Error, Failure, Result};
+use crate::non_blocking::{NonBlocking, would_block};
 use crate::pointer::{BlockPointer, LEVELS_MAX, RootPointer};
 use crate::read_ahead::batch::Batch;
 use crate::reader::BlockReader;
-use crate::resident::{ResidentOnly, not_resident};
 use crate::tree::Tree;
 use crate::workers::Workers;
 use buttress_format::ByteCount;
@@ -70,21 +70,21 @@ impl Forest {
     /// The block at `pointer`, from the cache or from the volume.
     ///
     /// # Errors
-    /// When no copy of it can be read, or none is what the pointer promises; while the thread holds a [`ResidentOnly`],
+    /// When no copy of it can be read, or none is what the pointer promises; while the thread holds a [`NonBlocking`],
     /// when it is not in the cache.
     pub fn read_block(&self, pointer: &BlockPointer) -> Result<TreeBlock> {
         if pointer.level >= LEVELS_MAX {
             return Err(Error::damaged(pointer, Failure::RootLevel));
         }
-        if ResidentOnly::is_held() {
-            return self.cache.get(pointer).map_or_else(|| not_resident(pointer), Ok);
+        if NonBlocking::is_held() {
+            return self.cache.get(pointer).map_or_else(|| would_block(pointer), Ok);
         }
         self.cache.get_or_read(pointer, || self.reader.read(pointer))
     }
 
     /// Reads blocks that are not in the cache into it, those that lie side by side in one request, and gives them: a small
     /// cache may not keep them. One that cannot be read is not among them; whoever asks for it is told why.
-    pub fn read_in(&self, pointers: &[BlockPointer]) -> Vec<TreeBlock> {
+    pub fn fault_in(&self, pointers: &[BlockPointer]) -> Vec<TreeBlock> {
         let missing = pointers.iter().filter(|pointer| !self.cache.contains(pointer));
         let missing: Vec<&BlockPointer> = missing.collect();
         let reads = self.reader.start(missing.iter().copied());

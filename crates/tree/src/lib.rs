@@ -13,7 +13,7 @@
 //! | [`by_address`] | the same for jobs that need no order of keys: one pass over the disk |
 //! | [`edit`] | changing trees: copy-on-write in memory, until a commit freezes and writes it |
 //! | `resident` | looking without reading, under a lock |
-//! | [`survey`] | many trees at once, in no order, on all cores |
+//! | [`scan`] | many trees at once, in no order, on all cores |
 //! | [`read_ahead`] | which blocks are fetched before they are asked for |
 //! | [`measure`] | what each read-ahead mode costs on a simulated disk |
 //! | `testing` | trees made in memory, for tests (feature `testing`) |
@@ -55,13 +55,13 @@ pub mod forest;
 pub mod items;
 pub mod leaves;
 pub mod measure;
+mod non_blocking;
 mod path;
 pub mod pointer;
 pub mod read_ahead;
 mod reader;
-mod resident;
+pub mod scan;
 mod scope;
-pub mod survey;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod tree;
@@ -80,8 +80,8 @@ pub use error::{Cause, ContextError, Error, Result};
 pub use forest::Forest;
 pub use items::{Items, OwnedItem};
 pub use leaves::{Leaf, Leaves};
+pub use non_blocking::{Blocking, NonBlocking};
 pub use pointer::{BlockPointer, RootPointer};
 pub use read_ahead::ReadAhead;
-pub use resident::{Lifted, ResidentOnly};
-pub use survey::Surveyor;
+pub use scan::Scanner;
 pub use tree::Tree;

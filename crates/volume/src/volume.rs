@@ -21,7 +21,7 @@ use crate::faults::{FaultLog, FaultRecorder};
 use crate::notice::Notice;
 use crate::open::{self, OpenOptions};
 use crate::stripe_tree::{StripeResolver, Unconnected};
-use crate::write::{Latch, RowLocks, WriteRefusal};
+use crate::write::{ErrorState, RowLocks, WriteRefusal};
 use buttress_device::{Device, VirtualClock};
 use buttress_format::chunk::Chunk;
 use buttress_format::device_item::DeviceItem;
@@ -45,7 +45,7 @@ pub struct Volume {
     resolver: OnceLock<Arc<dyn StripeResolver>>,
     notices: Mutex<Vec<Notice>>,
     recorder: FaultRecorder,
-    latch: Latch,
+    latch: ErrorState,
     row_locks: RowLocks,
     /// Held while it is decided whether the volume can do without a device.
     failing: Mutex<()>,
@@ -73,7 +73,7 @@ impl Volume {
             resolver: OnceLock::new(),
             notices: Mutex::new(opened.notices),
             recorder: FaultRecorder::default(),
-            latch: Latch::default(),
+            latch: ErrorState::default(),
             row_locks: RowLocks::default(),
             failing: Mutex::default(),
             tolerates_failures: true,
@@ -108,7 +108,7 @@ impl Volume {
             resolver: OnceLock::new(),
             notices: Mutex::default(),
             recorder: FaultRecorder::default(),
-            latch: Latch::default(),
+            latch: ErrorState::default(),
             row_locks: RowLocks::default(),
             failing: Mutex::default(),
             tolerates_failures: false,
@@ -338,7 +338,7 @@ impl Volume {
         self.clocked.charge_cpu(duration);
     }
 
-    pub(crate) const fn latch(&self) -> &Latch {
+    pub(crate) const fn latch(&self) -> &ErrorState {
         &self.latch
     }
 

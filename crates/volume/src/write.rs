@@ -27,7 +27,7 @@ mod superblocks;
 
 pub use failures::NeededDevice;
 pub(crate) use rows::RowLocks;
-pub(crate) use stop::Latch;
+pub(crate) use stop::ErrorState;
 pub use stop::WriteRefusal;
 
 use crate::Volume;

@@ -420,7 +420,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         ],
     ),
     loses(
-        "drop-turns-nothing",
+        "drop-converts-nothing",
         "Deleting a subvolume whose snapshots live leaves their blocks counted for nobody: the next delete frees too much.",
         &[SUBVOLUMES, commits("dropping::the_source_first")],
     ),
@@ -467,7 +467,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         &[FILES_COME_AND_GO, SHARED],
     ),
     harms(
-        "room-unasked-for",
+        "space-unreserved",
         "A commit on a full volume finds no space, and all that waited is lost with an error.",
         &[fs("transaction::tests::a_full_volume_says_so_and_can_be_emptied")],
     ),

@@ -4,7 +4,7 @@
 //! the format asks for; the item's count of references follows each change.
 //!
 //! References become items of their own ([`InlineReference::keyed_key`], [`InlineReference::encode_keyed`]) when
-//! there is no room: see [`ExtentItem::has_room_for`]. The kernel adds no inline reference either while the
+//! there is no room: see [`ExtentItem::has_space_for`]. The kernel adds no inline reference either while the
 //! extent has any keyed one, so that it has to look at one place only; a writer does the same. Counts of keyed
 //! references are part of [`ExtentItem::references`], too.
 //!
@@ -80,7 +80,7 @@ impl ExtentItem {
     /// Whether this reference can be added inline: one from the same place is there, or the item stays shorter
     /// than the kernel lets it grow.
     #[must_use]
-    pub fn has_room_for(&self, reference: &InlineReference, node_bytes: u32) -> bool {
+    pub fn has_space_for(&self, reference: &InlineReference, node_bytes: u32) -> bool {
         let grown_bytes = self.encoded_bytes().saturating_add(reference.inline_bytes());
         grown_bytes < limits::extent_item_bytes_limit(node_bytes) || self.find_inline(reference).is_some()
     }

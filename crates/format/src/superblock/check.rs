@@ -196,7 +196,7 @@ pub(super) fn system_chunks(raw: &RawSuperblock) -> Result<Vec<(Key, Chunk)>, Su
         return Err(SuperblockError::SystemArraySize {
             size_bytes,
             least_bytes,
-            room_bytes: SYSTEM_CHUNK_ARRAY_BYTES,
+            capacity_bytes: SYSTEM_CHUNK_ARRAY_BYTES,
         });
     }
     let mut chunks = Vec::new();

@@ -92,7 +92,7 @@ impl Superblock {
                 return Err(SuperblockError::SystemArraySize {
                     size_bytes,
                     least_bytes: 0,
-                    room_bytes: SYSTEM_CHUNK_ARRAY_BYTES,
+                    capacity_bytes: SYSTEM_CHUNK_ARRAY_BYTES,
                 });
             }
         }

@@ -72,11 +72,11 @@ pub enum SuperblockError {
     )]
     MixedNodeSize { node_bytes: u32, sector_bytes: u32 },
     /// The system chunk array is larger than its room or smaller than one chunk.
-    #[error("system chunk array is {size_bytes} bytes, expected {least_bytes} to {room_bytes}")]
+    #[error("system chunk array is {size_bytes} bytes, expected {least_bytes} to {capacity_bytes}")]
     SystemArraySize {
         size_bytes: u32,
         least_bytes: usize,
-        room_bytes: usize,
+        capacity_bytes: usize,
     },
     /// The system chunk array ends inside a key.
     #[error("system chunk array ends {rest_bytes} bytes after a chunk, inside a key")]

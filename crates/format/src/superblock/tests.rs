@@ -300,7 +300,7 @@ fn the_system_chunk_array_is_checked() {
             SuperblockError::SystemArraySize {
                 size_bytes,
                 least_bytes: 97,
-                room_bytes: 2048
+                capacity_bytes: 2048
             }
         );
     }

@@ -6,7 +6,7 @@
 //! has one reference, which its item says in its first field; only what has more is looked at more closely.
 //!
 //! In a running transaction some references wait and are not yet in the extent tree: they are given as
-//! [`WaitingReferences`], and added. The answer is exact then too.
+//! [`DelayedReferencesOf`], and added. The answer is exact then too.
 //!
 //! Memory: a few words for each address.
 
@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// References that wait in the running transaction, by extent.
-pub(crate) type WaitingReferences = HashMap<Logical, Pending>;
+pub(crate) type DelayedReferencesOf = HashMap<Logical, Pending>;
 
 /// The search in a leaf begins with so many items behind the last one found: neighbours are often asked for.
 const STEPS_BEFORE_SEARCH: usize = 4;
@@ -49,7 +49,7 @@ pub(super) enum Referrers {
 pub(super) fn referrers_of(
     filesystem: &Filesystem,
     addresses: &Arc<Vec<Logical>>,
-    waiting: &WaitingReferences,
+    waiting: &DelayedReferencesOf,
     progress: Option<&Progress>,
 ) -> Result<Vec<Referrers>> {
     let mut found: Vec<Referrers> = vec![Referrers::None; addresses.len()];

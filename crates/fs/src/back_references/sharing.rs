@@ -16,7 +16,7 @@
 //!
 //! Memory: what is remembered of [`BLOCKS_REMEMBERED_MAX`] blocks, and some words for each extent of a batch.
 
-use super::referrers::{Referrers, WaitingReferences, referrers_of};
+use super::referrers::{DelayedReferencesOf, Referrers, referrers_of};
 use crate::error::Result;
 use crate::extents::{COMPRESSED_EXTENT_LIMIT, DiskExtent, FileRange, RangeKind};
 use crate::filesystem::Filesystem;
@@ -74,9 +74,9 @@ impl ExtentUse {
     }
 }
 
-/// The references that wait in the running transaction for some extents; `None`: something was edited since the volume
+/// The delayed references in the running transaction for some extents; `None`: something was edited since the volume
 /// was looked at.
-pub(crate) type LookUpWaiting<'a> = dyn FnMut(&[Logical]) -> Option<WaitingReferences> + 'a;
+pub(crate) type LookUpWaiting<'a> = dyn FnMut(&[Logical]) -> Option<DelayedReferencesOf> + 'a;
 
 /// The way to a leaf: blocks that a snapshot may share, the highest first. Blocks below a newer one may be older.
 type Way = SmallVec<[Logical; 6]>;
@@ -130,7 +130,7 @@ impl Sharing {
     /// # Errors
     /// That the extent tree or the subvolume cannot be read, or that an extent is missing there.
     pub fn are_shared(&mut self, subvolume: SubvolumeId, uses: &[ExtentUse]) -> Result<Vec<bool>> {
-        let nothing_waits = &mut |_: &[Logical]| Some(WaitingReferences::new());
+        let nothing_waits = &mut |_: &[Logical]| Some(DelayedReferencesOf::new());
         let answer = self.are_shared_while(subvolume, uses, nothing_waits)?;
         Ok(answer.unwrap_or_default())
     }

@@ -2,7 +2,7 @@
 //!
 //! Content is compressed in pieces of 128 KiB on all cores. A piece that would not save a sector stays plain, and plain
 //! neighbours become one extent. Unless compression is forced, a piece is first looked at, and a file in which
-//! compressing a piece was tried in vain is not tried again (its inode says so), except where its own property asks.
+//! compressing a piece was tried for nothing is not tried again (its inode says so), except where its own property asks.
 //!
 //! Source: btrfs(5), section "Compression".
 
@@ -112,7 +112,7 @@ enum Outcome {
     Compressed(Bytes, Vec<u8>),
     /// Not worth trying.
     Plain,
-    /// Tried in vain.
+    /// Tried for nothing.
     Failed,
 }
 
@@ -153,7 +153,7 @@ impl Content<'_> {
         }))
     }
 
-    /// The extents for a run of content, and whether compressing was tried in vain.
+    /// The extents for a run of content, and whether compressing was tried for nothing.
     pub(super) fn make_extents(
         &self,
         run: &[(u64, Bytes)],

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::operations::Operation;
 use crate::transaction::WritableFilesystem;
-use crate::transaction::starting::Need;
+use crate::transaction::reservation::Need;
 use buttress_format::{ByteCount, FileExtent, FileExtentBody, FileKind, FileOffset, InodeFlags};
 use core::ops::Range;
 
@@ -136,14 +136,14 @@ impl WritableFilesystem {
                 read(&mut from, to, at, &mut piece)?;
                 to.write(Some(share.target.saturating_add(done)), &piece)?;
                 done = done.saturating_add(length);
-                if self.data().is_crowded() {
+                if self.data().is_over_limit() {
                     to.write_back()?;
                 }
             }
             to.touch();
             Ok(share.length)
         })?;
-        self.relieve()?;
+        self.write_back_excess()?;
         Ok(ByteCount::new(copied))
     }
 }
@@ -286,7 +286,7 @@ impl Content<'_> {
             self.load_inline()?;
         }
         let _layout = self.file.layout.write();
-        let forgotten = self.change_pending(|pending| pending.remove(&sectors));
+        let forgotten = self.change_dirty(|pending| pending.remove(&sectors));
         self.release(forgotten);
         self.out_of_tree(Self::write_back)?;
         let mut at = 0;

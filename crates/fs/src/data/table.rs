@@ -1,7 +1,7 @@
-//! Which files have content that waits, and each file's lock.
+//! Which files have dirty data, and each file's lock.
 
 use super::DataOptions;
-use super::pending::Pending;
+use super::dirty::DirtyData;
 use super::waiting::FileContent;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
@@ -20,25 +20,25 @@ type FileId = (TreeId, InodeNumber);
 /// What a file takes in memory beside its content.
 const FILE_BYTES: u64 = 640;
 
-/// How many files may have content that waits. Content of one file is worth holding back, since more of it may come and lie
+/// How many files may have dirty data. Content of one file is worth holding back, since more of it may come and lie
 /// beside it; of very many, nothing more is to be expected but memory taken from what else waits.
 pub(super) const FILES_MAX: usize = 1024;
 
-/// The files with content that waits, or with a call under way.
+/// The files with dirty data, or with a call under way.
 #[derive(Debug)]
 pub(crate) struct DataTable {
     pub(crate) options: DataOptions,
     files: Mutex<BTreeMap<FileId, Arc<FileContent>>>,
     /// The memory that all that waits takes.
-    pending_bytes: AtomicU64,
+    delalloc_bytes: AtomicU64,
     /// The most that may wait.
-    pending_bytes_max: u64,
+    delalloc_bytes_max: u64,
     /// Held for reading from the decision to overwrite something in place until that is done, and for writing while a
     /// commit freezes its state: what a snapshot shares is not overwritten.
     pub(crate) in_place: RwLock<()>,
 }
 
-/// What a call knows of a file beside the content that waits.
+/// What a call knows of a file beside the dirty data.
 #[derive(Debug, Default)]
 pub(super) struct FileState {
     /// The file's size; not yet looked up in a file that was just taken in.
@@ -48,8 +48,8 @@ pub(super) struct FileState {
     pub(super) writes: u64,
     /// How much room is promised for what waits.
     pub(super) reserved: u64,
-    /// Content that waits becomes an extent, however little it is: another extent is going to be beside it.
-    pub(super) stays_out_of_tree: bool,
+    /// Dirty data becomes an extent, however little it is: another extent is going to be beside it.
+    pub(super) never_inline: bool,
     /// Whether readers of the inode find the content.
     is_shown: bool,
     /// The table has let go of it.
@@ -95,8 +95,8 @@ impl DataTable {
         Self {
             options,
             files: Mutex::default(),
-            pending_bytes: AtomicU64::new(0),
-            pending_bytes_max: options.pending_bytes_max.min(limit).get(),
+            delalloc_bytes: AtomicU64::new(0),
+            delalloc_bytes_max: options.delalloc_bytes_max.min(limit).get(),
             in_place: RwLock::default(),
         }
     }
@@ -106,33 +106,33 @@ impl DataTable {
     }
 
     /// Whether more waits than should.
-    pub(super) fn is_crowded(&self) -> bool {
-        self.pending_bytes() > self.pending_bytes_max || self.waiting_files() > FILES_MAX
+    pub(super) fn is_over_limit(&self) -> bool {
+        self.delalloc_bytes() > self.delalloc_bytes_max || self.dirty_files() > FILES_MAX
     }
 
     /// Whether half of what may wait does.
     fn is_half_full(&self) -> bool {
-        self.pending_bytes() > self.pending_bytes_max >> 1 || self.waiting_files() > FILES_MAX >> 1
+        self.delalloc_bytes() > self.delalloc_bytes_max >> 1 || self.dirty_files() > FILES_MAX >> 1
     }
 
-    /// How many files have content that waits.
-    pub(super) fn waiting_files(&self) -> usize {
+    /// How many files have dirty data.
+    pub(super) fn dirty_files(&self) -> usize {
         self.files.lock().len()
     }
 
     /// The memory that content takes that waits.
-    pub(crate) fn pending_bytes(&self) -> u64 {
-        self.pending_bytes.load(Ordering::Relaxed)
+    pub(crate) fn delalloc_bytes(&self) -> u64 {
+        self.delalloc_bytes.load(Ordering::Relaxed)
     }
 
     /// Whether content of any file waits.
-    pub(crate) fn has_waiting(&self) -> bool {
+    pub(crate) fn has_dirty(&self) -> bool {
         !self.files.lock().is_empty()
     }
 
     fn count(&self, before: u64, after: u64) {
-        self.pending_bytes.fetch_add(after, Ordering::Relaxed);
-        self.pending_bytes.fetch_sub(before, Ordering::Relaxed);
+        self.delalloc_bytes.fetch_add(after, Ordering::Relaxed);
+        self.delalloc_bytes.fetch_sub(before, Ordering::Relaxed);
     }
 }
 
@@ -183,7 +183,7 @@ impl WritableFilesystem {
         inode.calls = inode.calls.wrapping_add(1);
     }
 
-    /// Sets times of a file by `body`: the time of content that waits is older, and must not be set after it.
+    /// Sets times of a file by `body`: the time of dirty data is older, and must not be set after it.
     pub(crate) fn with_newer_times<T>(
         &self,
         location: Location,
@@ -198,14 +198,14 @@ impl WritableFilesystem {
 
     /// Writes back content until no more than half of what may waits, bytes and files; all of it where room on the volume is
     /// short.
-    pub(super) fn relieve(&self) -> Result<()> {
+    pub(super) fn write_back_excess(&self) -> Result<()> {
         let table = self.data();
-        let is_crowded = table.is_crowded();
-        if !is_crowded && !self.is_short_of_room()? {
+        let is_over_limit = table.is_over_limit();
+        if !is_over_limit && !self.is_short_of_space()? {
             return Ok(());
         }
         for id in self.waiting() {
-            if is_crowded && !table.is_half_full() {
+            if is_over_limit && !table.is_half_full() {
                 break;
             }
             self.write_back_file(id)?;
@@ -213,7 +213,7 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    /// Writes back all content that waits.
+    /// Writes back all dirty data.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; that trees cannot be read, or that writing has stopped. What could not be written back still
@@ -278,11 +278,11 @@ impl WritableFilesystem {
         })
     }
 
-    /// As [`WritableFilesystem::look_at_content`], with the references that wait, while nothing is edited.
+    /// As [`WritableFilesystem::look_at_content`], with the delayed references, while nothing is edited.
     ///
     /// # Errors
     /// As there, and what `body` ends with.
-    pub(crate) fn hold_content_still<T>(
+    pub(crate) fn quiesced_content<T>(
         &self,
         location: Location,
         from: u64,
@@ -291,14 +291,14 @@ impl WritableFilesystem {
     ) -> Result<T> {
         self.with_content(location, |content| {
             let waiting = content.waiting_ranges(from, count);
-            self.hold_still(|view, references| {
+            self.quiesced(|view, references| {
                 let view = view.clone();
                 body(ContentState { waiting, view }, references)
             })
         })
     }
 
-    /// The size of a file, with content that waits.
+    /// The size of a file, with dirty data.
     ///
     /// # Errors
     /// [`Error::InodeNotFound`], or that the tree cannot be read.
@@ -328,18 +328,18 @@ impl Content<'_> {
         self.file.waiting.write().size = Some(size);
     }
 
-    /// Looks at the content that waits.
-    pub(super) fn look_at_pending<T>(&self, look: impl FnOnce(&Pending) -> T) -> T {
+    /// Looks at the dirty data.
+    pub(super) fn look_at_dirty<T>(&self, look: impl FnOnce(&DirtyData) -> T) -> T {
         look(&self.file.waiting.read().pending)
     }
 
-    /// Changes the content that waits.
-    pub(super) fn change_pending<T>(&self, change: impl FnOnce(&mut Pending) -> T) -> T {
+    /// Changes the dirty data.
+    pub(super) fn change_dirty<T>(&self, change: impl FnOnce(&mut DirtyData) -> T) -> T {
         change(&mut self.file.waiting.write().pending)
     }
 
     fn waiting_ranges(&self, from: u64, count: usize) -> Vec<Range<u64>> {
-        self.look_at_pending(|pending| pending.ranges(from, count))
+        self.look_at_dirty(|pending| pending.ranges(from, count))
     }
 
     /// The inode, when its content may be changed.
@@ -390,7 +390,7 @@ impl Content<'_> {
         let filesystem = self.filesystem;
         let reserve = || {
             let handle = filesystem.start_unchecked();
-            let reserved = filesystem.begin_again(handle, |handle| handle.reserve_data(bytes));
+            let reserved = filesystem.retry(handle, |handle| handle.reserve_data(bytes));
             reserved.map(drop)
         };
         match reserve() {
@@ -417,9 +417,9 @@ impl Content<'_> {
 
     /// Does something while content stays out of the tree.
     pub(super) fn out_of_tree<T>(&mut self, body: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        self.state.stays_out_of_tree = true;
+        self.state.never_inline = true;
         let result = body(self);
-        self.state.stays_out_of_tree = false;
+        self.state.never_inline = false;
         result
     }
 

@@ -66,7 +66,7 @@ impl Random {
 
 fn small_memory() -> DataOptions {
     DataOptions {
-        pending_bytes_max: ByteCount::new(1 << 20),
+        delalloc_bytes_max: ByteCount::new(1 << 20),
         ..DataOptions::default()
     }
 }

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::operations::Operation;
 use crate::transaction::WritableFilesystem;
-use crate::transaction::starting::Need;
+use crate::transaction::reservation::Need;
 use buttress_format::{ByteCount, FileExtent, FileOffset, ItemType};
 use buttress_tree::ReadAhead;
 use core::ops::Range;
@@ -48,7 +48,7 @@ impl Content<'_> {
 
     /// What is inside the tree comes out of it if it does not fit beside what follows; the rest is for the write-back.
     pub(super) fn grow(&mut self, size: u64) -> Result<()> {
-        let has_first = self.look_at_pending(|pending| pending.has(0));
+        let has_first = self.look_at_dirty(|pending| pending.has(0));
         if !has_first && self.size()? <= self.sector_bytes {
             self.reserve(self.sector_bytes)?;
         }
@@ -68,9 +68,9 @@ impl Content<'_> {
         }
         if size > 0 && zeroes {
             self.load_inline()?;
-            self.change_pending(|pending| pending.zero(&(size..end)));
+            self.change_dirty(|pending| pending.zero(&(size..end)));
         }
-        let forgotten = self.change_pending(|pending| pending.remove(&(end..u64::MAX)));
+        let forgotten = self.change_dirty(|pending| pending.remove(&(end..u64::MAX)));
         self.set_size(size);
         // Of what is still in the trees behind the new end readers see nothing.
         drop(layout);
@@ -83,7 +83,7 @@ impl Content<'_> {
     /// Makes a part of one sector zeros: in memory, unless it is zeros already.
     pub(super) fn zero_part(&mut self, part: Range<u64>) -> Result<()> {
         let at = self.align_down(part.start);
-        if !self.look_at_pending(|pending| pending.has(at)) {
+        if !self.look_at_dirty(|pending| pending.has(at)) {
             let mut sector = vec![0; usize::try_from(self.sector_bytes).unwrap_or(0)];
             self.read_items(at, &mut sector)?;
             let inside = |place: u64| usize::try_from(place.saturating_sub(at)).unwrap_or(usize::MAX);
@@ -94,9 +94,9 @@ impl Content<'_> {
                 return Ok(());
             }
             self.reserve_for(&(at..at.saturating_add(self.sector_bytes)))?;
-            self.change_pending(|pending| pending.write(at, &sector, self.sector_bytes));
+            self.change_dirty(|pending| pending.write(at, &sector, self.sector_bytes));
         }
-        self.change_pending(|pending| pending.zero(&part));
+        self.change_dirty(|pending| pending.zero(&part));
         Ok(())
     }
 

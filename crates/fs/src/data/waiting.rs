@@ -6,13 +6,13 @@
 //! Invariants: content is here until extents with it are in the tree; a call that changes extents under content that readers
 //! could have seen, and does so in several steps, holds the layout for the time.
 
-use super::pending::Pending;
+use super::dirty::DirtyData;
 use super::table::FileState;
 use bytes::Bytes;
 use core::ops::Range;
 use parking_lot::{Mutex, RwLock};
 
-/// A file with content that waits, or with a call under way. See the module.
+/// A file with dirty data, or with a call under way. See the module.
 #[derive(Debug, Default)]
 pub(crate) struct FileContent {
     /// Held for the length of a call.
@@ -26,7 +26,7 @@ pub(crate) struct FileContent {
 /// Content that no extent has yet. See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    pub(super) pending: Pending,
+    pub(super) pending: DirtyData,
     /// What is being written back: older than what waits.
     in_flight: Vec<(u64, Bytes)>,
     /// The file's size, once a call knew it. It stays when the last call ends.

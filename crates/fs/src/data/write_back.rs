@@ -9,16 +9,16 @@
 //! Until step 4 nothing refers to the new extents, so a crash, or an error, leaves the file as it was; what was taken
 //! out of memory is put back then.
 
+use super::allocation::{Placed, Sums, writes_of};
 use super::compressing::{CompressionPlan, NewExtent, length_of, with_compressor};
+use super::dirty::DirtyData;
 use super::in_place::{InPlace, may_be_in_place};
 use super::items::Stored;
-use super::pending::Pending;
-use super::placing::{Placed, Sums, writes_of};
 use super::table::Content;
 use crate::error::{Error, Result};
 use crate::operations::Operation;
 use crate::transaction::data_extents::DataOwner;
-use crate::transaction::starting::Need;
+use crate::transaction::reservation::Need;
 use buttress_format::limits::inline_content_bytes_max;
 use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Incompat, InodeFlags,
@@ -55,7 +55,7 @@ impl Insertion {
 impl Content<'_> {
     /// Writes back what waits of the file.
     pub(super) fn write_back(&mut self) -> Result<()> {
-        if self.state.written.is_none() && self.look_at_pending(Pending::is_empty) {
+        if self.state.written.is_none() && self.look_at_dirty(DirtyData::is_empty) {
             let reserved = self.state.reserved;
             self.release(reserved);
             return Ok(());
@@ -326,7 +326,7 @@ impl Content<'_> {
         let Some(content) = content.get(..length).filter(|content| !content.is_empty()) else {
             return Ok(false);
         };
-        let stays_out = self.state.stays_out_of_tree || item.flags.contains(InodeFlags::PREALLOC);
+        let stays_out = self.state.never_inline || item.flags.contains(InodeFlags::PREALLOC);
         if length > sector_bytes || stays_out {
             return Ok(false);
         }

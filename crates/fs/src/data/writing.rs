@@ -1,7 +1,7 @@
 //! Writing at any offset, and what a call reads of its own file. Others read by [`crate::live`].
 
+use super::dirty::DirtyData;
 use super::items::is_inline;
-use super::pending::Pending;
 use super::table::Content;
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -22,7 +22,7 @@ impl WritableFilesystem {
         self.with_content(location, |content| {
             content.write(Some(offset.get()), bytes).map(drop)
         })?;
-        self.relieve()
+        self.write_back_excess()
     }
 
     /// Writes at the end, as a file opened with `O_APPEND` does; gives the offset at which the content begins.
@@ -31,7 +31,7 @@ impl WritableFilesystem {
     /// As for [`WritableFilesystem::write_at`].
     pub fn append(&self, location: Location, bytes: &[u8]) -> Result<FileOffset> {
         let offset = self.with_content(location, |content| content.write(None, bytes))?;
-        self.relieve()?;
+        self.write_back_excess()?;
         Ok(FileOffset::new(offset))
     }
 }
@@ -69,7 +69,7 @@ impl Content<'_> {
         if offset > 0 || end < size {
             self.load_inline()?;
         }
-        self.change_pending(|pending| pending.write(offset, bytes, self.sector_bytes));
+        self.change_dirty(|pending| pending.write(offset, bytes, self.sector_bytes));
         self.set_size(size.max(end));
         self.touch();
         self.filesystem.count_content(bytes.len());
@@ -78,8 +78,8 @@ impl Content<'_> {
 
     /// Promises room for the sectors of a range that do not wait yet, and for a sector 0 that may come out of the tree.
     pub(super) fn reserve_for(&mut self, sectors: &core::ops::Range<u64>) -> Result<()> {
-        let missing = |pending: &Pending| (pending.missing_bytes(sectors), pending.has(0));
-        let (mut bytes, has_first) = self.look_at_pending(missing);
+        let missing = |pending: &DirtyData| (pending.missing_bytes(sectors), pending.has(0));
+        let (mut bytes, has_first) = self.look_at_dirty(missing);
         if sectors.start > 0 && self.size()? <= self.sector_bytes && !has_first {
             bytes = bytes.saturating_add(self.sector_bytes);
         }
@@ -92,18 +92,18 @@ impl Content<'_> {
 
     /// Has the sector at `at` wait with what the file has there.
     pub(super) fn load(&mut self, at: u64) -> Result<()> {
-        if self.look_at_pending(|pending| pending.has(at)) || at >= self.size()? {
+        if self.look_at_dirty(|pending| pending.has(at)) || at >= self.size()? {
             return Ok(());
         }
         let mut sector = vec![0; usize::try_from(self.sector_bytes).unwrap_or(0)];
         self.read_items(at, &mut sector)?;
-        self.change_pending(|pending| pending.write(at, &sector, self.sector_bytes));
+        self.change_dirty(|pending| pending.write(at, &sector, self.sector_bytes));
         Ok(())
     }
 
     /// Has sector 0 wait if the file's content lies inside the tree: something else comes beside it.
     pub(super) fn load_inline(&mut self) -> Result<()> {
-        if self.look_at_pending(|pending| pending.has(0)) || self.size()? == 0 {
+        if self.look_at_dirty(|pending| pending.has(0)) || self.size()? == 0 {
             return Ok(());
         }
         let key = FileExtent::key(self.location.inode, FileOffset::MIN);
@@ -115,7 +115,7 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Reads what the file has, content that waits included.
+    /// Reads what the file has, dirty data included.
     pub(super) fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let rest = self.size()?.saturating_sub(offset);
         let length = usize::try_from(rest).unwrap_or(usize::MAX).min(buffer.len());
@@ -124,10 +124,10 @@ impl Content<'_> {
         };
         let end = offset.saturating_add(u64::try_from(length).unwrap_or(0));
         let sectors = self.align_down(offset)..self.align_up(end);
-        if self.look_at_pending(|pending| pending.missing_bytes(&sectors)) > 0 {
+        if self.look_at_dirty(|pending| pending.missing_bytes(&sectors)) > 0 {
             self.read_items(offset, buffer)?;
         }
-        self.look_at_pending(|pending| pending.read(offset, buffer));
+        self.look_at_dirty(|pending| pending.read(offset, buffer));
         Ok(length)
     }
 

@@ -1,7 +1,7 @@
 //! Batches of a file that may change between them.
 //!
 //! A batch takes the ranges of content that wait and a view of the trees, at one moment; walks the view without a lock;
-//! and asks for the references that wait, which are of the same moment if nothing was edited since. Else it begins again,
+//! and asks for the delayed references, which are of the same moment if nothing was edited since. Else it is retried,
 //! [`ATTEMPTS`] times; then it is made while edits wait.
 
 use super::walk::{Batch, Resumed, Walk, last_extent_end};
@@ -30,16 +30,15 @@ impl Fiemap {
         let (location, from) = (self.location, self.position.get());
         for _ in 0..ATTEMPTS {
             let state = writer.look_at_content(location, from, WAITING_MAX)?;
-            let waiting = &mut |extents: &[_]| writer.waiting_references(&state.view, extents);
+            let waiting = &mut |extents: &[_]| writer.delayed_references_of(&state.view, extents);
             if let Some(found) = self.look(&state, size, waiting)? {
                 return self.take_live(&state, found);
             }
         }
-        let (found, state) =
-            writer.hold_content_still(location, from, WAITING_MAX, |state, references| {
-                let found = self.look(&state, size, &mut |extents| Some(references.of_extents(extents)))?;
-                Ok((found, state))
-            })?;
+        let (found, state) = writer.quiesced_content(location, from, WAITING_MAX, |state, references| {
+            let found = self.look(&state, size, &mut |extents| Some(references.of_extents(extents)))?;
+            Ok((found, state))
+        })?;
         match found {
             Some(found) => self.take_live(&state, found),
             None => Ok(()),

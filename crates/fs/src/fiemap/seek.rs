@@ -119,7 +119,7 @@ impl File {
 }
 
 impl WritableFilesystem {
-    /// As [`File::data_runs`], with content that waits.
+    /// As [`File::data_runs`], with dirty data.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::fiemap`].
@@ -129,7 +129,7 @@ impl WritableFilesystem {
         Ok(DataRuns::new(map, start, size))
     }
 
-    /// As [`File::seek_data`], with content that waits.
+    /// As [`File::seek_data`], with dirty data.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::fiemap`].
@@ -137,7 +137,7 @@ impl WritableFilesystem {
         self.data_runs(location, start)?.first_data()
     }
 
-    /// As [`File::seek_hole`], with content that waits.
+    /// As [`File::seek_hole`], with dirty data.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::fiemap`].

@@ -1,7 +1,7 @@
 //! From the leaves of a file to the parts that extents are joined of.
 //!
 //! Parts come in order of their offset. An item becomes one part; a preallocated one, of which some is overwritten by
-//! content that waits, several. Holes become parts only where content waits.
+//! dirty data, several. Holes become parts only where content waits.
 
 use super::{FiemapExtent, FiemapFlags};
 use crate::back_references::ExtentUse;
@@ -59,7 +59,7 @@ struct Map {
     end: FileOffset,
     /// What ends before this was handed out by a walk before this one.
     resumed_at: Option<FileOffset>,
-    /// Content that waits, in order; not known behind `end` where that is less than what was asked for.
+    /// Dirty data, in order; not known behind `end` where that is less than what was asked for.
     waiting: Vec<Range<u64>>,
     next_waiting: usize,
     is_cut: bool,
@@ -193,7 +193,7 @@ impl Map {
         }
     }
 
-    /// Where looking for content that waits in a range ends: with the range, where it is known so far.
+    /// Where looking for dirty data in a range ends: with the range, where it is known so far.
     fn stop(&self, range: &FileRange) -> FileOffset {
         if self.is_cut {
             range.end().min(self.end)

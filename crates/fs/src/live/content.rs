@@ -65,7 +65,7 @@ impl Found {
 }
 
 impl WritableFilesystem {
-    /// Reads at `offset` into `buffer`, content that waits included; gives how many bytes were read: fewer only at the end
+    /// Reads at `offset` into `buffer`, dirty data included; gives how many bytes were read: fewer only at the end
     /// of the file. A read of more than 4 MiB is of several moments.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl WritableFilesystem {
             Some(waiting) => waiting.read(offset.get(), buffer),
             None => core::iter::once(whole).collect(),
         };
-        // Behind content that waits: who changes that in several steps holds it, and then begins an operation.
+        // Behind dirty data: who changes that in several steps holds it, and then begins an operation.
         let _whole = self.steps().read();
         let planned = self.plan_ranges(trees, location, &found.item, &gaps)?;
         let is_one_state = found.is_still(&inode.read()) && self.is_running_still(&hold);

@@ -1,7 +1,7 @@
 //! One object for each inode in use.
 //!
 //! [`LiveInodes`] finds an inode's state by subvolume and number, in shards, so that those who look at different inodes seldom
-//! meet. The state is the newest inode item, content that waits, how often the inode is held open, what new
+//! meet. The state is the newest inode item, dirty data, how often the inode is held open, what new
 //! inodes in a directory are given, and the directory's next index. It is read by anybody, and changed under the edit lock,
 //! but for the content, which the file's own lock protects, and for taking an item in, which anybody may do who needs it.
 //!
@@ -43,7 +43,7 @@ pub(crate) struct InodeState {
     pub(crate) item: Option<InodeItem>,
     /// Whether the item is newer than the one in the tree.
     pub(crate) changed: bool,
-    /// Of a file with content that waits, or with a call under way: that.
+    /// Of a file with dirty data, or with a call under way: that.
     pub(crate) content: Option<Arc<FileContent>>,
     /// How often a call that may change content found none here and put its own: a reader who finds another number
     /// afterwards has seen two states.

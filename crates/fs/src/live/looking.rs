@@ -31,7 +31,7 @@ impl WritableFilesystem {
         self.look(|operation| Ok(operation.look().open_tree(id)?.tree.clone()))
     }
 
-    /// The newest item of an inode, and content that waits, if there is any.
+    /// The newest item of an inode, and dirty data, if there is any.
     pub(crate) fn live_inode(&self, location: Location) -> Result<(InodeItem, Option<Arc<FileContent>>)> {
         if location.placeholder().is_some() {
             return Err(Error::InodeNotFound { location });

@@ -22,7 +22,7 @@
 
 use super::device_id;
 use super::options::Settings;
-use crate::transaction::kept_out::DEVICE_RESERVED_BYTES;
+use crate::transaction::excluded_ranges::DEVICE_RESERVED_BYTES;
 use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, Logical, Physical, Profile, STRIPE_BYTES, Stripe, TreeId, Uuid,
 };

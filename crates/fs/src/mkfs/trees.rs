@@ -12,7 +12,7 @@ use super::blocks::{self, Item, Shape};
 use super::chunks::PlannedChunk;
 use super::options::Settings;
 use super::{Error, GENERATION, Identity, device_id};
-use crate::transaction::kept_out::kept_out;
+use crate::transaction::excluded_ranges::excluded_ranges;
 use buttress_device::Device;
 use buttress_format::node::edit::NewBlock;
 use buttress_format::superblock::{BackupRoot, BackupTree, SuperblockFlags};
@@ -286,7 +286,7 @@ struct Place {
     /// How much of it was looked at.
     offset: u64,
     /// Where nothing is put: the kernel keeps these addresses free, too.
-    kept_out: Vec<Range<u64>>,
+    excluded_ranges: Vec<Range<u64>>,
 }
 
 impl Place {
@@ -304,7 +304,7 @@ impl Place {
         Some(Self {
             chunk: chunk.clone(),
             offset: 0,
-            kept_out: kept_out(addresses, &layout.ok()?, &stripes),
+            excluded_ranges: excluded_ranges(addresses, &layout.ok()?, &stripes),
         })
     }
 
@@ -318,7 +318,7 @@ impl Place {
             }
             let end = at.get().saturating_add(node_bytes);
             let meets = |range: &Range<u64>| at.get() < range.end && range.start < end;
-            if !self.kept_out.iter().any(meets) {
+            if !self.excluded_ranges.iter().any(meets) {
                 return Some(at);
             }
         }

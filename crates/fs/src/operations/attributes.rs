@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::inode::FileAttributes;
 use crate::location::Location;
 use crate::transaction::WritableFilesystem;
-use crate::transaction::starting::Need;
+use crate::transaction::reservation::Need;
 use buttress_format::inode::{MODE_PERMISSION_MASK, MODE_TYPE_MASK};
 use buttress_format::{ByteCount, Compression, FileKind, InodeFlags, InodeItem, Timestamp};
 

@@ -6,7 +6,7 @@
 //! Source: on-disk format documentation, section "INODE_ITEM"; limits of symlinks: symlink(2), btrfs(5).
 
 use super::entries::{Entry, Target, check_name};
-use super::inherit::Heir;
+use super::inherit::NewInodeAttributes;
 use super::orphan::OpenInode;
 use super::{Operation, entries};
 use crate::error::{Error, Name, Result};
@@ -14,7 +14,7 @@ use crate::inode::DeviceNumber;
 use crate::location::Location;
 use crate::lookup::PATH_LIMIT;
 use crate::transaction::WritableFilesystem;
-use crate::transaction::starting::Need;
+use crate::transaction::reservation::Need;
 use buttress_format::limits::inline_content_bytes_max;
 use buttress_format::{
     ByteCount, Compression, DirItem, FileExtent, FileExtentBody, FileKind, FileOffset, InodeItem,
@@ -205,11 +205,12 @@ impl WritableFilesystem {
         let location = self.operate(Need::items(CREATE_ITEMS), |operation| {
             let parent = operation.require_directory(directory)?;
             operation.require_adding(directory, &parent)?;
-            let heir = operation.heir(directory, &parent, REGULAR, new)?;
+            let inherited_attributes = operation.inherited_attributes(directory, &parent, REGULAR, new)?;
             let tree = directory.subvolume.tree();
             operation.reach_new_inode(tree)?;
             operation.reach(tree, &[OrphanItem::key(ObjectId::MAX)])?;
-            let location = operation.insert_inode(directory, None, &heir, Plan::of_type(REGULAR))?;
+            let location =
+                operation.insert_inode(directory, None, &inherited_attributes, Plan::of_type(REGULAR))?;
             operation.look().inodes.hold(location);
             Ok(location)
         })?;
@@ -220,8 +221,9 @@ impl WritableFilesystem {
         check_name(name)?;
         self.operate(Need::items(CREATE_ITEMS), |operation| {
             let parent = operation.require_new_entry(directory, name)?;
-            let heir = operation.heir(directory, &parent, plan.type_bits, new)?;
-            operation.make_named(directory, name, &heir, plan)
+            let inherited_attributes =
+                operation.inherited_attributes(directory, &parent, plan.type_bits, new)?;
+            operation.make_named(directory, name, &inherited_attributes, plan)
         })
     }
 }
@@ -246,16 +248,16 @@ impl Operation<'_> {
         &mut self,
         directory: Location,
         name: &[u8],
-        heir: &Heir,
+        inherited_attributes: &NewInodeAttributes,
         plan: Plan<'_>,
     ) -> Result<Location> {
         self.reach_new_entry(directory, name)?;
         self.reach_new_inode(directory.subvolume.tree())?;
         let index = self.begin().free_index(directory)?;
-        let location = self.insert_inode(directory, Some((name, index)), heir, plan)?;
+        let location = self.insert_inode(directory, Some((name, index)), inherited_attributes, plan)?;
         let entry = Entry {
             target: Target::Inode(location.inode),
-            kind: FileKind::from_mode(heir.mode).unwrap_or(FileKind::Unknown),
+            kind: FileKind::from_mode(inherited_attributes.mode).unwrap_or(FileKind::Unknown),
         };
         self.insert_entry(directory, name, entry, index)?;
         self.grow_directory(directory, name)?;
@@ -273,20 +275,20 @@ impl Operation<'_> {
         &mut self,
         directory: Location,
         name: Option<(&[u8], u64)>,
-        heir: &Heir,
+        inherited_attributes: &NewInodeAttributes,
         plan: Plan<'_>,
     ) -> Result<Location> {
         let tree = directory.subvolume.tree();
         let inode = self.begin().free_inode_number(tree)?;
         let location = Location::new(directory.subvolume, inode);
-        let item = self.new_item(heir, plan, u32::from(name.is_some()));
+        let item = self.new_item(inherited_attributes, plan, u32::from(name.is_some()));
         let mut items: Vec<(Key, Vec<u8>)> = vec![(InodeItem::key(inode), item.to_bytes().to_vec())];
         if let Some((name, index)) = name {
             let mut data = Vec::with_capacity(InodeRefs::entry_bytes(name));
             InodeRefs::push(&mut data, index, name)?;
             items.push((InodeRefs::key(inode, directory.inode), data));
         }
-        for (name, value) in &heir.xattrs {
+        for (name, value) in &inherited_attributes.xattrs {
             let entry = self.xattr_entry(name, value);
             let data = entry.encode().map_err(|_| Error::AttributeTooLarge {
                 name: Name::from(*name),
@@ -305,10 +307,10 @@ impl Operation<'_> {
             let orphan = OrphanItem::key(ObjectId::new(inode.get()));
             self.edit().insert(tree, &orphan, &[])?;
         }
-        if FileKind::from_mode(heir.mode) == Some(FileKind::Directory) {
+        if FileKind::from_mode(inherited_attributes.mode) == Some(FileKind::Directory) {
             self.edit().know_empty_directory(location);
         }
-        for (name, value) in &heir.xattrs {
+        for (name, value) in &inherited_attributes.xattrs {
             self.require_feature_of(name, value);
         }
         Ok(location)
@@ -321,7 +323,7 @@ impl Operation<'_> {
             .edit(tree, |tree, context| tree.insert_many(context, &borrowed))
     }
 
-    fn new_item(&self, heir: &Heir, plan: Plan<'_>, nlink: u32) -> InodeItem {
+    fn new_item(&self, inherited_attributes: &NewInodeAttributes, plan: Plan<'_>, nlink: u32) -> InodeItem {
         let (generation, now) = (self.generation(), self.now());
         let content_bytes = plan
             .target
@@ -333,11 +335,11 @@ impl Operation<'_> {
             nbytes: content_bytes,
             block_group: 0,
             nlink,
-            uid: heir.uid,
-            gid: heir.gid,
-            mode: heir.mode,
+            uid: inherited_attributes.uid,
+            gid: inherited_attributes.gid,
+            mode: inherited_attributes.mode,
             rdev: plan.rdev,
-            flags: heir.flags,
+            flags: inherited_attributes.flags,
             sequence: 0,
             atime: now,
             ctime: now,

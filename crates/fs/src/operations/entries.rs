@@ -264,7 +264,7 @@ impl Operation<'_> {
     }
 
     /// Refuses a name for which the inode has no room, in either form.
-    pub(super) fn check_link_room(
+    pub(super) fn check_link_space(
         &mut self,
         inode: Location,
         parent: InodeNumber,

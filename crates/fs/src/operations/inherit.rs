@@ -28,7 +28,7 @@ pub(crate) struct Inherited {
 
 /// Mode, owner, flags and attributes of an inode that is about to be made.
 #[derive(Clone, Debug)]
-pub(super) struct Heir {
+pub(super) struct NewInodeAttributes {
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -77,13 +77,13 @@ impl Operation<'_> {
     }
 
     /// What a new inode of `kind_bits` (the type bits of its mode) in `directory` is given.
-    pub(super) fn heir(
+    pub(super) fn inherited_attributes(
         &mut self,
         directory: Location,
         parent: &InodeItem,
         kind_bits: u32,
         new: &NewInode,
-    ) -> Result<Heir> {
+    ) -> Result<NewInodeAttributes> {
         let kind = FileKind::from_mode(kind_bits).unwrap_or(FileKind::Unknown);
         let inherited = self.inherited(directory)?;
         let mut mode = kind_bits | (new.mode & MODE_PERMISSION_MASK);
@@ -98,28 +98,28 @@ impl Operation<'_> {
         if kind == FileKind::Regular {
             flags.insert(self.handle.filesystem().data().options.flags_of_new_files());
         }
-        let mut heir = Heir {
+        let mut inherited_attributes = NewInodeAttributes {
             mode,
             uid: new.uid,
             gid,
             flags,
             xattrs: Vec::new(),
         };
-        heir.take_compression(inherited.compression, kind);
-        heir.take_lists(inherited.default_acl.as_ref(), kind, new.umask);
-        Ok(heir)
+        inherited_attributes.take_compression(inherited.compression, kind);
+        inherited_attributes.take_lists(inherited.default_acl.as_ref(), kind, new.umask);
+        Ok(inherited_attributes)
     }
 
     /// What the root directory of a new subvolume in `directory` is given, in the kernel's way: a default list of that
     /// directory limits its mode, but is not passed on; the property of compression comes from the root of the subvolume that
     /// the directory is in; flags and group are not inherited.
-    pub(super) fn heir_of_subvolume(&mut self, directory: Location) -> Result<Heir> {
+    pub(super) fn inherited_by_subvolume(&mut self, directory: Location) -> Result<NewInodeAttributes> {
         let around = self.inherited(directory)?;
         let limited = around
             .default_acl
             .clone()
             .map(|mut list| list.limit_by_mode(SUBVOLUME_MODE).0);
-        let mut heir = Heir {
+        let mut inherited_attributes = NewInodeAttributes {
             mode: limited.unwrap_or(SUBVOLUME_MODE),
             uid: 0,
             gid: 0,
@@ -127,12 +127,12 @@ impl Operation<'_> {
             xattrs: Vec::new(),
         };
         let above = self.inherited(Location::root_of(directory.subvolume))?;
-        heir.take_compression(above.compression, FileKind::Directory);
-        Ok(heir)
+        inherited_attributes.take_compression(above.compression, FileKind::Directory);
+        Ok(inherited_attributes)
     }
 }
 
-impl Heir {
+impl NewInodeAttributes {
     /// Takes the property of compression over, if it names an algorithm and the inode is one to compress.
     fn take_compression(&mut self, property: Option<CompressionProperty>, kind: FileKind) {
         let takes_property = is_for(kind) && !self.flags.contains(InodeFlags::NODATACOW);

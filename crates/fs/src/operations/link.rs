@@ -11,7 +11,7 @@ use super::entries::{Entry, Target, check_name};
 use crate::error::{Corruption, Error, Result};
 use crate::location::Location;
 use crate::transaction::WritableFilesystem;
-use crate::transaction::starting::Need;
+use crate::transaction::reservation::Need;
 use buttress_format::limits::LINKS_MAX;
 use buttress_format::{ByteCount, FileKind, InodeItem, InodeRefs, ObjectId, OrphanItem, SubvolumeId};
 
@@ -48,7 +48,7 @@ impl WritableFilesystem {
             if inode.subvolume != directory.subvolume {
                 return Err(Error::CrossesSubvolumes);
             }
-            operation.check_link_room(inode, directory.inode, name)?;
+            operation.check_link_space(inode, directory.inode, name)?;
             operation.add_link(inode, &item, directory, name)
         })
     }
@@ -108,7 +108,7 @@ impl WritableFilesystem {
         self.finish_removal(left)
     }
 
-    /// Removes what is left of an inode whose last name went: its orphan, or content that waits, which nobody wants.
+    /// Removes what is left of an inode whose last name went: its orphan, or dirty data, which nobody wants.
     pub(super) fn finish_removal(&self, left: Left) -> Result<()> {
         match left {
             Left::Nothing => Ok(()),

@@ -12,7 +12,7 @@ use crate::error::{Corruption, Error, Result};
 use crate::location::Location;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::data_extents::{DataOwner, DataRange};
-use crate::transaction::starting::Need;
+use crate::transaction::reservation::Need;
 use buttress_format::{
     ByteCount, FileExtent, FileOffset, InodeItem, InodeNumber, ItemType, Key, ObjectId, OrphanItem,
     SubvolumeId, TreeId,

@@ -14,7 +14,7 @@ use crate::error::{Corruption, Error, Name, Result};
 use crate::location::Location;
 use crate::subvolume::making::root_reference_keys;
 use crate::transaction::WritableFilesystem;
-use crate::transaction::starting::Need;
+use crate::transaction::reservation::Need;
 use buttress_format::{
     FileKind, InodeItem, InodeNumber, InodeRefs, ItemType, Key, RootRef, SubvolumeId, TreeId,
 };
@@ -272,12 +272,12 @@ impl Operation<'_> {
             self.check_collision(new.name, item_bytes)?;
         }
         if let Target::Inode(inode) = moved.target {
-            self.check_link_room(beside(old.directory, inode), new.directory.inode, new.name)?;
+            self.check_link_space(beside(old.directory, inode), new.directory.inode, new.name)?;
         }
         let whiteout = match mode {
             RenameMode::Whiteout(new) => {
                 let parent = self.inode(old.directory)?;
-                Some(self.heir(
+                Some(self.inherited_attributes(
                     old.directory,
                     &parent,
                     CHARACTER_DEVICE,
@@ -305,8 +305,13 @@ impl Operation<'_> {
         };
         self.insert_entry(new.directory, new.name, moved, index)?;
         self.grow_directory(new.directory, new.name)?;
-        if let Some(heir) = whiteout {
-            self.make_named(old.directory, old.name, &heir, Plan::of_type(CHARACTER_DEVICE))?;
+        if let Some(inherited_attributes) = whiteout {
+            self.make_named(
+                old.directory,
+                old.name,
+                &inherited_attributes,
+                Plan::of_type(CHARACTER_DEVICE),
+            )?;
         }
         Ok(left)
     }
@@ -366,7 +371,7 @@ impl Operation<'_> {
     fn exchange(&mut self, old: End<'_>, first: Entry, new: End<'_>, second: Entry) -> Result<()> {
         for (end, other, entry) in [(new, old, first), (old, new, second)] {
             if let Target::Inode(inode) = entry.target {
-                self.check_link_room(beside(other.directory, inode), end.directory.inode, end.name)?;
+                self.check_link_space(beside(other.directory, inode), end.directory.inode, end.name)?;
             }
         }
         for (end, other, entry) in [(old, new, first), (new, old, second)] {

@@ -13,7 +13,7 @@ use crate::error::{Error, Name, Result};
 use crate::location::Location;
 use crate::lookup::NAME_LIMIT;
 use crate::transaction::WritableFilesystem;
-use crate::transaction::starting::Need;
+use crate::transaction::reservation::Need;
 use buttress_format::limits::{item_bytes_max, xattr_bytes_max};
 use buttress_format::{DirItem, DirItems, FileKind, InodeFlags, InodeItem};
 

@@ -8,12 +8,12 @@
 
 use super::Operation;
 use super::entries::{Entry, Target, check_name};
-use super::inherit::Heir;
+use super::inherit::NewInodeAttributes;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::subvolume::making::{NewSubvolume, root_reference_keys};
 use crate::transaction::WritableFilesystem;
-use crate::transaction::starting::Need;
+use crate::transaction::reservation::Need;
 use buttress_format::{
     DirItem, DirItems, FileKind, Incompat, InodeNumber, ItemType, Key, ObjectId, QgroupId, QgroupInfo,
     QgroupLimit, RootFlags, RootRef, SubvolumeId, TreeId, Uuid, uuid_key,
@@ -45,10 +45,10 @@ impl WritableFilesystem {
         let new = self.new_subvolume();
         self.operate(Need::items(SUBVOLUME_ITEMS), |operation| {
             operation.require_new_entry(directory, name)?;
-            let heir = operation.heir_of_subvolume(directory)?;
+            let inherited_attributes = operation.inherited_by_subvolume(directory)?;
             operation.reach_new_subvolume(directory, name, &new)?;
             let id = operation.edit().make_subvolume_tree(&new)?;
-            operation.endow_root(id, &heir)?;
+            operation.endow_root(id, &inherited_attributes)?;
             operation.name_subvolume(directory, name, id)?;
             Ok(id)
         })
@@ -78,7 +78,7 @@ impl WritableFilesystem {
         })?;
         let (_, id) = self.commit_then(|handle, committing| {
             self.operate_on(handle, |operation| {
-                operation.require_room(need)?;
+                operation.require_space(need)?;
                 operation.require_new_entry(directory, name)?;
                 operation.require_subvolume(source)?;
                 let root = operation.look().committed_root(source, committing)?;
@@ -269,15 +269,15 @@ impl Operation<'_> {
     }
 
     /// Gives the root directory of a new subvolume what it inherits.
-    fn endow_root(&mut self, id: SubvolumeId, heir: &Heir) -> Result<()> {
+    fn endow_root(&mut self, id: SubvolumeId, inherited_attributes: &NewInodeAttributes) -> Result<()> {
         let root = Location::root_of(id);
-        for (name, value) in &heir.xattrs {
+        for (name, value) in &inherited_attributes.xattrs {
             self.put_xattr(root, name, value)?;
             self.require_feature_of(name, value);
         }
         self.change_inode(root, |item| {
-            item.mode = heir.mode;
-            item.flags = heir.flags;
+            item.mode = inherited_attributes.mode;
+            item.flags = inherited_attributes.flags;
         })
     }
 

@@ -5,7 +5,7 @@
 //! kernel keeps the first MiB of each device back, and counts in stripes of 64 KiB.
 
 use super::Space;
-use crate::transaction::kept_out::DEVICE_RESERVED_BYTES;
+use crate::transaction::excluded_ranges::DEVICE_RESERVED_BYTES;
 use buttress_format::{BlockGroupFlags, ByteCount, Profile};
 
 /// The unit of allocation on a device.

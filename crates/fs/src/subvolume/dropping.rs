@@ -10,20 +10,20 @@
 //!
 //! Source: on-disk format documentation, section "Root item" (`drop_progress`, `drop_level`).
 
-mod turning;
+mod full_back_references;
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::transaction::WritableFilesystem;
-use crate::transaction::copying::Form;
+use crate::transaction::cow::Form;
 use crate::transaction::delayed_references::{ExtentKind, Reference};
 use crate::transaction::extent_tree::ExtentState;
+use crate::transaction::reservation::{Handle, Need};
 use crate::transaction::running::Running;
-use crate::transaction::starting::{Handle, Need};
 use buttress_format::{
     Generation, HeaderFlags, ItemType, Key, Logical, ObjectId, SubvolumeId, TreeBlock, TreeId,
 };
-use buttress_tree::{BlockPointer, ReadAhead, ResidentOnly, RootPointer};
+use buttress_tree::{BlockPointer, NonBlocking, ReadAhead, RootPointer};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// How many references may wait before a transaction is given a chance to end.
@@ -101,7 +101,7 @@ impl Memory {
 
 /// The way through one tree.
 #[derive(Debug)]
-struct Drop<'m> {
+struct SnapshotDropper<'m> {
     tree: TreeId,
     last_snapshot: Generation,
     /// What the root item's key says of the transaction that made this tree out of another one: older blocks are not its
@@ -162,14 +162,14 @@ impl WritableFilesystem {
                 false => tree.is_in_memory(),
             })
         };
-        let (mut handle, mut waits) = self.begin_again(self.start(Need::freeing(64))?, is_newer)?;
+        let (mut handle, mut waits) = self.retry(self.start(Need::freeing(64))?, is_newer)?;
         while waits {
             drop(handle);
             self.commit()?;
-            (handle, waits) = self.begin_again(self.start(Need::freeing(64))?, is_newer)?;
+            (handle, waits) = self.retry(self.start(Need::freeing(64))?, is_newer)?;
         }
         let (mut stop, ahead) = {
-            let _resident_only = ResidentOnly::hold();
+            let _resident_only = NonBlocking::hold();
             handle.drop_below(tree, progress, memory)?
         };
         if let Stop::Missing(pointer) = &stop
@@ -186,7 +186,7 @@ impl WritableFilesystem {
             Stop::Enough => {}
             Stop::Missing(pointer) => {
                 drop(handle);
-                let blocks = self.read_in(ahead).into_iter();
+                let blocks = self.fault_in(ahead).into_iter();
                 memory.ahead = blocks.map(|block| (block.logical(), block)).collect();
                 self.forest().read_block(pointer)?;
             }
@@ -203,14 +203,14 @@ impl Running {
         progress: &Progress,
         memory: &mut Memory,
     ) -> Result<(Stop, Vec<BlockPointer>)> {
-        let missing = |error: Error| match error.block_to_read() {
+        let missing = |error: Error| match error.missing_block() {
             Some(pointer) => Ok(Stop::Missing(Box::new(pointer))),
             None => Err(error),
         };
         if let Err(error) = self.reach_dead_root(tree) {
             return Ok((missing(error)?, Vec::new()));
         }
-        let mut way = match Drop::resume(self, tree, memory) {
+        let mut way = match SnapshotDropper::resume(self, tree, memory) {
             Ok(Some(way)) => way,
             Ok(None) => return Ok((Stop::Enough, Vec::new())),
             Err(error) => return Ok((missing(error)?, Vec::new())),
@@ -268,7 +268,7 @@ impl Running {
     }
 }
 
-impl<'m> Drop<'m> {
+impl<'m> SnapshotDropper<'m> {
     /// Finds the place where dropping stopped, or the root. `None` when others shall have the lock first.
     fn resume(running: &mut Running, tree: TreeId, memory: &'m mut Memory) -> Result<Option<Self>> {
         let open = running.open_tree(tree)?;
@@ -383,7 +383,7 @@ impl<'m> Drop<'m> {
         if !own {
             let state = self.state(running, &pointer, None)?;
             if state.references > 1 {
-                if pointer.generation >= self.origin && !self.refer_by_address(running, &pointer)? {
+                if pointer.generation >= self.origin && !self.set_full_back_references(running, &pointer)? {
                     return Ok(false);
                 }
                 // Shared: others keep it, so nobody needs to know for whom it was made.
@@ -394,7 +394,7 @@ impl<'m> Drop<'m> {
         let block = self.memory.block(running, &pointer)?;
         let state = self.state(running, &pointer, Some(&block))?;
         if state.references > 1 {
-            if !self.refer_by_address(running, &pointer)? {
+            if !self.set_full_back_references(running, &pointer)? {
                 return Ok(false);
             }
             Self::let_go(running, &pointer, reference, block.header().owner);
@@ -468,9 +468,9 @@ impl<'m> Drop<'m> {
 impl Step {
     const fn form(&self, tree: TreeId) -> Form {
         if self.full_backref {
-            Form::ByAddress(self.pointer.logical)
+            Form::FullBackReference(self.pointer.logical)
         } else {
-            Form::ByTree(tree)
+            Form::Keyed(tree)
         }
     }
 
@@ -478,8 +478,8 @@ impl Step {
     fn child(&self, tree: TreeId) -> Option<(BlockPointer, Reference)> {
         let child = self.pointer.child(&self.block, self.slot)?;
         let reference = match self.form(tree) {
-            Form::ByAddress(parent) => Reference::SharedBlock { parent },
-            Form::ByTree(root) => Reference::TreeBlock { root },
+            Form::FullBackReference(parent) => Reference::SharedBlock { parent },
+            Form::Keyed(root) => Reference::TreeBlock { root },
         };
         Some((child, reference))
     }

@@ -11,7 +11,7 @@
 
 use crate::error::{Error, Result};
 use crate::live::trees::LiveTree;
-use crate::transaction::copying::Form;
+use crate::transaction::cow::Form;
 use crate::transaction::freezing::Prepared;
 use crate::transaction::running::{OpenTree, Running};
 use buttress_format::{
@@ -98,7 +98,7 @@ impl Running {
         };
         item.last_snapshot = generation;
         let item = snapshot_root_item(item, new, generation, read_only);
-        self.core.refer_below(root, Form::ByTree(id.tree()), 1)?;
+        self.core.refer_below(root, Form::Keyed(id.tree()), 1)?;
         let received = item.received_uuid;
         // Whoever drops it one day takes what is not newer than this for the source's, and the first blocks that are its
         // own are of this transaction.

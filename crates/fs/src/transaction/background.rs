@@ -107,9 +107,9 @@ fn run(writer: &Weak<Writer>, woken: &Receiver<()>, interval: Duration) {
 impl WritableFilesystem {
     /// Commits what edits changed, if there is still reason to: they ask again until a commit has begun.
     fn commit_if_much_waits(&self) -> Result<()> {
-        match self.shared.holdings.pressure(self.data().pending_bytes()) {
+        match self.shared.dirty_memory.pressure(self.data().delalloc_bytes()) {
             Pressure::None => Ok(()),
-            Pressure::Begin | Pressure::Wait => self.commit_metadata().map(drop),
+            Pressure::Background | Pressure::Hard => self.commit_metadata().map(drop),
         }
     }
 
@@ -143,6 +143,6 @@ impl WritableFilesystem {
     }
 
     fn has_uncommitted(&self) -> bool {
-        self.data().has_waiting() || self.shared.running.lock().is_dirty()
+        self.data().has_dirty() || self.shared.running.lock().is_dirty()
     }
 }

@@ -58,7 +58,7 @@ pub(crate) struct Group {
     /// Bytes that were freed and may not be used yet.
     pub(crate) pinned_bytes: u64,
     /// Addresses that are never handed out, superblock copies among them.
-    pub(crate) kept_out: Vec<Range<u64>>,
+    pub(crate) excluded_ranges: Vec<Range<u64>>,
     /// Nothing may be allocated from it.
     pub(crate) read_only: bool,
     /// Whether the free-space tree has no item of it yet.
@@ -97,7 +97,7 @@ impl Group {
             durable_used: 0,
             free: None,
             pinned_bytes: 0,
-            kept_out: Vec::new(),
+            excluded_ranges: Vec::new(),
             read_only: false,
             needs_free_space_info: false,
             became_used: FreeRanges::default(),
@@ -121,7 +121,7 @@ impl Group {
         match &self.free {
             Some(free) => free.total_bytes(),
             None => {
-                let taken = self.kept_out.iter().fold(0_u64, |sum, range| {
+                let taken = self.excluded_ranges.iter().fold(0_u64, |sum, range| {
                     sum.saturating_add(range.end.saturating_sub(range.start))
                 });
                 self.length
@@ -150,7 +150,7 @@ impl Group {
     pub(crate) fn is_untouched(&self) -> bool {
         match &self.free {
             Some(free) => {
-                let taken = self.kept_out.iter().fold(0_u64, |sum, range| {
+                let taken = self.excluded_ranges.iter().fold(0_u64, |sum, range| {
                     sum.saturating_add(range.end.saturating_sub(range.start))
                 });
                 free.total_bytes().saturating_add(taken) >= self.length
@@ -282,7 +282,7 @@ impl BlockGroups {
         self.cursors.get(&purpose).copied().unwrap_or(0)
     }
 
-    /// The next allocation goes on from here: where one ended before that was in vain.
+    /// The next allocation goes on from here: where one ended before that was for nothing.
     pub(crate) fn go_on_at(&mut self, purpose: Purpose, cursor: u64) {
         self.cursors.insert(purpose, cursor);
     }
@@ -360,7 +360,7 @@ impl BlockGroups {
 fn add_free(group: &mut Group, start: u64, length: u64) {
     if let Some(free) = group.free.as_mut() {
         free.add(start, length);
-        for range in &group.kept_out {
+        for range in &group.excluded_ranges {
             free.remove(range.start, range.end.saturating_sub(range.start));
         }
     }

@@ -10,16 +10,16 @@
 //! Source: on-disk format documentation, sections "Chunk item", "Device extent"; sizes from mkfs.btrfs(8) and btrfs(5).
 
 use super::block_groups::{Group, Purpose};
+use super::excluded_ranges::{self, DEVICE_RESERVED_BYTES};
 use super::free_ranges::FreeRanges;
-use super::kept_out::{self, DEVICE_RESERVED_BYTES};
+use super::reservation::Need;
 use super::running::Running;
-use super::starting::Need;
 use crate::error::{Corruption, Result};
 use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, DeviceExtent, DeviceId, DeviceItem, ItemType, Key, Logical, ObjectId,
     Physical, Profile, STRIPE_BYTES, Stripe, TreeId, Uuid,
 };
-use buttress_tree::{ReadAhead, ResidentOnly};
+use buttress_tree::{NonBlocking, ReadAhead};
 use buttress_volume::DeviceErrors;
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ const STRIPES_MAX: usize = 32;
 
 /// A device and what chunks leave of it.
 #[derive(Debug)]
-pub(crate) struct DeviceRoom {
+pub(crate) struct DeviceSpaceLeft {
     pub(crate) item: DeviceItem,
     /// Ranges without a device extent.
     pub(crate) free: FreeRanges,
@@ -40,7 +40,7 @@ pub(crate) struct DeviceRoom {
 /// What the chunk tree and the device tree say of devices.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
-    pub(crate) rooms: Vec<DeviceRoom>,
+    pub(crate) rooms: Vec<DeviceSpaceLeft>,
     /// Extents of removed chunks, by the transaction's end.
     pub(crate) freed: Vec<(DeviceId, u64, u64)>,
     /// What of the errors that were counted the statistics have.
@@ -136,7 +136,7 @@ impl Running {
             let mut free = FreeRanges::default();
             let usable = item.total_bytes.get().saturating_sub(DEVICE_RESERVED_BYTES);
             free.add(DEVICE_RESERVED_BYTES, usable);
-            rooms.push(DeviceRoom { item, free });
+            rooms.push(DeviceSpaceLeft { item, free });
         }
         for found in device_tree.range(Key::MIN..=Key::MAX, ReadAhead::Forward) {
             let found = found?;
@@ -197,7 +197,7 @@ impl Running {
         };
         let tenth = total.checked_div(10).unwrap_or(0).max(16 * STRIPE_BYTES);
         let chunk_limit = chunk_limit.min(tenth);
-        let mut rooms: Vec<&DeviceRoom> = self
+        let mut rooms: Vec<&DeviceSpaceLeft> = self
             .core
             .devices
             .rooms
@@ -288,7 +288,7 @@ impl Running {
                 })
                 .collect(),
         };
-        ResidentOnly::lifted(|| self.insert_chunk(Logical::new(start), &chunk, plan.stripe_length))?;
+        NonBlocking::lifted(|| self.insert_chunk(Logical::new(start), &chunk, plan.stripe_length))?;
         Ok(true)
     }
 
@@ -318,7 +318,7 @@ impl Running {
         let mut group = Group::new(start, chunk.length, chunk.profile, ObjectId::FIRST_CHUNK_TREE);
         group.needs_free_space_info = true;
         if let Some(mapped) = self.core.forest.volume().chunk_map().find(start) {
-            group.kept_out = kept_out::of_chunk(mapped);
+            group.excluded_ranges = excluded_ranges::of_chunk(mapped);
         }
         if chunk.profile.contains(BlockGroupFlags::SYSTEM) {
             self.core.system_chunks.push((key, chunk.clone()));
@@ -346,7 +346,7 @@ impl Running {
     /// Keeps room for some more nodes of the chunk tree.
     fn ensure_system_room(&mut self) -> Result<()> {
         let needed = self.core.node_bytes().get().saturating_mul(16);
-        if self.core.groups.room(Purpose::System).free_bytes < needed && self.core.system_array_has_room() {
+        if self.core.groups.room(Purpose::System).free_bytes < needed && self.core.system_array_has_space() {
             self.allocate_chunk(Purpose::System)?;
         }
         Ok(())
@@ -384,7 +384,7 @@ impl Running {
         for start in empty.into_iter().skip(1) {
             if self.can_spare(start) {
                 self.reach_items_of_group(start)?;
-                ResidentOnly::lifted(|| self.remove_group(start))?;
+                NonBlocking::lifted(|| self.remove_group(start))?;
             }
         }
         Ok(())
@@ -403,7 +403,7 @@ impl Running {
             };
             self.core.groups.room(purpose).free_bytes.saturating_sub(here)
         };
-        left(Purpose::Metadata) >= self.metadata_promise_bytes(Need::items(64))
+        left(Purpose::Metadata) >= self.metadata_reservation_bytes(Need::items(64))
             && left(Purpose::Data) >= self.core.reserved_data_bytes
     }
 

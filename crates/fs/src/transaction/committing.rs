@@ -3,7 +3,7 @@
 //! 1. Data that waits in memory is written back, without any lock.
 //! 2. Under the edit lock: inodes that changed in memory become items, readers are given a view of that, empty block groups
 //!    go, everything is settled, and the dirty nodes are frozen. The next transaction begins here. Whenever a tree block is
-//!    missing for that, the lock is let go, the block is read, and the step begins again, with what was edited meanwhile.
+//!    missing for that, the lock is let go, the block is read, and the step is retried, with what was edited meanwhile.
 //! 3. Without the lock: nodes get their checksums on all cores and are written in large requests in order of address;
 //!    all devices are flushed; superblocks; flush; their copies; flush.
 //! 4. Under the lock again: what this transaction freed may be used, as far as no reader needs it.
@@ -11,9 +11,9 @@
 //! One commit runs at a time. A failure in step 2 or 3 stops writing for good: the volume stays readable and says why.
 
 use super::block_groups::Purpose;
+use super::fault_in::FaultIn;
 use super::freezing::{Preparation, Prepared};
-use super::reading_in::Reads;
-use super::starting::Handle;
+use super::reservation::Handle;
 use super::uncommitted::Counted;
 use super::{WritableFilesystem, Writer};
 use crate::error::{Error, Result};
@@ -73,7 +73,7 @@ impl WritableFilesystem {
         Ok(committed)
     }
 
-    /// Commits without writing back content that waits: what edits do when they find no room. Files keep the sizes that
+    /// Commits without writing back dirty data: what edits do when they find no room. Files keep the sizes that
     /// their extents reach to.
     pub(crate) fn commit_metadata(&self) -> Result<Generation> {
         self.commit_state(|_, _| ()).map(|(generation, ())| generation)
@@ -87,7 +87,7 @@ impl WritableFilesystem {
         self.require_writing()?;
         let node_bytes = u64::from(self.forest().block_format().node_bytes);
         for purpose in [Purpose::System, Purpose::Metadata] {
-            self.read_in_free_space(purpose, node_bytes)?;
+            self.fault_in_free_space(purpose, node_bytes)?;
         }
         let Moment {
             prepared,
@@ -108,13 +108,13 @@ impl WritableFilesystem {
         }
         self.shared.finish_commit(*prepared);
         self.shared.account.commit_changes(changes);
-        self.shared.holdings.thaw();
+        self.shared.dirty_memory.thaw();
         Ok((generation, answer))
     }
 
     /// Step 2.
     fn freeze_then<T>(&self, then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T) -> Result<Moment<T>> {
-        let mut reads = Reads::default();
+        let mut reads = FaultIn::default();
         loop {
             // Nothing is being overwritten in place that a snapshot of this state will share.
             let in_place = self.data().in_place.write();
@@ -134,7 +134,7 @@ impl WritableFilesystem {
                 Preparation::Frozen(prepared) => Some(prepared),
             };
             let frozen_bytes = prepared.as_ref().map_or(0, |prepared| prepared.bytes());
-            self.shared.holdings.freeze(frozen_bytes);
+            self.shared.dirty_memory.freeze(frozen_bytes);
             self.shared.readers.set_running(handle.core.generation);
             let changes = self.shared.account.changes();
             let answer = then(handle, prepared.as_deref());
@@ -148,7 +148,7 @@ impl WritableFilesystem {
     }
 
     /// Freezes the running transaction, as far as that goes without reading.
-    fn prepare(&self, handle: &mut Handle<'_>, reads: &Reads) -> Result<Preparation> {
+    fn prepare(&self, handle: &mut Handle<'_>, reads: &FaultIn) -> Result<Preparation> {
         let missing = reads.missing_for(|| handle.missing_for_inodes())?;
         if !missing.is_empty() {
             return Ok(Preparation::Missing(missing));

@@ -6,8 +6,8 @@
 
 use super::block_groups::{Found, Purpose};
 use super::delayed_references::{Created, ExtentKind, Reference};
+use super::reservation::Need;
 use super::running::Running;
-use super::starting::Need;
 use crate::error::{Error, Result};
 use buttress_format::{ByteCount, Incompat, InodeNumber, Logical, TreeId};
 
@@ -56,7 +56,7 @@ impl Running {
     fn free_for_data(&self) -> u64 {
         let room = self.core.groups.room(Purpose::Data);
         if self.core.has(Incompat::MIXED_GROUPS) {
-            let promised = self.metadata_promise_bytes(Need::items(8));
+            let promised = self.metadata_reservation_bytes(Need::items(8));
             return room.free_bytes.saturating_sub(promised);
         }
         room.free_bytes

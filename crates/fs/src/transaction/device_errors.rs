@@ -9,7 +9,7 @@
 use super::running::Running;
 use crate::error::{Corruption, Result};
 use buttress_format::{DeviceId, DeviceStatistics, TreeId, Uuid};
-use buttress_tree::ResidentOnly;
+use buttress_tree::NonBlocking;
 use buttress_volume::DeviceErrors;
 
 /// Errors of one device that its item does not have yet.
@@ -75,7 +75,7 @@ impl Running {
             // Counters that a later version may add stay.
             let rest = bytes.split_off(bytes.len().min(after.len()));
             bytes = [&after[..], &rest].concat();
-            ResidentOnly::lifted(|| self.put(TreeId::DEVICE, &key, &bytes))?;
+            NonBlocking::lifted(|| self.put(TreeId::DEVICE, &key, &bytes))?;
             self.core.devices.recorded.insert(device.uuid, all);
         }
         Ok(())

@@ -27,8 +27,8 @@ pub(crate) struct ExtentState {
 impl InlineLimit {
     const fn of(node_bytes: u32) -> Self {
         // A sixteenth of a leaf's room, without the item's head.
-        let leaf_room = node_bytes.saturating_sub(101);
-        Self(((leaf_room >> 4) as usize).saturating_sub(25))
+        let leaf_capacity = node_bytes.saturating_sub(101);
+        Self(((leaf_capacity >> 4) as usize).saturating_sub(25))
     }
 }
 
@@ -143,7 +143,7 @@ impl Core {
 }
 
 impl Running {
-    /// Applies the references that wait for the `count` extents that come first.
+    /// Applies the delayed references for the `count` extents that come first.
     pub(crate) fn run_some_references(&mut self, count: usize) -> Result<()> {
         for (logical, pending) in self.core.references.take_first(count) {
             match pending.created {

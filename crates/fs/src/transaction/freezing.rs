@@ -1,7 +1,7 @@
 //! Freezing: turns a settled transaction into what a commit writes, and opens the next one.
 
+use super::fault_in::FaultIn;
 use super::pins::Readers;
-use super::reading_in::Reads;
 use super::running::{OpenTree, Running};
 use crate::error::{Error, Result};
 use buttress_format::{
@@ -78,7 +78,7 @@ impl Running {
     }
 
     /// Settles and freezes the transaction. The next one is open afterwards.
-    pub(crate) fn prepare_commit(&mut self, volume: &Volume, reads: &Reads) -> Result<Preparation> {
+    pub(crate) fn prepare_commit(&mut self, volume: &Volume, reads: &FaultIn) -> Result<Preparation> {
         if !self.is_dirty() {
             return Ok(Preparation::NothingToDo);
         }
@@ -88,7 +88,7 @@ impl Running {
         }
         // Every commit has a root tree of its own generation.
         self.touch_root_tree()?;
-        let missing = self.settle(reads)?;
+        let missing = self.converge(reads)?;
         if !missing.is_empty() {
             return Ok(Preparation::Missing(missing));
         }

@@ -3,11 +3,11 @@
 //! Items of block groups are read when the volume is opened for writing; the free ranges of a group when something is to
 //! be allocated from it. With a free-space tree they are read from there; without one, they are what the extent tree
 //! leaves. In both cases what is pinned and what is kept out
-//! ([`super::kept_out`]) is taken out.
+//! ([`super::excluded_ranges`]) is taken out.
 
 use super::block_groups::{BlockGroups, Group, Purpose};
+use super::excluded_ranges;
 use super::free_ranges::FreeRanges;
-use super::kept_out;
 use super::running::Running;
 use crate::error::{Corruption, Result};
 use buttress_format::{
@@ -40,7 +40,7 @@ pub(crate) fn load_block_groups(tree_id: TreeId, tree: &Tree, volume: &Volume) -
         };
         let item = BlockGroupItem::parse(&key, found.data()).map_err(|error| corrupt(tree_id, error))?;
         let mut group = Group::from_item(&item);
-        group.kept_out = kept_out::of_chunk(chunk);
+        group.excluded_ranges = excluded_ranges::of_chunk(chunk);
         groups.insert(group);
     }
     Ok(groups)
@@ -105,7 +105,7 @@ pub(crate) struct FreeSpaceRecord {
 
 impl FreeSpaceRecord {
     /// Reads them once, so that they are in memory. What is wrong with them is told by whoever needs them.
-    pub(crate) fn read_in(&self) {
+    pub(crate) fn fault_in(&self) {
         let from = Key::new(ObjectId::new(self.start), ItemType(0), 0);
         let to = Key::new(
             ObjectId::new(self.start.saturating_add(self.length)),
@@ -183,7 +183,7 @@ impl Running {
             free.remove(pinned, pinned_length);
         }
         if let Some(group) = self.core.groups.get_mut(start) {
-            for range in &group.kept_out {
+            for range in &group.excluded_ranges {
                 free.remove(range.start, range.end.saturating_sub(range.start));
             }
             // What waits for the free-space tree to hear of it.

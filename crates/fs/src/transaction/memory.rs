@@ -30,7 +30,7 @@ pub(super) const INODE_BYTES: u64 = 320;
 
 /// What is held. See the module.
 #[derive(Debug)]
-pub(super) struct Holdings {
+pub(super) struct DirtyMemory {
     limit_bytes: u64,
     dirty_bytes: AtomicU64,
     frozen_bytes: AtomicU64,
@@ -42,12 +42,12 @@ pub(super) enum Pressure {
     /// There is room.
     None,
     /// Half of what may wait does: a commit should begin.
-    Begin,
+    Background,
     /// All of it does.
-    Wait,
+    Hard,
 }
 
-impl Holdings {
+impl DirtyMemory {
     /// Of a cache with this budget, or with a limit that is given.
     pub(super) fn new(cache_budget: ByteCount, limit: Option<ByteCount>) -> Self {
         let sixteenth = cache_budget.get() >> 4;
@@ -85,7 +85,7 @@ impl Holdings {
     }
 
     /// Whether edits should make way for a commit.
-    pub(super) fn pressure(&self, pending_bytes: u64) -> Pressure {
+    pub(super) fn pressure(&self, delalloc_bytes: u64) -> Pressure {
         let (dirty, frozen) = (
             self.dirty_bytes.load(Ordering::Relaxed),
             self.frozen_bytes.load(Ordering::Relaxed),
@@ -93,12 +93,12 @@ impl Holdings {
         // Whatever waits of content, a commit that would write next to nothing helps nobody.
         let rest = self
             .limit_bytes
-            .saturating_sub(pending_bytes)
+            .saturating_sub(delalloc_bytes)
             .max(self.limit_bytes >> 2);
         if dirty.saturating_add(frozen) > rest {
-            Pressure::Wait
+            Pressure::Hard
         } else if frozen == 0 && dirty > rest >> 1 {
-            Pressure::Begin
+            Pressure::Background
         } else {
             Pressure::None
         }
@@ -125,41 +125,41 @@ mod tests {
     #[test]
     fn a_commit_begins_when_half_is_used_and_is_waited_for_when_all_is() {
         // 176 MiB may wait.
-        let holdings = Holdings::new(ByteCount::new(1 << 30), Some(ByteCount::new(176 * MIB)));
+        let dirty_memory = DirtyMemory::new(ByteCount::new(1 << 30), Some(ByteCount::new(176 * MIB)));
         for (dirty, frozen, pending, expected) in [
             (0, 0, 0, Pressure::None),
             (88, 0, 0, Pressure::None),
-            (89, 0, 0, Pressure::Begin),
+            (89, 0, 0, Pressure::Background),
             (89, 60, 0, Pressure::None),
-            (89, 88, 0, Pressure::Wait),
-            (177, 0, 0, Pressure::Wait),
-            (45, 0, 88, Pressure::Begin),
-            (89, 0, 88, Pressure::Wait),
-            (44, 0, 176, Pressure::Begin),
-            (45, 0, 500, Pressure::Wait),
+            (89, 88, 0, Pressure::Hard),
+            (177, 0, 0, Pressure::Hard),
+            (45, 0, 88, Pressure::Background),
+            (89, 0, 88, Pressure::Hard),
+            (44, 0, 176, Pressure::Background),
+            (45, 0, 500, Pressure::Hard),
         ] {
-            holdings.freeze(frozen * MIB);
-            holdings.set_dirty(dirty * MIB);
+            dirty_memory.freeze(frozen * MIB);
+            dirty_memory.set_dirty(dirty * MIB);
             assert_eq!(
-                holdings.pressure(pending * MIB),
+                dirty_memory.pressure(pending * MIB),
                 expected,
                 "{dirty} {frozen} {pending}"
             );
         }
-        holdings.thaw();
-        holdings.set_dirty(0);
-        assert_eq!(holdings.pressure(0), Pressure::None);
+        dirty_memory.thaw();
+        dirty_memory.set_dirty(0);
+        assert_eq!(dirty_memory.pressure(0), Pressure::None);
     }
 
     #[test]
     fn a_tiny_cache_leaves_room_for_some_edits() {
         assert_eq!(
-            Holdings::new(ByteCount::ZERO, None).limit(),
+            DirtyMemory::new(ByteCount::ZERO, None).limit(),
             ByteCount::new(LEAST_BYTES)
         );
-        let usual = Holdings::new(ByteCount::new(256 * MIB), None);
+        let usual = DirtyMemory::new(ByteCount::new(256 * MIB), None);
         assert_eq!(usual.limit(), ByteCount::new(160 * MIB));
-        let given = Holdings::new(ByteCount::ZERO, Some(ByteCount::new(64 * MIB)));
+        let given = DirtyMemory::new(ByteCount::ZERO, Some(ByteCount::new(64 * MIB)));
         assert_eq!(given.content_limit(), ByteCount::new(32 * MIB));
     }
 }

@@ -10,7 +10,7 @@ use super::block_groups::BlockGroups;
 use super::chunks::Devices;
 use super::delayed_references::DelayedReferences;
 use super::loading::load_block_groups;
-use super::memory::Holdings;
+use super::memory::DirtyMemory;
 use super::pins::{Hold, Pins, Readers};
 use super::quotas::Quotas;
 use super::running::{Core, OpenTree, Running};
@@ -129,12 +129,12 @@ impl WritableFilesystem {
         let committed = running.core.durable;
         let readers = Arc::new(Readers::default());
         readers.set_running(running.core.generation);
-        let holdings = Holdings::new(
+        let dirty_memory = DirtyMemory::new(
             filesystem.forest().cache_statistics().budget_bytes,
             options.memory,
         );
-        filesystem.forest().hold_outside(holdings.limit());
-        let data = DataTable::new(options.data, holdings.content_limit());
+        filesystem.forest().hold_outside(dirty_memory.limit());
+        let data = DataTable::new(options.data, dirty_memory.content_limit());
         let mut writable = Self {
             shared: Arc::new(Writer {
                 base: filesystem,
@@ -146,7 +146,7 @@ impl WritableFilesystem {
                 view: Mutex::new(None),
                 readers,
                 environment: options.environment,
-                holdings,
+                dirty_memory,
                 whole_commits: AtomicU64::new(0),
                 waiting: Mutex::default(),
                 data,

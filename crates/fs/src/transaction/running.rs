@@ -9,7 +9,7 @@
 
 use super::block_groups::BlockGroups;
 use super::chunks::Devices;
-use super::copying::{OwnTree, SharedTree};
+use super::cow::{CowOnlyTree, ShareableTree};
 use super::delayed_references::DelayedReferences;
 use super::pins::{Hold, Pins, Readers};
 use super::quotas::Quotas;
@@ -22,7 +22,7 @@ use buttress_format::{
     BlockFormat, ByteCount, Chunk, CompatRo, Generation, Incompat, ItemType, Key, RootItem, Superblock,
     TreeId, Uuid,
 };
-use buttress_tree::{EditContext, EditableTree, Forest, Lifted, OwnedItem, ResidentOnly, Tree};
+use buttress_tree::{Blocking, EditContext, EditableTree, Forest, NonBlocking, OwnedItem, Tree};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ pub(crate) struct Core {
     pub(crate) superblock_changed: bool,
     /// Room promised to data that is not yet written back.
     pub(crate) reserved_data_bytes: u64,
-    /// While a commit that settles has let go of the lock: ranges that the free-space tree does not know of yet.
+    /// While a commit that settles has release the lock: ranges that the free-space tree does not know of yet.
     pub(crate) unrecorded_ranges: u64,
 }
 
@@ -108,7 +108,7 @@ impl Core {
     }
 
     /// Whether the superblock can name one more system chunk.
-    pub(crate) fn system_array_has_room(&self) -> bool {
+    pub(crate) fn system_array_has_space(&self) -> bool {
         let taken = self.system_chunks.iter().fold(0_usize, |sum, (_, chunk)| {
             sum.saturating_add(Superblock::system_chunk_bytes(chunk))
         });
@@ -225,10 +225,10 @@ impl Running {
             return Err(Error::TreeNotFound { tree: id });
         };
         let result = if id.holds_files() {
-            let mut context = SharedTree::new(core, id, open.last_snapshot());
+            let mut context = ShareableTree::new(core, id, open.last_snapshot());
             open.tree.edit(|tree| edit(tree, &mut context))
         } else {
-            let mut context = OwnTree::new(core.generation, core.node_bytes(), &mut core.references);
+            let mut context = CowOnlyTree::new(core.generation, core.node_bytes(), &mut core.references);
             open.tree.edit(|tree| edit(tree, &mut context))
         };
         result.map_err(own_error)
@@ -317,7 +317,7 @@ impl Core {
         edit: impl FnOnce(&mut EditableTree, &mut dyn EditContext) -> buttress_tree::Result<T>,
     ) -> Result<T> {
         let _whole = whole_edit();
-        let mut context = OwnTree::new(self.generation, self.node_bytes(), &mut self.references);
+        let mut context = CowOnlyTree::new(self.generation, self.node_bytes(), &mut self.references);
         let edited = self.extent.tree.edit(|tree| edit(tree, &mut context));
         edited.map_err(own_error)
     }
@@ -325,9 +325,9 @@ impl Core {
 
 /// An edit is done whole: it reads what it finds missing. Nobody edits during a look; if somebody does, better it reads under
 /// the lock than that it ends half-way.
-fn whole_edit() -> Lifted {
-    debug_assert!(!ResidentOnly::is_held(), "an edit during a look");
-    ResidentOnly::lift()
+fn whole_edit() -> Blocking {
+    debug_assert!(!NonBlocking::is_held(), "an edit during a look");
+    NonBlocking::lift()
 }
 
 /// An error of this crate that an edit of a tree was ended with comes back as itself.

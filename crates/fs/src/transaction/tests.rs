@@ -6,8 +6,8 @@ mod uncommitted;
 mod waiting;
 
 use super::data_extents::DataOwner;
+use super::reservation::Need;
 use super::running::Running;
-use super::starting::Need;
 use super::{WritableFilesystem, WriteOptions};
 use crate::open::OpenOptions;
 use crate::progress::Progress;

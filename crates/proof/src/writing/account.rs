@@ -53,7 +53,7 @@ impl Account {
     /// Counts a name that has no space, if it is one.
     pub(super) fn count_full(&mut self, model: &Model, operation: &Operation) {
         if let Operation::Create(directory, name, _) | Operation::Link(_, directory, name) = operation {
-            self.full_hashes += u64::from(!model.has_room_for(*directory, name));
+            self.full_hashes += u64::from(!model.has_space_for(*directory, name));
         }
     }
 

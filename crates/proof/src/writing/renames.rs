@@ -103,7 +103,7 @@ pub(super) fn can_rename(
     let is_allowed = model.gives_names(from)
         && model.takes_names(to)
         && may_move(model, source, from, leaves)
-        && target.map_or_else(|| model.has_room_for(to, new), gives_way);
+        && target.map_or_else(|| model.has_space_for(to, new), gives_way);
     if !is_allowed {
         return false;
     }

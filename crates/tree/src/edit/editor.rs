@@ -200,7 +200,7 @@ impl Editor<'_> {
     }
 
     /// The bytes that a leaf can hold, heads included.
-    pub(super) fn leaf_room(&self) -> usize {
+    pub(super) fn leaf_capacity(&self) -> usize {
         let node_bytes = self.forest.block_format().node_bytes;
         buttress_format::node::edit::leaf_data_bytes_max(node_bytes)
             .saturating_add(buttress_format::node::edit::ITEM_HEAD_BYTES)

@@ -277,7 +277,7 @@ impl Forest {
     pub fn has_room_for_block(&self) -> bool {
         let node_bytes = self.block_format().node_bytes;
         self.cache()
-            .has_room_for(usize::try_from(node_bytes).unwrap_or(usize::MAX))
+            .has_space_for(usize::try_from(node_bytes).unwrap_or(usize::MAX))
     }
 
     /// Puts a block that was written into the cache, in the place of whatever was at its address before.

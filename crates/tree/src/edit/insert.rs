@@ -157,7 +157,7 @@ impl Editor<'_> {
     /// Splits a leaf and puts the item in; gives the new leaves to its right.
     fn split(&mut self, leaf: &mut Node, item: NewItem<'_>, in_row: bool) -> Result<Siblings> {
         let count = leaf.block.item_count();
-        let room = self.leaf_room();
+        let room = self.leaf_capacity();
         let from = if in_row {
             item.slot
         } else {
@@ -252,7 +252,7 @@ impl Editor<'_> {
         } else {
             self.used(leaf).saturating_sub(moved_bytes)
         };
-        if moved == 0 || target_used.saturating_add(item.bytes()) > self.leaf_room() {
+        if moved == 0 || target_used.saturating_add(item.bytes()) > self.leaf_capacity() {
             return false;
         }
         let (left, leaf) = (Arc::make_mut(left), Arc::make_mut(leaf));
@@ -287,7 +287,7 @@ impl Editor<'_> {
         } else {
             self.used(leaf).saturating_sub(moved_bytes)
         };
-        if moved == 0 || target_used.saturating_add(item.bytes()) > self.leaf_room() {
+        if moved == 0 || target_used.saturating_add(item.bytes()) > self.leaf_capacity() {
             return false;
         }
         let (leaf, right) = (Arc::make_mut(leaf), Arc::make_mut(right));
@@ -318,7 +318,7 @@ impl Editor<'_> {
 
     /// Half of what a leaf, its neighbour and the item take, when the neighbour has enough room.
     fn worth_pushing(&self, neighbour: &Node, leaf: &Node, item: NewItem<'_>) -> Option<usize> {
-        let room = self.leaf_room();
+        let room = self.leaf_capacity();
         let free = neighbour.block.free_space();
         if free < room.checked_div(PUSH_PARTS)? {
             return None;
@@ -332,7 +332,7 @@ impl Editor<'_> {
 
     /// The bytes that a leaf's items take.
     pub(super) fn used(&self, leaf: &Node) -> usize {
-        self.leaf_room().saturating_sub(leaf.block.free_space())
+        self.leaf_capacity().saturating_sub(leaf.block.free_space())
     }
 }
 

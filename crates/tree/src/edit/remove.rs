@@ -32,7 +32,7 @@ impl Editor<'_> {
     /// What a block has, and what it can have: bytes of a leaf, pointers of a node.
     fn measure(&self, block: &TreeBlock) -> (usize, usize) {
         let room = if block.is_leaf() {
-            self.leaf_room()
+            self.leaf_capacity()
         } else {
             self.pointers_max()
         };

@@ -10,9 +10,9 @@
 use crate::cache::Reservation;
 use crate::error::Result;
 use crate::forest::Forest;
+use crate::non_blocking::NonBlocking;
 use crate::path::Step;
 use crate::pointer::BlockPointer;
-use crate::resident::ResidentOnly;
 use crate::scope::Scope;
 use buttress_format::node::TreeBlock;
 use buttress_volume::PendingExtent;
@@ -80,7 +80,7 @@ impl Near {
         parent: &Step,
         pointer: &BlockPointer,
     ) -> Result<TreeBlock> {
-        if ResidentOnly::is_held() {
+        if NonBlocking::is_held() {
             return forest.read_block(pointer);
         }
         let position = self.position(pointer);

@@ -13,7 +13,7 @@
 //! - `horizon`: leaves from here on are not asked for, since there would be no room to hold them.
 //!
 //! The last two come down when memory is short and go up again when half of it is free: the horizon to where it would
-//! have been with a little more room than there was, since what is read beyond it is read in vain. Memory is the
+//! have been with a little more room than there was, since what is read beyond it is read for nothing. Memory is the
 //! loan of [`crate::cache`], and counts pointers, blocks on their way, and what is held back.
 
 use crate::cache::{Loan, Reservation};

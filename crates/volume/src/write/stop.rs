@@ -94,7 +94,7 @@ impl WriteRefusal {
 
 /// The first failure, once there is one.
 #[derive(Debug, Default)]
-pub(crate) struct Latch {
+pub(crate) struct ErrorState {
     cause: OnceLock<Arc<str>>,
 }
 

@@ -121,14 +121,14 @@ fn items_stay_below_a_sixteenth_of_a_leaf() {
     let node_bytes = format().node_bytes;
     let mut item = data_extent();
     let mut number = 0;
-    while item.has_room_for(&data_reference(number, 1), node_bytes) {
+    while item.has_space_for(&data_reference(number, 1), node_bytes) {
         item.add_inline(data_reference(number, 1)).unwrap();
         number += 1;
     }
     // The kernel puts 33 references of 29 bytes beside a head of 24 into an item of 16 KiB nodes.
     assert_eq!((node_bytes, number, item.encoded_bytes()), (16_384, 33, 981));
     assert!(
-        item.has_room_for(&data_reference(0, 1), node_bytes),
+        item.has_space_for(&data_reference(0, 1), node_bytes),
         "a known place needs no room"
     );
 }

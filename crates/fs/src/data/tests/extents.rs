@@ -61,7 +61,7 @@ fn content_of_very_many_files_does_not_wait() {
     for number in 0..count {
         let file = filesystem.create(ROOT, &name(number), &NEW).unwrap();
         filesystem.write_at(file, offset(0), &name(number)).unwrap();
-        most = most.max(filesystem.data().waiting_files());
+        most = most.max(filesystem.data().dirty_files());
     }
     assert!(most > FILES_MAX / 2 && most <= FILES_MAX + 1, "{most} files");
     filesystem.commit().unwrap();

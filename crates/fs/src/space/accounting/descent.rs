@@ -3,7 +3,7 @@
 //! The trees form a graph without cycles whose shared parts are read once. It is gone through level by level: when all
 //! blocks of one level have been read, everything that is known of a block one level below is known, so that it too
 //! is read once, with its final set. Within a level blocks are read in order of address, checked and looked at on all
-//! cores ([`buttress_tree::survey`]).
+//! cores ([`buttress_tree::scan`]).
 //!
 //! Blocks of the lowest level are handed out in windows of at most `LEAVES_MAX` where there are more: nodes above
 //! them, less than a hundredth as many, are read again for each. Nodes are bounded by `NODES_MAX` on each level.
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::progress::Progress;
 use buttress_format::{ByteCount, Key, TreeBlock, TreeId};
-use buttress_tree::{BlockPointer, Surveyor};
+use buttress_tree::{BlockPointer, Scanner};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
@@ -233,7 +233,7 @@ impl Nodes<'_> {
     }
 }
 
-impl Surveyor for Nodes<'_> {
+impl Scanner for Nodes<'_> {
     type Tally = Vec<Block>;
     type Tag = SetId;
 
@@ -273,7 +273,7 @@ struct Leaves<'a, V> {
     visitor: &'a V,
 }
 
-impl<V: Visitor> Surveyor for Leaves<'_, V> {
+impl<V: Visitor> Scanner for Leaves<'_, V> {
     type Tally = V::Tally;
     type Tag = SetId;
 

@@ -10,7 +10,7 @@ use crate::filesystem::Filesystem;
 use crate::location::Location;
 use crate::progress::Progress;
 use buttress_format::{ByteCount, InodeExtrefs, InodeNumber, InodeRefs, ItemType, SubvolumeId, TreeBlock};
-use buttress_tree::{BlockPointer, Surveyor};
+use buttress_tree::{BlockPointer, Scanner};
 use std::sync::Arc;
 
 /// How many names a subvolume may have of which files are counted apart.
@@ -202,7 +202,7 @@ struct Names<'a> {
     progress: &'a Progress,
 }
 
-impl Surveyor for Names<'_> {
+impl Scanner for Names<'_> {
     type Tally = Result<Vec<Named>>;
     type Tag = ();
 

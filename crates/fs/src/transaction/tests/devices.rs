@@ -135,7 +135,7 @@ fn a_view_waits_for_no_commit_that_settles() {
         assert!(view.lookup(ROOT, b"before").unwrap().is_some());
         commit.join().unwrap().unwrap();
         // What the view was given before its references were in the trees is not of the same moment as what waits now.
-        assert!(filesystem.waiting_references(&view, &[]).is_none());
+        assert!(filesystem.delayed_references_of(&view, &[]).is_none());
         assert!(filesystem.view().lookup(ROOT, b"before").unwrap().is_some());
     });
 }

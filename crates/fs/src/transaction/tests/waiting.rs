@@ -78,7 +78,7 @@ fn a_long_run_of_creations_stays_within_the_budget() {
         let filesystem = new_volume(384 << 20, cache, &clock);
         let first = filesystem.committed_generation();
         let content = [b'x'; 2000];
-        let limit = filesystem.shared.holdings.limit().get();
+        let limit = filesystem.shared.dirty_memory.limit().get();
         let (mut peak, mut most_cached) = (0, 0);
         for number in 0..25_000 {
             let name = format!("file_{number}");
@@ -86,7 +86,7 @@ fn a_long_run_of_creations_stays_within_the_budget() {
                 .create(ROOT, name.as_bytes(), &NewInode::of_root(0o644))
                 .unwrap();
             filesystem.write_at(made, FileOffset::new(0), &content).unwrap();
-            peak = peak.max(filesystem.shared.holdings.held().get() + filesystem.data().pending_bytes());
+            peak = peak.max(filesystem.shared.dirty_memory.held().get() + filesystem.data().delalloc_bytes());
             most_cached = most_cached.max(cached_bytes(&filesystem));
         }
         filesystem.commit().unwrap();
@@ -127,7 +127,7 @@ fn what_waits_for_long_is_committed() {
     assert_eq!(filesystem.committed_generation(), first);
     assert!(due(230));
     assert!(filesystem.committed_generation() > first);
-    assert!(!filesystem.data().has_waiting());
+    assert!(!filesystem.data().has_dirty());
     // A commit of the caller's own begins the time anew, and so does a clock that was set back.
     filesystem.write_at(file, FileOffset::new(0), b"other").unwrap();
     assert!(!due(300));

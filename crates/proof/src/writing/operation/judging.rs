@@ -30,7 +30,7 @@ impl Model {
     }
 
     /// Whether there is space for a name beside others with the same hash.
-    pub(crate) fn has_room_for(&self, directory: Location, name: &[u8]) -> bool {
+    pub(crate) fn has_space_for(&self, directory: Location, name: &[u8]) -> bool {
         let Some(inode) = self.inode(directory).filter(|_| is_of_one_hash(name)) else {
             return true;
         };
@@ -44,7 +44,7 @@ impl Model {
     fn is_free(&self, directory: Location, name: &[u8]) -> bool {
         self.takes_names(directory)
             && self.target(directory, name).is_none()
-            && self.has_room_for(directory, name)
+            && self.has_space_for(directory, name)
     }
 
     /// Whether attributes of an inode can be changed.

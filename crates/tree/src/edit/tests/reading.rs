@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::Placement;
-use crate::{BlockOrder, Change, ResidentOnly, changes};
+use crate::{BlockOrder, Change, NonBlocking, changes};
 
 const MODES: [ReadAhead; 6] = [
     ReadAhead::None,
@@ -248,16 +248,16 @@ fn a_way_that_is_not_in_memory_is_told_and_read_level_by_level() {
         *sample.old.root(),
     ));
     let reach = |key: &Key| {
-        let _resident_only = ResidentOnly::hold();
+        let _resident_only = NonBlocking::hold();
         tree.reach(key, |_| ())
     };
     let wanted = key(6000);
     let mut levels = Vec::new();
     while let Err(error) = reach(&wanted) {
-        let missing = *error.not_resident().expect("only that it is not in memory");
+        let missing = *error.would_block().expect("only that it is not in memory");
         levels.push(missing.level);
         // Whoever may not be held up half-way reads all the same.
-        let read = ResidentOnly::lifted(|| tree.forest().read_block(&missing));
+        let read = NonBlocking::lifted(|| tree.forest().read_block(&missing));
         assert_eq!(read.unwrap().level(), missing.level);
     }
     assert_eq!(levels, (0..=tree.level()).rev().collect::<Vec<_>>());

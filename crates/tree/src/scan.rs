@@ -2,7 +2,7 @@
 //! add up what they find.
 //!
 //! Each thread takes batches of pointers, has some of them read in order of address while it looks at the one before,
-//! checks its blocks and hands them to the [`Surveyor`], which is asked of every child whether it is wanted: a
+//! checks its blocks and hands them to the [`Scanner`], which is asked of every child whether it is wanted: a
 //! job that keeps book of addresses visits what trees share once. What leads from a block to its children is a
 //! tag of the surveyor's choice. Batches that seem to be in the page cache are not asked for: the thread that looks at a
 //! block copies it out itself, just before.
@@ -35,7 +35,7 @@ const BATCH_BYTES: u32 = 1 << 20;
 const BATCHES_AHEAD: usize = 4;
 
 /// What a survey asks of its blocks.
-pub trait Surveyor: Sync {
+pub trait Scanner: Sync {
     /// What one thread adds up for itself.
     type Tally: Send;
 
@@ -72,7 +72,7 @@ struct Waiting<Tag> {
     taken: usize,
 }
 
-struct Survey<'a, S: Surveyor> {
+struct Survey<'a, S: Scanner> {
     reader: &'a BlockReader,
     surveyor: &'a S,
     waiting: Mutex<Waiting<S::Tag>>,
@@ -91,7 +91,7 @@ enum Batch<Tag> {
 impl Forest {
     /// Surveys the trees at `roots`, each with the tag that its root is visited under, on as many threads as there
     /// are cores; on a simulated device, on this one. What each thread added up comes back.
-    pub fn survey<S: Surveyor>(
+    pub fn survey<S: Scanner>(
         self: &Arc<Self>,
         roots: impl IntoIterator<Item = (RootPointer, S::Tag)>,
         surveyor: &S,
@@ -104,7 +104,7 @@ impl Forest {
     }
 
     /// As [`Forest::survey`], from any blocks on.
-    pub fn survey_blocks<S: Surveyor>(
+    pub fn survey_blocks<S: Scanner>(
         self: &Arc<Self>,
         blocks: impl IntoIterator<Item = (BlockPointer, S::Tag)>,
         surveyor: &S,
@@ -151,7 +151,7 @@ impl Forest {
     }
 }
 
-impl<S: Surveyor> Survey<'_, S> {
+impl<S: Scanner> Survey<'_, S> {
     fn work(&self) -> S::Tally {
         let mut tally = self.surveyor.begin();
         let mut ahead: VecDeque<Batch<S::Tag>> = VecDeque::new();

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::executor::Task;
 use crate::transaction::block_groups::Purpose;
 use crate::transaction::data_extents::DataRange;
-use crate::transaction::starting::Handle;
+use crate::transaction::reservation::Handle;
 use buttress_format::{ByteCount, ChecksumType, Compression, Logical};
 use buttress_volume::ExtentWrite;
 use bytes::Bytes;
@@ -41,9 +41,9 @@ impl Content<'_> {
     /// are stored plain. Nothing stays taken after an error.
     pub(super) fn place(&self, extents: &[NewExtent]) -> Result<Vec<Placed>> {
         let wanted = extents.first().map_or(0, NewExtent::stored_bytes);
-        self.filesystem.read_in_free_space(Purpose::Data, wanted)?;
+        self.filesystem.fault_in_free_space(Purpose::Data, wanted)?;
         let handle = self.filesystem.start_unchecked();
-        let (_, placed) = self.filesystem.begin_again(handle, |handle| {
+        let (_, placed) = self.filesystem.retry(handle, |handle| {
             let mut placed = Vec::with_capacity(extents.len());
             let result = place(handle, extents.to_vec(), &mut placed);
             if let Err(error) = result {
@@ -57,7 +57,7 @@ impl Content<'_> {
         Ok(placed)
     }
 
-    /// Gives room back that was taken in vain.
+    /// Gives room back that was taken for nothing.
     pub(super) fn give_back(&self, placed: Vec<Placed>) {
         let mut handle = self.filesystem.start_unchecked();
         placed

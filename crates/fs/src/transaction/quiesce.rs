@@ -1,33 +1,33 @@
-//! Looking at the running transaction at one moment, references that wait included.
+//! Looking at the running transaction at one moment, delayed references included.
 //!
-//! A view holds the trees, but references that wait are not in any of them. Whoever needs both takes a view, walks it
+//! A view holds the trees, but delayed references are not in any of them. Whoever needs both takes a view, walks it
 //! without any lock, and then asks for the references of what it found: they are of the same moment if nothing was edited
 //! in between. Where edits never pause, the lock is held for the whole walk instead, which by then finds its blocks in
 //! the cache.
 
 use super::WritableFilesystem;
 use super::delayed_references::DelayedReferences;
-use super::reading_in::Reads;
-use crate::back_references::WaitingReferences;
+use super::fault_in::FaultIn;
+use crate::back_references::DelayedReferencesOf;
 use crate::filesystem::Filesystem;
 use buttress_format::Logical;
 
 impl DelayedReferences {
     /// What waits for these extents.
-    pub(crate) fn of_extents(&self, extents: &[Logical]) -> WaitingReferences {
+    pub(crate) fn of_extents(&self, extents: &[Logical]) -> DelayedReferencesOf {
         let waiting = |extent: &Logical| Some((*extent, self.get(*extent)?.clone()));
         extents.iter().filter_map(waiting).collect()
     }
 }
 
 impl WritableFilesystem {
-    /// The references that wait for these extents; `None` when something was, or may have been, edited since `view` was
+    /// The delayed references for these extents; `None` when something was, or may have been, edited since `view` was
     /// taken.
-    pub(crate) fn waiting_references(
+    pub(crate) fn delayed_references_of(
         &self,
         view: &Filesystem,
         extents: &[Logical],
-    ) -> Option<WaitingReferences> {
+    ) -> Option<DelayedReferencesOf> {
         let running = self.shared.running.lock();
         let is_newest = self
             .shared
@@ -38,9 +38,9 @@ impl WritableFilesystem {
         is_newest.then(|| running.core.references.of_extents(extents))
     }
 
-    /// Does something with a view and the references that wait while nothing is edited.
-    pub(crate) fn hold_still<T>(&self, body: impl FnOnce(&Filesystem, &DelayedReferences) -> T) -> T {
-        let mut reads = Reads::default();
+    /// Does something with a view and the delayed references while nothing is edited.
+    pub(crate) fn quiesced<T>(&self, body: impl FnOnce(&Filesystem, &DelayedReferences) -> T) -> T {
+        let mut reads = FaultIn::default();
         let mut running = loop {
             let running = self.shared.running.lock();
             if let Some(running) = self.with_inodes_written_back(running, &mut reads) {

@@ -1,7 +1,7 @@
 //! What copying a tree block means for references: the two kinds of trees.
 //!
 //! Blocks of the volume's own trees belong to one tree and are referred to once: a copy takes the place of the old
-//! block, whose reference goes ([`OwnTree`]). Blocks of subvolumes may be shared with snapshots ([`SharedTree`]): then the
+//! block, whose reference goes ([`CowOnlyTree`]). Blocks of subvolumes may be shared with snapshots ([`ShareableTree`]): then the
 //! old block lives on, and what is below it gets new references, from the copy or from the old block:
 //!
 //! | the old block | what is below it |
@@ -27,13 +27,13 @@ use buttress_tree::{BlockPointer, ContextError, EditContext};
 
 /// The rules for trees whose blocks nothing shares.
 #[derive(Debug)]
-pub(crate) struct OwnTree<'a> {
+pub(crate) struct CowOnlyTree<'a> {
     generation: Generation,
     node_bytes: ByteCount,
     references: &'a mut DelayedReferences,
 }
 
-impl<'a> OwnTree<'a> {
+impl<'a> CowOnlyTree<'a> {
     pub(crate) const fn new(
         generation: Generation,
         node_bytes: ByteCount,
@@ -57,7 +57,7 @@ impl<'a> OwnTree<'a> {
     }
 }
 
-impl EditContext for OwnTree<'_> {
+impl EditContext for CowOnlyTree<'_> {
     fn generation(&self) -> Generation {
         self.generation
     }
@@ -75,7 +75,7 @@ impl EditContext for OwnTree<'_> {
 
 /// The rules for subvolumes.
 #[derive(Debug)]
-pub(crate) struct SharedTree<'a> {
+pub(crate) struct ShareableTree<'a> {
     core: &'a mut Core,
     last_snapshot: Generation,
 }
@@ -83,11 +83,11 @@ pub(crate) struct SharedTree<'a> {
 /// Which form references to what is below a block take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
-    ByTree(TreeId),
-    ByAddress(Logical),
+    Keyed(TreeId),
+    FullBackReference(Logical),
 }
 
-impl<'a> SharedTree<'a> {
+impl<'a> ShareableTree<'a> {
     pub(crate) const fn new(core: &'a mut Core, _tree: TreeId, last_snapshot: Generation) -> Self {
         Self { core, last_snapshot }
     }
@@ -116,17 +116,19 @@ impl<'a> SharedTree<'a> {
         }
         if state.references > 1 {
             if header.owner == tree && !state.full_backref {
-                self.core.refer_below(block, Form::ByAddress(old.logical), 1)?;
+                self.core
+                    .refer_below(block, Form::FullBackReference(old.logical), 1)?;
                 let node_bytes = self.core.node_bytes();
                 self.core
                     .references
                     .set_full_backref(old.logical, node_bytes, old.level);
             } else {
-                self.core.refer_below(block, Form::ByTree(tree), 1)?;
+                self.core.refer_below(block, Form::Keyed(tree), 1)?;
             }
         } else if state.full_backref {
-            self.core.refer_below(block, Form::ByTree(tree), 1)?;
-            self.core.refer_below(block, Form::ByAddress(old.logical), -1)?;
+            self.core.refer_below(block, Form::Keyed(tree), 1)?;
+            self.core
+                .refer_below(block, Form::FullBackReference(old.logical), -1)?;
         }
         self.forget(tree, old, block);
         Ok(())
@@ -144,7 +146,7 @@ impl<'a> SharedTree<'a> {
     }
 }
 
-impl EditContext for SharedTree<'_> {
+impl EditContext for ShareableTree<'_> {
     fn generation(&self) -> Generation {
         self.core.generation
     }
@@ -171,8 +173,8 @@ impl Core {
         let level = block.level().saturating_sub(1);
         let node_bytes = self.node_bytes();
         let reference = match form {
-            Form::ByTree(root) => Reference::TreeBlock { root },
-            Form::ByAddress(parent) => Reference::SharedBlock { parent },
+            Form::Keyed(root) => Reference::TreeBlock { root },
+            Form::FullBackReference(parent) => Reference::SharedBlock { parent },
         };
         let forgotten = usize::from(buttress_faults::on("copy-forgets-a-child"));
         for pointer in block.pointers().skip(forgotten) {
@@ -206,12 +208,12 @@ impl Core {
                 continue;
             };
             let reference = match form {
-                Form::ByTree(root) => Reference::Data {
+                Form::Keyed(root) => Reference::Data {
                     root,
                     inode: InodeNumber::new(item.key.objectid.get()),
                     offset: item.key.offset.wrapping_sub(slice.offset.get()),
                 },
-                Form::ByAddress(parent) => Reference::SharedData { parent },
+                Form::FullBackReference(parent) => Reference::SharedData { parent },
             };
             self.references
                 .change(slice.disk, slice.disk_bytes, ExtentKind::Data, reference, by);

@@ -5,9 +5,9 @@
 //!
 //! It leaves out which blocks are shared, and letting go of them: that is the walk above.
 
-use super::{CHILDREN_AHEAD, Drop, REFERENCES_AT_ONCE};
+use super::{CHILDREN_AHEAD, REFERENCES_AT_ONCE, SnapshotDropper};
 use crate::error::{Corruption, Result};
-use crate::transaction::copying::Form;
+use crate::transaction::cow::Form;
 use crate::transaction::delayed_references::ExtentKind;
 use crate::transaction::running::Running;
 use buttress_format::TreeBlock;
@@ -15,29 +15,33 @@ use buttress_tree::BlockPointer;
 
 /// A block below which what counts for a tree turns to references by address.
 #[derive(Debug)]
-struct ToTurn {
+struct ToConvert {
     pointer: BlockPointer,
     block: TreeBlock,
     /// Whether it refers by its address itself.
-    is_turned: bool,
+    is_converted: bool,
     /// The child that comes next.
     slot: usize,
 }
 
-impl Drop<'_> {
+impl SnapshotDropper<'_> {
     /// Makes a shared block, and all below it that count for this tree, refer by address: what is below comes first, so that
-    /// it can stop after any block, and finds when it begins again what is still to be done. False when it stopped because
+    /// it can stop after any block, and finds when it is retried what is still to be done. False when it stopped because
     /// so much waits that others shall have the lock.
-    pub(super) fn refer_by_address(&mut self, running: &mut Running, top: &BlockPointer) -> Result<bool> {
-        if buttress_faults::on("drop-turns-nothing") {
+    pub(super) fn set_full_back_references(
+        &mut self,
+        running: &mut Running,
+        top: &BlockPointer,
+    ) -> Result<bool> {
+        if buttress_faults::on("drop-converts-nothing") {
             return Ok(true);
         }
         let limit = running.core.references.len().saturating_add(REFERENCES_AT_ONCE);
-        let mut way: Vec<ToTurn> = Vec::new();
+        let mut way: Vec<ToConvert> = Vec::new();
         let mut next = Some(*top);
         loop {
             if let Some(pointer) = next.take() {
-                let block = self.block_to_turn(running, &pointer).inspect_err(|_| {
+                let block = self.block_to_convert(running, &pointer).inspect_err(|_| {
                     let above = way.last();
                     self.ahead = above.map_or_else(Vec::new, |above| {
                         let slot = above.slot.saturating_sub(1);
@@ -46,10 +50,10 @@ impl Drop<'_> {
                 })?;
                 way.extend(block);
             }
-            let Some(ToTurn {
+            let Some(ToConvert {
                 pointer,
                 block,
-                is_turned,
+                is_converted,
                 slot,
             }) = way.last_mut()
             else {
@@ -65,7 +69,7 @@ impl Drop<'_> {
             if next.is_some() {
                 continue;
             }
-            if !*is_turned {
+            if !*is_converted {
                 self.turn(running, pointer, block)?;
             }
             if pointer.level > 0 {
@@ -80,7 +84,7 @@ impl Drop<'_> {
 
     /// A block below which something counts for this tree, if there may be any. A block that refers by its address already is
     /// gone through all the same: it may have been relocated, or the kernel, which begins above, may have stopped here.
-    fn block_to_turn(&self, running: &Running, pointer: &BlockPointer) -> Result<Option<ToTurn>> {
+    fn block_to_convert(&self, running: &Running, pointer: &BlockPointer) -> Result<Option<ToConvert>> {
         if self.memory.turned.contains(&pointer.logical) {
             return Ok(None);
         }
@@ -96,10 +100,10 @@ impl Drop<'_> {
         }
         let block = running.core.forest.read_block(pointer)?;
         let is_own = block.header().owner == self.tree;
-        Ok(is_own.then_some(ToTurn {
+        Ok(is_own.then_some(ToConvert {
             pointer: *pointer,
             block,
-            is_turned: state.full_backref,
+            is_converted: state.full_backref,
             slot: 0,
         }))
     }
@@ -107,10 +111,10 @@ impl Drop<'_> {
     /// Makes one block refer by its address.
     fn turn(&self, running: &mut Running, pointer: &BlockPointer, block: &TreeBlock) -> Result<()> {
         let core = &mut running.core;
-        core.refer_below(block, Form::ByAddress(pointer.logical), 1)
+        core.refer_below(block, Form::FullBackReference(pointer.logical), 1)
             .and_then(|()| match buttress_faults::on("drop-turn-keeps-old-references") {
                 true => Ok(()),
-                false => core.refer_below(block, Form::ByTree(self.tree), -1),
+                false => core.refer_below(block, Form::Keyed(self.tree), -1),
             })
             .inspect_err(|error| core.forest.volume().stop_writing(error))?;
         let node_bytes = core.node_bytes();

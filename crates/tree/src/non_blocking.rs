@@ -1,12 +1,12 @@
 //! Looking without reading: for callers that hold a lock which must not be held while a device is waited for.
 //!
-//! While a [`ResidentOnly`] is held, reading a block on its thread gives blocks that are in the cache, and for others the
-//! error [`Cause::NotResident`] at once. Whoever gets it lets go of the lock, reads the block with
-//! [`Forest::read_block`](crate::Forest::read_block), and begins again.
+//! While a [`NonBlocking`] is held, reading a block on its thread gives blocks that are in the cache, and for others the
+//! error [`Cause::WouldBlock`] at once. Whoever gets it releases the lock, reads the block with
+//! [`Forest::read_block`](crate::Forest::read_block), and is retried.
 //!
 //! Invariant: nothing is changed by a look that ends in that error; it is for look-ups and for
 //! [`EditableTree::reach`](crate::EditableTree::reach), not for edits: one of these that ended half-way with that error, and
-//! was begun again, would have copied a block twice and let go of it once.
+//! was retried, would have copied a block twice and let go of it once.
 
 use crate::error::{Cause, Error, Result};
 use crate::pointer::BlockPointer;
@@ -20,12 +20,12 @@ thread_local! {
 
 /// While it is held, the thread reads no blocks from devices. See the module.
 #[derive(Debug)]
-pub struct ResidentOnly {
+pub struct NonBlocking {
     /// It counts for the thread that made it.
     stays_on_its_thread: PhantomData<*const ()>,
 }
 
-impl ResidentOnly {
+impl NonBlocking {
     /// From now on, until it is dropped, only blocks that are in the cache are given.
     #[must_use]
     pub fn hold() -> Self {
@@ -43,8 +43,8 @@ impl ResidentOnly {
 
     /// As if none were held, until what it gives is dropped.
     #[must_use]
-    pub fn lift() -> Lifted {
-        Lifted(HELD.replace(0))
+    pub fn lift() -> Blocking {
+        Blocking(HELD.replace(0))
     }
 
     /// Whether the thread holds one.
@@ -54,7 +54,7 @@ impl ResidentOnly {
     }
 }
 
-impl Drop for ResidentOnly {
+impl Drop for NonBlocking {
     fn drop(&mut self) {
         HELD.set(HELD.get().saturating_sub(1));
     }
@@ -62,23 +62,23 @@ impl Drop for ResidentOnly {
 
 /// Puts back how many are held, also when what runs meanwhile panics.
 #[derive(Debug)]
-pub struct Lifted(usize);
+pub struct Blocking(usize);
 
-impl Drop for Lifted {
+impl Drop for Blocking {
     fn drop(&mut self) {
         HELD.set(self.0);
     }
 }
 
 /// The answer for a block that is not in the cache.
-pub(crate) fn not_resident<T>(pointer: &BlockPointer) -> Result<T> {
-    Err(Error::new(pointer, Cause::NotResident))
+pub(crate) fn would_block<T>(pointer: &BlockPointer) -> Result<T> {
+    Err(Error::new(pointer, Cause::WouldBlock))
 }
 
 impl Error {
     /// The block that is to be read before a look that was to do without reading can be had.
     #[must_use]
-    pub fn not_resident(&self) -> Option<&BlockPointer> {
-        matches!(self.cause(), Cause::NotResident).then(|| self.pointer())
+    pub fn would_block(&self) -> Option<&BlockPointer> {
+        matches!(self.cause(), Cause::WouldBlock).then(|| self.pointer())
     }
 }

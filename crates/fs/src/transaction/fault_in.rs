@@ -1,7 +1,7 @@
 //! Reading in: tree blocks that the running transaction is going to need come into the cache before the edit lock is held
 //! for long.
 //!
-//! A commit puts inodes back into their leaves, and settles ([`super::settling`]); an edit that finds very many references
+//! A commit puts inodes back into their leaves, and settles ([`super::converging`]); an edit that finds very many references
 //! applies some. Both know before each step where it is going to work. So they look there without reading, which gives the
 //! blocks that are not in memory; the lock is let go, those are read side by side, and the look is taken again, a level
 //! deeper, until none is missing.
@@ -14,13 +14,13 @@ use super::block_groups::Purpose;
 use super::checksums::checksum_key;
 use super::delayed_references::{ExtentKind, Pending};
 use super::extent_tree::{extent_key, keys_of};
+use super::reservation::Handle;
 use super::running::{Core, OpenTree, Running};
-use super::starting::Handle;
 use crate::error::{Error, Result};
 use crate::executor::Task;
 use crate::live::{Looked, Retry};
 use buttress_format::{Generation, Incompat, Key, Logical, TreeBlock, TreeId};
-use buttress_tree::{BlockPointer, ResidentOnly};
+use buttress_tree::{BlockPointer, NonBlocking};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -35,17 +35,17 @@ const READS_MAX: usize = 1024;
 
 /// What was read for one piece of work, and whether reading more helps.
 #[derive(Debug, Default)]
-pub(crate) struct Reads {
+pub(crate) struct FaultIn {
     /// The addresses that were read last, in order.
     last: Vec<Logical>,
     count: usize,
     are_futile: bool,
 }
 
-impl Reads {
+impl FaultIn {
     /// For the time of a look: blocks that are not in memory are not read, unless that was of no use.
-    pub(crate) fn look(&self) -> Option<ResidentOnly> {
-        (!self.are_futile).then(ResidentOnly::hold)
+    pub(crate) fn look(&self) -> Option<NonBlocking> {
+        (!self.are_futile).then(NonBlocking::hold)
     }
 
     /// What is missing for a look, its own error included, if that is of a block that is not in memory.
@@ -57,7 +57,7 @@ impl Reads {
         or_missing(look())
     }
 
-    /// Reads blocks that were missing. No lock may be held.
+    /// Faults in blocks that were missing. No lock may be held.
     pub(crate) fn read(&mut self, filesystem: &WritableFilesystem, missing: Vec<BlockPointer>) {
         let mut places: Vec<Logical> = missing.iter().map(|pointer| pointer.logical).collect();
         places.sort_unstable();
@@ -67,14 +67,14 @@ impl Reads {
         self.are_futile = self.count > READS_MAX || places.iter().any(again);
         self.last = places;
         if !self.are_futile {
-            drop(filesystem.read_in(missing));
+            drop(filesystem.fault_in(missing));
         }
     }
 }
 
 /// What is missing for a look that ended with this; other errors stay.
 pub(crate) fn or_missing(looked: Result<Vec<BlockPointer>>) -> Result<Vec<BlockPointer>> {
-    looked.or_else(|error| error.block_to_read().map(|pointer| vec![pointer]).ok_or(error))
+    looked.or_else(|error| error.missing_block().map(|pointer| vec![pointer]).ok_or(error))
 }
 
 /// A look along keys of one tree in ascending order.
@@ -107,7 +107,7 @@ impl<'a> Look<'a> {
         let last_snapshot = self.open.last_snapshot();
         let (end, missing) = match self.core.reach(self.id, self.open, key, last_snapshot) {
             Ok(end) => (end, None),
-            Err(error) => match error.block_to_read() {
+            Err(error) => match error.missing_block() {
                 Some(pointer) if pointer.tree == self.id => (pointer.end_key, Some(pointer)),
                 // Of the extent tree: nothing is known of this one.
                 Some(pointer) => return Ok(Some(pointer)),
@@ -210,7 +210,7 @@ impl Running {
         Ok(missing)
     }
 
-    /// Blocks that are missing for applying the first `count` references that wait.
+    /// Blocks that are missing for applying the first `count` delayed references.
     pub(crate) fn missing_for_references(&mut self, count: usize) -> Result<Vec<BlockPointer>> {
         // Checksums go with the last reference to data, or with data that nobody came to refer to.
         let loses_sums = |pending: &Pending| {
@@ -268,18 +268,18 @@ impl Running {
 }
 
 impl WritableFilesystem {
-    /// Reads in what the next allocation asks for, if it is a group whose free space was not needed before.
-    pub(crate) fn read_in_free_space(&self, purpose: Purpose, wanted: u64) -> Result<()> {
+    /// Faults in what the next allocation asks for, if it is a group whose free space was not needed before.
+    pub(crate) fn fault_in_free_space(&self, purpose: Purpose, wanted: u64) -> Result<()> {
         let record = self.shared.running.lock().free_space_to_load(purpose, wanted)?;
         if let Some(record) = record {
-            record.read_in();
+            record.fault_in();
         }
         Ok(())
     }
 
     /// Applies references, some at a time, while more than `most` wait. Gives the edit lock.
     pub(super) fn start_with_few_references(&self, most: usize, at_once: usize) -> Result<Handle<'_>> {
-        let mut reads = Reads::default();
+        let mut reads = FaultIn::default();
         loop {
             let mut handle = self.start_unchecked();
             if handle.core.references.len() <= most {
@@ -299,8 +299,8 @@ impl WritableFilesystem {
     }
 
     /// Does something under the edit lock that leaves everything as it was when a block that it needs is not in memory:
-    /// then the lock is let go, the block is read, and it begins again.
-    pub(crate) fn begin_again<'a, T>(
+    /// then the lock is let go, the block is read, and it is retried.
+    pub(crate) fn retry<'a, T>(
         &'a self,
         handle: Handle<'a>,
         mut body: impl FnMut(&mut Handle<'a>) -> Result<T>,
@@ -309,10 +309,10 @@ impl WritableFilesystem {
         let mut retry = Retry::default();
         loop {
             let done = {
-                let _resident_only = ResidentOnly::hold();
+                let _resident_only = NonBlocking::hold();
                 body(&mut handle)
             };
-            if done.as_ref().err().and_then(Error::block_to_read).is_none() {
+            if done.as_ref().err().and_then(Error::missing_block).is_none() {
                 return done.map(|done| (handle, done));
             }
             drop(handle);
@@ -328,15 +328,15 @@ impl WritableFilesystem {
         Ok((handle, done))
     }
 
-    /// Reads blocks into the cache, several at once, and gives those that were read. Whoever needs one that cannot be read is
+    /// Faults in blocks, several at once, and gives those that were read. Whoever needs one that cannot be read is
     /// told then.
-    pub(crate) fn read_in(&self, mut blocks: Vec<BlockPointer>) -> Vec<TreeBlock> {
+    pub(crate) fn fault_in(&self, mut blocks: Vec<BlockPointer>) -> Vec<TreeBlock> {
         blocks.sort_unstable_by_key(|pointer| pointer.logical);
         let jobs: Vec<_> = blocks
             .chunks(BLOCKS_A_JOB)
             .map(|part| {
                 let (part, forest) = (part.to_vec(), Arc::clone(self.forest()));
-                self.shared.base.loaders().spawn(move || forest.read_in(&part))
+                self.shared.base.loaders().spawn(move || forest.fault_in(&part))
             })
             .collect();
         jobs.into_iter().filter_map(Task::take).flatten().collect()

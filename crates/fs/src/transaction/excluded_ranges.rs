@@ -37,13 +37,17 @@ pub(crate) fn of_chunk(chunk: &MappedChunk) -> Vec<Range<u64>> {
         .iter()
         .map(|stripe| stripe.physical)
         .collect();
-    kept_out(chunk.start()..chunk.end(), chunk.layout(), &stripes)
+    excluded_ranges(chunk.start()..chunk.end(), chunk.layout(), &stripes)
 }
 
 /// As [`of_chunk`], for a chunk with these addresses whose stripes begin on their devices at `stripes`. Where there is
 /// parity, all of a row is kept out: parity over a superblock would be wrong with the next commit, and would overwrite one
 /// that lies in its own unit.
-pub(crate) fn kept_out(addresses: Range<Logical>, layout: &Layout, stripes: &[Physical]) -> Vec<Range<u64>> {
+pub(crate) fn excluded_ranges(
+    addresses: Range<Logical>,
+    layout: &Layout,
+    stripes: &[Physical],
+) -> Vec<Range<u64>> {
     let (start, end) = (addresses.start.get(), addresses.end.get());
     // Empty for all chunks but one that begins below it.
     let mut ranges: Vec<Range<u64>> = core::iter::once(start..FIRST_LOGICAL.get()).collect();
@@ -171,7 +175,7 @@ mod tests {
                     assert_eq!(stripes[0], *place);
                     let physical: Vec<Physical> = stripes.iter().copied().map(Physical::new).collect();
                     let addresses = Logical::new(start)..Logical::new(start + length.get());
-                    let ranges = kept_out(addresses.clone(), &layout, &physical);
+                    let ranges = excluded_ranges(addresses.clone(), &layout, &physical);
                     assert!(
                         ranges.is_sorted_by(|one, next| one.end < next.start),
                         "{ranges:?}"
@@ -193,7 +197,7 @@ mod tests {
         let layout = Layout::new(Profile::Single, ByteCount::new(4 * MIB), 1, 1, STRIPE_BYTES).unwrap();
         let addresses = |start: u64| Logical::new(start)..Logical::new(start + 4 * MIB);
         let only = |start, physical, wanted: Range<u64>| {
-            let ranges = kept_out(addresses(start), &layout, &[Physical::new(physical)]);
+            let ranges = excluded_ranges(addresses(start), &layout, &[Physical::new(physical)]);
             assert_eq!(ranges, vec![wanted], "{start} at {physical}");
         };
         only(0, 0, 0..MIB);

@@ -8,7 +8,7 @@ use crate::location::Location;
 use crate::operations::Operation;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::data_extents::{DataOwner, DataRange};
-use crate::transaction::starting::Need;
+use crate::transaction::reservation::Need;
 use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, InodeFlags,
 };
@@ -143,7 +143,7 @@ impl Content<'_> {
         if whole.end < end {
             self.zero_part(whole.end..end)?;
         }
-        let forgotten = self.change_pending(|pending| pending.remove(&whole));
+        let forgotten = self.change_dirty(|pending| pending.remove(&whole));
         self.release(forgotten);
         self.remove_extents(&whole)?;
         Ok(whole)
@@ -193,7 +193,7 @@ impl Operation<'_> {
         };
         let wanted = gap.end.saturating_sub(gap.start).min(EXTENT_BYTES_MAX);
         let disk = self.look().allocate_data(ByteCount::new(wanted))?;
-        // It is taken: from here on nothing begins again.
+        // It is taken: from here on nothing is retried.
         self.begin();
         let end = gap.start.saturating_add(disk.length.get());
         self.put_room(location, &(gap.start..end), disk)?;

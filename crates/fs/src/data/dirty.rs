@@ -12,7 +12,7 @@ const PIECE_OVERHEAD_BYTES: u64 = 96;
 
 /// Content that waits. Pieces do not overlap; they begin and end with sectors.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
+pub(super) struct DirtyData {
     pieces: BTreeMap<u64, Vec<u8>>,
     bytes: u64,
 }
@@ -21,7 +21,7 @@ fn length_of(piece: &[u8]) -> u64 {
     u64::try_from(piece.len()).unwrap_or(u64::MAX)
 }
 
-impl Pending {
+impl DirtyData {
     /// How much waits.
     #[cfg(test)]
     pub(super) const fn bytes(&self) -> u64 {
@@ -254,7 +254,7 @@ mod tests {
     proptest! {
         #[test]
         fn pieces_agree_with_a_list_of_sectors(steps in prop::collection::vec(step(), 1..40)) {
-            let mut pending = Pending::default();
+            let mut pending = DirtyData::default();
             let mut model: BTreeMap<u64, [u8; SECTOR as usize]> = BTreeMap::new();
             for step in steps {
                 match step {

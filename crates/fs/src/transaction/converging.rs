@@ -13,7 +13,7 @@
 
 use super::block_groups::{Found, Purpose};
 use super::delayed_references::{Created, ExtentKind, Reference};
-use super::reading_in::{Reads, or_missing};
+use super::fault_in::{FaultIn, or_missing};
 use super::running::Running;
 use crate::error::{Error, Result};
 use buttress_format::{ByteCount, ItemType, Key, Logical, TreeId};
@@ -58,7 +58,7 @@ const STAGES: [Stage; 7] = [
 impl Running {
     /// Works until every dirty node has an address and every tree agrees with every other, or until blocks are missing:
     /// gives those.
-    pub(crate) fn settle(&mut self, reads: &Reads) -> Result<Vec<BlockPointer>> {
+    pub(crate) fn converge(&mut self, reads: &FaultIn) -> Result<Vec<BlockPointer>> {
         for _ in 0..ROUNDS_MAX {
             let mut busy = false;
             for stage in STAGES {
@@ -126,7 +126,7 @@ impl Running {
 
     /// Does what a stage has to do. Returns whether there was anything. A block that is missing to find places ends it before
     /// any is given out.
-    fn work(&mut self, stage: Stage, reads: &Reads) -> Result<bool> {
+    fn work(&mut self, stage: Stage, reads: &FaultIn) -> Result<bool> {
         match stage {
             Stage::Addresses => self.assign_all(reads),
             Stage::RootItems => self.write_root_items(),
@@ -145,7 +145,7 @@ impl Running {
         }
     }
 
-    fn assign_all(&mut self, reads: &Reads) -> Result<bool> {
+    fn assign_all(&mut self, reads: &FaultIn) -> Result<bool> {
         let ids: Vec<TreeId> = self
             .trees
             .iter()
@@ -160,7 +160,7 @@ impl Running {
     }
 
     /// Gives addresses to the nodes of a tree that have none. Returns whether there were any.
-    fn assign_tree(&mut self, id: TreeId, reads: &Reads) -> Result<bool> {
+    fn assign_tree(&mut self, id: TreeId, reads: &FaultIn) -> Result<bool> {
         if self.unassigned_nodes(id) == 0 {
             return Ok(false);
         }

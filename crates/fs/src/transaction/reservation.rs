@@ -17,12 +17,12 @@ use core::ops::{Deref, DerefMut};
 use parking_lot::{MutexGuard, RwLock};
 
 /// How often an edit that finds no room commits, to see whether that frees any.
-const COMMITS_FOR_ROOM: usize = 2;
+const COMMITS_FOR_SPACE: usize = 2;
 
 /// The most nodes that an edit is taken to need that frees space.
 const FREEING_NODES: u64 = 48;
 
-/// How many extents may have references that wait, and how many are taken care of at once when there are more.
+/// How many extents may have delayed references, and how many are taken care of at once when there are more.
 const REFERENCES_MAX: usize = 2048;
 const REFERENCES_AT_ONCE: usize = 512;
 
@@ -32,7 +32,7 @@ const NODE_OVERHEAD_BYTES: u64 = 256;
 /// So much content may wait however little room there is.
 const SPARED_BYTES: u64 = 4 << 20;
 
-/// The items of another edit for which there should be room beside content that waits.
+/// The items of another edit for which there should be room beside dirty data.
 const OTHER_ITEMS: u64 = 32;
 
 /// The least number of nodes in the reserve.
@@ -56,7 +56,7 @@ pub(crate) enum Claim {
     /// It gives back more than it takes: the reserve, too.
     Freeing,
     /// It keeps a promise: it writes back data for which room was reserved.
-    Promised,
+    Reserved,
 }
 
 impl Need {
@@ -80,7 +80,7 @@ impl Need {
     pub(crate) const fn promised(items: u64) -> Self {
         Self {
             items,
-            claim: Claim::Promised,
+            claim: Claim::Reserved,
         }
     }
 }
@@ -134,15 +134,15 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::NoSpace`] when its worst case does not fit, and that writing has stopped.
     pub(crate) fn start(&self, need: Need) -> Result<Handle<'_>> {
-        for attempt in 0..COMMITS_FOR_ROOM {
+        for attempt in 0..COMMITS_FOR_SPACE {
             self.require_writing()?;
             // A commit would apply references in any case; here the blocks that this changes are counted while there is still
             // time to commit.
             let mut handle = self.start_with_few_references(REFERENCES_MAX, REFERENCES_AT_ONCE)?;
-            let is_crowded = attempt == 0 && self.is_crowded(&handle);
-            if !is_crowded {
+            let is_over_limit = attempt == 0 && self.is_over_limit(&handle);
+            if !is_over_limit {
                 let found;
-                (handle, found) = self.begin_again(handle, |handle| handle.find_room(need))?;
+                (handle, found) = self.retry(handle, |handle| handle.reserve_space(need))?;
                 if found {
                     return Ok(handle);
                 }
@@ -152,11 +152,11 @@ impl WritableFilesystem {
                 }
             }
             drop(handle);
-            if !is_crowded || !self.waited_for_commit() {
+            if !is_over_limit || !self.waited_for_commit() {
                 self.commit_metadata()?;
             }
         }
-        let (handle, found) = self.begin_again(self.start_unchecked(), |handle| handle.find_room(need))?;
+        let (handle, found) = self.retry(self.start_unchecked(), |handle| handle.reserve_space(need))?;
         if found {
             return Ok(handle);
         }
@@ -165,19 +165,19 @@ impl WritableFilesystem {
 
     /// Whether so much waits in memory that an edit must not come before a commit. When half as much does, a commit begins in
     /// the background.
-    fn is_crowded(&self, handle: &Handle<'_>) -> bool {
-        let holdings = &self.shared.holdings;
-        holdings.set_dirty(handle.dirty_bytes());
-        match holdings.pressure(self.data().pending_bytes()) {
+    fn is_over_limit(&self, handle: &Handle<'_>) -> bool {
+        let dirty_memory = &self.shared.dirty_memory;
+        dirty_memory.set_dirty(handle.dirty_bytes());
+        match dirty_memory.pressure(self.data().delalloc_bytes()) {
             Pressure::None => false,
-            Pressure::Begin => {
+            Pressure::Background => {
                 let holders = self.holders.as_ref();
                 if let Some(background) = holders.and_then(|holders| holders.background.as_ref()) {
                     background.wake();
                 }
                 false
             }
-            Pressure::Wait => true,
+            Pressure::Hard => true,
         }
     }
 
@@ -189,16 +189,16 @@ impl WritableFilesystem {
         }
         drop(self.shared.committing.lock());
         let handle = self.start_unchecked();
-        !self.is_crowded(&handle)
+        !self.is_over_limit(&handle)
     }
 
     /// Whether what waits of content takes room for its items, at their worst, that other edits need.
-    pub(crate) fn is_short_of_room(&self) -> Result<bool> {
-        if self.data().pending_bytes() < SPARED_BYTES {
+    pub(crate) fn is_short_of_space(&self) -> Result<bool> {
+        if self.data().delalloc_bytes() < SPARED_BYTES {
             return Ok(false);
         }
         let need = Need::items(OTHER_ITEMS);
-        let (_, found) = self.begin_again(self.start_unchecked(), |handle| handle.find_room(need))?;
+        let (_, found) = self.retry(self.start_unchecked(), |handle| handle.reserve_space(need))?;
         Ok(!found)
     }
 
@@ -231,7 +231,7 @@ impl Running {
     pub(crate) fn dirty_bytes(&self) -> u64 {
         let references = ByteCount::of(self.core.references.len()).get();
         let inodes = ByteCount::of(self.inodes.len()).get();
-        // A commit that let go of the lock to read has given out some of the addresses.
+        // A commit that release the lock to read has given out some of the addresses.
         self.sum_of_nodes(LiveTree::unfrozen_nodes)
             .saturating_mul(self.core.node_bytes().get().saturating_add(NODE_OVERHEAD_BYTES))
             .saturating_add(references.saturating_mul(REFERENCE_BYTES))
@@ -253,7 +253,7 @@ impl Running {
         // Data that waits becomes items, one a sector at worst, each in a leaf of its own; those of checksums and of
         // extents lie closer together.
         let data = match claim {
-            Claim::Promised => 0,
+            Claim::Reserved => 0,
             Claim::Ordinary | Claim::Freeing => self
                 .core
                 .reserved_data_bytes
@@ -285,7 +285,7 @@ impl Running {
         let nodes = need.items.saturating_mul(3).saturating_add(8);
         match need.claim {
             Claim::Ordinary => nodes,
-            Claim::Freeing | Claim::Promised => nodes.min(FREEING_NODES),
+            Claim::Freeing | Claim::Reserved => nodes.min(FREEING_NODES),
         }
     }
 
@@ -297,10 +297,10 @@ impl Running {
     }
 
     /// What metadata may need of block groups until the next commit, the reserve included.
-    pub(crate) fn metadata_promise_bytes(&self, need: Need) -> u64 {
+    pub(crate) fn metadata_reservation_bytes(&self, need: Need) -> u64 {
         let reserve = match need.claim {
             Claim::Ordinary => self.reserve_bytes(),
-            Claim::Freeing | Claim::Promised => 0,
+            Claim::Freeing | Claim::Reserved => 0,
         };
         self.nodes_at_commit(Self::worst_nodes(need), need.claim)
             .saturating_mul(self.core.node_bytes().get())
@@ -308,10 +308,10 @@ impl Running {
     }
 
     /// Whether what may be needed fits into block groups; makes chunks while it does not.
-    pub(crate) fn find_room(&mut self, need: Need) -> Result<bool> {
-        let wanted = match buttress_faults::on("room-unasked-for") {
+    pub(crate) fn reserve_space(&mut self, need: Need) -> Result<bool> {
+        let wanted = match buttress_faults::on("space-unreserved") {
             true => 0,
-            false => self.metadata_promise_bytes(need),
+            false => self.metadata_reservation_bytes(need),
         };
         while self.core.groups.room(Purpose::Metadata).free_bytes < wanted {
             if !self.allocate_chunk(Purpose::Metadata)? {
@@ -325,7 +325,7 @@ impl Running {
     pub(crate) fn no_metadata_space(&self, need: Need) -> Error {
         Error::NoSpace {
             what: "metadata",
-            wanted: ByteCount::new(self.metadata_promise_bytes(need)),
+            wanted: ByteCount::new(self.metadata_reservation_bytes(need)),
             pinned_by_readers: self.pinned_by_readers(),
         }
     }
