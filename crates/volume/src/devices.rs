@@ -30,6 +30,10 @@ pub struct DeviceErrors {
     pub reads: u64,
     /// Failed flushes.
     pub flushes: u64,
+    /// What was read and was wrong, as far as a scrub found it.
+    pub corruptions: u64,
+    /// Tree blocks of an older generation than expected, likewise.
+    pub generations: u64,
 }
 
 /// The same, while it is counted.
@@ -38,6 +42,8 @@ struct ErrorCounters {
     writes: AtomicU64,
     reads: AtomicU64,
     flushes: AtomicU64,
+    corruptions: AtomicU64,
+    generations: AtomicU64,
 }
 
 /// One device of a volume.
@@ -149,6 +155,22 @@ impl DeviceSlot {
             writes: self.errors.writes.load(Ordering::Relaxed),
             reads: self.errors.reads.load(Ordering::Relaxed),
             flushes: self.errors.flushes.load(Ordering::Relaxed),
+            corruptions: self.errors.corruptions.load(Ordering::Relaxed),
+            generations: self.errors.generations.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Counts errors that a job above found on the device. A writer's next commit adds them to the device's statistics.
+    pub fn count_errors(&self, errors: DeviceErrors) {
+        let pairs = [
+            (&self.errors.writes, errors.writes),
+            (&self.errors.reads, errors.reads),
+            (&self.errors.flushes, errors.flushes),
+            (&self.errors.corruptions, errors.corruptions),
+            (&self.errors.generations, errors.generations),
+        ];
+        for (counter, count) in pairs {
+            counter.fetch_add(count, Ordering::Relaxed);
         }
     }
 

@@ -110,6 +110,10 @@ const fn planted(name: &'static str) -> Test {
     test("buttress-check", "planted", name)
 }
 
+const fn scrub(name: &'static str) -> Test {
+    test("buttress-scrub", "damage", name)
+}
+
 const fn cli(name: &'static str) -> Test {
     test("buttress-cli", "command_line", name)
 }
@@ -692,6 +696,62 @@ pub(crate) const FAULTS: &[Fault] = &[
             planted("every_plant_gives_its_codes"),
             planted("fields::what_is_damaged_is_told_with_its_place_and_its_files"),
         ],
+    ),
+    loses(
+        "scrub-data-unverified",
+        "A scrub says that all data is good although a copy rotted; when the other goes, the data is lost.",
+        &[
+            scrub("each_block_of_each_copy_is_mended_and_nothing_else_is_touched"),
+            scrub("what_is_beyond_repair_is_named_with_every_place_tried"),
+        ],
+    ),
+    harms(
+        "scrub-lost-write-accepted",
+        "A copy of a tree block that is a transaction behind stays, and is found when the good one is gone.",
+        &[scrub("lost_and_misdirected_writes_are_told_from_rot_and_mended")],
+    ),
+    harms(
+        "scrub-misdirected-write-accepted",
+        "A tree block that was written over another stays there.",
+        &[scrub("lost_and_misdirected_writes_are_told_from_rot_and_mended")],
+    ),
+    loses(
+        "scrub-mends-nothing",
+        "What a scrub says that it corrects is not written.",
+        &[
+            scrub("each_block_of_each_copy_is_mended_and_nothing_else_is_touched"),
+            scrub("superblocks_are_mended_from_each_other"),
+        ],
+    ),
+    harms(
+        "scrub-mended-unread",
+        "A device that loses writes is said to be mended.",
+        &[scrub("what_is_beyond_repair_is_named_with_every_place_tried")],
+    ),
+    harms(
+        "scrub-mends-from-bad-copy",
+        "A copy that could be saved by hand is overwritten with another that is no better.",
+        &[scrub("what_is_beyond_repair_is_named_with_every_place_tried")],
+    ),
+    harms(
+        "scrub-one-recovery-tried",
+        "RAID6 with a bad block and a bad P is given up though Q would do.",
+        &[scrub(
+            "raid6_with_two_wrong_in_a_row_is_mended_and_with_three_is_told",
+        )],
+    ),
+    loses(
+        "scrub-parity-unmended",
+        "Parity that rotted stays: the next device that fails takes data with it.",
+        &[
+            scrub("each_block_of_each_copy_is_mended_and_nothing_else_is_touched"),
+            scrub("a_device_of_noise_is_written_anew"),
+        ],
+    ),
+    harms(
+        "scrub-old-superblock-accepted",
+        "A copy of the superblock that missed commits leads back to an old state when the primary is lost.",
+        &[scrub("superblocks_are_mended_from_each_other")],
     ),
     harms(
         "command-forgets-losses",

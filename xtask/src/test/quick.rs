@@ -65,6 +65,7 @@ const PARTS: &[Part] = &[
         ],
     ),
     all("buttress-check", "lib"),
+    all("buttress-scrub", "lib"),
     all("buttress-stream", "lib"),
     all("buttress", "lib"),
     all("buttress", "files"),

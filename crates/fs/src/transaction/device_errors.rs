@@ -1,10 +1,10 @@
 //! What devices failed with, in the device tree's statistics.
 //!
-//! The volume counts failed reads, writes and flushes of each device since it was opened. A commit adds what came since the
-//! last one to the device's item, where `btrfs device stats` shows it. What fails during a commit is of the next one, and
-//! makes one necessary even if nothing else changed.
+//! The volume counts failed reads, writes and flushes of each device since it was opened, and what a scrub found wrong. A
+//! commit adds what came since the last one to the device's item, where `btrfs device stats` shows it. What fails during a
+//! commit is of the next one, and makes one necessary even if nothing else changed.
 //!
-//! What it leaves out: the counters of corruption and of wrong generations, which stay as they are.
+//! What it leaves out: what ordinary reads found wrong and passed over.
 
 use super::running::Running;
 use crate::error::{Corruption, Result};
@@ -69,6 +69,8 @@ impl Running {
                 write_errors: sum(before.write_errors, all.writes, recorded.writes),
                 read_errors: sum(before.read_errors, all.reads, recorded.reads),
                 flush_errors: sum(before.flush_errors, all.flushes, recorded.flushes),
+                corruption_errors: sum(before.corruption_errors, all.corruptions, recorded.corruptions),
+                generation_errors: sum(before.generation_errors, all.generations, recorded.generations),
                 ..before
             }
             .to_bytes();

@@ -335,6 +335,8 @@ impl Failing {
                 writes: statistics.write_errors,
                 reads: statistics.read_errors,
                 flushes: statistics.flush_errors,
+                corruptions: statistics.corruption_errors,
+                generations: statistics.generation_errors,
             };
             let is_failed = slot.id().get() == id;
             let expected = if is_failed {

@@ -1,0 +1,143 @@
+//! What came back from one stripe of a group.
+//!
+//! Where a read failed, its sectors are read one by one: one bad sector does not make its neighbours bad.
+
+use crate::damage::Cause;
+use crate::group::StripeReads;
+use buttress_device::{Buffer, Device, IoError};
+use buttress_format::{ByteCount, Physical};
+use core::ops::Range;
+use std::sync::Arc;
+
+/// A sector that the device did not give.
+#[derive(Debug)]
+struct BadSector {
+    /// Where in the run.
+    range: Range<usize>,
+    reason: Arc<str>,
+}
+
+/// A run of a stripe.
+#[derive(Debug)]
+struct Run {
+    /// Where on the stripe it begins.
+    start: u64,
+    bytes: Buffer,
+    bad: Vec<BadSector>,
+}
+
+/// The runs of a stripe, in rising order.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    runs: Vec<Run>,
+    missing: bool,
+}
+
+/// A part of a stripe: its bytes, and what of them the device did not give.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) bytes: &'a [u8],
+    bad: &'a [BadSector],
+    /// Where in its run it begins.
+    offset: usize,
+}
+
+impl View<'_> {
+    /// Why bytes of `range` are not there; `None` when all are.
+    pub(crate) fn unreadable(&self, range: &Range<usize>) -> Option<Cause> {
+        let start = self.offset.saturating_add(range.start);
+        let end = self.offset.saturating_add(range.end);
+        let overlaps = |bad: &&BadSector| bad.range.start < end && bad.range.end > start;
+        let bad = self.bad.iter().find(overlaps)?;
+        Some(Cause::Unreadable(Arc::clone(&bad.reason)))
+    }
+
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.bad.is_empty()
+    }
+}
+
+impl Fetched {
+    /// Waits for the reads of a stripe that begins at `physical` on its device.
+    pub(crate) fn wait(
+        reads: StripeReads,
+        device: Option<&Device>,
+        physical: Physical,
+        sector_bytes: usize,
+    ) -> Self {
+        let (Some(pending), Some(device)) = (reads.reads, device) else {
+            return Self {
+                runs: Vec::new(),
+                missing: true,
+            };
+        };
+        let runs = reads.runs.into_iter().zip(pending).map(|(range, read)| {
+            let length = ByteCount::new(range.end.saturating_sub(range.start));
+            let length = length.to_usize().unwrap_or(0);
+            match read.wait() {
+                Ok(bytes) => Run {
+                    start: range.start,
+                    bytes,
+                    bad: Vec::new(),
+                },
+                Err(error) => {
+                    let at = physical.saturating_add(ByteCount::new(range.start));
+                    salvage(device, at, range.start, length, sector_bytes, &error)
+                }
+            }
+        });
+        Self {
+            runs: runs.collect(),
+            missing: false,
+        }
+    }
+
+    /// Whether the device is missing.
+    pub(crate) const fn is_missing(&self) -> bool {
+        self.missing
+    }
+
+    /// A part of the stripe; `None` when it was not read.
+    pub(crate) fn view(&self, range: &Range<u64>) -> Option<View<'_>> {
+        let after = self.runs.partition_point(|run| run.start <= range.start);
+        let run = self.runs.get(after.checked_sub(1)?)?;
+        let offset = usize::try_from(range.start.checked_sub(run.start)?).ok()?;
+        let length = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
+        Some(View {
+            bytes: run.bytes.get(offset..offset.checked_add(length)?)?,
+            bad: &run.bad,
+            offset,
+        })
+    }
+}
+
+/// Reads sectors one by one; what cannot be had is zeros, and noted.
+fn salvage(
+    device: &Device,
+    at: Physical,
+    start: u64,
+    length: usize,
+    sector_bytes: usize,
+    whole: &IoError,
+) -> Run {
+    let mut bytes = Buffer::zeroed(length);
+    let mut bad = Vec::new();
+    let mut offset = 0;
+    for sector in bytes.chunks_mut(sector_bytes.max(1)) {
+        let physical = at.saturating_add(ByteCount::of(offset));
+        let end = offset.saturating_add(sector.len());
+        let read = match length > sector_bytes {
+            true => device.read(physical.get(), sector.len()),
+            false => Err(whole.clone()),
+        };
+        match read {
+            Ok(read) => sector.copy_from_slice(&read),
+            Err(error) => bad.push(BadSector {
+                range: offset..end,
+                reason: error.message,
+            }),
+        }
+        offset = end;
+    }
+    Run { start, bytes, bad }
+}

@@ -1,0 +1,186 @@
+//! How a chunk becomes groups: its extents, cut at the ends of stripes and groups, with their checksums.
+
+use crate::group::{Expected, Group, Piece, place};
+use crate::used::{Checksums, Holds, UsedExtent, UsedExtents};
+use buttress_format::{BlockFormat, ByteCount, Logical, STRIPE_BYTES};
+use buttress_tree::Tree;
+use buttress_volume::MappedChunk;
+use std::sync::Arc;
+
+/// The trees that say what is in use.
+#[derive(Clone, Debug)]
+pub(crate) struct Trees {
+    pub(crate) extents: Tree,
+    /// A volume can do without.
+    pub(crate) checksums: Option<Tree>,
+}
+
+/// The groups of a chunk, in order.
+#[derive(Debug)]
+pub(crate) struct Groups<'a> {
+    chunk: Arc<MappedChunk>,
+    extents: UsedExtents<'a>,
+    checksums: Checksums,
+    group_bytes: u64,
+    first: u64,
+    current: Option<Group>,
+    /// The rest of an extent, and whether that is all of it.
+    rest: Option<(UsedExtent, bool)>,
+    /// What could not be walked.
+    failed: Vec<String>,
+}
+
+/// What comes of the walk.
+#[derive(Debug)]
+pub(crate) enum Filled {
+    /// A group with everything that is in use of it.
+    Group(Group),
+    /// A part of a tree that cannot be read, or a block that lies where none can.
+    Unwalked(String),
+}
+
+impl<'a> Groups<'a> {
+    /// The groups of `chunk` from number `first` on, of `stripes` stripes of each device.
+    pub(crate) fn new(
+        trees: &Trees,
+        format: &'a BlockFormat,
+        chunk: &Arc<MappedChunk>,
+        stripes: u64,
+        first: u64,
+    ) -> Self {
+        let columns = ByteCount::of(chunk.layout().data_columns()).get();
+        let group_bytes = stripes
+            .max(1)
+            .saturating_mul(STRIPE_BYTES)
+            .saturating_mul(columns.max(1));
+        let skipped = ByteCount::new(first.saturating_mul(group_bytes));
+        let from = chunk.start().saturating_add(skipped).min(chunk.end());
+        // An extent that began before is cut at the group's start.
+        let longest = ByteCount::new(LONGEST_EXTENT);
+        let before = Logical::new(from.get().saturating_sub(longest.get())).max(chunk.start());
+        let range = chunk.start()..chunk.end();
+        Self {
+            chunk: Arc::clone(chunk),
+            extents: UsedExtents::new(&trees.extents, format, before, range),
+            checksums: Checksums::new(
+                trees.checksums.as_ref(),
+                format.sector_bytes,
+                format.checksum_type,
+            ),
+            group_bytes,
+            first,
+            current: None,
+            rest: None,
+            failed: Vec::new(),
+        }
+    }
+
+    /// The next group that something is in use of, or what could not be walked.
+    pub(crate) fn next(&mut self) -> Option<Filled> {
+        loop {
+            if let Some(failure) = self.failed.pop() {
+                return Some(Filled::Unwalked(failure));
+            }
+            let (extent, is_start) = match self.rest.take() {
+                Some(rest) => rest,
+                None => match self.extents.next() {
+                    Some(Ok(extent)) => (extent, true),
+                    Some(Err(failure)) => return Some(Filled::Unwalked(failure)),
+                    None => return self.current.take().map(Filled::Group),
+                },
+            };
+            if let Some(full) = self.add(extent, is_start) {
+                return Some(Filled::Group(full));
+            }
+        }
+    }
+
+    /// Adds the beginning of an extent to the current group; gives the group back that is full by now.
+    fn add(&mut self, extent: UsedExtent, is_start: bool) -> Option<Group> {
+        let Some((offset, place)) = place(&self.chunk, extent.start) else {
+            self.failed
+                .push(format!("the extent at {} lies outside its chunk", extent.start));
+            return None;
+        };
+        let number = offset.get().checked_div(self.group_bytes).unwrap_or(0);
+        let group_end = number.saturating_add(1).saturating_mul(self.group_bytes);
+        let left_in_group = ByteCount::new(group_end.saturating_sub(offset.get()));
+        let unit = place.stripe_offset.get().checked_rem(STRIPE_BYTES).unwrap_or(0);
+        let left_in_unit = ByteCount::new(STRIPE_BYTES.saturating_sub(unit));
+        if number < self.first {
+            let length = extent.end.checked_distance_from(extent.start).unwrap_or_default();
+            let skipped = match extent.holds {
+                Holds::Tree { .. } => length,
+                Holds::Data => length.min(left_in_group),
+            };
+            self.go_on(extent, skipped, false);
+            return None;
+        }
+        let full = self.current.take_if(|current| current.number != number);
+        let current = self
+            .current
+            .get_or_insert_with(|| Group::new(Arc::clone(&self.chunk), number));
+        let extents = u64::from(is_start);
+        let taken = match extent.holds {
+            Holds::Tree { generation, level } => {
+                let length = extent.end.checked_distance_from(extent.start).unwrap_or_default();
+                if length > place.length {
+                    self.failed.push(format!(
+                        "the tree block at {} crosses the end of a stripe: not scrubbed; a balance of its block group moves it",
+                        extent.start
+                    ));
+                } else {
+                    current.pieces.push(Piece {
+                        logical: extent.start,
+                        length: length.to_usize().unwrap_or(0),
+                        expected: Expected::Tree { generation, level },
+                        place,
+                        extents,
+                    });
+                }
+                length
+            }
+            Holds::Data => {
+                let to = extent
+                    .end
+                    .min(extent.start.saturating_add(left_in_unit.min(left_in_group)));
+                let failed = &mut self.failed;
+                let run = self
+                    .checksums
+                    .run(extent.start, to, &mut |failure| failed.push(failure));
+                let length = run.end.checked_distance_from(extent.start).unwrap_or_default();
+                let expected = match run.packed {
+                    Some(packed) => {
+                        let from = current.packed.len();
+                        current.packed.extend_from_slice(packed);
+                        Expected::Sums(from..current.packed.len())
+                    }
+                    None => Expected::Bare,
+                };
+                current.pieces.push(Piece {
+                    logical: extent.start,
+                    length: length.to_usize().unwrap_or(0),
+                    expected,
+                    place,
+                    extents,
+                });
+                length
+            }
+        };
+        self.go_on(extent, taken, false);
+        full
+    }
+
+    /// Keeps what is left of an extent behind `taken`.
+    fn go_on(&mut self, extent: UsedExtent, taken: ByteCount, is_start: bool) {
+        // An extent of no length, which nothing admits, ends here rather than never.
+        let taken = taken.max(ByteCount::new(1));
+        let start = extent.start.saturating_add(taken);
+        if start < extent.end {
+            self.rest = Some((UsedExtent { start, ..extent }, is_start));
+        }
+    }
+}
+
+/// No extent of data is longer.
+const LONGEST_EXTENT: u64 = 128 << 20;

@@ -1,0 +1,159 @@
+//! A group: what is read of the stripes of one chunk at the same place, and what it must be.
+//!
+//! A group takes [`Shape::stripes`](crate::Shape) stripes of 64 KiB of each of the chunk's devices. Since units go round the
+//! devices row by row, that is one contiguous range of addresses, and rows of RAID5 and RAID6 are whole in it. What is in
+//! use of it are *pieces*: a tree block, or a run of data in one stripe of 64 KiB, with checksums or without.
+//!
+//! Invariant: a piece lies in one unit of one column; of a chunk without striping a tree block may cross a unit's end.
+
+use crate::fetched::Fetched;
+use buttress_device::PendingRead;
+use buttress_format::{ByteCount, Generation, Logical, STRIPE_BYTES};
+use buttress_volume::MappedChunk;
+use buttress_volume::layout::{ChunkOffset, Place};
+use core::ops::Range;
+use std::sync::Arc;
+
+/// What a piece must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// A tree block.
+    Tree {
+        generation: Generation,
+        level: Option<u8>,
+    },
+    /// Data with checksums: which bytes of the group's packed checksums.
+    Sums(Range<usize>),
+    /// Data without.
+    Bare,
+}
+
+/// A part of a group that is in use.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    pub(crate) logical: Logical,
+    pub(crate) length: usize,
+    pub(crate) expected: Expected,
+    pub(crate) place: Place,
+    /// How many extents begin in it.
+    pub(crate) extents: u64,
+}
+
+impl Piece {
+    pub(crate) const fn is_data(&self) -> bool {
+        !matches!(self.expected, Expected::Tree { .. })
+    }
+
+    /// The offset in its stripe, and behind it the end.
+    pub(crate) fn on_stripe(&self) -> Range<u64> {
+        let start = self.place.stripe_offset.get();
+        start..start.saturating_add(ByteCount::of(self.length).get())
+    }
+
+    /// The stripes that hold it.
+    pub(crate) fn stripes(&self) -> Range<usize> {
+        let first = self.place.stripe_index;
+        first..first.saturating_add(self.place.copies)
+    }
+}
+
+/// A group, filled.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) chunk: Arc<MappedChunk>,
+    pub(crate) number: u64,
+    pub(crate) pieces: Vec<Piece>,
+    /// The checksums of all pieces.
+    pub(crate) packed: Vec<u8>,
+}
+
+impl Group {
+    pub(crate) const fn new(chunk: Arc<MappedChunk>, number: u64) -> Self {
+        Self {
+            chunk,
+            number,
+            pieces: Vec::new(),
+            packed: Vec::new(),
+        }
+    }
+
+    /// What is to be read of each stripe: runs of at most 64 KiB, in rising order.
+    pub(crate) fn requests(&self) -> Vec<Vec<Range<u64>>> {
+        let stripes = self.chunk.layout().stripe_count();
+        let mut requests: Vec<Vec<Range<u64>>> = vec![Vec::new(); stripes];
+        if self.chunk.layout().has_parity() {
+            let runs = self.runs_of_rows();
+            requests.iter_mut().for_each(|stripe| stripe.clone_from(&runs));
+            return requests;
+        }
+        for piece in &self.pieces {
+            let range = piece.on_stripe();
+            for stripe in piece.stripes() {
+                if let Some(stripe) = requests.get_mut(stripe) {
+                    add_run(stripe, &range);
+                }
+            }
+        }
+        requests
+    }
+
+    /// Of rows all columns are needed wherever one is in use.
+    pub(crate) fn runs_of_rows(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = self.pieces.iter().map(Piece::on_stripe).collect();
+        ranges.sort_unstable_by_key(|range| (range.start, range.end));
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for range in ranges {
+            match runs.last_mut() {
+                Some(last) if range.start <= last.end && unit(last.start) == unit(range.start) => {
+                    last.end = last.end.max(range.end);
+                }
+                _ => runs.push(range),
+            }
+        }
+        runs
+    }
+}
+
+/// The number of the unit that holds an offset in a stripe.
+pub(crate) fn unit(offset: u64) -> u64 {
+    offset.checked_div(STRIPE_BYTES).unwrap_or(0)
+}
+
+/// Adds a piece's range behind what is there, to the last run if that stays within a stripe of 64 KiB.
+fn add_run(runs: &mut Vec<Range<u64>>, range: &Range<u64>) {
+    match runs.last_mut() {
+        Some(last) if range.start == last.end && range.end.saturating_sub(last.start) <= STRIPE_BYTES => {
+            last.end = range.end;
+        }
+        _ => runs.push(range.clone()),
+    }
+}
+
+/// Reads of one stripe that are under way.
+#[derive(Debug)]
+pub(crate) struct StripeReads {
+    /// Where each begins on the stripe, and how long it is.
+    pub(crate) runs: Vec<Range<u64>>,
+    /// `None`: the device is missing.
+    pub(crate) reads: Option<Vec<PendingRead>>,
+}
+
+/// A group that was submitted.
+#[derive(Debug)]
+pub(crate) struct Submitted {
+    pub(crate) group: Group,
+    pub(crate) stripes: Vec<StripeReads>,
+}
+
+/// A group whose bytes are here.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) group: Group,
+    pub(crate) stripes: Vec<Fetched>,
+}
+
+/// Where an address of a chunk lies.
+pub(crate) fn place(chunk: &MappedChunk, logical: Logical) -> Option<(ChunkOffset, Place)> {
+    let offset = chunk.offset_of(logical)?;
+    Some((offset, chunk.layout().place(offset)?))
+}

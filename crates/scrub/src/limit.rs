@@ -1,0 +1,57 @@
+//! So many bytes in a second, of each device.
+
+use core::time::Duration;
+use parking_lot::Mutex;
+use std::time::Instant;
+
+/// Lets bytes through at a rate.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    bytes_per_second: Option<u64>,
+    /// When what was let through so far will have been due.
+    due: Mutex<Option<Instant>>,
+}
+
+impl Limiter {
+    pub(crate) const fn new(bytes_per_second: Option<u64>) -> Self {
+        Self {
+            bytes_per_second,
+            due: Mutex::new(None),
+        }
+    }
+
+    /// Says how long to wait before `bytes` more are asked of the device.
+    pub(crate) fn delay(&self, bytes: u64, now: Instant) -> Duration {
+        let Some(rate) = self.bytes_per_second.filter(|rate| *rate > 0) else {
+            return Duration::ZERO;
+        };
+        let nanoseconds = u128::from(bytes)
+            .saturating_mul(1_000_000_000)
+            .checked_div(u128::from(rate))
+            .unwrap_or(0);
+        let span = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
+        let mut due = self.due.lock();
+        let begin = due.map_or(now, |due| due.max(now));
+        *due = begin.checked_add(span);
+        begin.saturating_duration_since(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_let_through_at_the_rate() {
+        let now = Instant::now();
+        let limiter = Limiter::new(Some(1000));
+        assert_eq!(limiter.delay(500, now), Duration::ZERO);
+        assert_eq!(limiter.delay(500, now), Duration::from_millis(500));
+        assert_eq!(limiter.delay(1, now), Duration::from_secs(1));
+        // What was not used is not saved up.
+        let later = now + Duration::from_secs(60);
+        assert_eq!(limiter.delay(1000, later), Duration::ZERO);
+        assert_eq!(limiter.delay(1, later), Duration::from_secs(1));
+        assert_eq!(Limiter::new(None).delay(u64::MAX, now), Duration::ZERO);
+    }
+}

@@ -1,0 +1,150 @@
+//! Writing what is right over what is wrong, reading it back, and noting what became of it.
+//!
+//! What is read back comes from where reads come from: of a device that is opened around the page cache from the medium, else
+//! perhaps from memory. All devices that were written to are flushed before the scrub ends; one that cannot be flushed makes
+//! what was mended on it uncertain, which the report says.
+
+use crate::damage::{Cause, Damage, Outcome, Part};
+use crate::report::Counters;
+use crate::scrub::Job;
+use buttress_format::{ByteCount, Logical, Physical};
+use buttress_volume::layout::StripeOffset;
+use buttress_volume::{DeviceErrors, DeviceSlot, MappedChunk};
+use std::sync::Arc;
+
+/// A place on a device, and what it holds.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub(crate) slot: Arc<DeviceSlot>,
+    pub(crate) physical: Physical,
+    pub(crate) logical: Logical,
+    pub(crate) length: usize,
+    pub(crate) part: Part,
+    /// How many errors it counts as: sectors of data, one for a tree block.
+    pub(crate) errors: u64,
+}
+
+/// Where an offset of a chunk's stripe lies.
+pub(crate) fn site_of(
+    chunk: &MappedChunk,
+    stripe_index: usize,
+    offset: u64,
+) -> Option<(Arc<DeviceSlot>, Physical)> {
+    let slot = chunk.devices().get(stripe_index)?;
+    let stripe = chunk.chunk().stripes.get(stripe_index)?;
+    let offset = ByteCount::new(StripeOffset::new(offset).get());
+    Some((Arc::clone(slot), stripe.physical.checked_add(offset)?))
+}
+
+impl Job<'_> {
+    /// Writes `good` at a site, or only says that it could be written; what became of it.
+    pub(crate) fn mend(&self, site: &Site, good: &[u8]) -> Outcome {
+        if self.options.read_only {
+            return Outcome::Correctable;
+        }
+        match self.rewrite(site, good) {
+            Ok(()) => Outcome::Corrected,
+            Err(reason) => Outcome::Uncorrectable { tried: vec![reason] },
+        }
+    }
+
+    fn rewrite(&self, site: &Site, good: &[u8]) -> Result<(), String> {
+        let device = site.slot.device().ok_or("its device is missing")?;
+        if !device.is_writable() || site.slot.fsid() != self.volume.superblock().fsid {
+            return Err("its device is not open for writing, or a seed".to_owned());
+        }
+        if !buttress_faults::on("scrub-mends-nothing") {
+            device.write(site.physical.get(), good).map_err(|error| {
+                site.slot.count_errors(DeviceErrors {
+                    writes: 1,
+                    ..DeviceErrors::default()
+                });
+                error.to_string()
+            })?;
+        }
+        self.written.lock().insert(site.slot.uuid());
+        let back = device.read(site.physical.get(), good.len());
+        let back = back.map_err(|error| format!("written, but {error}"))?;
+        if back.get(..) == Some(good) || buttress_faults::on("scrub-mended-unread") {
+            Ok(())
+        } else {
+            Err("written, and something else was read back: the device loses or misdirects writes".to_owned())
+        }
+    }
+
+    /// Counts and keeps a damage.
+    pub(crate) fn note(&self, site: &Site, cause: Cause, outcome: Outcome) {
+        let count = site.errors;
+        let mut errors = DeviceErrors::default();
+        self.count(&site.slot, |counters: &mut Counters| {
+            let counter = match &cause {
+                Cause::Unreadable(_) => &mut counters.read_errors,
+                Cause::Checksum => &mut counters.csum_errors,
+                Cause::Header(_) | Cause::Generation { .. } | Cause::Parity => &mut counters.verify_errors,
+                // Nobody knows which copy is wrong.
+                Cause::Differs => &mut counters.unverified_errors,
+                Cause::Superblock(_) => &mut counters.super_errors,
+            };
+            *counter = counter.saturating_add(count);
+            let counter = match &outcome {
+                Outcome::Corrected => &mut counters.corrected_errors,
+                Outcome::Uncorrectable { .. } => &mut counters.uncorrectable_errors,
+                Outcome::Unverified | Outcome::Correctable => return,
+            };
+            *counter = counter.saturating_add(count);
+        });
+        match &cause {
+            Cause::Unreadable(_) => errors.reads = count,
+            Cause::Checksum | Cause::Header(_) | Cause::Superblock(_) => errors.corruptions = count,
+            Cause::Generation { .. } => errors.generations = count,
+            Cause::Parity | Cause::Differs => {}
+        }
+        if !self.options.read_only {
+            site.slot.count_errors(errors);
+        }
+        self.progress.count_error();
+        self.ledger.lock().keep(
+            Damage {
+                device: site.slot.id(),
+                device_name: Arc::clone(site.slot.name()),
+                physical: site.physical,
+                logical: site.logical,
+                length: ByteCount::of(site.length),
+                part: site.part,
+                cause,
+                outcome,
+            },
+            self.options.damages_max,
+        );
+    }
+}
+
+/// Damage as it is found, and what could not be walked.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    pub(crate) damages: Vec<Damage>,
+    pub(crate) unlisted: u64,
+    pub(crate) unwalked: Vec<String>,
+}
+
+/// How many parts of trees that could not be walked are named.
+const UNWALKED_MAX: usize = 1000;
+
+impl Ledger {
+    fn keep(&mut self, damage: Damage, most: usize) {
+        if self.damages.last_mut().is_some_and(|last| last.absorb(&damage)) {
+            return;
+        }
+        if self.damages.len() < most {
+            self.damages.push(damage);
+        } else {
+            self.unlisted = self.unlisted.saturating_add(1);
+        }
+    }
+
+    pub(crate) fn cannot_walk(&mut self, what: String) {
+        if self.unwalked.len() < UNWALKED_MAX && !self.unwalked.contains(&what) {
+            self.unwalked.push(what);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Profiles with copies, and those without redundancy: each copy of each piece by itself, then bad ones from good ones.
+
+use crate::damage::{Cause, Outcome, Part};
+use crate::fetched::View;
+use crate::group::{Arrived, Expected, Piece};
+use crate::mending::{Site, site_of};
+use crate::report::Counters;
+use crate::scrub::Job;
+use crate::verify::{Bad, judge, sector_of, sectors};
+use buttress_format::{ByteCount, Physical};
+use core::ops::Range;
+
+/// One copy of a piece.
+struct Copy<'a> {
+    stripe: usize,
+    /// `None`: its device is missing.
+    view: Option<View<'a>>,
+    bad: Vec<Bad>,
+}
+
+impl Copy<'_> {
+    /// Whether the bytes of `range` are there and right.
+    fn is_good(&self, range: &Range<usize>) -> bool {
+        self.view.is_some() && !self.bad.iter().any(|bad| overlap(&bad.range, range))
+    }
+
+    fn bytes(&self, range: &Range<usize>) -> Option<&[u8]> {
+        self.view.as_ref()?.bytes.get(range.clone())
+    }
+}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+/// Checks and mends a group of a chunk without parity.
+pub(crate) fn check(job: &Job<'_>, arrived: &Arrived) {
+    let stripes = arrived.group.chunk.layout().stripe_count();
+    let mut counted = vec![Counters::default(); stripes];
+    for piece in &arrived.group.pieces {
+        let copies: Vec<Copy<'_>> = piece
+            .stripes()
+            .map(|stripe| copy(job, arrived, piece, stripe))
+            .collect();
+        for copy in copies.iter().filter(|copy| copy.view.is_some()) {
+            if let Some(counted) = counted.get_mut(copy.stripe) {
+                count_piece(job, arrived, piece, copy.stripe, counted);
+            }
+        }
+        if copies.iter().any(|copy| !copy.bad.is_empty()) {
+            for number in 0..copies.len() {
+                mend_copy(job, arrived, piece, &copies, number);
+            }
+        }
+        if piece.expected == Expected::Bare {
+            compare(job, arrived, piece, &copies);
+        }
+    }
+    for (stripe, counted) in counted.iter().enumerate() {
+        if let Some(slot) = arrived.group.chunk.devices().get(stripe) {
+            job.count(slot, |counters| counters.add(counted));
+        }
+    }
+}
+
+fn copy<'a>(job: &Job<'_>, arrived: &'a Arrived, piece: &Piece, stripe: usize) -> Copy<'a> {
+    let view = arrived
+        .stripes
+        .get(stripe)
+        .and_then(|fetched| fetched.view(&piece.on_stripe()));
+    let bad = view
+        .as_ref()
+        .map(|view| judge(&arrived.group, piece, view, &job.format));
+    Copy {
+        stripe,
+        view,
+        bad: bad.unwrap_or_default(),
+    }
+}
+
+/// Counts a piece as scrubbed on the device of a stripe.
+pub(crate) fn count_piece(
+    job: &Job<'_>,
+    arrived: &Arrived,
+    piece: &Piece,
+    stripe: usize,
+    counted: &mut Counters,
+) {
+    let bytes = ByteCount::of(piece.length).get();
+    let (extents, scrubbed) = if piece.is_data() {
+        (
+            &mut counted.data_extents_scrubbed,
+            &mut counted.data_bytes_scrubbed,
+        )
+    } else {
+        (
+            &mut counted.tree_extents_scrubbed,
+            &mut counted.tree_bytes_scrubbed,
+        )
+    };
+    *extents = extents.saturating_add(piece.extents);
+    *scrubbed = scrubbed.saturating_add(bytes);
+    if piece.expected == Expected::Bare {
+        let bare = piece.length.checked_div(sector_of(&job.format)).unwrap_or(0);
+        counted.no_csum = counted.no_csum.saturating_add(ByteCount::of(bare).get());
+    }
+    let end = site_of(&arrived.group.chunk, stripe, piece.on_stripe().end);
+    counted.reached(end.map_or(Physical::MIN, |(_, physical)| physical));
+    job.progress.advance(0, ByteCount::of(piece.length));
+}
+
+/// A part of a piece on one stripe.
+pub(crate) fn site(
+    job: &Job<'_>,
+    arrived: &Arrived,
+    piece: &Piece,
+    stripe: usize,
+    range: &Range<usize>,
+) -> Option<Site> {
+    let from = ByteCount::of(range.start);
+    let offset = piece.on_stripe().start.checked_add(from.get())?;
+    let (slot, physical) = site_of(&arrived.group.chunk, stripe, offset)?;
+    let (part, errors) = if piece.is_data() {
+        let sectors = range.len().checked_div(sector_of(&job.format)).unwrap_or(1);
+        (Part::Data, ByteCount::of(sectors).get().max(1))
+    } else {
+        (Part::Tree, 1)
+    };
+    Some(Site {
+        slot,
+        physical,
+        logical: piece.logical.saturating_add(from),
+        length: range.len(),
+        part,
+        errors,
+    })
+}
+
+/// Mends one copy from the others: runs of sectors with the same cause and the same source at once.
+fn mend_copy(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>], number: usize) {
+    let Some(copy) = copies.get(number) else {
+        return;
+    };
+    let mut bad = copy.bad.iter().peekable();
+    while let Some(first) = bad.next() {
+        let source = source_of(copies, number, &first.range);
+        let mut range = first.range.clone();
+        while let Some(next) = bad.peek()
+            && next.range.start == range.end
+            && next.cause == first.cause
+            && source_of(copies, number, &next.range) == source
+        {
+            range.end = next.range.end;
+            bad.next();
+        }
+        let Some(site) = site(job, arrived, piece, copy.stripe, &range) else {
+            continue;
+        };
+        let good = source.and_then(|source| copies.get(source)?.bytes(&range));
+        let outcome = match good {
+            Some(_) if piece.expected == Expected::Bare && !agree(copies, &range) => Outcome::Unverified,
+            Some(good) => job.mend(&site, good),
+            None => Outcome::Uncorrectable {
+                tried: tried(job, arrived, piece, copies, &range),
+            },
+        };
+        job.note(&site, first.cause.clone(), outcome);
+    }
+}
+
+/// Another copy that is good.
+fn source_of(copies: &[Copy<'_>], number: usize, range: &Range<usize>) -> Option<usize> {
+    let is_source = |(other, copy): &(usize, &Copy<'_>)| *other != number && copy.is_good(range);
+    let found = copies.iter().enumerate().find(is_source);
+    if buttress_faults::on("scrub-mends-from-bad-copy") {
+        return copies
+            .iter()
+            .enumerate()
+            .find(|(other, _)| *other != number)
+            .map(|(other, _)| other);
+    }
+    found.map(|(other, _)| other)
+}
+
+/// Whether all copies that can be read are the same.
+fn agree(copies: &[Copy<'_>], range: &Range<usize>) -> bool {
+    let mut readable = copies
+        .iter()
+        .filter(|copy| copy.is_good(range))
+        .map(|copy| copy.bytes(range));
+    let first = readable.next();
+    readable.all(|bytes| Some(bytes) == first)
+}
+
+/// Every place of a piece, and why it did not help.
+fn tried(
+    job: &Job<'_>,
+    arrived: &Arrived,
+    piece: &Piece,
+    copies: &[Copy<'_>],
+    range: &Range<usize>,
+) -> Vec<String> {
+    let place = |(number, copy): (usize, &Copy<'_>)| {
+        let site = site(job, arrived, piece, copy.stripe, range)?;
+        let reason = match copy.bad.iter().find(|bad| overlap(&bad.range, range)) {
+            _ if copy.view.is_none() => "the device is missing".to_owned(),
+            Some(bad) => bad.cause.to_string(),
+            None => "not read".to_owned(),
+        };
+        let number = number.saturating_add(1);
+        let (device, physical) = (site.slot.id(), site.physical);
+        Some(format!(
+            "copy {number} on device {device} at physical {physical}: {reason}"
+        ))
+    };
+    copies.iter().enumerate().filter_map(place).collect()
+}
+
+/// Copies of data without checksums: where two that can be read differ, that is told of those that are in the minority; of
+/// two, of the second.
+fn compare(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>]) {
+    let whole = 0..piece.length;
+    let mut readable = copies.iter().filter(|copy| copy.view.is_some());
+    let first = readable.next().and_then(|copy| copy.bytes(&whole));
+    if readable.all(|copy| copy.bytes(&whole) == first) {
+        return;
+    }
+    let most_common = |range: &Range<usize>| {
+        let good = || copies.iter().filter(|copy| copy.is_good(range));
+        let alike = |copy: &&Copy<'_>| {
+            good()
+                .filter(|other| other.bytes(range) == copy.bytes(range))
+                .count()
+        };
+        // Of equals, the first.
+        good().rev().max_by_key(alike).and_then(|copy| copy.bytes(range))
+    };
+    for copy in copies.iter().filter(|copy| copy.view.is_some()) {
+        let differs = |range: &Range<usize>| copy.is_good(range) && copy.bytes(range) != most_common(range);
+        let mut differing: Vec<Range<usize>> = Vec::new();
+        for range in sectors(piece.length, sector_of(&job.format)).filter(differs) {
+            match differing.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => differing.push(range),
+            }
+        }
+        for range in differing {
+            let Some(site) = site(job, arrived, piece, copy.stripe, &range) else {
+                continue;
+            };
+            // What was reserved and never written may be anything.
+            if job.is_written(site.logical, ByteCount::of(site.length)) {
+                job.note(&site, Cause::Differs, Outcome::Unverified);
+            }
+        }
+    }
+}

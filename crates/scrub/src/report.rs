@@ -1,0 +1,179 @@
+//! What a scrub counted, by the names that `btrfs scrub status -R` has for it.
+//!
+//! Errors of data and of copies count by the sector, those of tree blocks and superblocks by the block. An error that was
+//! mended is in its kind's counter and in `corrected_errors`; one that was not, in `uncorrectable_errors`. Parity counts in
+//! `verify_errors`.
+
+use crate::damage::Damage;
+use buttress_format::{DeviceId, Physical};
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// The counters of one device, or of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Extents of data.
+    pub data_extents_scrubbed: u64,
+    /// Tree blocks.
+    pub tree_extents_scrubbed: u64,
+    /// Bytes of data.
+    pub data_bytes_scrubbed: u64,
+    /// Bytes of tree blocks.
+    pub tree_bytes_scrubbed: u64,
+    /// What the device did not give.
+    pub read_errors: u64,
+    /// Wrong checksums.
+    pub csum_errors: u64,
+    /// Tree blocks that are others or older, and parity that does not fit.
+    pub verify_errors: u64,
+    /// Sectors of data without a checksum.
+    pub no_csum: u64,
+    /// Always zero: checksums without extents are a matter of `check`.
+    pub csum_discards: u64,
+    /// Superblocks.
+    pub super_errors: u64,
+    /// Always zero.
+    pub malloc_errors: u64,
+    /// What could not be mended.
+    pub uncorrectable_errors: u64,
+    /// What nothing could say the right content of.
+    pub unverified_errors: u64,
+    /// What was mended.
+    pub corrected_errors: u64,
+    /// How far on the device anything was read.
+    pub last_physical: u64,
+}
+
+impl Counters {
+    /// All counters with their names, in the order of `btrfs scrub status -R`.
+    #[must_use]
+    pub const fn fields(&self) -> [(&'static str, u64); 15] {
+        [
+            ("data_extents_scrubbed", self.data_extents_scrubbed),
+            ("tree_extents_scrubbed", self.tree_extents_scrubbed),
+            ("data_bytes_scrubbed", self.data_bytes_scrubbed),
+            ("tree_bytes_scrubbed", self.tree_bytes_scrubbed),
+            ("read_errors", self.read_errors),
+            ("csum_errors", self.csum_errors),
+            ("verify_errors", self.verify_errors),
+            ("no_csum", self.no_csum),
+            ("csum_discards", self.csum_discards),
+            ("super_errors", self.super_errors),
+            ("malloc_errors", self.malloc_errors),
+            ("uncorrectable_errors", self.uncorrectable_errors),
+            ("unverified_errors", self.unverified_errors),
+            ("corrected_errors", self.corrected_errors),
+            ("last_physical", self.last_physical),
+        ]
+    }
+
+    /// The counter of this name, to be set: for reading counters back.
+    pub fn field_mut(&mut self, name: &str) -> Option<&mut u64> {
+        Some(match name {
+            "data_extents_scrubbed" => &mut self.data_extents_scrubbed,
+            "tree_extents_scrubbed" => &mut self.tree_extents_scrubbed,
+            "data_bytes_scrubbed" => &mut self.data_bytes_scrubbed,
+            "tree_bytes_scrubbed" => &mut self.tree_bytes_scrubbed,
+            "read_errors" => &mut self.read_errors,
+            "csum_errors" => &mut self.csum_errors,
+            "verify_errors" => &mut self.verify_errors,
+            "no_csum" => &mut self.no_csum,
+            "csum_discards" => &mut self.csum_discards,
+            "super_errors" => &mut self.super_errors,
+            "malloc_errors" => &mut self.malloc_errors,
+            "uncorrectable_errors" => &mut self.uncorrectable_errors,
+            "unverified_errors" => &mut self.unverified_errors,
+            "corrected_errors" => &mut self.corrected_errors,
+            "last_physical" => &mut self.last_physical,
+            _ => return None,
+        })
+    }
+
+    /// Adds the counters of another device or of an earlier part.
+    pub fn add(&mut self, other: &Self) {
+        for (name, value) in other.fields() {
+            if let Some(own) = self.field_mut(name) {
+                *own = if name == "last_physical" {
+                    (*own).max(value)
+                } else {
+                    own.saturating_add(value)
+                };
+            }
+        }
+    }
+
+    /// Errors of all kinds.
+    #[must_use]
+    pub const fn errors(&self) -> u64 {
+        self.read_errors
+            .saturating_add(self.csum_errors)
+            .saturating_add(self.verify_errors)
+            .saturating_add(self.super_errors)
+    }
+
+    /// Bytes of data and tree blocks.
+    #[must_use]
+    pub const fn bytes_scrubbed(&self) -> u64 {
+        self.data_bytes_scrubbed.saturating_add(self.tree_bytes_scrubbed)
+    }
+
+    pub(crate) fn reached(&mut self, end: Physical) {
+        self.last_physical = self.last_physical.max(end.get());
+    }
+}
+
+/// One device of the volume, and what was counted on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceReport {
+    /// Its id.
+    pub device: DeviceId,
+    /// Its uuid.
+    pub uuid: Uuid,
+    /// The name that it was opened by.
+    pub name: Arc<str>,
+    /// Whether it is missing: then nothing was read of it.
+    pub missing: bool,
+    /// How many bytes there are to be scrubbed on it, as block groups count them.
+    pub to_scrub: u64,
+    /// The counters.
+    pub counters: Counters,
+}
+
+/// What a scrub found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Device by device.
+    pub devices: Vec<DeviceReport>,
+    /// Damage, in order of address, up to the number that was asked for.
+    pub damages: Vec<Damage>,
+    /// How many places were damaged beyond those listed.
+    pub damages_unlisted: u64,
+    /// What could not be scrubbed because nothing says what lies there: parts of the trees that are lost.
+    pub unwalked: Vec<String>,
+}
+
+impl Report {
+    /// The sum over all devices.
+    #[must_use]
+    pub fn totals(&self) -> Counters {
+        let mut totals = Counters::default();
+        self.devices
+            .iter()
+            .for_each(|device| totals.add(&device.counters));
+        totals
+    }
+
+    /// Whether something was found that was not mended, or could not be looked at.
+    #[must_use]
+    pub fn has_uncorrectable(&self) -> bool {
+        self.totals().uncorrectable_errors > 0 || !self.unwalked.is_empty()
+    }
+
+    /// Bytes to be scrubbed on all devices.
+    #[must_use]
+    pub fn to_scrub(&self) -> u64 {
+        self.devices
+            .iter()
+            .fold(0, |sum, device| sum.saturating_add(device.to_scrub))
+    }
+}

@@ -1,0 +1,376 @@
+//! RAID5 and RAID6: data from parity, then parity from data.
+//!
+//! A *span* is a part of a row over which something is in use: all columns, `P` and `Q` were read over it. What of the data
+//! fails its check is rebuilt, sector by sector from the columns that are trusted there, in each way that the profile has,
+//! until what comes out passes the check. When all data of a span is trusted, parity is computed from it, and what does not
+//! fit is rewritten.
+//!
+//! Columns are trusted where nothing speaks against them: what is not in use is part of the parity too. Where parity does not
+//! fit and data without checksums is involved, nobody can say which is wrong: that is told, unless the other parity fits.
+//!
+//! With a device missing, parity of its rows is not judged: it may be all that is left of what was there.
+
+mod rebuild;
+
+use crate::damage::{Cause, Outcome, Part};
+use crate::fetched::View;
+use crate::group::{Arrived, Expected, Piece, unit};
+use crate::mending::{Site, site_of};
+use crate::mirrors::{count_piece, site};
+use crate::report::Counters;
+use crate::scrub::Job;
+use crate::verify::{Bad, judge, sector_of, sectors};
+use buttress_format::{ByteCount, Profile};
+use buttress_volume::layout::{ChunkOffset, Content, StripeOffset};
+use buttress_volume::parity::{compute_p, compute_q};
+use core::ops::Range;
+use rebuild::Columns;
+
+/// A part of a row, and what is in use of it.
+struct Span<'a> {
+    job: &'a Job<'a>,
+    arrived: &'a Arrived,
+    /// On each stripe.
+    range: Range<u64>,
+    row: u64,
+    /// The pieces in it, each with its column.
+    pieces: Vec<(usize, &'a Piece)>,
+}
+
+/// What a part of a span is used for; nothing where all of it was reserved and never written.
+#[derive(Clone, Copy, Debug, Default)]
+struct Uses {
+    /// Data without checksums.
+    bare: bool,
+    /// Tree blocks, data with checksums.
+    known: bool,
+}
+
+/// Checks and mends a group of a chunk with parity.
+pub(crate) fn check(job: &Job<'_>, arrived: &Arrived) {
+    let stripes = arrived.group.chunk.layout().stripe_count();
+    let mut counted = vec![Counters::default(); stripes];
+    for piece in &arrived.group.pieces {
+        let stripe = piece.place.stripe_index;
+        let is_there = arrived
+            .stripes
+            .get(stripe)
+            .is_some_and(|fetched| !fetched.is_missing());
+        if let Some(counted) = counted.get_mut(stripe).filter(|_| is_there) {
+            count_piece(job, arrived, piece, stripe, counted);
+        }
+    }
+    for (stripe, counted) in counted.iter().enumerate() {
+        if let Some(slot) = arrived.group.chunk.devices().get(stripe) {
+            job.count(slot, |counters| counters.add(counted));
+        }
+    }
+    for range in arrived.group.runs_of_rows() {
+        let lies_in = |piece: &&Piece| {
+            let own = piece.on_stripe();
+            range.start <= own.start && own.end <= range.end
+        };
+        let in_span = arrived.group.pieces.iter().filter(lies_in);
+        let pieces = in_span.filter_map(|piece| Some((piece.place.parity?.column, piece)));
+        let span = Span {
+            job,
+            arrived,
+            row: unit(range.start),
+            pieces: pieces.collect(),
+            range: range.clone(),
+        };
+        span.check();
+    }
+}
+
+impl<'a> Span<'a> {
+    fn length(&self) -> usize {
+        let length = ByteCount::new(self.range.end.saturating_sub(self.range.start));
+        length.to_usize().unwrap_or(0)
+    }
+
+    /// The column's part of the span, as it was read; columns past the data ones are `P`, then `Q`.
+    fn view(&self, column: usize) -> Option<View<'a>> {
+        let stripe = self.stripe(column)?;
+        self.arrived.stripes.get(stripe)?.view(&self.range)
+    }
+
+    fn stripe(&self, column: usize) -> Option<usize> {
+        self.arrived
+            .group
+            .chunk
+            .layout()
+            .stripe_of_column(self.row, column)
+    }
+
+    fn data_columns(&self) -> usize {
+        self.arrived.group.chunk.layout().data_columns()
+    }
+
+    fn has_q(&self) -> bool {
+        self.arrived.group.chunk.layout().profile() == Profile::Raid6
+    }
+
+    /// Where in the span a piece lies.
+    fn within(&self, piece: &Piece) -> Range<usize> {
+        let start = piece.on_stripe().start.saturating_sub(self.range.start);
+        let start = ByteCount::new(start).to_usize().unwrap_or(0);
+        start..start.saturating_add(piece.length)
+    }
+
+    fn check(&self) {
+        let columns = self.data_columns();
+        let bad: Vec<(usize, &Piece, Vec<Bad>)> = self
+            .pieces
+            .iter()
+            .filter_map(|(column, piece)| {
+                let stripe = self.stripe(*column)?;
+                let view = self.arrived.stripes.get(stripe)?.view(&piece.on_stripe())?;
+                let bad = judge(&self.arrived.group, piece, &view, &self.job.format);
+                (!bad.is_empty()).then_some((*column, *piece, bad))
+            })
+            .collect();
+        let all = columns
+            .saturating_add(1)
+            .saturating_add(usize::from(self.has_q()));
+        let is_whole = |column| self.view(column).is_some_and(|view| view.is_whole());
+        if bad.is_empty() && (0..all).all(is_whole) {
+            let data: Option<Vec<&[u8]>> = (0..columns)
+                .map(|column| Some(self.view(column)?.bytes))
+                .collect();
+            if data.is_some_and(|data| self.parity_fits(&data)) {
+                return;
+            }
+        }
+        let mut state = self.columns(&bad);
+        self.mend_data(&mut state, bad);
+        self.check_parity(&state);
+    }
+
+    /// Whether both parities fit the data: the ordinary case, over slices as they were read.
+    fn parity_fits(&self, data: &[&[u8]]) -> bool {
+        let columns = self.data_columns();
+        let mut computed = vec![0; self.length()];
+        compute_p(data.iter().copied(), &mut computed);
+        if self.view(columns).map(|view| view.bytes) != Some(&computed) {
+            return false;
+        }
+        if !self.has_q() {
+            return true;
+        }
+        compute_q(data.iter().map(|block| Some(*block)), &mut computed);
+        self.view(columns.saturating_add(1)).map(|view| view.bytes) == Some(&computed)
+    }
+
+    /// The columns as they were read, with marks where they are not trusted.
+    fn columns(&self, bad: &[(usize, &Piece, Vec<Bad>)]) -> Columns {
+        let sector = sector_of(&self.job.format);
+        let length = self.length();
+        let data = self.data_columns();
+        let mut state = Columns::new(data, self.has_q(), length, sector);
+        for column in 0..state.len() {
+            match self.view(column) {
+                None => state.distrust(column, 0..length),
+                Some(view) => {
+                    state.set(column, view.bytes);
+                    for range in sectors(length, sector).filter(|range| view.unreadable(range).is_some()) {
+                        state.distrust(column, range);
+                    }
+                }
+            }
+        }
+        for (column, piece, bad) in bad {
+            let start = self.within(piece).start;
+            for bad in bad {
+                let range = start.saturating_add(bad.range.start)..start.saturating_add(bad.range.end);
+                state.distrust(*column, range);
+            }
+        }
+        state
+    }
+
+    /// Rebuilds what is bad of the data. What was mended may help to mend more.
+    fn mend_data(&self, state: &mut Columns, bad: Vec<(usize, &Piece, Vec<Bad>)>) {
+        let mut open: Vec<(usize, &Piece, Bad)> = Vec::new();
+        for (column, piece, bad) in bad {
+            open.extend(bad.into_iter().map(|bad| (column, piece, bad)));
+        }
+        loop {
+            let before = open.len();
+            open.retain(|(column, piece, bad)| !self.mend_piece(state, *column, piece, bad));
+            if open.is_empty() || open.len() == before {
+                break;
+            }
+        }
+        for (column, piece, bad) in open {
+            let Some(site) = self
+                .stripe(column)
+                .and_then(|stripe| site(self.job, self.arrived, piece, stripe, &bad.range))
+            else {
+                continue;
+            };
+            let start = self.within(piece).start.saturating_add(bad.range.start);
+            let range = start..start.saturating_add(bad.range.len());
+            let mut tried = vec![format!(
+                "device {} at physical {}: {}",
+                site.slot.id(),
+                site.physical,
+                bad.cause
+            )];
+            tried.extend(state.why_not(column, &range, |column| self.name_of(column)));
+            self.job.note(&site, bad.cause, Outcome::Uncorrectable { tried });
+        }
+    }
+
+    /// A column as messages name it.
+    fn name_of(&self, column: usize) -> String {
+        let what = match column.checked_sub(self.data_columns()) {
+            None => format!("column {column}"),
+            Some(0) => "P".to_owned(),
+            Some(_) => "Q".to_owned(),
+        };
+        let slot = self
+            .stripe(column)
+            .and_then(|stripe| site_of(&self.arrived.group.chunk, stripe, self.range.start));
+        match slot {
+            Some((slot, physical)) => format!("{what} on device {} at physical {physical}", slot.id()),
+            None => what,
+        }
+    }
+
+    /// Tries all ways to rebuild bad bytes of a piece; whether one gave what passes the check, or nothing can tell.
+    fn mend_piece(&self, state: &mut Columns, column: usize, piece: &Piece, bad: &Bad) -> bool {
+        let start = self.within(piece).start.saturating_add(bad.range.start);
+        let range = start..start.saturating_add(bad.range.len());
+        let Some(good) = state.rebuild(column, &range, |bytes| self.passes(piece, bad, bytes)) else {
+            return false;
+        };
+        let Some(site) = self
+            .stripe(column)
+            .and_then(|stripe| site(self.job, self.arrived, piece, stripe, &bad.range))
+        else {
+            return false;
+        };
+        let outcome = self.job.mend(&site, &good);
+        state.replace(column, range, &good);
+        self.job.note(&site, bad.cause.clone(), outcome);
+        true
+    }
+
+    /// Whether rebuilt bytes are what the piece must be there. Nothing can be said of data without checksums.
+    fn passes(&self, piece: &Piece, bad: &Bad, bytes: &[u8]) -> bool {
+        let format = &self.job.format;
+        match &piece.expected {
+            Expected::Tree { generation, level } => {
+                crate::verify::tree_block(bytes, piece, *generation, *level, format).is_none()
+            }
+            Expected::Sums(packed) => {
+                let size = format.checksum_type.size_bytes();
+                let sector = bad.range.start.checked_div(sector_of(format)).unwrap_or(0);
+                let from = packed.start.saturating_add(sector.saturating_mul(size));
+                let stored = self.arrived.group.packed.get(from..from.saturating_add(size));
+                stored == Some(format.checksum_type.compute(bytes).as_bytes())
+            }
+            Expected::Bare => true,
+        }
+    }
+
+    /// Computes parity from the data, and rewrites what does not fit. Sectors where data is not trusted are left.
+    fn check_parity(&self, state: &Columns) {
+        let data = self.data_columns();
+        let parities: &[(usize, Part)] = match self.has_q() {
+            true => &[(data, Part::P), (data.saturating_add(1), Part::Q)],
+            false => &[(data, Part::P)],
+        };
+        for range in sectors(self.length(), sector_of(&self.job.format)) {
+            if !state.data_is_trusted(&range) {
+                continue;
+            }
+            let computed = [state.p(&range), state.q(&range)];
+            let fits: Vec<bool> = parities
+                .iter()
+                .zip(&computed)
+                .map(|((column, _), computed)| {
+                    state.is_trusted(*column, &range) && state.get(*column, &range) == Some(computed)
+                })
+                .collect();
+            if fits.iter().all(|fits| *fits) {
+                continue;
+            }
+            let uses = self.uses(&range);
+            let is_doubtful = uses.bare && !fits.contains(&true);
+            if !uses.bare && !uses.known {
+                // All that is in use here was reserved and never written.
+                continue;
+            }
+            for (((column, part), computed), fits) in parities.iter().zip(&computed).zip(&fits) {
+                if !fits {
+                    self.mend_parity(state, *column, *part, &range, computed, is_doubtful);
+                }
+            }
+        }
+    }
+
+    /// What a part of the span is used for.
+    fn uses(&self, range: &Range<usize>) -> Uses {
+        let overlaps = |piece: &Piece| {
+            let own = self.within(piece);
+            own.start < range.end && range.start < own.end
+        };
+        let mut uses = Uses::default();
+        for (_, piece) in self.pieces.iter().filter(|(_, piece)| overlaps(piece)) {
+            if piece.expected != Expected::Bare {
+                uses.known = true;
+            } else if self.job.is_written(piece.logical, ByteCount::of(piece.length)) {
+                uses.bare = true;
+            }
+        }
+        uses
+    }
+
+    fn mend_parity(
+        &self,
+        state: &Columns,
+        column: usize,
+        part: Part,
+        range: &Range<usize>,
+        computed: &[u8],
+        is_doubtful: bool,
+    ) {
+        let offset = self.range.start.saturating_add(ByteCount::of(range.start).get());
+        let place = self
+            .stripe(column)
+            .and_then(|stripe| site_of(&self.arrived.group.chunk, stripe, offset));
+        let Some((slot, physical)) = place.filter(|(slot, _)| slot.device().is_some()) else {
+            return;
+        };
+        let chunk = &self.arrived.group.chunk;
+        let first = self
+            .stripe(0)
+            .and_then(|stripe| chunk.layout().content(stripe, StripeOffset::new(offset)));
+        let in_chunk = match first {
+            Some(Content::Data(offset)) => offset,
+            _ => ChunkOffset::new(0),
+        };
+        let unreadable = self.view(column).and_then(|view| view.unreadable(range));
+        let site = Site {
+            slot,
+            physical,
+            logical: chunk.start().saturating_add(ByteCount::new(in_chunk.get())),
+            length: range.len(),
+            part,
+            errors: 1,
+        };
+        let is_unreadable = unreadable.is_some() || !state.is_trusted(column, range);
+        let cause = unreadable.unwrap_or(Cause::Parity);
+        if is_doubtful && !is_unreadable {
+            self.job.note(&site, Cause::Differs, Outcome::Unverified);
+            return;
+        }
+        if buttress_faults::on("scrub-parity-unmended") {
+            return;
+        }
+        let outcome = self.job.mend(&site, computed);
+        self.job.note(&site, cause, outcome);
+    }
+}

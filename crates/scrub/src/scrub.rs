@@ -1,0 +1,587 @@
+//! The job: its threads, what they share, and how far it is.
+//!
+//! Streams walk chunks and submit groups; checkers, one for each core, wait for what was submitted and check it. A stream has
+//! at most [`Shape::groups`] under way. On simulated devices everything happens on the caller's thread, so that runs repeat.
+
+use crate::fetched::Fetched;
+use crate::filling::{Filled, Groups, Trees};
+use crate::group::{Arrived, Group, StripeReads, Submitted};
+use crate::limit::Limiter;
+use crate::mending::Ledger;
+use crate::position::{Position, Running};
+use crate::report::{Counters, DeviceReport, Report};
+use crate::schedule::Schedule;
+use crate::verify::sector_of;
+use crate::{mirrors, rows, superblocks};
+use buttress_device::{PendingRead, ReadRequest};
+use buttress_format::{
+    BlockFormat, BlockGroupItem, ByteCount, CompatRo, ErrorKind, Incompat, ItemType, Key, Logical, ObjectId,
+    Physical, TreeId,
+};
+use buttress_fs::{Filesystem, Progress};
+use buttress_volume::{DeviceSlot, MappedChunk, Volume};
+use core::time::Duration;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+use uuid::Uuid;
+
+/// How groups are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Stripes of 64 KiB of each device in a group.
+    pub stripes: u64,
+    /// Groups under way in a stream.
+    pub groups: usize,
+    /// Whether the stripes of a group are submitted in one plug, so that neighbours merge.
+    pub plugged: bool,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            stripes: 8,
+            groups: 16,
+            plugged: true,
+        }
+    }
+}
+
+/// How to scrub.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Only read: nothing is mended.
+    pub read_only: bool,
+    /// So many bytes in a second of each device at the most.
+    pub limit: Option<ByteCount>,
+    /// How groups are read.
+    pub shape: Shape,
+    /// How many damages are kept; all are counted.
+    pub damages_max: usize,
+    /// Where to go on.
+    pub resume: Position,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            limit: None,
+            shape: Shape::default(),
+            damages_max: 10_000,
+            resume: Position::default(),
+        }
+    }
+}
+
+/// Why a volume is not scrubbed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A feature whose volumes are not scrubbed.
+    #[error("scrub does not support volumes with {feature}")]
+    Unsupported {
+        /// Its name.
+        feature: &'static str,
+    },
+    /// A tree without which nothing is known of what is in use; that the job was cancelled.
+    #[error(transparent)]
+    Filesystem(#[from] buttress_fs::Error),
+}
+
+impl Error {
+    /// The kind of the error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::Filesystem(error) => error.kind(),
+        }
+    }
+}
+
+/// Tells of an address whether its data was ever written.
+pub type IsWritten<'a> = dyn Fn(Logical, ByteCount) -> bool + Sync + 'a;
+
+/// One device, and what is counted on it.
+#[derive(Debug)]
+struct DeviceState {
+    slot: Arc<DeviceSlot>,
+    counters: Mutex<Counters>,
+    limiter: Limiter,
+    to_scrub: u64,
+}
+
+/// What all threads of a scrub share.
+pub(crate) struct Job<'a> {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) format: BlockFormat,
+    pub(crate) options: Options,
+    pub(crate) progress: Progress,
+    pub(crate) ledger: Mutex<Ledger>,
+    /// Devices that something was written to.
+    pub(crate) written: Mutex<HashSet<Uuid>>,
+    trees: Trees,
+    devices: HashMap<Uuid, DeviceState>,
+    running: Mutex<Running>,
+    is_written: Option<&'a IsWritten<'a>>,
+}
+
+/// A scrub of one volume.
+pub struct Scrub<'a> {
+    job: Job<'a>,
+}
+
+impl core::fmt::Debug for Scrub<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Scrub")
+            .field("options", &self.job.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Scrub<'a> {
+    /// Gets ready to scrub a volume. To mend, its devices must be open for writing, and nobody else may write to it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`]; a volume without an extent tree.
+    pub fn new(filesystem: &Filesystem, options: Options, progress: Progress) -> Result<Self, Error> {
+        let volume = Arc::clone(filesystem.volume());
+        let superblock = filesystem.superblock();
+        for (feature, name) in [
+            (Incompat::RAID_STRIPE_TREE, "raid-stripe-tree"),
+            (Incompat::ZONED, "zoned"),
+        ] {
+            if superblock.incompat.contains(feature) {
+                return Err(Error::Unsupported { feature: name });
+            }
+        }
+        let trees = Trees {
+            extents: filesystem.tree(TreeId::EXTENT)?,
+            checksums: filesystem.tree(TreeId::CHECKSUM).ok(),
+        };
+        let to_scrub = bytes_to_scrub(filesystem, &volume);
+        let all: u64 = to_scrub.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
+        progress.expect(ByteCount::new(all));
+        let limit = options.limit.map(ByteCount::get);
+        let state = |slot: Arc<DeviceSlot>| {
+            let uuid = slot.uuid();
+            let state = DeviceState {
+                to_scrub: to_scrub.get(&uuid).copied().unwrap_or(0),
+                slot,
+                counters: Mutex::default(),
+                limiter: Limiter::new(limit),
+            };
+            (uuid, state)
+        };
+        Ok(Self {
+            job: Job {
+                format: volume.block_format().clone(),
+                trees,
+                devices: volume.devices().into_iter().map(state).collect(),
+                running: Mutex::new(Running::new(options.resume.clone())),
+                ledger: Mutex::default(),
+                written: Mutex::default(),
+                is_written: None,
+                volume,
+                options,
+                progress,
+            },
+        })
+    }
+
+    /// Asks this, where copies of data without checksums differ, whether the data was ever written: what was reserved only
+    /// may differ. Without it, it counts as written.
+    #[must_use]
+    pub fn asking(mut self, is_written: &'a IsWritten<'a>) -> Self {
+        self.job.is_written = Some(is_written);
+        self
+    }
+
+    /// What was found so far; at any time, from any thread.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let job = &self.job;
+        let mut devices: Vec<DeviceReport> = job
+            .devices
+            .values()
+            .map(|state| DeviceReport {
+                device: state.slot.id(),
+                uuid: state.slot.uuid(),
+                name: Arc::clone(state.slot.name()),
+                missing: state.slot.device().is_none(),
+                to_scrub: state.to_scrub,
+                counters: *state.counters.lock(),
+            })
+            .collect();
+        devices.sort_by_key(|device| (device.device, device.uuid));
+        let ledger = job.ledger.lock();
+        let mut damages = ledger.damages.clone();
+        damages.sort_by_key(|damage| (damage.logical, damage.device, damage.physical));
+        Report {
+            devices,
+            damages,
+            damages_unlisted: ledger.unlisted,
+            unwalked: ledger.unwalked.clone(),
+        }
+    }
+
+    /// What is surely done by now.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.job.running.lock().position()
+    }
+
+    /// Scrubs until all is done, or the progress it was given is cancelled: then [`Scrub::position`] says where to go on.
+    ///
+    /// # Errors
+    /// [`buttress_fs::Error::Cancelled`], with everything that was begun done. What is wrong with the volume is in
+    /// [`Scrub::report`].
+    pub fn run(&self) -> Result<(), Error> {
+        let job = &self.job;
+        if !job.running.lock().done().superblocks {
+            superblocks::check(job);
+            job.running.lock().superblocks_done();
+        }
+        let map = job.volume.chunk_map();
+        let open = |chunk: &&Arc<MappedChunk>| job.first_group(chunk.start()).is_some();
+        let schedule = Schedule::new(map.chunks().iter().filter(open).cloned());
+        if job.volume.virtual_clock().is_some() {
+            job.run_inline(&schedule);
+        } else {
+            job.run_threads(&schedule);
+        }
+        job.flush();
+        Ok(job.progress.check()?)
+    }
+}
+
+/// What is to be scrubbed of each device: what block groups say is used, once for each copy, and no parity.
+fn bytes_to_scrub(filesystem: &Filesystem, volume: &Volume) -> HashMap<Uuid, u64> {
+    let has_own_tree = filesystem
+        .superblock()
+        .compat_ro
+        .contains(CompatRo::BLOCK_GROUP_TREE);
+    let tree = filesystem.tree(if has_own_tree {
+        TreeId::BLOCK_GROUP
+    } else {
+        TreeId::EXTENT
+    });
+    let mut bytes: HashMap<Uuid, u64> = HashMap::new();
+    let Ok(tree) = tree else {
+        return bytes;
+    };
+    for chunk in volume.chunk_map().chunks() {
+        let start = ObjectId::new(chunk.start().get());
+        let key = Key::new(start, ItemType::BLOCK_GROUP_ITEM, chunk.length().get());
+        let item = tree.get(&key).ok().flatten();
+        let group = item.and_then(|item| BlockGroupItem::parse(&key, item.data()).ok());
+        let used = group.map_or(0, |group| group.used.get());
+        let layout = chunk.layout();
+        let copies = match layout.has_parity() {
+            true => 1,
+            false => u64::from(layout.ways()),
+        };
+        let stripes = ByteCount::of(chunk.devices().len()).get();
+        let all = used.saturating_mul(copies);
+        let share = all.checked_div(stripes).unwrap_or(0);
+        // What does not divide is the first's.
+        let mut more = all.checked_rem(stripes).unwrap_or(0);
+        for slot in chunk.devices() {
+            let own = share.saturating_add(core::mem::take(&mut more));
+            if slot.device().is_some() {
+                let sum = bytes.entry(slot.uuid()).or_default();
+                *sum = sum.saturating_add(own);
+            }
+        }
+    }
+    bytes
+}
+
+impl Job<'_> {
+    fn first_group(&self, chunk: Logical) -> Option<u64> {
+        self.running.lock().done().first_group(chunk)
+    }
+
+    /// Changes the counters of a device.
+    pub(crate) fn count(&self, slot: &DeviceSlot, change: impl FnOnce(&mut Counters)) {
+        if let Some(state) = self.devices.get(&slot.uuid()) {
+            change(&mut state.counters.lock());
+        }
+    }
+
+    pub(crate) fn is_written(&self, logical: Logical, length: ByteCount) -> bool {
+        self.is_written
+            .is_none_or(|is_written| is_written(logical, length))
+    }
+
+    /// Makes what was mended durable.
+    fn flush(&self) {
+        let written = self.written.lock();
+        for state in self
+            .devices
+            .values()
+            .filter(|state| written.contains(&state.slot.uuid()))
+        {
+            let flushed = state.slot.device().map(buttress_device::Device::flush);
+            if let Some(Err(error)) = flushed {
+                let lost = format!(
+                    "what was mended on device {} may be lost: {error}",
+                    state.slot.id()
+                );
+                self.ledger.lock().cannot_walk(lost);
+            }
+        }
+    }
+
+    /// Everything on this thread, a stream at a time.
+    fn run_inline(&self, schedule: &Schedule) {
+        while let Some(chunk) = schedule.next() {
+            let mut under_way: VecDeque<Submitted> = VecDeque::new();
+            self.walk(&chunk, &mut |submitted| {
+                under_way.push_back(submitted);
+                if under_way.len() >= self.options.shape.groups.max(1)
+                    && let Some(oldest) = under_way.pop_front()
+                {
+                    self.check(oldest);
+                }
+            });
+            under_way.into_iter().for_each(|submitted| self.check(submitted));
+            schedule.end(&chunk);
+            if self.progress.is_cancelled() {
+                schedule.stop();
+            }
+        }
+    }
+
+    fn run_threads(&self, schedule: &Schedule) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let streams = self.devices.len().clamp(1, STREAMS_MAX);
+        let queued = streams.saturating_mul(self.options.shape.groups.max(1));
+        let (submit, submitted) = bounded::<Ticket>(queued);
+        std::thread::scope(|scope| {
+            let checkers = (0..cores).map(|number| (format!("buttress-scrub-check-{number}"), number));
+            let checkers: Vec<_> = checkers
+                .filter_map(|(name, _)| {
+                    let submitted = submitted.clone();
+                    let work = move || self.check_all(&submitted);
+                    std::thread::Builder::new()
+                        .name(name)
+                        .spawn_scoped(scope, work)
+                        .ok()
+                })
+                .collect();
+            drop(submitted);
+            if checkers.is_empty() {
+                // No thread can be had: everything is done here.
+                self.run_inline(schedule);
+                return;
+            }
+            let walkers: Vec<_> = (1..streams)
+                .filter_map(|number| {
+                    let submit = submit.clone();
+                    std::thread::Builder::new()
+                        .name(format!("buttress-scrub-walk-{number}"))
+                        .spawn_scoped(scope, move || self.walk_all(schedule, &submit))
+                        .ok()
+                })
+                .collect();
+            self.walk_all(schedule, &submit);
+            drop(submit);
+            for thread in walkers.into_iter().chain(checkers) {
+                if let Err(panic) = thread.join() {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        });
+    }
+
+    /// A stream after another, until all chunks have begun.
+    fn walk_all(&self, schedule: &Schedule, submit: &Sender<Ticket>) {
+        while let Some(chunk) = schedule.next() {
+            let window = Arc::new(Window::default());
+            self.walk(&chunk, &mut |submitted| {
+                let place = Window::enter(&window, self.options.shape.groups.max(1));
+                // Nobody takes it when the checkers are gone, which have panicked: that is passed on elsewhere.
+                let _gone = submit.send(Ticket { submitted, place });
+            });
+            window.wait_until_empty();
+            schedule.end(&chunk);
+            if self.progress.is_cancelled() {
+                schedule.stop();
+            }
+        }
+    }
+
+    fn check_all(&self, submitted: &Receiver<Ticket>) {
+        for ticket in submitted {
+            let Ticket { submitted, place } = ticket;
+            self.check(submitted);
+            drop(place);
+        }
+    }
+
+    /// Walks a chunk from its first group that is not done, and submits group after group.
+    fn walk(&self, chunk: &Arc<MappedChunk>, submit: &mut dyn FnMut(Submitted)) {
+        let Some(first) = self.first_group(chunk.start()) else {
+            return;
+        };
+        self.running.lock().begin(chunk.start(), first);
+        let mut groups = Groups::new(
+            &self.trees,
+            &self.format,
+            chunk,
+            self.options.shape.stripes,
+            first,
+        );
+        while let Some(filled) = groups.next() {
+            match filled {
+                Filled::Unwalked(what) => self.ledger.lock().cannot_walk(what),
+                Filled::Group(group) => {
+                    if self.progress.is_cancelled() {
+                        return;
+                    }
+                    self.running.lock().submitted(chunk.start(), group.number);
+                    submit(self.submit(group));
+                }
+            }
+        }
+        self.running.lock().all_submitted(chunk.start());
+    }
+
+    /// Asks all devices for what a group needs of them.
+    fn submit(&self, group: Group) -> Submitted {
+        let requests = group.requests();
+        let stripes = requests.into_iter().enumerate();
+        let stripes = stripes
+            .map(|(stripe, runs)| self.submit_stripe(&group.chunk, stripe, runs))
+            .collect();
+        Submitted { group, stripes }
+    }
+
+    fn submit_stripe(
+        &self,
+        chunk: &MappedChunk,
+        stripe: usize,
+        runs: Vec<core::ops::Range<u64>>,
+    ) -> StripeReads {
+        let slot = chunk.devices().get(stripe);
+        let device = slot.and_then(|slot| slot.device());
+        let physical = physical_of(chunk, stripe);
+        let (Some(slot), Some(device), Some(physical)) = (slot, device, physical) else {
+            return StripeReads { runs, reads: None };
+        };
+        let requests: Vec<ReadRequest> = runs
+            .iter()
+            .map(|run| ReadRequest {
+                offset_bytes: physical.get().saturating_add(run.start),
+                length: usize::try_from(run.end.saturating_sub(run.start)).unwrap_or(usize::MAX),
+            })
+            .collect();
+        let bytes = runs.iter().fold(0_u64, |sum, run| {
+            sum.saturating_add(run.end.saturating_sub(run.start))
+        });
+        self.slow_down(slot, bytes);
+        let reads: Vec<PendingRead> = if self.options.shape.plugged {
+            device.start_reads(&requests)
+        } else {
+            requests
+                .iter()
+                .map(|request| device.start_read(*request))
+                .collect()
+        };
+        StripeReads {
+            runs,
+            reads: Some(reads),
+        }
+    }
+
+    /// Keeps to the limit of a device.
+    fn slow_down(&self, slot: &DeviceSlot, bytes: u64) {
+        let Some(state) = self.devices.get(&slot.uuid()) else {
+            return;
+        };
+        let mut left = state.limiter.delay(bytes, Instant::now());
+        while left > Duration::ZERO && !self.progress.is_cancelled() {
+            let nap = left.min(NAP);
+            std::thread::sleep(nap);
+            left = left.saturating_sub(nap);
+        }
+    }
+
+    /// Waits for a group, checks it, mends it.
+    fn check(&self, submitted: Submitted) {
+        let Submitted { group, stripes } = submitted;
+        let sector = sector_of(&self.format);
+        let fetched = stripes.into_iter().enumerate().map(|(stripe, reads)| {
+            let device = group.chunk.devices().get(stripe).and_then(|slot| slot.device());
+            let physical = physical_of(&group.chunk, stripe).unwrap_or(Physical::MIN);
+            Fetched::wait(reads, device, physical, sector)
+        });
+        let stripes = fetched.collect();
+        let arrived = Arrived { group, stripes };
+        if arrived.group.chunk.layout().has_parity() {
+            rows::check(self, &arrived);
+        } else {
+            mirrors::check(self, &arrived);
+        }
+        let (chunk, number) = (arrived.group.chunk.start(), arrived.group.number);
+        drop(arrived);
+        self.running.lock().ended(chunk, number);
+    }
+}
+
+/// Where a stripe begins on its device.
+fn physical_of(chunk: &MappedChunk, stripe: usize) -> Option<Physical> {
+    Some(chunk.chunk().stripes.get(stripe)?.physical)
+}
+
+/// The most streams, however many devices there are.
+const STREAMS_MAX: usize = 16;
+
+/// How long a stream sleeps at a time when it keeps to a limit.
+const NAP: Duration = Duration::from_millis(100);
+
+/// A group on its way to a checker, with its place in its stream's window.
+struct Ticket {
+    submitted: Submitted,
+    place: InWindow,
+}
+
+/// How many groups of a stream are under way.
+#[derive(Debug, Default)]
+struct Window {
+    under_way: Mutex<usize>,
+    left: Condvar,
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+struct InWindow(Arc<Window>);
+
+impl Window {
+    fn enter(window: &Arc<Self>, most: usize) -> InWindow {
+        let mut under_way = window.under_way.lock();
+        while *under_way >= most {
+            window.left.wait(&mut under_way);
+        }
+        *under_way = under_way.saturating_add(1);
+        InWindow(Arc::clone(window))
+    }
+
+    fn wait_until_empty(&self) {
+        let mut under_way = self.under_way.lock();
+        while *under_way > 0 {
+            self.left.wait(&mut under_way);
+        }
+    }
+}
+
+impl Drop for InWindow {
+    fn drop(&mut self) {
+        let mut under_way = self.0.under_way.lock();
+        *under_way = under_way.saturating_sub(1);
+        self.0.left.notify_all();
+    }
+}
