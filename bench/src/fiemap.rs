@@ -18,6 +18,7 @@ use crate::measure::{Run, run};
 use crate::read::{command, target};
 use crate::report::Pairs;
 use anyhow::{Context, Result, bail, ensure};
+use buttress::accounts::Maps as _;
 use buttress::{Device, DeviceOptions, FileOffset, Filesystem, Follow, Location, OpenOptions, SubvolumeId};
 use buttress_oracle::loop_device::Mount;
 use images::NAME;

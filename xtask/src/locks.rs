@@ -4,7 +4,7 @@ use crate::run::root;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-const CRATES: [&str; 4] = ["fs", "tree", "volume", "device"];
+const CRATES: [&str; 6] = ["writer", "accounts", "fs", "tree", "volume", "device"];
 
 /// What makes a field or a static a lock.
 const TYPES: [&str; 3] = ["Mutex<", "RwLock<", "ReentrantMutex<"];

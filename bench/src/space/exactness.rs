@@ -2,8 +2,9 @@
 //! and tree block gets a bit for every subvolume that reaches it. What sharing would spare is done in full.
 
 use anyhow::{Context, Result, ensure};
+use buttress::accounts::Accounts as _;
+use buttress::accounts::space::accounting::{Occupied, Options};
 use buttress::format::{FileExtent, FileExtentBody, ItemType};
-use buttress::fs::space::accounting::{Occupied, Options};
 use buttress::{ByteCount, Filesystem, Logical, OpenOptions, Progress, ReadAhead, SubvolumeId};
 use buttress_device::Device;
 use std::collections::HashMap;

@@ -2,9 +2,12 @@
 
 use crate::error::{Error, Result};
 use crate::volume::{Access, Volume};
+use buttress_accounts::Fiemap;
+use buttress_accounts::Maps as _;
 use buttress_format::{ByteCount, FileKind, FileOffset};
-use buttress_fs::operations::OpenInode;
-use buttress_fs::{AllocateMode, Fiemap, FileReader, Location, Metadata};
+use buttress_fs::{FileReader, Location, Metadata};
+use buttress_writer::AllocateMode;
+use buttress_writer::operations::OpenInode;
 use core::ops::Range;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 

@@ -110,6 +110,7 @@ pub use subvolume::send::Send;
 pub use subvolume::{SnapshotMode, Subvolume, Times};
 pub use volume::Volume;
 
+pub use buttress_accounts::{Fiemap, FiemapExtent, FiemapFlags, Space};
 pub use buttress_check::{Finding, Grade, Options as CheckOptions, Report as CheckReport};
 pub use buttress_device::Device;
 pub use buttress_format::compression::CompressionMethod;
@@ -117,17 +118,16 @@ pub use buttress_format::{
     ByteCount, ChecksumType, Compression, ErrorKind, FileKind, FileOffset, Generation, InodeNumber, Profile,
     SubvolumeId, Timestamp, Uuid,
 };
-pub use buttress_fs::operations::NodeKind;
-pub use buttress_fs::{
-    AllocateMode, DeviceNumber, Environment, Fiemap, FiemapExtent, FiemapFlags, Metadata, Name, Notice,
-    Progress, Space, SubvolumeInfo, SystemEnvironment, Xattr,
-};
+pub use buttress_fs::{DeviceNumber, Metadata, Name, Notice, Progress, SubvolumeInfo, Xattr};
 pub use buttress_stream::send::Summary as SendSummary;
+pub use buttress_writer::operations::NodeKind;
+pub use buttress_writer::{AllocateMode, Environment, SystemEnvironment};
 
 #[cfg(feature = "unstable")]
 pub use {
-    buttress_check as check, buttress_device as device, buttress_format as format, buttress_fs as fs,
-    buttress_stream as stream, buttress_tree as tree, buttress_volume as logical_volume,
+    buttress_accounts as accounts, buttress_check as check, buttress_device as device,
+    buttress_format as format, buttress_fs as fs, buttress_stream as stream, buttress_tree as tree,
+    buttress_volume as logical_volume, buttress_writer as writer,
 };
 #[cfg(feature = "unstable")]
 pub use {

@@ -5,11 +5,10 @@ use crate::volume::{Access, Volume};
 use buttress_device::{Device, Offset, OpenOptions as DeviceOptions};
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{ByteCount, ChecksumType, Profile, SubvolumeId, Uuid};
-use buttress_fs::mkfs;
-use buttress_fs::operations::NewInode;
-use buttress_fs::{
-    DataOptions, Environment, Filesystem, OpenOptions, SystemEnvironment, WritableFilesystem, WriteOptions,
-};
+use buttress_fs::{Filesystem, OpenOptions};
+use buttress_writer::mkfs;
+use buttress_writer::operations::NewInode;
+use buttress_writer::{DataOptions, Environment, SystemEnvironment, WritableFilesystem, WriteOptions};
 use std::fs::OpenOptions as HostOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

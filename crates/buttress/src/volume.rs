@@ -3,10 +3,13 @@
 use crate::error::{Error, Result};
 use crate::options::{NewVolume, VolumeOptions};
 use crate::subvolume::Subvolume;
+use buttress_accounts::Accounts as _;
+use buttress_accounts::Space;
 use buttress_check as check;
 use buttress_format::{ByteCount, SubvolumeId};
-use buttress_fs::operations::NewInode;
-use buttress_fs::{Filesystem, Notice, Progress, Space, SubvolumeInfo, WritableFilesystem};
+use buttress_fs::{Filesystem, Notice, Progress, SubvolumeInfo};
+use buttress_writer::WritableFilesystem;
+use buttress_writer::operations::NewInode;
 use std::path::Path;
 
 /// An open btrfs volume. A cheap handle: clones are the same volume, and all calls may come from any thread.

@@ -3,6 +3,7 @@
 
 use crate::finding::Subject;
 use crate::report::Report;
+use buttress_accounts::Accounts as _;
 use buttress_format::{InodeNumber, SubvolumeId, TreeId};
 use buttress_fs::{Filesystem, Location, Progress, Result};
 use std::collections::BTreeMap;

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use buttress_format::Compression;
-use buttress_format::compression::CompressionMethod;
+use buttress::format::Compression;
+use buttress::format::compression::CompressionMethod;
 
 /// An algorithm, and how hard it tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

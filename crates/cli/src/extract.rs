@@ -29,9 +29,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result};
-use buttress_format::{ByteCount, FileKind};
-use buttress_fs::directory::is_valid_name;
-use buttress_fs::{Location, Progress, WalkEntry, WalkItem};
+use buttress::format::{ByteCount, FileKind};
+use buttress::fs::directory::is_valid_name;
+use buttress::fs::{Location, Progress, WalkEntry, WalkItem};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use attributes::Refusals;

@@ -18,9 +18,9 @@ pub mod volume;
 use std::collections::HashMap;
 
 use anyhow::{Context as _, Result, bail};
-use buttress_format::{ByteCount, FileKind, FileOffset, Timestamp};
-use buttress_fs::operations::{AttributeChanges, NewInode, NodeKind, SetXattr};
-use buttress_fs::{DeviceNumber, Error, Location, Progress, Xattr};
+use buttress::format::{ByteCount, FileKind, FileOffset, Timestamp};
+use buttress::fs::{DeviceNumber, Error, Location, Progress, Xattr};
+use buttress::writer::operations::{AttributeChanges, NewInode, NodeKind, SetXattr};
 
 use crate::context::Context;
 use crate::exit::Advice;
@@ -77,7 +77,7 @@ pub enum Source {
     /// A file of the host.
     Host(std::fs::File),
     /// A stream of another volume's file.
-    Stream(Box<buttress_fs::FileReader>),
+    Stream(Box<buttress::fs::FileReader>),
     /// A file of this very volume: its extents are shared.
     Same(Location),
 }

@@ -13,10 +13,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress_device::{Device, Engine as DeviceEngine, Offset as DeviceOffset, OpenOptions as DeviceOptions};
-use buttress_format::{ByteCount, SubvolumeId};
-use buttress_fs::{Filesystem, Follow, Location, OpenOptions};
-use buttress_volume::{DevicesError, Rescue};
+use buttress::device::{
+    Device, Engine as DeviceEngine, Offset as DeviceOffset, OpenOptions as DeviceOptions,
+};
+use buttress::format::{ByteCount, SubvolumeId};
+use buttress::fs::{Filesystem, Follow, Location, OpenOptions};
+use buttress::logical_volume::{DevicesError, Rescue};
 
 use crate::context::Context;
 use crate::exit::Advice;
@@ -111,9 +113,9 @@ impl Context {
 }
 
 /// The error of opening a volume, with what to do where devices are missing.
-fn advised(error: buttress_fs::Error) -> anyhow::Error {
+fn advised(error: buttress::fs::Error) -> anyhow::Error {
     let is_missing = match &error {
-        buttress_fs::Error::Volume(buttress_volume::Error::Devices(error)) => {
+        buttress::fs::Error::Volume(buttress::logical_volume::Error::Devices(error)) => {
             matches!(**error, DevicesError::Missing(_))
         }
         _ => false,

@@ -5,8 +5,9 @@
 //! stop the removal with an error that says so.
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress_format::FileKind;
-use buttress_fs::{DirEntry, Location, Progress, WritableFilesystem};
+use buttress::format::FileKind;
+use buttress::fs::{DirEntry, Location, Progress};
+use buttress::writer::WritableFilesystem;
 
 use crate::exit::Advice;
 
@@ -40,7 +41,7 @@ pub fn remove_all(
         if level.entries.is_empty() {
             let view = filesystem.view();
             let batch = view.read_dir(level.directory)?.take(BATCH_ENTRIES);
-            level.entries = batch.collect::<buttress_fs::Result<_>>()?;
+            level.entries = batch.collect::<buttress::fs::Result<_>>()?;
         }
         let here = level.directory;
         if let Some(entry) = level.entries.pop() {

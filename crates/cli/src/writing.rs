@@ -12,13 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use buttress_device::OpenOptions as DeviceOptions;
-use buttress_format::{ChecksumType, Timestamp, Uuid};
-use buttress_fs::data::DataOptions;
-use buttress_fs::operations::NewInode;
-use buttress_fs::{
-    Environment, Follow, Location, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions,
-};
+use buttress::device::OpenOptions as DeviceOptions;
+use buttress::format::{ChecksumType, Timestamp, Uuid};
+use buttress::fs::{Follow, Location};
+use buttress::writer::data::DataOptions;
+use buttress::writer::operations::NewInode;
+use buttress::writer::{Environment, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions};
 use rustix::fs::Mode;
 
 use crate::context::Context;

@@ -10,11 +10,11 @@
 
 mod support;
 
-use buttress_device::Device;
-use buttress_fs::{Filesystem, OpenOptions, Progress};
-use buttress_stream::send::resume::{Digest, Token};
-use buttress_stream::send::{Error, Options, Snapshot, send};
-use buttress_stream::{Command, Decoder};
+use buttress::device::Device;
+use buttress::fs::{Filesystem, OpenOptions, Progress};
+use buttress::stream::send::resume::{Digest, Token};
+use buttress::stream::send::{Error, Options, Snapshot, send};
+use buttress::stream::{Command, Decoder};
 use std::io::{self, Read, Write};
 use std::process::{Command as Process, Stdio};
 use support::{buttress, failure, image, inside, json};
@@ -244,7 +244,7 @@ fn a_cancelled_send_says_so() {
     progress.cancel();
     let error = send(&first, &Options::default(), &mut Vec::new(), &progress).unwrap_err();
     assert!(
-        matches!(error, Error::Filesystem(buttress_fs::Error::Cancelled)),
+        matches!(error, Error::Filesystem(buttress::fs::Error::Cancelled)),
         "{error}"
     );
 }

@@ -94,8 +94,8 @@ pub use remap::RemapItem;
 pub use replace::{ReplaceItem, ReplaceState};
 pub use root::{RootFlags, RootItem, RootProblem, RootRef};
 pub use superblock::{
-    BackupRoot, BackupTree, CompatRo, Incompat, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
-    Superblock, SuperblockError, SuperblockFlags, UnfinishedChange, UsedBytesProblem,
+    BackupRoot, BackupTree, CompatRo, DEVICE_RESERVED_BYTES, Incompat, RawSuperblock, SUPERBLOCK_BYTES,
+    SUPERBLOCK_OFFSETS, Superblock, SuperblockError, SuperblockFlags, UnfinishedChange, UsedBytesProblem,
 };
 pub use units::{
     ByteCount, DeviceId, FileOffset, Generation, InodeNumber, Logical, ObjectId, Physical, SubvolumeId,

@@ -32,6 +32,11 @@ use zerocopy::FromBytes;
 /// The size of a superblock.
 pub const SUPERBLOCK_BYTES: usize = 4096;
 
+/// The first byte of a device that chunks may use: boot loaders live below.
+///
+/// Source: btrfs(5), section "Bootloader support".
+pub const DEVICE_RESERVED_BYTES: u64 = 1 << 20;
+
 /// Where the copies lie on a device, the primary one first. A device has those that fit.
 pub const SUPERBLOCK_OFFSETS: [Physical; 3] = [
     Physical::new(64 << 10),

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 /// What the sectors of an extent must hash to.
 #[derive(Clone, Debug)]
-pub(crate) struct ExpectedChecksums {
+pub struct ExpectedChecksums {
     checksum_type: ChecksumType,
     sector_bytes: usize,
     /// One checksum for each sector, packed; zeros where there is none.
@@ -25,7 +25,7 @@ pub(crate) struct ExpectedChecksums {
 
 impl ExpectedChecksums {
     /// Pushes the sectors of `data` that do not match; those without a checksum are not among them.
-    pub(crate) fn verify(&self, data: &[u8], bad: &mut Vec<Range<usize>>) {
+    pub fn verify(&self, data: &[u8], bad: &mut Vec<Range<usize>>) {
         let mut computed = Vec::with_capacity(self.packed.len());
         self.checksum_type
             .compute_sectors(data, self.sector_bytes, &mut computed);
@@ -48,12 +48,12 @@ impl ExpectedChecksums {
     }
 
     /// Bytes of the extent without checksums.
-    pub(crate) fn missing(&self) -> &[Range<usize>] {
+    pub fn missing(&self) -> &[Range<usize>] {
         &self.missing
     }
 
     /// What the sectors of `[logical, +length)` must hash to. Both must be whole sectors.
-    pub(crate) fn look_up(
+    pub fn look_up(
         items: &mut impl ChecksumItems,
         checksum_type: ChecksumType,
         sector_bytes: u32,
@@ -158,7 +158,7 @@ impl ChecksumReader {
 }
 
 /// Items of the checksum tree, one after another.
-pub(crate) trait ChecksumItems {
+pub trait ChecksumItems {
     /// Moves to the item that covers `at`, or to the first one behind it.
     fn approach(&mut self, at: u64) -> Result<()>;
 

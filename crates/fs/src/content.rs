@@ -24,10 +24,10 @@ use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
-pub(crate) use plan::plan;
+pub use plan::plan;
 
 /// The largest read of plain data: large enough to cost nothing extra, small enough to spread over workers.
-pub(crate) const PIECE_BYTES: u64 = 512 << 10;
+pub const PIECE_BYTES: u64 = 512 << 10;
 
 /// A run of a file's content.
 #[derive(Clone, Debug)]
@@ -52,7 +52,8 @@ pub enum Content {
 }
 
 impl Chunk {
-    pub(crate) fn damaged(offset: FileOffset, length: ByteCount, error: impl Into<Error>) -> Self {
+    /// What could not be read: `length` bytes from `offset` on.
+    pub fn damaged(offset: FileOffset, length: ByteCount, error: impl Into<Error>) -> Self {
         Self {
             offset,
             length,
@@ -68,7 +69,7 @@ impl Chunk {
 }
 
 /// The chunks of one piece: usually one.
-pub(crate) type Chunks = SmallVec<[Chunk; 1]>;
+pub type Chunks = SmallVec<[Chunk; 1]>;
 
 /// Where a run of a file lies in the bytes of a piece.
 #[derive(Clone, Debug)]
@@ -85,7 +86,7 @@ impl Slice {
 
 /// One read of the volume, and what it is for.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub struct Piece {
     location: Location,
     read: ExtentRead,
     compression: Compression,
@@ -97,7 +98,7 @@ pub(crate) struct Piece {
 
 /// A planned run of a file.
 #[derive(Debug)]
-pub(crate) enum Planned {
+pub enum Planned {
     /// Needs no reading.
     Ready(Chunk),
     /// Inline content that is compressed.
@@ -108,7 +109,7 @@ pub(crate) enum Planned {
 
 impl Piece {
     /// A whole extent as it is stored, whatever its compression.
-    pub(crate) fn stored(location: Location, offset: FileOffset, extent: &DiskExtent) -> Self {
+    pub fn stored(location: Location, offset: FileOffset, extent: &DiskExtent) -> Self {
         let length = extent.disk_bytes.to_usize().unwrap_or(usize::MAX);
         Self {
             location,
@@ -127,12 +128,12 @@ impl Piece {
     }
 
     /// What is to be read.
-    pub(crate) const fn read(&self) -> ExtentRead {
+    pub const fn read(&self) -> ExtentRead {
         self.read
     }
 
     /// How much memory the piece takes while it is under way and until its chunks are used.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         self.read.length.saturating_add(self.ram_bytes)
     }
 
@@ -143,12 +144,12 @@ impl Piece {
     }
 
     /// The checksums that the piece must have, which the caller looked up.
-    pub(crate) fn expect_these(&mut self, expected: ExpectedChecksums) {
+    pub fn expect_these(&mut self, expected: ExpectedChecksums) {
         self.expected = Some(expected);
     }
 
     /// All of the piece lost for one reason.
-    pub(crate) fn lost(&self, error: &Error) -> Chunks {
+    pub fn lost(&self, error: &Error) -> Chunks {
         self.slices
             .iter()
             .map(|slice| Chunk::damaged(slice.offset, slice.length(), error.clone()))
@@ -156,7 +157,7 @@ impl Piece {
     }
 
     /// Reads the piece on this thread.
-    pub(crate) fn read_now(self, filesystem: &Filesystem) -> Chunks {
+    pub fn read_now(self, filesystem: &Filesystem) -> Chunks {
         let result = filesystem
             .volume()
             .read_data(self.read, &|data, bad| self.verify(data, bad));
@@ -167,7 +168,7 @@ impl Piece {
     }
 
     /// Waits for the piece's read.
-    pub(crate) fn wait(self, filesystem: &Filesystem, pending: PendingExtent) -> Chunks {
+    pub fn wait(self, filesystem: &Filesystem, pending: PendingExtent) -> Chunks {
         let result = pending.wait_data(filesystem.volume(), &|data, bad| self.verify(data, bad));
         self.finish(
             filesystem,

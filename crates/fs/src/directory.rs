@@ -90,7 +90,7 @@ impl Filesystem {
     }
 
     /// An item's entry, its name checked and its target found.
-    pub(crate) fn entry(&self, directory: Location, index: u64, item: &DirItem<'_>) -> Result<DirEntry> {
+    pub fn entry(&self, directory: Location, index: u64, item: &DirItem<'_>) -> Result<DirEntry> {
         if !is_valid_name(item.name) {
             return Err(Corruption::NameInvalid {
                 directory,
@@ -144,7 +144,7 @@ pub struct ReadDir {
 
 /// A listing that was put down.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Suspended {
+pub struct Suspended {
     next_index: u64,
     listed_bytes: u64,
     size: Option<ByteCount>,
@@ -180,13 +180,7 @@ fn entries_of(tree: &Tree, directory: Location, item_type: ItemType, from: u64) 
 
 impl ReadDir {
     /// Lists from the index `from` on; only a listing from 0 is checked for missing entries.
-    pub(crate) fn new(
-        filesystem: &Filesystem,
-        tree: Tree,
-        directory: Location,
-        size: ByteCount,
-        from: u64,
-    ) -> Self {
+    pub fn new(filesystem: &Filesystem, tree: Tree, directory: Location, size: ByteCount, from: u64) -> Self {
         let items = entries_of(&tree, directory, ItemType::DIR_INDEX, from);
         Self {
             filesystem: filesystem.clone(),
@@ -218,14 +212,16 @@ impl ReadDir {
     }
 
     /// Takes up a listing that was put down.
-    pub(crate) fn resume(filesystem: &Filesystem, tree: Tree, directory: Location, at: Suspended) -> Self {
+    pub fn resume(filesystem: &Filesystem, tree: Tree, directory: Location, at: Suspended) -> Self {
         let mut listing = Self::new(filesystem, tree, directory, ByteCount::ZERO, at.next_index);
         listing.listed_bytes = at.listed_bytes;
         listing.size = at.size;
         listing
     }
 
-    pub(crate) fn empty(filesystem: &Filesystem, directory: Location) -> Self {
+    /// A listing of a directory without entries.
+    #[must_use]
+    pub fn empty(filesystem: &Filesystem, directory: Location) -> Self {
         Self {
             filesystem: filesystem.clone(),
             directory,

@@ -406,7 +406,7 @@ impl Error {
     }
 
     /// The block without which a look under the edit lock could not go on: to be read without the lock.
-    pub(crate) fn missing_block(&self) -> Option<buttress_tree::BlockPointer> {
+    pub fn missing_block(&self) -> Option<buttress_tree::BlockPointer> {
         match self {
             Self::Tree(error) => error.would_block().copied(),
             _ => None,

@@ -16,7 +16,7 @@ use std::thread;
 
 /// Runs jobs on threads that start with the first job.
 #[derive(Debug)]
-pub(crate) struct Executor {
+pub struct Executor {
     /// How many; `None`: as many as the machine has cores, which takes a look at the system's files.
     workers: Option<usize>,
     queue: OnceLock<Option<Sender<Arc<dyn Run>>>>,
@@ -64,7 +64,7 @@ impl<T: Send> Run for Slot<T> {
 }
 
 /// A job's result to be.
-pub(crate) struct Task<T> {
+pub struct Task<T> {
     slot: Arc<Slot<T>>,
 }
 
@@ -78,7 +78,7 @@ impl<T> Task<T> {
     /// The result; waits for it, or runs the job here.
     ///
     /// `None` cannot happen: a result is taken once, by value.
-    pub(crate) fn take(self) -> Option<T> {
+    pub fn take(self) -> Option<T> {
         if let Some(job) = self.slot.begin() {
             return Some(job());
         }
@@ -110,12 +110,12 @@ impl<T> Drop for Task<T> {
 
 impl Executor {
     /// As many workers as the machine has cores.
-    pub(crate) const fn new() -> Self {
+    pub const fn of_all_cores() -> Self {
         Self::with(None)
     }
 
     /// This many workers.
-    pub(crate) const fn with_workers(workers: usize) -> Self {
+    pub const fn with_workers(workers: usize) -> Self {
         Self::with(Some(workers))
     }
 
@@ -127,17 +127,17 @@ impl Executor {
     }
 
     /// No workers: jobs run where their results are taken.
-    pub(crate) const fn inline() -> Self {
+    pub const fn inline() -> Self {
         Self::with_workers(0)
     }
 
     /// Whether jobs run elsewhere while the caller goes on.
-    pub(crate) const fn is_parallel(&self) -> bool {
+    pub const fn is_parallel(&self) -> bool {
         !matches!(self.workers, Some(0))
     }
 
     /// Hands a job in.
-    pub(crate) fn spawn<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Task<T> {
+    pub fn spawn<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Task<T> {
         let slot = Arc::new(Slot {
             state: Mutex::new(State::Waiting(Box::new(job))),
             done: Condvar::new(),
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn results_come_in_the_order_asked_with_and_without_workers() {
-        for executor in [Executor::new(), Executor::inline()] {
+        for executor in [Executor::of_all_cores(), Executor::inline()] {
             let tasks: Vec<_> = (0..1000_u64)
                 .map(|number| executor.spawn(move || number * 2))
                 .collect();
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_one_who_waits() {
-        let executor = Executor::new();
+        let executor = Executor::of_all_cores();
         let task = executor.spawn(|| -> u32 { panic!("planted") });
         thread::sleep(std::time::Duration::from_millis(20));
         assert!(catch_unwind(AssertUnwindSafe(|| task.take())).is_err());

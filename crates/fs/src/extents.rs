@@ -88,7 +88,7 @@ impl FileRange {
 
     /// A hole from `offset` up to `end`.
     #[must_use]
-    pub(crate) fn hole(offset: FileOffset, end: FileOffset) -> Option<Self> {
+    pub fn hole(offset: FileOffset, end: FileOffset) -> Option<Self> {
         let length = end
             .checked_distance_from(offset)
             .filter(|length| *length != ByteCount::ZERO)?;
@@ -101,7 +101,7 @@ impl FileRange {
     }
 
     /// How much memory it takes, roughly.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         let inline = if let RangeKind::Inline(inline) = &self.kind {
             inline.stored.len()
         } else {
@@ -140,7 +140,7 @@ impl FileRangeBuilder {
     }
 
     /// The end of the last range.
-    pub(crate) const fn next(&self) -> FileOffset {
+    pub const fn next(&self) -> FileOffset {
         self.next
     }
 
@@ -302,7 +302,7 @@ enum Source {
 }
 
 /// The keys of a file's extent items from the one on that may cover `start`.
-pub(crate) fn extent_keys(tree: &Tree, location: Location, start: FileOffset) -> Result<RangeInclusive<Key>> {
+pub fn extent_keys(tree: &Tree, location: Location, start: FileOffset) -> Result<RangeInclusive<Key>> {
     let object_id = location.inode.object_id();
     let wanted = Key::new(object_id, ItemType::EXTENT_DATA, start.get());
     let last = Key::new(object_id, ItemType::EXTENT_DATA, u64::MAX);

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// How much of a file one call that reads at an offset has under way at once.
-pub(crate) const READ_AT_BATCH: u64 = 4 << 20;
+pub const READ_AT_BATCH: u64 = 4 << 20;
 
 /// A regular file that is open for reading. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ impl Filesystem {
     }
 
     /// The content of whatever inode this is; symlinks have content too.
-    pub(crate) fn file_of(&self, metadata: Metadata) -> Result<File> {
+    pub fn file_of(&self, metadata: Metadata) -> Result<File> {
         let tree = self.subvolume_tree(metadata.location.subvolume)?;
         Ok(File::new(self, tree, metadata, None))
     }
@@ -241,7 +241,7 @@ impl File {
 
 /// Reads what was planned, with the checksums that it must have, and puts it into `buffer`, which begins at `start` of the
 /// file.
-pub(crate) fn fetch(
+pub fn fetch(
     filesystem: &Filesystem,
     planned: Vec<Planned>,
     start: FileOffset,

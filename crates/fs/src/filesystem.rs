@@ -9,7 +9,6 @@
 use crate::error::{Corruption, Error, Result};
 use crate::executor::Executor;
 use crate::notice::Notice;
-use crate::transaction::pins::Hold;
 use buttress_format::{
     ChecksumType, InodeNumber, ItemType, Key, Logical, RootItem, SubvolumeId, Superblock, TreeId,
 };
@@ -45,7 +44,7 @@ struct Shared {
     /// In such a view: the superblock of the last commit, with the label as it is now, where that is another.
     relabelled: Option<Arc<Superblock>>,
     /// Keeps what the view needs from being used again.
-    _hold: Option<Hold>,
+    _hold: Option<Box<dyn Hold>>,
     executor: Arc<Executor>,
     loaders: Arc<Executor>,
     sector_bytes: u32,
@@ -59,15 +58,22 @@ struct KnownTree {
     tree: Tree,
 }
 
+/// What keeps the state that a view shows from being used again, until it is dropped.
+pub trait Hold: core::fmt::Debug + Send + Sync {}
+
 /// The trees of a running transaction, as a view of it has them.
 #[derive(Debug)]
-pub(crate) struct RunningTrees {
-    pub(crate) root_tree: Tree,
-    pub(crate) chunk_tree: Option<Tree>,
+pub struct RunningTrees {
+    /// The tree of tree roots.
+    pub root_tree: Tree,
+    /// The chunk tree, if it was changed.
+    pub chunk_tree: Option<Tree>,
     /// Trees that were opened for writing, with their newest root items.
-    pub(crate) trees: HashMap<TreeId, (RootItem, Tree)>,
-    pub(crate) label: Vec<u8>,
-    pub(crate) hold: Hold,
+    pub trees: HashMap<TreeId, (RootItem, Tree)>,
+    /// The label as it is now.
+    pub label: Vec<u8>,
+    /// Let go of with the last handle on the view.
+    pub hold: Box<dyn Hold>,
 }
 
 /// What opening puts together.
@@ -118,7 +124,7 @@ impl Filesystem {
     }
 
     /// The same volume with the trees of a running transaction.
-    pub(crate) fn with_running(&self, trees: RunningTrees) -> Self {
+    pub fn with_running(&self, trees: RunningTrees) -> Self {
         let RunningTrees {
             root_tree,
             chunk_tree,
@@ -157,7 +163,7 @@ impl Filesystem {
     }
 
     /// Whether both are the same view of the same state.
-    pub(crate) fn is_same_view(&self, other: &Self) -> bool {
+    pub fn is_same_view(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
@@ -182,7 +188,7 @@ impl Filesystem {
     }
 
     /// In a view of a volume that is open for writing: the root item of a tree that is newer than the root tree's.
-    pub(crate) fn running_root_item(&self, id: TreeId) -> Option<&RootItem> {
+    pub fn running_root_item(&self, id: TreeId) -> Option<&RootItem> {
         self.shared.running.get(&id).map(|known| &known.item)
     }
 
@@ -212,12 +218,15 @@ impl Filesystem {
         self.shared.checksum_type
     }
 
-    pub(crate) fn executor(&self) -> &Executor {
+    /// Threads for jobs that compute.
+    #[must_use]
+    pub fn executor(&self) -> &Executor {
         &self.shared.executor
     }
 
     /// Threads for jobs that mostly wait for metadata.
-    pub(crate) fn loaders(&self) -> &Executor {
+    #[must_use]
+    pub fn loaders(&self) -> &Executor {
         &self.shared.loaders
     }
 
@@ -328,7 +337,7 @@ impl Filesystem {
 }
 
 /// Where the tree of a root item begins.
-pub(crate) fn root_pointer(id: TreeId, item: &RootItem) -> RootPointer {
+pub fn root_pointer(id: TreeId, item: &RootItem) -> RootPointer {
     RootPointer {
         tree: id,
         logical: item.logical,

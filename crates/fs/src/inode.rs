@@ -187,7 +187,7 @@ pub fn kind_of_mode(mode: u32) -> FileKind {
 }
 
 /// The kind of a file in words.
-pub(crate) const fn kind_name(kind: FileKind) -> &'static str {
+pub const fn kind_name(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Unknown => "an unknown type",
         FileKind::Regular => "regular file",
@@ -215,7 +215,7 @@ impl Filesystem {
     }
 
     /// [`Filesystem::metadata`] where the tree is already at hand.
-    pub(crate) fn metadata_in(&self, tree: &Tree, location: Location) -> Result<Metadata> {
+    pub fn metadata_in(&self, tree: &Tree, location: Location) -> Result<Metadata> {
         if location.inode == PLACEHOLDER_INODE {
             return Err(Error::InodeNotFound { location });
         }

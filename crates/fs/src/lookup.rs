@@ -212,7 +212,7 @@ impl Filesystem {
     }
 
     /// The index that the inode's own record of its name `name` in `directory` holds, or `None`.
-    pub(crate) fn link_index(
+    pub fn link_index(
         &self,
         tree: &Tree,
         location: Location,

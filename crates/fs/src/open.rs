@@ -103,7 +103,7 @@ impl Filesystem {
         let executor = if devices.iter().any(|device| device.virtual_clock().is_some()) {
             Executor::inline()
         } else {
-            Executor::new()
+            Executor::of_all_cores()
         };
         let volume = Arc::new(Volume::open(
             devices,

@@ -74,7 +74,8 @@ pub(crate) enum Prefetched {
 }
 
 impl FileReader {
-    pub(crate) fn new(file: File, wanted: Range<FileOffset>) -> Self {
+    /// A reader of a range of a file.
+    pub fn new(file: File, wanted: Range<FileOffset>) -> Self {
         let start = wanted.start;
         Self {
             file,

@@ -8,9 +8,6 @@
 //!
 //! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF" and "ROOT_BACKREF".
 
-mod dropping;
-pub(crate) mod making;
-
 use crate::error::{Corruption, Error, Name, Result};
 use crate::filesystem::Filesystem;
 use crate::location::Location;

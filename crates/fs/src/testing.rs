@@ -1,6 +1,15 @@
-//! Volumes made in memory for the tests of this crate: files, directories and subvolumes, item by item.
+//! Volumes made in memory for tests of this crate and of those above (feature `testing`): files, directories and subvolumes, item by item.
 //!
 //! The helpers make what a sound volume holds; a test then takes items away or puts wrong ones in.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    clippy::new_without_default,
+    reason = "tests compute with known numbers, and a panic is how a test fails"
+)]
 
 use crate::filesystem::Filesystem;
 use crate::location::Location;
@@ -21,25 +30,28 @@ use buttress_tree::testing::{CHUNK_LOGICAL, ImageBuilder, ImageOptions, TreeShap
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+#[cfg(test)]
 pub(crate) mod striped;
 
 const FS: u64 = 5;
 const GENERATION: u64 = 7;
 
 /// A volume that is being made.
-pub(crate) struct World {
-    pub(crate) trees: BTreeMap<u64, BTreeMap<Key, Vec<u8>>>,
+pub struct World {
+    /// The items of each tree.
+    pub trees: BTreeMap<u64, BTreeMap<Key, Vec<u8>>>,
     data: Vec<(u64, Vec<u8>)>,
     next_data: u64,
     next_index: u64,
 }
 
-pub(crate) fn key(objectid: u64, item_type: ItemType, offset: u64) -> Key {
+/// A key.
+pub fn key(objectid: u64, item_type: ItemType, offset: u64) -> Key {
     Key::new(ObjectId::new(objectid), item_type, offset)
 }
 
 /// An inode of the top level.
-pub(crate) fn at(inode: u64) -> Location {
+pub fn at(inode: u64) -> Location {
     Location::new(SubvolumeId::TOP_LEVEL, InodeNumber::new(inode))
 }
 
@@ -55,7 +67,7 @@ fn inode_bytes(mode: u32, size: u64) -> Vec<u8> {
 
 impl World {
     /// A volume with an empty top level.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let mut world = Self {
             trees: BTreeMap::new(),
             data: Vec::new(),
@@ -67,7 +79,8 @@ impl World {
         world
     }
 
-    pub(crate) fn items(&mut self, tree: u64) -> &mut BTreeMap<Key, Vec<u8>> {
+    /// The items of a tree.
+    pub fn items(&mut self, tree: u64) -> &mut BTreeMap<Key, Vec<u8>> {
         self.trees.entry(tree).or_default()
     }
 
@@ -77,13 +90,14 @@ impl World {
         items.insert(key(256, ItemType::INODE_REF, 256), reference(0, b".."));
     }
 
-    pub(crate) fn inode(&mut self, inode: u64, mode: u32, size: u64) {
+    /// An inode item.
+    pub fn inode(&mut self, inode: u64, mode: u32, size: u64) {
         self.items(FS)
             .insert(key(inode, ItemType::INODE_ITEM, 0), inode_bytes(mode, size));
     }
 
     /// An entry without anything on the side of what it leads to. Returns its index.
-    pub(crate) fn half_entry(&mut self, directory: u64, name: &[u8], child: Key, kind: FileKind) -> u64 {
+    pub fn half_entry(&mut self, directory: u64, name: &[u8], child: Key, kind: FileKind) -> u64 {
         let index = self.next_index;
         self.next_index += 1;
         let mut raw = RawDirItem::new_zeroed();
@@ -104,7 +118,7 @@ impl World {
     }
 
     /// An entry that leads to an inode which names it in turn.
-    pub(crate) fn entry(&mut self, directory: u64, name: &[u8], child: u64, kind: FileKind) -> u64 {
+    pub fn entry(&mut self, directory: u64, name: &[u8], child: u64, kind: FileKind) -> u64 {
         let index = self.half_entry(directory, name, key(child, ItemType::INODE_ITEM, 0), kind);
         let place = key(child, ItemType::INODE_REF, directory);
         self.items(FS)
@@ -114,23 +128,27 @@ impl World {
         index
     }
 
-    pub(crate) fn directory(&mut self, parent: u64, name: &[u8], inode: u64) -> u64 {
+    /// A directory in another.
+    pub fn directory(&mut self, parent: u64, name: &[u8], inode: u64) -> u64 {
         self.inode(inode, 0o040_755, 0);
         self.entry(parent, name, inode, FileKind::Directory)
     }
 
-    pub(crate) fn symlink(&mut self, parent: u64, name: &[u8], inode: u64, target: &[u8]) {
+    /// A symbolic link.
+    pub fn symlink(&mut self, parent: u64, name: &[u8], inode: u64, target: &[u8]) {
         self.inode(inode, 0o120_777, target.len() as u64);
         self.inline(inode, target);
         self.entry(parent, name, inode, FileKind::Symlink);
     }
 
-    pub(crate) fn file(&mut self, parent: u64, name: &[u8], inode: u64, size: u64) {
+    /// A file, without content.
+    pub fn file(&mut self, parent: u64, name: &[u8], inode: u64, size: u64) {
         self.inode(inode, 0o100_644, size);
         self.entry(parent, name, inode, FileKind::Regular);
     }
 
-    pub(crate) fn inline(&mut self, inode: u64, content: &[u8]) {
+    /// Inline content of a file.
+    pub fn inline(&mut self, inode: u64, content: &[u8]) {
         let mut head = RawFileExtentHead::new_zeroed();
         head.generation = GENERATION.into();
         head.ram_bytes = (content.len() as u64).into();
@@ -139,7 +157,7 @@ impl World {
     }
 
     /// A range of a file in an extent. `extent` is its address and size.
-    pub(crate) fn range(&mut self, inode: u64, at: u64, extent: (Logical, u64), inside: u64, length: u64) {
+    pub fn range(&mut self, inode: u64, at: u64, extent: (Logical, u64), inside: u64, length: u64) {
         let mut head = RawFileExtentHead::new_zeroed();
         head.generation = GENERATION.into();
         head.ram_bytes = extent.1.into();
@@ -155,7 +173,7 @@ impl World {
     }
 
     /// Data on disk, with checksums for its first `summed` sectors.
-    pub(crate) fn data(&mut self, content: &[u8], summed: usize) -> (Logical, u64) {
+    pub fn data(&mut self, content: &[u8], summed: usize) -> (Logical, u64) {
         assert_eq!(content.len() % 4096, 0);
         let start = self.next_data;
         self.next_data += content.len() as u64 + 4096;
@@ -170,7 +188,7 @@ impl World {
     }
 
     /// An empty subvolume; its place is the entry `name` of `directory` in the top level.
-    pub(crate) fn subvolume(&mut self, id: u64, directory: u64, name: &[u8]) {
+    pub fn subvolume(&mut self, id: u64, directory: u64, name: &[u8]) {
         self.subvolume_root(id);
         let root = key(id, ItemType::ROOT_ITEM, u64::MAX);
         let index = self.half_entry(directory, name, root, FileKind::Directory);
@@ -185,7 +203,7 @@ impl World {
     }
 
     /// The image. `change` sees the finished trees of the root tree before they are written.
-    pub(crate) fn image(mut self) -> Vec<u8> {
+    pub fn image(mut self) -> Vec<u8> {
         let shape = TreeShape {
             items_per_leaf: 40,
             children_per_node: 10,
@@ -233,13 +251,13 @@ impl World {
     }
 
     /// The volume, opened.
-    pub(crate) fn open(self) -> Filesystem {
+    pub fn open(self) -> Filesystem {
         open_image(self.image(), |options| options)
     }
 }
 
 /// Changes the superblock and makes its checksum right again.
-pub(crate) fn edit_superblock(image: &mut [u8], change: impl FnOnce(&mut RawSuperblock)) {
+pub fn edit_superblock(image: &mut [u8], change: impl FnOnce(&mut RawSuperblock)) {
     let start = usize::try_from(SUPERBLOCK_OFFSETS[0].get()).unwrap();
     let bytes = &mut image[start..start + 4096];
     change(RawSuperblock::mut_from_bytes(bytes).unwrap());
@@ -248,12 +266,13 @@ pub(crate) fn edit_superblock(image: &mut [u8], change: impl FnOnce(&mut RawSupe
 }
 
 /// Opens an image with options.
-pub(crate) fn open_image(image: Vec<u8>, change: impl FnOnce(OpenOptions) -> OpenOptions) -> Filesystem {
+pub fn open_image(image: Vec<u8>, change: impl FnOnce(OpenOptions) -> OpenOptions) -> Filesystem {
     let options = OpenOptions::new(vec![Device::memory(image)]).cache(ByteCount::new(4 << 20));
     change(options).open().unwrap()
 }
 
-pub(crate) fn reference(index: u64, name: &[u8]) -> Vec<u8> {
+/// An inode reference.
+pub fn reference(index: u64, name: &[u8]) -> Vec<u8> {
     let mut raw = RawInodeRef::new_zeroed();
     raw.index = index.into();
     raw.name_bytes = u16::try_from(name.len()).unwrap().into();

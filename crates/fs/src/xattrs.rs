@@ -14,7 +14,7 @@ use buttress_format::{ByteCount, DirItems, ItemType, Key, TreeId, name_hash};
 use buttress_tree::ReadAhead;
 
 /// How many bytes of attributes one inode may have: far beyond what the system calls can list.
-pub(crate) const ATTRIBUTES_LIMIT: usize = 16 << 20;
+pub const ATTRIBUTES_LIMIT: usize = 16 << 20;
 
 /// One extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Xattr {
 }
 
 /// The error of an inode with more attributes than the limit.
-pub(crate) fn too_big(location: Location) -> Error {
+pub fn too_big(location: Location) -> Error {
     Error::TooBig {
         what: "extended attributes",
         location,
@@ -35,7 +35,7 @@ pub(crate) fn too_big(location: Location) -> Error {
 }
 
 /// Appends the attributes of one item.
-pub(crate) fn append_xattrs(tree: TreeId, key: &Key, data: &[u8], xattrs: &mut Vec<Xattr>) -> Result<()> {
+pub fn append_xattrs(tree: TreeId, key: &Key, data: &[u8], xattrs: &mut Vec<Xattr>) -> Result<()> {
     for entry in DirItems::parse(key, data).map_err(|error| Corruption::Item { tree, error })? {
         xattrs.push(Xattr {
             name: entry.name.to_vec(),

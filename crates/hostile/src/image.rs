@@ -10,6 +10,8 @@
 
 use crate::input::Input;
 use crate::{Depth, mutation, seeds};
+use buttress_accounts::Accounts as _;
+use buttress_accounts::Maps as _;
 use buttress_device::{Device, Model, VirtualClock};
 use buttress_format::{ByteCount, FileKind, FileOffset, Key, SubvolumeId, TreeId};
 use buttress_fs::{Content, FileReader, Filesystem, Follow, Location, OpenOptions, WalkItem, WalkOptions};

@@ -13,8 +13,10 @@ pub mod of_kernel;
 pub mod of_writer;
 
 use anyhow::{Context, Result, ensure};
+use buttress::accounts::Maps as _;
+use buttress::accounts::{FiemapExtent, FiemapFlags};
 use buttress::format::{FileExtent, ItemType, Key, Logical, TreeId};
-use buttress::fs::{FiemapExtent, FiemapFlags, RangeKind};
+use buttress::fs::RangeKind;
 use buttress::tree::ReadAhead;
 use buttress::{FileOffset, Filesystem, Location, OpenOptions};
 use buttress_oracle::loop_device::Mount;

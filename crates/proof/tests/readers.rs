@@ -3,9 +3,10 @@
 use anyhow::Result;
 use buttress::format::ErrorKind;
 use buttress::format::block_group::Profile;
-use buttress::fs::mkfs::Options;
-use buttress::fs::operations::{AttributeChanges, NewInode, SetXattr};
-use buttress::fs::{AllocateMode, Error, WritableFilesystem};
+use buttress::fs::Error;
+use buttress::writer::mkfs::Options;
+use buttress::writer::operations::{AttributeChanges, NewInode, SetXattr};
+use buttress::writer::{AllocateMode, WritableFilesystem};
 use buttress::{ByteCount, FileOffset, Filesystem, Location, Progress, SubvolumeId};
 use buttress_oracle::content::Random;
 use buttress_proof::writing::fill::{FILE_BYTES, Filling, TOP, filler_bytes};
@@ -134,7 +135,7 @@ fn readers_see_whole_states_only() {
                 };
                 for number in 0..2000 {
                     let name = format!("file-{number}");
-                    let mode = buttress::fs::operations::RenameMode::NoReplace;
+                    let mode = buttress::writer::operations::RenameMode::NoReplace;
                     filesystem
                         .rename(from, name.as_bytes(), to, name.as_bytes(), mode)
                         .unwrap();
@@ -186,7 +187,7 @@ fn write_randomly(filesystem: &WritableFilesystem, root: Location, seed: u64) ->
             }
             1 if there => {
                 let other = format!("{seed}-renamed-{number}").into_bytes();
-                let mode = buttress::fs::operations::RenameMode::NoReplace;
+                let mode = buttress::writer::operations::RenameMode::NoReplace;
                 filesystem.rename(root, &name, root, &other, mode)?;
                 let content = files.remove(&name).unwrap_or_default();
                 files.insert(other, content);

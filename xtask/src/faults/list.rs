@@ -74,20 +74,20 @@ const fn tree(name: &'static str) -> Test {
     test("buttress-tree", "lib", name)
 }
 
-const fn fs(name: &'static str) -> Test {
-    test("buttress-fs", "lib", name)
+const fn writer(name: &'static str) -> Test {
+    test("buttress-writer", "lib", name)
 }
 
 const fn in_place(name: &'static str) -> Test {
-    test("buttress-fs", "in_place", name)
+    test("buttress-writer", "in_place", name)
 }
 
 const fn in_flight(name: &'static str) -> Test {
-    test("buttress-fs", "commit_in_flight", name)
+    test("buttress-writer", "commit_in_flight", name)
 }
 
 const fn live(name: &'static str) -> Test {
-    test("buttress-fs", "live", name)
+    test("buttress-writer", "live", name)
 }
 
 const fn crash(name: &'static str) -> Test {
@@ -123,16 +123,16 @@ const TWO_DEVICES: Test = commits("order::by_threads_on_two_devices");
 const RING: Test = commits("order::by_io_uring");
 const STEPS_OF_FILES: Test = commits("steps::of_files");
 const STEPS_OF_SUBVOLUMES: Test = commits("steps::of_subvolumes");
-const BYTE_VECTORS: Test = fs("data::tests::model::files_agree_with_byte_vectors");
-const TO_THE_KERNEL: Test = fs("data::tests::model::files_go_to_the_kernel_and_come_back");
+const BYTE_VECTORS: Test = writer("data::tests::model::files_agree_with_byte_vectors");
+const TO_THE_KERNEL: Test = writer("data::tests::model::files_go_to_the_kernel_and_come_back");
 const EDITS: Test = tree("edit::tests::model::random_edits_agree_with_a_map_for_every_node_size");
 const HIGH_TREES: Test = tree("edit::tests::model::high_trees_agree_with_a_map");
-const FILES_COME_AND_GO: Test = fs("transaction::tests::files_come_and_go");
-const DROPPING: Test = fs("operations::tests::subvolumes::dropping_goes_on_where_it_was_cancelled");
-const SUBVOLUMES: Test = fs("operations::tests::subvolumes::subvolumes_live_and_die");
+const FILES_COME_AND_GO: Test = writer("transaction::tests::files_come_and_go");
+const DROPPING: Test = writer("operations::tests::subvolumes::dropping_goes_on_where_it_was_cancelled");
+const SUBVOLUMES: Test = writer("operations::tests::subvolumes::subvolumes_live_and_die");
 const RANDOM_OPERATIONS: Test =
-    fs("operations::tests::against_kernel::random_operations_end_as_the_kernels_do");
-const SHARED: Test = fs("data::tests::extents::what_is_shared_takes_no_room_and_stays_apart");
+    writer("operations::tests::against_kernel::random_operations_end_as_the_kernels_do");
+const SHARED: Test = writer("data::tests::extents::what_is_shared_takes_no_room_and_stays_apart");
 
 pub(crate) const FAULTS: &[Fault] = &[
     // Devices.
@@ -315,7 +315,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     harms(
         "chunk-on-failed-device",
         "New chunks are put on a disk that takes no writes: they have no redundancy from the start.",
-        &[fs(
+        &[writer(
             "transaction::tests::failing::no_chunk_is_made_on_a_device_that_was_left_out",
         )],
     ),
@@ -394,7 +394,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         "copy-forgets-data",
         "Deleting a snapshot frees content that the subvolume still has: it is overwritten.",
         &[
-            fs("data::tests::extents::snapshots_keep_their_content_without_copy_on_write"),
+            writer("data::tests::extents::snapshots_keep_their_content_without_copy_on_write"),
             commits("dropping::the_snapshot_between_first"),
         ],
     ),
@@ -456,7 +456,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         "pins-ignore-readers",
         "A backup that reads an old state while others write reads what they wrote.",
         &[
-            fs("transaction::pins::tests::a_reader_keeps_what_was_freed_after_its_state"),
+            writer("transaction::pins::tests::a_reader_keeps_what_was_freed_after_its_state"),
             commits("leftovers::what_a_view_sees"),
         ],
     ),
@@ -473,7 +473,9 @@ pub(crate) const FAULTS: &[Fault] = &[
     harms(
         "space-unreserved",
         "A commit on a full volume finds no space, and all that waited is lost with an error.",
-        &[fs("transaction::tests::a_full_volume_says_so_and_can_be_emptied")],
+        &[writer(
+            "transaction::tests::a_full_volume_says_so_and_can_be_emptied",
+        )],
     ),
     // Commits.
     loses(
@@ -522,8 +524,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         "in-place-into-shared",
         "Writing a file without copy-on-write changes its snapshots and reflinks.",
         &[
-            fs("data::tests::extents::snapshots_keep_their_content_without_copy_on_write"),
-            fs("data::tests::extents::preallocated_room_is_written_where_it_lies"),
+            writer("data::tests::extents::snapshots_keep_their_content_without_copy_on_write"),
+            writer("data::tests::extents::preallocated_room_is_written_where_it_lies"),
         ],
     ),
     loses(
@@ -539,14 +541,14 @@ pub(crate) const FAULTS: &[Fault] = &[
     harms(
         "holes-without-items",
         "On volumes that want items for holes, the kernel and check find files damaged.",
-        &[fs(
+        &[writer(
             "data::tests::model::files_of_volumes_with_items_for_holes_agree",
         )],
     ),
     harms(
         "inline-limit-ignored",
         "Small files fill the trees although max_inline says otherwise.",
-        &[fs(
+        &[writer(
             "data::tests::extents::small_files_lie_in_the_tree_and_leave_it",
         )],
     ),
@@ -580,7 +582,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         "xattr-keeps-old-value",
         "An attribute that was changed has two values, and check finds the item damaged.",
         &[
-            fs("operations::tests::every_operation::attributes_with_names"),
+            writer("operations::tests::every_operation::attributes_with_names"),
             STEPS_OF_FILES,
         ],
     ),
@@ -610,7 +612,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         "A changed copy of a received snapshot passes for the original: the next incremental receive builds on it.",
         &[
             STEPS_OF_SUBVOLUMES,
-            fs("subvolume::making::tests::only_a_read_only_snapshot_passes_for_what_was_received"),
+            writer("subvolume::making::tests::only_a_read_only_snapshot_passes_for_what_was_received"),
         ],
     ),
     harms(

@@ -51,9 +51,11 @@ const PARTS: &[Part] = &[
     all("buttress-volume", "lib"),
     all("buttress-volume", "rows"),
     all("buttress-tree", "lib"),
+    all("buttress-fs", "lib"),
+    all("buttress-accounts", "lib"),
     // Without the two that take as long as all others together, and one that wants a newer btrfs-progs than many have.
     some(
-        "buttress-fs",
+        "buttress-writer",
         "lib",
         &[
             "--skip",
@@ -192,7 +194,7 @@ mod tests {
                 .any(|part| part.package == package && part.target == target)
         };
         assert!(has("buttress-proof", "kernel") && has("buttress-cli", "look"));
-        for lower in ["format", "device", "volume", "tree", "fs"] {
+        for lower in ["format", "device", "volume", "tree", "fs", "accounts", "writer"] {
             assert!(has(&format!("buttress-{lower}"), "lib"), "{lower}");
         }
     }

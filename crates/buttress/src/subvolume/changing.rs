@@ -5,8 +5,9 @@ use crate::error::{Cause, Error, Result};
 use crate::file::File;
 use crate::path::{VolumePath, split};
 use buttress_format::{ByteCount, FileKind, FileOffset, SubvolumeId, Timestamp};
-use buttress_fs::operations::{AttributeChanges, NodeKind, ReceivedUuid, RenameMode, SetXattr};
-use buttress_fs::{DirEntry, Follow, Location, WritableFilesystem};
+use buttress_fs::{DirEntry, Follow, Location};
+use buttress_writer::WritableFilesystem;
+use buttress_writer::operations::{AttributeChanges, NodeKind, ReceivedUuid, RenameMode, SetXattr};
 
 /// How many entries of a directory are removed before it is looked at again.
 const REMOVED_AT_ONCE: usize = 4096;

@@ -8,9 +8,9 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress_check::{Finding, Options, Report, Reported, Step, Totals, Value as Field, check_with};
-use buttress_format::ByteCount;
-use buttress_fs::Progress;
+use buttress::check::{Finding, Options, Report, Reported, Step, Totals, Value as Field, check_with};
+use buttress::format::ByteCount;
+use buttress::fs::Progress;
 use clap::Args;
 use serde_json::{Map, Value, json};
 

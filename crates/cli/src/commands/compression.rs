@@ -4,12 +4,13 @@
 //! little of it they use. *Referenced* is what the files cover, each by itself, so that what is shared counts several
 //! times. Inline content counts at every reference. Only one pass over what the subvolumes share is made.
 
+use buttress::accounts::Accounts as _;
 use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress_fs::space::accounting::{Extents, Files, Occupied, Options, References};
-use buttress_fs::{Follow, Progress};
+use buttress::accounts::space::accounting::{Extents, Files, Occupied, Options, References};
+use buttress::fs::{Follow, Progress};
 use clap::Args;
 use serde_json::{Map, Value};
 

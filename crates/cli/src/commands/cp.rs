@@ -17,8 +17,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress_fs::Follow;
-use buttress_fs::data::DataOptions;
+use buttress::fs::Follow;
+use buttress::writer::data::DataOptions;
 use clap::Args;
 use serde_json::json;
 

@@ -29,7 +29,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use buttress_fs::{ChangedInodes, Follow, Progress};
+use buttress::fs::{ChangedInodes, Follow, Progress};
 use clap::{Args, ValueEnum};
 
 use crate::context::{Context, allow_deep_trees};

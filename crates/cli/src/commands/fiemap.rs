@@ -8,14 +8,15 @@ pub mod columns;
 pub mod filefrag;
 pub mod summary;
 
+use buttress::accounts::Maps as _;
 use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress_format::{ByteCount, FileKind, FileOffset};
-use buttress_fs::{
-    Fiemap, FiemapExtent, FiemapFlags, Filesystem, Follow, Location, Progress, WritableFilesystem,
-};
+use buttress::accounts::{Fiemap, FiemapExtent, FiemapFlags};
+use buttress::format::{ByteCount, FileKind, FileOffset};
+use buttress::fs::{Filesystem, Follow, Location, Progress};
+use buttress::writer::WritableFilesystem;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -244,7 +245,7 @@ impl<'a> Printer<'a> {
 }
 
 fn print_lines(
-    mut extents: impl Iterator<Item = buttress_fs::Result<FiemapExtent>>,
+    mut extents: impl Iterator<Item = buttress::fs::Result<FiemapExtent>>,
     report: &mut Filefrag,
     progress: &Progress,
     out: &mut impl Write,
@@ -268,7 +269,7 @@ fn print_lines(
 
 fn summarised(
     sizes: Sizes,
-    extents: impl Iterator<Item = buttress_fs::Result<FiemapExtent>>,
+    extents: impl Iterator<Item = buttress::fs::Result<FiemapExtent>>,
 ) -> Result<Summary> {
     let mut summary = Summary::new(sizes);
     for extent in extents {
@@ -282,7 +283,7 @@ fn as_json(name: &[u8], extent: &FiemapExtent) -> Value {
     insert_name(&mut object, "path", name);
     object.insert("offset".into(), extent.offset.get().into());
     object.insert("length".into(), extent.length.get().into());
-    let address = extent.address.map(buttress_format::Logical::get);
+    let address = extent.address.map(buttress::format::Logical::get);
     object.insert("logical".into(), address.map_or(Value::Null, Value::from));
     let has = |(flag, name): &(FiemapFlags, &'static str)| extent.flags.contains(*flag).then_some(*name);
     object.insert(

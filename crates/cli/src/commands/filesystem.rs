@@ -8,8 +8,10 @@ pub mod sync;
 pub mod usage;
 
 use anyhow::Result;
-use buttress_format::BlockGroupFlags;
-use buttress_fs::{Filesystem, Space};
+use buttress::accounts::Accounts as _;
+use buttress::accounts::Space;
+use buttress::format::BlockGroupFlags;
+use buttress::fs::Filesystem;
 
 use crate::context::Context;
 use crate::table::{Row, leaf};
@@ -35,5 +37,5 @@ fn space_of(filesystem: &Filesystem, context: &Context) -> Result<Space> {
 
 /// `single`, `DUP`, `RAID1`, …
 fn profile_name(flags: BlockGroupFlags) -> &'static str {
-    flags.profile().map_or("unknown", buttress_format::Profile::name)
+    flags.profile().map_or("unknown", buttress::format::Profile::name)
 }

@@ -10,7 +10,7 @@ mod listing;
 use std::ffi::OsString;
 
 use anyhow::Result;
-use buttress_fs::{Follow, Location, WalkEntry, WalkItem, WalkOptions, WalkOrder};
+use buttress::fs::{Follow, Location, WalkEntry, WalkItem, WalkOptions, WalkOrder};
 use clap::Args;
 
 use crate::context::{Context, Stdout};
@@ -223,7 +223,7 @@ impl Ls {
             return Ok(());
         }
         let link = match entry.metadata().kind {
-            buttress_format::FileKind::Symlink => match entry.link_target() {
+            buttress::format::FileKind::Symlink => match entry.link_target() {
                 Ok(link) => link,
                 Err(error) => {
                     let place = format!("{}: {}", target.display(), entry.path().escape_ascii());

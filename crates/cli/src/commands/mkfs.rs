@@ -6,9 +6,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress_device::{Device, OpenOptions as DeviceOptions};
-use buttress_format::{ByteCount, ChecksumType, Profile, Uuid};
-use buttress_fs::mkfs::{self, Feature, Identity, Made, Options, signatures};
+use buttress::device::{Device, OpenOptions as DeviceOptions};
+use buttress::format::{ByteCount, ChecksumType, Profile, Uuid};
+use buttress::writer::mkfs::{self, Feature, Identity, Made, Options, signatures};
 use clap::Args;
 
 use crate::context::Context;

@@ -11,9 +11,9 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context as _, Result};
-use buttress_fs::operations::property::COMPRESSION_NAME;
-use buttress_fs::operations::{ReceivedUuid, SetXattr};
-use buttress_fs::{Filesystem, Follow, Location};
+use buttress::fs::{Filesystem, Follow, Location};
+use buttress::writer::operations::property::COMPRESSION_NAME;
+use buttress::writer::operations::{ReceivedUuid, SetXattr};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 

@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress_stream::{Decoder, Streams, TextDump};
+use buttress::stream::{Decoder, Streams, TextDump};
 use clap::Args;
 
 use crate::context::Context;

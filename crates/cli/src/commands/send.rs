@@ -5,12 +5,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use buttress_format::ByteCount;
-use buttress_fs::{Follow, Progress};
-use buttress_stream::Version;
-use buttress_stream::send::resume::{Digest, Token};
-use buttress_stream::send::{self, Options, Snapshot, estimate};
-use buttress_tree::ReadAhead;
+use buttress::format::ByteCount;
+use buttress::fs::{Follow, Progress};
+use buttress::stream::Version;
+use buttress::stream::send::resume::{Digest, Token};
+use buttress::stream::send::{self, Options, Snapshot, estimate};
+use buttress::tree::ReadAhead;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 

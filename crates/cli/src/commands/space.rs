@@ -15,12 +15,13 @@ mod ncdu;
 mod rows;
 mod table;
 
+use buttress::accounts::Accounts as _;
 use std::ffi::OsString;
 
 use anyhow::{Context as _, Result};
-use buttress_format::FileKind;
-use buttress_fs::space::accounting::{Accounting, Options};
-use buttress_fs::{Filesystem, Follow, Location, Progress, SubvolumeInfo};
+use buttress::accounts::space::accounting::{Accounting, Options};
+use buttress::format::FileKind;
+use buttress::fs::{Filesystem, Follow, Location, Progress, SubvolumeInfo};
 use clap::{Args, ValueEnum};
 
 use crate::context::Context;

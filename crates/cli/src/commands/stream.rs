@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress_stream::view::{Inode, NodeId, Options, Series, Snapshot, Tree};
+use buttress::stream::view::{Inode, NodeId, Options, Series, Snapshot, Tree};
 use clap::Args;
 
 use crate::context::Context;

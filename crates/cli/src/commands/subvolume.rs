@@ -10,8 +10,8 @@ pub mod show;
 pub mod snapshot;
 
 use anyhow::{Context as _, Result};
-use buttress_format::SubvolumeId;
-use buttress_fs::Follow;
+use buttress::format::SubvolumeId;
+use buttress::fs::Follow;
 
 use crate::context::Context;
 use crate::exit::Advice;

@@ -7,9 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use buttress_format::{FileKind, FileOffset, Timestamp};
-use buttress_fs::inode::kind_of_mode;
-use buttress_fs::{DeviceNumber, Xattr};
+use buttress::format::{FileKind, FileOffset, Timestamp};
+use buttress::fs::inode::kind_of_mode;
+use buttress::fs::{DeviceNumber, Xattr};
 use bytes::Bytes;
 use rustix::fs::{OFlags, SeekFrom, Stat};
 use rustix::io::Errno;

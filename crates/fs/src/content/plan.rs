@@ -14,7 +14,7 @@ const SLICES_MAX: usize = 64;
 
 /// Plans the part of `range` that lies in `wanted`, appending to `planned`. Neighbouring ranges of the same
 /// compressed extent share one piece.
-pub(crate) fn plan(
+pub fn plan(
     location: Location,
     sector_bytes: u32,
     range: &FileRange,

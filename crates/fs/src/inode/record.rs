@@ -49,7 +49,7 @@ pub struct InodeRecord {
 
 impl InodeRecord {
     /// The record of the empty directory that stands for a subvolume which is not there.
-    pub(crate) fn of_placeholder(metadata: Metadata) -> Self {
+    pub fn of_placeholder(metadata: Metadata) -> Self {
         Self {
             metadata,
             links: Vec::new(),
@@ -60,7 +60,7 @@ impl InodeRecord {
     }
 
     /// How much memory the record takes, roughly.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         let links: usize = self.links.iter().map(|link| link.name.len()).sum();
         let xattrs: usize = self
             .xattrs
@@ -75,7 +75,7 @@ impl InodeRecord {
     }
 
     /// Reads the items of `location` with `cursor`, which is left somewhere after its inode item.
-    pub(crate) fn load(filesystem: &Filesystem, cursor: &mut Cursor, location: Location) -> Result<Self> {
+    pub fn load(filesystem: &Filesystem, cursor: &mut Cursor, location: Location) -> Result<Self> {
         let key = Key::new(location.inode.object_id(), ItemType::INODE_ITEM, 0);
         if !cursor.seek(&key)? {
             return Err(Error::InodeNotFound { location });

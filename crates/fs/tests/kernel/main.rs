@@ -23,8 +23,6 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-mod space;
-
 /// Runs `test` where the machine can make volumes.
 fn with_kernel(test: impl FnOnce() -> Result<()>) {
     match kernel_missing() {

@@ -2,7 +2,8 @@
 
 use super::model::{Inode, Model};
 use super::newborn::share_extents;
-use buttress::fs::{AllocateMode, FileAttributes, WritableFilesystem};
+use buttress::fs::FileAttributes;
+use buttress::writer::{AllocateMode, WritableFilesystem};
 use buttress::{ByteCount, FileOffset, Location};
 use buttress_oracle::content::Random;
 use std::fmt;

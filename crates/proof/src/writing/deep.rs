@@ -2,8 +2,8 @@
 
 use super::fill::TOP;
 use anyhow::Result;
-use buttress::fs::WritableFilesystem;
-use buttress::fs::operations::{NewInode, SetXattr};
+use buttress::writer::WritableFilesystem;
+use buttress::writer::operations::{NewInode, SetXattr};
 
 /// The directory of the files.
 pub const DIRECTORY: &[u8] = b"deep";

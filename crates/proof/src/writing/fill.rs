@@ -1,8 +1,9 @@
 //! Volumes that are filled until there is no space.
 
 use anyhow::{Result, ensure};
-use buttress::fs::operations::{NewInode, SetXattr};
-use buttress::fs::{Error, WritableFilesystem};
+use buttress::fs::Error;
+use buttress::writer::WritableFilesystem;
+use buttress::writer::operations::{NewInode, SetXattr};
 use buttress::{FileOffset, Location, SubvolumeId};
 use buttress_oracle::content::Random;
 

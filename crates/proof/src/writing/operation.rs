@@ -13,8 +13,9 @@ use super::access_list::AccessList;
 use super::content::Change;
 use super::model::Model;
 use anyhow::{Context, Result, ensure};
-use buttress::fs::operations::OpenInode;
-use buttress::fs::{FileAttributes, WritableFilesystem};
+use buttress::fs::FileAttributes;
+use buttress::writer::WritableFilesystem;
+use buttress::writer::operations::OpenInode;
 use buttress::{Location, SubvolumeId};
 
 /// A change. Directories are named by where they are, so that a change can be told from its text alone.

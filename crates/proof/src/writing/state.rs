@@ -137,8 +137,9 @@ mod tests {
     use super::*;
     use crate::writing::volume::{empty, open_for_writing};
     use buttress::format::Timestamp;
-    use buttress::fs::operations::{AttributeChanges, NewInode, NodeKind, ReceivedUuid, SetXattr};
-    use buttress::fs::{DeviceNumber, FileAttributes, WritableFilesystem};
+    use buttress::fs::{DeviceNumber, FileAttributes};
+    use buttress::writer::WritableFilesystem;
+    use buttress::writer::operations::{AttributeChanges, NewInode, NodeKind, ReceivedUuid, SetXattr};
     use buttress::{ByteCount, FileOffset};
 
     const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
@@ -264,7 +265,7 @@ mod tests {
     #[test]
     fn every_change_shows() {
         for (name, change) in CHANGES {
-            let backends = empty(&[128 << 20], &buttress::fs::mkfs::Options::default()).unwrap();
+            let backends = empty(&[128 << 20], &buttress::writer::mkfs::Options::default()).unwrap();
             let filesystem = open_for_writing(&backends).unwrap();
             let file = filesystem
                 .create(TOP, b"file", &NewInode::of_root(0o600))

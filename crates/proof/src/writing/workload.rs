@@ -6,10 +6,11 @@
 
 use anyhow::{Context, Result};
 use buttress::format::{ByteCount, ErrorKind, FileOffset, Timestamp};
-use buttress::fs::operations::{
+use buttress::fs::{DeviceNumber, Error, FileAttributes};
+use buttress::writer::operations::{
     AttributeChanges, NewInode, NodeKind, OpenInode, ReceivedUuid, RenameMode, SetXattr,
 };
-use buttress::fs::{AllocateMode, DeviceNumber, Error, FileAttributes, WritableFilesystem};
+use buttress::writer::{AllocateMode, WritableFilesystem};
 use buttress::{FileKind, Location, Progress, SubvolumeId};
 use buttress_oracle::content::Random;
 

@@ -3,9 +3,9 @@
 
 use anyhow::{Context, Result, ensure};
 use buttress::format::Profile;
-use buttress::fs::WritableFilesystem;
-use buttress::fs::mkfs::Options;
-use buttress::fs::operations::NewInode;
+use buttress::writer::WritableFilesystem;
+use buttress::writer::mkfs::Options;
+use buttress::writer::operations::NewInode;
 use buttress::{ByteCount, Filesystem, Location, Notice, OpenOptions, Rescue, SubvolumeId, Superblock};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::{Backends, devices, empty, open_for_writing};

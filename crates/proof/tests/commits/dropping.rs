@@ -2,9 +2,9 @@
 //! the other: what is left is checked each time, read, and written to, which is when a reference that is wrong shows.
 
 use anyhow::{Context, Result, ensure};
-use buttress::fs::WritableFilesystem;
-use buttress::fs::mkfs::Options;
-use buttress::fs::operations::NewInode;
+use buttress::writer::WritableFilesystem;
+use buttress::writer::mkfs::Options;
+use buttress::writer::operations::NewInode;
 use buttress::{FileOffset, Filesystem, Location, Progress, SubvolumeId};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::{Backends, empty, open_checked, open_for_writing};

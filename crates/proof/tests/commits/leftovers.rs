@@ -5,9 +5,9 @@ use anyhow::{Context, Result, ensure};
 use buttress::device::{Backend, MemoryBackend};
 use buttress::format::compression::CompressionMethod;
 use buttress::format::{Compression, Incompat, ItemType, Profile};
-use buttress::fs::mkfs::Options;
-use buttress::fs::operations::NewInode;
-use buttress::fs::{DataOptions, WritableFilesystem, WriteOptions};
+use buttress::writer::mkfs::Options;
+use buttress::writer::operations::NewInode;
+use buttress::writer::{DataOptions, WritableFilesystem, WriteOptions};
 use buttress::{FileOffset, Location, OpenOptions, ReadAhead, SubvolumeId, TreeId};
 use buttress_oracle::content::Random;
 use buttress_proof::harness::{Case, Outcome};
@@ -19,7 +19,11 @@ const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const BYTES: usize = 128 << 20;
 
 /// A volume with a file that has content and no name any more, and is held open.
-fn with_unnamed_file() -> Result<(Backends, WritableFilesystem, buttress::fs::operations::OpenInode)> {
+fn with_unnamed_file() -> Result<(
+    Backends,
+    WritableFilesystem,
+    buttress::writer::operations::OpenInode,
+)> {
     let backends = empty(&[BYTES], &Options::default())?;
     let filesystem = open_for_writing(&backends)?;
     let file = filesystem.create(TOP, b"file", &NewInode::of_root(0o644))?;

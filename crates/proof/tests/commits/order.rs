@@ -8,9 +8,9 @@
 use anyhow::{Context, Result, ensure};
 use buttress::device::Engine;
 use buttress::format::Profile;
-use buttress::fs::mkfs::{self, Identity, Options};
-use buttress::fs::operations::NewInode;
-use buttress::fs::{Environment, SystemEnvironment, WritableFilesystem, WriteOptions};
+use buttress::writer::mkfs::{self, Identity, Options};
+use buttress::writer::operations::NewInode;
+use buttress::writer::{Environment, SystemEnvironment, WritableFilesystem, WriteOptions};
 use buttress::{Device, DeviceOptions, FileOffset, Location, OpenOptions, SubvolumeId};
 use buttress_oracle::needs::{Missing, missing};
 use buttress_oracle::volumes::scratch;

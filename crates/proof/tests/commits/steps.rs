@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail, ensure};
 use buttress::format::{
     DirItems, FileExtent, FileExtentBody, InodeItem, ItemType, RootItem, Superblock, TreeId, Uuid,
 };
-use buttress::fs::operations::{AttributeChanges, NewInode, NodeKind, RenameMode, SetXattr};
-use buttress::fs::{WritableFilesystem, WriteOptions};
+use buttress::writer::operations::{AttributeChanges, NewInode, NodeKind, RenameMode, SetXattr};
+use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{
     ByteCount, FileKind, FileOffset, Filesystem, Follow, Generation, Key, Location, OpenOptions, Physical,
     ReadAhead, SubvolumeId, Timestamp,
@@ -300,7 +300,7 @@ fn steps_of_subvolumes() -> Vec<Step> {
             by_kernel: |top| Ok(ioctls::set_read_only(&File::open(top.join("empty"))?, true)?),
             here: |filesystem| {
                 let id = subvolume(filesystem, "empty")?;
-                let received = buttress::fs::operations::ReceivedUuid::Refuse;
+                let received = buttress::writer::operations::ReceivedUuid::Refuse;
                 Ok(filesystem.set_read_only(id, true, received)?)
             },
         },

@@ -2,8 +2,9 @@
 //! what each reaches is put into sets one by one.
 
 use anyhow::{Context, Result, ensure};
+use buttress::accounts::Accounts as _;
+use buttress::accounts::space::accounting::{Accounting, Occupied, Options, Parts, Share};
 use buttress::format::{FileExtent, FileExtentBody, InodeNumber, ItemType, Logical, TreeId};
-use buttress::fs::space::accounting::{Accounting, Occupied, Options, Parts, Share};
 use buttress::{FileKind, Filesystem, Location, Progress, ReadAhead, SubvolumeId, WalkItem, WalkOptions};
 use buttress_oracle::content::Random;
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,8 +5,9 @@
 
 use crate::volumes::{open, open_for_writing};
 use anyhow::{Context, Result, ensure};
+use buttress::accounts::Accounts as _;
+use buttress::accounts::space::accounting::Options;
 use buttress::format::BlockGroupFlags;
-use buttress::fs::space::accounting::Options;
 use buttress::{Filesystem, Progress, SubvolumeId};
 use buttress_oracle::content::Random;
 use buttress_oracle::loop_device::Mount;

@@ -2,9 +2,10 @@
 
 use crate::volumes::open;
 use anyhow::{Context, Result, ensure};
+use buttress::accounts::Accounts as _;
+use buttress::accounts::space::accounting::{Options, Share};
 use buttress::format::InodeNumber;
 use buttress::fs::SubvolumeInfo;
-use buttress::fs::space::accounting::{Options, Share};
 use buttress::{Filesystem, Location, Progress, WalkItem, WalkOptions};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::needs::missing;

@@ -4,8 +4,9 @@
 use crate::counting;
 use crate::volumes::{open, open_for_writing};
 use anyhow::{Context, Result, ensure};
+use buttress::accounts::Accounts as _;
+use buttress::accounts::space::accounting::{Options, Share};
 use buttress::fs::Error;
-use buttress::fs::space::accounting::{Options, Share};
 use buttress::{Filesystem, Progress, SubvolumeId};
 use buttress_oracle::history::subvolume;
 use buttress_oracle::loop_device::Mount;

@@ -2,7 +2,7 @@
 //! name. What of them is deleted here must leave nothing that counts for it.
 
 use anyhow::{Context, Result};
-use buttress::fs::{WritableFilesystem, WriteOptions};
+use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{Follow, OpenOptions, Progress};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::history::subvolume;

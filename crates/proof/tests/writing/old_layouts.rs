@@ -8,10 +8,8 @@ use buttress::format::{
     BlockGroupFlags, ByteCount, ItemType, Key, Logical, Physical, Profile, SUPERBLOCK_OFFSETS, Timestamp,
     TreeId, Uuid,
 };
-use buttress::fs::mkfs::{Feature, Identity, Options};
-use buttress::fs::{WritableFilesystem, WriteOptions};
-use buttress_fs::mkfs::old::{self, OldChunk};
-use buttress_fs::mkfs::options::Missing;
+use buttress::writer::mkfs::{Feature, Identity, Options};
+use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::tools::kernel_missing;
 use buttress_oracle::volumes::scratch;
@@ -19,6 +17,8 @@ use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::comparing::expect_nothing_found;
 use buttress_proof::writing::fill::Filling;
 use buttress_proof::writing::volume::open_images;
+use buttress_writer::mkfs::old::{self, OldChunk};
+use buttress_writer::mkfs::options::Missing;
 use std::fs::File;
 use std::path::PathBuf;
 

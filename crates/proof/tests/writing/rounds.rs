@@ -5,7 +5,7 @@
 use anyhow::{Context, Result};
 use buttress::format::Compression;
 use buttress::format::compression::CompressionMethod;
-use buttress::fs::{DataOptions, WritableFilesystem, WriteOptions};
+use buttress::writer::{DataOptions, WritableFilesystem, WriteOptions};
 use buttress::{Filesystem, OpenOptions, Progress};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::content::{Random, random_tree};

@@ -13,6 +13,7 @@
 
 use crate::send::error::{Error, Result};
 use crate::send::snapshot::Snapshot;
+use buttress_accounts::Accounts as _;
 use buttress_format::{ByteCount, FileOffset, InodeNumber, Logical};
 use buttress_fs::{DiskExtent, FileRange, RangeKind};
 use smallvec::SmallVec;

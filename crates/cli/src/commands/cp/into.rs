@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress_fs::{Follow, Location, Progress};
+use buttress::fs::{Follow, Location, Progress};
 
 use super::total::{self, Counting};
 use super::{How, JustMade, TargetDirectory, last_name};

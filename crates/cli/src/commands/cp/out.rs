@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress_fs::{Location, Progress, WalkOptions};
+use buttress::fs::{Location, Progress, WalkOptions};
 
 use super::total::{Counting, Source};
 use super::{How, JustMade, TargetDirectory, last_name};

@@ -7,9 +7,9 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::thread::JoinHandle;
 
-use buttress_format::{ByteCount, FileKind};
-use buttress_fs::inode::kind_of_mode;
-use buttress_fs::{Filesystem, Location, Progress, WalkItem, WalkOptions};
+use buttress::format::{ByteCount, FileKind};
+use buttress::fs::inode::kind_of_mode;
+use buttress::fs::{Filesystem, Location, Progress, WalkItem, WalkOptions};
 
 use crate::context::Context;
 use crate::host::HostFile;

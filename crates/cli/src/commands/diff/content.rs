@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 
 use anyhow::Result;
-use buttress_fs::{Content, FileReader};
+use buttress::fs::{Content, FileReader};
 use rustix::io::Errno;
 
 /// How much of a host file is read at once.

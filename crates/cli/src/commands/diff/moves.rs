@@ -15,8 +15,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hasher;
 
 use anyhow::Result;
-use buttress_format::FileKind;
-use buttress_fs::{Filesystem, Location};
+use buttress::format::FileKind;
+use buttress::fs::{Filesystem, Location};
 
 use super::compare::{Comparison, Failed, Single, Which, join};
 use super::content::compare;

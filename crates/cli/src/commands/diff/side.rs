@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::Result;
-use buttress_format::{FileKind, Generation, SubvolumeId, Timestamp};
-use buttress_fs::{FileRange, Filesystem, Location, RangeKind};
+use buttress::format::{FileKind, Generation, SubvolumeId, Timestamp};
+use buttress::fs::{FileRange, Filesystem, Location, RangeKind};
 
 use super::content::Segments;
 use super::host::{self, HostTree};

@@ -6,8 +6,8 @@
 
 use std::io::{self, Write};
 
-use buttress_format::{ByteCount, Logical};
-use buttress_fs::{FiemapExtent, FiemapFlags};
+use buttress::accounts::{FiemapExtent, FiemapFlags};
+use buttress::format::{ByteCount, Logical};
 
 use super::FLAG_NAMES;
 use super::columns::Columns;
@@ -169,7 +169,7 @@ impl Filefrag {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use buttress_format::FileOffset;
+    use buttress::format::FileOffset;
 
     fn extent((offset, address, length, flags): (u64, u64, u64, u32)) -> FiemapExtent {
         FiemapExtent {

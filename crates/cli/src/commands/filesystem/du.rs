@@ -4,14 +4,15 @@
 //! shared* is what the files below an argument share with each other or with others, each extent counted once.
 //! Several names of a file count once.
 
+use buttress::accounts::Accounts as _;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::Write;
 use std::ops::Range;
 
 use anyhow::Result;
-use buttress_format::{ByteCount, FileKind, Logical};
-use buttress_fs::{Follow, Location, WalkItem, WalkOptions};
+use buttress::format::{ByteCount, FileKind, Logical};
+use buttress::fs::{Follow, Location, WalkItem, WalkOptions};
 use clap::Args;
 use serde_json::{Map, Value};
 

@@ -38,7 +38,7 @@ impl Subcommand for Show {
         let superblock = filesystem.superblock();
         let mut devices = filesystem.volume().devices();
         devices.sort_by_key(|device| device.id());
-        let sizes = |item: Option<buttress_format::DeviceItem>| {
+        let sizes = |item: Option<buttress::format::DeviceItem>| {
             item.map_or((0, 0), |item| (item.total_bytes.get(), item.bytes_used.get()))
         };
         if context.json() {

@@ -6,9 +6,9 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress_format::{BlockGroupFlags, ByteCount};
-use buttress_fs::Space;
-use buttress_fs::space::{GroupSpace, Totals};
+use buttress::accounts::Space;
+use buttress::accounts::space::{GroupSpace, Totals};
+use buttress::format::{BlockGroupFlags, ByteCount};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -86,7 +86,7 @@ fn groups_in_order(space: &Space) -> Vec<&GroupSpace> {
 }
 
 /// The name of a device in the lists.
-fn device_name(device: &buttress_fs::space::DeviceSpace) -> String {
+fn device_name(device: &buttress::accounts::space::DeviceSpace) -> String {
     terminal::shown(device.name.as_deref().unwrap_or("missing"))
 }
 

@@ -13,11 +13,11 @@ mod selection;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress_format::node::{BlockProblem, DamagedBlock, Expectation, TreeBlock};
-use buttress_format::{Incompat, Key, Logical, TreeId};
-use buttress_fs::Filesystem;
-use buttress_tree::{BlockOrder, ReadAhead, RootPointer, Tree};
-use buttress_volume::ExtentRead;
+use buttress::format::node::{BlockProblem, DamagedBlock, Expectation, TreeBlock};
+use buttress::format::{Incompat, Key, Logical, TreeId};
+use buttress::fs::Filesystem;
+use buttress::logical_volume::ExtentRead;
+use buttress::tree::{BlockOrder, ReadAhead, RootPointer, Tree};
 use clap::Args;
 
 use super::print::Options;

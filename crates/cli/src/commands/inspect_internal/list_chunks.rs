@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result};
-use buttress_format::{
+use buttress::format::{
     BlockGroupFlags, BlockGroupItem, Chunk, DeviceId, ItemType, Key, ObjectId, Physical, TreeId,
 };
-use buttress_fs::Filesystem;
-use buttress_tree::{ReadAhead, Tree};
+use buttress::fs::Filesystem;
+use buttress::tree::{ReadAhead, Tree};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -163,7 +163,7 @@ fn block_group_tree(filesystem: &Filesystem) -> Result<Tree> {
     let separate = filesystem
         .superblock()
         .compat_ro
-        .contains(buttress_format::CompatRo::BLOCK_GROUP_TREE);
+        .contains(buttress::format::CompatRo::BLOCK_GROUP_TREE);
     Ok(filesystem.tree(if separate {
         TreeId::BLOCK_GROUP
     } else {

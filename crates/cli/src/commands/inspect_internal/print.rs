@@ -26,8 +26,8 @@ pub(super) mod superblock;
 pub(super) mod time;
 pub(super) mod value;
 
-use buttress_format::node::{Item, TreeBlock};
-use buttress_format::{ItemType, Key, ObjectId};
+use buttress::format::node::{Item, TreeBlock};
+use buttress::format::{ItemType, Key, ObjectId};
 
 use fields::Short;
 use sink::Sink;
@@ -227,7 +227,7 @@ fn named_only(sink: &mut impl Sink, item_type: ItemType) {
 )]
 mod tests {
     use super::*;
-    use buttress_format::superblock::{SUPERBLOCK_BYTES, Superblock};
+    use buttress::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 
     const OPTIONS: Options = Options {
         hide_names: false,

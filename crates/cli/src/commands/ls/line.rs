@@ -1,7 +1,7 @@
 //! One entry of a listing.
 
-use buttress_format::FileKind;
-use buttress_fs::InodeRecord;
+use buttress::format::FileKind;
+use buttress::fs::InodeRecord;
 use serde_json::{Map, Value, json};
 
 use crate::commands::stat::kind_name;

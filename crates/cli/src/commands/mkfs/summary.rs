@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress_device::Device;
-use buttress_format::{BlockGroupFlags, Incompat};
-use buttress_fs::mkfs::{Feature, Made};
+use buttress::device::Device;
+use buttress::format::{BlockGroupFlags, Incompat};
+use buttress::writer::mkfs::{Feature, Made};
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;
@@ -45,10 +45,10 @@ fn features(made: &Made) -> Vec<&'static str> {
         Feature::Raid1C34 => superblock.incompat.contains(Incompat::RAID1C34),
         Feature::FreeSpaceTree => superblock
             .compat_ro
-            .contains(buttress_format::CompatRo::FREE_SPACE_TREE),
+            .contains(buttress::format::CompatRo::FREE_SPACE_TREE),
         Feature::BlockGroupTree => superblock
             .compat_ro
-            .contains(buttress_format::CompatRo::BLOCK_GROUP_TREE),
+            .contains(buttress::format::CompatRo::BLOCK_GROUP_TREE),
         _ => false,
     };
     let named = Feature::ALL.into_iter().filter(has);

@@ -6,8 +6,8 @@
 
 use std::convert::Infallible;
 
-use buttress_stream::command::{AttributeSink, Value as Attribute};
-use buttress_stream::{AttributeKind, Frame};
+use buttress::stream::command::{AttributeSink, Value as Attribute};
+use buttress::stream::{AttributeKind, Frame};
 use serde_json::{Map, Value, json};
 
 use crate::output::json::insert_name;

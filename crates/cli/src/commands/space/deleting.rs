@@ -6,8 +6,8 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress_fs::SubvolumeInfo;
-use buttress_fs::space::accounting::{Occupied, Options};
+use buttress::accounts::space::accounting::{Occupied, Options};
+use buttress::fs::SubvolumeInfo;
 use serde_json::{Map, Value, json};
 
 use super::Job;

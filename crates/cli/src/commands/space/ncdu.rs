@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress_format::FileKind;
-use buttress_fs::space::accounting::{ExtentTable, Options};
-use buttress_fs::{Location, RangeKind, WalkEntry, WalkItem, WalkOptions};
+use buttress::accounts::space::accounting::{ExtentTable, Options};
+use buttress::format::FileKind;
+use buttress::fs::{Location, RangeKind, WalkEntry, WalkItem, WalkOptions};
 
 use super::Job;
 use crate::output::terminal;

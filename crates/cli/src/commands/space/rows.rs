@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
-use buttress_format::{FileKind, InodeNumber, SubvolumeId};
-use buttress_fs::Location;
-use buttress_fs::space::accounting::{
+use buttress::accounts::space::accounting::{
     Accounting, Files, Group, Nesting, Occupied, Options, OwnerSpace, Parts, Scope, Share,
 };
+use buttress::format::{FileKind, InodeNumber, SubvolumeId};
+use buttress::fs::Location;
 
 use super::Job;
 
@@ -130,7 +130,7 @@ pub(super) fn of_subvolumes(job: &Job<'_>) -> Result<Report> {
     })
 }
 
-fn sharer(owner: &buttress_fs::space::accounting::Owner) -> Sharer {
+fn sharer(owner: &buttress::accounts::space::accounting::Owner) -> Sharer {
     match (owner.subvolume(), owner.share) {
         (Some(id), Share::Unlinked) => Sharer::Unlinked(id.get()),
         (Some(id), _) => Sharer::Subvolume(id.get()),

@@ -4,9 +4,9 @@
 //! sent or cloned, and inode numbers those of the sender, where it says them, else 0.
 
 use anyhow::Result;
-use buttress_format::{ByteCount, Generation, InodeFlags, InodeNumber, SubvolumeId};
-use buttress_fs::{DeviceNumber, InodeRecord, Location, Metadata, Xattr};
-use buttress_stream::view::{Inode, Node, NodeId, Tree};
+use buttress::format::{ByteCount, Generation, InodeFlags, InodeNumber, SubvolumeId};
+use buttress::fs::{DeviceNumber, InodeRecord, Location, Metadata, Xattr};
+use buttress::stream::view::{Inode, Node, NodeId, Tree};
 use clap::Args;
 
 use super::Streams;

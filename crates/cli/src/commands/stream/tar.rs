@@ -9,8 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
-use buttress_format::Timestamp;
-use buttress_stream::view::{self, Content, Inode, Node, NodeId, WalkEntry};
+use buttress::format::Timestamp;
+use buttress::stream::view::{self, Content, Inode, Node, NodeId, WalkEntry};
 use clap::Args;
 use serde_json::{Map, Value};
 

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress_format::SubvolumeId;
-use buttress_fs::{Follow, Progress};
+use buttress::format::SubvolumeId;
+use buttress::fs::{Follow, Progress};
 use clap::Args;
 
 use crate::context::Context;

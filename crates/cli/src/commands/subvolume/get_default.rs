@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress_format::SubvolumeId;
+use buttress::format::SubvolumeId;
 use clap::Args;
 use serde_json::{Map, Value};
 

@@ -4,12 +4,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use buttress_check::Options as CheckOptions;
-use buttress_device::{Device, OpenOptions as DeviceOptions};
-use buttress_format::{ByteCount, FileKind, FileOffset, SubvolumeId};
-use buttress_fs::data::DataOptions;
-use buttress_fs::operations::RenameMode;
-use buttress_fs::{Follow, Location, OpenOptions, Progress, WalkItem, WalkOptions, mkfs};
+use buttress::check::Options as CheckOptions;
+use buttress::device::{Device, OpenOptions as DeviceOptions};
+use buttress::format::{ByteCount, FileKind, FileOffset, SubvolumeId};
+use buttress::fs::{Follow, Location, OpenOptions, Progress, WalkItem, WalkOptions};
+use buttress::writer::data::DataOptions;
+use buttress::writer::mkfs;
+use buttress::writer::operations::RenameMode;
 
 use crate::commands::fiemap::Mapped;
 use crate::context::Context;
@@ -334,7 +335,7 @@ impl<'a> Making<'a> {
             data_checksums: true,
             ..CheckOptions::default()
         };
-        let report = buttress_check::check(&filesystem, &options, &Progress::new())?;
+        let report = buttress::check::check(&filesystem, &options, &Progress::new())?;
         ensure!(
             report.is_clean(),
             "{} findings: {:?}",

@@ -1,21 +1,22 @@
 //! The steps of the tour.
 
+use buttress::accounts::Accounts as _;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use buttress_device::{
+use buttress::accounts::space::accounting::Options as AccountOptions;
+use buttress::device::{
     Backend, Device, Engine, Fault, FaultyBackend, Model, OpenOptions as DeviceOptions, VirtualClock,
 };
-use buttress_format::{BlockGroupFlags, Compression, FileKind, ItemType, Key, Logical, SubvolumeId, TreeId};
-use buttress_fs::space::accounting::Options as AccountOptions;
-use buttress_fs::{Content, Filesystem, Location, OpenOptions, Progress, RangeKind, WalkItem, WalkOptions};
-use buttress_stream::send::{self, Options as SendOptions, Snapshot};
-use buttress_stream::{Decoder, Version};
-use buttress_tree::{ReadAhead, Tree};
-use buttress_volume::ExtentRead;
+use buttress::format::{BlockGroupFlags, Compression, FileKind, ItemType, Key, Logical, SubvolumeId, TreeId};
+use buttress::fs::{Content, Filesystem, Location, OpenOptions, Progress, RangeKind, WalkItem, WalkOptions};
+use buttress::logical_volume::ExtentRead;
+use buttress::stream::send::{self, Options as SendOptions, Snapshot};
+use buttress::stream::{Decoder, Version};
+use buttress::tree::{ReadAhead, Tree};
 
 use crate::output::size::Units;
 
@@ -195,7 +196,7 @@ impl Tour {
             let profile = group
                 .flags
                 .profile()
-                .map_or("unknown", buttress_format::Profile::name);
+                .map_or("unknown", buttress::format::Profile::name);
             format!(
                 "{} ({profile}) {}",
                 group.flags.type_name(),
@@ -234,8 +235,8 @@ impl Tour {
         let filesystem = self.filesystem()?;
         let mut subvolumes = filesystem.subvolumes()?;
         subvolumes.retain(|subvolume| subvolume.is_read_only() && !subvolume.is_deleted());
-        subvolumes.sort_by_key(buttress_fs::SubvolumeInfo::created_generation);
-        let open = |subvolume: &buttress_fs::SubvolumeInfo| Ok(Snapshot::open(filesystem, subvolume.id)?);
+        subvolumes.sort_by_key(buttress::fs::SubvolumeInfo::created_generation);
+        let open = |subvolume: &buttress::fs::SubvolumeInfo| Ok(Snapshot::open(filesystem, subvolume.id)?);
         subvolumes.iter().map(open).collect()
     }
 
@@ -395,7 +396,7 @@ fn read_everything(filesystem: &Filesystem) -> Result<Contents> {
             WalkItem::Enter(_) | WalkItem::Leave(_) => continue,
         };
         let path = entry.path();
-        contents.checksum = buttress_format::crc32c(contents.checksum, &path);
+        contents.checksum = buttress::format::crc32c(contents.checksum, &path);
         if entry.metadata().kind != FileKind::Regular || entry.hard_link.is_some() {
             continue;
         }
@@ -409,7 +410,7 @@ fn read_everything(filesystem: &Filesystem) -> Result<Contents> {
             match chunk.content {
                 Content::Data(bytes) => {
                     contents.bytes = contents.bytes.saturating_add(bytes.len() as u64);
-                    contents.checksum = buttress_format::crc32c(contents.checksum, &bytes);
+                    contents.checksum = buttress::format::crc32c(contents.checksum, &bytes);
                 }
                 Content::Hole => {
                     contents.hole_bytes = contents.hole_bytes.saturating_add(chunk.length.get());
@@ -456,7 +457,7 @@ fn all_trees(filesystem: &Filesystem) -> Result<Vec<Tree>> {
 }
 
 /// Reads each copy of a block by itself and checks that it is the same block. Returns how many there are.
-fn verify_copies(filesystem: &Filesystem, visit: &buttress_tree::Visit) -> Result<u64> {
+fn verify_copies(filesystem: &Filesystem, visit: &buttress::tree::Visit) -> Result<u64> {
     let volume = filesystem.volume();
     let logical = visit.pointer.logical;
     let copies = volume.copies(logical)?;

@@ -7,9 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use buttress_format::{ByteCount, FileOffset};
-use buttress_fs::data::AllocateMode;
-use buttress_fs::{Follow, Location};
+use buttress::format::{ByteCount, FileOffset};
+use buttress::fs::{Follow, Location};
+use buttress::writer::data::AllocateMode;
 use clap::Args;
 
 use crate::identity::Identity;

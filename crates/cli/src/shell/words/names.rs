@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use buttress_format::FileKind;
-use buttress_fs::operations::{NodeKind, RenameMode};
-use buttress_fs::{DeviceNumber, Error, Follow, Location};
+use buttress::format::FileKind;
+use buttress::fs::{DeviceNumber, Error, Follow, Location};
+use buttress::writer::operations::{NodeKind, RenameMode};
 use clap::{Args, ValueEnum};
 
 use super::mode::Mode;

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress_format::SubvolumeId;
-use buttress_fs::Follow;
+use buttress::format::SubvolumeId;
+use buttress::fs::Follow;
 use clap::Args;
 
 use crate::exit::Advice;

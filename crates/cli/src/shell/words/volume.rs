@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::Result;
-use buttress_fs::Follow;
+use buttress::fs::Follow;
 use clap::Args;
 
 use crate::shell::table::Word;

@@ -4,10 +4,13 @@ use super::{Made, Mode, Operation};
 use crate::writing::access_list::AccessList;
 use crate::writing::model::Model;
 use crate::writing::newborn::{COMPRESSION, UMASK};
+use buttress::fs::DeviceNumber;
 use buttress::fs::Result;
-use buttress::fs::operations::acl::{ACCESS_NAME, DEFAULT_NAME};
-use buttress::fs::operations::{AttributeChanges, NewInode, NodeKind, ReceivedUuid, RenameMode, SetXattr};
-use buttress::fs::{DeviceNumber, WritableFilesystem};
+use buttress::writer::WritableFilesystem;
+use buttress::writer::operations::acl::{ACCESS_NAME, DEFAULT_NAME};
+use buttress::writer::operations::{
+    AttributeChanges, NewInode, NodeKind, ReceivedUuid, RenameMode, SetXattr,
+};
 use buttress::{Location, Progress, Timestamp};
 
 /// What is asked for when an inode is made.

@@ -7,8 +7,9 @@ use crate::writing::model::{Inode, Model};
 use crate::writing::newborn::COMPRESSION;
 use crate::writing::operation::{Mode, Operation};
 use anyhow::{Context, Result};
-use buttress::fs::operations::acl::{ACCESS_NAME, DEFAULT_NAME};
-use buttress::fs::{AllocateMode, FileAttributes};
+use buttress::fs::FileAttributes;
+use buttress::writer::AllocateMode;
+use buttress::writer::operations::acl::{ACCESS_NAME, DEFAULT_NAME};
 use buttress::{Location, SubvolumeId};
 use buttress_oracle::ioctls;
 use rustix::fs::{

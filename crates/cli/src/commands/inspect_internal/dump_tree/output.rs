@@ -6,8 +6,8 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress_format::node::TreeBlock;
-use buttress_format::{BackupRoot, Key, Superblock, TreeId};
+use buttress::format::node::TreeBlock;
+use buttress::format::{BackupRoot, Key, Superblock, TreeId};
 use serde_json::{Map, Value, json};
 
 use super::super::print::sink::{Text, Tree};

@@ -5,10 +5,10 @@
 //! `-e`, `-d`, `-u` and `-t` leave parts of that out.
 
 use anyhow::{Result, anyhow};
-use buttress_format::superblock::Incompat;
-use buttress_format::{ItemType, Key, Logical, RootItem, TreeId};
-use buttress_fs::Filesystem;
-use buttress_tree::{ReadAhead, RootPointer, Tree};
+use buttress::format::superblock::Incompat;
+use buttress::format::{ItemType, Key, Logical, RootItem, TreeId};
+use buttress::fs::Filesystem;
+use buttress::tree::{ReadAhead, RootPointer, Tree};
 
 use super::super::tree_names;
 use super::{Dump, DumpTree};

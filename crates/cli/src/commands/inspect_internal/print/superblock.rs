@@ -2,8 +2,8 @@
 //!
 //! Source: on-disk format documentation, section "Superblock".
 
-use buttress_format::superblock::{RawBackupRoot, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC};
-use buttress_format::{ChecksumType, ItemType, Key};
+use buttress::format::superblock::{RawBackupRoot, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC};
+use buttress::format::{ChecksumType, ItemType, Key};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 

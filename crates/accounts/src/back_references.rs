@@ -1,0 +1,311 @@
+//! Who uses an address: from logical addresses to extents, to files in subvolumes, to paths.
+//!
+//! The extent tree records for each extent who refers to it, in one of two ways:
+//!
+//! - *by tree*: data by subvolume, inode and offset; a tree block by the tree that owns it. Where exactly the
+//!   reference lies is found by searching that tree;
+//! - *by parent*: the leaf or node that holds the reference, by its address. That is how blocks are referred to
+//!   which several subvolumes share.
+//!
+//! Either way leads to a leaf or node, not to subvolumes: a leaf may be reached from many snapshots, of which
+//! only one is recorded. So `climb` goes up from there, over the references of each block in turn, until it
+//! arrives at the roots. `sharing` answers the smaller question whether anybody else uses extents, a batch at a time.
+//!
+//! Bounds: [`BLOCKS_MAX`] blocks on the way up, [`REFERENCES_MAX`] answers; above that an error says so. What on
+//! disk leads nowhere is listed as a failure beside the answers, the first 1,024 of it.
+//!
+//! Source: on-disk format documentation, section "Extent tree", and the design page "Resolving extent backrefs".
+
+mod climb;
+pub(crate) mod extent;
+mod file_space;
+mod referrers;
+pub(crate) mod sharing;
+
+use buttress_format::{
+    ByteCount, Compression, ExtentDataReference, FileExtent, FileExtentBody, FileOffset, InlineReference,
+    InodeNumber, ItemType, Key, Logical, TreeId,
+};
+use buttress_fs::error::{Corruption, Error, Result};
+use buttress_fs::filesystem::Filesystem;
+use buttress_fs::location::Location;
+use buttress_tree::{ReadAhead, Tree};
+use climb::Climb;
+use extent::{block_by_address, extent_at, extent_references};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use extent::{Extent, References};
+pub use file_space::FileSpace;
+pub use referrers::DelayedReferencesOf;
+pub(crate) use sharing::LookUpWaiting;
+pub use sharing::{ExtentUse, SHARING_BATCH, Sharing};
+
+/// How many blocks a climb looks at.
+pub const BLOCKS_MAX: usize = 1 << 20;
+
+/// How many references are collected.
+pub const REFERENCES_MAX: usize = 1 << 20;
+
+/// How many failures are collected.
+const FAILURES_MAX: usize = 1 << 10;
+
+/// Lists a failure, unless there are many.
+fn list(failures: &mut Vec<Error>, error: Error) {
+    if failures.len() < FAILURES_MAX {
+        failures.push(error);
+    }
+}
+
+/// Places in leaves: the inode, and where in it.
+type Leaves = BTreeMap<Logical, Vec<(InodeNumber, FileOffset)>>;
+
+/// A place in a file that uses an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DataReference {
+    /// The file.
+    pub location: Location,
+    /// Where in the file: of the address itself for plain data, of the file's range for compressed data and
+    /// when all users of the extent were asked for.
+    pub offset: FileOffset,
+}
+
+/// All places in files that use an address.
+#[derive(Clone, Debug, Default)]
+pub struct DataReferences {
+    /// The places, by subvolume, inode and offset, each once.
+    pub references: Vec<DataReference>,
+    /// References on disk that could not be followed.
+    pub failures: Vec<Error>,
+}
+
+impl DataReferences {
+    /// The places.
+    pub fn iter(&self) -> core::slice::Iter<'_, DataReference> {
+        self.references.iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a DataReferences {
+    type Item = &'a DataReference;
+    type IntoIter = core::slice::Iter<'a, DataReference>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// What is looked for in leaves.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    extent: Logical,
+    /// The distance from the extent's start to the byte that must be used; `None` for any.
+    byte: Option<ByteCount>,
+}
+
+impl Wanted {
+    /// Where the file uses what is wanted by the item, if it does.
+    fn offset_in(&self, key: &Key, extent: &FileExtent<'_>) -> Option<FileOffset> {
+        let (FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice)) = extent.body else {
+            return None;
+        };
+        if slice.disk != self.extent {
+            return None;
+        }
+        let start = FileOffset::new(key.offset);
+        match self.byte {
+            Some(byte) if extent.compression == Compression::None => {
+                let inside = byte.checked_sub(slice.offset)?;
+                (inside < slice.num_bytes).then(|| start.saturating_add(inside))
+            }
+            _ => Some(start),
+        }
+    }
+}
+
+/// Everything in files that uses the byte at `logical`, in all subvolumes and snapshots; with
+/// `ignore_offset` everything that uses any part of the extent that it lies in.
+///
+/// # Errors
+/// [`Error::ExtentNotFound`] when nothing covers the address or what does is a tree block;
+/// [`Corruption::BackReferencesTooMany`]; or that the extent tree cannot be read.
+pub(crate) fn data_references(
+    filesystem: &Filesystem,
+    logical: Logical,
+    ignore_offset: bool,
+) -> Result<DataReferences> {
+    let extent = extent_at(filesystem, logical)?;
+    if !extent.item.is_data() {
+        return Err(Error::ExtentNotFound { logical });
+    }
+    let byte = logical
+        .checked_distance_from(extent.item.start)
+        .filter(|_| !ignore_offset);
+    let wanted = Wanted {
+        extent: extent.item.start,
+        byte,
+    };
+    let mut failures = Vec::new();
+    let mut leaves = Leaves::new();
+    let mut places = 0_usize;
+    for reference in extent_references(filesystem, &extent)? {
+        let found =
+            reference.and_then(|reference| leaves_of(filesystem, &extent, &reference, wanted, &mut leaves));
+        match found {
+            Ok(count) => places = places.saturating_add(count),
+            Err(error) => list(&mut failures, error),
+        }
+        if leaves.len() > BLOCKS_MAX || places > REFERENCES_MAX {
+            return Err(Corruption::BackReferencesTooMany {
+                logical,
+                limit: BLOCKS_MAX,
+            }
+            .into());
+        }
+    }
+    let mut climb = Climb::new(filesystem);
+    let mut references = BTreeSet::new();
+    for (leaf, places) in leaves.iter().filter(|(_, places)| !places.is_empty()) {
+        let roots = climb.roots_of(*leaf, &mut failures)?;
+        for root in roots.iter().filter_map(|root| root.as_subvolume()) {
+            references.extend(places.iter().map(|(inode, offset)| DataReference {
+                location: Location::new(root, *inode),
+                offset: *offset,
+            }));
+            if references.len() > REFERENCES_MAX {
+                return Err(Corruption::BackReferencesTooMany {
+                    logical,
+                    limit: REFERENCES_MAX,
+                }
+                .into());
+            }
+        }
+    }
+    Ok(DataReferences {
+        references: references.into_iter().collect(),
+        failures,
+    })
+}
+
+/// The trees that the tree block at `logical` can be reached from, in order.
+///
+/// # Errors
+/// [`Error::ExtentNotFound`], [`Corruption::BackReferencesTooMany`], or that the extent tree cannot be read.
+pub(crate) fn trees_of_block(filesystem: &Filesystem, logical: Logical) -> Result<(Vec<TreeId>, Vec<Error>)> {
+    let mut failures = Vec::new();
+    let roots = Climb::new(filesystem).roots_of(logical, &mut failures)?;
+    Ok((roots.to_vec(), failures))
+}
+
+/// Adds the leaves that a reference leads to, with the places in them that use what is wanted, and says how many
+/// places were added.
+fn leaves_of(
+    filesystem: &Filesystem,
+    extent: &Extent,
+    reference: &InlineReference,
+    wanted: Wanted,
+    leaves: &mut Leaves,
+) -> Result<usize> {
+    match reference {
+        InlineReference::ExtentData(reference) => {
+            let tree = filesystem
+                .tree(reference.root)
+                .map_err(|_| dangling(extent, reference))?;
+            leaves_in_tree(filesystem, &tree, extent, reference, wanted, leaves)
+        }
+        InlineReference::SharedData { parent, .. } => {
+            if leaves.contains_key(parent) {
+                return Ok(0);
+            }
+            let block = block_by_address(filesystem, *parent)?;
+            let sector_bytes = filesystem.sector_bytes();
+            let places = leaves.entry(*parent).or_default();
+            for item in block
+                .items()
+                .filter(|item| item.key.item_type == ItemType::EXTENT_DATA)
+            {
+                if let Ok(file_extent) = FileExtent::parse(&item.key, item.data, sector_bytes)
+                    && let Some(offset) = wanted.offset_in(&item.key, &file_extent)
+                {
+                    places.push((InodeNumber::new(item.key.objectid.get()), offset));
+                }
+            }
+            Ok(places.len())
+        }
+        InlineReference::Owner { .. }
+        | InlineReference::TreeBlock { .. }
+        | InlineReference::SharedBlock { .. } => Ok(0),
+    }
+}
+
+/// The leaves of a tree that hold the items that a reference by tree stands for.
+///
+/// The reference's offset is the file offset of the extent's first byte, so items lie between it and the
+/// extent's length above it; it wraps below zero when a file begins in the middle of an extent.
+fn leaves_in_tree(
+    filesystem: &Filesystem,
+    tree: &Tree,
+    extent: &Extent,
+    reference: &ExtentDataReference,
+    wanted: Wanted,
+    leaves: &mut Leaves,
+) -> Result<usize> {
+    let object_id = reference.inode.object_id();
+    let begins_before_file = reference.offset > u64::MAX / 2;
+    let start = if begins_before_file { 0 } else { reference.offset };
+    let last_key = Key::new(object_id, ItemType::EXTENT_DATA, u64::MAX);
+    let (mut found, mut added) = (0_u32, 0_usize);
+    let sector_bytes = filesystem.sector_bytes();
+    // Compressed extents are longer in memory than on disk, by no more than their limit.
+    let reach = extent
+        .item
+        .length
+        .get()
+        .max(buttress_fs::extents::COMPRESSED_EXTENT_LIMIT.get());
+    for item in tree.range(
+        Key::new(object_id, ItemType::EXTENT_DATA, start)..=last_key,
+        ReadAhead::Forward,
+    ) {
+        let item = item?;
+        let key = item.key();
+        if key.offset.wrapping_sub(reference.offset) >= reach {
+            break;
+        }
+        let Ok(file_extent) = FileExtent::parse(&key, item.data(), sector_bytes) else {
+            continue;
+        };
+        let (FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice)) = file_extent.body else {
+            continue;
+        };
+        if slice.disk != wanted.extent || key.offset.wrapping_sub(slice.offset.get()) != reference.offset {
+            continue;
+        }
+        found = found.saturating_add(1);
+        let places = leaves.entry(item.leaf().header().logical).or_default();
+        if let Some(offset) = wanted.offset_in(&key, &file_extent) {
+            let place = (reference.inode, offset);
+            if !places.contains(&place) {
+                places.push(place);
+                added = added.saturating_add(1);
+            }
+        }
+        if found >= reference.count {
+            break;
+        }
+    }
+    if found == 0 {
+        Err(dangling(extent, reference))
+    } else {
+        Ok(added)
+    }
+}
+
+fn dangling(extent: &Extent, reference: &ExtentDataReference) -> Error {
+    Corruption::BackReferenceDangling {
+        logical: extent.item.start,
+        reference: format!(
+            "tree {} inode {} offset {} count {}",
+            reference.root, reference.inode, reference.offset, reference.count
+        ),
+    }
+    .into()
+}

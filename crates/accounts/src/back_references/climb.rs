@@ -1,0 +1,139 @@
+//! From a tree block up to the roots that reach it.
+//!
+//! One step up: each reference of a block leads to its parent, directly or by searching the tree that is named
+//! for the block's first key, one level above it. A block that is the root of the tree that is named has arrived.
+//! Parents may be shared in turn, so each of them is climbed from as well. Every block is looked at once.
+
+use super::extent::{block_of_extent, extent_at, extent_references};
+use super::{BLOCKS_MAX, list};
+use buttress_format::{InlineReference, Key, Logical, TreeId};
+use buttress_fs::error::{Corruption, Error, Result};
+use buttress_fs::filesystem::Filesystem;
+use buttress_tree::BlockPointer;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+/// How many results are remembered.
+const REMEMBERED_MAX: usize = 4096;
+
+/// Climbs, and what they found so far.
+#[derive(Debug)]
+pub(super) struct Climb<'a> {
+    filesystem: &'a Filesystem,
+    known: HashMap<Logical, Arc<[TreeId]>>,
+}
+
+impl<'a> Climb<'a> {
+    pub(super) fn new(filesystem: &'a Filesystem) -> Self {
+        Self {
+            filesystem,
+            known: HashMap::new(),
+        }
+    }
+
+    /// The trees that reach the block at `block`, in order. References that lead nowhere are put into
+    /// `failures`.
+    pub(super) fn roots_of(&mut self, block: Logical, failures: &mut Vec<Error>) -> Result<Arc<[TreeId]>> {
+        if let Some(known) = self.known.get(&block) {
+            return Ok(Arc::clone(known));
+        }
+        let mut roots = BTreeSet::new();
+        let mut seen = HashSet::from([block]);
+        let mut waiting = vec![block];
+        while let Some(current) = waiting.pop() {
+            if let Some(known) = self.known.get(&current) {
+                roots.extend(known.iter().copied());
+                continue;
+            }
+            let step = self.step(current, &mut roots, failures);
+            let parents = match step {
+                Ok(parents) => parents,
+                Err(error) => {
+                    list(failures, error);
+                    continue;
+                }
+            };
+            waiting.extend(parents.into_iter().filter(|parent| seen.insert(*parent)));
+            if seen.len() > BLOCKS_MAX {
+                return Err(Corruption::BackReferencesTooMany {
+                    logical: block,
+                    limit: BLOCKS_MAX,
+                }
+                .into());
+            }
+        }
+        let roots: Arc<[TreeId]> = roots.into_iter().collect();
+        if self.known.len() >= REMEMBERED_MAX {
+            self.known.clear();
+        }
+        self.known.insert(block, Arc::clone(&roots));
+        Ok(roots)
+    }
+
+    /// The parents of a block; trees whose root it is are put into `roots`.
+    fn step(
+        &self,
+        block: Logical,
+        roots: &mut BTreeSet<TreeId>,
+        failures: &mut Vec<Error>,
+    ) -> Result<Vec<Logical>> {
+        let extent = extent_at(self.filesystem, block)?;
+        let (Some(level), true) = (extent.item.level, extent.item.start == block) else {
+            return Err(Error::ExtentNotFound { logical: block });
+        };
+        let mut first_key = None;
+        let mut parents = Vec::new();
+        for reference in extent_references(self.filesystem, &extent)? {
+            match reference? {
+                InlineReference::TreeBlock { root } => {
+                    let key = match first_key {
+                        Some(key) => key,
+                        None => {
+                            let key = block_of_extent(self.filesystem, &extent)?
+                                .key(0)
+                                .unwrap_or(Key::MIN);
+                            *first_key.insert(key)
+                        }
+                    };
+                    match self.parent_in_tree(root, block, level, &key) {
+                        Ok(Some(parent)) => parents.push(parent),
+                        Ok(None) => {
+                            roots.insert(root);
+                        }
+                        Err(error) => list(failures, error),
+                    }
+                }
+                // The root of a relocation tree refers to itself.
+                InlineReference::SharedBlock { parent } if parent != block => parents.push(parent),
+                _ => {}
+            }
+        }
+        Ok(parents)
+    }
+
+    /// The parent of a block in a tree, or `None` when the block is the tree's root.
+    fn parent_in_tree(&self, root: TreeId, block: Logical, level: u8, key: &Key) -> Result<Option<Logical>> {
+        let dangling = || Corruption::BackReferenceDangling {
+            logical: block,
+            reference: format!("tree {root}"),
+        };
+        let tree = self.filesystem.tree(root).map_err(|_| dangling())?;
+        let mut pointer = BlockPointer::root(tree.root());
+        if pointer.logical == block {
+            return Ok(None);
+        }
+        while pointer.level > level {
+            let node = self.filesystem.forest().read_block(&pointer)?;
+            let slot = match node.search(key) {
+                Ok(slot) => slot,
+                Err(slot) => slot.saturating_sub(1),
+            };
+            let child = pointer.child(&node, slot).ok_or_else(dangling)?;
+            if child.logical == block && child.level == level {
+                return Ok(Some(pointer.logical));
+            }
+            pointer = child;
+        }
+        Err(dangling().into())
+    }
+}

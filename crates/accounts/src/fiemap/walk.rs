@@ -1,0 +1,302 @@
+//! From the leaves of a file to the parts that extents are joined of.
+//!
+//! Parts come in order of their offset. An item becomes one part; a preallocated one, of which some is overwritten by
+//! dirty data, several. Holes become parts only where content waits.
+
+use super::{FiemapExtent, FiemapFlags};
+use crate::back_references::ExtentUse;
+use buttress_format::{ByteCount, Compression, FileExtent, FileExtentBody, FileOffset, ItemType, Key};
+use buttress_fs::error::{Corruption, Result};
+use buttress_fs::extents::{DiskExtent, FileRange, FileRangeBuilder, RangeKind, extent_keys};
+use buttress_fs::filesystem::Filesystem;
+use buttress_fs::location::Location;
+use buttress_fs::progress::Progress;
+use buttress_tree::{Leaves, ReadAhead};
+use core::ops::Range;
+
+/// A part of the map.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// What it is, but for its sharedness.
+    pub(super) extent: FiemapExtent,
+    /// Which of the batch's uses it belongs to.
+    pub(super) used: Option<usize>,
+}
+
+/// Some parts in order, and the extents that their sharedness depends on.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) parts: Vec<Part>,
+    /// Empty unless they are wanted.
+    pub(super) uses: Vec<ExtentUse>,
+    pub(super) keeps_uses: bool,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self {
+            parts: Vec::new(),
+            uses: Vec::new(),
+            keeps_uses: true,
+        }
+    }
+}
+
+/// Goes over the leaves of a file once.
+#[derive(Debug)]
+pub(super) struct Walk {
+    leaves: Leaves,
+    builder: FileRangeBuilder,
+    map: Map,
+    ended: bool,
+}
+
+/// Up to where the file is mapped, and what waits behind that.
+#[derive(Debug)]
+struct Map {
+    location: Location,
+    position: FileOffset,
+    end: FileOffset,
+    /// What ends before this was handed out by a walk before this one.
+    resumed_at: Option<FileOffset>,
+    /// Dirty data, in order; not known behind `end` where that is less than what was asked for.
+    waiting: Vec<Range<u64>>,
+    next_waiting: usize,
+    is_cut: bool,
+}
+
+impl Walk {
+    /// A walk over the part of a file in `range`. `waiting`: the ranges of content that wait, in order; known up to
+    /// `waiting_known_to` only, where that is given. `range.start` was reached by another walk if `resumed`.
+    pub(super) fn new(
+        view: &Filesystem,
+        location: Location,
+        range: &Range<FileOffset>,
+        waiting: Vec<Range<u64>>,
+        resumed: Option<Resumed>,
+    ) -> Result<Self> {
+        let tree = view.subvolume_tree(location.subvolume)?;
+        let first = *extent_keys(&tree, location, range.start)?.start();
+        let known_to = resumed.and_then(|resumed| resumed.known_to);
+        let end = known_to.map_or(range.end, |known| known.min(range.end));
+        let stop = Key::new(location.inode.object_id(), ItemType::EXTENT_DATA, end.get());
+        Ok(Self {
+            leaves: tree.leaves(first..stop, ReadAhead::sweep()),
+            builder: FileRangeBuilder::new(location, view.sector_bytes()),
+            map: Map {
+                location,
+                position: range.start,
+                end,
+                resumed_at: resumed.filter(|resumed| resumed.begun).map(|_| range.start),
+                waiting,
+                next_waiting: 0,
+                is_cut: end < range.end,
+            },
+            ended: false,
+        })
+    }
+
+    /// Puts the parts of the next leaves in the place of what is in `batch`: so many, or as many as the last leaf has more;
+    /// fewer at the end.
+    pub(super) fn collect(
+        &mut self,
+        parts: usize,
+        progress: Option<&Progress>,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        batch.parts.clear();
+        batch.uses.clear();
+        while batch.parts.len() < parts && !self.ended {
+            if let Some(progress) = progress {
+                progress.check()?;
+            }
+            match self.leaves.next()? {
+                Some(leaf) => {
+                    for item in leaf
+                        .items()
+                        .filter(|item| item.key.item_type == ItemType::EXTENT_DATA)
+                    {
+                        let range = self.builder.range(&item.key, item.data)?;
+                        self.map.add(&range, batch);
+                    }
+                }
+                None => {
+                    self.map.hole(self.map.end, None, batch);
+                    self.ended = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is left.
+    pub(super) const fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Up to where the file was mapped.
+    pub(super) const fn position(&self) -> FileOffset {
+        self.map.position
+    }
+
+    /// Whether content waits behind what was mapped.
+    pub(super) fn content_follows(&self) -> bool {
+        let position = self.map.position.get();
+        self.map.waiting.iter().any(|range| range.end > position)
+    }
+}
+
+/// A walk that goes on where others were.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resumed {
+    /// Whether there was one.
+    pub(super) begun: bool,
+    /// Up to where it is known what waits, if not to the end.
+    pub(super) known_to: Option<FileOffset>,
+}
+
+impl Map {
+    /// Adds the range of an item, and what waits before it.
+    fn add(&mut self, range: &FileRange, batch: &mut Batch) {
+        if range.end() <= self.position {
+            return;
+        }
+        self.hole(range.offset.min(self.end), None, batch);
+        let used = batch
+            .keeps_uses
+            .then(|| ExtentUse::of_range(self.location.inode, range))
+            .flatten()
+            .map(|one| {
+                batch.uses.push(one);
+                batch.uses.len().saturating_sub(1)
+            });
+        let from = self.resumed_at.unwrap_or(range.offset).max(range.offset);
+        match &range.kind {
+            RangeKind::Hole => self.hole(self.stop(range), None, batch),
+            RangeKind::Inline(inline) => {
+                let mut flags = FiemapFlags::INLINE | FiemapFlags::NOT_ALIGNED;
+                flags.set(FiemapFlags::ENCODED, inline.compression != Compression::None);
+                push(batch, from..range.end(), None, flags, None);
+                self.position = range.end();
+            }
+            RangeKind::Data(extent) => {
+                let is_encoded = extent.compression != Compression::None;
+                let mut flags = FiemapFlags::empty();
+                flags.set(FiemapFlags::ENCODED, is_encoded);
+                push(batch, from..range.end(), Some((range, extent)), flags, used);
+                self.position = range.end();
+            }
+            RangeKind::Preallocated(extent) => {
+                self.position = from;
+                self.hole(self.stop(range), Some((range, extent, used)), batch);
+            }
+        }
+    }
+
+    /// Where looking for dirty data in a range ends: with the range, where it is known so far.
+    fn stop(&self, range: &FileRange) -> FileOffset {
+        if self.is_cut {
+            range.end().min(self.end)
+        } else {
+            range.end()
+        }
+    }
+
+    /// Adds what waits up to `end`, and what is preallocated around it.
+    fn hole(
+        &mut self,
+        end: FileOffset,
+        preallocated: Option<(&FileRange, &DiskExtent, Option<usize>)>,
+        batch: &mut Batch,
+    ) {
+        let reserved = |batch: &mut Batch, part: Range<FileOffset>| {
+            if let Some((range, extent, used)) = preallocated {
+                push(batch, part, Some((range, extent)), FiemapFlags::UNWRITTEN, used);
+            }
+        };
+        while let Some(waiting) = self.waiting.get(self.next_waiting) {
+            let from = self.position.max(FileOffset::new(waiting.start));
+            let to = end.min(FileOffset::new(waiting.end));
+            if from >= end {
+                break;
+            }
+            if from < to {
+                reserved(batch, self.position..from);
+                let flags = FiemapFlags::DELALLOC | FiemapFlags::UNKNOWN;
+                push(batch, from..to, None, flags, None);
+                self.position = to;
+            }
+            if waiting.end > end.get() {
+                break;
+            }
+            self.next_waiting = self.next_waiting.saturating_add(1);
+        }
+        reserved(batch, self.position..end);
+        self.position = self.position.max(end);
+    }
+}
+
+/// Adds a part of a range that lies in an extent, or nowhere; nothing when it is empty.
+fn push(
+    batch: &mut Batch,
+    part: Range<FileOffset>,
+    lies: Option<(&FileRange, &DiskExtent)>,
+    flags: FiemapFlags,
+    used: Option<usize>,
+) {
+    let Some(length) = part
+        .end
+        .checked_distance_from(part.start)
+        .filter(|length| *length > ByteCount::ZERO)
+    else {
+        return;
+    };
+    let address = lies.map(|(range, extent)| match extent.compression {
+        Compression::None => {
+            let skipped = part
+                .start
+                .checked_distance_from(range.offset)
+                .unwrap_or(ByteCount::ZERO);
+            extent
+                .logical
+                .saturating_add(extent.offset)
+                .saturating_add(skipped)
+        }
+        _ => extent.logical,
+    });
+    batch.parts.push(Part {
+        extent: FiemapExtent {
+            offset: part.start,
+            length,
+            address,
+            flags,
+        },
+        used,
+    });
+}
+
+/// Where the last extent of a file ends that is not a hole; 0 when there is none.
+pub(super) fn last_extent_end(view: &Filesystem, location: Location) -> Result<FileOffset> {
+    let tree = view.subvolume_tree(location.subvolume)?;
+    let sector_bytes = view.sector_bytes();
+    let mut cursor = tree.cursor(ReadAhead::None);
+    cursor.seek_at_or_before(&FileExtent::key(location.inode, FileOffset::new(u64::MAX)))?;
+    while let Some(item) = cursor.current() {
+        let key = item.key;
+        if key.objectid != location.inode.object_id() || key.item_type != ItemType::EXTENT_DATA {
+            break;
+        }
+        let extent = FileExtent::parse(&key, item.data, sector_bytes).map_err(|error| Corruption::Item {
+            tree: location.subvolume.tree(),
+            error,
+        })?;
+        let is_hole = matches!(extent.body, FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice) if slice.is_hole());
+        if !is_hole {
+            return Ok(extent.file_end(&key, sector_bytes));
+        }
+        if !cursor.previous()? {
+            break;
+        }
+    }
+    Ok(FileOffset::MIN)
+}

@@ -1,0 +1,295 @@
+//! Where the space of a volume went: the figures of `btrfs filesystem df`, `usage` and `show`.
+//!
+//! The volume hands out space in chunks; each chunk is a block group whose item counts the bytes in use. Summed
+//! up by type and profile they are what `df` prints; counted on each device, with their copies and parity, what
+//! `usage` prints. Sizes of chunks are logical; *raw* sizes count every copy and parity block.
+//!
+//! Block group items lie in a tree of their own with the block-group-tree feature, else in the extent tree,
+//! scattered between the extents: they are looked up chunk by chunk, not by a walk.
+//!
+//! What a single file takes up and shares is in [`crate::back_references`]; what subvolumes, snapshots and directories
+//! do, in [`accounting`].
+//!
+//! Source: on-disk format documentation, section "BLOCK_GROUP_ITEM"; manual page btrfs-filesystem(8), `df` and
+//! `usage`, for what the figures mean.
+
+pub mod accounting;
+mod available;
+mod totals;
+
+use buttress_format::{
+    BlockGroupFlags, BlockGroupItem, ByteCount, CompatRo, DeviceId, ItemType, Key, ObjectId, Profile, TreeId,
+    Uuid,
+};
+use buttress_fs::error::{Corruption, Error, Result};
+use buttress_fs::filesystem::Filesystem;
+use buttress_tree::Tree;
+use buttress_volume::MappedChunk;
+use std::collections::BTreeMap;
+
+pub use totals::Totals;
+
+/// Space of one type and profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupSpace {
+    /// What is stored, and how.
+    pub flags: BlockGroupFlags,
+    /// How many block groups there are.
+    pub block_groups: u64,
+    /// Their size.
+    pub total: ByteCount,
+    /// How much of it is in use.
+    pub used: ByteCount,
+    /// Their size on the devices, all copies and parity counted.
+    pub raw: ByteCount,
+}
+
+/// Space of one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSpace {
+    /// Its id.
+    pub id: DeviceId,
+    /// Its uuid.
+    pub uuid: Uuid,
+    /// Its name, where it is there.
+    pub name: Option<String>,
+    /// How much of it the volume may use, as its item says.
+    pub size: ByteCount,
+    /// How large it is in fact, where it is there.
+    pub device_bytes: Option<ByteCount>,
+    /// What chunks take up on it, by type and profile.
+    pub allocated: Vec<(BlockGroupFlags, ByteCount)>,
+}
+
+impl DeviceSpace {
+    /// What all chunks take up on it.
+    #[must_use]
+    pub fn allocated_total(&self) -> ByteCount {
+        self.allocated
+            .iter()
+            .fold(ByteCount::ZERO, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
+    /// What no chunk takes up.
+    #[must_use]
+    pub fn unallocated(&self) -> ByteCount {
+        self.size
+            .checked_sub(self.allocated_total())
+            .unwrap_or(ByteCount::ZERO)
+    }
+
+    /// What the device is larger than the volume may use.
+    #[must_use]
+    pub fn slack(&self) -> ByteCount {
+        self.device_bytes
+            .and_then(|bytes| bytes.checked_sub(self.size))
+            .unwrap_or(ByteCount::ZERO)
+    }
+
+    /// Whether the device was not given.
+    #[must_use]
+    pub const fn is_missing(&self) -> bool {
+        self.device_bytes.is_none()
+    }
+}
+
+/// Where the space of a volume went.
+#[derive(Clone, Debug)]
+pub struct Space {
+    /// By type and profile, in the order of `btrfs filesystem df`.
+    pub groups: Vec<GroupSpace>,
+    /// By device, in the order of their ids.
+    pub devices: Vec<DeviceSpace>,
+    /// What a mount keeps back for its own work, as far as what is on disk tells.
+    pub global_reserve: ByteCount,
+    /// Block groups that could not be read; they count as unused.
+    pub failures: Vec<Error>,
+}
+
+/// The place of a type and profile in the order of `btrfs filesystem df`.
+fn order_of(flags: BlockGroupFlags) -> (u8, u8) {
+    let kind = match flags.type_name() {
+        "Data" => 0,
+        "System" => 1,
+        "Metadata" => 2,
+        _ => 3,
+    };
+    let profile = match flags.profile() {
+        Some(Profile::Raid10) => 0,
+        Some(Profile::Raid1) => 1,
+        Some(Profile::Dup) => 2,
+        Some(Profile::Raid0) => 3,
+        Some(Profile::Single) => 4,
+        Some(Profile::Raid5) => 5,
+        Some(Profile::Raid6) => 6,
+        Some(Profile::Raid1C3) => 7,
+        Some(Profile::Raid1C4) => 8,
+        None => 9,
+    };
+    (kind, profile)
+}
+
+/// The bits that tell groups apart.
+fn kind_of(flags: BlockGroupFlags) -> BlockGroupFlags {
+    flags & (BlockGroupFlags::TYPES | BlockGroupFlags::PROFILES)
+}
+
+/// What a chunk takes up on all devices.
+fn raw_bytes(chunk: &MappedChunk) -> ByteCount {
+    let stripe = chunk.layout().device_extent_bytes().get();
+    let stripes = ByteCount::of(chunk.layout().stripe_count()).get();
+    ByteCount::new(stripe.saturating_mul(stripes))
+}
+
+/// Where the space went.
+///
+/// # Errors
+/// That the tree with the block groups is missing. Single ones that cannot be read are listed.
+pub(crate) fn space(filesystem: &Filesystem) -> Result<Space> {
+    let has_own_tree = filesystem
+        .superblock()
+        .compat_ro
+        .contains(CompatRo::BLOCK_GROUP_TREE);
+    let tree = filesystem.tree(if has_own_tree {
+        TreeId::BLOCK_GROUP
+    } else {
+        TreeId::EXTENT
+    })?;
+    let mut failures = Vec::new();
+    let mut groups: BTreeMap<(u8, u8, u64), GroupSpace> = BTreeMap::new();
+    let mut allocated: BTreeMap<(DeviceId, u64), ByteCount> = BTreeMap::new();
+    for chunk in filesystem.volume().chunk_map().chunks() {
+        let flags = kind_of(chunk.flags());
+        let used = match block_group(&tree, chunk) {
+            Ok(item) => item.used,
+            Err(error) => {
+                failures.push(error);
+                ByteCount::ZERO
+            }
+        };
+        let (kind, profile) = order_of(flags);
+        let group = groups.entry((kind, profile, flags.bits())).or_insert(GroupSpace {
+            flags,
+            block_groups: 0,
+            total: ByteCount::ZERO,
+            used: ByteCount::ZERO,
+            raw: ByteCount::ZERO,
+        });
+        group.block_groups = group.block_groups.saturating_add(1);
+        group.total = group.total.saturating_add(chunk.length());
+        group.used = group.used.saturating_add(used);
+        group.raw = group.raw.saturating_add(raw_bytes(chunk));
+        for stripe in &chunk.chunk().stripes {
+            let bytes = allocated.entry((stripe.device, flags.bits())).or_default();
+            *bytes = bytes.saturating_add(chunk.layout().device_extent_bytes());
+        }
+    }
+    Ok(Space {
+        groups: groups.into_values().collect(),
+        devices: devices_space(filesystem, &allocated),
+        global_reserve: global_reserve(filesystem),
+        failures,
+    })
+}
+
+fn devices_space(
+    filesystem: &Filesystem,
+    allocated: &BTreeMap<(DeviceId, u64), ByteCount>,
+) -> Vec<DeviceSpace> {
+    let mut devices: Vec<DeviceSpace> = filesystem
+        .volume()
+        .devices()
+        .iter()
+        .map(|slot| DeviceSpace {
+            id: slot.id(),
+            uuid: slot.uuid(),
+            name: slot.device().map(|device| device.name().to_owned()),
+            size: slot.item().map_or(ByteCount::ZERO, |item| item.total_bytes),
+            device_bytes: slot.device().map(|device| ByteCount::new(device.size_bytes())),
+            allocated: allocated
+                .range((slot.id(), 0)..=(slot.id(), u64::MAX))
+                .map(|((_, flags), bytes)| (BlockGroupFlags::from_bits_retain(*flags), *bytes))
+                .collect(),
+        })
+        .collect();
+    for device in &mut devices {
+        device.allocated.sort_by_key(|(flags, _)| order_of(*flags));
+    }
+    devices.sort_by_key(|device| device.id);
+    devices
+}
+
+/// What a mount keeps back: as much as the global trees take up, at least enough to delete a file, and at
+/// most 512 MiB. Changing an item is reckoned at two nodes on each of eight levels.
+fn global_reserve(filesystem: &Filesystem) -> ByteCount {
+    const LIMIT_BYTES: u64 = 512 << 20;
+    const NODES_PER_ITEM: u64 = 16;
+    const ITEMS_TO_UNLINK: u64 = 6;
+    let superblock = filesystem.superblock();
+    let mut trees = vec![TreeId::EXTENT, TreeId::CHECKSUM, TreeId::FREE_SPACE];
+    if superblock.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
+        trees.push(TreeId::BLOCK_GROUP);
+    }
+    trees.push(TreeId::RAID_STRIPE);
+    let sizes: Vec<u64> = trees
+        .iter()
+        .filter_map(|id| filesystem.root_item(*id).ok())
+        .map(|item| item.bytes_used.get())
+        .collect();
+    let trees_bytes = sizes.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+    let items = ByteCount::of(sizes.len())
+        .get()
+        .saturating_add(1)
+        .saturating_add(ITEMS_TO_UNLINK);
+    // References are reckoned twice where the free space has a tree that changes with them.
+    let has_free_space_tree = superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
+    let references = ITEMS_TO_UNLINK.saturating_mul(if has_free_space_tree { 2 } else { 1 });
+    let item_bytes = u64::from(superblock.node_bytes).saturating_mul(NODES_PER_ITEM);
+    let least = items.saturating_add(references).saturating_mul(item_bytes);
+    ByteCount::new(trees_bytes.max(least).min(LIMIT_BYTES))
+}
+
+/// The block group of a chunk.
+fn block_group(tree: &Tree, chunk: &MappedChunk) -> Result<BlockGroupItem> {
+    let id = tree.root().tree;
+    let key = Key::new(
+        ObjectId::new(chunk.start().get()),
+        ItemType::BLOCK_GROUP_ITEM,
+        chunk.length().get(),
+    );
+    let item = tree.get(&key)?.ok_or(Corruption::ItemMissing {
+        tree: id,
+        key,
+        what: "the block group of a chunk",
+    })?;
+    Ok(BlockGroupItem::parse(&key, item.data()).map_err(|error| Corruption::Item { tree: id, error })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_ordered_as_df_prints_them() {
+        let data = BlockGroupFlags::DATA;
+        let mut flags = [
+            BlockGroupFlags::METADATA | BlockGroupFlags::DUP,
+            data | BlockGroupFlags::RAID5,
+            BlockGroupFlags::SYSTEM,
+            data,
+            data | BlockGroupFlags::RAID1,
+        ];
+        flags.sort_by_key(|flags| order_of(*flags));
+        let names: Vec<String> = flags.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            names,
+            [
+                "DATA|RAID1",
+                "DATA|single",
+                "DATA|RAID5",
+                "SYSTEM|single",
+                "METADATA|DUP"
+            ]
+        );
+    }
+}

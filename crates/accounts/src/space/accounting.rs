@@ -1,0 +1,308 @@
+//! Who owns what: the space of every subvolume, snapshot and directory, to the byte, without quotas.
+//!
+//! An *owner* is a subvolume, or a part of one. Every data extent and every tree block of files has a *set* of owners:
+//! those from whose roots it can be reached. Once these sets are known, all questions are sums over them:
+//!
+//! - on disk: the sets that have the owner as a member;
+//! - exclusive, or what comes back when several owners are deleted together: the sets of which every member is among them;
+//! - shared with somebody: the sets that have both as members.
+//!
+//! # How the sets are found
+//!
+//! From the roots down, level by level, each block once however many snapshots share it (`descent`). Equal sets have one
+//! number (`sets`). Leaves then say which extents their owners refer to, and an extent's set is the union over all its
+//! references (`leaves`, `gather`). The extent tree is not needed: what it says follows from the trees, and is left to
+//! `check` to compare.
+//!
+//! An extent is owned as a whole by everybody who refers to any part of it, also to a part that was overwritten
+//! everywhere else: as long as anybody does, none of it comes back.
+//!
+//! # What is not counted
+//!
+//! The trees that no subvolume owns (of extents, checksums, free space, chunks), a log that waits for replay, and what
+//! a running transaction has changed: it is the last commit that is counted. Sizes are of one copy, whatever the profile.
+//!
+//! # Bounds
+//!
+//! Memory: at most some 350 MiB however large the volume is, and about 60 MiB with a million extents. Extents above
+//! [`EXTENTS_MAX`] take further passes over the leaves. Where sets, nodes or names are too many,
+//! [`Error::AccountingTooBig`] names them.
+
+mod descent;
+mod extents;
+mod figures;
+mod gather;
+mod leaves;
+mod owners;
+mod parts;
+pub(crate) mod places;
+mod ranges;
+mod sets;
+mod sums;
+
+use buttress_format::{FileExtent, ItemType, Key, SubvolumeId, TreeId};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::filesystem::Filesystem;
+use buttress_fs::progress::Progress;
+use buttress_tree::{ReadAhead, RootPointer};
+use descent::{Descent, Failures};
+use figures::Sum;
+use gather::Gatherer;
+use leaves::{Counted, Extent, Leaves, Split};
+use owners::Owners;
+use parking_lot::Mutex;
+use sets::{SetId, Sets, members};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub use extents::{ExtentTable, Owned};
+pub use figures::{ByKind, ContentKind, Extents, Files, Occupied, References};
+pub use owners::{Owner, OwnerIndex, Share};
+pub use parts::Parts;
+pub use places::{Nesting, Place};
+pub use sums::{Group, OwnerSpace, Scope};
+
+/// How many extents are known at once.
+pub const EXTENTS_MAX: usize = 3 << 19;
+
+/// What is to be counted.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Files of one subvolume that are counted apart.
+    pub parts: Option<Parts>,
+    /// Whether files with several names count once for each name as well, see [`Accounting::named_files`].
+    pub names: bool,
+    /// Whether extents can be asked for one by one, see [`Accounting::extents`]. Then there may be at most
+    /// [`EXTENTS_MAX`] of them.
+    pub keep_extents: bool,
+    /// How many extents are known at once: at most, and by default, [`EXTENTS_MAX`].
+    pub extents_max: usize,
+    /// How many leaves are known at once.
+    pub leaves_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            parts: None,
+            names: false,
+            keep_extents: false,
+            extents_max: EXTENTS_MAX,
+            leaves_max: descent::LEAVES_MAX,
+        }
+    }
+}
+
+/// Who owns what. See the module.
+#[derive(Debug)]
+pub struct Accounting {
+    owners: Vec<Owner>,
+    sets: Vec<Arc<[sets::Run]>>,
+    counted: Counted,
+    extents: Option<ExtentTable>,
+    failures: Vec<Error>,
+    failure_count: u64,
+}
+
+/// Counts who owns what, as of the last commit.
+///
+/// `progress` counts leaves. What cannot be read is listed in [`Accounting::failures`]; what lies below it is
+/// missing from all figures.
+///
+/// # Errors
+/// [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`] for parts of a subvolume that
+/// is not there, or that the root tree cannot be read.
+pub(crate) fn account_space(
+    filesystem: &Filesystem,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Accounting> {
+    let mut owners = Owners::gather(filesystem, progress)?;
+    owners.find_unlinked(filesystem, progress)?;
+    let detail = match &options.parts {
+        Some(parts) => {
+            let subvolume = parts.subvolume();
+            let root = owners.whole(subvolume);
+            let whole = root.ok_or(Error::SubvolumeNotFound { subvolume })?.owner;
+            owners.add_parts(parts)?;
+            Some((whole, parts))
+        }
+        None => None,
+    };
+    let sets = Mutex::new(Sets::new(sets::SETS_BYTES_MAX));
+    let failures = Mutex::new(Failures::default());
+    let descent = Descent {
+        filesystem,
+        roots: &owners.roots,
+        sets: &sets,
+        progress,
+        failures: &failures,
+        leaves_max: options.leaves_max.clamp(2, descent::LEAVES_MAX),
+        is_first: true,
+    };
+    let (counted, split, extents) = passes(descent, &owners, detail, options)?;
+    let mut accounting = Accounting {
+        owners: Vec::new(),
+        sets: Vec::new(),
+        counted,
+        extents: None,
+        failures: Vec::new(),
+        failure_count: 0,
+    };
+    accounting.look_up(filesystem, &owners, &sets, &split, progress)?;
+    let sets = sets.into_inner();
+    if options.keep_extents {
+        accounting.extents = Some(ExtentTable::new(extents, &sets, &owners.list));
+    }
+    accounting.sets = sets.into_list();
+    accounting.owners = owners.list;
+    let failures = failures.into_inner();
+    accounting.failures = failures.list;
+    accounting.failure_count = failures.count;
+    Ok(accounting)
+}
+
+/// Goes through all leaves as often as it takes. The extents come back where they are to be kept.
+fn passes(
+    mut descent: Descent<'_>,
+    owners: &Owners,
+    detail: Option<(OwnerIndex, &Parts)>,
+    options: &Options,
+) -> Result<(Counted, Vec<Split>, Vec<Extent>)> {
+    let (mut counted, mut split) = (Counted::default(), Vec::new());
+    let mut start = 0;
+    loop {
+        let limit = options.extents_max.clamp(2, EXTENTS_MAX);
+        // A hole has address zero: nothing begins there.
+        let gatherer = Gatherer::new(descent.sets, start, limit);
+        let mut leaves = Leaves {
+            sets: descent.sets,
+            owners,
+            detail,
+            extents: &gatherer,
+            sector_bytes: descent.filesystem.sector_bytes(),
+            failures: descent.failures,
+            with_names: options.names,
+            only_extents: !descent.is_first,
+            counted,
+            split,
+        };
+        descent.run(&mut leaves)?;
+        (counted, split) = (leaves.counted, leaves.split);
+        let (extents, end) = gatherer.finish()?;
+        for extent in &extents {
+            let occupied = counted.occupied.entry(extent.set).or_default();
+            occupied.add(&extent.occupied(), 1);
+        }
+        if end == u64::MAX {
+            return Ok((counted, split, extents));
+        }
+        if options.keep_extents {
+            return Err(Error::AccountingTooBig {
+                what: "data extents, one by one",
+                limit: u64::try_from(limit).unwrap_or(u64::MAX),
+            });
+        }
+        start = end;
+        descent.is_first = false;
+    }
+}
+
+impl Owners {
+    /// Adds an owner for each part.
+    fn add_parts(&mut self, parts: &Parts) -> Result<()> {
+        for part in 0..parts.count() {
+            let owner = self.add(Owner {
+                tree: parts.subvolume().tree(),
+                share: Share::Part(part),
+                deleted: false,
+            })?;
+            self.parts.push(owner);
+        }
+        Ok(())
+    }
+}
+
+impl Accounting {
+    /// Looks up the rest of inodes that go on in leaves that do not say what sort of inode they belong to.
+    fn look_up(
+        &mut self,
+        filesystem: &Filesystem,
+        owners: &Owners,
+        sets: &Mutex<Sets>,
+        split: &[Split],
+        progress: &Progress,
+    ) -> Result<()> {
+        let pointers = owners.roots.iter().map(|root| (root.pointer.tree, root.pointer));
+        let pointers: HashMap<TreeId, RootPointer> = pointers.collect();
+        for one in split {
+            let of: Vec<OwnerIndex> = members(sets.lock().runs(one.set)).collect();
+            for owner in of {
+                progress.check()?;
+                let index = usize::try_from(owner).unwrap_or(usize::MAX);
+                let known = owners.list.get(index).filter(|owner| !owner.deleted);
+                let Some(pointer) = known.and_then(|owner| pointers.get(&owner.tree)) else {
+                    continue;
+                };
+                let tree = filesystem.forest().tree(*pointer);
+                let rest = rest_of_inode(&tree, one.after, filesystem.sector_bytes());
+                let set: SetId = sets.lock().of_one(owner)?;
+                let (sums, times) = match one.further_names {
+                    Some(names) => (&mut self.counted.further, names),
+                    None => (&mut self.counted.excess, 1),
+                };
+                sums.entry(set).or_default().add(&rest, times);
+            }
+        }
+        Ok(())
+    }
+
+    /// All owners; their places are their [`OwnerIndex`]es.
+    #[must_use]
+    pub fn owners(&self) -> &[Owner] {
+        &self.owners
+    }
+
+    /// The extents one by one, where that was asked for.
+    #[must_use]
+    pub const fn extents(&self) -> Option<&ExtentTable> {
+        self.extents.as_ref()
+    }
+
+    /// What could not be read, up to a limit. Figures are complete when there is nothing.
+    #[must_use]
+    pub fn failures(&self) -> &[Error] {
+        &self.failures
+    }
+
+    /// How much could not be read.
+    #[must_use]
+    pub const fn failure_count(&self) -> u64 {
+        self.failure_count
+    }
+
+    /// All owners of a subvolume, as a scope.
+    #[must_use]
+    pub fn subvolumes(&self, wanted: &[SubvolumeId]) -> Scope {
+        self.scope(|owner| owner.subvolume().is_some_and(|id| wanted.contains(&id)))
+    }
+}
+
+/// What an inode says of its content behind a key, as far as that can be read: what cannot was told on the way down.
+fn rest_of_inode(tree: &buttress_tree::Tree, after: Key, sector_bytes: u32) -> Files {
+    let last = Key::new(after.objectid, ItemType::EXTENT_DATA, u64::MAX);
+    let mut files = Files::default();
+    let behind = (std::ops::Bound::Excluded(after), std::ops::Bound::Included(last));
+    for item in tree.range(behind, ReadAhead::Forward) {
+        let Ok(item) = item else { break };
+        if item.key().item_type != ItemType::EXTENT_DATA {
+            continue;
+        }
+        if let Ok(extent) = FileExtent::parse(&item.key(), item.data(), sector_bytes)
+            && let Some((kind, references)) = leaves::references_of(&extent, item.data().len())
+        {
+            files.references.of_mut(kind).add(&references, 1);
+        }
+    }
+    files
+}

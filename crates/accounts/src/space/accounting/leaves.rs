@@ -1,0 +1,415 @@
+//! What the leaves say: which extents files refer to, how much of them, and how they are compressed.
+//!
+//! Each leaf is seen once, with the set of all owners that reach it; what its items say counts for each of them. An
+//! inode whose files are counted apart ([`super::Parts`]), or that has no name, has other owners than its leaf.
+//!
+//! A file with several names is several files to those who count by path: what it has counts once more for each further
+//! name ([`Counted::further`]). Where such a file goes on in the next leaf, which does not say how many names it has, its
+//! rest is looked up at the end ([`Split`]). So is a symlink whose target lies in the next leaf: it is no file's content.
+
+use super::descent::{Failures, RECORDS_AT_ONCE, Visitor};
+use super::figures::{ContentKind, Files, Occupied, References, Sum};
+use super::gather::{Gatherer, Record};
+use super::owners::{OwnerIndex, Owners};
+use super::parts::Parts;
+use super::sets::{SetId, Sets};
+use buttress_format::{
+    ByteCount, FileExtent, FileExtentBody, FileKind, InodeItem, InodeNumber, Item, ItemType, Key, TreeBlock,
+    TreeId,
+};
+use buttress_fs::error::{Corruption, Error, Result};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+
+/// How many files with several names may go on in another leaf.
+const SPLIT_FILES_MAX: usize = 1 << 20;
+
+/// An extent, and who refers to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub(super) logical: u64,
+    pub(super) disk_bytes: u64,
+    ram_bytes: u64,
+    inode: u64,
+    offset: u64,
+    pub(super) set: SetId,
+    kind: ContentKind,
+    /// Whether inodes of different numbers refer to it.
+    pub(super) several_inodes: bool,
+}
+
+impl Record for Extent {
+    fn address(&self) -> u64 {
+        self.logical
+    }
+
+    /// What an extent holds is what the first reference to it says.
+    fn rank(&self) -> (u64, u64) {
+        (self.inode, self.offset)
+    }
+
+    fn set(&self) -> SetId {
+        self.set
+    }
+
+    fn absorb(&mut self, other: &Self) {
+        self.several_inodes |= other.several_inodes || self.inode != other.inode;
+    }
+
+    fn with_set(self, set: SetId) -> Self {
+        Self { set, ..self }
+    }
+
+    fn same(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// What is counted.
+#[derive(Debug, Default)]
+pub(super) struct Counted {
+    /// By the owners of extents and of tree blocks.
+    pub(super) occupied: HashMap<SetId, Occupied>,
+    /// By the owners of leaves.
+    pub(super) files: HashMap<SetId, Files>,
+    /// As `files`, for each further name of a file.
+    pub(super) further: HashMap<SetId, Files>,
+    /// What is in `files` and belongs to no file.
+    pub(super) excess: HashMap<SetId, Files>,
+}
+
+/// An inode that may go on in another leaf, which will not say what sort of inode it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Split {
+    /// Its owners.
+    pub(super) set: SetId,
+    /// The last key that was seen.
+    pub(super) after: Key,
+    /// How many names it has besides the first; `None` for a symlink.
+    pub(super) further_names: Option<u64>,
+}
+
+/// What one thread adds up.
+pub(super) struct Tally {
+    extents: Vec<Extent>,
+    files: HashMap<SetId, Files>,
+    further: HashMap<SetId, Files>,
+    split: Vec<Split>,
+    failure: Option<Error>,
+}
+
+/// Looks at leaves.
+pub(super) struct Leaves<'a> {
+    pub(super) sets: &'a Mutex<Sets>,
+    pub(super) owners: &'a Owners,
+    /// The subvolume of which files are counted apart.
+    pub(super) detail: Option<(OwnerIndex, &'a Parts)>,
+    pub(super) extents: &'a Gatherer<'a, Extent>,
+    pub(super) sector_bytes: u32,
+    /// What cannot be made sense of, told once.
+    pub(super) failures: &'a Mutex<Failures>,
+    /// Whether further names are counted.
+    pub(super) with_names: bool,
+    /// What goes through all leaves again counts only extents.
+    pub(super) only_extents: bool,
+    pub(super) counted: Counted,
+    pub(super) split: Vec<Split>,
+}
+
+/// The inode that the items at hand belong to.
+struct Current {
+    inode: InodeNumber,
+    set: SetId,
+    is_symlink: bool,
+    further: Further,
+}
+
+/// For whom an inode counts more than once, and how often more.
+type Further = smallvec::SmallVec<[(SetId, u64); 2]>;
+
+impl Visitor for Leaves<'_> {
+    type Tally = Tally;
+
+    fn begin(&self) -> Tally {
+        Tally {
+            extents: Vec::with_capacity(RECORDS_AT_ONCE),
+            files: HashMap::new(),
+            further: HashMap::new(),
+            split: Vec::new(),
+            failure: None,
+        }
+    }
+
+    fn leaf(&self, tally: &mut Tally, tree: TreeId, block: &TreeBlock, set: SetId) {
+        if tally.failure.is_none()
+            && let Err(error) = self.look_at(tally, tree, block, set)
+        {
+            tally.failure = Some(error);
+        }
+    }
+
+    fn counted(&mut self, set: SetId, bytes: ByteCount) {
+        if !self.only_extents {
+            let occupied = self.counted.occupied.entry(set).or_default();
+            occupied.metadata = occupied.metadata.saturating_add(bytes);
+        }
+    }
+
+    fn end(&mut self, mut tally: Tally) -> Result<()> {
+        if let Some(error) = tally.failure {
+            return Err(error);
+        }
+        self.extents.add(&mut tally.extents);
+        if self.only_extents {
+            return Ok(());
+        }
+        add_all(&mut self.counted.files, &tally.files);
+        add_all(&mut self.counted.further, &tally.further);
+        self.split.append(&mut tally.split);
+        if self.split.len() > SPLIT_FILES_MAX {
+            return Err(Error::AccountingTooBig {
+                what: "files with several names that lie in more than one leaf",
+                limit: u64::try_from(SPLIT_FILES_MAX).unwrap_or(u64::MAX),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn add_all(sums: &mut HashMap<SetId, Files>, more: &HashMap<SetId, Files>) {
+    for (set, files) in more {
+        sums.entry(*set).or_default().add(files, 1);
+    }
+}
+
+impl Leaves<'_> {
+    fn look_at(&self, tally: &mut Tally, tree: TreeId, block: &TreeBlock, set: SetId) -> Result<()> {
+        let is_special = !self.owners.unlinked.is_empty()
+            || self
+                .detail
+                .is_some_and(|(owner, _)| self.sets.lock().contains(set, owner));
+        let mut files = Files::default();
+        let mut current: Option<Current> = None;
+        for item in block.items() {
+            if !matches!(item.key.item_type, ItemType::INODE_ITEM | ItemType::EXTENT_DATA) {
+                continue;
+            }
+            let inode = InodeNumber::new(item.key.objectid.get());
+            let known = match current.take() {
+                Some(known) if known.inode == inode => known,
+                previous => {
+                    let next = self.inode(inode, set, is_special)?;
+                    if let Some(previous) = previous
+                        && previous.set != next.set
+                    {
+                        put(&mut tally.files, previous.set, &mut files);
+                    }
+                    next
+                }
+            };
+            let known = current.insert(known);
+            if item.key.item_type == ItemType::INODE_ITEM {
+                self.inode_item(tally, known, &item, set, &mut files)?;
+            } else if !known.is_symlink {
+                match FileExtent::parse(&item.key, item.data, self.sector_bytes) {
+                    Ok(extent) => self.extent_item(tally, known, &item, &extent, &mut files),
+                    Err(_) if self.only_extents => {}
+                    Err(error) => self.failures.lock().add(Corruption::Item { tree, error }.into()),
+                }
+            }
+        }
+        let Some(last) = current else { return Ok(()) };
+        put(&mut tally.files, last.set, &mut files);
+        self.remember_split(tally, block, &last);
+        Ok(())
+    }
+
+    /// Who owns an inode of a leaf that the owners of `set` reach.
+    fn inode(&self, inode: InodeNumber, set: SetId, is_special: bool) -> Result<Current> {
+        let mut current = Current {
+            inode,
+            set,
+            is_symlink: false,
+            further: Further::new(),
+        };
+        if !is_special {
+            return Ok(current);
+        }
+        let mut sets = self.sets.lock();
+        for (owner, unlinked) in self.owners.unlinked.get(&inode).into_iter().flatten() {
+            if sets.contains(current.set, *owner) {
+                current.set = sets.replaced(current.set, *owner, &[*unlinked])?;
+            }
+        }
+        if let Some((owner, parts)) = self.detail
+            && sets.contains(set, owner)
+        {
+            let mut owners = Vec::new();
+            for member in parts.members_of(inode) {
+                let part = usize::try_from(member.part).unwrap_or(usize::MAX);
+                let Some(part) = self.owners.parts.get(part) else {
+                    continue;
+                };
+                owners.push(*part);
+                let further = u64::from(member.names.saturating_sub(1));
+                if further > 0 {
+                    current.further.push((sets.of_one(*part)?, further));
+                }
+            }
+            if !owners.is_empty() {
+                current.set = sets.replaced(current.set, owner, &owners)?;
+            }
+        }
+        Ok(current)
+    }
+
+    fn inode_item(
+        &self,
+        tally: &mut Tally,
+        current: &mut Current,
+        item: &Item<'_>,
+        leaf_set: SetId,
+        files: &mut Files,
+    ) -> Result<()> {
+        let Ok(parsed) = InodeItem::parse(&item.key, item.data) else {
+            return Ok(());
+        };
+        let kind = FileKind::from_mode(parsed.mode);
+        current.is_symlink = kind == Some(FileKind::Symlink);
+        if kind != Some(FileKind::Regular) {
+            return Ok(());
+        }
+        files.count = files.count.saturating_add(1);
+        if parsed.nlink > 1 {
+            let mut sets = self.sets.lock();
+            // Files that are counted apart have the names that they have there.
+            let others = match self.detail {
+                Some((owner, _)) if sets.contains(leaf_set, owner) => sets.replaced(leaf_set, owner, &[])?,
+                _ => leaf_set,
+            };
+            let further = u64::from(parsed.nlink).saturating_sub(1);
+            current.further.push((others, further));
+        }
+        if self.with_names && !self.only_extents {
+            for (set, times) in &current.further {
+                let further = tally.further.entry(*set).or_default();
+                further.count = further.count.saturating_add(*times);
+            }
+        }
+        Ok(())
+    }
+
+    fn extent_item(
+        &self,
+        tally: &mut Tally,
+        current: &Current,
+        item: &Item<'_>,
+        extent: &FileExtent<'_>,
+        files: &mut Files,
+    ) {
+        let Some((kind, references)) = references_of(extent, item.data.len()) else {
+            return;
+        };
+        if !self.only_extents {
+            files.references.of_mut(kind).add(&references, 1);
+            if self.with_names {
+                for (set, times) in &current.further {
+                    let further = tally.further.entry(*set).or_default();
+                    further.references.of_mut(kind).add(&references, *times);
+                }
+            }
+        }
+        if let Some(slice) = extent.slice()
+            && self.extents.wants(slice.disk.get())
+        {
+            tally.extents.push(Extent {
+                logical: slice.disk.get(),
+                disk_bytes: slice.disk_bytes.get(),
+                ram_bytes: extent.ram_bytes.get(),
+                inode: current.inode.get(),
+                offset: item.key.offset,
+                set: current.set,
+                kind,
+                several_inodes: false,
+            });
+            if tally.extents.len() >= RECORDS_AT_ONCE {
+                self.extents.add(&mut tally.extents);
+            }
+        }
+    }
+
+    fn remember_split(&self, tally: &mut Tally, block: &TreeBlock, last: &Current) {
+        let last_key = block.item_count().checked_sub(1).and_then(|slot| block.key(slot));
+        let Some(after) = last_key else { return };
+        if self.only_extents || after.objectid != last.inode.object_id() {
+            return;
+        }
+        if last.is_symlink && after.item_type < ItemType::EXTENT_DATA {
+            tally.split.push(Split {
+                set: last.set,
+                after,
+                further_names: None,
+            });
+        }
+        if !self.with_names {
+            return;
+        }
+        let is_part = |set: SetId| {
+            let sets = self.sets.lock();
+            self.owners.parts.iter().any(|part| sets.contains(set, *part))
+        };
+        // The names in parts are known in every leaf.
+        for (set, further_names) in &last.further {
+            if !is_part(*set) {
+                tally.split.push(Split {
+                    set: *set,
+                    after,
+                    further_names: Some(*further_names),
+                });
+            }
+        }
+    }
+}
+
+/// Adds what was counted to its set, and begins anew.
+fn put(sums: &mut HashMap<SetId, Files>, set: SetId, files: &mut Files) {
+    sums.entry(set).or_default().add(files, 1);
+    *files = Files::default();
+}
+
+/// What an item says about its content; `None` for a hole. `item_bytes` is the length of the item.
+pub(super) fn references_of(extent: &FileExtent<'_>, item_bytes: usize) -> Option<(ContentKind, References)> {
+    let written = ContentKind::of(extent.compression);
+    let of_slice = |bytes: ByteCount| References {
+        count: 1,
+        bytes,
+        ..References::default()
+    };
+    match &extent.body {
+        FileExtentBody::Inline(_) => {
+            let stored = item_bytes.saturating_sub(FileExtent::INLINE_HEAD_BYTES);
+            let inline = References {
+                inline_count: 1,
+                inline_stored: ByteCount::of(stored),
+                inline_bytes: extent.ram_bytes,
+                ..References::default()
+            };
+            Some((written, inline))
+        }
+        FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice) if slice.is_hole() => None,
+        FileExtentBody::Regular(slice) => Some((written, of_slice(slice.num_bytes))),
+        FileExtentBody::Preallocated(slice) => Some((ContentKind::Preallocated, of_slice(slice.num_bytes))),
+    }
+}
+
+impl Extent {
+    /// What it takes up.
+    pub(super) fn occupied(&self) -> Occupied {
+        let mut occupied = Occupied::default();
+        let extents = occupied.extents.of_mut(self.kind);
+        extents.count = 1;
+        extents.disk = ByteCount::new(self.disk_bytes);
+        extents.uncompressed = ByteCount::new(self.ram_bytes);
+        occupied
+    }
+}

@@ -1,0 +1,253 @@
+//! Files that are counted apart: those below each entry of a directory.
+//!
+//! Inodes tell their own names, with the directory of each. One pass over the leaves of the subvolume gathers these,
+//! and then it is gone down from the directory; directory entries are not read.
+//!
+//! Bound: `NAMES_MAX` names in the subvolume.
+
+use buttress_format::{ByteCount, InodeExtrefs, InodeNumber, InodeRefs, ItemType, SubvolumeId, TreeBlock};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::filesystem::Filesystem;
+use buttress_fs::location::Location;
+use buttress_fs::progress::Progress;
+use buttress_tree::{BlockPointer, Scanner};
+use std::sync::Arc;
+
+/// How many names a subvolume may have of which files are counted apart.
+const NAMES_MAX: usize = 1 << 22;
+
+/// Which files of one subvolume are counted apart.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    pub(super) subvolume: SubvolumeId,
+    /// In order of inodes.
+    members: Arc<[Member]>,
+    count: u32,
+}
+
+/// That an inode belongs to a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    inode: InodeNumber,
+    pub(super) part: u32,
+    /// How many names it has in it.
+    pub(super) names: u32,
+}
+
+/// A name: the inode and its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Named {
+    directory: InodeNumber,
+    inode: InodeNumber,
+}
+
+impl Parts {
+    /// How many parts there are; they are numbered from zero.
+    #[must_use]
+    pub const fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The subvolume whose files these are.
+    #[must_use]
+    pub const fn subvolume(&self) -> SubvolumeId {
+        self.subvolume
+    }
+
+    /// The parts that an inode belongs to: a file with several names may belong to several.
+    pub fn of_inode(&self, inode: InodeNumber) -> impl Iterator<Item = u32> {
+        self.members_of(inode).iter().map(|member| member.part)
+    }
+
+    /// The parts with the number of names in each.
+    pub(super) fn members_of(&self, inode: InodeNumber) -> &[Member] {
+        let start = self.members.partition_point(|member| member.inode < inode);
+        let rest = self.members.get(start..).unwrap_or(&[]);
+        let count = rest.partition_point(|member| member.inode == inode);
+        rest.get(..count).unwrap_or(&[])
+    }
+
+    /// One part of everything below `directory`.
+    ///
+    /// # Errors
+    /// [`Error::AccountingTooBig`], [`Error::Cancelled`], or that a block of the subvolume cannot be read.
+    pub fn below(filesystem: &Filesystem, directory: Location, progress: &Progress) -> Result<Self> {
+        Self::gather(filesystem, directory, progress, |_| Some(0))
+    }
+
+    /// Parts of some entries of a directory, each given with its part: the file, or the directory with everything
+    /// below it.
+    ///
+    /// # Errors
+    /// As [`Parts::below`].
+    pub fn of_entries(
+        filesystem: &Filesystem,
+        directory: Location,
+        entries: impl IntoIterator<Item = (InodeNumber, u32)>,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let mut order: Vec<(InodeNumber, u32)> = entries.into_iter().collect();
+        order.sort_unstable();
+        Self::gather(filesystem, directory, progress, |inode| {
+            let start = order.partition_point(|(other, _)| *other < inode);
+            let (found, part) = order.get(start)?;
+            (*found == inode).then_some(*part)
+        })
+    }
+
+    /// One part of one file.
+    #[must_use]
+    pub fn of_file(file: Location) -> Self {
+        Self {
+            subvolume: file.subvolume,
+            members: Arc::new([Member {
+                inode: file.inode,
+                part: 0,
+                names: 1,
+            }]),
+            count: 1,
+        }
+    }
+
+    /// `part_of` says which part an entry of the directory itself begins.
+    fn gather(
+        filesystem: &Filesystem,
+        directory: Location,
+        progress: &Progress,
+        part_of: impl Fn(InodeNumber) -> Option<u32>,
+    ) -> Result<Self> {
+        let names = names_of(filesystem, directory.subvolume, progress)?;
+        let mut is_entered = vec![false; names.len()];
+        let mut waiting: Vec<(InodeNumber, Option<u32>)> = vec![(directory.inode, None)];
+        let mut members = Vec::new();
+        while let Some((current, part)) = waiting.pop() {
+            progress.check()?;
+            // A directory has one name; where a damaged volume says otherwise, it is entered once.
+            let Some(start) = first_in(&names, current) else {
+                continue;
+            };
+            match is_entered.get_mut(start) {
+                Some(entered) if !*entered => *entered = true,
+                _ => continue,
+            }
+            let below = names.get(start..).unwrap_or(&[]);
+            for name in below.iter().take_while(|name| name.directory == current) {
+                if let Some(part) = part.or_else(|| part_of(name.inode)) {
+                    members.push(Member {
+                        inode: name.inode,
+                        part,
+                        names: 1,
+                    });
+                    if first_in(&names, name.inode).is_some() {
+                        waiting.push((name.inode, Some(part)));
+                    }
+                }
+            }
+        }
+        members.sort_unstable_by_key(|member| (member.inode, member.part));
+        members.dedup_by(|later, first| {
+            let same = (later.inode, later.part) == (first.inode, first.part);
+            if same {
+                first.names = first.names.saturating_add(later.names);
+            }
+            same
+        });
+        let count = members.iter().map(|member| member.part.saturating_add(1)).max();
+        Ok(Self {
+            subvolume: directory.subvolume,
+            members: members.into(),
+            count: count.unwrap_or(0),
+        })
+    }
+}
+
+/// Where the names in a directory begin, if it has any.
+fn first_in(names: &[Named], directory: InodeNumber) -> Option<usize> {
+    let start = names.partition_point(|name| name.directory < directory);
+    let first = names.get(start)?;
+    (first.directory == directory).then_some(start)
+}
+
+/// All names in a subvolume, by directory.
+fn names_of(filesystem: &Filesystem, subvolume: SubvolumeId, progress: &Progress) -> Result<Vec<Named>> {
+    let tree = filesystem.subvolume_tree(subvolume)?;
+    if tree.is_in_memory() {
+        return Err(Error::Invalid {
+            what: "the subvolume has changes that are not committed; its space is counted after a commit",
+        });
+    }
+    let surveyor = Names { progress };
+    let found = filesystem.forest().survey([(*tree.root(), ())], &surveyor);
+    progress.check()?;
+    let mut names: Vec<Named> = Vec::new();
+    for part in found {
+        names.append(&mut part?);
+        if names.len() > NAMES_MAX {
+            return Err(too_many());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn too_many() -> Error {
+    Error::AccountingTooBig {
+        what: "names in the subvolume of the directory",
+        limit: u64::try_from(NAMES_MAX).unwrap_or(u64::MAX),
+    }
+}
+
+/// Gathers names.
+struct Names<'a> {
+    progress: &'a Progress,
+}
+
+impl Scanner for Names<'_> {
+    type Tally = Result<Vec<Named>>;
+    type Tag = ();
+
+    fn begin(&self) -> Self::Tally {
+        Ok(Vec::new())
+    }
+
+    fn wants(&self, tally: &mut Self::Tally, _: &BlockPointer, (): ()) -> Option<()> {
+        tally.is_ok().then_some(())
+    }
+
+    fn visit(&self, tally: &mut Self::Tally, _: &BlockPointer, block: &TreeBlock, (): ()) {
+        self.progress.advance(0, ByteCount::of(block.bytes().len()));
+        let Ok(names) = tally else { return };
+        for item in block.items() {
+            let inode = InodeNumber::new(item.key.objectid.get());
+            let mut add = |directory: InodeNumber| {
+                if directory != inode {
+                    names.push(Named { directory, inode });
+                }
+            };
+            match item.key.item_type {
+                ItemType::INODE_REF => {
+                    if let Ok(refs) = InodeRefs::parse(&item.key, item.data) {
+                        refs.for_each(|name| add(name.parent));
+                    }
+                }
+                ItemType::INODE_EXTREF => {
+                    if let Ok(refs) = InodeExtrefs::parse(&item.key, item.data) {
+                        refs.for_each(|name| add(name.parent));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if names.len() > NAMES_MAX {
+            *tally = Err(too_many());
+        }
+    }
+
+    fn failed(&self, tally: &mut Self::Tally, error: buttress_tree::Error, (): ()) {
+        *tally = Err(error.into());
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.progress.is_cancelled()
+    }
+}

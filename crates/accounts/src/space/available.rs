@@ -1,0 +1,127 @@
+//! What `df(1)` shows as available on a mount.
+//!
+//! Free space in data block groups, and what unallocated space would give in chunks of the data profile: the
+//! devices with the most space are used first, as many at once as the profile wants, until too few are left. The
+//! kernel keeps the first MiB of each device back, and counts in stripes of 64 KiB.
+
+use super::Space;
+use buttress_format::DEVICE_RESERVED_BYTES;
+use buttress_format::{BlockGroupFlags, ByteCount, Profile};
+
+/// The unit of allocation on a device.
+const STRIPE_BYTES: u64 = 64 << 10;
+
+impl Space {
+    /// How much more data fits, as `statfs(2)` has it.
+    #[must_use]
+    pub fn available(&self) -> ByteCount {
+        let data = self
+            .groups
+            .iter()
+            .filter(|group| group.flags.contains(BlockGroupFlags::DATA));
+        let mut free = 0_u64;
+        let mut profile = Profile::Single;
+        for group in data {
+            free = free.saturating_add(group.total.get().saturating_sub(group.used.get()));
+            profile = group.flags.profile().unwrap_or(profile);
+        }
+        // Parity is not counted: the kernel counts copies only.
+        let copies = u64::from(profile.copies().max(1));
+        let raw = self.allocatable(profile);
+        ByteCount::new(free.saturating_add(raw.checked_div(copies).unwrap_or(0)))
+    }
+
+    /// Raw bytes that chunks of `profile` could take of the devices.
+    fn allocatable(&self, profile: Profile) -> u64 {
+        let per_device = if profile == Profile::Dup {
+            STRIPE_BYTES.saturating_mul(2)
+        } else {
+            STRIPE_BYTES
+        };
+        let mut spaces: Vec<u64> = self
+            .devices
+            .iter()
+            .filter(|device| !device.is_missing())
+            .filter_map(|device| {
+                let free = device.unallocated().get();
+                let free = free.saturating_sub(free.checked_rem(STRIPE_BYTES).unwrap_or(0));
+                (free > DEVICE_RESERVED_BYTES.saturating_add(per_device))
+                    .then(|| free.saturating_sub(DEVICE_RESERVED_BYTES))
+            })
+            .collect();
+        spaces.sort_unstable_by(|a, b| b.cmp(a));
+        let mut width = match profile {
+            Profile::Raid0 => spaces.len(),
+            Profile::Raid1 => 2,
+            Profile::Raid1C3 => 3,
+            Profile::Raid1C4 | Profile::Raid10 => 4,
+            Profile::Single | Profile::Dup | Profile::Raid5 | Profile::Raid6 => 1,
+        };
+        let least = usize::from(profile.min_devices()).max(1);
+        let mut sum = 0_u64;
+        // The smallest device limits how far it and those beside it can be filled.
+        while spaces.len() >= least {
+            width = width.min(spaces.len());
+            let Some(smallest) = spaces.last().copied() else {
+                break;
+            };
+            if smallest >= per_device {
+                let stripes = ByteCount::of(width).get();
+                sum = sum.saturating_add(smallest.saturating_mul(stripes));
+                for space in spaces.iter_mut().rev().take(width) {
+                    *space = space.saturating_sub(smallest);
+                }
+            }
+            spaces.pop();
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::{DeviceSpace, GroupSpace};
+    use buttress_format::{DeviceId, Uuid};
+
+    fn space(profile: Profile, devices_mib: &[u64]) -> Space {
+        let mib = |count: u64| ByteCount::new(count << 20);
+        let flags = BlockGroupFlags::DATA | profile.flag();
+        Space {
+            groups: vec![GroupSpace {
+                flags,
+                block_groups: 1,
+                total: mib(8),
+                used: mib(5),
+                raw: mib(8),
+            }],
+            devices: devices_mib
+                .iter()
+                .zip(1..)
+                .map(|(size, id)| DeviceSpace {
+                    id: DeviceId::new(id),
+                    uuid: Uuid::nil(),
+                    name: None,
+                    size: mib(*size),
+                    device_bytes: Some(mib(*size)),
+                    allocated: Vec::new(),
+                })
+                .collect(),
+            global_reserve: ByteCount::ZERO,
+            failures: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn devices_are_filled_as_the_profile_wants() {
+        let mib = |profile, devices: &[u64]| space(profile, devices).available().get() >> 20;
+        assert_eq!(mib(Profile::Single, &[424]), 3 + 423);
+        assert_eq!(mib(Profile::Single, &[101, 201]), 3 + 100 + 200);
+        assert_eq!(mib(Profile::Raid1, &[101, 201]), 3 + 100);
+        assert_eq!(mib(Profile::Raid1, &[101, 201, 301]), 3 + 200);
+        assert_eq!(mib(Profile::Raid1, &[101]), 3);
+        assert_eq!(mib(Profile::Raid0, &[101, 201]), 3 + 300);
+        assert_eq!(mib(Profile::Dup, &[201]), 3 + 100);
+        assert_eq!(mib(Profile::Single, &[1]), 3);
+    }
+}

@@ -1,0 +1,305 @@
+//! Which extents are made of content: plain ones of up to 128 MiB, compressed ones of up to 128 KiB of content.
+//!
+//! Content is compressed in pieces of 128 KiB on all cores. A piece that would not save a sector stays plain, and plain
+//! neighbours become one extent. Unless compression is forced, a piece is first looked at, and a file in which
+//! compressing a piece was tried for nothing is not tried again (its inode says so), except where its own property asks.
+//!
+//! Source: btrfs(5), section "Compression".
+
+use super::table::Content;
+use crate::operations::property::{COMPRESSION_NAME, CompressionProperty};
+use buttress_format::compression::{CompressionMethod, Compressor, looks_compressible};
+use buttress_format::{Compression, InodeFlags, InodeItem};
+use buttress_fs::error::Result;
+use buttress_fs::executor::Task;
+use bytes::{Bytes, BytesMut};
+use core::cell::RefCell;
+
+/// A compressed extent has at most so much content.
+pub(super) const COMPRESSED_BYTES_MAX: u64 = 128 << 10;
+
+/// A plain extent is at most this long.
+pub(super) const EXTENT_BYTES_MAX: u64 = 128 << 20;
+
+/// How a file's content is to be compressed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CompressionPlan {
+    pub(super) method: CompressionMethod,
+    /// Whether to try without looking first.
+    pub(super) is_forced: bool,
+    /// Whether failing marks the file.
+    pub(super) gives_up: bool,
+}
+
+/// An extent to be.
+#[derive(Clone, Debug)]
+pub(super) struct NewExtent {
+    /// Where it begins in the file.
+    pub(super) start: u64,
+    /// How much of the file it covers.
+    pub(super) length: u64,
+    pub(super) compression: Compression,
+    /// What is stored, in order.
+    pub(super) parts: Vec<Bytes>,
+    /// The content of a compressed extent, should it have to be stored plain.
+    pub(super) plain: Option<Bytes>,
+}
+
+impl NewExtent {
+    pub(super) fn stored_bytes(&self) -> u64 {
+        self.parts
+            .iter()
+            .fold(0, |sum, part| sum.saturating_add(length_of(part)))
+    }
+
+    /// Cuts a plain extent in two.
+    pub(super) fn split_off(&mut self, length: u64) -> Self {
+        let mut rest = Vec::new();
+        let mut kept = Vec::new();
+        let mut left = length;
+        for part in core::mem::take(&mut self.parts) {
+            let taken = left.min(length_of(&part));
+            let at = usize::try_from(taken).unwrap_or(usize::MAX);
+            if at > 0 {
+                kept.push(part.slice(..at));
+            }
+            if at < part.len() {
+                rest.push(part.slice(at..));
+            }
+            left = left.saturating_sub(taken);
+        }
+        let whole = self.length;
+        self.parts = kept;
+        self.length = length;
+        Self {
+            start: self.start.saturating_add(length),
+            length: whole.saturating_sub(length),
+            compression: Compression::None,
+            parts: rest,
+            plain: None,
+        }
+    }
+
+    /// The extent stored plain.
+    pub(super) fn into_plain(self) -> Self {
+        match self.plain {
+            Some(plain) => Self {
+                compression: Compression::None,
+                parts: vec![plain],
+                plain: None,
+                ..self
+            },
+            None => self,
+        }
+    }
+}
+
+pub(super) fn length_of(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+thread_local! {
+    static COMPRESSOR: RefCell<Compressor> = RefCell::new(Compressor::new());
+}
+
+/// Compresses with this thread's encoders.
+pub(super) fn with_compressor<T>(body: impl FnOnce(&mut Compressor) -> T) -> T {
+    COMPRESSOR.with_borrow_mut(body)
+}
+
+/// What became of a piece.
+enum Outcome {
+    Compressed(Bytes, Vec<u8>),
+    /// Not worth trying.
+    Plain,
+    /// Tried for nothing.
+    Failed,
+}
+
+impl Content<'_> {
+    /// How the file's content is to be compressed, if at all.
+    pub(super) fn compression_plan(&self, item: &InodeItem) -> Result<Option<CompressionPlan>> {
+        let options = self.filesystem.data().options;
+        let flags = item.flags;
+        if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
+            return Ok(None);
+        }
+        let mut own = None;
+        if flags.contains(InodeFlags::COMPRESS) {
+            let value = self
+                .filesystem
+                .look(|operation| operation.xattr(self.location, COMPRESSION_NAME))?;
+            own = value.and_then(|value| CompressionProperty::parse(&value).ok());
+        }
+        let property = match own {
+            Some(CompressionProperty::With(compression)) => Some(CompressionMethod::new(compression)),
+            Some(CompressionProperty::Never) | None => None,
+        };
+        let method = property.or(options.compression);
+        let default = flags
+            .contains(InodeFlags::COMPRESS)
+            .then(|| CompressionMethod::new(Compression::Zlib));
+        let Some(method) = method.or(default) else {
+            return Ok(None);
+        };
+        let is_forced = options.compress_force && options.compression.is_some();
+        if flags.contains(InodeFlags::NOCOMPRESS) && !is_forced {
+            return Ok(None);
+        }
+        Ok(Some(CompressionPlan {
+            method,
+            is_forced,
+            gives_up: !is_forced && property.is_none(),
+        }))
+    }
+
+    /// The extents for a run of content, and whether compressing was tried for nothing.
+    pub(super) fn make_extents(
+        &self,
+        run: &[(u64, Bytes)],
+        plan: Option<&CompressionPlan>,
+    ) -> (Vec<NewExtent>, bool) {
+        let Some(plan) = plan else {
+            return (plain_extents(run.iter().cloned()), false);
+        };
+        let sector_bytes = usize::try_from(self.sector_bytes).unwrap_or(4096);
+        let plan = *plan;
+        let tasks: Vec<(u64, Bytes, Task<Outcome>)> = pieces(run)
+            .into_iter()
+            .map(|(start, piece)| {
+                let content = piece.clone();
+                let task = self
+                    .filesystem
+                    .executor()
+                    .spawn(move || compress(&plan, content, sector_bytes));
+                (start, piece, task)
+            })
+            .collect();
+        let mut extents: Vec<NewExtent> = Vec::new();
+        let mut plain: Vec<(u64, Bytes)> = Vec::new();
+        let mut failed = false;
+        for (start, piece, task) in tasks {
+            match task.take() {
+                Some(Outcome::Compressed(content, stored)) => {
+                    extents.extend(plain_extents(plain.drain(..)));
+                    extents.push(NewExtent {
+                        start,
+                        length: length_of(&content),
+                        compression: plan.method.compression(),
+                        parts: vec![Bytes::from(stored)],
+                        plain: Some(content),
+                    });
+                }
+                Some(Outcome::Failed) => {
+                    failed = true;
+                    plain.push((start, piece));
+                }
+                Some(Outcome::Plain) | None => plain.push((start, piece)),
+            }
+        }
+        extents.extend(plain_extents(plain.drain(..)));
+        (extents, failed && plan.gives_up)
+    }
+}
+
+fn compress(plan: &CompressionPlan, content: Bytes, sector_bytes: usize) -> Outcome {
+    // What takes one sector cannot save one.
+    if content.len() <= sector_bytes || (!plan.is_forced && !looks_compressible(&content)) {
+        return Outcome::Plain;
+    }
+    match with_compressor(|compressor| compressor.compress(plan.method, &content, sector_bytes)) {
+        Some(stored) => Outcome::Compressed(content, stored),
+        None => Outcome::Failed,
+    }
+}
+
+/// Cuts a run into pieces that are compressed one by one.
+fn pieces(run: &[(u64, Bytes)]) -> Vec<(u64, Bytes)> {
+    let most = usize::try_from(COMPRESSED_BYTES_MAX).unwrap_or(usize::MAX);
+    let mut pieces = Vec::new();
+    let mut begun: Option<(u64, BytesMut)> = None;
+    for (start, bytes) in run {
+        let mut start = *start;
+        let mut rest = bytes.clone();
+        while !rest.is_empty() {
+            if let Some((at, mut piece)) = begun.take() {
+                let taken = rest.split_to(most.saturating_sub(piece.len()).min(rest.len()));
+                start = start.saturating_add(length_of(&taken));
+                piece.extend_from_slice(&taken);
+                if piece.len() >= most {
+                    pieces.push((at, piece.freeze()));
+                } else {
+                    begun = Some((at, piece));
+                }
+            } else if rest.len() >= most {
+                let piece = rest.split_to(most);
+                pieces.push((start, piece));
+                start = start.saturating_add(COMPRESSED_BYTES_MAX);
+            } else {
+                begun = Some((start, BytesMut::from(&rest[..])));
+                rest.clear();
+            }
+        }
+    }
+    pieces.extend(begun.map(|(at, piece)| (at, piece.freeze())));
+    pieces
+}
+
+/// Plain extents of neighbouring pieces.
+fn plain_extents(pieces: impl Iterator<Item = (u64, Bytes)>) -> Vec<NewExtent> {
+    let mut extents: Vec<NewExtent> = Vec::new();
+    for (start, bytes) in pieces {
+        let length = length_of(&bytes);
+        match extents.last_mut() {
+            Some(last)
+                if last.start.saturating_add(last.length) == start
+                    && last.length.saturating_add(length) <= EXTENT_BYTES_MAX =>
+            {
+                last.length = last.length.saturating_add(length);
+                last.parts.push(bytes);
+            }
+            _ => extents.push(NewExtent {
+                start,
+                length,
+                compression: Compression::None,
+                parts: vec![bytes],
+                plain: None,
+            }),
+        }
+    }
+    extents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_cut_into_pieces_and_joined_again() {
+        let mut at = 8192;
+        let mut run = Vec::new();
+        for (number, length) in [4096, 300 << 10, 1 << 20, 4096, 128 << 10, 8192]
+            .into_iter()
+            .enumerate()
+        {
+            run.push((at, Bytes::from(vec![u8::try_from(number).unwrap(); length])));
+            at += length as u64;
+        }
+        let whole: Vec<u8> = run.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect();
+        let pieces = pieces(&run);
+        let mut expected = 8192;
+        let mut joined = Vec::new();
+        for (position, (start, piece)) in pieces.iter().enumerate() {
+            assert_eq!(*start, expected);
+            assert!(piece.len() == 128 << 10 || position + 1 == pieces.len());
+            expected += piece.len() as u64;
+            joined.extend_from_slice(piece);
+        }
+        assert_eq!(joined, whole);
+        let mut extents = plain_extents(run.into_iter());
+        assert_eq!((extents.len(), extents[0].length), (1, whole.len() as u64));
+        let rest = extents[0].split_off(12_288);
+        assert_eq!((extents[0].stored_bytes(), rest.start), (12_288, 8192 + 12_288));
+        assert_eq!(rest.parts.concat(), whole[12_288..]);
+    }
+}

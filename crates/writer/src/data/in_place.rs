@@ -1,0 +1,166 @@
+//! Content that may be overwritten where it lies: of files without copy-on-write, and room that was preallocated.
+//!
+//! Only what belongs to this file alone and to no snapshot qualifies: an extent item newer than the subvolume's last
+//! snapshot, whose extent no other file refers to. Everything else goes to a new place.
+
+use super::items::Stored;
+use super::table::Content;
+use crate::operations::Operation;
+use crate::transaction::data_extents::DataRange;
+use buttress_format::{ByteCount, Compression, FileExtent, FileExtentBody, InodeFlags, InodeItem, Logical};
+use buttress_fs::error::Result;
+use buttress_fs::location::Location;
+use core::ops::Range;
+
+/// A range of a file that is overwritten where it lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct InPlace {
+    /// The range of the file.
+    pub(super) range: Range<u64>,
+    /// Where it lies.
+    pub(super) logical: Logical,
+    /// Whether the item says that there is no content yet.
+    pub(super) is_preallocated: bool,
+}
+
+/// Whether any content of a file with these flags may be overwritten in place.
+pub(super) fn may_be_in_place(item: &InodeItem) -> bool {
+    item.flags
+        .intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC)
+}
+
+impl Operation<'_> {
+    /// The parts of `range` that may be overwritten where they lie, in order.
+    pub(super) fn in_place_parts(
+        &mut self,
+        location: Location,
+        item: &InodeItem,
+        range: &Range<u64>,
+    ) -> Result<Vec<InPlace>> {
+        let mut parts: Vec<InPlace> = Vec::new();
+        if !may_be_in_place(item) {
+            return Ok(parts);
+        }
+        let overwrites = item.flags.contains(InodeFlags::NODATACOW | InodeFlags::NODATASUM);
+        let mut at = range.start;
+        // Items of one extent come one after the other: whether it is shared is asked once.
+        let mut last: Option<(DataRange, bool)> = None;
+        while at < range.end
+            && let Some(stored) = self.extent_from(location, at)?
+            && stored.start < range.end
+        {
+            at = stored.end;
+            let Some((slice, is_preallocated)) = overwritable(&stored.extent, overwrites) else {
+                continue;
+            };
+            let Some(disk) = stored.disk() else {
+                continue;
+            };
+            let is_exclusive = match last {
+                Some((known, answer)) if known == disk => answer,
+                _ => self.is_exclusive(location, &stored)?,
+            };
+            last = Some((disk, is_exclusive));
+            if is_exclusive {
+                let part = stored.start.max(range.start)..stored.end.min(range.end);
+                let skipped = part.start.saturating_sub(stored.start);
+                let inside = slice.offset.get().saturating_add(skipped);
+                parts.push(InPlace {
+                    range: part,
+                    logical: slice.disk.saturating_add(ByteCount::new(inside)),
+                    is_preallocated,
+                });
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Makes preallocated room whose content was written a regular part of the file.
+    pub(super) fn mark_written(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
+        let tree = location.subvolume.tree();
+        let generation = self.generation();
+        let mut at = range.start;
+        while at < range.end
+            && let Some(stored) = self.extent_from(location, at)?
+            && stored.start < range.end
+        {
+            at = stored.end;
+            if !matches!(stored.extent.body, FileExtentBody::Preallocated(_)) {
+                continue;
+            }
+            let part = stored.start.max(range.start)..stored.end.min(range.end);
+            let pieces = [
+                (stored.start..part.start, false),
+                (part.clone(), true),
+                (part.end..stored.end, false),
+            ];
+            let key = FileExtent::key(location.inode, buttress_format::FileOffset::new(stored.start));
+            self.edit().remove(tree, &key)?;
+            let mut count = 0_u64;
+            for (piece, is_written) in pieces.iter().filter(|(piece, _)| piece.start < piece.end) {
+                let mut new = stored.part(piece);
+                if *is_written {
+                    new = written(&new);
+                    new.extent.generation = generation;
+                }
+                self.insert_extent(location, &new)?;
+                count = count.saturating_add(1);
+            }
+            if let Some(disk) = stored.disk() {
+                let owner = stored.owner(tree, location.inode);
+                for _ in 1..count {
+                    self.edit().add_data_reference(disk, owner);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The item with content.
+fn written(stored: &Stored) -> Stored {
+    let body = match stored.extent.body {
+        FileExtentBody::Preallocated(slice) => FileExtentBody::Regular(slice),
+        other => other,
+    };
+    Stored {
+        extent: FileExtent {
+            body,
+            ..stored.extent
+        },
+        ..*stored
+    }
+}
+
+/// The part on disk that an item's content may be overwritten in, and whether it has none yet.
+fn overwritable<'a>(
+    extent: &'a FileExtent<'static>,
+    overwrites: bool,
+) -> Option<(&'a buttress_format::ExtentSlice, bool)> {
+    if extent.compression != Compression::None || extent.other_encoding != 0 {
+        return None;
+    }
+    match &extent.body {
+        FileExtentBody::Preallocated(slice) if !slice.is_hole() => Some((slice, true)),
+        FileExtentBody::Regular(slice) if overwrites && !slice.is_hole() => Some((slice, false)),
+        _ => None,
+    }
+}
+
+impl Content<'_> {
+    /// Whether all of a range may be overwritten where it lies.
+    pub(super) fn is_in_place(&self, range: &Range<u64>) -> Result<bool> {
+        self.filesystem.look(|operation| {
+            let item = operation.inode(self.location)?;
+            let parts = operation.in_place_parts(self.location, &item, range)?;
+            let mut at = range.start;
+            for part in parts {
+                if part.range.start != at {
+                    return Ok(false);
+                }
+                at = part.range.end;
+            }
+            Ok(at >= range.end)
+        })
+    }
+}

@@ -1,0 +1,310 @@
+//! File extent items: put in, replaced, cut, split; and holes.
+//!
+//! Ranges of files are whole sectors here. Room on disk is referred to once by each item: cutting an item keeps its
+//! reference, splitting adds one, removing drops one. What an item counts for in the inode's `nbytes` is its length in the
+//! file, for inline content its size; holes count nothing.
+
+use crate::operations::Operation;
+use crate::transaction::data_extents::{DataOwner, DataRange};
+use buttress_format::{
+    ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Incompat, InodeNumber,
+    ItemType, Key, Logical, TreeId,
+};
+use buttress_fs::error::{Corruption, Result};
+use buttress_fs::location::Location;
+use core::ops::Range;
+
+/// An item that was taken out of its leaf: everything but inline content.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stored {
+    /// Where it begins in the file.
+    pub(super) start: u64,
+    /// Where it ends, in whole sectors.
+    pub(super) end: u64,
+    pub(super) extent: FileExtent<'static>,
+    /// Of inline content: its size.
+    pub(super) inline_bytes: Option<u64>,
+}
+
+impl Stored {
+    pub(super) fn parse(tree: TreeId, key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self> {
+        let extent =
+            FileExtent::parse(key, data, sector_bytes).map_err(|error| Corruption::Item { tree, error })?;
+        let (body, inline_bytes) = match extent.body {
+            FileExtentBody::Inline(_) => (FileExtentBody::Inline(&[][..]), Some(extent.ram_bytes.get())),
+            FileExtentBody::Regular(slice) => (FileExtentBody::Regular(slice), None),
+            FileExtentBody::Preallocated(slice) => (FileExtentBody::Preallocated(slice), None),
+        };
+        Ok(Self {
+            start: key.offset,
+            end: extent.file_end(key, sector_bytes).get(),
+            extent: FileExtent {
+                generation: extent.generation,
+                ram_bytes: extent.ram_bytes,
+                compression: extent.compression,
+                other_encoding: extent.other_encoding,
+                body,
+            },
+            inline_bytes,
+        })
+    }
+
+    /// The part on disk; `None` for inline content and holes.
+    pub(super) fn slice(&self) -> Option<&ExtentSlice> {
+        self.extent.slice().filter(|slice| !slice.is_hole())
+    }
+
+    /// The extent on disk.
+    pub(super) fn disk(&self) -> Option<DataRange> {
+        self.slice().map(|slice| DataRange {
+            logical: slice.disk,
+            length: slice.disk_bytes,
+        })
+    }
+
+    /// Who refers to the extent.
+    pub(super) fn owner(&self, tree: TreeId, inode: InodeNumber) -> DataOwner {
+        let mut inside = self.extent.slice().map_or(0, |slice| slice.offset.get());
+        if buttress_faults::on("data-reference-offset") {
+            inside = 0;
+        }
+        DataOwner {
+            root: tree,
+            inode,
+            offset: self.start.wrapping_sub(inside),
+        }
+    }
+
+    /// What it counts for in `nbytes`.
+    pub(super) fn counted_bytes(&self) -> u64 {
+        match self.inline_bytes {
+            Some(bytes) => bytes,
+            None => self.slice().map_or(0, |slice| slice.num_bytes.get()),
+        }
+    }
+
+    /// The same item for a part of its range.
+    pub(super) fn part(&self, range: &Range<u64>) -> Self {
+        let cut = |slice: ExtentSlice| {
+            let skipped = range.start.saturating_sub(self.start);
+            ExtentSlice {
+                offset: if slice.is_hole() {
+                    slice.offset
+                } else {
+                    ByteCount::new(slice.offset.get().saturating_add(skipped))
+                },
+                num_bytes: ByteCount::new(range.end.saturating_sub(range.start)),
+                ..slice
+            }
+        };
+        let body = match self.extent.body {
+            FileExtentBody::Inline(content) => FileExtentBody::Inline(content),
+            FileExtentBody::Regular(slice) => FileExtentBody::Regular(cut(slice)),
+            FileExtentBody::Preallocated(slice) => FileExtentBody::Preallocated(cut(slice)),
+        };
+        Self {
+            start: range.start,
+            end: range.end,
+            extent: FileExtent { body, ..self.extent },
+            inline_bytes: None,
+        }
+    }
+}
+
+/// Whether an item's bytes are those of inline content.
+pub(super) fn is_inline(data: &[u8]) -> bool {
+    // The kind is the last byte of what every item begins with.
+    data.get(FileExtent::INLINE_HEAD_BYTES.saturating_sub(1)) == Some(&0)
+}
+
+/// A hole's item, for volumes whose holes have items.
+fn hole(range: &Range<u64>, generation: buttress_format::Generation) -> FileExtent<'static> {
+    let length = ByteCount::new(range.end.saturating_sub(range.start));
+    FileExtent {
+        generation,
+        ram_bytes: length,
+        compression: Compression::None,
+        other_encoding: 0,
+        body: FileExtentBody::Regular(ExtentSlice {
+            disk: Logical::MIN,
+            disk_bytes: ByteCount::ZERO,
+            offset: ByteCount::ZERO,
+            num_bytes: length,
+        }),
+    }
+}
+
+impl Operation<'_> {
+    /// The item that covers `at`, or the first one after it.
+    pub(super) fn extent_from(&mut self, location: Location, at: u64) -> Result<Option<Stored>> {
+        let tree = location.subvolume.tree();
+        let sector_bytes = self.look().core.format.sector_bytes;
+        let wanted = FileExtent::key(location.inode, FileOffset::new(at));
+        let is_ours = |key: &Key| key.objectid == wanted.objectid && key.item_type == ItemType::EXTENT_DATA;
+        // Nothing begins before the first byte.
+        let before = match at {
+            0 => None,
+            _ => self.look().at_or_before(tree, &wanted)?,
+        };
+        if let Some(item) = before.filter(|item| is_ours(&item.key())) {
+            let stored = Stored::parse(tree, &item.key(), item.data(), sector_bytes)?;
+            if stored.end > at {
+                return Ok(Some(stored));
+            }
+        }
+        let after = self.look().at_or_after(tree, &wanted)?;
+        let after = after.filter(|item| is_ours(&item.key()));
+        after
+            .map(|item| Stored::parse(tree, &item.key(), item.data(), sector_bytes))
+            .transpose()
+    }
+
+    /// Goes to where the file's items for both ends of a range are or would be.
+    pub(super) fn reach_range(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
+        let at = |offset| FileExtent::key(location.inode, FileOffset::new(offset));
+        self.reach(location.subvolume.tree(), &[at(range.start), at(range.end)])
+    }
+
+    /// Removes whatever the file has in `range`: items, and their references. Gives what that counted for in `nbytes`.
+    pub(super) fn drop_range(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
+        if range.start >= range.end {
+            return Ok(0);
+        }
+        let mut counted = 0_u64;
+        let first = self.extent_from(location, range.start)?;
+        let Some(first) = first.filter(|first| first.start < range.end) else {
+            return Ok(0);
+        };
+        if first.start < range.start {
+            counted = counted.saturating_add(self.cut_first(location, &first, range)?);
+        }
+        if let Some(last) = self.extent_from(location, range.end)?
+            && last.start >= range.start
+            && last.start < range.end
+        {
+            // Inline content is one sector, so it does not reach past the end of a range.
+            let rest = last.part(&(range.end..last.end));
+            self.edit().remove(
+                location.subvolume.tree(),
+                &FileExtent::key(location.inode, FileOffset::new(last.start)),
+            )?;
+            self.insert_extent(location, &rest)?;
+            counted = counted.saturating_add(last.counted_bytes().saturating_sub(rest.counted_bytes()));
+        }
+        Ok(counted.saturating_add(self.remove_whole(location, range)?))
+    }
+
+    /// Cuts an item that begins before the range and reaches into it.
+    fn cut_first(&mut self, location: Location, first: &Stored, range: &Range<u64>) -> Result<u64> {
+        let tree = location.subvolume.tree();
+        let head = first.part(&(first.start..range.start));
+        let key = FileExtent::key(location.inode, FileOffset::new(first.start));
+        let bytes = head.extent.encode();
+        self.edit().put(tree, &key, &bytes)?;
+        let mut kept = head.counted_bytes();
+        if first.end > range.end {
+            let tail = first.part(&(range.end..first.end));
+            self.insert_extent(location, &tail)?;
+            kept = kept.saturating_add(tail.counted_bytes());
+            if let Some(disk) = first.disk() {
+                let owner = first.owner(tree, location.inode);
+                self.edit().add_data_reference(disk, owner);
+            }
+        }
+        Ok(first.counted_bytes().saturating_sub(kept))
+    }
+
+    /// Removes the items that begin in the range; none of them reaches past it.
+    fn remove_whole(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
+        let tree = location.subvolume.tree();
+        let sector_bytes = self.look().core.format.sector_bytes;
+        let key = |at| FileExtent::key(location.inode, FileOffset::new(at));
+        let mut removed: Vec<Result<Stored>> = Vec::new();
+        self.edit()
+            .remove_range(tree, key(range.start)..key(range.end), &mut |key, data| {
+                removed.push(Stored::parse(tree, key, data, sector_bytes));
+            })?;
+        let mut counted = 0_u64;
+        for stored in removed {
+            let stored = stored?;
+            counted = counted.saturating_add(stored.counted_bytes());
+            if let Some(disk) = stored.disk() {
+                let owner = stored.owner(tree, location.inode);
+                self.edit().drop_data_reference(disk, owner);
+            }
+        }
+        Ok(counted)
+    }
+
+    /// Puts an item in where there is none. References are the caller's.
+    pub(super) fn insert_extent(&mut self, location: Location, stored: &Stored) -> Result<()> {
+        let key = FileExtent::key(location.inode, FileOffset::new(stored.start));
+        let bytes = stored.extent.encode();
+        self.edit().insert(location.subvolume.tree(), &key, &bytes)
+    }
+
+    /// Puts items of holes wherever the file has nothing in `range`, on volumes that want them.
+    pub(super) fn fill_holes(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
+        if self.has(Incompat::NO_HOLES) || buttress_faults::on("holes-without-items") {
+            return Ok(());
+        }
+        let generation = self.generation();
+        let mut at = range.start;
+        while at < range.end {
+            let next = self.extent_from(location, at)?;
+            let (gap_end, go_on) = match &next {
+                Some(next) if next.start <= at => (at, next.end),
+                Some(next) => (next.start.min(range.end), next.end),
+                None => (range.end, range.end),
+            };
+            if at < gap_end {
+                let key = FileExtent::key(location.inode, FileOffset::new(at));
+                let bytes = hole(&(at..gap_end), generation).encode();
+                self.edit().insert(location.subvolume.tree(), &key, &bytes)?;
+            }
+            at = go_on;
+        }
+        Ok(())
+    }
+
+    /// Changes what the inode counts as its content's room: `more` came, `less` went.
+    pub(super) fn count_bytes(&mut self, location: Location, more: u64, less: u64) -> Result<()> {
+        self.change_inode(location, |item| {
+            let nbytes = item.nbytes.get().saturating_add(more).saturating_sub(less);
+            item.nbytes = ByteCount::new(nbytes);
+        })
+    }
+
+    /// Whether an extent belongs to this file alone: nothing else refers to it, and no snapshot shares the item.
+    pub(super) fn is_exclusive(&mut self, location: Location, stored: &Stored) -> Result<bool> {
+        if buttress_faults::on("in-place-into-shared") {
+            return Ok(true);
+        }
+        let tree = location.subvolume.tree();
+        let last_snapshot = self.look().root_item(tree)?.last_snapshot;
+        if stored.extent.generation <= last_snapshot {
+            return Ok(false);
+        }
+        let Some(disk) = stored.disk() else {
+            return Ok(false);
+        };
+        let references = self.look().data_references(disk)?;
+        if references <= 1 {
+            return Ok(true);
+        }
+        // An extent in which parts were written has several items of this file.
+        let owner = stored.owner(tree, location.inode);
+        let mut at = owner.offset.min(stored.start);
+        let end = owner.offset.saturating_add(stored.extent.ram_bytes.get());
+        let mut own = 0_u64;
+        while at < end
+            && let Some(next) = self.extent_from(location, at)?
+            && next.start < end
+        {
+            let is_same = next.disk() == Some(disk) && next.owner(tree, location.inode) == owner;
+            own = own.saturating_add(u64::from(is_same));
+            at = next.end;
+        }
+        Ok(own == references)
+    }
+}

@@ -1,0 +1,232 @@
+//! Room ahead of content, holes, zeros: what `fallocate(2)` does.
+
+use super::items::Stored;
+use super::table::Content;
+use super::writing::FILE_BYTES_MAX;
+use crate::operations::Operation;
+use crate::transaction::WritableFilesystem;
+use crate::transaction::data_extents::{DataOwner, DataRange};
+use crate::transaction::reservation::Need;
+use buttress_format::{
+    ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, InodeFlags,
+};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::location::Location;
+use core::ops::Range;
+
+/// The longest extent of preallocated room.
+const EXTENT_BYTES_MAX: u64 = 256 << 20;
+
+/// What is done to a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Holes get room; content stays. The file grows to the range's end.
+    Allocate,
+    /// The same, and the file keeps its size.
+    AllocateKeepSize,
+    /// The range becomes a hole. The file keeps its size.
+    PunchHole,
+    /// The range reads as zeros and has room. The file grows to the range's end.
+    ZeroRange,
+    /// The same, and the file keeps its size.
+    ZeroRangeKeepSize,
+}
+
+impl WritableFilesystem {
+    /// Gives a range of a file room, or takes its content away, as `fallocate(2)` does.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::write_at`]; [`Error::Invalid`] for an empty range. Append-only files get room and no
+    /// holes. After [`Error::NoSpace`] a part of the range may have room.
+    pub fn allocate(&self, location: Location, range: Range<FileOffset>, mode: AllocateMode) -> Result<()> {
+        let range = range.start.get()..range.end.get();
+        if range.start >= range.end || range.end > FILE_BYTES_MAX {
+            return Err(Error::Invalid {
+                what: "a range that is empty, or ends past 2^63 - 1",
+            });
+        }
+        self.with_content(location, |content| match mode {
+            AllocateMode::Allocate => content.allocate(&range, true),
+            AllocateMode::AllocateKeepSize => content.allocate(&range, false),
+            AllocateMode::PunchHole => content.punch(&range),
+            AllocateMode::ZeroRange => content.zero(&range, true),
+            AllocateMode::ZeroRangeKeepSize => content.zero(&range, false),
+        })
+    }
+}
+
+impl Content<'_> {
+    fn allocate(&mut self, range: &Range<u64>, grows: bool) -> Result<()> {
+        self.require_writable()?;
+        self.give_room(range)?;
+        self.filesystem.count_change();
+        self.touch();
+        self.finish(range, grows)
+    }
+
+    /// Gives the file its new size, after its items.
+    fn finish(&mut self, range: &Range<u64>, grows: bool) -> Result<()> {
+        let size = self.size()?;
+        if grows && range.end > size {
+            self.grow(range.end)?;
+        }
+        self.write_back()
+    }
+
+    /// Gives all holes of a range room.
+    fn give_room(&mut self, range: &Range<u64>) -> Result<()> {
+        let sectors = self.align_down(range.start)..self.align_up(range.end);
+        if self.size()? <= self.sector_bytes {
+            self.reserve(self.sector_bytes)?;
+        }
+        self.load_inline()?;
+        self.out_of_tree(Self::write_back)?;
+        let wanted = self.filesystem.look(|operation| {
+            let mut sum = 0_u64;
+            let mut at = sectors.start;
+            while let Some(gap) = operation.next_gap(self.location, &(at..sectors.end))? {
+                sum = sum.saturating_add(gap.end.saturating_sub(gap.start));
+                at = gap.end;
+            }
+            Ok(sum)
+        })?;
+        self.reserve(wanted)?;
+        let mut at = sectors.start;
+        let result = loop {
+            let step = self.filesystem.operate(Need::items(6), |operation| {
+                operation.be_upkeep();
+                self.require_still_there(operation)?;
+                operation.fill_gap(self.location, &(at..sectors.end))
+            });
+            match step {
+                Ok(Some(end)) => at = end,
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        let reserved = self.state.reserved;
+        self.release(reserved);
+        result
+    }
+
+    fn punch(&mut self, range: &Range<u64>) -> Result<()> {
+        self.require_changeable()?;
+        let size = self.size()?;
+        self.clear(range, size)?;
+        self.filesystem.count_change();
+        self.touch();
+        self.write_back()
+    }
+
+    /// Makes a range zeros: parts of sectors in memory, whole sectors as holes. Gives those.
+    fn clear(&mut self, range: &Range<u64>, size: u64) -> Result<Range<u64>> {
+        // Behind the end of the file there is nothing to keep.
+        let end = if range.end >= size {
+            self.align_up(range.end)
+        } else {
+            range.end
+        };
+        let whole = self.align_up(range.start)..self.align_down(end);
+        let _layout = self.file.layout.write();
+        if size <= self.sector_bytes && size > 0 {
+            self.reserve_for(&(0..self.sector_bytes))?;
+            self.load_inline()?;
+        }
+        if whole.start > whole.end {
+            // Within one sector.
+            self.zero_part(range.start..end)?;
+            return Ok(whole.start..whole.start);
+        }
+        if range.start < whole.start && range.start < size {
+            self.zero_part(range.start..whole.start)?;
+        }
+        if whole.end < end {
+            self.zero_part(whole.end..end)?;
+        }
+        let forgotten = self.change_dirty(|pending| pending.remove(&whole));
+        self.release(forgotten);
+        self.remove_extents(&whole)?;
+        Ok(whole)
+    }
+
+    fn zero(&mut self, range: &Range<u64>, grows: bool) -> Result<()> {
+        self.require_changeable()?;
+        let size = self.size()?;
+        self.write_back()?;
+        let whole = self.clear(range, size)?;
+        if whole.start < whole.end {
+            self.give_room(&whole)?;
+        }
+        self.filesystem.count_change();
+        self.touch();
+        self.finish(range, grows)
+    }
+}
+
+impl Operation<'_> {
+    /// The first part of a range that has no room on disk.
+    fn next_gap(&mut self, location: Location, range: &Range<u64>) -> Result<Option<Range<u64>>> {
+        let mut at = range.start;
+        while at < range.end {
+            let Some(stored) = self
+                .extent_from(location, at)?
+                .filter(|stored| stored.start < range.end)
+            else {
+                return Ok(Some(at..range.end));
+            };
+            if stored.start > at {
+                return Ok(Some(at..stored.start));
+            }
+            let is_hole = stored.slice().is_none() && stored.inline_bytes.is_none();
+            if is_hole {
+                return Ok(Some(at..stored.end.min(range.end)));
+            }
+            at = stored.end;
+        }
+        Ok(None)
+    }
+
+    /// Gives the first gap of a range room, or a part of it; gives where that ends.
+    fn fill_gap(&mut self, location: Location, range: &Range<u64>) -> Result<Option<u64>> {
+        let Some(gap) = self.next_gap(location, range)? else {
+            return Ok(None);
+        };
+        let wanted = gap.end.saturating_sub(gap.start).min(EXTENT_BYTES_MAX);
+        let disk = self.look().allocate_data(ByteCount::new(wanted))?;
+        // It is taken: from here on nothing is retried.
+        self.begin();
+        let end = gap.start.saturating_add(disk.length.get());
+        self.put_room(location, &(gap.start..end), disk)?;
+        Ok(Some(end))
+    }
+
+    fn put_room(&mut self, location: Location, range: &Range<u64>, disk: DataRange) -> Result<()> {
+        let gone = self.drop_range(location, range)?;
+        let stored = Stored {
+            start: range.start,
+            end: range.end,
+            extent: FileExtent {
+                generation: self.generation(),
+                ram_bytes: disk.length,
+                compression: Compression::None,
+                other_encoding: 0,
+                body: FileExtentBody::Preallocated(ExtentSlice {
+                    disk: disk.logical,
+                    disk_bytes: disk.length,
+                    offset: ByteCount::ZERO,
+                    num_bytes: disk.length,
+                }),
+            },
+            inline_bytes: None,
+        };
+        self.insert_extent(location, &stored)?;
+        let owner = DataOwner {
+            root: location.subvolume.tree(),
+            inode: location.inode,
+            offset: range.start,
+        };
+        self.edit().create_data_extent(disk, owner);
+        self.count_bytes(location, disk.length.get(), gone)?;
+        self.change_inode(location, |item| item.flags.insert(InodeFlags::PREALLOC))
+    }
+}

@@ -1,0 +1,361 @@
+//! Extents that several files have, or one file several times: reflink, dedupe, copy.
+//!
+//! Whole sectors are shared by adding items that refer to the same extents. Content inside a tree cannot be shared and is
+//! written again.
+
+use super::items::is_inline;
+use super::table::Content;
+use super::writing::FILE_BYTES_MAX;
+use crate::operations::Operation;
+use crate::transaction::WritableFilesystem;
+use crate::transaction::reservation::Need;
+use buttress_format::{ByteCount, FileExtent, FileExtentBody, FileKind, FileOffset, InodeFlags};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::location::Location;
+use core::ops::Range;
+
+/// Extents that are shared under one hold of the edit lock.
+const STEP_EXTENTS: u64 = 64;
+
+/// Content is compared and copied in pieces of this size.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// A range of one file that takes the place of a range of another.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    source: u64,
+    target: u64,
+    length: u64,
+}
+
+impl WritableFilesystem {
+    /// Shares the extents of a range of `source` with `target`, from `target_offset` on, as `FICLONERANGE` does. The range's
+    /// bounds and the target's offset must be whole sectors, except for an end that is that of the source.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::write_at`], of the source too; [`Error::Invalid`] for ranges that are not whole sectors, that overlap in
+    /// one file, or that end past the source; or when one of the files has checksums and the other has none.
+    pub fn clone_range(
+        &self,
+        source: Location,
+        range: Range<FileOffset>,
+        target: Location,
+        target_offset: FileOffset,
+    ) -> Result<()> {
+        let share = share_of(&range, target_offset);
+        self.with_two(source, target, |mut from, to| {
+            to.require_changeable()?;
+            require_file(to, source)?;
+            let source_size = size_of(&mut from, to)?;
+            check(&share, source_size, to, source)?;
+            to.share(&mut from, source, &share)?;
+            to.touch();
+            to.write_back()
+        })
+    }
+
+    /// Shares the extents of a range of `source` with `target` if both have the same content there, as
+    /// `FIDEDUPERANGE` does. Whether they have. Times stay as they are.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::clone_range`], and that content cannot be read.
+    pub fn dedupe_range(
+        &self,
+        source: Location,
+        range: Range<FileOffset>,
+        target: Location,
+        target_offset: FileOffset,
+    ) -> Result<bool> {
+        let share = share_of(&range, target_offset);
+        self.with_two(source, target, |mut from, to| {
+            to.require_writable()?;
+            require_file(to, source)?;
+            let source_size = size_of(&mut from, to)?;
+            check(&share, source_size, to, source)?;
+            if share.target.saturating_add(share.length) > to.size()? {
+                return Err(Error::Invalid {
+                    what: "a range to be deduplicated that ends past the file",
+                });
+            }
+            if !is_same(&mut from, to, &share)? {
+                return Ok(false);
+            }
+            // Content inside a tree is as small as it gets.
+            if !to.has_inline(source)? && !to.has_inline(to.location)? {
+                to.share(&mut from, source, &share)?;
+                to.write_back()?;
+            }
+            Ok(true)
+        })
+    }
+
+    /// Copies a range of `source` to `target`, as `copy_file_range(2)` does: shares extents where it can, and writes the
+    /// rest. Gives how much was copied: less than asked for when the source ends.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::write_at`], of the source too, and that its content cannot be read; [`Error::Invalid`]
+    /// for ranges that overlap in one file.
+    pub fn copy_range(
+        &self,
+        source: Location,
+        range: Range<FileOffset>,
+        target: Location,
+        target_offset: FileOffset,
+    ) -> Result<ByteCount> {
+        let mut share = share_of(&range, target_offset);
+        let copied = self.with_two(source, target, |mut from, to| {
+            to.require_changeable()?;
+            require_file(to, source)?;
+            let source_size = size_of(&mut from, to)?;
+            share.length = share.length.min(source_size.saturating_sub(share.source));
+            if share.length == 0 {
+                return Ok(0);
+            }
+            if from.is_none() && share.overlaps() {
+                return Err(overlapping());
+            }
+            let whole = Share {
+                length: if share.source.saturating_add(share.length) == source_size {
+                    share.length
+                } else {
+                    to.align_down(share.length)
+                },
+                ..share
+            };
+            let mut done = 0;
+            if whole.length > 0 && check(&whole, source_size, to, source).is_ok() {
+                to.share(&mut from, source, &whole)?;
+                to.touch();
+                to.write_back()?;
+                done = whole.length;
+            }
+            while done < share.length {
+                let length = share.length.saturating_sub(done).min(PIECE_BYTES);
+                let mut piece = vec![0; usize::try_from(length).unwrap_or(0)];
+                let at = share.source.saturating_add(done);
+                read(&mut from, to, at, &mut piece)?;
+                to.write(Some(share.target.saturating_add(done)), &piece)?;
+                done = done.saturating_add(length);
+                if self.data().is_over_limit() {
+                    to.write_back()?;
+                }
+            }
+            to.touch();
+            Ok(share.length)
+        })?;
+        self.write_back_excess()?;
+        Ok(ByteCount::new(copied))
+    }
+}
+
+fn share_of(range: &Range<FileOffset>, target: FileOffset) -> Share {
+    Share {
+        source: range.start.get(),
+        target: target.get(),
+        length: range.end.get().saturating_sub(range.start.get()),
+    }
+}
+
+const fn overlapping() -> Error {
+    Error::Invalid {
+        what: "ranges of one file that overlap",
+    }
+}
+
+impl Share {
+    const fn overlaps(&self) -> bool {
+        self.source.abs_diff(self.target) < self.length
+    }
+}
+
+fn size_of(source: &mut Option<&mut Content<'_>>, target: &mut Content<'_>) -> Result<u64> {
+    match source {
+        Some(source) => source.size(),
+        None => target.size(),
+    }
+}
+
+fn read(
+    source: &mut Option<&mut Content<'_>>,
+    target: &mut Content<'_>,
+    at: u64,
+    buffer: &mut [u8],
+) -> Result<()> {
+    match source {
+        Some(source) => source.read(at, buffer),
+        None => target.read(at, buffer),
+    }
+    .map(drop)
+}
+
+/// Refuses sources without content.
+fn require_file(target: &Content<'_>, source: Location) -> Result<()> {
+    let item = target.filesystem.look(|operation| operation.inode(source))?;
+    match item.kind() {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(Error::IsADirectory { location: source }),
+        _ => Err(Error::NotAFile { location: source }),
+    }
+}
+
+/// Refuses what cannot be shared.
+fn check(share: &Share, source_size: u64, target: &mut Content<'_>, source: Location) -> Result<()> {
+    let source_end = share.source.checked_add(share.length);
+    let target_end = share.target.checked_add(share.length);
+    let (Some(source_end), Some(target_end)) = (source_end, target_end) else {
+        return Err(Error::Invalid {
+            what: "a range past the largest size of a file",
+        });
+    };
+    if share.length == 0 || source_end > source_size || target_end > FILE_BYTES_MAX {
+        return Err(Error::Invalid {
+            what: "a range to be shared that is empty or ends past the file",
+        });
+    }
+    if source == target.location && share.overlaps() {
+        return Err(overlapping());
+    }
+    let is_aligned = |at: u64| target.align_down(at) == at;
+    let ends_well = is_aligned(share.length) || source_end == source_size;
+    if !is_aligned(share.source) || !is_aligned(share.target) || !ends_well {
+        return Err(Error::Invalid {
+            what: "a range to be shared that is not of whole sectors",
+        });
+    }
+    if !is_aligned(share.length) && target_end < target.size()? {
+        return Err(Error::Invalid {
+            what: "a part of a sector to be shared before the end of the target",
+        });
+    }
+    let location = target.location;
+    target.filesystem.look(|operation| {
+        let (from, to) = (operation.inode(source)?, operation.inode(location)?);
+        if (from.flags ^ to.flags).contains(InodeFlags::NODATASUM) {
+            return Err(Error::Invalid {
+                what: "files to share extents of which one has checksums and one has none",
+            });
+        }
+        Ok(())
+    })
+}
+
+/// Whether both ranges have the same content.
+fn is_same(source: &mut Option<&mut Content<'_>>, target: &mut Content<'_>, share: &Share) -> Result<bool> {
+    let mut done = 0;
+    while done < share.length {
+        let length = share.length.saturating_sub(done).min(PIECE_BYTES);
+        let length_usize = usize::try_from(length).unwrap_or(0);
+        let (mut one, mut other) = (vec![0; length_usize], vec![0; length_usize]);
+        read(source, target, share.source.saturating_add(done), &mut one)?;
+        target.read(share.target.saturating_add(done), &mut other)?;
+        if one != other && !buttress_faults::on("dedupe-compares-nothing") {
+            return Ok(false);
+        }
+        done = done.saturating_add(length);
+    }
+    Ok(true)
+}
+
+impl Content<'_> {
+    /// Whether a file's content lies inside the tree.
+    fn has_inline(&self, location: Location) -> Result<bool> {
+        let key = FileExtent::key(location.inode, FileOffset::MIN);
+        let found = self
+            .filesystem
+            .look(|operation| operation.get(location.subvolume.tree(), &key))?;
+        Ok(found.is_some_and(|item| is_inline(item.data())))
+    }
+
+    /// Puts the extents of a range of the source into this file. The inode has its new size only when the file is
+    /// written back after that.
+    fn share(&mut self, source: &mut Option<&mut Content<'_>>, from: Location, share: &Share) -> Result<()> {
+        match source {
+            Some(source) => source.write_back()?,
+            None => self.write_back()?,
+        }
+        if self.has_inline(from)? {
+            let mut content = vec![0; usize::try_from(share.length).unwrap_or(0)];
+            read(source, self, share.source, &mut content)?;
+            return self.write(Some(share.target), &content).map(drop);
+        }
+        let end = share.target.saturating_add(share.length);
+        let sectors = share.target..self.align_up(end);
+        // What the target has inside the tree must not stay beside extents.
+        if share.target > 0 && self.size()? > 0 && self.size()? <= self.sector_bytes {
+            self.reserve(self.sector_bytes)?;
+            self.load_inline()?;
+        }
+        let _layout = self.file.layout.write();
+        let forgotten = self.change_dirty(|pending| pending.remove(&sectors));
+        self.release(forgotten);
+        self.out_of_tree(Self::write_back)?;
+        let mut at = 0;
+        let length = sectors.end.saturating_sub(sectors.start);
+        while at < length {
+            at = self
+                .filesystem
+                .operate(Need::items(STEP_EXTENTS.saturating_mul(2)), |operation| {
+                    let rest = Share {
+                        source: share.source.saturating_add(at),
+                        target: share.target.saturating_add(at),
+                        length: length.saturating_sub(at),
+                    };
+                    self.require_still_there(operation)?;
+                    operation.require_subvolume(from.subvolume)?;
+                    operation.inode(from)?;
+                    operation.reach_range(self.location, &(rest.target..sectors.end))?;
+                    let done = operation.share_step(from, self.location, &rest)?;
+                    Ok(at.saturating_add(done))
+                })?;
+        }
+        let size = self.size()?;
+        self.set_size(size.max(end));
+        Ok(())
+    }
+}
+
+impl Operation<'_> {
+    /// Shares the first extents of a range; gives how much of the range is done.
+    fn share_step(&mut self, source: Location, target: Location, share: &Share) -> Result<u64> {
+        let mut done = 0_u64;
+        for _ in 0..STEP_EXTENTS {
+            if done >= share.length {
+                break;
+            }
+            let at = share.source.saturating_add(done);
+            let end = share.source.saturating_add(share.length);
+            let stored = self.extent_from(source, at)?.filter(|stored| stored.start < end);
+            let (part, stored) = match stored {
+                None => (at..end, None),
+                Some(stored) if stored.start > at => (at..stored.start, None),
+                Some(stored) => (at..stored.end.min(end), Some(stored)),
+            };
+            let length = part.end.saturating_sub(part.start);
+            let place = share.target.saturating_add(done);
+            let range = place..place.saturating_add(length);
+            let gone = self.drop_range(target, &range)?;
+            let mut come = 0;
+            if let Some(stored) = stored.filter(|stored| stored.slice().is_some()) {
+                let mut new = stored.part(&part);
+                (new.start, new.end) = (range.start, range.end);
+                self.insert_extent(target, &new)?;
+                if let Some(disk) = new.disk()
+                    && !buttress_faults::on("clone-adds-no-reference")
+                {
+                    let owner = new.owner(target.subvolume.tree(), target.inode);
+                    self.edit().add_data_reference(disk, owner);
+                }
+                come = new.counted_bytes();
+                // Readers take a file without the flag, and with as many bytes as its size, for one without gaps.
+                if matches!(new.extent.body, FileExtentBody::Preallocated(_)) {
+                    self.change_inode(target, |item| item.flags.insert(InodeFlags::PREALLOC))?;
+                }
+            } else {
+                self.fill_holes(target, &range)?;
+            }
+            self.count_bytes(target, come, gone)?;
+            done = done.saturating_add(length);
+        }
+        Ok(done)
+    }
+}

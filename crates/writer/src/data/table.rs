@@ -1,0 +1,426 @@
+//! Which files have dirty data, and each file's lock.
+
+use super::DataOptions;
+use super::dirty::DirtyData;
+use super::waiting::FileContent;
+use crate::transaction::WritableFilesystem;
+use buttress_accounts::delayed_references::DelayedReferences;
+use buttress_accounts::fiemap::ContentState;
+use buttress_format::{ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, Timestamp, TreeId};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::location::Location;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type FileId = (TreeId, InodeNumber);
+
+/// What a file takes in memory beside its content.
+const FILE_BYTES: u64 = 640;
+
+/// How many files may have dirty data. Content of one file is worth holding back, since more of it may come and lie
+/// beside it; of very many, nothing more is to be expected but memory taken from what else waits.
+pub(super) const FILES_MAX: usize = 1024;
+
+/// The files with dirty data, or with a call under way.
+#[derive(Debug)]
+pub(crate) struct DataTable {
+    pub(crate) options: DataOptions,
+    files: Mutex<BTreeMap<FileId, Arc<FileContent>>>,
+    /// The memory that all that waits takes.
+    delalloc_bytes: AtomicU64,
+    /// The most that may wait.
+    delalloc_bytes_max: u64,
+    /// Held for reading from the decision to overwrite something in place until that is done, and for writing while a
+    /// commit freezes its state: what a snapshot shares is not overwritten.
+    pub(crate) in_place: RwLock<()>,
+}
+
+/// What a call knows of a file beside the dirty data.
+#[derive(Debug, Default)]
+pub(super) struct FileState {
+    /// The file's size; not yet looked up in a file that was just taken in.
+    pub(super) size: Option<u64>,
+    /// When content was written last, and how often since it was written back.
+    pub(super) written: Option<Timestamp>,
+    pub(super) writes: u64,
+    /// How much room is promised for what waits.
+    pub(super) reserved: u64,
+    /// Dirty data becomes an extent, however little it is: another extent is going to be beside it.
+    pub(super) never_inline: bool,
+    /// Whether readers of the inode find the content.
+    is_shown: bool,
+    /// The table has let go of it.
+    is_gone: bool,
+}
+
+impl FileContent {
+    /// The memory of what waits, and of the file's records.
+    fn memory_bytes(&self) -> u64 {
+        let waiting = self.waiting.read();
+        if waiting.pending.is_empty() {
+            return 0;
+        }
+        waiting.pending.memory_bytes().saturating_add(FILE_BYTES)
+    }
+
+    fn is_clean(&self, state: &FileState) -> bool {
+        state.written.is_none() && state.reserved == 0 && self.waiting.read().pending.is_empty()
+    }
+}
+
+/// A file's content while its lock is held.
+pub(super) struct Content<'a> {
+    pub(super) filesystem: &'a WritableFilesystem,
+    pub(super) location: Location,
+    pub(super) file: &'a FileContent,
+    pub(super) state: &'a mut FileState,
+    pub(super) sector_bytes: u64,
+}
+
+impl DataTable {
+    /// A table for no more than `limit` of content.
+    pub(crate) fn new(options: DataOptions, limit: ByteCount) -> Self {
+        Self {
+            options,
+            files: Mutex::default(),
+            delalloc_bytes: AtomicU64::new(0),
+            delalloc_bytes_max: options.delalloc_bytes_max.min(limit).get(),
+            in_place: RwLock::default(),
+        }
+    }
+
+    fn file(&self, id: FileId) -> Arc<FileContent> {
+        Arc::clone(self.files.lock().entry(id).or_default())
+    }
+
+    /// Whether more waits than should.
+    pub(super) fn is_over_limit(&self) -> bool {
+        self.delalloc_bytes() > self.delalloc_bytes_max || self.dirty_files() > FILES_MAX
+    }
+
+    /// Whether half of what may wait does.
+    fn is_half_full(&self) -> bool {
+        self.delalloc_bytes() > self.delalloc_bytes_max >> 1 || self.dirty_files() > FILES_MAX >> 1
+    }
+
+    /// How many files have dirty data.
+    pub(super) fn dirty_files(&self) -> usize {
+        self.files.lock().len()
+    }
+
+    /// The memory that content takes that waits.
+    pub(crate) fn delalloc_bytes(&self) -> u64 {
+        self.delalloc_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether content of any file waits.
+    pub(crate) fn has_dirty(&self) -> bool {
+        !self.files.lock().is_empty()
+    }
+
+    fn count(&self, before: u64, after: u64) {
+        self.delalloc_bytes.fetch_add(after, Ordering::Relaxed);
+        self.delalloc_bytes.fetch_sub(before, Ordering::Relaxed);
+    }
+}
+
+impl WritableFilesystem {
+    /// Does something with a file's content, under the file's lock.
+    pub(super) fn with_content<T>(
+        &self,
+        location: Location,
+        body: impl FnOnce(&mut Content<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let id = (location.subvolume.tree(), location.inode);
+        let table = self.data();
+        loop {
+            let file = table.file(id);
+            let mut state = file.state.lock();
+            if state.is_gone {
+                continue;
+            }
+            if !core::mem::replace(&mut state.is_shown, true) {
+                self.show_content(id, &file);
+            }
+            let before = file.memory_bytes();
+            let mut content = Content {
+                filesystem: self,
+                location,
+                file: &file,
+                state: &mut state,
+                sector_bytes: u64::from(self.forest().block_format().sector_bytes),
+            };
+            let result = body(&mut content);
+            table.count(before, file.memory_bytes());
+            if file.is_clean(&state) {
+                state.is_gone = true;
+                // Before the table lets go of it: the next call shows content of its own, which must stay shown.
+                self.live_inodes().update(id, |inode| inode.content = None);
+                self.live_inodes().forget_unknown(id);
+                table.files.lock().remove(&id);
+            }
+            return result;
+        }
+    }
+
+    /// Has readers of the inode find its content from now on.
+    fn show_content(&self, id: FileId, file: &Arc<FileContent>) {
+        let inode = self.live_inodes().entry(id);
+        let mut inode = inode.write();
+        inode.content = Some(Arc::clone(file));
+        inode.calls = inode.calls.wrapping_add(1);
+    }
+
+    /// Sets times of a file by `body`: the time of dirty data is older, and must not be set after it.
+    pub(crate) fn with_newer_times<T>(
+        &self,
+        location: Location,
+        body: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
+        self.with_content(location, |content| {
+            let result = body(content.filesystem)?;
+            content.state.written = None;
+            Ok(result)
+        })
+    }
+
+    /// Writes back content until no more than half of what may waits, bytes and files; all of it where room on the volume is
+    /// short.
+    pub(super) fn write_back_excess(&self) -> Result<()> {
+        let table = self.data();
+        let is_over_limit = table.is_over_limit();
+        if !is_over_limit && !self.is_short_of_space()? {
+            return Ok(());
+        }
+        for id in self.waiting() {
+            if is_over_limit && !table.is_half_full() {
+                break;
+            }
+            self.write_back_file(id)?;
+        }
+        Ok(())
+    }
+
+    /// Writes back all dirty data.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; that trees cannot be read, or that writing has stopped. What could not be written back still
+    /// waits.
+    pub fn write_back(&self) -> Result<()> {
+        self.waiting()
+            .into_iter()
+            .try_for_each(|id| self.write_back_file(id))
+    }
+
+    fn waiting(&self) -> Vec<Location> {
+        let files = self.data().files.lock();
+        files
+            .keys()
+            .filter_map(|(tree, inode)| Some(Location::new(tree.as_subvolume()?, *inode)))
+            .collect()
+    }
+
+    /// Writes back one file's content.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::write_back`].
+    pub fn write_back_file(&self, location: Location) -> Result<()> {
+        self.with_content(location, |content| content.write_back())
+    }
+
+    /// Does something with the content of two files, under both locks, which are taken in the order of the inodes. The
+    /// first is `None` when both are the same file.
+    pub(super) fn with_two<T>(
+        &self,
+        source: Location,
+        target: Location,
+        body: impl FnOnce(Option<&mut Content<'_>>, &mut Content<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let id = |location: Location| (location.subvolume.tree(), location.inode);
+        match id(source).cmp(&id(target)) {
+            core::cmp::Ordering::Equal => self.with_content(target, |target| body(None, target)),
+            core::cmp::Ordering::Less => self.with_content(source, |source| {
+                self.with_content(target, |target| body(Some(source), target))
+            }),
+            core::cmp::Ordering::Greater => self.with_content(target, |target| {
+                self.with_content(source, |source| body(Some(source), target))
+            }),
+        }
+    }
+
+    /// The ranges of a file that wait behind `from`, at most `count` of them, and a view: both of one moment.
+    ///
+    /// # Errors
+    /// None so far.
+    pub(crate) fn look_at_content(
+        &self,
+        location: Location,
+        from: u64,
+        count: usize,
+    ) -> Result<ContentState> {
+        self.with_content(location, |content| {
+            Ok(ContentState {
+                waiting: content.waiting_ranges(from, count),
+                view: self.view(),
+            })
+        })
+    }
+
+    /// As [`WritableFilesystem::look_at_content`], with the delayed references, while nothing is edited.
+    ///
+    /// # Errors
+    /// As there, and what `body` ends with.
+    pub(crate) fn quiesced_content<T>(
+        &self,
+        location: Location,
+        from: u64,
+        count: usize,
+        body: impl FnOnce(ContentState, &DelayedReferences) -> Result<T>,
+    ) -> Result<T> {
+        self.with_content(location, |content| {
+            let waiting = content.waiting_ranges(from, count);
+            self.quiesced(|view, references| {
+                let view = view.clone();
+                body(ContentState { waiting, view }, references)
+            })
+        })
+    }
+
+    /// The size of a file, with dirty data.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`], or that the tree cannot be read.
+    pub fn size_of(&self, location: Location) -> Result<u64> {
+        Ok(self.metadata(location)?.size.get())
+    }
+}
+
+impl Content<'_> {
+    /// The file's size.
+    pub(super) fn size(&mut self) -> Result<u64> {
+        if let Some(size) = self.state.size {
+            return Ok(size);
+        }
+        let size = self
+            .filesystem
+            .look(|operation| operation.inode(self.location))?
+            .size
+            .get();
+        self.set_size(size);
+        Ok(size)
+    }
+
+    /// The file has another size, for readers too.
+    pub(super) fn set_size(&mut self, size: u64) {
+        self.state.size = Some(size);
+        self.file.waiting.write().size = Some(size);
+    }
+
+    /// Looks at the dirty data.
+    pub(super) fn look_at_dirty<T>(&self, look: impl FnOnce(&DirtyData) -> T) -> T {
+        look(&self.file.waiting.read().pending)
+    }
+
+    /// Changes the dirty data.
+    pub(super) fn change_dirty<T>(&self, change: impl FnOnce(&mut DirtyData) -> T) -> T {
+        change(&mut self.file.waiting.write().pending)
+    }
+
+    fn waiting_ranges(&self, from: u64, count: usize) -> Vec<Range<u64>> {
+        self.look_at_dirty(|pending| pending.ranges(from, count))
+    }
+
+    /// The inode, when its content may be changed.
+    pub(super) fn require_writable(&self) -> Result<InodeItem> {
+        self.filesystem.require_writing()?;
+        let location = self.location;
+        let item = self.filesystem.look(|operation| {
+            operation.require_writable(location)?;
+            operation.inode(location)
+        })?;
+        match item.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsADirectory { location }),
+            _ => return Err(Error::NotAFile { location }),
+        }
+        if item.flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Error::NotPermitted {
+                location,
+                why: "it is immutable",
+            });
+        }
+        Ok(item)
+    }
+
+    /// The inode, when content that it has may be changed, not only added to.
+    pub(super) fn require_changeable(&self) -> Result<InodeItem> {
+        let item = self.require_writable()?;
+        if item.flags.contains(InodeFlags::APPEND) {
+            return Err(Error::NotPermitted {
+                location: self.location,
+                why: "it is append-only",
+            });
+        }
+        Ok(item)
+    }
+
+    /// Notes that content was written.
+    pub(super) fn touch(&mut self) {
+        self.state.written = Some(self.filesystem.now());
+        self.state.writes = self.state.writes.saturating_add(1);
+    }
+
+    /// Promises room for so much more content; writes back and commits when there is none.
+    pub(super) fn reserve(&mut self, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let filesystem = self.filesystem;
+        let reserve = || {
+            let handle = filesystem.start_unchecked();
+            let reserved = filesystem.retry(handle, |handle| handle.reserve_data(bytes));
+            reserved.map(drop)
+        };
+        match reserve() {
+            Err(Error::NoSpace { .. }) => {
+                // What waits may take less once it is compressed, and a commit sets free what edits gave up.
+                self.write_back()?;
+                filesystem.commit_metadata()?;
+                reserve()?;
+            }
+            reserved => reserved?,
+        }
+        self.state.reserved = self.state.reserved.saturating_add(bytes);
+        Ok(())
+    }
+
+    /// Lets go of promised room.
+    pub(super) fn release(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.state.reserved);
+        if bytes > 0 {
+            self.state.reserved = self.state.reserved.saturating_sub(bytes);
+            self.filesystem.start_unchecked().release_data(bytes);
+        }
+    }
+
+    /// Does something while content stays out of the tree.
+    pub(super) fn out_of_tree<T>(&mut self, body: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.state.never_inline = true;
+        let result = body(self);
+        self.state.never_inline = false;
+        result
+    }
+
+    pub(super) fn align_down(&self, at: u64) -> u64 {
+        at.checked_div(self.sector_bytes)
+            .unwrap_or(0)
+            .saturating_mul(self.sector_bytes)
+    }
+
+    pub(super) fn align_up(&self, at: u64) -> u64 {
+        at.checked_next_multiple_of(self.sector_bytes).unwrap_or(u64::MAX)
+    }
+}

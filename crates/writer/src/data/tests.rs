@@ -1,0 +1,72 @@
+//! File content against byte vectors, on volumes that btrfs-progs makes and checks.
+
+mod extents;
+mod model;
+
+use crate::data::DataOptions;
+use crate::operations::NewInode;
+use crate::operations::tests::volume::{Image, ROOT, open_with};
+use crate::transaction::WritableFilesystem;
+use buttress_format::{ByteCount, FileOffset};
+use buttress_fs::location::Location;
+
+const NEW: NewInode = NewInode::of_root(0o644);
+
+fn open(image: &Image, options: DataOptions) -> WritableFilesystem {
+    open_with(&image.path, options)
+}
+
+fn offset(at: u64) -> FileOffset {
+    FileOffset::new(at)
+}
+
+/// All content of a file, as a reader of the running state sees it.
+fn content(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
+    let size = usize::try_from(filesystem.size_of(file).unwrap()).unwrap();
+    let mut bytes = vec![0xee; size + 10];
+    assert_eq!(filesystem.read_at(file, offset(0), &mut bytes).unwrap(), size);
+    bytes.truncate(size);
+    bytes
+}
+
+/// All content of a file that was written back.
+fn written(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
+    let view = filesystem.view();
+    let file = view.open_file(file).unwrap();
+    let mut bytes = vec![0xee; usize::try_from(file.size().get()).unwrap()];
+    assert_eq!(file.read_at(offset(0), &mut bytes).unwrap(), bytes.len());
+    bytes
+}
+
+/// A generator of numbers: the same seed gives the same ones.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound.max(1)
+    }
+
+    /// Content: noise, text that compresses, or one byte.
+    fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let kind = self.below(3);
+        let byte = u8::try_from(self.below(256)).unwrap();
+        (0..length)
+            .map(|at| match kind {
+                0 => u8::try_from(self.below(256)).unwrap(),
+                1 => b"the quick brown fox jumps over the lazy dog\n"[(at + usize::from(byte)) % 44],
+                _ => byte,
+            })
+            .collect()
+    }
+}
+
+fn small_memory() -> DataOptions {
+    DataOptions {
+        delalloc_bytes_max: ByteCount::new(1 << 20),
+        ..DataOptions::default()
+    }
+}

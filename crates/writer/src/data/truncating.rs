@@ -1,0 +1,153 @@
+//! Other sizes: files are cut, or go on as holes.
+
+use super::table::Content;
+use super::writing::FILE_BYTES_MAX;
+use crate::operations::Operation;
+use crate::transaction::WritableFilesystem;
+use crate::transaction::reservation::Need;
+use buttress_format::{ByteCount, FileExtent, FileOffset, ItemType};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::location::Location;
+use buttress_tree::ReadAhead;
+use core::ops::Range;
+
+/// File extent items that are removed under one hold of the edit lock.
+const STEP_ITEMS: usize = 1000;
+
+/// What such a step may take at its worst: its items lie side by side.
+const STEP_NEED: u64 = 100;
+
+impl WritableFilesystem {
+    /// Gives a file another size, as `truncate(2)` does. What it grows by is a hole.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::write_at`]; append-only files are refused.
+    pub fn truncate(&self, location: Location, size: ByteCount) -> Result<()> {
+        self.with_content(location, |content| content.resize(size.get()))
+    }
+}
+
+impl Content<'_> {
+    fn resize(&mut self, size: u64) -> Result<()> {
+        self.require_changeable()?;
+        if size > FILE_BYTES_MAX {
+            return Err(Error::Invalid {
+                what: "a file of more than 2^63 - 1 bytes",
+            });
+        }
+        let old = self.size()?;
+        if size < old {
+            self.shrink(size)?;
+        } else if size > old {
+            self.grow(size)?;
+        }
+        self.filesystem.count_change();
+        self.touch();
+        self.write_back()
+    }
+
+    /// What is inside the tree comes out of it if it does not fit beside what follows; the rest is for the write-back.
+    pub(super) fn grow(&mut self, size: u64) -> Result<()> {
+        let has_first = self.look_at_dirty(|pending| pending.has(0));
+        if !has_first && self.size()? <= self.sector_bytes {
+            self.reserve(self.sector_bytes)?;
+        }
+        self.load_inline()?;
+        self.set_size(size);
+        Ok(())
+    }
+
+    /// Content behind the new end goes: first from memory, with zeros up to the end of its last sector; then, when the
+    /// inode has its new size, from the trees, the last extents first.
+    fn shrink(&mut self, size: u64) -> Result<()> {
+        let (at, end) = (self.align_down(size), self.align_up(size));
+        let zeroes = !buttress_faults::on("truncate-keeps-tail");
+        let layout = self.file.layout.write();
+        if at < end && zeroes {
+            self.zero_part(size..end)?;
+        }
+        if size > 0 && zeroes {
+            self.load_inline()?;
+            self.change_dirty(|pending| pending.zero(&(size..end)));
+        }
+        let forgotten = self.change_dirty(|pending| pending.remove(&(end..u64::MAX)));
+        self.set_size(size);
+        // Of what is still in the trees behind the new end readers see nothing.
+        drop(layout);
+        self.release(forgotten);
+        self.touch();
+        self.write_back()?;
+        self.remove_extents(&(end..u64::MAX))
+    }
+
+    /// Makes a part of one sector zeros: in memory, unless it is zeros already.
+    pub(super) fn zero_part(&mut self, part: Range<u64>) -> Result<()> {
+        let at = self.align_down(part.start);
+        if !self.look_at_dirty(|pending| pending.has(at)) {
+            let mut sector = vec![0; usize::try_from(self.sector_bytes).unwrap_or(0)];
+            self.read_items(at, &mut sector)?;
+            let inside = |place: u64| usize::try_from(place.saturating_sub(at)).unwrap_or(usize::MAX);
+            let bytes = sector
+                .get(inside(part.start)..inside(part.end))
+                .unwrap_or_default();
+            if bytes.iter().all(|byte| *byte == 0) {
+                return Ok(());
+            }
+            self.reserve_for(&(at..at.saturating_add(self.sector_bytes)))?;
+            self.change_dirty(|pending| pending.write(at, &sector, self.sector_bytes));
+        }
+        self.change_dirty(|pending| pending.zero(&part));
+        Ok(())
+    }
+
+    /// Removes the extents in a range of whole sectors, the last ones first, some at a time.
+    pub(super) fn remove_extents(&self, range: &Range<u64>) -> Result<()> {
+        let mut end = range.end;
+        while range.start < end {
+            let from = self.step_start(&(range.start..end))?;
+            self.filesystem.operate(Need::freeing(STEP_NEED), |operation| {
+                operation.be_upkeep();
+                self.require_still_there(operation)?;
+                remove(operation, self.location, &(from..end))
+            })?;
+            end = from;
+        }
+        Ok(())
+    }
+
+    /// Where the last extents of a range begin that one step removes.
+    fn step_start(&self, range: &Range<u64>) -> Result<u64> {
+        let tree = self.location.subvolume.tree();
+        let first = FileExtent::key(self.location.inode, FileOffset::new(range.start));
+        let last = FileExtent::key(self.location.inode, FileOffset::new(range.end.saturating_sub(1)));
+        let view = self.filesystem.look(|operation| operation.view_of(tree))?;
+        let mut cursor = view.cursor(ReadAhead::Backward);
+        cursor.seek_at_or_before(&last)?;
+        for _ in 0..STEP_ITEMS {
+            let inside = cursor
+                .key()
+                .is_some_and(|key| key >= first && key.item_type == ItemType::EXTENT_DATA);
+            if !inside || !cursor.previous()? {
+                return Ok(range.start);
+            }
+        }
+        let key = cursor.key().filter(|key| *key > first);
+        Ok(key.map_or(range.start, |key| key.offset))
+    }
+}
+
+/// Removes what a file has in a range, and puts holes there on volumes that want them.
+fn remove(operation: &mut Operation<'_>, location: Location, range: &Range<u64>) -> Result<()> {
+    operation.reach_range(location, range)?;
+    let gone = operation.drop_range(location, range)?;
+    if gone > 0 {
+        operation.count_bytes(location, 0, gone)?;
+    }
+    let size = operation.inode(location)?.size.get();
+    let sector_bytes = u64::from(operation.look().core.format.sector_bytes);
+    let size_end = size.checked_next_multiple_of(sector_bytes).unwrap_or(size);
+    if range.start < size_end {
+        operation.fill_holes(location, &(range.start..range.end.min(size_end)))?;
+    }
+    Ok(())
+}

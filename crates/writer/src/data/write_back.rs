@@ -1,0 +1,507 @@
+//! From memory to extents.
+//!
+//! 1. Content that fits lies in the tree. Else it is cut into runs; parts that may be overwritten in place are taken
+//!    out of them; the rest becomes extents, compressed on all cores.
+//! 2. Room is taken, under the edit lock.
+//! 3. Everything is written to the devices while checksums are computed. No lock but the file's is held.
+//! 4. Items, references and checksums go in, under the edit lock, some extents at a time. The inode's size follows.
+//!
+//! Until step 4 nothing refers to the new extents, so a crash, or an error, leaves the file as it was; what was taken
+//! out of memory is put back then.
+
+use super::allocation::{Placed, Sums, writes_of};
+use super::compressing::{CompressionPlan, NewExtent, length_of, with_compressor};
+use super::dirty::DirtyData;
+use super::in_place::{InPlace, may_be_in_place};
+use super::items::Stored;
+use super::table::Content;
+use crate::operations::Operation;
+use crate::transaction::data_extents::DataOwner;
+use crate::transaction::reservation::Need;
+use buttress_format::limits::inline_content_bytes_max;
+use buttress_format::{
+    ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Incompat, InodeFlags,
+    InodeItem, Logical,
+};
+use buttress_fs::error::{Error, Result};
+use buttress_volume::ExtentWrite;
+use bytes::Bytes;
+use core::ops::Range;
+
+/// Extents that go in under one hold of the edit lock.
+const STEP_EXTENTS: usize = 64;
+
+/// Items that an extent changes at its worst, in leaves of their own: those of the file, and those of checksums.
+const EXTENT_ITEMS: u64 = 3;
+
+/// Content of a file, in pieces by their offset.
+type Pieces = Vec<(u64, Bytes)>;
+
+/// What step 4 puts into the trees, in order of offset.
+enum Insertion {
+    New(Placed),
+    Written(InPlace),
+}
+
+impl Insertion {
+    fn range(&self) -> Range<u64> {
+        match self {
+            Self::New(Placed { extent, .. }) => extent.start..extent.start.saturating_add(extent.length),
+            Self::Written(part) => part.range.clone(),
+        }
+    }
+}
+
+impl Content<'_> {
+    /// Writes back what waits of the file.
+    pub(super) fn write_back(&mut self) -> Result<()> {
+        if self.state.written.is_none() && self.look_at_dirty(DirtyData::is_empty) {
+            let reserved = self.state.reserved;
+            self.release(reserved);
+            return Ok(());
+        }
+        let found = self
+            .filesystem
+            .look(|operation| self.require_still_there(operation));
+        let item = match found {
+            Ok(item) => item,
+            Err(error) if is_of_gone_file(&error) => {
+                self.discard();
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let pieces = self.file.waiting.write().begin_write_back();
+        match self.write_pieces(&item, &pieces) {
+            Ok(()) => self.file.waiting.write().end_write_back(),
+            // It went meanwhile.
+            Err(error) if is_of_gone_file(&error) => {
+                self.discard();
+                return Ok(());
+            }
+            Err(error) => {
+                self.file.waiting.write().fail_write_back(pieces);
+                return Err(error);
+            }
+        }
+        self.state.written = None;
+        self.state.writes = 0;
+        let reserved = self.state.reserved;
+        self.release(reserved);
+        Ok(())
+    }
+
+    /// The file's inode, if it is still there: others may remove it, or its subvolume, whenever the edit lock is not held.
+    pub(super) fn require_still_there(&self, operation: &mut Operation<'_>) -> Result<InodeItem> {
+        operation.require_subvolume(self.location.subvolume)?;
+        operation.inode(self.location)
+    }
+
+    /// Forgets all that waits.
+    pub(super) fn discard(&mut self) {
+        {
+            let mut waiting = self.file.waiting.write();
+            drop(waiting.begin_write_back());
+            waiting.end_write_back();
+        }
+        self.state.written = None;
+        let reserved = self.state.reserved;
+        self.release(reserved);
+    }
+
+    fn write_pieces(&mut self, item: &InodeItem, pieces: &Pieces) -> Result<()> {
+        self.filesystem.require_writing()?;
+        let size = self.size()?;
+        let plan = self.compression_plan(item)?;
+        if let [(0, content)] = pieces.as_slice()
+            && self.write_inline(item, size, content, plan.as_ref())?
+        {
+            return Ok(());
+        }
+        let (insertions, sums, failed) = self.write_extents(item, pieces, plan.as_ref())?;
+        let mut inserted = 0_usize;
+        self.insert(item, size, &insertions, sums, failed, &mut inserted)
+            .inspect_err(|_| {
+                let rest = insertions.into_iter().skip(inserted);
+                let placed = rest.filter_map(|insertion| match insertion {
+                    Insertion::New(placed) => Some(placed),
+                    Insertion::Written(_) => None,
+                });
+                self.give_back(placed.collect());
+            })
+    }
+
+    /// Steps 1 to 3.
+    fn write_extents(
+        &self,
+        item: &InodeItem,
+        pieces: &Pieces,
+        plan: Option<&CompressionPlan>,
+    ) -> Result<(Vec<Insertion>, Vec<Sums>, bool)> {
+        // From looking to having written, no commit freezes a state that shares what is overwritten.
+        let locks = may_be_in_place(item) && !buttress_faults::on("in-place-unlocked");
+        let _in_place = locks.then(|| self.filesystem.data().in_place.read());
+        let mut insertions = Vec::new();
+        let mut writes = Vec::new();
+        let mut extents: Vec<NewExtent> = Vec::new();
+        let mut failed = false;
+        for run in runs(pieces) {
+            let range = range_of(run);
+            let parts = self
+                .filesystem
+                .look(|operation| operation.in_place_parts(self.location, item, &range))?;
+            let mut at = range.start;
+            for part in parts {
+                let (made, gave_up) = self.make_extents(&cut(run, &(at..part.range.start)), plan);
+                extents.extend(made);
+                failed |= gave_up;
+                at = part.range.end;
+                writes.extend(writes_in_place(run, &part));
+                insertions.push(Insertion::Written(part));
+            }
+            let (made, gave_up) = self.make_extents(&cut(run, &(at..range.end)), plan);
+            extents.extend(made);
+            failed |= gave_up;
+        }
+        let placed = self.place(&extents)?;
+        writes.extend(writes_of(&placed));
+        let has_checksums = !item.flags.contains(InodeFlags::NODATASUM);
+        match self.write_out(&writes, has_checksums) {
+            Ok(sums) => {
+                insertions.extend(placed.into_iter().map(Insertion::New));
+                insertions.sort_unstable_by_key(|insertion| insertion.range().start);
+                Ok((insertions, sums, failed))
+            }
+            Err(error) => {
+                self.give_back(placed);
+                Err(error)
+            }
+        }
+    }
+
+    /// Step 4. Counts what was inserted.
+    fn insert(
+        &self,
+        item: &InodeItem,
+        size: u64,
+        insertions: &[Insertion],
+        sums: Vec<Sums>,
+        failed: bool,
+        inserted: &mut usize,
+    ) -> Result<()> {
+        let location = self.location;
+        // Up to here the file has items, or needs none.
+        let mut covered = self.align_up(item.size.get());
+        let mut sums = sums;
+        let mut steps = insertions.chunks(STEP_EXTENTS).peekable();
+        loop {
+            let step = steps.next().unwrap_or_default();
+            let is_last = steps.peek().is_none();
+            let items = u64::try_from(step.len())
+                .unwrap_or(u64::MAX)
+                .saturating_mul(EXTENT_ITEMS);
+            let own_sums = take_sums(&mut sums, step, is_last);
+            self.filesystem
+                .operate(Need::promised(items.saturating_add(4)), |operation| {
+                    operation.be_upkeep();
+                    self.require_still_there(operation)?;
+                    for insertion in step {
+                        operation.reach_range(location, &insertion.range())?;
+                    }
+                    for sums in &own_sums {
+                        operation.reach_checksums(sums.logical)?;
+                    }
+                    let mut counted = (0_u64, 0_u64);
+                    for insertion in step {
+                        let (more, less) = self.insert_one(operation, insertion)?;
+                        counted = (counted.0.saturating_add(more), counted.1.saturating_add(less));
+                    }
+                    for sums in &own_sums {
+                        operation.edit().insert_checksums(sums.logical, &sums.sums)?;
+                    }
+                    let end = step.last().map_or(size, |last| last.range().end);
+                    let new_size = if is_last {
+                        size
+                    } else {
+                        size.min(end).max(item.size.get())
+                    };
+                    let new_end = self.align_up(new_size);
+                    if new_end > covered {
+                        operation.fill_holes(location, &(covered..new_end))?;
+                        covered = new_end;
+                    }
+                    self.settle(operation, new_size, counted, is_last, failed)
+                })?;
+            *inserted = inserted.saturating_add(step.len());
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives what the file counts more and less afterwards.
+    fn insert_one(&self, operation: &mut Operation<'_>, insertion: &Insertion) -> Result<(u64, u64)> {
+        let location = self.location;
+        let placed = match insertion {
+            Insertion::New(placed) => placed,
+            Insertion::Written(part) if part.is_preallocated => {
+                operation.mark_written(location, &part.range)?;
+                return Ok((0, 0));
+            }
+            Insertion::Written(_) => return Ok((0, 0)),
+        };
+        let extent = &placed.extent;
+        if extent.compression != Compression::None {
+            require_feature(operation, extent.compression);
+        }
+        let end = extent.start.saturating_add(extent.length);
+        let gone = operation.drop_range(location, &(extent.start..end))?;
+        let length = ByteCount::new(extent.length);
+        let stored = Stored {
+            start: extent.start,
+            end,
+            extent: FileExtent {
+                generation: operation.generation(),
+                ram_bytes: length,
+                compression: extent.compression,
+                other_encoding: 0,
+                body: FileExtentBody::Regular(ExtentSlice {
+                    disk: placed.range.logical,
+                    disk_bytes: placed.range.length,
+                    offset: ByteCount::ZERO,
+                    num_bytes: length,
+                }),
+            },
+            inline_bytes: None,
+        };
+        operation.insert_extent(location, &stored)?;
+        let owner = DataOwner {
+            root: location.subvolume.tree(),
+            inode: location.inode,
+            offset: extent.start,
+        };
+        operation.edit().create_data_extent(placed.range, owner);
+        Ok((extent.length, gone))
+    }
+
+    /// Brings the inode up to date.
+    fn settle(
+        &self,
+        operation: &mut Operation<'_>,
+        size: u64,
+        (more, less): (u64, u64),
+        is_last: bool,
+        failed: bool,
+    ) -> Result<()> {
+        let (written, writes) = (self.state.written, self.state.writes);
+        operation.change_inode(self.location, |item| {
+            item.size = ByteCount::new(size);
+            item.nbytes = ByteCount::new(item.nbytes.get().saturating_add(more).saturating_sub(less));
+            if failed {
+                item.flags.remove(InodeFlags::COMPRESS);
+                item.flags.insert(InodeFlags::NOCOMPRESS);
+            }
+            if let Some(time) = written.filter(|_| is_last) {
+                item.mtime = time;
+                item.ctime = item.ctime.max(time);
+                item.sequence = item.sequence.wrapping_add(writes);
+            }
+        })
+    }
+
+    /// Puts all of a small file's content into the tree. False when it does not belong there.
+    fn write_inline(
+        &self,
+        item: &InodeItem,
+        size: u64,
+        content: &Bytes,
+        plan: Option<&CompressionPlan>,
+    ) -> Result<bool> {
+        let most = usize::try_from(self.filesystem.data().options.max_inline.get()).unwrap_or(usize::MAX);
+        let most = most.min(inline_content_bytes_max(
+            self.filesystem.forest().block_format().node_bytes,
+        ));
+        let sector_bytes = usize::try_from(self.sector_bytes).unwrap_or(4096);
+        let length = usize::try_from(size).unwrap_or(usize::MAX);
+        let Some(content) = content.get(..length).filter(|content| !content.is_empty()) else {
+            return Ok(false);
+        };
+        let stays_out = self.state.never_inline || item.flags.contains(InodeFlags::PREALLOC);
+        if length > sector_bytes || stays_out {
+            return Ok(false);
+        }
+        let compressed = plan.and_then(|plan| {
+            let method = plan.method;
+            let stored =
+                with_compressor(|compressor| compressor.compress_inline(method, content, sector_bytes, most));
+            Some((method.compression(), stored?))
+        });
+        let (compression, stored) = match &compressed {
+            Some((compression, stored)) => (*compression, stored.as_slice()),
+            // A whole sector does not go into the tree as it is.
+            None if (length <= most || buttress_faults::on("inline-limit-ignored"))
+                && length < sector_bytes =>
+            {
+                (Compression::None, content)
+            }
+            None => return Ok(false),
+        };
+        let location = self.location;
+        self.filesystem.operate(Need::promised(6), |operation| {
+            operation.be_upkeep();
+            self.require_still_there(operation)?;
+            operation.reach_range(location, &(0..self.sector_bytes))?;
+            if compression != Compression::None {
+                require_feature(operation, compression);
+            }
+            let gone = operation.drop_range(location, &(0..self.sector_bytes))?;
+            let extent = FileExtent {
+                generation: operation.generation(),
+                ram_bytes: ByteCount::new(size),
+                compression,
+                other_encoding: 0,
+                body: FileExtentBody::Inline(stored),
+            };
+            let key = FileExtent::key(location.inode, FileOffset::MIN);
+            operation
+                .edit()
+                .insert(location.subvolume.tree(), &key, &extent.encode())?;
+            self.settle(operation, size, (size, gone), true, false)
+        })?;
+        Ok(true)
+    }
+}
+
+/// Whether the file was removed, or its subvolume: nobody wants its content any more.
+const fn is_of_gone_file(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::InodeNotFound { .. } | Error::SubvolumeNotFound { .. }
+    )
+}
+
+/// Marks the volume as having content that is compressed in this way.
+pub(super) fn require_feature(operation: &mut Operation<'_>, compression: Compression) {
+    if buttress_faults::on("compression-feature-unmarked") {
+        return;
+    }
+    let feature = match compression {
+        Compression::Lzo => Incompat::COMPRESS_LZO,
+        Compression::Zstd => Incompat::COMPRESS_ZSTD,
+        Compression::None | Compression::Zlib => return,
+    };
+    operation.edit().use_feature(feature);
+}
+
+/// The checksums of a step's extents; all that are left for the last one.
+fn take_sums(sums: &mut Vec<Sums>, step: &[Insertion], is_last: bool) -> Vec<Sums> {
+    if is_last {
+        return core::mem::take(sums);
+    }
+    let ranges: Vec<Range<u64>> = step
+        .iter()
+        .map(|insertion| match insertion {
+            Insertion::New(placed) => {
+                let start = placed.range.logical.get();
+                start..start.saturating_add(placed.range.length.get())
+            }
+            Insertion::Written(part) => {
+                let start = part.logical.get();
+                let length = part.range.end.saturating_sub(part.range.start);
+                start..start.saturating_add(length)
+            }
+        })
+        .collect();
+    // Extents of one step usually follow each other.
+    let joined = ranges
+        .chunk_by(|one, next| one.end == next.start)
+        .filter_map(|chunk| {
+            let (first, last) = (chunk.first()?, chunk.last()?);
+            Some(first.start..last.end)
+        });
+    let mut own = Vec::new();
+    for range in joined {
+        cut_sums(sums, &range, &mut own);
+    }
+    own
+}
+
+/// Moves the checksums of a range of addresses over.
+fn cut_sums(sums: &mut Vec<Sums>, range: &Range<u64>, own: &mut Vec<Sums>) {
+    let mut rest = Vec::with_capacity(sums.len());
+    for part in sums.drain(..) {
+        let (start, end) = (part.logical.get(), part.logical.get().saturating_add(part.bytes));
+        if end <= range.start || start >= range.end {
+            rest.push(part);
+            continue;
+        }
+        let (from, to) = (start.max(range.start), end.min(range.end));
+        for piece in [start..from, to..end] {
+            if piece.start < piece.end {
+                rest.push(part.part(start, &piece));
+            }
+        }
+        own.push(part.part(start, &(from..to)));
+    }
+    *sums = rest;
+}
+
+impl Sums {
+    /// The checksums of a part; these begin at `start`.
+    fn part(&self, start: u64, range: &Range<u64>) -> Self {
+        let of_bytes = |bytes: u64| {
+            let whole = u64::try_from(self.sums.len()).unwrap_or(0);
+            let scaled = u128::from(bytes).saturating_mul(u128::from(whole));
+            let at = scaled.checked_div(u128::from(self.bytes)).unwrap_or(0);
+            usize::try_from(at).unwrap_or(usize::MAX)
+        };
+        let (from, to) = (
+            of_bytes(range.start.saturating_sub(start)),
+            of_bytes(range.end.saturating_sub(start)),
+        );
+        Self {
+            logical: Logical::new(range.start),
+            bytes: range.end.saturating_sub(range.start),
+            sums: self.sums.get(from..to).unwrap_or_default().to_vec(),
+        }
+    }
+}
+
+/// Pieces that follow each other without a gap.
+fn runs(pieces: &[(u64, Bytes)]) -> impl Iterator<Item = &[(u64, Bytes)]> {
+    pieces.chunk_by(|(start, bytes), (next, _)| start.saturating_add(length_of(bytes)) == *next)
+}
+
+fn range_of(run: &[(u64, Bytes)]) -> Range<u64> {
+    let start = run.first().map_or(0, |(start, _)| *start);
+    let end = run
+        .last()
+        .map_or(0, |(start, bytes)| start.saturating_add(length_of(bytes)));
+    start..end
+}
+
+/// The part of a run that lies in a range.
+fn cut(run: &[(u64, Bytes)], range: &Range<u64>) -> Pieces {
+    run.iter()
+        .filter_map(|(start, bytes)| {
+            let end = start.saturating_add(length_of(bytes));
+            let (from, to) = (range.start.max(*start), range.end.min(end));
+            let inside = usize::try_from(from.checked_sub(*start)?).ok()?
+                ..usize::try_from(to.checked_sub(*start)?).ok()?;
+            (from < to).then(|| (from, bytes.slice(inside)))
+        })
+        .collect()
+}
+
+/// The writes of a part that is overwritten where it lies.
+fn writes_in_place(run: &[(u64, Bytes)], part: &InPlace) -> Vec<ExtentWrite> {
+    let pieces = cut(run, &part.range);
+    let place = |(start, bytes): (u64, Bytes)| {
+        let inside = start.saturating_sub(part.range.start);
+        ExtentWrite {
+            logical: part.logical.saturating_add(ByteCount::new(inside)),
+            bytes,
+        }
+    };
+    pieces.into_iter().map(place).collect()
+}

@@ -1,0 +1,83 @@
+//! Maps of files that are being written: dirty data and delayed references are looked at, too.
+
+use crate::transaction::WritableFilesystem;
+use buttress_accounts::back_references::DelayedReferencesOf;
+use buttress_accounts::delayed_references::DelayedReferences;
+use buttress_accounts::fiemap::{ContentState, LiveContent};
+use buttress_accounts::{DataRuns, Fiemap};
+use buttress_format::{FileOffset, Logical};
+use buttress_fs::error::Result;
+use buttress_fs::filesystem::Filesystem;
+use buttress_fs::location::Location;
+use core::ops::Range;
+use std::sync::Arc;
+
+#[cfg(test)]
+mod tests;
+
+impl WritableFilesystem {
+    /// The extents of a file that overlap `range`, with their sharedness, as of now: content and delayed references are
+    /// looked at too. Offsets are rounded to sectors.
+    ///
+    /// # Errors
+    /// [`Error::IsADirectory`](buttress_fs::Error::IsADirectory), [`Error::NotAFile`](buttress_fs::Error::NotAFile), or
+    /// that the inode cannot be read. Errors on the way come from the iterator.
+    pub fn fiemap(&self, location: Location, range: Range<FileOffset>) -> Result<Fiemap> {
+        let view = self.view();
+        view.open_file(location)?;
+        Ok(Fiemap::of_live(
+            Arc::new(self.clone()),
+            location,
+            range,
+            view.sector_bytes(),
+        ))
+    }
+
+    /// The runs of data from `start` on, dirty data among them.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::fiemap`].
+    pub fn data_runs(&self, location: Location, start: FileOffset) -> Result<DataRuns> {
+        let map = self.fiemap(location, start..FileOffset::new(u64::MAX))?;
+        let size = FileOffset::new(self.size_of(location)?);
+        Ok(DataRuns::new(map, start, size))
+    }
+
+    /// As [`Maps::seek_data`](buttress_accounts::Maps::seek_data), with dirty data.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::fiemap`].
+    pub fn seek_data(&self, location: Location, start: FileOffset) -> Result<Option<FileOffset>> {
+        self.data_runs(location, start)?.first_data()
+    }
+
+    /// As [`Maps::seek_hole`](buttress_accounts::Maps::seek_hole), with dirty data.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::fiemap`].
+    pub fn seek_hole(&self, location: Location, start: FileOffset) -> Result<Option<FileOffset>> {
+        self.data_runs(location, start)?.first_hole()
+    }
+}
+
+impl LiveContent for WritableFilesystem {
+    fn look_at_content(&self, location: Location, from: u64, count: usize) -> Result<ContentState> {
+        Self::look_at_content(self, location, from, count)
+    }
+
+    fn delayed_references_of(&self, view: &Filesystem, extents: &[Logical]) -> Option<DelayedReferencesOf> {
+        Self::delayed_references_of(self, view, extents)
+    }
+
+    fn quiesced_content(
+        &self,
+        location: Location,
+        from: u64,
+        count: usize,
+        body: &mut dyn FnMut(&ContentState, &DelayedReferences) -> Result<()>,
+    ) -> Result<()> {
+        Self::quiesced_content(self, location, from, count, |state, references| {
+            body(&state, references)
+        })
+    }
+}

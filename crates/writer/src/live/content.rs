@@ -1,0 +1,295 @@
+//! Reading files as they are now.
+//!
+//! A read takes neither the edit lock nor the lock of whoever changes the file. It first *gathers*, in memory: what waits or
+//! is on its way to the devices is copied, and for the rest it notes which extents hold it and what their sectors must hash
+//! to. Then it reads those, with nothing held but a hold on the running state, which keeps the extents from being used again.
+//!
+//! # Why what was gathered is of one state
+//!
+//! - What waits covers the extents below it, and goes only when extents with it are in the tree.
+//! - An operation is seen whole or not at all: from its first edit to its end it holds a lock that look-ups share.
+//! - Extents and the checksums that they must have are looked up under one hold of the file's tree: no extent leaves it
+//!   meanwhile, and so none loses its checksums.
+//! - The size of a file that nobody changes is that of its item; it changes only in a call that puts its content beside the
+//!   item. The number of such calls is looked at before and after.
+//! - A file is marked before its items go, and the running generation is looked at before and after: a transaction that
+//!   began meanwhile may hold extents that the hold does not cover.
+
+use super::inodes::{InodeState, LiveInode, id_of};
+use super::trees::LiveTree;
+use crate::data::waiting::FileContent;
+use crate::transaction::WritableFilesystem;
+use crate::transaction::pins::Hold;
+use buttress_format::{
+    ByteCount, FileExtent, FileKind, FileOffset, InodeFlags, InodeItem, ItemType, Key, ObjectId, TreeId,
+};
+use buttress_fs::checksums::{ChecksumItems, ExpectedChecksums};
+use buttress_fs::content::{Planned, plan};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::extents::FileRangeBuilder;
+use buttress_fs::file::{READ_AT_BATCH, fetch};
+use buttress_fs::location::Location;
+use buttress_tree::{EditableTree, OwnedItem};
+use core::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+/// What is left to be read from devices.
+struct Gathered {
+    /// How much of the buffer is in the file.
+    length: usize,
+    planned: Vec<Planned>,
+    /// Keeps the extents.
+    hold: Option<Hold>,
+}
+
+/// A file at the moment at which gathering began.
+struct Found {
+    item: InodeItem,
+    content: Option<Arc<FileContent>>,
+    calls: u64,
+}
+
+impl Found {
+    fn of(state: &InodeState) -> Option<Self> {
+        Some(Self {
+            item: state.item.filter(|_| !state.is_gone())?,
+            content: state.content.clone(),
+            calls: state.calls,
+        })
+    }
+
+    /// Whether it is the same still, but for changes that readers are kept from by other means.
+    fn is_still(&self, state: &InodeState) -> bool {
+        state.calls == self.calls && !state.is_gone()
+    }
+}
+
+impl WritableFilesystem {
+    /// Reads at `offset` into `buffer`, dirty data included; gives how many bytes were read: fewer only at the end
+    /// of the file. A read of more than 4 MiB is of several moments.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`], [`Error::IsADirectory`], or that a byte of the range cannot be had.
+    pub fn read_at(&self, location: Location, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        let batch_bytes = usize::try_from(READ_AT_BATCH).unwrap_or(usize::MAX);
+        let mut done = 0_usize;
+        for part in buffer.chunks_mut(batch_bytes) {
+            let at = offset.saturating_add(ByteCount::of(done));
+            let read = self.read_part(location, at, part)?;
+            done = done.saturating_add(read);
+            if read < part.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn read_part(&self, location: Location, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        let trees = self.trees_of(location)?;
+        let gathered = loop {
+            // Takes the item in, or says that there is none.
+            self.live_inode(location)?;
+            let inode = self.live_inodes().entry(id_of(location));
+            let gathered = self.retry_live(|| self.gather(&trees, &inode, location, offset, buffer))?;
+            if let Some(gathered) = gathered {
+                break gathered;
+            }
+        };
+        let Gathered {
+            length,
+            planned,
+            hold: _hold,
+        } = gathered;
+        let read = buffer.get_mut(..length).unwrap_or_default();
+        fetch(self.shared_base(), planned, offset, read)?;
+        Ok(length)
+    }
+
+    /// Reads what extents have of a file whose lock the caller holds; zeros elsewhere.
+    pub(crate) fn read_extents(&self, location: Location, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let trees = self.trees_of(location)?;
+        let (item, _) = self.live_inode(location)?;
+        buffer.fill(0);
+        let end = offset.saturating_add(ByteCount::of(buffer.len()).get());
+        let (planned, _hold) = loop {
+            let hold = self.hold_running();
+            let whole = offset..end;
+            let ranges = core::slice::from_ref(&whole);
+            let planned = self.look_live(|| self.plan_ranges(&trees, location, &item, ranges))?;
+            if self.is_running_still(&hold) {
+                break (planned, hold);
+            }
+        };
+        fetch(self.shared_base(), planned, FileOffset::new(offset), buffer)
+    }
+
+    /// The tree of a file, and the one of checksums.
+    fn trees_of(&self, location: Location) -> Result<[LiveTree; 2]> {
+        let of_file = self.live_tree(location.subvolume.tree())?;
+        Ok([of_file, self.live_tree(TreeId::CHECKSUM)?])
+    }
+
+    /// Gathers. `None` when more than one state was seen, or the inode is no longer in memory: then it is to be done again.
+    fn gather(
+        &self,
+        trees: &[LiveTree; 2],
+        inode: &LiveInode,
+        location: Location,
+        offset: FileOffset,
+        buffer: &mut [u8],
+    ) -> Result<Option<Gathered>> {
+        let hold = self.hold_running();
+        let Some(found) = Found::of(&inode.read()) else {
+            return match inode.read().is_gone() {
+                true => Err(Error::InodeNotFound { location }),
+                false => Ok(None),
+            };
+        };
+        if found.item.kind() == FileKind::Directory {
+            return Err(Error::IsADirectory { location });
+        }
+        let content = found.content.as_deref();
+        let _layout = content.map(|content| content.layout.read());
+        let waiting = content.map(|content| content.waiting.read());
+        let size = waiting.as_ref().and_then(|waiting| waiting.size);
+        let end = FileOffset::new(size.unwrap_or(found.item.size.get()));
+        let rest = end.checked_distance_from(offset).and_then(ByteCount::to_usize);
+        let length = rest.unwrap_or(0).min(buffer.len());
+        let Some(buffer) = buffer.get_mut(..length) else {
+            return Ok(None);
+        };
+        buffer.fill(0);
+        let whole = offset.get()..offset.saturating_add(ByteCount::of(length)).get();
+        let gaps = match &waiting {
+            Some(waiting) => waiting.read(offset.get(), buffer),
+            None => core::iter::once(whole).collect(),
+        };
+        // Behind dirty data: who changes that in several steps holds it, and then begins an operation.
+        let _whole = self.steps().read();
+        let planned = self.plan_ranges(trees, location, &found.item, &gaps)?;
+        let is_one_state = found.is_still(&inode.read()) && self.is_running_still(&hold);
+        Ok(is_one_state.then_some(Gathered {
+            length,
+            planned,
+            hold: Some(hold).filter(|_| !buttress_faults::on("live-hold-untaken")),
+        }))
+    }
+
+    /// What is to be read of extents for ranges of a file.
+    fn plan_ranges(
+        &self,
+        [of_file, checksums]: &[LiveTree; 2],
+        location: Location,
+        item: &InodeItem,
+        ranges: &[Range<u64>],
+    ) -> Result<Vec<Planned>> {
+        let mut planned = Vec::new();
+        if ranges.iter().all(Range::is_empty) {
+            return Ok(planned);
+        }
+        let format = self.forest().block_format();
+        let base = self.shared_base();
+        let is_verified = !item.flags.contains(InodeFlags::NODATASUM) && !base.rescue().ignore_data_checksums;
+        of_file.with(|tree| -> Result<()> {
+            for range in ranges {
+                plan_range(tree, location, format.sector_bytes, range, &mut planned)?;
+            }
+            if !is_verified {
+                return Ok(());
+            }
+            checksums.between_steps(|tree| {
+                let mut items = LiveChecksums {
+                    tree,
+                    item: None,
+                    sum_bytes: base.checksum_type().size_bytes(),
+                    sector_bytes: u64::from(format.sector_bytes),
+                };
+                for planned in &mut planned {
+                    if let Planned::Read(piece) = planned {
+                        let read = piece.read();
+                        let (kind, sector) = (base.checksum_type(), format.sector_bytes);
+                        let expected =
+                            ExpectedChecksums::look_up(&mut items, kind, sector, read.logical, read.length)?;
+                        piece.expect_these(expected);
+                    }
+                }
+                Ok(())
+            })
+        })?;
+        Ok(planned)
+    }
+}
+
+/// Plans one range of a file.
+fn plan_range(
+    tree: &EditableTree,
+    location: Location,
+    sector_bytes: u32,
+    range: &Range<u64>,
+    planned: &mut Vec<Planned>,
+) -> Result<()> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    let wanted = FileExtent::key(location.inode, FileOffset::new(range.start));
+    let is_extent = |key: &Key| key.objectid == wanted.objectid && key.item_type == ItemType::EXTENT_DATA;
+    // The range that covers the start may begin before it.
+    let before = tree.at_or_before(&wanted)?.map(|item| item.key());
+    let from = before.filter(is_extent).unwrap_or(wanted);
+    let mut builder = FileRangeBuilder::new(location, sector_bytes);
+    let offsets = FileOffset::new(range.start)..FileOffset::new(range.end);
+    let mut ended = Ok(());
+    tree.scan(&from, |key, data| {
+        if !is_extent(key) || key.offset >= range.end {
+            return ControlFlow::Break(());
+        }
+        match builder.range(key, data) {
+            Ok(found) => {
+                plan(location, sector_bytes, &found, &offsets, planned);
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                ended = Err(error);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    ended
+}
+
+/// The checksum tree as it is now.
+struct LiveChecksums<'a> {
+    tree: &'a EditableTree,
+    item: Option<OwnedItem>,
+    sum_bytes: usize,
+    sector_bytes: u64,
+}
+
+impl ChecksumItems for LiveChecksums<'_> {
+    fn approach(&mut self, at: u64) -> Result<()> {
+        if self.covered().is_some_and(|(start, end)| start <= at && at < end) {
+            return Ok(());
+        }
+        let key = Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, at);
+        self.item = self.tree.at_or_before(&key)?;
+        if self.covered().is_none_or(|(_, end)| end <= at) {
+            self.item = self.tree.at_or_after(&key)?;
+        }
+        Ok(())
+    }
+
+    fn covered(&self) -> Option<(u64, u64)> {
+        let item = self.item.as_ref()?;
+        let key = item.key();
+        if key.objectid != ObjectId::EXTENT_CHECKSUM || key.item_type != ItemType::EXTENT_CSUM {
+            return None;
+        }
+        let sectors = item.data().len().checked_div(self.sum_bytes).unwrap_or(0);
+        let length = ByteCount::of(sectors).get().saturating_mul(self.sector_bytes);
+        Some((key.offset, key.offset.saturating_add(length)))
+    }
+
+    fn sums(&self, range: Range<usize>) -> Option<&[u8]> {
+        self.item.as_ref()?.data().get(range)
+    }
+}

@@ -1,0 +1,221 @@
+//! One object for each inode in use.
+//!
+//! [`LiveInodes`] finds an inode's state by subvolume and number, in shards, so that those who look at different inodes seldom
+//! meet. The state is the newest inode item, dirty data, how often the inode is held open, what new
+//! inodes in a directory are given, and the directory's next index. It is read by anybody, and changed under the edit lock,
+//! but for the content, which the file's own lock protects, and for taking an item in, which anybody may do who needs it.
+//!
+//! Invariants:
+//! - An item here is never older than the one in its tree: it is taken in while the state is held, and whoever changes the
+//!   item in memory holds the state, too.
+//! - There is one object for an inode at a time: it leaves the table only while nobody else has it and nothing is in it that
+//!   its tree does not have.
+//!
+//! Memory is bounded: a shard that is full lets go of what its tree has.
+
+use crate::data::waiting::FileContent;
+use crate::operations::inherit::Inherited;
+use buttress_format::{InodeItem, InodeNumber, TreeId};
+use buttress_fs::location::Location;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// How many inodes are kept before those are let go of that did not change.
+pub(crate) const INODES_MAX: usize = 1 << 16;
+
+const SHARD_BITS: u32 = 6;
+const SHARDS: usize = 1 << SHARD_BITS;
+
+/// The tree of an inode, and its number.
+pub(crate) type InodeId = (TreeId, InodeNumber);
+
+/// Where an inode's object is.
+pub(crate) fn id_of(location: Location) -> InodeId {
+    (location.subvolume.tree(), location.inode)
+}
+
+/// What is known of an inode.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InodeState {
+    /// The newest item, once somebody looked.
+    pub(crate) item: Option<InodeItem>,
+    /// Whether the item is newer than the one in the tree.
+    pub(crate) changed: bool,
+    /// Of a file with dirty data, or with a call under way: that.
+    pub(crate) content: Option<Arc<FileContent>>,
+    /// How often a call that may change content found none here and put its own: a reader who finds another number
+    /// afterwards has seen two states.
+    pub(crate) calls: u64,
+    /// Its items are being removed.
+    pub(crate) is_going: bool,
+    /// How often the inode is held open.
+    pub(crate) held: u32,
+    /// Of a directory: what new inodes in it are given, where that is known.
+    pub(crate) inherited: Option<Arc<Inherited>>,
+    /// Of a directory: the index that the next name gets, where that is known.
+    pub(crate) next_index: Option<u64>,
+}
+
+impl InodeState {
+    /// Whether its items are going, or may go at any time: nobody can come to have it any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_going || self.held == 0 && self.item.is_some_and(|item| item.nlink == 0)
+    }
+
+    /// Whether all of it can be looked up again.
+    const fn is_in_tree(&self) -> bool {
+        !self.changed && self.content.is_none() && self.held == 0 && self.next_index.is_none()
+    }
+}
+
+/// An inode in use. See the module.
+#[derive(Debug, Default)]
+pub(crate) struct LiveInode(RwLock<InodeState>);
+
+impl LiveInode {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, InodeState> {
+        self.0.read()
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, InodeState> {
+        self.0.write()
+    }
+}
+
+#[derive(Debug)]
+struct Shard {
+    inodes: HashMap<InodeId, Arc<LiveInode>>,
+    /// How many were left when room was made last.
+    kept: usize,
+}
+
+impl Shard {
+    fn new() -> Self {
+        Self {
+            inodes: HashMap::new(),
+            kept: 0,
+        }
+    }
+}
+
+/// The inodes in use. See the module.
+#[derive(Debug)]
+pub(crate) struct LiveInodes {
+    shards: Box<[RwLock<Shard>; SHARDS]>,
+    count: AtomicUsize,
+}
+
+impl Default for LiveInodes {
+    fn default() -> Self {
+        Self {
+            shards: Box::new(core::array::from_fn(|_| RwLock::new(Shard::new()))),
+            count: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl LiveInodes {
+    fn shard(&self, (tree, inode): InodeId) -> &RwLock<Shard> {
+        let mixed = tree
+            .get()
+            .rotate_left(32)
+            .wrapping_add(inode.get())
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let index = usize::try_from(mixed >> (u64::BITS - SHARD_BITS)).unwrap_or(0);
+        #[allow(
+            clippy::indexing_slicing,
+            reason = "there is a shard for each index of so many bits"
+        )]
+        &self.shards[index % SHARDS]
+    }
+
+    /// How many inodes are in memory.
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Looks at an inode that is in memory.
+    pub(crate) fn look<T>(&self, id: InodeId, look: impl FnOnce(&InodeState) -> T) -> Option<T> {
+        let shard = self.shard(id).read();
+        let inode = shard.inodes.get(&id)?;
+        Some(look(&inode.read()))
+    }
+
+    /// Changes what is known of an inode that is in memory.
+    pub(crate) fn update<T>(&self, id: InodeId, update: impl FnOnce(&mut InodeState) -> T) -> Option<T> {
+        let shard = self.shard(id).read();
+        let inode = shard.inodes.get(&id)?;
+        Some(update(&mut inode.write()))
+    }
+
+    /// The object of an inode, new if there was none.
+    pub(crate) fn entry(&self, id: InodeId) -> Arc<LiveInode> {
+        let lock = self.shard(id);
+        if let Some(inode) = lock.read().inodes.get(&id) {
+            return Arc::clone(inode);
+        }
+        let mut shard = lock.write();
+        self.make_room(&mut shard);
+        let inode = shard.inodes.entry(id).or_insert_with(|| {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            Arc::default()
+        });
+        Arc::clone(inode)
+    }
+
+    /// Lets go of what can be looked up again when there are very many.
+    fn make_room(&self, shard: &mut Shard) {
+        let most = (INODES_MAX / SHARDS).max(shard.kept.saturating_mul(2));
+        if shard.inodes.len() >= most {
+            let before = shard.inodes.len();
+            shard
+                .inodes
+                .retain(|_, inode| Arc::strong_count(inode) > 1 || !inode.read().is_in_tree());
+            shard.kept = shard.inodes.len();
+            self.count
+                .fetch_sub(before.saturating_sub(shard.kept), Ordering::Relaxed);
+        }
+    }
+
+    /// Lets go of the object of an inode that turned out not to exist.
+    pub(crate) fn forget_unknown(&self, id: InodeId) {
+        let mut shard = self.shard(id).write();
+        let is_unknown = |inode: &Arc<LiveInode>| {
+            let state = inode.read();
+            state.item.is_none() && state.is_in_tree()
+        };
+        if shard.inodes.get(&id).is_some_and(is_unknown) {
+            shard.inodes.remove(&id);
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets an inode whose items are gone.
+    pub(crate) fn forget(&self, id: InodeId) {
+        if self.shard(id).write().inodes.remove(&id).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets all inodes of a tree.
+    pub(crate) fn forget_tree(&self, tree: TreeId) {
+        for shard in self.shards.iter() {
+            let mut shard = shard.write();
+            let before = shard.inodes.len();
+            shard.inodes.retain(|(of, _), _| *of != tree);
+            self.count
+                .fetch_sub(before.saturating_sub(shard.inodes.len()), Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets the next indexes of all directories.
+    pub(crate) fn forget_indexes(&self) {
+        for shard in self.shards.iter() {
+            for inode in shard.read().inodes.values() {
+                inode.write().next_index = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Looking at names, inodes, links and attributes as they are now, without the edit lock.
+//!
+//! A view holds everything as it is, which makes the next edits copy what they touch. A caller that looks and changes by
+//! turns, or that wants what is newest, is better off with these: each call goes to a leaf or two and keeps nothing.
+
+use super::inodes::{InodeState, id_of};
+use super::trees::LiveTree;
+use crate::data::waiting::FileContent;
+use crate::operations::entries::{Target, entry_in, place_in};
+use crate::transaction::WritableFilesystem;
+use buttress_format::{
+    ByteCount, Compression, DirItem, DirItems, FileExtent, FileExtentBody, FileKind, FileOffset, InodeItem,
+    ItemType, Key, RootRef, TreeId,
+};
+use buttress_fs::directory::{DirEntry, is_valid_name};
+use buttress_fs::error::{Corruption, Error, Result};
+use buttress_fs::inode::Metadata;
+use buttress_fs::location::Location;
+use buttress_fs::lookup::PATH_LIMIT;
+use buttress_fs::xattrs::{ATTRIBUTES_LIMIT, Xattr, append_xattrs, too_big};
+use core::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+impl WritableFilesystem {
+    /// An open tree; one that is not open is opened, which takes the edit lock.
+    pub(crate) fn live_tree(&self, id: TreeId) -> Result<LiveTree> {
+        if let Some(tree) = self.live_trees().get(id) {
+            return Ok(tree);
+        }
+        self.look(|operation| Ok(operation.look().open_tree(id)?.tree.clone()))
+    }
+
+    /// The newest item of an inode, and dirty data, if there is any.
+    pub(crate) fn live_inode(&self, location: Location) -> Result<(InodeItem, Option<Arc<FileContent>>)> {
+        if location.placeholder().is_some() {
+            return Err(Error::InodeNotFound { location });
+        }
+        let id = id_of(location);
+        let known = |state: &InodeState| state.item.map(|item| (item, state.content.clone()));
+        if let Some(found) = self.live_inodes().look(id, known).flatten() {
+            return Ok(found);
+        }
+        let tree = self.live_tree(id.0)?;
+        let inode = self.live_inodes().entry(id);
+        let key = InodeItem::key(location.inode);
+        let found = self.look_live(|| {
+            let mut state = inode.write();
+            if state.item.is_none() {
+                let mut item = None;
+                tree.look(&key, |data| item = Some(InodeItem::parse(&key, data)))?;
+                let broken = |error| Corruption::Item { tree: id.0, error };
+                state.item = item.transpose().map_err(broken)?;
+            }
+            Ok(known(&state))
+        });
+        drop(inode);
+        match found {
+            Ok(Some(found)) => Ok(found),
+            other => {
+                self.live_inodes().forget_unknown(id);
+                other.and(Err(Error::InodeNotFound { location }))
+            }
+        }
+    }
+
+    /// The entry `name` of a directory, or `None`; as [`Filesystem::lookup`](buttress_fs::Filesystem::lookup).
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or that the tree cannot be read.
+    pub fn lookup(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>> {
+        if directory.placeholder().is_some() || !is_valid_name(name) {
+            return Ok(None);
+        }
+        self.require_live_directory(directory)?;
+        let tree = self.live_tree(directory.subvolume.tree())?;
+        let root_tree = self.live_tree(TreeId::ROOT)?;
+        let key = DirItem::key(directory.inode, name);
+        self.look_live(|| {
+            let mut found = None;
+            tree.look(&key, |data| found = Some(entry_in(directory, &key, data, name)))?;
+            let Some(entry) = found.transpose()?.flatten() else {
+                return Ok(None);
+            };
+            Ok(Some(DirEntry {
+                name: name.to_vec(),
+                kind: entry.kind,
+                index: 0,
+                target: live_target(&root_tree, directory, name, entry.target)?,
+            }))
+        })
+    }
+
+    /// Entries of a directory in the order in which they were made, as `getdents64(2)` lists them, without `.` and `..`: those
+    /// from `index` on, at most `count`. The next call goes on behind the last one's [`DirEntry::index`].
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or that the tree cannot be read.
+    pub fn list(&self, directory: Location, index: u64, count: usize) -> Result<Vec<DirEntry>> {
+        if directory.placeholder().is_some() {
+            return Ok(Vec::new());
+        }
+        self.require_live_directory(directory)?;
+        let tree = self.live_tree(directory.subvolume.tree())?;
+        let root_tree = self.live_tree(TreeId::ROOT)?;
+        let first = DirItem::index_key(directory.inode, index);
+        let listed = self.look_live(|| {
+            let mut found = Vec::new();
+            let mut broken = Ok(());
+            tree.scan(&first, |key, data| {
+                let is_entry = key.objectid == first.objectid && key.item_type == first.item_type;
+                if !is_entry || found.len() >= count {
+                    return ControlFlow::Break(());
+                }
+                match listed(directory, key, data) {
+                    Ok(entries) => found.extend(entries),
+                    Err(error) => broken = Err(error),
+                }
+                match broken {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(_) => ControlFlow::Break(()),
+                }
+            })?;
+            broken.map(|()| found)
+        })?;
+        let resolve = |listed: Listed| {
+            let target =
+                self.look_live(|| live_target(&root_tree, directory, &listed.name, listed.target))?;
+            Ok(DirEntry {
+                name: listed.name,
+                kind: listed.kind,
+                index: listed.index,
+                target,
+            })
+        };
+        listed.into_iter().map(resolve).collect()
+    }
+
+    fn require_live_directory(&self, directory: Location) -> Result<()> {
+        if self.live_inode(directory)?.0.kind() == FileKind::Directory {
+            return Ok(());
+        }
+        Err(Error::NotADirectory {
+            path: PathBuf::from(directory.to_string()),
+        })
+    }
+
+    /// The inode as `stat(2)` shows it; as [`Filesystem::metadata`](buttress_fs::Filesystem::metadata). The size includes content
+    /// that waits; times and allocated bytes follow when it is written back.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or that the tree cannot be read.
+    pub fn metadata(&self, location: Location) -> Result<Metadata> {
+        if location.placeholder().is_some() {
+            return self.view().metadata(location);
+        }
+        let (mut item, content) = self.live_inode(location)?;
+        if let Some(size) = content.and_then(|content| content.waiting.read().size) {
+            item.size = ByteCount::new(size);
+        }
+        let sector_bytes = self.forest().block_format().sector_bytes;
+        Ok(Metadata::from_item(location, &item, sector_bytes))
+    }
+
+    /// The target of a symlink, as stored; as [`Filesystem::read_link`](buttress_fs::Filesystem::read_link).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_link(&self, location: Location) -> Result<Vec<u8>> {
+        let (item, _) = self.live_inode(location)?;
+        if item.kind() != FileKind::Symlink {
+            return Err(Error::NotASymlink { location });
+        }
+        let limit = ByteCount::of(PATH_LIMIT);
+        if item.size == ByteCount::ZERO || item.size > limit {
+            return Err(Corruption::SymlinkLength {
+                location,
+                length: item.size,
+                limit,
+            }
+            .into());
+        }
+        let id = location.subvolume.tree();
+        let tree = self.live_tree(id)?;
+        let key = FileExtent::key(location.inode, FileOffset::MIN);
+        let sector_bytes = self.forest().block_format().sector_bytes;
+        let stored = self.look_live(|| {
+            let mut stored = None;
+            tree.look(&key, |data| stored = plain_inline(&key, data, sector_bytes))?;
+            Ok(stored)
+        })?;
+        match stored {
+            Some(mut target) if ByteCount::of(target.len()) >= item.size => {
+                target.truncate(item.size.to_usize().unwrap_or(0));
+                Ok(target)
+            }
+            // In another form, or not as it should be: whoever reads files says what it is.
+            _ => self.view().read_link(location),
+        }
+    }
+
+    /// All extended attributes; as [`Filesystem::xattrs`](buttress_fs::Filesystem::xattrs).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn xattrs(&self, location: Location) -> Result<Vec<Xattr>> {
+        if location.placeholder().is_some() {
+            return Ok(Vec::new());
+        }
+        let id = location.subvolume.tree();
+        let tree = self.live_tree(id)?;
+        let first = Key::new(location.inode.object_id(), ItemType::XATTR_ITEM, 0);
+        self.look_live(|| {
+            let (mut xattrs, mut total_bytes, mut ended) = (Vec::new(), 0_usize, Ok(()));
+            tree.scan(&first, |key, data| {
+                if key.objectid != first.objectid || key.item_type != first.item_type {
+                    return ControlFlow::Break(());
+                }
+                total_bytes = total_bytes.saturating_add(data.len());
+                ended = if total_bytes > ATTRIBUTES_LIMIT {
+                    Err(too_big(location))
+                } else {
+                    append_xattrs(id, key, data, &mut xattrs)
+                };
+                match ended {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(_) => ControlFlow::Break(()),
+                }
+            })?;
+            ended.map(|()| xattrs)
+        })
+    }
+
+    /// The value of one attribute, or `None`; as [`Filesystem::xattr`](buttress_fs::Filesystem::xattr).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn xattr(&self, location: Location, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        if location.placeholder().is_some() {
+            return Ok(None);
+        }
+        let id = location.subvolume.tree();
+        let tree = self.live_tree(id)?;
+        let key = DirItem::xattr_key(location.inode, name);
+        self.look_live(|| {
+            let (mut xattrs, mut parsed) = (Vec::new(), Ok(()));
+            tree.look(&key, |data| parsed = append_xattrs(id, &key, data, &mut xattrs))?;
+            parsed?;
+            let found = xattrs.into_iter().find(|xattr| xattr.name == name);
+            Ok(found.map(|xattr| xattr.value))
+        })
+    }
+}
+
+/// An entry as a directory lists it.
+struct Listed {
+    name: Vec<u8>,
+    kind: FileKind,
+    index: u64,
+    target: Target,
+}
+
+fn listed(directory: Location, key: &Key, data: &[u8]) -> Result<Vec<Listed>> {
+    let tree = directory.subvolume.tree();
+    let entries = DirItems::parse(key, data).map_err(|error| Corruption::Item { tree, error })?;
+    let list = |item: DirItem<'_>| {
+        Ok(Listed {
+            name: item.name.to_vec(),
+            kind: item.kind,
+            index: key.offset,
+            target: Target::of(directory, &item)?,
+        })
+    };
+    entries.map(list).collect()
+}
+
+/// Where an entry leads: to a placeholder where the subvolume is not the one that was put there.
+fn live_target(root_tree: &LiveTree, directory: Location, name: &[u8], target: Target) -> Result<Location> {
+    let Target::Subvolume(child) = target else {
+        return Ok(target.location(directory));
+    };
+    let [key, _] = RootRef::keys(directory.subvolume, child);
+    let mut place = None;
+    root_tree.look(&key, |data| place = Some(place_in(directory, &key, data, name)))?;
+    Ok(match place.transpose()?.flatten() {
+        Some(_) => target.location(directory),
+        None => Location::placeholder_in(directory),
+    })
+}
+
+/// The content of an inline extent that is neither compressed nor otherwise encoded.
+fn plain_inline(key: &Key, data: &[u8], sector_bytes: u32) -> Option<Vec<u8>> {
+    let extent = FileExtent::parse(key, data, sector_bytes).ok()?;
+    match extent.body {
+        FileExtentBody::Inline(content) if extent.compression == Compression::None => Some(content.to_vec()),
+        _ => None,
+    }
+}

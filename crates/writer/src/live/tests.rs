@@ -1,0 +1,141 @@
+//! Reads of the live state while somebody has the edit lock.
+
+use crate::data::AllocateMode;
+use crate::mkfs::{self, Identity};
+use crate::operations::{NewInode, SetXattr};
+use crate::transaction::{WritableFilesystem, WriteOptions};
+use buttress_device::gate::WatchedThread;
+use buttress_device::{Backend, Device, Engine, MemoryBackend};
+use buttress_format::{FileOffset, SubvolumeId, Timestamp, Uuid};
+use buttress_fs::location::Location;
+use buttress_fs::open::OpenOptions;
+use std::sync::Arc;
+
+const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
+
+fn new_volume() -> WritableFilesystem {
+    let memory: Arc<dyn Backend> = Arc::new(MemoryBackend::new("memory", vec![0; 160 << 20]));
+    let device = || Device::with_backend(Arc::clone(&memory), Engine::Inline);
+    let identity = Identity {
+        fsid: Uuid::from_u128(1),
+        chunk_tree: Uuid::from_u128(2),
+        top_level: Uuid::from_u128(3),
+        devices: vec![Uuid::from_u128(4)],
+        time: Timestamp::default(),
+    };
+    mkfs::make(&[device()], &mkfs::Options::default(), &identity).unwrap();
+    let filesystem = OpenOptions::new(vec![device()]).open().unwrap();
+    WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap()
+}
+
+/// What is read of a directory of everything: equal outcomes are equal texts.
+fn all_reads(filesystem: &WritableFilesystem, directory: Location) -> String {
+    let mut told = String::new();
+    for entry in filesystem.list(directory, 0, 100).unwrap() {
+        let found = filesystem.lookup(directory, &entry.name).unwrap().unwrap();
+        assert_eq!(found.target, entry.target);
+        let metadata = filesystem.metadata(entry.target).unwrap();
+        let xattrs = filesystem.xattrs(entry.target).unwrap();
+        let named = filesystem.xattr(entry.target, b"user.name").unwrap();
+        let link = filesystem.read_link(entry.target).ok();
+        let mut content = vec![1; 20_000];
+        let read = filesystem
+            .read_at(entry.target, FileOffset::new(10), &mut content)
+            .ok();
+        content.truncate(read.unwrap_or(0));
+        told += &format!("{entry:?} {metadata:?} {xattrs:?} {named:?} {link:?} {content:?}\n");
+    }
+    assert!(filesystem.lookup(directory, b"nothing").unwrap().is_none());
+    told
+}
+
+fn fill(filesystem: &WritableFilesystem) -> Location {
+    let new = NewInode::of_root(0o644);
+    let directory = filesystem.make_directory(ROOT, b"directory", &new).unwrap();
+    for (name, bytes) in [(&b"inline"[..], 300), (b"extent", 9000), (b"large", 100_000)] {
+        let file = filesystem.create(directory, name, &new).unwrap();
+        filesystem
+            .write_at(file, FileOffset::MIN, &vec![name[0]; bytes])
+            .unwrap();
+        filesystem
+            .set_xattr(file, b"user.name", name, SetXattr::CreateOrReplace)
+            .unwrap();
+    }
+    filesystem
+        .make_symlink(directory, b"link", &new, b"to/somewhere")
+        .unwrap();
+    filesystem.make_directory(directory, b"nested", &new).unwrap();
+    filesystem.commit().unwrap();
+    // Now some content waits over extents, and a part is a hole.
+    let large = filesystem.lookup(directory, b"large").unwrap().unwrap().target;
+    let hole = FileOffset::new(4096)..FileOffset::new(12_288);
+    filesystem.allocate(large, hole, AllocateMode::PunchHole).unwrap();
+    filesystem
+        .write_at(large, FileOffset::new(9000), &[b'w'; 500])
+        .unwrap();
+    directory
+}
+
+#[test]
+fn reads_wait_for_nobody_who_has_the_edit_lock() {
+    let filesystem = new_volume();
+    let directory = fill(&filesystem);
+    let expected = all_reads(&filesystem, directory);
+    let reader = filesystem.clone();
+    let held = filesystem.start_unchecked();
+    let read = WatchedThread::start(move || all_reads(&reader, directory)).unwrap();
+    let waits = read.comes_to_wait();
+    drop(held);
+    assert_eq!(read.join().unwrap(), expected);
+    assert!(!waits, "a read waited for the edit lock");
+    filesystem.close().unwrap();
+}
+
+/// The size and content that one sees live are those that a view shows after the content was written back.
+#[test]
+fn live_reads_are_what_a_view_shows() {
+    let filesystem = new_volume();
+    let directory = fill(&filesystem);
+    filesystem.write_back().unwrap();
+    let view = filesystem.view();
+    for entry in filesystem.list(directory, 0, 100).unwrap() {
+        let of_view = view.lookup(directory, &entry.name).unwrap().unwrap();
+        assert_eq!((of_view.target, of_view.kind), (entry.target, entry.kind));
+        let (live, shown) = (filesystem.metadata(entry.target), view.metadata(entry.target));
+        assert_eq!(format!("{live:?}"), format!("{shown:?}"));
+        assert_eq!(
+            filesystem.xattrs(entry.target).unwrap(),
+            view.xattrs(entry.target).unwrap()
+        );
+        if let Ok(file) = view.open_file(entry.target) {
+            for (offset, length) in [(0, 1 << 20), (299, 2), (4000, 10_000), (99_999, 5), (100_000, 5)] {
+                let (mut one, mut other) = (vec![7; length], vec![8; length]);
+                let offset = FileOffset::new(offset);
+                let read = filesystem.read_at(entry.target, offset, &mut one).unwrap();
+                assert_eq!(read, file.read_at(offset, &mut other).unwrap());
+                assert_eq!(one[..read], other[..read]);
+            }
+        }
+    }
+    filesystem.close().unwrap();
+}
+
+#[test]
+fn an_inode_that_is_gone_is_found_by_no_read() {
+    let filesystem = new_volume();
+    let directory = fill(&filesystem);
+    let file = filesystem.lookup(directory, b"extent").unwrap().unwrap().target;
+    let open = filesystem.open_inode(file).unwrap();
+    filesystem.unlink(directory, b"extent").unwrap();
+    let mut content = [0; 9000];
+    assert_eq!(
+        filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap(),
+        9000
+    );
+    assert_eq!(content, [b'e'; 9000]);
+    assert_eq!(filesystem.metadata(file).unwrap().nlink, 0);
+    drop(open);
+    assert!(filesystem.read_at(file, FileOffset::MIN, &mut content).is_err());
+    assert!(filesystem.metadata(file).is_err());
+    filesystem.close().unwrap();
+}

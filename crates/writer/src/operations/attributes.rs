@@ -1,0 +1,269 @@
+//! Mode, owner, times, and flags of inodes.
+//!
+//! Source: chmod(2), chown(2), utimensat(2), ioctl_iflags(2) for meaning; btrfs(5), section "File attributes".
+
+use super::Operation;
+use super::acl::{ACCESS_NAME, Acl};
+use super::inherit::SET_GROUP_ID;
+use super::property::{COMPRESSION_NAME, CompressionProperty, flags_with};
+use crate::transaction::WritableFilesystem;
+use crate::transaction::reservation::Need;
+use buttress_format::inode::{MODE_PERMISSION_MASK, MODE_TYPE_MASK};
+use buttress_format::{ByteCount, Compression, FileKind, InodeFlags, InodeItem, Timestamp};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::inode::FileAttributes;
+use buttress_fs::location::Location;
+
+const SET_USER_ID: u32 = 0o4000;
+const GROUP_EXECUTE: u32 = 0o010;
+/// The attribute that a change of owner takes away with the set-id bits.
+const CAPABILITY_NAME: &[u8] = b"security.capability";
+
+/// Items that a change of attributes takes: the inode and two extended attributes.
+const CHANGE_ITEMS: u64 = 4;
+
+/// What is to be changed of an inode; `None` stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttributeChanges {
+    /// Permission bits, with set-user-id, set-group-id and sticky.
+    pub mode: Option<u32>,
+    /// The owner.
+    pub uid: Option<u32>,
+    /// The group.
+    pub gid: Option<u32>,
+    /// The time of the last access.
+    pub accessed: Option<Timestamp>,
+    /// The time of the last change of content.
+    pub modified: Option<Timestamp>,
+    /// The time of the last change of the inode, which is otherwise the time of this operation. No system call sets it;
+    /// copies that are to be exact need it.
+    pub changed: Option<Timestamp>,
+    /// The time when the inode was made. No system call sets it.
+    pub created: Option<Timestamp>,
+}
+
+impl WritableFilesystem {
+    /// Changes mode, owner or times. A new owner or group of a file takes its set-id bits and its capabilities away, as
+    /// `chown(2)` does, unless a mode is given as well. An access control list follows the mode.
+    /// Times later than the environment allows ([`Environment::latest`](crate::Environment::latest)) become that one.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`]; [`Error::NotPermitted`] for an immutable or append-only inode;
+    /// [`Error::ReadOnlySubvolume`]; [`Error::Invalid`] for a mode with other bits, or nanoseconds above 999,999,999.
+    pub fn set_attributes(&self, location: Location, changes: &AttributeChanges) -> Result<()> {
+        changes.check()?;
+        let changes = &changes.no_later_than(self.latest_time());
+        let set = |filesystem: &Self| {
+            filesystem.operate(Need::items(CHANGE_ITEMS), |operation| {
+                operation.require_writable(location)?;
+                let item = operation.inode(location)?;
+                operation.require_changeable(location, &item)?;
+                operation.set_attributes(location, &item, changes)
+            })
+        };
+        if changes.modified.is_some() || changes.changed.is_some() {
+            self.with_newer_times(location, set)
+        } else {
+            set(self)
+        }
+    }
+
+    /// Changes the flags that `chattr` changes, all at once: what is not in `attributes` is cleared.
+    ///
+    /// Of a file with content, the flag not to copy on write stays as it is. The flags of compression set and remove the
+    /// property `btrfs.compression`.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`]; [`Error::ReadOnlySubvolume`]; [`Error::AttributesUnsupported`] for what is neither a file
+    /// nor a directory; [`Error::Invalid`] for flags that exclude each other or cannot be set in this way.
+    pub fn set_flags(&self, location: Location, attributes: FileAttributes) -> Result<()> {
+        // Whether there is content is known when none waits.
+        self.write_back_file(location)?;
+        self.operate(Need::items(CHANGE_ITEMS), |operation| {
+            operation.require_writable(location)?;
+            let item = operation.inode(location)?;
+            if !matches!(item.kind(), FileKind::Regular | FileKind::Directory) {
+                return Err(Error::AttributesUnsupported { location });
+            }
+            operation.set_flags(location, &item, attributes)
+        })
+    }
+}
+
+impl AttributeChanges {
+    fn check(&self) -> Result<()> {
+        if self.mode.is_some_and(|mode| mode & !MODE_PERMISSION_MASK != 0) {
+            return Err(Error::Invalid {
+                what: "a mode with bits beyond the permissions",
+            });
+        }
+        let times = [self.accessed, self.modified, self.changed, self.created];
+        if times
+            .iter()
+            .flatten()
+            .any(|time| time.nanoseconds >= 1_000_000_000)
+        {
+            return Err(Error::Invalid {
+                what: "a time with a second or more of nanoseconds",
+            });
+        }
+        Ok(())
+    }
+
+    /// The same with no time later than `latest`.
+    fn no_later_than(&self, latest: Option<Timestamp>) -> Self {
+        let clamped = |time: Option<Timestamp>| match (time, latest) {
+            (Some(time), Some(latest)) => Some(time.min(latest)),
+            (time, _) => time,
+        };
+        Self {
+            accessed: clamped(self.accessed),
+            modified: clamped(self.modified),
+            changed: clamped(self.changed),
+            created: clamped(self.created),
+            ..*self
+        }
+    }
+
+    /// The mode of an inode afterwards.
+    fn mode_after(&self, item: &InodeItem) -> u32 {
+        if let Some(mode) = self.mode {
+            return (item.mode & MODE_TYPE_MASK) | mode;
+        }
+        let changes_owner = self.uid.is_some() || self.gid.is_some();
+        let mut mode = item.mode;
+        if changes_owner && item.kind() != FileKind::Directory {
+            mode &= !SET_USER_ID;
+            if mode & GROUP_EXECUTE != 0 {
+                mode &= !SET_GROUP_ID;
+            }
+        }
+        mode
+    }
+}
+
+impl Operation<'_> {
+    fn set_attributes(
+        &mut self,
+        location: Location,
+        item: &InodeItem,
+        changes: &AttributeChanges,
+    ) -> Result<()> {
+        let mode = changes.mode_after(item);
+        // Symlinks have no list of their own.
+        let has_list = changes.mode.is_some() && item.kind() != FileKind::Symlink;
+        let list = match has_list
+            .then(|| self.xattr(location, ACCESS_NAME))
+            .transpose()?
+            .flatten()
+        {
+            Some(value) => Acl::parse(&value)?,
+            None => None,
+        };
+        let changes_owner = changes.uid.is_some() || changes.gid.is_some();
+        if changes_owner
+            && item.kind() != FileKind::Directory
+            && self.xattr(location, CAPABILITY_NAME)?.is_some()
+        {
+            self.remove_xattr_item(location, CAPABILITY_NAME)?;
+            self.touch_inode(location)?;
+        }
+        let now = self.now();
+        self.touch_inode(location)?;
+        self.change_inode(location, |item| {
+            item.mode = mode;
+            item.uid = changes.uid.unwrap_or(item.uid);
+            item.gid = changes.gid.unwrap_or(item.gid);
+            item.atime = changes.accessed.unwrap_or(item.atime);
+            item.mtime = changes.modified.unwrap_or(item.mtime);
+            item.otime = changes.created.unwrap_or(item.otime);
+        })?;
+        if let Some(mut list) = list {
+            list.follow_mode(mode);
+            self.put_xattr(location, ACCESS_NAME, &list.encode())?;
+            self.touch_inode(location)?;
+        }
+        let changed = changes.changed.unwrap_or(now);
+        self.change_inode(location, |item| item.ctime = changed)
+    }
+
+    fn set_flags(&mut self, location: Location, item: &InodeItem, attributes: FileAttributes) -> Result<()> {
+        let flags = stored_flags(item, attributes)?;
+        let compresses = attributes.contains(FileAttributes::COMPRESS);
+        let had_property = self.xattr(location, COMPRESSION_NAME)?.is_some();
+        if compresses {
+            let zlib = CompressionProperty::With(Compression::Zlib);
+            self.put_xattr(
+                location,
+                COMPRESSION_NAME,
+                zlib.inherited_value().unwrap_or_default(),
+            )?;
+        } else if had_property {
+            self.remove_xattr_item(location, COMPRESSION_NAME)?;
+        }
+        self.look().inodes.set_inherited(location, None);
+        self.touch_inode(location)?;
+        self.change_inode(location, |item| item.flags = flags)
+    }
+}
+
+/// The flags of an inode item for those of `chattr`, where it is one that has `item` now.
+fn stored_flags(item: &InodeItem, attributes: FileAttributes) -> Result<InodeFlags> {
+    let excluding = FileAttributes::COMPRESS | FileAttributes::NOCOMPRESS;
+    if attributes.contains(excluding) {
+        return Err(Error::Invalid {
+            what: "both flags to compress and not to",
+        });
+    }
+    if attributes.contains(FileAttributes::NOCOW | FileAttributes::COMPRESS) {
+        return Err(Error::Invalid {
+            what: "flags both to compress and not to copy on write",
+        });
+    }
+    let had_nocow = item.flags.contains(InodeFlags::NODATACOW);
+    let had_compression = item
+        .flags
+        .intersects(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS);
+    if had_nocow && attributes.intersects(excluding)
+        || had_compression && attributes.contains(FileAttributes::NOCOW)
+    {
+        return Err(Error::Invalid {
+            what: "flags of compression beside the one not to copy on write; clear one first",
+        });
+    }
+    if attributes.contains(FileAttributes::VERITY) && !item.flags.contains(InodeFlags::VERITY) {
+        return Err(Error::Invalid {
+            what: "the flag of fs-verity, which is not set in this way",
+        });
+    }
+    let mut flags = item.flags;
+    for (shown, stored) in [
+        (FileAttributes::SYNC, InodeFlags::SYNC),
+        (FileAttributes::IMMUTABLE, InodeFlags::IMMUTABLE),
+        (FileAttributes::APPEND, InodeFlags::APPEND),
+        (FileAttributes::NODUMP, InodeFlags::NODUMP),
+        (FileAttributes::NOATIME, InodeFlags::NOATIME),
+        (FileAttributes::DIRSYNC, InodeFlags::DIRSYNC),
+    ] {
+        flags.set(stored, attributes.contains(shown));
+    }
+    // The kernel keeps this flag for directories only.
+    if item.kind() != FileKind::Directory {
+        flags.remove(InodeFlags::DIRSYNC);
+    }
+    let wants_nocow = attributes.contains(FileAttributes::NOCOW);
+    match item.kind() {
+        // Content that is there already stays as it was written.
+        FileKind::Regular if item.size != ByteCount::ZERO => {}
+        FileKind::Regular => flags.set(InodeFlags::NODATACOW | InodeFlags::NODATASUM, wants_nocow),
+        _ => flags.set(InodeFlags::NODATACOW, wants_nocow),
+    }
+    let property = if attributes.contains(FileAttributes::NOCOMPRESS) {
+        Some(CompressionProperty::Never)
+    } else if attributes.contains(FileAttributes::COMPRESS) {
+        Some(CompressionProperty::With(Compression::Zlib))
+    } else {
+        None
+    };
+    Ok(flags_with(property, flags))
+}

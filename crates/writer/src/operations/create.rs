@@ -1,0 +1,377 @@
+//! New inodes: files, directories, device nodes, pipes, sockets, symlinks, files without a name.
+//!
+//! The items of a new inode lie side by side at the end of its tree and are inserted together. The inode number is one
+//! more than any that the tree has had since the volume was opened.
+//!
+//! Source: on-disk format documentation, section "INODE_ITEM"; limits of symlinks: symlink(2), btrfs(5).
+
+use super::entries::{Entry, Target, check_name};
+use super::inherit::NewInodeAttributes;
+use super::orphan::OpenInode;
+use super::{Operation, entries};
+use crate::transaction::WritableFilesystem;
+use crate::transaction::reservation::Need;
+use buttress_format::limits::inline_content_bytes_max;
+use buttress_format::{
+    ByteCount, Compression, DirItem, FileExtent, FileExtentBody, FileKind, FileOffset, InodeItem,
+    InodeNumber, InodeRefs, ItemType, Key, ObjectId, OrphanItem, TreeId,
+};
+use buttress_fs::error::{Error, Name, Result};
+use buttress_fs::inode::DeviceNumber;
+use buttress_fs::location::Location;
+use buttress_fs::lookup::PATH_LIMIT;
+
+/// The type bits of modes.
+pub(super) const DIRECTORY: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+const SYMLINK: u32 = 0o120_000;
+
+/// Items that a new inode takes at most: inode, name, two entries, three attributes, the directory, an orphan item or
+/// a symlink's target.
+const CREATE_ITEMS: u64 = 9;
+
+/// Mode and owner of an inode to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewInode {
+    /// Permission bits, with set-user-id, set-group-id and sticky; not used for symlinks, which have all.
+    pub mode: u32,
+    /// Permission bits that are taken away, unless the directory has a default access control list.
+    pub umask: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group, unless the directory gives its own.
+    pub gid: u32,
+}
+
+impl NewInode {
+    /// An inode of root's with these permission bits, whatever the umask.
+    #[must_use]
+    pub const fn of_root(mode: u32) -> Self {
+        Self {
+            mode,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+        }
+    }
+}
+
+/// What `mknod(2)` makes besides regular files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharacterDevice(DeviceNumber),
+    /// A block device.
+    BlockDevice(DeviceNumber),
+}
+
+impl NodeKind {
+    const fn type_bits(self) -> u32 {
+        match self {
+            Self::Fifo => 0o010_000,
+            Self::Socket => 0o140_000,
+            Self::CharacterDevice(_) => 0o020_000,
+            Self::BlockDevice(_) => 0o060_000,
+        }
+    }
+
+    fn device(self) -> Result<u64> {
+        match self {
+            Self::Fifo | Self::Socket => Ok(0),
+            Self::CharacterDevice(number) | Self::BlockDevice(number) => {
+                number.to_raw().ok_or(Error::Invalid {
+                    what: "a device number with a major above 4095 or a minor above 1048575",
+                })
+            }
+        }
+    }
+}
+
+/// What makes one new inode different from another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan<'a> {
+    /// The type bits of its mode.
+    pub(super) type_bits: u32,
+    pub(super) rdev: u64,
+    /// The target of a symlink.
+    pub(super) target: Option<&'a [u8]>,
+}
+
+impl Plan<'_> {
+    pub(super) const fn of_type(type_bits: u32) -> Self {
+        Self {
+            type_bits,
+            rdev: 0,
+            target: None,
+        }
+    }
+}
+
+impl WritableFilesystem {
+    /// Makes an empty regular file.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::NotADirectory`], [`Error::InodeNotFound`], [`Error::ReadOnlySubvolume`],
+    /// [`Error::NotPermitted`] of the directory; a name that cannot be; [`Error::HashCollision`]; [`Error::NoSpace`].
+    pub fn create(&self, directory: Location, name: &[u8], new: &NewInode) -> Result<Location> {
+        self.make(directory, name, new, Plan::of_type(REGULAR))
+    }
+
+    /// Makes an empty directory.
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::create`].
+    pub fn make_directory(&self, directory: Location, name: &[u8], new: &NewInode) -> Result<Location> {
+        // mkdir(2) takes neither of the set-id bits.
+        let new = NewInode {
+            mode: new.mode & 0o1777,
+            ..*new
+        };
+        self.make(directory, name, &new, Plan::of_type(DIRECTORY))
+    }
+
+    /// Makes a pipe, a socket or a device node.
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::create`]; [`Error::Invalid`] for a device number that the format cannot hold.
+    pub fn make_node(
+        &self,
+        directory: Location,
+        name: &[u8],
+        new: &NewInode,
+        kind: NodeKind,
+    ) -> Result<Location> {
+        let plan = Plan {
+            rdev: kind.device()?,
+            ..Plan::of_type(kind.type_bits())
+        };
+        self.make(directory, name, new, plan)
+    }
+
+    /// Makes a symlink to `target`, which may be anything but empty.
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::create`]; [`Error::NameTooLong`] for a target that no path can be or that does not fit
+    /// into the inode's items.
+    pub fn make_symlink(
+        &self,
+        directory: Location,
+        name: &[u8],
+        new: &NewInode,
+        target: &[u8],
+    ) -> Result<Location> {
+        if target.is_empty() {
+            return Err(entries::not_found(target));
+        }
+        if target.contains(&0) {
+            return Err(Error::Invalid {
+                what: "a symlink's target with a zero byte",
+            });
+        }
+        let sector_limit = usize::try_from(self.forest().block_format().sector_bytes)
+            .unwrap_or(PATH_LIMIT)
+            .saturating_sub(1);
+        let limit_bytes = inline_content_bytes_max(self.forest().block_format().node_bytes)
+            .min(sector_limit)
+            .min(PATH_LIMIT);
+        if target.len() > limit_bytes {
+            return Err(Error::NameTooLong {
+                length_bytes: target.len(),
+                limit_bytes,
+            });
+        }
+        let new = NewInode {
+            mode: 0o777,
+            umask: 0,
+            ..*new
+        };
+        let plan = Plan {
+            target: Some(target),
+            ..Plan::of_type(SYMLINK)
+        };
+        self.make(directory, name, &new, plan)
+    }
+
+    /// Makes a regular file that has no name, in the subvolume of `directory`, from which it inherits. It lives as long as
+    /// it is held, or until [`WritableFilesystem::link`] gives it a name.
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::create`].
+    pub fn make_unnamed(&self, directory: Location, new: &NewInode) -> Result<OpenInode> {
+        let location = self.operate(Need::items(CREATE_ITEMS), |operation| {
+            let parent = operation.require_directory(directory)?;
+            operation.require_adding(directory, &parent)?;
+            let inherited_attributes = operation.inherited_attributes(directory, &parent, REGULAR, new)?;
+            let tree = directory.subvolume.tree();
+            operation.reach_new_inode(tree)?;
+            operation.reach(tree, &[OrphanItem::key(ObjectId::MAX)])?;
+            let location =
+                operation.insert_inode(directory, None, &inherited_attributes, Plan::of_type(REGULAR))?;
+            operation.look().inodes.hold(location);
+            Ok(location)
+        })?;
+        Ok(OpenInode::held(self.clone(), location))
+    }
+
+    fn make(&self, directory: Location, name: &[u8], new: &NewInode, plan: Plan<'_>) -> Result<Location> {
+        check_name(name)?;
+        self.operate(Need::items(CREATE_ITEMS), |operation| {
+            let parent = operation.require_new_entry(directory, name)?;
+            let inherited_attributes =
+                operation.inherited_attributes(directory, &parent, plan.type_bits, new)?;
+            operation.make_named(directory, name, &inherited_attributes, plan)
+        })
+    }
+}
+
+impl Operation<'_> {
+    /// The inode of a directory to which this name can be added.
+    pub(super) fn require_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<InodeItem> {
+        let parent = self.require_directory(directory)?;
+        let (present, item_bytes) = self.find_entry_beside(directory, name)?;
+        if present.is_some() {
+            return Err(Error::Exists {
+                name: Name::from(name),
+            });
+        }
+        self.require_adding(directory, &parent)?;
+        self.check_collision(name, item_bytes)?;
+        Ok(parent)
+    }
+
+    /// Makes an inode under a name that is free.
+    pub(super) fn make_named(
+        &mut self,
+        directory: Location,
+        name: &[u8],
+        inherited_attributes: &NewInodeAttributes,
+        plan: Plan<'_>,
+    ) -> Result<Location> {
+        self.reach_new_entry(directory, name)?;
+        self.reach_new_inode(directory.subvolume.tree())?;
+        let index = self.begin().free_index(directory)?;
+        let location = self.insert_inode(directory, Some((name, index)), inherited_attributes, plan)?;
+        let entry = Entry {
+            target: Target::Inode(location.inode),
+            kind: FileKind::from_mode(inherited_attributes.mode).unwrap_or(FileKind::Unknown),
+        };
+        self.insert_entry(directory, name, entry, index)?;
+        self.grow_directory(directory, name)?;
+        Ok(location)
+    }
+
+    /// Goes to where the items of a new inode are going to be.
+    pub(super) fn reach_new_inode(&mut self, tree: TreeId) -> Result<()> {
+        let number = self.look().next_inode_number(tree)?;
+        self.reach(tree, &[InodeItem::key(InodeNumber::new(number))])
+    }
+
+    /// Puts the items of a new inode into the tree: with a name and its index in the directory, or as an orphan.
+    fn insert_inode(
+        &mut self,
+        directory: Location,
+        name: Option<(&[u8], u64)>,
+        inherited_attributes: &NewInodeAttributes,
+        plan: Plan<'_>,
+    ) -> Result<Location> {
+        let tree = directory.subvolume.tree();
+        let inode = self.begin().free_inode_number(tree)?;
+        let location = Location::new(directory.subvolume, inode);
+        let item = self.new_item(inherited_attributes, plan, u32::from(name.is_some()));
+        let mut items: Vec<(Key, Vec<u8>)> = vec![(InodeItem::key(inode), item.to_bytes().to_vec())];
+        if let Some((name, index)) = name {
+            let mut data = Vec::with_capacity(InodeRefs::entry_bytes(name));
+            InodeRefs::push(&mut data, index, name)?;
+            items.push((InodeRefs::key(inode, directory.inode), data));
+        }
+        for (name, value) in &inherited_attributes.xattrs {
+            let entry = self.xattr_entry(name, value);
+            let data = entry.encode().map_err(|_| Error::AttributeTooLarge {
+                name: Name::from(*name),
+            })?;
+            items.push((DirItem::xattr_key(inode, name), data));
+        }
+        if let Some(target) = plan.target {
+            items.push((
+                FileExtent::key(inode, FileOffset::MIN),
+                self.symlink_content(target),
+            ));
+        }
+        self.insert_items(tree, items)?;
+        self.edit().know_inode(location, item);
+        if name.is_none() {
+            let orphan = OrphanItem::key(ObjectId::new(inode.get()));
+            self.edit().insert(tree, &orphan, &[])?;
+        }
+        if FileKind::from_mode(inherited_attributes.mode) == Some(FileKind::Directory) {
+            self.edit().know_empty_directory(location);
+        }
+        for (name, value) in &inherited_attributes.xattrs {
+            self.require_feature_of(name, value);
+        }
+        Ok(location)
+    }
+
+    fn insert_items(&mut self, tree: TreeId, mut items: Vec<(Key, Vec<u8>)>) -> Result<()> {
+        items.sort_unstable_by_key(|(key, _)| *key);
+        let borrowed: Vec<(Key, &[u8])> = items.iter().map(|(key, data)| (*key, data.as_slice())).collect();
+        self.edit()
+            .edit(tree, |tree, context| tree.insert_many(context, &borrowed))
+    }
+
+    fn new_item(&self, inherited_attributes: &NewInodeAttributes, plan: Plan<'_>, nlink: u32) -> InodeItem {
+        let (generation, now) = (self.generation(), self.now());
+        let content_bytes = plan
+            .target
+            .map_or(ByteCount::ZERO, |target| ByteCount::of(target.len()));
+        InodeItem {
+            generation,
+            transid: generation,
+            size: content_bytes,
+            nbytes: content_bytes,
+            block_group: 0,
+            nlink,
+            uid: inherited_attributes.uid,
+            gid: inherited_attributes.gid,
+            mode: inherited_attributes.mode,
+            rdev: plan.rdev,
+            flags: inherited_attributes.flags,
+            sequence: 0,
+            atime: now,
+            ctime: now,
+            mtime: now,
+            otime: now,
+        }
+    }
+
+    fn symlink_content(&self, target: &[u8]) -> Vec<u8> {
+        let extent = FileExtent {
+            generation: self.generation(),
+            ram_bytes: ByteCount::of(target.len()),
+            compression: Compression::None,
+            other_encoding: 0,
+            body: FileExtentBody::Inline(target),
+        };
+        extent.encode()
+    }
+
+    /// An attribute as an item's entry.
+    pub(super) fn xattr_entry<'a>(&self, name: &'a [u8], value: &'a [u8]) -> DirItem<'a> {
+        DirItem {
+            location: Key::new(ObjectId::MIN, ItemType(0), 0),
+            transid: self.generation(),
+            kind: FileKind::Xattr,
+            name,
+            data: value,
+        }
+    }
+}
+
+/// The location of an inode of the directory's subvolume.
+pub(super) const fn beside(directory: Location, inode: InodeNumber) -> Location {
+    Location::new(directory.subvolume, inode)
+}

@@ -1,0 +1,425 @@
+//! Names: an entry of a directory, from both sides.
+//!
+//! A name is three items: `DIR_ITEM` under its hash, `DIR_INDEX` under its index, and, under the inode, an entry of
+//! `INODE_REF` or, where that is full, of `INODE_EXTREF`. The name of a subvolume has a pair of root references in the
+//! root tree instead of the last.
+//!
+//! Source: on-disk format documentation, sections "DIR_ITEM", "DIR_INDEX", "INODE_REF", "INODE_EXTREF", "ROOT_REF".
+
+use super::Operation;
+use buttress_format::limits::item_bytes_max;
+use buttress_format::{
+    DirItem, DirItems, FileKind, Generation, Incompat, InodeExtrefs, InodeItem, InodeNumber, InodeRefs,
+    ItemError, ItemType, Key, ObjectId, OrphanItem, RootRef, SubvolumeId, TreeId,
+};
+use buttress_fs::directory::is_valid_name;
+use buttress_fs::error::{Corruption, Error, Name, Result};
+use buttress_fs::location::Location;
+use buttress_fs::lookup::NAME_LIMIT;
+use buttress_tree::error::Cause;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+/// What an entry leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) target: Target,
+    pub(crate) kind: FileKind,
+}
+
+/// An inode of the same subvolume, or another subvolume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Inode(InodeNumber),
+    Subvolume(SubvolumeId),
+}
+
+impl Target {
+    /// What an item's entry leads to.
+    pub(crate) fn of(directory: Location, item: &DirItem<'_>) -> Result<Self> {
+        let number = item.location.objectid.get();
+        match (item.location.item_type, TreeId::new(number).as_subvolume()) {
+            (ItemType::INODE_ITEM, _) => Ok(Self::Inode(InodeNumber::new(number))),
+            (ItemType::ROOT_ITEM, Some(id)) => Ok(Self::Subvolume(id)),
+            _ => Err(Corruption::EntryTargetInvalid {
+                directory,
+                name: Name::from(item.name),
+                target: item.location,
+            }
+            .into()),
+        }
+    }
+
+    /// The key that an entry holds. For subvolumes the offset says nothing: there is one root item of each.
+    fn key(self) -> Key {
+        match self {
+            Self::Inode(inode) => InodeItem::key(inode),
+            Self::Subvolume(id) => Key::new(id.tree().object_id(), ItemType::ROOT_ITEM, u64::MAX),
+        }
+    }
+
+    /// Where the target is, for an entry in `directory`.
+    pub(crate) fn location(self, directory: Location) -> Location {
+        match self {
+            Self::Inode(inode) => Location::new(directory.subvolume, inode),
+            Self::Subvolume(id) => Location::root_of(id),
+        }
+    }
+}
+
+/// The entry of this name in the item of its hash, or `None`.
+pub(crate) fn entry_in(directory: Location, key: &Key, data: &[u8], name: &[u8]) -> Result<Option<Entry>> {
+    let tree = directory.subvolume.tree();
+    let mut entries = DirItems::parse(key, data).map_err(|error| Corruption::Item { tree, error })?;
+    let Some(entry) = entries.find(|entry| entry.name == name) else {
+        return Ok(None);
+    };
+    Ok(Some(Entry {
+        target: Target::of(directory, &entry)?,
+        kind: entry.kind,
+    }))
+}
+
+/// The index of a subvolume's entry, if what its parent records of it is the entry `name` of this directory.
+pub(crate) fn place_in(directory: Location, key: &Key, data: &[u8], name: &[u8]) -> Result<Option<u64>> {
+    let tree = TreeId::ROOT;
+    let place = RootRef::parse(key, data).map_err(|error| Corruption::Item { tree, error })?;
+    let is_here = place.directory == directory.inode && place.name == name;
+    Ok(is_here.then_some(place.sequence))
+}
+
+/// An entry that is not there.
+pub(super) fn not_found(name: &[u8]) -> Error {
+    Error::NotFound {
+        path: PathBuf::from(OsStr::from_bytes(name)),
+    }
+}
+
+/// Refuses what cannot be the name of an entry.
+pub(super) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_LIMIT {
+        return Err(Error::NameTooLong {
+            length_bytes: name.len(),
+            limit_bytes: NAME_LIMIT,
+        });
+    }
+    if is_valid_name(name) {
+        return Ok(());
+    }
+    Err(match name {
+        b"." | b".." => Error::Exists {
+            name: Name::from(name),
+        },
+        _ => Error::Invalid {
+            what: "an empty name, or one with a slash or a zero byte",
+        },
+    })
+}
+
+impl Operation<'_> {
+    fn broken(tree: TreeId, error: ItemError) -> Error {
+        Corruption::Item { tree, error }.into()
+    }
+
+    /// The entry of this name, or `None`.
+    pub(super) fn find_entry(&mut self, directory: Location, name: &[u8]) -> Result<Option<Entry>> {
+        Ok(self.find_entry_beside(directory, name)?.0)
+    }
+
+    /// The entry of this name, or `None`, and how long the item is that it is in or would be in.
+    pub(super) fn find_entry_beside(
+        &mut self,
+        directory: Location,
+        name: &[u8],
+    ) -> Result<(Option<Entry>, usize)> {
+        let tree = directory.subvolume.tree();
+        let key = DirItem::key(directory.inode, name);
+        let Some(item) = self.get(tree, &key)? else {
+            return Ok((None, 0));
+        };
+        let found = entry_in(directory, &key, item.data(), name)?;
+        Ok((found, item.data().len()))
+    }
+
+    /// The entry of this name.
+    pub(super) fn require_entry(&mut self, directory: Location, name: &[u8]) -> Result<Entry> {
+        self.find_entry(directory, name)?.ok_or_else(|| not_found(name))
+    }
+
+    /// Refuses a name that cannot be put into the directory because the item of its hash, `item_bytes` long, is full.
+    pub(super) fn check_collision(&self, name: &[u8], item_bytes: usize) -> Result<()> {
+        let nowhere = Target::Inode(InodeNumber::MIN);
+        let entry_bytes = entry(nowhere, FileKind::Unknown, Generation::MIN, name).encoded_bytes();
+        if item_bytes == 0 || item_bytes.saturating_add(entry_bytes) <= item_bytes_max(self.node_bytes()) {
+            return Ok(());
+        }
+        Err(Error::HashCollision {
+            name: Name::from(name),
+        })
+    }
+
+    /// Goes to where a new entry is going to be, by name and by index.
+    pub(super) fn reach_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<()> {
+        let index = self.look().next_index(directory)?;
+        self.reach_entry(directory, name, index)
+    }
+
+    /// Goes to an entry, by name and by index.
+    pub(super) fn reach_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
+        let keys = [
+            DirItem::index_key(directory.inode, index),
+            DirItem::key(directory.inode, name),
+        ];
+        self.reach(directory.subvolume.tree(), &keys)
+    }
+
+    /// Goes to all that goes with a name of an inode, up to the end of the inode's items and to what marks it as an orphan.
+    /// Gives the name's index.
+    pub(super) fn reach_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<u64> {
+        let index = self.link_index(inode, directory.inode, name)?;
+        self.reach_entry(directory, name, index)?;
+        let keys = [
+            InodeItem::key(InodeNumber::new(inode.inode.get().saturating_add(1))),
+            OrphanItem::key(ObjectId::new(inode.inode.get())),
+        ];
+        self.reach(inode.subvolume.tree(), &keys)?;
+        Ok(index)
+    }
+
+    /// Puts an entry into a directory, by name and by index. Its inode is not touched.
+    pub(super) fn insert_entry(
+        &mut self,
+        directory: Location,
+        name: &[u8],
+        entry_of: Entry,
+        index: u64,
+    ) -> Result<()> {
+        let tree = directory.subvolume.tree();
+        let item = entry(entry_of.target, entry_of.kind, self.generation(), name);
+        let key = DirItem::key(directory.inode, name);
+        let broken = |problem| Self::broken(tree, ItemError::new(&key, problem));
+        let data = item.encode().map_err(broken)?;
+        let index_key = DirItem::index_key(directory.inode, index);
+        self.edit().insert(tree, &index_key, &data)?;
+        // Seldom has another name the same hash, so this one look is nearly always enough.
+        match self.edit().insert(tree, &key, &data) {
+            Err(Error::Tree(error)) if matches!(error.cause(), Cause::ItemExists(_)) => {
+                self.append(tree, &key, &mut |data| {
+                    DirItems::push(data, &item).map_err(broken)
+                })
+            }
+            inserted => inserted,
+        }
+    }
+
+    /// Takes an entry out of a directory. Its inode is not touched.
+    pub(super) fn remove_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
+        let tree = directory.subvolume.tree();
+        let key = DirItem::key(directory.inode, name);
+        let found = self.shrink(tree, &key, &mut |data| DirItems::remove(data, name))?;
+        if !found {
+            return Err(Corruption::ItemMissing {
+                tree,
+                key,
+                what: "the entry of a name that its inode has",
+            }
+            .into());
+        }
+        let index_key = DirItem::index_key(directory.inode, index);
+        if self.edit().remove(tree, &index_key)? {
+            return Ok(());
+        }
+        Err(Corruption::ItemMissing {
+            tree,
+            key: index_key,
+            what: "the index of an entry",
+        }
+        .into())
+    }
+
+    /// Gives an inode a name, on its own side.
+    pub(super) fn insert_link(
+        &mut self,
+        inode: Location,
+        parent: InodeNumber,
+        name: &[u8],
+        index: u64,
+    ) -> Result<()> {
+        let tree = inode.subvolume.tree();
+        let key = InodeRefs::key(inode.inode, parent);
+        let present_bytes = self.get(tree, &key)?.map_or(0, |item| item.data().len());
+        let grown_bytes = present_bytes.saturating_add(InodeRefs::entry_bytes(name));
+        if present_bytes == 0 || grown_bytes <= item_bytes_max(self.node_bytes()) {
+            return self.append(tree, &key, &mut |data| {
+                InodeRefs::push(data, index, name)
+                    .map_err(|problem| Self::broken(tree, ItemError::new(&key, problem)))
+            });
+        }
+        let key = InodeExtrefs::key(inode.inode, parent, name);
+        self.append(tree, &key, &mut |data| {
+            InodeExtrefs::push(data, parent, index, name)
+                .map_err(|problem| Self::broken(tree, ItemError::new(&key, problem)))
+        })
+    }
+
+    /// Refuses a name for which the inode has no room, in either form.
+    pub(super) fn check_link_space(
+        &mut self,
+        inode: Location,
+        parent: InodeNumber,
+        name: &[u8],
+    ) -> Result<()> {
+        let tree = inode.subvolume.tree();
+        let most_bytes = item_bytes_max(self.node_bytes());
+        let mut fits = |key: Key, entry_bytes: usize| -> Result<bool> {
+            let present_bytes = self.get(tree, &key)?.map_or(0, |item| item.data().len());
+            Ok(present_bytes == 0 || present_bytes.saturating_add(entry_bytes) <= most_bytes)
+        };
+        if fits(InodeRefs::key(inode.inode, parent), InodeRefs::entry_bytes(name))? {
+            return Ok(());
+        }
+        let fits_extended = fits(
+            InodeExtrefs::key(inode.inode, parent, name),
+            InodeExtrefs::entry_bytes(name),
+        )?;
+        if fits_extended && self.has(Incompat::EXTENDED_IREF) {
+            return Ok(());
+        }
+        Err(Error::TooMany {
+            what: "names of one inode in one directory",
+        })
+    }
+
+    /// The index of a name of an inode.
+    pub(super) fn link_index(&mut self, inode: Location, parent: InodeNumber, name: &[u8]) -> Result<u64> {
+        let tree = inode.subvolume.tree();
+        let key = InodeRefs::key(inode.inode, parent);
+        if let Some(item) = self.get(tree, &key)? {
+            let mut names = InodeRefs::parse(&key, item.data()).map_err(|error| Self::broken(tree, error))?;
+            if let Some(found) = names.find(|found| found.name == name) {
+                return Ok(found.index);
+            }
+        }
+        let extended = InodeExtrefs::key(inode.inode, parent, name);
+        if let Some(item) = self.get(tree, &extended)? {
+            let mut names =
+                InodeExtrefs::parse(&extended, item.data()).map_err(|error| Self::broken(tree, error))?;
+            if let Some(found) = names.find(|found| found.parent == parent && found.name == name) {
+                return Ok(found.index);
+            }
+        }
+        Err(Self::name_missing(tree, key))
+    }
+
+    fn name_missing(tree: TreeId, key: Key) -> Error {
+        Corruption::ItemMissing {
+            tree,
+            key,
+            what: "the name of an inode that a directory has",
+        }
+        .into()
+    }
+
+    /// Takes a name from an inode, on its own side, and returns its index.
+    pub(super) fn remove_link(&mut self, inode: Location, parent: InodeNumber, name: &[u8]) -> Result<u64> {
+        let tree = inode.subvolume.tree();
+        let mut index = None;
+        let key = InodeRefs::key(inode.inode, parent);
+        let mut take = |data: &mut Vec<u8>| {
+            index = InodeRefs::remove(data, name);
+            index.is_some()
+        };
+        self.shrink(tree, &key, &mut take)?;
+        if index.is_none() {
+            let extended = InodeExtrefs::key(inode.inode, parent, name);
+            let mut take = |data: &mut Vec<u8>| {
+                index = InodeExtrefs::remove(data, parent, name);
+                index.is_some()
+            };
+            self.shrink(tree, &extended, &mut take)?;
+        }
+        index.ok_or_else(|| Self::name_missing(tree, key))
+    }
+
+    /// The index of a subvolume's entry, if this is its place.
+    pub(super) fn subvolume_index(
+        &mut self,
+        directory: Location,
+        name: &[u8],
+        child: SubvolumeId,
+    ) -> Result<Option<u64>> {
+        let [key, _] = RootRef::keys(directory.subvolume, child);
+        let Some(item) = self.get(TreeId::ROOT, &key)? else {
+            return Ok(None);
+        };
+        place_in(directory, &key, item.data(), name)
+    }
+
+    /// The index of the entry of this name, by a search through the directory: for an entry of a subvolume that is not
+    /// there, which nothing else remembers.
+    pub(super) fn search_index(&mut self, directory: Location, name: &[u8]) -> Result<Option<u64>> {
+        let tree = directory.subvolume.tree();
+        let view = self.view_of(tree)?;
+        let keys = DirItem::index_key(directory.inode, 0)..=DirItem::index_key(directory.inode, u64::MAX);
+        for item in view.range(keys, buttress_tree::ReadAhead::Forward) {
+            let item = item?;
+            let key = item.key();
+            let mut entries =
+                DirItems::parse(&key, item.data()).map_err(|error| Self::broken(tree, error))?;
+            if entries.any(|entry| entry.name == name) {
+                return Ok(Some(key.offset));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Changes the data of an item that may not be there yet, by adding to it.
+    pub(super) fn append(
+        &mut self,
+        tree: TreeId,
+        key: &Key,
+        add: &mut dyn FnMut(&mut Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
+        let mut data = self
+            .get(tree, key)?
+            .map_or_else(Vec::new, |item| item.data().to_vec());
+        let is_new = data.is_empty();
+        add(&mut data)?;
+        if is_new {
+            return self.edit().insert(tree, key, &data);
+        }
+        self.edit().put(tree, key, &data)
+    }
+
+    /// Changes the data of an item by taking from it; an item that is left empty goes. Says whether anything was taken.
+    pub(super) fn shrink(
+        &mut self,
+        tree: TreeId,
+        key: &Key,
+        take: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    ) -> Result<bool> {
+        let Some(mut data) = self.get(tree, key)?.map(|item| item.data().to_vec()) else {
+            return Ok(false);
+        };
+        if !take(&mut data) {
+            return Ok(false);
+        }
+        if data.is_empty() {
+            self.edit().remove(tree, key)?;
+        } else {
+            self.edit().put(tree, key, &data)?;
+        }
+        Ok(true)
+    }
+}
+
+fn entry(target: Target, kind: FileKind, transid: Generation, name: &[u8]) -> DirItem<'_> {
+    DirItem {
+        location: target.key(),
+        transid,
+        kind,
+        name,
+        data: &[],
+    }
+}

@@ -1,0 +1,335 @@
+//! Inodes of the running transaction, in memory.
+//!
+//! An inode item changes with nearly every operation, that of a directory with every name in it. So changes are made
+//! in the inode's object ([`crate::live::inodes`]), and [`Running::write_back_inodes`] puts each changed item into its tree
+//! once: at the commit, and before a view is taken. Until then the newest inode item is the one in memory;
+//! [`Running::inode`] and [`Running::change_inode`] are the writer's ways to it.
+//!
+//! Beside that: the next free inode number of each tree and the next free index of each directory, which are looked up once
+//! and then counted.
+//!
+//! Invariants: an inode with an item in memory has one in its tree; an item that changed in memory is written before a view
+//! shows the tree; each change gives the item the running transaction as `transid`.
+//!
+//! Source: on-disk format documentation, sections "INODE_ITEM" and "DIR_INDEX".
+
+use crate::live::inodes::{INODES_MAX, InodeId, InodeState, LiveInode, LiveInodes, id_of};
+use crate::operations::inherit::Inherited;
+use crate::transaction::running::Running;
+use buttress_format::{
+    DirItem, Generation, InodeItem, InodeNumber, ItemType, Key, ObjectId, Timestamp, TreeId,
+};
+use buttress_fs::error::{Corruption, Error, Result};
+use buttress_fs::location::Location;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// The first index of an entry in a directory: 0 and 1 stand for `.` and `..`.
+pub(crate) const FIRST_INDEX: u64 = 2;
+
+/// The inodes of the running transaction. See the module.
+#[derive(Debug, Default)]
+pub(crate) struct InodeTable {
+    live: Arc<LiveInodes>,
+    /// Those whose items are newer than their trees have them, in order.
+    changed: BTreeMap<InodeId, Arc<LiveInode>>,
+    next_numbers: HashMap<TreeId, u64>,
+    /// How many directories got a next index since they were forgotten last.
+    indexes: usize,
+}
+
+impl InodeTable {
+    /// The same inodes, for readers.
+    pub(crate) fn live(&self) -> Arc<LiveInodes> {
+        Arc::clone(&self.live)
+    }
+
+    /// How many inode items wait to be written back.
+    pub(crate) fn changed(&self) -> u64 {
+        u64::try_from(self.changed.len()).unwrap_or(u64::MAX)
+    }
+
+    /// Where the items lie that wait to be written back, in order.
+    pub(crate) fn changed_keys(&self) -> impl Iterator<Item = (TreeId, Key)> {
+        let ids = self.changed.keys();
+        ids.map(|(tree, inode)| (*tree, InodeItem::key(*inode)))
+    }
+
+    /// How many inodes are in memory.
+    pub(crate) fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Whether somebody holds the inode open.
+    pub(crate) fn is_held(&self, location: Location) -> bool {
+        let held = self.live.look(id_of(location), |state| state.held > 0);
+        held.unwrap_or(false)
+    }
+
+    pub(super) fn hold(&self, location: Location) {
+        let inode = self.live.entry(id_of(location));
+        let mut state = inode.write();
+        state.held = state.held.saturating_add(1);
+    }
+
+    /// Lets go of an inode; says whether nobody holds it any more.
+    pub(super) fn release(&self, location: Location) -> bool {
+        let released = self.live.update(id_of(location), |state| {
+            state.held = state.held.saturating_sub(1);
+            state.held == 0
+        });
+        released.unwrap_or(true)
+    }
+
+    pub(super) fn inherited(&self, location: Location) -> Option<Arc<Inherited>> {
+        self.live.look(id_of(location), |state| state.inherited.clone())?
+    }
+
+    /// Keeps what a directory gives to new inodes, or, with `None`, forgets it because it changes.
+    pub(super) fn set_inherited(&self, location: Location, inherited: Option<Arc<Inherited>>) {
+        self.live
+            .update(id_of(location), |state| state.inherited = inherited);
+    }
+
+    /// Forgets indexes that can be looked up again when there are very many; not while an operation may have taken some.
+    pub(crate) fn forget_indexes(&mut self) {
+        if self.indexes >= INODES_MAX {
+            self.live.forget_indexes();
+            self.indexes = 0;
+        }
+    }
+
+    fn set_next_index(&mut self, directory: Location, next: u64) {
+        let inode = self.live.entry(id_of(directory));
+        let known = inode.write().next_index.replace(next);
+        self.indexes = self.indexes.saturating_add(usize::from(known.is_none()));
+    }
+
+    /// Marks an inode whose items are about to go: readers find it no more.
+    pub(super) fn begin_removal(&self, location: Location) {
+        self.live.entry(id_of(location)).write().is_going = true;
+    }
+
+    /// Forgets an inode whose items are gone.
+    pub(super) fn forget(&mut self, location: Location) {
+        let id = id_of(location);
+        self.changed.remove(&id);
+        self.live.forget(id);
+    }
+
+    /// Forgets all that is known of a tree that is going to be dropped.
+    pub(crate) fn forget_tree(&mut self, tree: TreeId) {
+        self.changed.retain(|(of, _), _| *of != tree);
+        self.live.forget_tree(tree);
+        self.next_numbers.remove(&tree);
+    }
+}
+
+impl Running {
+    /// The newest item of an inode.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`], or that the tree cannot be read.
+    pub(crate) fn inode(&mut self, location: Location) -> Result<InodeItem> {
+        let id = id_of(location);
+        if let Some(item) = self.inodes.live.look(id, |state| state.item).flatten() {
+            return Ok(item);
+        }
+        self.take_in_inode(location).map(|(_, item)| item)
+    }
+
+    /// The object of an inode, with its item.
+    fn take_in_inode(&mut self, location: Location) -> Result<(Arc<LiveInode>, InodeItem)> {
+        if location.placeholder().is_some() {
+            return Err(Error::InodeNotFound { location });
+        }
+        let id = id_of(location);
+        let inode = self.inodes.live.entry(id);
+        let known = inode.read().item;
+        if let Some(item) = known {
+            return Ok((inode, item));
+        }
+        let key = InodeItem::key(location.inode);
+        let found = match self.get(id.0, &key) {
+            Ok(Some(found)) => found,
+            missing => {
+                drop(inode);
+                self.inodes.live.forget_unknown(id);
+                missing?;
+                return Err(Error::InodeNotFound { location });
+            }
+        };
+        let item =
+            InodeItem::parse(&key, found.data()).map_err(|error| Corruption::Item { tree: id.0, error })?;
+        // Only the writer changes items, so a reader who was first took in the same.
+        let item = *inode.write().item.get_or_insert(item);
+        Ok((inode, item))
+    }
+
+    /// Changes the item of an inode, which then counts as changed by the running transaction.
+    ///
+    /// # Errors
+    /// As [`Running::inode`].
+    pub(crate) fn change_inode(
+        &mut self,
+        location: Location,
+        change: impl FnOnce(&mut InodeItem),
+    ) -> Result<()> {
+        let generation = self.core.generation;
+        let (inode, _) = self.take_in_inode(location)?;
+        let mut state = inode.write();
+        let InodeState { item, changed, .. } = &mut *state;
+        let Some(item) = item else {
+            return Err(Error::InodeNotFound { location });
+        };
+        change(item);
+        if !buttress_faults::on("inode-transid-kept") {
+            item.transid = generation;
+        }
+        if !core::mem::replace(changed, true) {
+            drop(state);
+            self.inodes.changed.insert(id_of(location), inode);
+        }
+        Ok(())
+    }
+
+    /// Takes in a new inode whose item was just put into the tree.
+    pub(super) fn know_inode(&mut self, location: Location, item: InodeItem) {
+        let inode = self.inodes.live.entry(id_of(location));
+        inode.write().item = Some(item);
+    }
+
+    /// Puts all changed inode items into their trees.
+    ///
+    /// # Errors
+    /// That a tree cannot be read, or an item is not there: then the transaction must not be committed.
+    pub(crate) fn write_back_inodes(&mut self) -> Result<()> {
+        while let Some(((tree, inode), live)) = self.inodes.changed.pop_first() {
+            let item = live.read().item;
+            let written = match item {
+                Some(item) => self.write_back_inode(tree, inode, &item),
+                None => Ok(()),
+            };
+            if let Err(error) = written {
+                self.inodes.changed.insert((tree, inode), live);
+                return Err(error);
+            }
+            live.write().changed = false;
+        }
+        Ok(())
+    }
+
+    /// Records in its root item when a subvolume was changed.
+    pub(super) fn touch_root(&mut self, tree: TreeId, now: Timestamp) -> Result<()> {
+        let generation = self.core.generation;
+        if buttress_faults::on("root-change-unnoted") {
+            return Ok(());
+        }
+        let root = self.root_item_mut(tree)?;
+        root.ctransid = generation;
+        root.ctime = now;
+        Ok(())
+    }
+
+    fn write_back_inode(&mut self, tree: TreeId, inode: InodeNumber, item: &InodeItem) -> Result<()> {
+        let key = InodeItem::key(inode);
+        let bytes = item.to_bytes();
+        let found = self.update(tree, &key, &mut |data| {
+            if data.len() == bytes.len() {
+                data.copy_from_slice(&bytes);
+            }
+        })?;
+        if found {
+            return Ok(());
+        }
+        Err(Corruption::ItemMissing {
+            tree,
+            key,
+            what: "an inode that was changed",
+        }
+        .into())
+    }
+
+    /// The inode number that [`Running::free_inode_number`] gives next.
+    ///
+    /// # Errors
+    /// That the tree cannot be read.
+    pub(crate) fn next_inode_number(&mut self, tree: TreeId) -> Result<u64> {
+        if let Some(next) = self.inodes.next_numbers.get(&tree) {
+            return Ok(*next);
+        }
+        let last = Key::new(ObjectId::LAST_FREE, ItemType(u8::MAX), u64::MAX);
+        let highest = self
+            .at_or_before(tree, &last)?
+            .map_or(0, |item| item.key().objectid.get());
+        let next = highest.saturating_add(1).max(InodeNumber::ROOT_DIRECTORY.get());
+        self.inodes.next_numbers.insert(tree, next);
+        Ok(next)
+    }
+
+    /// An inode number that nothing in the tree has. Numbers are not given twice while the volume is open.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`], or that the tree cannot be read.
+    pub(crate) fn free_inode_number(&mut self, tree: TreeId) -> Result<InodeNumber> {
+        let number = self.next_inode_number(tree)?;
+        if number >= ObjectId::LAST_FREE.get() {
+            return Err(Error::TooMany {
+                what: "inodes of a subvolume",
+            });
+        }
+        self.inodes.next_numbers.insert(tree, number.saturating_add(1));
+        Ok(InodeNumber::new(number))
+    }
+
+    /// The index that [`Running::free_index`] gives next.
+    ///
+    /// # Errors
+    /// That the tree cannot be read.
+    pub(super) fn next_index(&mut self, directory: Location) -> Result<u64> {
+        let known = self.inodes.live.look(id_of(directory), |state| state.next_index);
+        if let Some(next) = known.flatten() {
+            return Ok(next);
+        }
+        let next = self
+            .highest_index(directory)?
+            .map_or(FIRST_INDEX, |last| last.saturating_add(1));
+        self.inodes.set_next_index(directory, next);
+        Ok(next)
+    }
+
+    /// The next index of a directory. Indexes are not given twice while the directory is in memory.
+    ///
+    /// # Errors
+    /// That the tree cannot be read.
+    pub(super) fn free_index(&mut self, directory: Location) -> Result<u64> {
+        let index = self.next_index(directory)?;
+        let after = match buttress_faults::on("directory-index-given-twice") {
+            true => None,
+            false => Some(index.saturating_add(1)),
+        };
+        self.inodes
+            .live
+            .update(id_of(directory), |state| state.next_index = after);
+        Ok(index)
+    }
+
+    /// A directory that was just made holds nothing: its first index needs no search.
+    pub(super) fn know_empty_directory(&mut self, directory: Location) {
+        self.inodes.set_next_index(directory, FIRST_INDEX);
+    }
+
+    fn highest_index(&mut self, directory: Location) -> Result<Option<u64>> {
+        let last = DirItem::index_key(directory.inode, u64::MAX);
+        let found = self.at_or_before(directory.subvolume.tree(), &last)?;
+        let key = found.map(|item| item.key());
+        Ok(key
+            .filter(|key| key.objectid == last.objectid && key.item_type == ItemType::DIR_INDEX)
+            .map(|key| key.offset))
+    }
+
+    /// The generation that inodes made or changed now carry.
+    pub(super) const fn running_generation(&self) -> Generation {
+        self.core.generation
+    }
+}

@@ -1,0 +1,247 @@
+//! Names that come and go: link, unlink, rmdir.
+//!
+//! The last name of an inode takes the inode with it, unless somebody holds it open or it has so much content that it
+//! goes in several steps: then it becomes an orphan first ([`super::orphan`]).
+//!
+//! Source: link(2), unlink(2), rmdir(2) for the errors; on-disk format documentation, section "ORPHAN_ITEM".
+
+use super::Operation;
+use super::create::beside;
+use super::entries::{Entry, Target, check_name};
+use crate::transaction::WritableFilesystem;
+use crate::transaction::reservation::Need;
+use buttress_format::limits::LINKS_MAX;
+use buttress_format::{ByteCount, FileKind, InodeItem, InodeRefs, ObjectId, OrphanItem, SubvolumeId};
+use buttress_fs::error::{Corruption, Error, Result};
+use buttress_fs::location::Location;
+
+/// Items that a name takes or gives: entry, index, name of the inode, both inodes, an orphan item.
+const LINK_ITEMS: u64 = 6;
+
+/// Items that an inode which goes at once may have.
+pub(super) const REMOVED_AT_ONCE: u64 = 300;
+
+/// What became of a name that was taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The inode has other names, or is held open.
+    Nothing,
+    /// The inode is gone.
+    Gone(Location),
+    /// The inode waits as an orphan to be removed.
+    Orphan(Location),
+}
+
+impl WritableFilesystem {
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::CrossesSubvolumes`]; [`Error::NotPermitted`] for a directory or an immutable or
+    /// append-only inode; [`Error::TooMany`] for an inode with 65,535 names, or with more in one directory than a volume
+    /// without extended references can hold; and those of [`WritableFilesystem::create`].
+    pub fn link(&self, inode: Location, directory: Location, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.operate(Need::items(LINK_ITEMS), |operation| {
+            let item = operation.inode(inode)?;
+            operation.require_new_entry(directory, name)?;
+            operation.check_link(inode, &item)?;
+            if inode.subvolume != directory.subvolume {
+                return Err(Error::CrossesSubvolumes);
+            }
+            operation.check_link_space(inode, directory.inode, name)?;
+            operation.add_link(inode, &item, directory, name)
+        })
+    }
+
+    /// Takes a name from an inode that is no directory. With its last name the inode goes, unless it is held open.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::IsADirectory`]; [`Error::NotPermitted`] for an immutable or append-only inode or
+    /// directory; [`Error::ReadOnlySubvolume`].
+    pub fn unlink(&self, directory: Location, name: &[u8]) -> Result<()> {
+        let left = self.operate(
+            Need::freeing(LINK_ITEMS.saturating_add(REMOVED_AT_ONCE)),
+            |operation| {
+                let parent = operation.require_directory(directory)?;
+                let entry = operation.require_entry(directory, name)?;
+                operation.require_removing(directory, &parent)?;
+                let Target::Inode(inode) = entry.target else {
+                    let location = entry.target.location(directory);
+                    return Err(Error::IsADirectory { location });
+                };
+                let location = beside(directory, inode);
+                let item = operation.inode(location)?;
+                operation.require_changeable(location, &item)?;
+                if item.kind() == FileKind::Directory {
+                    return Err(Error::IsADirectory { location });
+                }
+                operation.take_name(directory, name, location)
+            },
+        )?;
+        self.finish_removal(left)
+    }
+
+    /// Removes an empty directory, or the empty entry that stands for a subvolume which a snapshot does not have.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::NotADirectory`]; [`Error::NotEmpty`]; [`Error::NotPermitted`], also for a subvolume,
+    /// which is deleted by its own call; [`Error::ReadOnlySubvolume`].
+    pub fn remove_directory(&self, directory: Location, name: &[u8]) -> Result<()> {
+        let left = self.operate(
+            Need::freeing(LINK_ITEMS.saturating_add(REMOVED_AT_ONCE)),
+            |operation| {
+                let parent = operation.require_directory(directory)?;
+                let entry = operation.require_entry(directory, name)?;
+                operation.require_removing(directory, &parent)?;
+                match entry.target {
+                    Target::Inode(inode) => {
+                        let location = beside(directory, inode);
+                        let item = operation.inode(location)?;
+                        operation.require_changeable(location, &item)?;
+                        operation.require_empty(location, &item)?;
+                        operation.take_name(directory, name, location)
+                    }
+                    Target::Subvolume(id) => operation.remove_placeholder(directory, name, id),
+                }
+            },
+        )?;
+        self.finish_removal(left)
+    }
+
+    /// Removes what is left of an inode whose last name went: its orphan, or dirty data, which nobody wants.
+    pub(super) fn finish_removal(&self, left: Left) -> Result<()> {
+        match left {
+            Left::Nothing => Ok(()),
+            Left::Gone(location) => self.write_back_file(location),
+            Left::Orphan(location) => self.remove_orphan(location),
+        }
+    }
+}
+
+impl Operation<'_> {
+    fn check_link(&mut self, inode: Location, item: &InodeItem) -> Result<()> {
+        if item.kind() == FileKind::Directory {
+            return Err(Error::NotPermitted {
+                location: inode,
+                why: "a directory has one name",
+            });
+        }
+        self.require_changeable(inode, item)?;
+        if item.nlink == 0 && !self.look().inodes.is_held(inode) {
+            return Err(Error::InodeNotFound { location: inode });
+        }
+        if item.nlink >= LINKS_MAX {
+            return Err(Error::TooMany {
+                what: "names of an inode",
+            });
+        }
+        Ok(())
+    }
+
+    fn add_link(
+        &mut self,
+        inode: Location,
+        item: &InodeItem,
+        directory: Location,
+        name: &[u8],
+    ) -> Result<()> {
+        self.reach_new_entry(directory, name)?;
+        let own_side = InodeRefs::key(inode.inode, directory.inode);
+        self.reach(inode.subvolume.tree(), &[own_side])?;
+        if item.nlink == 0 {
+            let orphan = OrphanItem::key(ObjectId::new(inode.inode.get()));
+            self.reach(inode.subvolume.tree(), &[orphan])?;
+        }
+        let index = self.begin().free_index(directory)?;
+        self.insert_link(inode, directory.inode, name, index)?;
+        let entry = Entry {
+            target: Target::Inode(inode.inode),
+            kind: item.kind(),
+        };
+        self.insert_entry(directory, name, entry, index)?;
+        self.grow_directory(directory, name)?;
+        self.touch_inode(inode)?;
+        self.change_inode(inode, |item| item.nlink = item.nlink.saturating_add(1))?;
+        if item.nlink == 0 {
+            let orphan = OrphanItem::key(ObjectId::new(inode.inode.get()));
+            self.edit().remove(inode.subvolume.tree(), &orphan)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses directories with entries, and what is no directory.
+    pub(super) fn require_empty(&self, location: Location, item: &InodeItem) -> Result<()> {
+        if item.kind() != FileKind::Directory {
+            return Err(Error::NotADirectory {
+                path: location.to_string().into(),
+            });
+        }
+        if item.size != ByteCount::ZERO {
+            return Err(Error::NotEmpty { location });
+        }
+        Ok(())
+    }
+
+    /// Takes an entry away, on both sides, with all that goes with it: sizes, times, the count of links.
+    pub(super) fn unlink_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<()> {
+        let index = self.remove_link(inode, directory.inode, name)?;
+        self.remove_entry(directory, name, index)?;
+        self.shrink_directory(directory, name)?;
+        self.touch_inode(inode)
+    }
+
+    /// Takes a name away and, with the last one, the inode.
+    pub(super) fn take_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<Left> {
+        let item = self.inode(inode)?;
+        let index = self.reach_name(directory, name, inode)?;
+        let is_held = self.look().inodes.is_held(inode);
+        if item.nlink <= 1 && !is_held && self.is_small(&item) {
+            // Its own side of the name goes with its other items.
+            self.remove_entry(directory, name, index)?;
+            self.shrink_directory(directory, name)?;
+            self.remove_inode_items(inode)?;
+            return Ok(Left::Gone(inode));
+        }
+        self.unlink_name(directory, name, inode)?;
+        let taken = u32::from(!buttress_faults::on("link-count-never-falls"));
+        self.change_inode(inode, |item| item.nlink = item.nlink.saturating_sub(taken))?;
+        if item.nlink > 1 {
+            return Ok(Left::Nothing);
+        }
+        if item.kind() == FileKind::Directory {
+            self.change_inode(inode, |item| item.size = ByteCount::ZERO)?;
+        }
+        let orphan = OrphanItem::key(ObjectId::new(inode.inode.get()));
+        self.edit().insert(inode.subvolume.tree(), &orphan, &[])?;
+        Ok(if is_held {
+            Left::Nothing
+        } else {
+            Left::Orphan(inode)
+        })
+    }
+
+    /// Whether an inode surely has few items: an extent is a sector long at least.
+    fn is_small(&self, item: &InodeItem) -> bool {
+        let bytes = item.size.get().max(item.nbytes.get());
+        item.kind() != FileKind::Regular || bytes <= REMOVED_AT_ONCE.saturating_mul(2048)
+    }
+
+    fn remove_placeholder(&mut self, directory: Location, name: &[u8], id: SubvolumeId) -> Result<Left> {
+        if self.subvolume_index(directory, name, id)?.is_some() {
+            return Err(Error::NotPermitted {
+                location: Location::root_of(id),
+                why: "it is a subvolume, which is deleted as such",
+            });
+        }
+        let Some(index) = self.search_index(directory, name)? else {
+            return Err(Corruption::DirIndexMissing {
+                directory,
+                name: buttress_fs::error::Name::from(name),
+            }
+            .into());
+        };
+        self.remove_entry(directory, name, index)?;
+        self.shrink_directory(directory, name)?;
+        Ok(Left::Nothing)
+    }
+}

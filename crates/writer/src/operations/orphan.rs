@@ -1,0 +1,281 @@
+//! Inodes without names: those that are held open, and those that wait to be removed.
+//!
+//! An inode whose last name goes while it is held, or whose content is large, gets an orphan item, in the same
+//! transaction. When nobody holds it any more it is removed: its extents from the beginning, some thousand in each step, so that
+//! no transaction grows without bound, then all that is left with the orphan item. A crash in between leaves the orphan
+//! item, and the next opening for writing goes on there ([`WritableFilesystem::clean_orphans`]).
+//!
+//! Source: on-disk format documentation, section "ORPHAN_ITEM".
+
+use super::Operation;
+use crate::transaction::WritableFilesystem;
+use crate::transaction::data_extents::{DataOwner, DataRange};
+use crate::transaction::reservation::Need;
+use buttress_format::{
+    ByteCount, FileExtent, FileOffset, InodeItem, InodeNumber, ItemType, Key, ObjectId, OrphanItem,
+    SubvolumeId, TreeId,
+};
+use buttress_fs::error::{Corruption, Error, Result};
+use buttress_fs::location::Location;
+use buttress_tree::ReadAhead;
+
+/// File extent items that one step removes.
+const STEP_ITEMS: usize = 2000;
+
+/// What a step may take at its worst: its items lie side by side.
+const STEP_NEED: u64 = 100;
+
+/// How many orphans are taken up at once.
+const ORPHANS_AT_ONCE: usize = 4096;
+
+/// Keeps an inode, although its last name goes: an open file. When the last holder lets go of an inode without names, it
+/// is removed; a failure of that is not lost, as the orphan item stays and the next opening cleans up.
+#[derive(Debug)]
+pub struct OpenInode {
+    filesystem: WritableFilesystem,
+    location: Location,
+}
+
+impl OpenInode {
+    /// A holder whose count was raised already.
+    pub(super) const fn held(filesystem: WritableFilesystem, location: Location) -> Self {
+        Self { filesystem, location }
+    }
+
+    /// The inode.
+    #[must_use]
+    pub const fn location(&self) -> Location {
+        self.location
+    }
+}
+
+impl Drop for OpenInode {
+    fn drop(&mut self) {
+        let is_orphan = self.filesystem.look(|operation| {
+            let is_last = operation.begin().inodes.release(self.location);
+            // A deleted subvolume goes with all that it holds.
+            operation.require_subvolume(self.location.subvolume)?;
+            Ok(is_last && operation.inode(self.location)?.nlink == 0)
+        });
+        if is_orphan.unwrap_or(false) {
+            // What fails here is done again at the next opening.
+            drop(self.filesystem.remove_orphan(self.location));
+        }
+    }
+}
+
+impl WritableFilesystem {
+    /// Holds an inode open: it stays when its last name goes.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`], also for one without names that nobody holds.
+    pub fn open_inode(&self, location: Location) -> Result<OpenInode> {
+        self.look(|operation| {
+            let item = operation.inode(location)?;
+            if item.nlink == 0 && !operation.look().inodes.is_held(location) {
+                return Err(Error::InodeNotFound { location });
+            }
+            operation.begin().inodes.hold(location);
+            Ok(())
+        })?;
+        Ok(OpenInode::held(self.clone(), location))
+    }
+
+    /// Removes an inode that has no names and that nobody holds, in steps of bounded size.
+    pub(super) fn remove_orphan(&self, location: Location) -> Result<()> {
+        loop {
+            let is_gone = self.operate(Need::freeing(STEP_NEED), |operation| {
+                operation.be_upkeep();
+                match operation.require_subvolume(location.subvolume) {
+                    // Its tree goes as a whole.
+                    Err(Error::SubvolumeNotFound { .. }) => return Ok(true),
+                    required => required?,
+                }
+                if operation.remove_step(location)? {
+                    return Ok(false);
+                }
+                operation.remove_inode_items(location)?;
+                if buttress_faults::on("orphan-item-stays") {
+                    return Ok(true);
+                }
+                let orphan = OrphanItem::key(ObjectId::new(location.inode.get()));
+                operation.edit().remove(location.subvolume.tree(), &orphan)?;
+                Ok(true)
+            })?;
+            if is_gone {
+                // Content that still waits goes, too.
+                return self.write_back_file(location);
+            }
+        }
+    }
+
+    /// Removes the inodes without names that a crash, or a holder that never let go, left in one subvolume. Returns how
+    /// many there were. Inodes that are held now are left alone.
+    ///
+    /// # Errors
+    /// That the tree cannot be read; [`Error::NoSpace`].
+    pub fn clean_orphans(&self, subvolume: SubvolumeId) -> Result<u64> {
+        let mut removed = 0_u64;
+        let mut from = 0;
+        loop {
+            let orphans = self.orphans(subvolume.tree(), from)?;
+            let Some(last) = orphans.last() else {
+                return Ok(removed);
+            };
+            from = last.get().saturating_add(1);
+            for inode in orphans {
+                removed =
+                    removed.saturating_add(u64::from(self.clean_orphan(Location::new(subvolume, inode))?));
+            }
+        }
+    }
+
+    /// Removes the inodes without names of all subvolumes: what is done when a volume is opened for writing. A subvolume
+    /// without any costs the way to one leaf.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::clean_orphans`].
+    pub(crate) fn clean_all_orphans(&self) -> Result<u64> {
+        let mut with_orphans = self.subvolumes_with_orphans()?;
+        if buttress_faults::on("orphans-never-cleaned") {
+            with_orphans.clear();
+        }
+        with_orphans
+            .into_iter()
+            .try_fold(0_u64, |sum, id| Ok(sum.saturating_add(self.clean_orphans(id)?)))
+    }
+
+    fn subvolumes_with_orphans(&self) -> Result<Vec<SubvolumeId>> {
+        let view = self.view();
+        let first = Key::new(TreeId::FS.object_id(), ItemType::ROOT_ITEM, 0);
+        let last = Key::new(ObjectId::LAST_FREE, ItemType::ROOT_ITEM, u64::MAX);
+        let mut found = Vec::new();
+        for item in view.root_tree().range(first..=last, ReadAhead::Forward) {
+            let key = item?.key();
+            let id = TreeId::new(key.objectid.get()).as_subvolume();
+            let Some(id) = id.filter(|_| key.item_type == ItemType::ROOT_ITEM) else {
+                continue;
+            };
+            // Those that are being deleted go with all that they hold.
+            if view.root_item(id.tree())?.references == 0 {
+                continue;
+            }
+            let orphans = OrphanItem::key(ObjectId::MIN)..=OrphanItem::key(ObjectId::MAX);
+            let tree = view.subvolume_tree(id)?;
+            if tree.range(orphans, ReadAhead::None).next().transpose()?.is_some() {
+                found.push(id);
+            }
+        }
+        Ok(found)
+    }
+
+    fn orphans(&self, tree: TreeId, from: u64) -> Result<Vec<InodeNumber>> {
+        let view = self.look(|operation| operation.view_of(tree))?;
+        let first = OrphanItem::key(ObjectId::new(from));
+        let last = OrphanItem::key(ObjectId::MAX);
+        view.range(first..=last, ReadAhead::None)
+            .take(ORPHANS_AT_ONCE)
+            .map(|item| Ok(InodeNumber::new(item?.key().offset)))
+            .collect()
+    }
+
+    /// Removes an orphan, or only its orphan item: where the inode is gone, or has names (older kernels marked truncations
+    /// in this way, and truncated content needs no more than that).
+    fn clean_orphan(&self, location: Location) -> Result<bool> {
+        let (is_held, nlink) = self.look(|operation| {
+            let nlink = match operation.inode(location) {
+                Ok(item) => Some(item.nlink),
+                Err(Error::InodeNotFound { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            Ok((operation.look().inodes.is_held(location), nlink))
+        })?;
+        if is_held {
+            return Ok(false);
+        }
+        if nlink == Some(0) {
+            self.remove_orphan(location)?;
+            return Ok(true);
+        }
+        self.operate(Need::freeing(1), |operation| {
+            let orphan = OrphanItem::key(ObjectId::new(location.inode.get()));
+            operation.edit().remove(location.subvolume.tree(), &orphan)?;
+            Ok(false)
+        })
+    }
+}
+
+impl Operation<'_> {
+    /// Removes the first extents of a file that has more than a step's; says whether it did.
+    fn remove_step(&mut self, location: Location) -> Result<bool> {
+        let tree = location.subvolume.tree();
+        let first = FileExtent::key(location.inode, FileOffset::MIN);
+        let last = FileExtent::key(location.inode, FileOffset::MAX);
+        let view = self.view_of(tree)?;
+        let end = view.range(first..=last, ReadAhead::Forward).nth(STEP_ITEMS);
+        drop(view);
+        let Some(end) = end.transpose()?.map(|item| item.key()) else {
+            return Ok(false);
+        };
+        let removed_bytes = self.remove_items(location, first, end)?;
+        self.change_inode(location, |item| {
+            item.nbytes = ByteCount::new(item.nbytes.get().saturating_sub(removed_bytes));
+        })?;
+        Ok(true)
+    }
+
+    /// Removes all items of an inode, and what its extents refer to.
+    pub(super) fn remove_inode_items(&mut self, location: Location) -> Result<()> {
+        let first = InodeItem::key(location.inode);
+        let end = Key::new(
+            ObjectId::new(location.inode.get().saturating_add(1)),
+            ItemType(0),
+            0,
+        );
+        self.begin().inodes.begin_removal(location);
+        self.remove_items(location, first, end)?;
+        self.begin().inodes.forget(location);
+        Ok(())
+    }
+
+    /// Removes the items with keys in `[from, end)`, drops what file extents among them refer to, and returns how many
+    /// bytes of `nbytes` those stood for.
+    fn remove_items(&mut self, location: Location, from: Key, end: Key) -> Result<u64> {
+        let tree = location.subvolume.tree();
+        let sector_bytes = self.look().core.format.sector_bytes;
+        let mut extents = Vec::new();
+        let mut broken = None;
+        self.edit().remove_range(tree, from..end, &mut |key, data| {
+            if key.item_type != ItemType::EXTENT_DATA {
+                return;
+            }
+            match FileExtent::parse(key, data, sector_bytes) {
+                Ok(extent) => extents.extend(
+                    extent
+                        .slice()
+                        .filter(|slice| !slice.is_hole())
+                        .map(|slice| (*key, *slice)),
+                ),
+                Err(error) => broken = Some(error),
+            }
+        })?;
+        if let Some(error) = broken {
+            return Err(Corruption::Item { tree, error }.into());
+        }
+        let mut bytes = 0_u64;
+        for (key, slice) in extents {
+            let range = DataRange {
+                logical: slice.disk,
+                length: slice.disk_bytes,
+            };
+            let owner = DataOwner {
+                root: tree,
+                inode: location.inode,
+                offset: key.offset.wrapping_sub(slice.offset.get()),
+            };
+            self.edit().drop_data_reference(range, owner);
+            bytes = bytes.saturating_add(slice.num_bytes.get());
+        }
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,445 @@
+//! Rename, in all its forms: over what is there or not, two entries exchanged, a whiteout left behind; of files,
+//! directories, and entries of subvolumes, which may move between subvolumes.
+//!
+//! The new name is added before the old one goes, so an inode whose names are as many as its item holds may get one in
+//! an extended item. Counters and times are raised as often as the kernel raises them.
+//!
+//! Source: rename(2) for meaning and errors.
+
+use super::Operation;
+use super::create::{NewInode, Plan, beside};
+use super::entries::{Entry, Target, check_name};
+use super::link::{Left, REMOVED_AT_ONCE};
+use crate::subvolume::making::root_reference_keys;
+use crate::transaction::WritableFilesystem;
+use crate::transaction::reservation::Need;
+use buttress_format::{
+    FileKind, InodeItem, InodeNumber, InodeRefs, ItemType, Key, RootRef, SubvolumeId, TreeId,
+};
+use buttress_fs::error::{Corruption, Error, Name, Result};
+use buttress_fs::location::Location;
+
+/// Items that a rename takes or gives: two names, an inode that goes, a whiteout.
+const RENAME_ITEMS: u64 = 20;
+
+/// How many directories may lie above a directory that is moved.
+const PARENTS_LIMIT: usize = 65_536;
+
+const CHARACTER_DEVICE: u32 = 0o020_000;
+
+/// What a rename does with an entry that has the new name, and with the old name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RenameMode {
+    /// What has the new name goes, if it is of the same kind, and, if a directory, empty.
+    #[default]
+    Replace,
+    /// Nothing may have the new name.
+    NoReplace,
+    /// Both entries change places.
+    Exchange,
+    /// As [`RenameMode::Replace`]; the old name becomes a whiteout: a character device 0, 0 of this owner, as overlay
+    /// file systems need it.
+    Whiteout(NewInode),
+}
+
+/// One end of a rename.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct End<'a> {
+    directory: Location,
+    name: &'a [u8],
+}
+
+impl WritableFilesystem {
+    /// Gives the entry `old_name` of `old_directory` the name `new_name` in `new_directory`. Two names of the same inode
+    /// stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Exists`] for [`RenameMode::NoReplace`]; [`Error::IsADirectory`] and
+    /// [`Error::NotADirectory`] where only one of both is a directory; [`Error::NotEmpty`], also for a subvolume;
+    /// [`Error::CrossesSubvolumes`]; [`Error::Invalid`] for a directory that is to move into itself;
+    /// [`Error::NotPermitted`], also of a subvolume's root; [`Error::ReadOnlySubvolume`], also for a read-only subvolume that is
+    /// to move to another directory; [`Error::HashCollision`]; [`Error::NoSpace`].
+    pub fn rename(
+        &self,
+        old_directory: Location,
+        old_name: &[u8],
+        new_directory: Location,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        check_name(old_name)?;
+        check_name(new_name)?;
+        let old = End {
+            directory: old_directory,
+            name: old_name,
+        };
+        let new = End {
+            directory: new_directory,
+            name: new_name,
+        };
+        let need = Need::freeing(RENAME_ITEMS.saturating_add(REMOVED_AT_ONCE));
+        let left = self.operate(need, |operation| operation.rename(old, new, mode))?;
+        self.finish_removal(left)
+    }
+}
+
+impl Operation<'_> {
+    fn rename(&mut self, old: End<'_>, new: End<'_>, mode: RenameMode) -> Result<Left> {
+        let old_parent = self.require_directory(old.directory)?;
+        let new_parent = self.require_directory(new.directory)?;
+        let moved = self.require_entry(old.directory, old.name)?;
+        let present = self.find_entry(new.directory, new.name)?;
+        match (mode, present) {
+            (RenameMode::NoReplace, Some(_)) => {
+                return Err(Error::Exists {
+                    name: Name::from(new.name),
+                });
+            }
+            (RenameMode::Exchange, None) => return Err(super::entries::not_found(new.name)),
+            _ => {}
+        }
+        self.check_nesting(old, moved, new, present, mode)?;
+        // A subvolume has one name; beside it there may be entries that only stand for it.
+        let is_same = present.is_some_and(|present| match moved.target {
+            Target::Inode(_) => {
+                present.target == moved.target && old.directory.subvolume == new.directory.subvolume
+            }
+            Target::Subvolume(_) => old == new,
+        });
+        if is_same {
+            return Ok(Left::Nothing);
+        }
+        self.require_removing(old.directory, &old_parent)?;
+        self.require_entry_changeable(old, moved)?;
+        self.require_adding(new.directory, &new_parent)?;
+        self.require_entry_leaves(old, moved, new)?;
+        let Some(present) = present else {
+            self.check_moves(old, moved, new)?;
+            return self.replace(old, moved, new, None, mode);
+        };
+        self.require_removing(new.directory, &new_parent)?;
+        self.require_entry_changeable(new, present)?;
+        if mode == RenameMode::Exchange {
+            self.require_entry_leaves(new, present, old)?;
+            self.check_moves(old, moved, new)?;
+            self.check_moves(new, present, old)?;
+            self.exchange(old, moved, new, present)?;
+            return Ok(Left::Nothing);
+        }
+        self.check_kinds(moved, new, present)?;
+        self.check_moves(old, moved, new)?;
+        self.check_gives_way(new, present)?;
+        self.replace(old, moved, new, Some(present), mode)
+    }
+
+    /// Refuses moves to below what moves, and over what it lies in.
+    fn check_nesting(
+        &mut self,
+        old: End<'_>,
+        moved: Entry,
+        new: End<'_>,
+        present: Option<Entry>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        if old.directory == new.directory {
+            return Ok(());
+        }
+        if moved.kind == FileKind::Directory
+            && self.lies_below(new.directory, moved.target.location(old.directory))?
+        {
+            return Err(Error::Invalid {
+                what: "a directory cannot be moved to below itself",
+            });
+        }
+        let Some(present) = present.filter(|present| present.kind == FileKind::Directory) else {
+            return Ok(());
+        };
+        let location = present.target.location(new.directory);
+        if !self.lies_below(old.directory, location)? {
+            return Ok(());
+        }
+        Err(match mode {
+            RenameMode::Exchange => Error::Invalid {
+                what: "a directory cannot change places with what lies below it",
+            },
+            _ => Error::NotEmpty { location },
+        })
+    }
+
+    fn require_entry_changeable(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
+        if self.is_placeholder(end, entry)? {
+            return Ok(());
+        }
+        let location = entry.target.location(end.directory);
+        let item = self.inode(location)?;
+        self.require_changeable(location, &item)
+    }
+
+    /// Refuses to take a read-only subvolume to another directory: that is a change of its root.
+    fn require_entry_leaves(&mut self, end: End<'_>, entry: Entry, to: End<'_>) -> Result<()> {
+        match entry.target {
+            Target::Subvolume(id) if end.directory != to.directory && !self.is_placeholder(end, entry)? => {
+                self.require_writable(Location::root_of(id))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an entry only stands for a subvolume, which is elsewhere or gone.
+    fn is_placeholder(&mut self, end: End<'_>, entry: Entry) -> Result<bool> {
+        match entry.target {
+            Target::Inode(_) => Ok(false),
+            Target::Subvolume(id) => Ok(self.subvolume_index(end.directory, end.name, id)?.is_none()),
+        }
+    }
+
+    /// Whether the entry at `from` may move to the directory of `to`.
+    fn check_moves(&mut self, from: End<'_>, entry: Entry, to: End<'_>) -> Result<()> {
+        match entry.target {
+            Target::Inode(_) if from.directory.subvolume != to.directory.subvolume => {
+                Err(Error::CrossesSubvolumes)
+            }
+            Target::Inode(_) => Ok(()),
+            Target::Subvolume(_) => self.require_place(from, entry),
+        }
+    }
+
+    /// Refuses entries that stand for a subvolume which is not there.
+    fn require_place(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
+        if !self.is_placeholder(end, entry)? {
+            return Ok(());
+        }
+        let location = Location::placeholder_in(end.directory);
+        Err(Error::NotEmpty { location })
+    }
+
+    /// Whether `directory` is `above` or lies anywhere below it.
+    fn lies_below(&mut self, directory: Location, above: Location) -> Result<bool> {
+        let mut current = directory;
+        for _ in 0..PARENTS_LIMIT {
+            if current == above {
+                return Ok(true);
+            }
+            match self.directory_above(current)? {
+                Some(next) => current = next,
+                None => return Ok(false),
+            }
+        }
+        Err(Corruption::ParentLoop {
+            location: directory,
+            limit: PARENTS_LIMIT,
+        }
+        .into())
+    }
+
+    /// The directory that holds a directory; `None` at the top.
+    fn directory_above(&mut self, directory: Location) -> Result<Option<Location>> {
+        if directory.is_subvolume_root() {
+            let tree = directory.subvolume.tree().object_id();
+            let first = Key::new(tree, ItemType::ROOT_BACKREF, 0);
+            let Some(item) = self.look().at_or_after(TreeId::ROOT, &first)? else {
+                return Ok(None);
+            };
+            let key = item.key();
+            if key.objectid != tree || key.item_type != ItemType::ROOT_BACKREF {
+                return Ok(None);
+            }
+            let place = RootRef::parse(&key, item.data()).map_err(|error| Corruption::Item {
+                tree: TreeId::ROOT,
+                error,
+            })?;
+            let parent = SubvolumeId::new(key.offset);
+            return Ok(Some(Location::new(parent, place.directory)));
+        }
+        let first = InodeRefs::key(directory.inode, InodeNumber::MIN);
+        let found = self.look().at_or_after(directory.subvolume.tree(), &first)?;
+        let key = found.map(|item| item.key());
+        Ok(key
+            .filter(|key| key.objectid == first.objectid && key.item_type == ItemType::INODE_REF)
+            .map(|key| beside(directory, InodeNumber::new(key.offset))))
+    }
+
+    fn replace(
+        &mut self,
+        old: End<'_>,
+        moved: Entry,
+        new: End<'_>,
+        present: Option<Entry>,
+        mode: RenameMode,
+    ) -> Result<Left> {
+        if present.is_none() {
+            let (_, item_bytes) = self.find_entry_beside(new.directory, new.name)?;
+            self.check_collision(new.name, item_bytes)?;
+        }
+        if let Target::Inode(inode) = moved.target {
+            self.check_link_space(beside(old.directory, inode), new.directory.inode, new.name)?;
+        }
+        let whiteout = match mode {
+            RenameMode::Whiteout(new) => {
+                let parent = self.inode(old.directory)?;
+                Some(self.inherited_attributes(
+                    old.directory,
+                    &parent,
+                    CHARACTER_DEVICE,
+                    &NewInode { mode: 0, ..new },
+                )?)
+            }
+            _ => None,
+        };
+        self.reach_new_entry(new.directory, new.name)?;
+        self.reach_end(old, moved, new.directory)?;
+        if let Some(present) = present {
+            self.reach_end(new, present, new.directory)?;
+        }
+        if whiteout.is_some() {
+            self.reach_new_entry(old.directory, old.name)?;
+            self.reach_new_inode(old.directory.subvolume.tree())?;
+        }
+        let index = self.begin().free_index(new.directory)?;
+        self.insert_name(new, old.directory, moved, index)?;
+        self.touch_ends(old, moved, new)?;
+        self.remove_name(old, moved)?;
+        let left = match present {
+            Some(present) => self.remove_replaced(new, present)?,
+            None => Left::Nothing,
+        };
+        self.insert_entry(new.directory, new.name, moved, index)?;
+        self.grow_directory(new.directory, new.name)?;
+        if let Some(inherited_attributes) = whiteout {
+            self.make_named(
+                old.directory,
+                old.name,
+                &inherited_attributes,
+                Plan::of_type(CHARACTER_DEVICE),
+            )?;
+        }
+        Ok(left)
+    }
+
+    /// Goes to what changes when an entry leaves one end for another directory.
+    fn reach_end(&mut self, end: End<'_>, entry: Entry, other: Location) -> Result<()> {
+        match entry.target {
+            Target::Inode(inode) => {
+                self.reach_name(end.directory, end.name, beside(end.directory, inode))?;
+            }
+            Target::Subvolume(id) => {
+                for parent in [end.directory.subvolume, other.subvolume] {
+                    self.reach(TreeId::ROOT, &root_reference_keys(id, parent))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a directory over what is none, and the other way round.
+    fn check_kinds(&self, moved: Entry, new: End<'_>, present: Entry) -> Result<()> {
+        let location = present.target.location(new.directory);
+        match (
+            moved.kind == FileKind::Directory,
+            present.kind == FileKind::Directory,
+        ) {
+            (true, false) => Err(Error::NotADirectory {
+                path: location.to_string().into(),
+            }),
+            (false, true) => Err(Error::IsADirectory { location }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether what has the new name may go.
+    fn check_gives_way(&mut self, new: End<'_>, present: Entry) -> Result<()> {
+        let location = present.target.location(new.directory);
+        let Target::Inode(_) = present.target else {
+            return Err(Error::NotEmpty { location });
+        };
+        if present.kind != FileKind::Directory {
+            return Ok(());
+        }
+        let item = self.inode(location)?;
+        self.require_empty(location, &item)
+    }
+
+    fn remove_replaced(&mut self, new: End<'_>, present: Entry) -> Result<Left> {
+        let Target::Inode(inode) = present.target else {
+            return Ok(Left::Nothing);
+        };
+        let location = beside(new.directory, inode);
+        self.touch_inode(location)?;
+        self.take_name(new.directory, new.name, location)
+    }
+
+    fn exchange(&mut self, old: End<'_>, first: Entry, new: End<'_>, second: Entry) -> Result<()> {
+        for (end, other, entry) in [(new, old, first), (old, new, second)] {
+            if let Target::Inode(inode) = entry.target {
+                self.check_link_space(beside(other.directory, inode), end.directory.inode, end.name)?;
+            }
+        }
+        for (end, other, entry) in [(old, new, first), (new, old, second)] {
+            self.reach_end(end, entry, other.directory)?;
+            self.reach_new_entry(other.directory, other.name)?;
+        }
+        let first_index = self.begin().free_index(new.directory)?;
+        let second_index = self.begin().free_index(old.directory)?;
+        self.insert_name(new, old.directory, first, first_index)?;
+        self.insert_name(old, new.directory, second, second_index)?;
+        self.touch_ends(old, first, new)?;
+        if let Target::Inode(inode) = second.target {
+            self.touch_inode(beside(new.directory, inode))?;
+        }
+        self.remove_name(old, first)?;
+        self.remove_name(new, second)?;
+        self.insert_entry(new.directory, new.name, first, first_index)?;
+        self.grow_directory(new.directory, new.name)?;
+        self.insert_entry(old.directory, old.name, second, second_index)?;
+        self.grow_directory(old.directory, old.name)
+    }
+
+    /// Records a name on the side of what it leads to. A subvolume has one place, so that of a subvolume moves here.
+    fn insert_name(&mut self, end: End<'_>, from: Location, entry: Entry, index: u64) -> Result<()> {
+        match entry.target {
+            Target::Inode(inode) => {
+                self.insert_link(beside(from, inode), end.directory.inode, end.name, index)
+            }
+            Target::Subvolume(id) => {
+                self.edit().remove_root_reference(id, from.subvolume)?;
+                let reference = RootRef {
+                    directory: end.directory.inode,
+                    sequence: index,
+                    name: end.name,
+                };
+                self.edit()
+                    .add_root_reference(id, end.directory.subvolume, &reference)
+            }
+        }
+    }
+
+    /// Takes the old name away, on both sides.
+    fn remove_name(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
+        match entry.target {
+            Target::Inode(inode) => self.unlink_name(end.directory, end.name, beside(end.directory, inode)),
+            Target::Subvolume(_) => {
+                // Its reference moved already.
+                let index = self.search_index(end.directory, end.name)?;
+                self.remove_entry(end.directory, end.name, index.unwrap_or(0))?;
+                self.shrink_directory(end.directory, end.name)
+            }
+        }
+    }
+
+    /// Counts the change of both directories and of what moves. A subvolume's own tree does not know its name: it stays as it
+    /// is, read-only ones above all, which incremental sends take for unchanged.
+    fn touch_ends(&mut self, old: End<'_>, moved: Entry, new: End<'_>) -> Result<()> {
+        let now = self.now();
+        let touch = |item: &mut InodeItem| {
+            item.sequence = item.sequence.wrapping_add(1);
+            item.mtime = now;
+            item.ctime = now;
+        };
+        self.change_inode(old.directory, touch)?;
+        self.change_inode(new.directory, touch)?;
+        match moved.target {
+            Target::Inode(inode) => self.touch_inode(beside(old.directory, inode)),
+            Target::Subvolume(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Setting and removing extended attributes.
+//!
+//! Attributes whose names have the same hash share an item. A value that changes keeps its place where it is alone in
+//! its item, else it goes to the end, as in the kernel. Some attributes mean more: access control lists change the mode
+//! and are not stored when they say no more than it; the property of compression changes flags.
+//!
+//! Source: setxattr(2), removexattr(2) for meaning and errors; on-disk format documentation, section "XATTR_ITEM".
+
+use super::Operation;
+use super::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
+use super::property::{COMPRESSION_NAME, CompressionProperty, PREFIX, flags_with, is_for};
+use crate::transaction::WritableFilesystem;
+use crate::transaction::reservation::Need;
+use buttress_format::limits::{item_bytes_max, xattr_bytes_max};
+use buttress_format::{DirItem, DirItems, FileKind, InodeFlags, InodeItem};
+use buttress_fs::error::{Error, Name, Result};
+use buttress_fs::location::Location;
+use buttress_fs::lookup::NAME_LIMIT;
+
+/// Items that an attribute takes: its own, the inode's.
+const XATTR_ITEMS: u64 = 3;
+
+/// What the names of attributes for users begin with.
+const USER: &[u8] = b"user.";
+
+/// Whether an attribute may be there already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetXattr {
+    /// Either way.
+    #[default]
+    CreateOrReplace,
+    /// It must not be there (`XATTR_CREATE`).
+    Create,
+    /// It must be there (`XATTR_REPLACE`).
+    Replace,
+}
+
+impl WritableFilesystem {
+    /// Sets an attribute. The name is the full one, `user.…`. Access control lists are set whatever `how` says, and an
+    /// empty value removes them and the property of compression.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`]; [`Error::Exists`] and [`Error::AttributeNotFound`] as `how` asks;
+    /// [`Error::AttributeTooLarge`] for a value that does not fit into a leaf, or not beside the other attributes of the
+    /// same hash; [`Error::NotPermitted`] for an immutable or append-only inode, and in `user.` for what is neither a file
+    /// nor a directory; [`Error::ReadOnlySubvolume`]; [`Error::AttributesUnsupported`] for an unknown prefix;
+    /// [`Error::Invalid`] for a value that an attribute with a meaning cannot have.
+    pub fn set_xattr(&self, location: Location, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        check_xattr_name(name)?;
+        self.operate(Need::items(XATTR_ITEMS), |operation| {
+            let item = operation.require_xattr_change(location, name)?;
+            match name {
+                ACCESS_NAME => operation.set_access_list(location, &item, Acl::parse(value)?),
+                DEFAULT_NAME => operation.set_default_list(location, &item, Acl::parse(value)?),
+                COMPRESSION_NAME => operation.set_compression(location, &item, value, how),
+                _ => operation.set_plain(location, name, value, how),
+            }
+        })
+    }
+
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// [`Error::AttributeNotFound`], but not of access control lists; and those of [`WritableFilesystem::set_xattr`].
+    pub fn remove_xattr(&self, location: Location, name: &[u8]) -> Result<()> {
+        check_xattr_name(name)?;
+        self.operate(Need::freeing(XATTR_ITEMS), |operation| {
+            let item = operation.require_xattr_change(location, name)?;
+            match name {
+                ACCESS_NAME => operation.set_access_list(location, &item, None),
+                DEFAULT_NAME => operation.set_default_list(location, &item, None),
+                COMPRESSION_NAME => operation.set_compression(location, &item, b"", SetXattr::Replace),
+                _ => operation.remove_plain(location, name),
+            }
+        })
+    }
+}
+
+/// Refuses names that no attribute can have.
+fn check_xattr_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_LIMIT {
+        return Err(Error::NameTooLong {
+            length_bytes: name.len(),
+            limit_bytes: NAME_LIMIT,
+        });
+    }
+    if name.is_empty() || name.contains(&0) {
+        return Err(Error::Invalid {
+            what: "an attribute's name that is empty or has a zero byte",
+        });
+    }
+    Ok(())
+}
+
+/// Refuses name spaces that btrfs does not have.
+fn check_name_space(location: Location, name: &[u8]) -> Result<()> {
+    let known = [USER, b"trusted.", b"security.", PREFIX];
+    if [ACCESS_NAME, DEFAULT_NAME].contains(&name) {
+        return Ok(());
+    }
+    if !known.iter().any(|prefix| name.starts_with(prefix)) {
+        return Err(Error::AttributesUnsupported { location });
+    }
+    if known.contains(&name) || name.starts_with(PREFIX) && name != COMPRESSION_NAME {
+        return Err(Error::Invalid {
+            what: "an attribute's name that is only a prefix, or a property that btrfs does not have",
+        });
+    }
+    Ok(())
+}
+
+impl Operation<'_> {
+    fn require_xattr_change(&mut self, location: Location, name: &[u8]) -> Result<InodeItem> {
+        let item = self.inode(location)?;
+        self.require_changeable(location, &item)?;
+        let holds_content = matches!(item.kind(), FileKind::Regular | FileKind::Directory);
+        if name.starts_with(USER) && !holds_content {
+            return Err(Error::NotPermitted {
+                location,
+                why: "only files and directories have attributes in user.",
+            });
+        }
+        self.require_writable(location)?;
+        check_name_space(location, name)?;
+        Ok(item)
+    }
+
+    /// Refuses what `how` does not allow.
+    fn require_presence(&mut self, location: Location, name: &[u8], how: SetXattr) -> Result<()> {
+        let is_present = self.xattr(location, name)?.is_some();
+        let name = || Name::from(name);
+        match how {
+            SetXattr::Create if is_present => Err(Error::Exists { name: name() }),
+            SetXattr::Replace if !is_present => Err(Error::AttributeNotFound { name: name() }),
+            _ => Ok(()),
+        }
+    }
+
+    fn set_plain(&mut self, location: Location, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        self.require_presence(location, name, how)?;
+        self.check_xattr_room(location, name, value)?;
+        self.put_xattr(location, name, value)?;
+        self.touch_inode(location)
+    }
+
+    fn remove_plain(&mut self, location: Location, name: &[u8]) -> Result<()> {
+        self.require_presence(location, name, SetXattr::Replace)?;
+        self.remove_xattr_item(location, name)?;
+        self.touch_inode(location)
+    }
+
+    fn set_access_list(&mut self, location: Location, item: &InodeItem, list: Option<Acl>) -> Result<()> {
+        if item.kind() == FileKind::Symlink {
+            return Err(Error::AttributesUnsupported { location });
+        }
+        let Some(list) = list else {
+            self.remove_xattr_item(location, ACCESS_NAME)?;
+            return self.touch_inode(location);
+        };
+        list.check()?;
+        let (bits, is_all) = list.to_mode();
+        let mode = (item.mode & !0o777) | bits;
+        if is_all {
+            self.remove_xattr_item(location, ACCESS_NAME)?;
+        } else {
+            let value = list.encode();
+            self.check_xattr_room(location, ACCESS_NAME, &value)?;
+            self.put_xattr(location, ACCESS_NAME, &value)?;
+        }
+        self.touch_inode(location)?;
+        self.change_inode(location, |item| item.mode = mode)
+    }
+
+    fn set_default_list(&mut self, location: Location, item: &InodeItem, list: Option<Acl>) -> Result<()> {
+        match (item.kind(), list) {
+            (FileKind::Symlink, _) => return Err(Error::AttributesUnsupported { location }),
+            (FileKind::Directory, Some(list)) => {
+                list.check()?;
+                let value = list.encode();
+                self.check_xattr_room(location, DEFAULT_NAME, &value)?;
+                self.put_xattr(location, DEFAULT_NAME, &value)?;
+            }
+            (FileKind::Directory, None) => self.remove_xattr_item(location, DEFAULT_NAME)?,
+            (_, Some(_)) => {
+                return Err(Error::AccessDenied {
+                    location,
+                    why: "only directories have default access control lists",
+                });
+            }
+            (_, None) => return Ok(()),
+        }
+        self.touch_inode(location)
+    }
+
+    fn set_compression(
+        &mut self,
+        location: Location,
+        item: &InodeItem,
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        let property = match value {
+            // There is nothing against taking it away.
+            b"" => None,
+            value => {
+                let in_place = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
+                if item.flags.intersects(in_place) {
+                    return Err(Error::Invalid {
+                        what: "compression of what is not copied on write or has no checksums",
+                    });
+                }
+                Some(CompressionProperty::parse(value)?)
+            }
+        };
+        if !is_for(item.kind()) {
+            // The kernel takes the property for other inodes and does nothing.
+            return Ok(());
+        }
+        if property.is_some() {
+            self.require_presence(location, COMPRESSION_NAME, how)?;
+            self.check_xattr_room(location, COMPRESSION_NAME, value)?;
+            self.put_xattr(location, COMPRESSION_NAME, value)?;
+        } else {
+            if how == SetXattr::Replace {
+                self.require_presence(location, COMPRESSION_NAME, how)?;
+            }
+            self.remove_xattr_item(location, COMPRESSION_NAME)?;
+        }
+        self.require_feature_of(COMPRESSION_NAME, value);
+        self.touch_inode(location)?;
+        self.change_inode(location, |item| item.flags = flags_with(property, item.flags))
+    }
+
+    /// Marks the volume as using the feature that an attribute's value stands for.
+    pub(super) fn require_feature_of(&mut self, name: &[u8], value: &[u8]) {
+        if name == COMPRESSION_NAME
+            && let Ok(property) = CompressionProperty::parse(value)
+            && let Some(feature) = property.feature()
+        {
+            self.edit().use_feature(feature);
+        }
+    }
+
+    /// Refuses a value that would not fit.
+    fn check_xattr_room(&mut self, location: Location, name: &[u8], value: &[u8]) -> Result<()> {
+        let too_large = || Error::AttributeTooLarge {
+            name: Name::from(name),
+        };
+        let node_bytes = self.node_bytes();
+        if name.len().saturating_add(value.len()) > xattr_bytes_max(node_bytes) {
+            return Err(too_large());
+        }
+        let key = DirItem::xattr_key(location.inode, name);
+        self.reach(location.subvolume.tree(), &[key])?;
+        let Some(item) = self.get(location.subvolume.tree(), &key)? else {
+            return Ok(());
+        };
+        let others_bytes = DirItems::parse(&key, item.data())
+            .into_iter()
+            .flatten()
+            .filter(|entry| entry.name != name)
+            .map(|entry| entry.encoded_bytes())
+            .fold(0_usize, usize::saturating_add);
+        drop(item);
+        let own_bytes = self.xattr_entry(name, value).encoded_bytes();
+        if others_bytes > 0 && others_bytes.saturating_add(own_bytes) > item_bytes_max(node_bytes) {
+            return Err(too_large());
+        }
+        Ok(())
+    }
+
+    /// Puts an attribute in, in place of one of the same name. The inode is not touched.
+    pub(super) fn put_xattr(&mut self, location: Location, name: &[u8], value: &[u8]) -> Result<()> {
+        let entry = self.xattr_entry(name, value);
+        let key = DirItem::xattr_key(location.inode, name);
+        self.append(location.subvolume.tree(), &key, &mut |data| {
+            if !buttress_faults::on("xattr-keeps-old-value") {
+                DirItems::remove(data, name);
+            }
+            DirItems::push(data, &entry).map_err(|_| Error::AttributeTooLarge {
+                name: Name::from(name),
+            })
+        })?;
+        self.forget_inherited(location, name);
+        Ok(())
+    }
+
+    /// Takes an attribute away, if it is there. The inode is not touched.
+    pub(super) fn remove_xattr_item(&mut self, location: Location, name: &[u8]) -> Result<()> {
+        let key = DirItem::xattr_key(location.inode, name);
+        self.shrink(location.subvolume.tree(), &key, &mut |data| {
+            DirItems::remove(data, name)
+        })?;
+        self.forget_inherited(location, name);
+        Ok(())
+    }
+
+    fn forget_inherited(&mut self, location: Location, name: &[u8]) {
+        if [DEFAULT_NAME, COMPRESSION_NAME].contains(&name) {
+            self.look().inodes.set_inherited(location, None);
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Subvolumes as directories hold them: create, snapshot, delete, default, read-only, and the volume's label.
+//!
+//! The trees and root items are made in [`buttress_fs::subvolume`]; here they get their names. Deleting takes the name and marks
+//! the tree; its blocks go when [`WritableFilesystem::drop_deleted_subvolumes`] is called, at once or after the volume was
+//! opened again.
+//!
+//! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF"; btrfs-subvolume(8) for what is refused.
+
+use super::Operation;
+use super::entries::{Entry, Target, check_name};
+use super::inherit::NewInodeAttributes;
+use crate::subvolume::making::{NewSubvolume, root_reference_keys};
+use crate::transaction::WritableFilesystem;
+use crate::transaction::reservation::Need;
+use buttress_format::{
+    DirItem, DirItems, FileKind, Incompat, InodeNumber, ItemType, Key, ObjectId, QgroupId, QgroupInfo,
+    QgroupLimit, RootFlags, RootRef, SubvolumeId, TreeId, Uuid, uuid_key,
+};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::location::Location;
+
+/// Items that a new subvolume takes: root item, its directory, references from both sides, entry, uuids, quota group.
+const SUBVOLUME_ITEMS: u64 = 20;
+
+/// The most bytes of a label; one more is the zero that ends it.
+pub const LABEL_BYTES_MAX: usize = 255;
+
+/// What becomes of a received subvolume's claim to equal its original when it is made writable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceivedUuid {
+    /// It is not made writable.
+    Refuse,
+    /// The claim is given up: the received uuid is cleared.
+    Clear,
+}
+
+impl WritableFilesystem {
+    /// Makes an empty subvolume. As in the kernel, a default access list of `directory` limits the mode of its root directory,
+    /// which gets the property of compression of the root of the subvolume that `directory` is in.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], and those of [`WritableFilesystem::create`].
+    pub fn create_subvolume(&self, directory: Location, name: &[u8]) -> Result<SubvolumeId> {
+        check_name(name)?;
+        let new = self.new_subvolume();
+        self.operate(Need::items(SUBVOLUME_ITEMS), |operation| {
+            operation.require_new_entry(directory, name)?;
+            let inherited_attributes = operation.inherited_by_subvolume(directory)?;
+            operation.reach_new_subvolume(directory, name, &new)?;
+            let id = operation.edit().make_subvolume_tree(&new)?;
+            operation.endow_root(id, &inherited_attributes)?;
+            operation.name_subvolume(directory, name, id)?;
+            Ok(id)
+        })
+    }
+
+    /// Makes a snapshot: of the source as it is at the moment at which the commit that this call makes freezes its state.
+    /// Takes the same time at any size.
+    ///
+    /// # Errors
+    /// [`Error::SubvolumeNotFound`], [`Error::Exists`], and those of [`WritableFilesystem::commit`].
+    pub fn snapshot(
+        &self,
+        source: SubvolumeId,
+        directory: Location,
+        name: &[u8],
+        read_only: bool,
+    ) -> Result<SubvolumeId> {
+        check_name(name)?;
+        let new = self.new_subvolume();
+        // Each child of the source's root gets a reference.
+        let need = Need::items(SUBVOLUME_ITEMS);
+        // The moment itself is short: what it needs is in memory by then.
+        self.look(|operation| {
+            operation.follows_snapshot_of = Some(source);
+            operation.reach_new_subvolume(directory, name, &new)?;
+            operation.reach_source(source)
+        })?;
+        let (_, id) = self.commit_then(|handle, committing| {
+            self.operate_on(handle, |operation| {
+                operation.require_space(need)?;
+                operation.require_new_entry(directory, name)?;
+                operation.require_subvolume(source)?;
+                let root = operation.look().committed_root(source, committing)?;
+                let id = operation
+                    .edit()
+                    .make_snapshot_tree(source, &root, &new, read_only)?;
+                operation.name_subvolume(directory, name, id)?;
+                Ok(id)
+            })
+        })?;
+        id
+    }
+
+    /// Deletes a subvolume: its name is gone with the next commit, its space comes back as its tree is dropped.
+    ///
+    /// # Errors
+    /// [`Error::SubvolumeNotFound`]; [`Error::NotPermitted`] for the top level and the default subvolume;
+    /// [`Error::NotEmpty`] when other subvolumes lie in it; [`Error::NotPermitted`] and [`Error::ReadOnlySubvolume`] of the
+    /// directory that it is in, and the former of its own root directory, too: immutable or append-only.
+    pub fn delete_subvolume(&self, id: SubvolumeId) -> Result<()> {
+        let location = Location::root_of(id);
+        let view = self.view();
+        let refuse = |why| Err(Error::NotPermitted { location, why });
+        if id == SubvolumeId::TOP_LEVEL {
+            return refuse("it is the top level");
+        }
+        if view.default_subvolume()? == id {
+            return refuse("it is the default subvolume");
+        }
+        let info = view.subvolume(id)?;
+        let Some(place) = info.place else {
+            return Err(Error::SubvolumeNotFound { subvolume: id });
+        };
+        let directory = Location::new(place.parent, place.directory);
+        self.operate(Need::freeing(SUBVOLUME_ITEMS), |operation| {
+            let parent = operation.require_directory(directory)?;
+            operation.require_removing(directory, &parent)?;
+            let root = operation.inode(location)?;
+            operation.require_changeable(location, &root)?;
+            operation.require_no_subvolumes(id)?;
+            let index = operation.subvolume_index(directory, &place.name, id)?;
+            let Some(index) = index else {
+                return Err(Error::SubvolumeNotFound { subvolume: id });
+            };
+            operation.reach_entry(directory, &place.name, index)?;
+            operation.reach(
+                TreeId::UUID,
+                &[
+                    uuid_key(info.root_item.uuid, ItemType::UUID_KEY_SUBVOL),
+                    uuid_key(info.root_item.received_uuid, ItemType::UUID_KEY_RECEIVED_SUBVOL),
+                ],
+            )?;
+            operation.reach(TreeId::ROOT, &root_reference_keys(id, place.parent))?;
+            let orphan = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, id.get());
+            operation.reach(TreeId::ROOT, &[orphan])?;
+            operation.remove_entry(directory, &place.name, index)?;
+            operation.shrink_directory(directory, &place.name)?;
+            operation.edit().inodes.forget_tree(id.tree());
+            operation.edit().remove_root_reference(id, place.parent)?;
+            operation.edit().kill_root(id)
+        })
+    }
+
+    /// Says which subvolume is mounted where none is named.
+    ///
+    /// # Errors
+    /// [`Error::SubvolumeNotFound`].
+    pub fn set_default_subvolume(&self, id: SubvolumeId) -> Result<()> {
+        const NAME: &[u8] = b"default";
+        self.operate(Need::items(2), |operation| {
+            operation.require_subvolume(id)?;
+            let superblock = operation.look().core.forest.volume().superblock();
+            let directory = InodeNumber::new(superblock.root_dir_objectid.get());
+            let key = DirItem::key(directory, NAME);
+            let item = DirItem {
+                location: Key::new(id.tree().object_id(), ItemType::ROOT_ITEM, u64::MAX),
+                transid: operation.generation(),
+                kind: FileKind::Directory,
+                name: NAME,
+                data: &[],
+            };
+            let present = operation.get(TreeId::ROOT, &key)?;
+            let mut data = present.map_or_else(Vec::new, |item| item.data().to_vec());
+            DirItems::remove(&mut data, NAME);
+            DirItems::push(&mut data, &item).map_err(|_| Error::Invalid {
+                what: "the entry of the default subvolume",
+            })?;
+            operation.edit().put(TreeId::ROOT, &key, &data)?;
+            operation.edit().use_feature(Incompat::DEFAULT_SUBVOL);
+            Ok(())
+        })
+    }
+
+    /// Makes a subvolume read-only, or writable.
+    ///
+    /// # Errors
+    /// [`Error::SubvolumeNotFound`]; [`Error::NotPermitted`] for a received subvolume that would become writable and
+    /// shall keep its received uuid.
+    pub fn set_read_only(&self, id: SubvolumeId, read_only: bool, received: ReceivedUuid) -> Result<()> {
+        self.operate(Need::items(4), |operation| {
+            operation.require_subvolume(id)?;
+            let item = operation.look().root_item(id.tree())?;
+            let (was_read_only, received_uuid) = (item.is_read_only(), item.received_uuid);
+            if was_read_only == read_only {
+                return Ok(());
+            }
+            let loses_claim = !read_only && !received_uuid.is_nil();
+            if loses_claim && received == ReceivedUuid::Refuse {
+                return Err(Error::NotPermitted {
+                    location: Location::root_of(id),
+                    why: "it was received, and would no longer equal what was sent; clear its received uuid with it",
+                });
+            }
+            if loses_claim {
+                let key = uuid_key(received_uuid, ItemType::UUID_KEY_RECEIVED_SUBVOL);
+                operation.reach(TreeId::UUID, &[key])?;
+            }
+            let item = operation.edit().root_item_mut(id.tree())?;
+            item.flags.set(RootFlags::RDONLY, read_only);
+            if loses_claim {
+                item.received_uuid = Uuid::nil();
+                operation
+                    .edit()
+                    .remove_uuid(received_uuid, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Gives the volume a label; an empty one takes it away.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a label that is longer than [`LABEL_BYTES_MAX`], or holds a zero byte or a line's end.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        if label.len() > LABEL_BYTES_MAX || label.iter().any(|byte| matches!(byte, 0 | b'\n')) {
+            return Err(Error::Invalid {
+                what: "a label has at most 255 bytes, and no line ends or zero bytes",
+            });
+        }
+        self.operate(Need::items(0), |operation| {
+            let core = &mut operation.edit().core;
+            core.label = label.to_vec();
+            core.superblock_changed = true;
+            Ok(())
+        })
+    }
+
+    fn new_subvolume(&self) -> NewSubvolume {
+        NewSubvolume {
+            uuid: self.new_uuid(),
+            now: self.now(),
+        }
+    }
+}
+
+impl Operation<'_> {
+    /// Goes to where a new subvolume is going to be written down.
+    fn reach_new_subvolume(&mut self, directory: Location, name: &[u8], new: &NewSubvolume) -> Result<()> {
+        self.reach_new_entry(directory, name)?;
+        self.reach_new_inode(TreeId::ROOT)?;
+        let id = SubvolumeId::new(self.look().next_inode_number(TreeId::ROOT)?);
+        self.reach(TreeId::ROOT, &root_reference_keys(id, directory.subvolume))?;
+        let group = QgroupId::new(id.get());
+        self.reach(TreeId::QUOTA, &[QgroupInfo::key(group), QgroupLimit::key(group)])?;
+        self.reach(TreeId::UUID, &[uuid_key(new.uuid, ItemType::UUID_KEY_SUBVOL)])
+    }
+
+    /// Goes to what a snapshot reads of its source.
+    fn reach_source(&mut self, source: SubvolumeId) -> Result<()> {
+        let tree = source.tree();
+        let received = match self.look().root_item(tree) {
+            // That is told when the snapshot is made.
+            Err(Error::TreeNotFound { .. }) => return Ok(()),
+            item => item?.received_uuid,
+        };
+        let key = uuid_key(received, ItemType::UUID_KEY_RECEIVED_SUBVOL);
+        self.reach(TreeId::UUID, &[key])?;
+        let open = &self.look().open_tree(tree)?.tree;
+        let is_newer = match buttress_faults::on("snapshot-reads-unwritten") {
+            true => open.is_dirty(),
+            false => open.is_in_memory(),
+        };
+        // What a commit is about to write is in memory when the snapshot's turn comes.
+        if !is_newer {
+            self.look().committed_root(source, None)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the root directory of a new subvolume what it inherits.
+    fn endow_root(&mut self, id: SubvolumeId, inherited_attributes: &NewInodeAttributes) -> Result<()> {
+        let root = Location::root_of(id);
+        for (name, value) in &inherited_attributes.xattrs {
+            self.put_xattr(root, name, value)?;
+            self.require_feature_of(name, value);
+        }
+        self.change_inode(root, |item| {
+            item.mode = inherited_attributes.mode;
+            item.flags = inherited_attributes.flags;
+        })
+    }
+
+    /// Gives a subvolume its entry, and its references from both sides.
+    fn name_subvolume(&mut self, directory: Location, name: &[u8], id: SubvolumeId) -> Result<()> {
+        let index = self.begin().free_index(directory)?;
+        let entry = Entry {
+            target: Target::Subvolume(id),
+            kind: FileKind::Directory,
+        };
+        self.insert_entry(directory, name, entry, index)?;
+        let reference = RootRef {
+            directory: directory.inode,
+            sequence: index,
+            name,
+        };
+        self.edit()
+            .add_root_reference(id, directory.subvolume, &reference)?;
+        self.grow_directory(directory, name)
+    }
+
+    /// Refuses a subvolume that holds others.
+    fn require_no_subvolumes(&mut self, id: SubvolumeId) -> Result<()> {
+        let first = Key::new(id.tree().object_id(), ItemType::ROOT_REF, 0);
+        let found = self.look().at_or_after(TreeId::ROOT, &first)?;
+        let holds = found.is_some_and(|item| {
+            let key = item.key();
+            (key.objectid, key.item_type) == (first.objectid, first.item_type)
+        });
+        if holds {
+            return Err(Error::NotEmpty {
+                location: Location::root_of(id),
+            });
+        }
+        Ok(())
+    }
+}

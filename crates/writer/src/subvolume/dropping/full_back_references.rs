@@ -1,0 +1,139 @@
+//! Turning: blocks that others share, and that count what is below them for the tree that goes, refer by address from then on.
+//!
+//! What is below comes first, so that the walk can stop after any block: each turned block is right by itself, and so is one
+//! above it that is not turned yet. Nodes that refer by their address already are gone through all the same.
+//!
+//! It leaves out which blocks are shared, and letting go of them: that is the walk above.
+
+use super::{CHILDREN_AHEAD, REFERENCES_AT_ONCE, SnapshotDropper};
+use crate::transaction::cow::Form;
+use crate::transaction::running::Running;
+use buttress_accounts::delayed_references::ExtentKind;
+use buttress_format::TreeBlock;
+use buttress_fs::error::{Corruption, Result};
+use buttress_tree::BlockPointer;
+
+/// A block below which what counts for a tree turns to references by address.
+#[derive(Debug)]
+struct ToConvert {
+    pointer: BlockPointer,
+    block: TreeBlock,
+    /// Whether it refers by its address itself.
+    is_converted: bool,
+    /// The child that comes next.
+    slot: usize,
+}
+
+impl SnapshotDropper<'_> {
+    /// Makes a shared block, and all below it that count for this tree, refer by address: what is below comes first, so that
+    /// it can stop after any block, and finds when it is retried what is still to be done. False when it stopped because
+    /// so much waits that others shall have the lock.
+    pub(super) fn set_full_back_references(
+        &mut self,
+        running: &mut Running,
+        top: &BlockPointer,
+    ) -> Result<bool> {
+        if buttress_faults::on("drop-converts-nothing") {
+            return Ok(true);
+        }
+        let limit = running.core.references.len().saturating_add(REFERENCES_AT_ONCE);
+        let mut way: Vec<ToConvert> = Vec::new();
+        let mut next = Some(*top);
+        loop {
+            if let Some(pointer) = next.take() {
+                let block = self.block_to_convert(running, &pointer).inspect_err(|_| {
+                    let above = way.last();
+                    self.ahead = above.map_or_else(Vec::new, |above| {
+                        let slot = above.slot.saturating_sub(1);
+                        self.own_children(&above.pointer, &above.block, slot).collect()
+                    });
+                })?;
+                way.extend(block);
+            }
+            let Some(ToConvert {
+                pointer,
+                block,
+                is_converted,
+                slot,
+            }) = way.last_mut()
+            else {
+                self.memory.turned.clear();
+                return Ok(true);
+            };
+            while next.is_none() && *slot < block.item_count() {
+                next = pointer
+                    .child(block, *slot)
+                    .filter(|child| child.generation >= self.origin);
+                *slot = slot.saturating_add(1);
+            }
+            if next.is_some() {
+                continue;
+            }
+            if !*is_converted {
+                self.turn(running, pointer, block)?;
+            }
+            if pointer.level > 0 {
+                self.memory.turned.insert(pointer.logical);
+            }
+            way.pop();
+            if running.core.references.len() >= limit {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// A block below which something counts for this tree, if there may be any. A block that refers by its address already is
+    /// gone through all the same: it may have been relocated, or the kernel, which begins above, may have stopped here.
+    fn block_to_convert(&self, running: &Running, pointer: &BlockPointer) -> Result<Option<ToConvert>> {
+        if self.memory.turned.contains(&pointer.logical) {
+            return Ok(None);
+        }
+        let kind = ExtentKind::TreeBlock { level: pointer.level };
+        let length = running.core.node_bytes();
+        let state = running.core.extent_state(pointer.logical, kind, length)?;
+        if state.references == 0 {
+            let logical = pointer.logical;
+            return Err(Corruption::ExtentMissing { logical, length }.into());
+        }
+        if state.full_backref && pointer.level == 0 {
+            return Ok(None);
+        }
+        let block = running.core.forest.read_block(pointer)?;
+        let is_own = block.header().owner == self.tree;
+        Ok(is_own.then_some(ToConvert {
+            pointer: *pointer,
+            block,
+            is_converted: state.full_backref,
+            slot: 0,
+        }))
+    }
+
+    /// Makes one block refer by its address.
+    fn turn(&self, running: &mut Running, pointer: &BlockPointer, block: &TreeBlock) -> Result<()> {
+        let core = &mut running.core;
+        core.refer_below(block, Form::FullBackReference(pointer.logical), 1)
+            .and_then(|()| match buttress_faults::on("drop-turn-keeps-old-references") {
+                true => Ok(()),
+                false => core.refer_below(block, Form::Keyed(self.tree), -1),
+            })
+            .inspect_err(|error| core.forest.volume().stop_writing(error))?;
+        let node_bytes = core.node_bytes();
+        core.references
+            .set_full_backref(pointer.logical, node_bytes, pointer.level);
+        Ok(())
+    }
+
+    /// Children of a shared block, from a slot on, that may count for this tree: those that are worth reading together.
+    fn own_children<'a>(
+        &self,
+        above: &'a BlockPointer,
+        block: &'a TreeBlock,
+        slot: usize,
+    ) -> impl Iterator<Item = BlockPointer> + use<'a> {
+        let origin = self.origin;
+        (slot..block.item_count())
+            .filter_map(|slot| above.child(block, slot))
+            .filter(move |child| child.generation >= origin)
+            .take(CHILDREN_AHEAD)
+    }
+}

@@ -1,0 +1,344 @@
+//! Making subvolumes: empty ones, and snapshots in constant time.
+//!
+//! A snapshot is a copy of the root block of its source, under an id of its own; everything below is shared, and gets one
+//! reference more for each child of that root. Nothing else is read or written, so it costs the same at any size. What a
+//! running transaction changed in the source is committed first, so that what is shared lies on disk.
+//!
+//! Here are the trees, root items, root references and uuids; the entry in the directory belongs to
+//! [`crate::operations`].
+//!
+//! Source: on-disk format documentation, sections "Root item", "Root reference", "UUID tree".
+
+use crate::live::trees::LiveTree;
+use crate::transaction::cow::Form;
+use crate::transaction::freezing::Prepared;
+use crate::transaction::running::{OpenTree, Running};
+use buttress_format::{
+    ByteCount, Generation, InodeFlags, InodeItem, InodeNumber, InodeRefs, ItemType, Key, Logical, ObjectId,
+    RootFlags, RootItem, RootRef, SubvolumeId, Timestamp, TreeBlock, TreeId, Uuid, UuidItem, uuid_key,
+};
+use buttress_fs::error::{Error, Result};
+use buttress_tree::{BlockPointer, EditableTree};
+
+/// The mode of a new subvolume's root directory.
+const DIRECTORY_MODE: u32 = 0o040_755;
+
+/// The flag of the inode item inside root items that says that its flags field means something.
+const ROOT_ITEM_INODE_FLAGS: u64 = 1 << 31;
+
+/// What a new subvolume is given from outside.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewSubvolume {
+    pub(crate) uuid: Uuid,
+    pub(crate) now: Timestamp,
+}
+
+impl Running {
+    /// The next id for a subvolume. As with inodes in their tree, no id is given twice while the volume is open: what was
+    /// kept of one that is gone never belongs to another.
+    fn free_subvolume_id(&mut self) -> Result<SubvolumeId> {
+        let number = self.free_inode_number(TreeId::ROOT)?;
+        TreeId::new(number.get())
+            .as_subvolume()
+            .ok_or(Error::TooMany { what: "subvolumes" })
+    }
+
+    /// An empty subvolume: its tree with its root directory.
+    pub(crate) fn make_subvolume_tree(&mut self, new: &NewSubvolume) -> Result<SubvolumeId> {
+        let id = self.free_subvolume_id()?;
+        let generation = self.core.generation;
+        let tree = EditableTree::new_empty(
+            &self.core.forest,
+            id.tree(),
+            generation,
+            self.core.chunk_tree_uuid,
+        );
+        let item = new_root_item(new, generation, self.core.node_bytes());
+        self.add_root(id, tree, item, 0)?;
+        let root = InodeNumber::ROOT_DIRECTORY;
+        let directory = InodeItem {
+            generation,
+            transid: generation,
+            nlink: 1,
+            mode: DIRECTORY_MODE,
+            atime: new.now,
+            ctime: new.now,
+            mtime: new.now,
+            otime: new.now,
+            ..InodeItem::empty(NO_TIME)
+        };
+        self.insert(id.tree(), &InodeItem::key(root), &directory.to_bytes())?;
+        let key = Key::new(root.object_id(), ItemType::INODE_REF, root.get());
+        let mut names = Vec::new();
+        InodeRefs::push(&mut names, 0, b"..")?;
+        self.insert(id.tree(), &key, &names)?;
+        self.add_uuid(new.uuid, ItemType::UUID_KEY_SUBVOL, id)?;
+        self.make_quota_group(id)?;
+        Ok(id)
+    }
+
+    /// A snapshot of a subvolume whose tree is as it is being, or was, committed. `root` is its root block.
+    pub(crate) fn make_snapshot_tree(
+        &mut self,
+        source: SubvolumeId,
+        root: &TreeBlock,
+        new: &NewSubvolume,
+        read_only: bool,
+    ) -> Result<SubvolumeId> {
+        let id = self.free_subvolume_id()?;
+        let generation = self.core.generation;
+        let open = self.open_tree(source.tree())?;
+        if open.tree.is_dirty() {
+            return Err(Error::SnapshotOfDirty { subvolume: source });
+        }
+        let tree = EditableTree::from_copied_root(&open.tree.view(), id.tree(), generation)?;
+        open.item_changed = true;
+        let Some(item) = open.item.as_mut() else {
+            return Err(Error::SubvolumeNotFound { subvolume: source });
+        };
+        item.last_snapshot = generation;
+        let item = snapshot_root_item(item, new, generation, read_only);
+        self.core.refer_below(root, Form::Keyed(id.tree()), 1)?;
+        let received = item.received_uuid;
+        // Whoever drops it one day takes what is not newer than this for the source's, and the first blocks that are its
+        // own are of this transaction.
+        let newest_of_source = generation.get().saturating_sub(1);
+        self.add_root(id, tree, item, newest_of_source)?;
+        self.add_uuid(new.uuid, ItemType::UUID_KEY_SUBVOL, id)?;
+        self.make_quota_group(id)?;
+        if !received.is_nil() {
+            self.add_uuid(received, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)?;
+        }
+        Ok(id)
+    }
+
+    /// The root block of a subvolume as it is being committed, or was committed last.
+    pub(crate) fn committed_root(
+        &mut self,
+        subvolume: SubvolumeId,
+        committing: Option<&Prepared>,
+    ) -> Result<TreeBlock> {
+        let tree = subvolume.tree();
+        let checksum_type = self.core.format.checksum_type;
+        if let Some(root) = committing.and_then(|prepared| prepared.root_block(tree, checksum_type)) {
+            return Ok(root);
+        }
+        let root = *self.view(tree)?.root();
+        Ok(self.core.forest.read_block(&BlockPointer::root(&root))?)
+    }
+
+    /// Takes a new tree in: its root item is in the root tree at once, so that its id is taken.
+    pub(crate) fn add_root(
+        &mut self,
+        id: SubvolumeId,
+        tree: EditableTree,
+        item: RootItem,
+        item_offset: u64,
+    ) -> Result<()> {
+        let key = Key::new(id.tree().object_id(), ItemType::ROOT_ITEM, item_offset);
+        self.insert(TreeId::ROOT, &key, &item.to_bytes())?;
+        self.trees.insert(
+            id.tree(),
+            OpenTree {
+                tree: LiveTree::new(tree),
+                item: Some(item),
+                item_offset,
+                item_changed: true,
+            },
+        );
+        Ok(())
+    }
+
+    /// Records the place of a subvolume, from both sides.
+    pub(crate) fn add_root_reference(
+        &mut self,
+        child: SubvolumeId,
+        parent: SubvolumeId,
+        reference: &RootRef,
+    ) -> Result<()> {
+        let bytes = reference.encode()?;
+        let [forward, backward] = root_reference_keys(child, parent);
+        self.insert(TreeId::ROOT, &backward, &bytes)?;
+        self.insert(TreeId::ROOT, &forward, &bytes)
+    }
+
+    /// Forgets the place of a subvolume.
+    pub(crate) fn remove_root_reference(&mut self, child: SubvolumeId, parent: SubvolumeId) -> Result<()> {
+        let [forward, backward] = root_reference_keys(child, parent);
+        self.remove(TreeId::ROOT, &forward)?;
+        self.remove(TreeId::ROOT, &backward)?;
+        Ok(())
+    }
+
+    /// Marks a subvolume that has no entry any more as deleted: its tree waits to be dropped.
+    pub(crate) fn kill_root(&mut self, id: SubvolumeId) -> Result<()> {
+        let item = self.root_item_mut(id.tree())?;
+        item.references = 0;
+        item.flags.insert(RootFlags::DEAD);
+        item.drop_progress = Key::MIN;
+        item.drop_level = 0;
+        let (uuid, received) = (item.uuid, item.received_uuid);
+        self.remove_uuid(uuid, ItemType::UUID_KEY_SUBVOL, id)?;
+        self.remove_uuid(received, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)?;
+        let orphan = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, id.get());
+        self.put(TreeId::ROOT, &orphan, &[])
+    }
+
+    /// Whether the volume keeps an index of uuids.
+    fn has_uuid_tree(&mut self) -> Result<bool> {
+        match self.open_tree(TreeId::UUID) {
+            Ok(_) => Ok(true),
+            Err(Error::TreeNotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds a subvolume to those of a uuid.
+    pub(crate) fn add_uuid(&mut self, uuid: Uuid, item_type: ItemType, id: SubvolumeId) -> Result<()> {
+        if uuid.is_nil() || !self.has_uuid_tree()? {
+            return Ok(());
+        }
+        let key = uuid_key(uuid, item_type);
+        let mut ids = self.uuids(&key)?;
+        if !ids.chunks_exact(8).any(|other| other == id.get().to_le_bytes()) {
+            UuidItem::push(&mut ids, id.tree());
+        }
+        self.put(TreeId::UUID, &key, &ids)
+    }
+
+    /// Takes a subvolume out of those of a uuid.
+    pub(crate) fn remove_uuid(&mut self, uuid: Uuid, item_type: ItemType, id: SubvolumeId) -> Result<()> {
+        if uuid.is_nil() || !self.has_uuid_tree()? {
+            return Ok(());
+        }
+        let key = uuid_key(uuid, item_type);
+        let mut ids = self.uuids(&key)?;
+        if !UuidItem::remove(&mut ids, id.tree()) {
+            return Ok(());
+        }
+        if ids.is_empty() {
+            self.remove(TreeId::UUID, &key)?;
+            return Ok(());
+        }
+        self.put(TreeId::UUID, &key, &ids)
+    }
+
+    fn uuids(&mut self, key: &Key) -> Result<Vec<u8>> {
+        let found = self.get(TreeId::UUID, key)?;
+        Ok(found.map_or_else(Vec::new, |item| item.data().to_vec()))
+    }
+}
+
+/// The keys of what says where a subvolume is: for the subvolume that it is in, and for itself.
+pub(crate) fn root_reference_keys(child: SubvolumeId, parent: SubvolumeId) -> [Key; 2] {
+    let (child, parent) = (child.tree(), parent.tree());
+    [
+        Key::new(parent.object_id(), ItemType::ROOT_REF, child.get()),
+        Key::new(child.object_id(), ItemType::ROOT_BACKREF, parent.get()),
+    ]
+}
+
+const NO_TIME: Timestamp = Timestamp {
+    seconds: 0,
+    nanoseconds: 0,
+};
+
+/// The root item of a snapshot, but for the place of its root.
+fn snapshot_root_item(
+    source: &RootItem,
+    new: &NewSubvolume,
+    generation: Generation,
+    read_only: bool,
+) -> RootItem {
+    let mut item = RootItem {
+        drop_progress: Key::MIN,
+        drop_level: 0,
+        parent_uuid: match buttress_faults::on("snapshot-without-parent") {
+            true => Uuid::nil(),
+            false => source.uuid,
+        },
+        uuid: new.uuid,
+        otransid: match buttress_faults::on("snapshot-born-with-its-source") {
+            true => source.otransid,
+            false => generation,
+        },
+        otime: new.now,
+        references: 1,
+        ..source.clone()
+    };
+    item.flags.set(RootFlags::RDONLY, read_only);
+    if !read_only && !buttress_faults::on("snapshot-keeps-received-uuid") {
+        item.received_uuid = Uuid::nil();
+        (item.stransid, item.rtransid) = (Generation::MIN, Generation::MIN);
+        (item.stime, item.rtime) = (NO_TIME, NO_TIME);
+    }
+    item
+}
+
+/// The root item of an empty subvolume.
+fn new_root_item(new: &NewSubvolume, generation: Generation, node_bytes: ByteCount) -> RootItem {
+    RootItem {
+        inode: InodeItem {
+            generation: Generation::new(1),
+            size: ByteCount::new(3),
+            nbytes: node_bytes,
+            nlink: 1,
+            mode: DIRECTORY_MODE,
+            flags: InodeFlags::from_bits_retain(ROOT_ITEM_INODE_FLAGS),
+            ..InodeItem::empty(NO_TIME)
+        },
+        generation,
+        root_directory: InodeNumber::ROOT_DIRECTORY,
+        logical: Logical::MIN,
+        byte_limit: 0,
+        bytes_used: node_bytes,
+        last_snapshot: Generation::MIN,
+        flags: RootFlags::empty(),
+        references: 1,
+        drop_progress: Key::MIN,
+        drop_level: 0,
+        level: 0,
+        generation_v2: generation,
+        uuid: new.uuid,
+        parent_uuid: Uuid::nil(),
+        received_uuid: Uuid::nil(),
+        ctransid: generation,
+        otransid: generation,
+        stransid: Generation::MIN,
+        rtransid: Generation::MIN,
+        ctime: new.now,
+        otime: new.now,
+        stime: Timestamp::default(),
+        rtime: Timestamp::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A receiver finds the parent of an incremental stream by the received uuid: what may have been changed must not have it.
+    #[test]
+    fn only_a_read_only_snapshot_passes_for_what_was_received() {
+        let new = |number| NewSubvolume {
+            uuid: Uuid::from_bytes([number; 16]),
+            now: Timestamp::default(),
+        };
+        let received = RootItem {
+            received_uuid: Uuid::from_bytes([9; 16]),
+            stransid: Generation::new(4),
+            rtransid: Generation::new(5),
+            ..new_root_item(&new(1), Generation::new(5), ByteCount::new(16384))
+        };
+        let read_only = snapshot_root_item(&received, &new(2), Generation::new(6), true);
+        assert_eq!(read_only.received_uuid, received.received_uuid);
+        assert_eq!(read_only.stransid, received.stransid);
+        let writable = snapshot_root_item(&received, &new(3), Generation::new(6), false);
+        assert_eq!(writable.received_uuid, Uuid::nil());
+        assert_eq!(
+            (writable.stransid, writable.rtransid),
+            (Generation::MIN, Generation::MIN)
+        );
+        assert_eq!(writable.parent_uuid, received.uuid);
+    }
+}

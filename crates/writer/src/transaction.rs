@@ -1,0 +1,247 @@
+//! A volume that is open for writing: one running transaction, commits, readers.
+//!
+//! [`WritableFilesystem`] is a cheap handle, `Send` and `Sync`. Edits are serialised by one short lock; readers take
+//! views ([`WritableFilesystem::view`]), which never change and never wait for the writer.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `opening` | what may be written and what is refused by name; loading |
+//! | `starting` | an edit's lock, and the promise of room |
+//! | `running` | the running transaction: trees, and what edits of any tree need |
+//! | `copying` | what copying a tree block means for references |
+//! | `delayed_references`, `extent_tree` | reference counts: collected, and applied |
+//! | `block_groups`, `free_ranges`, `excluded_ranges`, `chunks`, `loading` | space: what is free, where chunks come from |
+//! | `free_space_tree`, `checksums` | the trees that follow the extent tree |
+//! | `data_extents` | extents of file data: allocated, referred to, let go |
+//! | `settling`, `freezing`, `committing` | a commit: addresses, the frozen state, the writes |
+//! | `reading_in` | tree blocks come into memory before the lock is held for long |
+//! | `device_errors` | what devices failed with, in their statistics |
+//! | `pins` | freed space that must wait |
+//! | `still` | a view together with the delayed references |
+//! | `memory` | what waits for a commit, as a part of the cache's budget |
+//! | `background` | the thread that commits when much waits, or for long |
+//! | `uncommitted` | what would be lost now; letting go of the volume |
+//!
+//! # Invariants
+//!
+//! - Nothing that the last durable superblock leads to is overwritten, except as the format allows for data without
+//!   copy-on-write.
+//! - A dirty node has no address until the commit, so nodes that come and go within a transaction cost nothing on disk.
+//! - What was not committed never goes without a word: it is committed, abandoned, or reported.
+//! - After a failed commit nothing is written any more: the volume says why, and reading goes on.
+
+mod background;
+pub(crate) mod block_groups;
+pub(crate) mod checksums;
+mod chunks;
+mod committing;
+mod converging;
+pub(crate) mod cow;
+pub(crate) mod data_extents;
+mod device_errors;
+pub(crate) mod excluded_ranges;
+pub(crate) mod extent_tree;
+mod fault_in;
+mod free_ranges;
+mod free_space_tree;
+pub(crate) mod freezing;
+mod loading;
+mod memory;
+mod opening;
+pub(crate) mod pins;
+mod quiesce;
+mod quotas;
+pub(crate) mod reservation;
+pub(crate) mod running;
+#[cfg(test)]
+mod tests;
+mod uncommitted;
+
+pub use opening::{Environment, SystemEnvironment, WriteOptions};
+pub use uncommitted::Uncommitted;
+
+use crate::data::table::DataTable;
+use crate::live::inodes::LiveInodes;
+use crate::live::trees::LiveTrees;
+use background::Waiting;
+use buttress_format::{Generation, Timestamp, Uuid};
+use buttress_fs::executor::Executor;
+use buttress_fs::filesystem::Filesystem;
+use buttress_fs::notice::Notice;
+use buttress_tree::Forest;
+use core::sync::atomic::AtomicU64;
+use core::time::Duration;
+use fault_in::FaultIn;
+use memory::DirtyMemory;
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use pins::{Hold, Readers};
+use running::Running;
+use std::sync::Arc;
+use uncommitted::{Account, Holders};
+
+/// How often a reader that waits for the edit lock looks whether there is a view meanwhile.
+const VIEW_LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// A volume that is open for writing. See the module.
+///
+/// What is not [committed](Self::commit) when the last handle goes is lost: [close](Self::close) the volume to keep it,
+/// [abandon](Self::abandon) it if that is meant. Otherwise [`Environment::lost`] reports it.
+#[derive(Clone, Debug)]
+pub struct WritableFilesystem {
+    shared: Arc<Writer>,
+    /// Gone with the last handle of a caller; the thread itself has none.
+    holders: Option<Arc<Holders>>,
+}
+
+#[derive(Debug)]
+struct Writer {
+    /// The volume as it was opened: devices, forest, threads. Its trees are those of that moment.
+    base: Filesystem,
+    /// The edit lock.
+    running: Mutex<Running>,
+    /// Held for the length of a commit.
+    committing: Mutex<()>,
+    /// The newest view, while nothing was edited since.
+    view: Mutex<Option<Filesystem>>,
+    readers: Arc<Readers>,
+    environment: Arc<dyn Environment>,
+    dirty_memory: DirtyMemory,
+    /// How many commits there were with all content.
+    whole_commits: AtomicU64,
+    /// Since when something waits to be committed, as the background thread saw it.
+    waiting: Mutex<Waiting>,
+    /// Taken by an operation from its first edit to its end, and shared by live look-ups: they see no operation half done.
+    steps: RwLock<()>,
+    /// The open trees and the inodes in use, for readers.
+    trees: Arc<LiveTrees>,
+    inodes: Arc<LiveInodes>,
+    /// File dirty data to be written back.
+    data: DataTable,
+    /// What is not committed.
+    account: Account,
+}
+
+impl WritableFilesystem {
+    /// The volume as it is now, the running transaction included: a state that never changes, for as long as it is held.
+    /// It waits for no commit, and for a device only to read in where inodes lie that changed; the space that it still needs is not used again before it is dropped.
+    #[must_use]
+    pub fn view(&self) -> Filesystem {
+        let mut reads = FaultIn::default();
+        loop {
+            if let Some(view) = self.shared.view.lock().as_ref() {
+                return view.clone();
+            }
+            // A commit that holds the lock gives a view before it begins with what takes long.
+            let Some(running) = self.shared.running.try_lock_for(VIEW_LOOK_EVERY) else {
+                continue;
+            };
+            if let Some(mut running) = self.with_inodes_written_back(running, &mut reads) {
+                return self.shared.give_view(&mut running);
+            }
+        }
+    }
+
+    /// Puts inodes that changed in memory back into their leaves. `None`, and the lock is let go of, when something had to
+    /// be read for that.
+    fn with_inodes_written_back<'a>(
+        &self,
+        mut running: MutexGuard<'a, Running>,
+        reads: &mut FaultIn,
+    ) -> Option<MutexGuard<'a, Running>> {
+        let written = match reads.missing_for(|| running.missing_for_inodes()) {
+            Ok(missing) if !missing.is_empty() => {
+                drop(running);
+                reads.read(self, missing);
+                return None;
+            }
+            Ok(_) => running.write_back_inodes(),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
+            // The next commit cannot succeed either; the view shows what could be written back.
+            self.forest().volume().stop_writing(&error);
+        }
+        Some(running)
+    }
+
+    /// What the user should know about the volume: what opening noticed, and devices that failed since.
+    #[must_use]
+    pub fn notices(&self) -> Vec<Notice> {
+        self.shared.base.notices()
+    }
+
+    /// The generation of the last commit.
+    #[must_use]
+    pub fn committed_generation(&self) -> Generation {
+        self.shared.running.lock().core.durable
+    }
+
+    pub(crate) fn forest(&self) -> &Arc<Forest> {
+        self.shared.base.forest()
+    }
+
+    pub(crate) fn live_trees(&self) -> &LiveTrees {
+        &self.shared.trees
+    }
+
+    pub(crate) fn steps(&self) -> &RwLock<()> {
+        &self.shared.steps
+    }
+
+    pub(crate) fn live_inodes(&self) -> &LiveInodes {
+        &self.shared.inodes
+    }
+
+    pub(crate) fn executor(&self) -> &Executor {
+        self.shared.base.executor()
+    }
+
+    pub(crate) fn data(&self) -> &DataTable {
+        &self.shared.data
+    }
+
+    /// The volume below, for what needs none of its trees.
+    pub(crate) fn shared_base(&self) -> &Filesystem {
+        &self.shared.base
+    }
+
+    /// A hold on what the running transaction leads to, for as long as [`is_running_still`](Self::is_running_still).
+    pub(crate) fn hold_running(&self) -> Hold {
+        self.shared.readers.hold_running()
+    }
+
+    /// Whether the transaction still runs that was running when the hold was taken.
+    pub(crate) fn is_running_still(&self, hold: &Hold) -> bool {
+        self.shared.readers.is_running_still(hold)
+    }
+
+    /// The time, by the clock that was given.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.shared.environment.now()
+    }
+
+    /// The latest time that the volume may get.
+    pub(crate) fn latest_time(&self) -> Option<Timestamp> {
+        self.shared.environment.latest()
+    }
+
+    /// A uuid, from the source that was given.
+    pub(crate) fn new_uuid(&self) -> Uuid {
+        self.shared.environment.new_uuid()
+    }
+}
+
+impl Writer {
+    /// Makes a view of what is, and keeps it at hand until something is edited.
+    fn give_view(&self, running: &mut Running) -> Filesystem {
+        let hold = running.core.hold(&self.readers);
+        let view = running.make_view(&self.base, hold);
+        *self.view.lock() = Some(view.clone());
+        view
+    }
+
+    /// An edit begins: the view that is kept at hand is no longer the newest.
+    fn forget_view(&self) {
+        self.view.lock().take();
+    }
+}

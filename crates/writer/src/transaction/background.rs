@@ -1,0 +1,148 @@
+//! Commits that no call makes: when much waits, and when it has waited for long.
+//!
+//! One thread for each volume that is open for writing. Edits wake it when half of what may wait in memory does
+//! ([`super::memory`]): it commits while they go on. And it looks once a second whether anything has been waiting for the
+//! environment's interval ([`super::Environment::commit_interval`]): then it writes content back and commits, so that
+//! callers who never ask for a commit lose no more than that.
+//!
+//! There is no thread where the environment gives no interval, or where everything is to run on the caller's thread:
+//! deterministic runs commit when calls make them. The last handle waits for a commit under way before it is gone, so that
+//! nothing is written to the devices after that.
+//!
+//! A failure here is told to the next edit, because it stopped writing.
+
+use super::memory::Pressure;
+use super::{WritableFilesystem, Writer};
+use buttress_format::Timestamp;
+use buttress_fs::error::Result;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+
+/// How often the thread looks whether something has waited for too long.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The thread. Dropping it waits for its end.
+#[derive(Debug)]
+pub(super) struct Background {
+    wake: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Since when something has been waiting.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waiting {
+    since: Option<Timestamp>,
+    /// How many commits with all content there had been then.
+    whole_commits: u64,
+}
+
+impl Background {
+    /// Starts the thread; `None` where there is to be none, or none can be had: then calls commit.
+    pub(super) fn start(writer: &Arc<Writer>) -> Option<Self> {
+        let interval = writer.environment.commit_interval()?;
+        if !writer.base.executor().is_parallel() {
+            return None;
+        }
+        let (wake, woken) = crossbeam_channel::bounded(1);
+        let writer = Arc::downgrade(writer);
+        let thread = thread::Builder::new()
+            .name("buttress-commit".to_owned())
+            .spawn(move || run(&writer, &woken, interval))
+            .ok()?;
+        Some(Self {
+            wake: Some(wake),
+            thread: Some(thread),
+        })
+    }
+
+    /// Has the thread commit. It does nothing more where that was asked for already.
+    pub(super) fn wake(&self) {
+        if let Some(wake) = &self.wake {
+            let _is_new = wake.try_send(()).is_ok();
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // Without a sender the thread ends after what it is at.
+        drop(self.wake.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed, and what it left half done is not committed.
+            drop(thread.join());
+        }
+    }
+}
+
+fn run(writer: &Weak<Writer>, woken: &Receiver<()>, interval: Duration) {
+    loop {
+        let is_woken = match woken.recv_timeout(LOOK_EVERY) {
+            Ok(()) => true,
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let Some(shared) = writer.upgrade() else {
+            return;
+        };
+        let filesystem = WritableFilesystem {
+            shared,
+            holders: None,
+        };
+        if filesystem.shared.account.is_abandoned() {
+            continue;
+        }
+        let done = if is_woken {
+            filesystem.commit_if_much_waits()
+        } else {
+            filesystem.commit_if_due(interval).map(drop)
+        };
+        // What stopped writing is kept by the volume; what did not is tried again.
+        drop(done);
+    }
+}
+
+impl WritableFilesystem {
+    /// Commits what edits changed, if there is still reason to: they ask again until a commit has begun.
+    fn commit_if_much_waits(&self) -> Result<()> {
+        match self.shared.dirty_memory.pressure(self.data().delalloc_bytes()) {
+            Pressure::None => Ok(()),
+            Pressure::Background | Pressure::Hard => self.commit_metadata().map(drop),
+        }
+    }
+
+    /// Commits when something has waited for `interval`, as far as earlier calls saw; says whether it did.
+    pub(super) fn commit_if_due(&self, interval: Duration) -> Result<bool> {
+        if !self.has_uncommitted() || self.require_writing().is_err() {
+            *self.shared.waiting.lock() = Waiting::default();
+            return Ok(false);
+        }
+        let now = self.now();
+        let whole_commits = self.shared.whole_commits.load(Ordering::Relaxed);
+        {
+            let mut waiting = self.shared.waiting.lock();
+            let since = waiting
+                .since
+                .filter(|since| waiting.whole_commits == whole_commits && *since <= now);
+            let Some(since) = since else {
+                *waiting = Waiting {
+                    since: Some(now),
+                    whole_commits,
+                };
+                return Ok(false);
+            };
+            if now.seconds.abs_diff(since.seconds) < interval.as_secs() {
+                return Ok(false);
+            }
+            *waiting = Waiting::default();
+        }
+        self.commit()?;
+        Ok(true)
+    }
+
+    fn has_uncommitted(&self) -> bool {
+        self.data().has_dirty() || self.shared.running.lock().is_dirty()
+    }
+}

@@ -1,0 +1,277 @@
+//! Committing: makes the running transaction the volume's state.
+//!
+//! 1. Data that waits in memory is written back, without any lock.
+//! 2. Under the edit lock: inodes that changed in memory become items, readers are given a view of that, empty block groups
+//!    go, everything is settled, and the dirty nodes are frozen. The next transaction begins here. Whenever a tree block is
+//!    missing for that, the lock is let go, the block is read, and the step is retried, with what was edited meanwhile.
+//! 3. Without the lock: nodes get their checksums on all cores and are written in large requests in order of address;
+//!    all devices are flushed; superblocks; flush; their copies; flush.
+//! 4. Under the lock again: what this transaction freed may be used, as far as no reader needs it.
+//!
+//! One commit runs at a time. A failure in step 2 or 3 stops writing for good: the volume stays readable and says why.
+
+use super::block_groups::Purpose;
+use super::fault_in::FaultIn;
+use super::freezing::{Preparation, Prepared};
+use super::reservation::Handle;
+use super::uncommitted::Counted;
+use super::{WritableFilesystem, Writer};
+use buttress_device::Buffer;
+use buttress_format::{ByteCount, Generation, TreeBlock, TreeId};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::executor::Task;
+use buttress_tree::FrozenBlock;
+use buttress_volume::{ExtentWrite, Volume};
+use bytes::Bytes;
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// What one thread seals at once, into one buffer.
+const SEALED_BYTES: usize = 1 << 20;
+
+/// How many of those buffers are handed to the devices at once, so that sealing the next ones overlaps with writing.
+const BATCH_BUFFERS: usize = 8;
+
+/// The moment at which a state was frozen.
+struct Moment<T> {
+    /// What is to be written, if there is anything.
+    prepared: Option<Box<Prepared>>,
+    /// What was done at that moment.
+    answer: T,
+    /// The last durable generation.
+    durable: Generation,
+    /// The changes that the state has.
+    changes: Counted,
+}
+
+impl WritableFilesystem {
+    /// Commits the running transaction, if there is anything to commit. Returns the generation of the last commit.
+    ///
+    /// When this returns, everything that was done before the call is durable.
+    ///
+    /// # Errors
+    /// When writing has stopped, or stops now.
+    pub fn commit(&self) -> Result<Generation> {
+        let (generation, ()) = self.commit_then(|_, _| ())?;
+        self.shared.whole_commits.fetch_add(1, Ordering::Relaxed);
+        Ok(generation)
+    }
+
+    /// Commits, and does something at the very moment at which the committed state is frozen: what `then` edits belongs
+    /// to the next transaction, and nobody's edit comes between. It is given what is being committed, if anything is.
+    pub(crate) fn commit_then<T>(
+        &self,
+        then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
+    ) -> Result<(Generation, T)> {
+        let content = self.shared.account.content();
+        // Before the lock: writing back starts edits, and those may commit for want of room.
+        if !buttress_faults::on("commit-leaves-content") {
+            self.write_back()?;
+        }
+        let committed = self.commit_state(then)?;
+        self.shared.account.commit_content(content);
+        Ok(committed)
+    }
+
+    /// Commits without writing back dirty data: what edits do when they find no room. Files keep the sizes that
+    /// their extents reach to.
+    pub(crate) fn commit_metadata(&self) -> Result<Generation> {
+        self.commit_state(|_, _| ()).map(|(generation, ())| generation)
+    }
+
+    fn commit_state<T>(
+        &self,
+        then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
+    ) -> Result<(Generation, T)> {
+        let _one_at_a_time = self.shared.committing.lock();
+        self.require_writing()?;
+        let node_bytes = u64::from(self.forest().block_format().node_bytes);
+        for purpose in [Purpose::System, Purpose::Metadata] {
+            self.fault_in_free_space(purpose, node_bytes)?;
+        }
+        let Moment {
+            prepared,
+            answer,
+            durable,
+            changes,
+        } = self.freeze_then(then).inspect_err(|error| {
+            self.forest().volume().stop_writing(error);
+        })?;
+        let Some(prepared) = prepared else {
+            self.shared.account.commit_changes(changes);
+            return Ok((durable, answer));
+        };
+        let generation = prepared.superblock.generation;
+        if let Err(error) = self.write_out(&prepared) {
+            self.forest().volume().stop_writing(&error);
+            return Err(error);
+        }
+        self.shared.finish_commit(*prepared);
+        self.shared.account.commit_changes(changes);
+        self.shared.dirty_memory.thaw();
+        Ok((generation, answer))
+    }
+
+    /// Step 2.
+    fn freeze_then<T>(&self, then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T) -> Result<Moment<T>> {
+        let mut reads = FaultIn::default();
+        loop {
+            // Nothing is being overwritten in place that a snapshot of this state will share.
+            let in_place = self.data().in_place.write();
+            let mut handle = self.start_unchecked();
+            let durable = handle.core.durable;
+            let prepared = self.prepare(&mut handle, &reads);
+            // Its references were still waiting; now some are in the trees.
+            self.shared.forget_view();
+            let prepared = match prepared? {
+                Preparation::Missing(missing) => {
+                    drop(handle);
+                    drop(in_place);
+                    reads.read(self, missing);
+                    continue;
+                }
+                Preparation::NothingToDo => None,
+                Preparation::Frozen(prepared) => Some(prepared),
+            };
+            let frozen_bytes = prepared.as_ref().map_or(0, |prepared| prepared.bytes());
+            self.shared.dirty_memory.freeze(frozen_bytes);
+            self.shared.readers.set_running(handle.core.generation);
+            let changes = self.shared.account.changes();
+            let answer = then(handle, prepared.as_deref());
+            return Ok(Moment {
+                prepared,
+                answer,
+                durable,
+                changes,
+            });
+        }
+    }
+
+    /// Freezes the running transaction, as far as that goes without reading.
+    fn prepare(&self, handle: &mut Handle<'_>, reads: &FaultIn) -> Result<Preparation> {
+        let missing = reads.missing_for(|| handle.missing_for_inodes())?;
+        if !missing.is_empty() {
+            return Ok(Preparation::Missing(missing));
+        }
+        handle.write_back_inodes()?;
+        // Nothing that a reader sees changes from here on until the lock is let go of.
+        drop(self.shared.give_view(handle));
+        handle.prepare_commit(self.forest().volume(), reads)
+    }
+
+    fn write_out(&self, prepared: &Prepared) -> Result<()> {
+        let volume = self.forest().volume();
+        self.write_nodes(prepared, volume)?;
+        if !buttress_faults::on("commit-unflushed-before-superblocks") {
+            volume.flush()?;
+        }
+        volume.write_superblocks(&prepared.superblock, &prepared.device_items)?;
+        Ok(())
+    }
+
+    fn write_nodes(&self, prepared: &Prepared, volume: &Volume) -> Result<()> {
+        let mut blocks: Vec<(TreeId, FrozenBlock)> = prepared
+            .frozen
+            .iter()
+            .flat_map(|frozen| {
+                let tree = frozen.tree();
+                frozen.blocks().into_iter().map(move |block| (tree, block))
+            })
+            .collect();
+        blocks.sort_unstable_by_key(|(_, block)| block.logical());
+        let node_bytes = usize::try_from(volume.block_format().node_bytes)
+            .unwrap_or(1 << 14)
+            .max(1);
+        let at_once = SEALED_BYTES.checked_div(node_bytes).unwrap_or(1).max(1);
+        // The next batch is sealed by other threads while this one is written.
+        let mut batches = blocks.chunks(at_once.saturating_mul(BATCH_BUFFERS));
+        let mut seal_next = || Some(self.start_sealing(batches.next()?, at_once, node_bytes));
+        let mut sealing = seal_next();
+        while let Some(sealed) = sealing.take() {
+            sealing = seal_next();
+            let ready: Vec<ExtentWrite> = sealed.into_iter().filter_map(Task::take).flatten().collect();
+            volume.write(&ready)?;
+        }
+        Ok(())
+    }
+
+    /// Has blocks given their checksums, side by side in buffers that the devices take as they are. Blocks that are likely to
+    /// be wanted go into the cache, too; others only where nothing has to go for them.
+    fn start_sealing(
+        &self,
+        blocks: &[(TreeId, FrozenBlock)],
+        at_once: usize,
+        node_bytes: usize,
+    ) -> Vec<Task<Vec<ExtentWrite>>> {
+        let checksum_type = self.forest().block_format().checksum_type;
+        blocks
+            .chunks(at_once)
+            .map(|part| {
+                let (part, forest) = (part.to_vec(), Arc::clone(self.forest()));
+                let seal = move || {
+                    let mut buffer = Buffer::zeroed(part.len().saturating_mul(node_bytes));
+                    for ((tree, block), place) in part.iter().zip(buffer.chunks_mut(node_bytes)) {
+                        // All blocks have the volume's size.
+                        let header = block.seal_into(place, checksum_type);
+                        let is_kept = block.is_likely_to_change() || forest.has_room_for_block();
+                        if let Some(header) = header.filter(|_| is_kept) {
+                            let own = Buffer::from(&*place).into_bytes();
+                            forest.keep_written(*tree, TreeBlock::of_sealed(header, own));
+                        }
+                    }
+                    runs_of(&part, &buffer.into_bytes(), node_bytes)
+                };
+                self.executor().spawn(seal)
+            })
+            .collect()
+    }
+
+    /// Refuses when writing has stopped.
+    pub(crate) fn require_writing(&self) -> Result<()> {
+        match self.forest().volume().stopped() {
+            None => Ok(()),
+            Some(cause) => Err(Error::WritingStopped { cause }),
+        }
+    }
+}
+
+/// One write for all blocks whose addresses follow each other. `bytes` has the blocks side by side.
+fn runs_of(blocks: &[(TreeId, FrozenBlock)], bytes: &Bytes, node_bytes: usize) -> Vec<ExtentWrite> {
+    let step = ByteCount::of(node_bytes);
+    let mut start = 0_usize;
+    blocks
+        .chunk_by(|(_, one), (_, next)| one.logical().saturating_add(step) == next.logical())
+        .filter_map(|run| {
+            let end = start.saturating_add(run.len().saturating_mul(node_bytes));
+            let logical = run.first()?.1.logical();
+            let bytes = bytes.slice(start..end);
+            start = end;
+            Some(ExtentWrite { logical, bytes })
+        })
+        .collect()
+}
+
+impl Writer {
+    fn finish_commit(&self, prepared: Prepared) {
+        let mut running = self.running.lock();
+        for frozen in &prepared.frozen {
+            let open = match frozen.tree() {
+                TreeId::EXTENT => Some(&mut running.core.extent),
+                id => running.trees.get_mut(id),
+            };
+            if let Some(open) = open {
+                open.tree.edit(|tree| tree.forget_written(frozen));
+            }
+        }
+        let core = &mut running.core;
+        core.durable = prepared.superblock.generation;
+        self.account.set_committed(core.durable);
+        for (start, used) in &prepared.groups {
+            if let Some(group) = core.groups.get_mut(*start) {
+                group.durable_used = *used;
+            }
+        }
+        core.devices.release(&prepared.freed_device_extents);
+        running.release_pins(&self.readers);
+    }
+}

@@ -1,0 +1,157 @@
+//! Extents of file data: room for them, their references, and room promised before they exist.
+//!
+//! Data is allocated when it is written back, not when it is handed in; until then its bytes are *reserved*, so that a
+//! full volume says so at once and not at the commit. An extent that was allocated is nobody's until a reference is
+//! added: one that is given back before that leaves no trace.
+
+use super::block_groups::{Found, Purpose};
+use super::reservation::Need;
+use super::running::Running;
+use buttress_accounts::delayed_references::{Created, ExtentKind, Reference};
+use buttress_format::{ByteCount, Incompat, InodeNumber, Logical, TreeId};
+use buttress_fs::error::{Error, Result};
+
+/// A range of data addresses: `[logical, logical + length)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataRange {
+    pub(crate) logical: Logical,
+    pub(crate) length: ByteCount,
+}
+
+/// From where file extent items refer to an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataOwner {
+    /// The tree of the file.
+    pub(crate) root: TreeId,
+    /// The file.
+    pub(crate) inode: InodeNumber,
+    /// The item's file offset less its offset in the extent; wraps below zero.
+    pub(crate) offset: u64,
+}
+
+impl DataOwner {
+    const fn reference(self) -> Reference {
+        Reference::Data {
+            root: self.root,
+            inode: self.inode,
+            offset: self.offset,
+        }
+    }
+}
+
+impl Running {
+    /// Promises room for data that is to be written back later. Makes chunks while there is too little.
+    pub(crate) fn reserve_data(&mut self, bytes: u64) -> Result<()> {
+        let wanted = self.core.reserved_data_bytes.saturating_add(bytes);
+        while self.free_for_data() < wanted {
+            if !self.allocate_chunk(Purpose::Data)? {
+                return Err(self.no_data_space(ByteCount::new(bytes)));
+            }
+        }
+        self.core.reserved_data_bytes = wanted;
+        Ok(())
+    }
+
+    /// What data may take of block groups: in mixed ones, not what metadata was promised.
+    fn free_for_data(&self) -> u64 {
+        let room = self.core.groups.room(Purpose::Data);
+        if self.core.has(Incompat::MIXED_GROUPS) {
+            let promised = self.metadata_reservation_bytes(Need::items(8));
+            return room.free_bytes.saturating_sub(promised);
+        }
+        room.free_bytes
+    }
+
+    fn no_data_space(&self, wanted: ByteCount) -> Error {
+        Error::NoSpace {
+            what: "data",
+            wanted,
+            pinned_by_readers: self.pinned_by_readers(),
+        }
+    }
+
+    /// Lets a promise go: the data was written back, or is no longer wanted.
+    pub(crate) fn release_data(&mut self, bytes: u64) {
+        self.core.reserved_data_bytes = self.core.reserved_data_bytes.saturating_sub(bytes);
+    }
+
+    /// Takes room for up to `wanted` bytes of data in one piece: fewer where no piece is as large. Multiples of the sector
+    /// size.
+    pub(crate) fn allocate_data(&mut self, wanted: ByteCount) -> Result<DataRange> {
+        let sector_bytes = self.core.sector_bytes();
+        // All of it in one piece if there is one or a chunk can be made; else the largest piece of some size; else any.
+        let wanted_bytes = wanted.get();
+        let mut least = wanted_bytes;
+        loop {
+            match self
+                .core
+                .groups
+                .allocate(Purpose::Data, wanted_bytes, least, sector_bytes)
+            {
+                Found::Range(start, length) => {
+                    return Ok(DataRange {
+                        logical: Logical::new(start),
+                        length: ByteCount::new(length),
+                    });
+                }
+                Found::Load(group) => self.load_group(group)?,
+                Found::Nothing if self.allocate_chunk(Purpose::Data)? => {}
+                Found::Nothing if least > sector_bytes => {
+                    least = (least >> 4).next_multiple_of(sector_bytes).max(sector_bytes);
+                }
+                Found::Nothing => return Err(self.no_data_space(wanted)),
+            }
+        }
+    }
+
+    /// Gives a range back that was allocated and has no reference yet.
+    pub(crate) fn give_back_data(&mut self, range: DataRange) {
+        self.core
+            .groups
+            .give_back(range.logical.get(), range.length.get());
+    }
+
+    /// A range that was allocated becomes an extent with one reference.
+    pub(crate) fn create_data_extent(&mut self, range: DataRange, owner: DataOwner) {
+        self.core.references.create(
+            range.logical,
+            range.length,
+            ExtentKind::Data,
+            Created {
+                owner: owner.root,
+                first_key: None,
+            },
+            owner.reference(),
+        );
+    }
+
+    /// One more item refers to an extent.
+    pub(crate) fn add_data_reference(&mut self, extent: DataRange, owner: DataOwner) {
+        self.core.references.change(
+            extent.logical,
+            extent.length,
+            ExtentKind::Data,
+            owner.reference(),
+            1,
+        );
+    }
+
+    /// One item less refers to an extent. The last one frees it, and its checksums, at the commit.
+    pub(crate) fn drop_data_reference(&mut self, extent: DataRange, owner: DataOwner) {
+        self.core.references.change(
+            extent.logical,
+            extent.length,
+            ExtentKind::Data,
+            owner.reference(),
+            -1,
+        );
+    }
+
+    /// How many references an extent of data has now: more than one, and its bytes must not be overwritten.
+    pub(crate) fn data_references(&self, extent: DataRange) -> Result<u64> {
+        Ok(self
+            .core
+            .extent_state(extent.logical, ExtentKind::Data, extent.length)?
+            .references)
+    }
+}

@@ -1,0 +1,342 @@
+//! The running transaction: the newest version of every tree that was opened, and what its edits left to do.
+//!
+//! [`Running`] is what the edit lock protects. It is in two parts so that an edit of one tree can reach what edits of
+//! any tree need: [`Core`] (the extent tree, delayed references, block groups, pins) and the other trees.
+//!
+//! Invariants: a tree in [`Running::trees`] is the newest version; its root item here is newer than the one in the root
+//! tree where `item_changed` is set or the root has moved. The root and chunk trees have no root item: the superblock
+//! names them.
+
+use super::block_groups::BlockGroups;
+use super::chunks::Devices;
+use super::cow::{CowOnlyTree, ShareableTree};
+use super::pins::{Hold, Pins, Readers};
+use super::quotas::Quotas;
+use crate::live::trees::{LiveTree, OpenTrees};
+use crate::operations::inode_state::InodeTable;
+use buttress_accounts::delayed_references::DelayedReferences;
+use buttress_format::superblock::SYSTEM_CHUNK_ARRAY_BYTES;
+use buttress_format::{
+    BlockFormat, ByteCount, Chunk, CompatRo, Generation, Incompat, ItemType, Key, RootItem, Superblock,
+    TreeId, Uuid,
+};
+use buttress_fs::error::{Corruption, Error, Result};
+use buttress_fs::filesystem::root_pointer;
+use buttress_tree::{Blocking, EditContext, EditableTree, Forest, NonBlocking, OwnedItem, Tree};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A tree that was opened for writing.
+#[derive(Debug)]
+pub(crate) struct OpenTree {
+    pub(crate) tree: LiveTree,
+    /// `None` for the root tree and the chunk tree.
+    pub(crate) item: Option<RootItem>,
+    /// The offset of the root item's key.
+    pub(crate) item_offset: u64,
+    /// Whether the root item differs from the one in the root tree.
+    pub(crate) item_changed: bool,
+}
+
+impl OpenTree {
+    /// Whether snapshots share blocks of the tree.
+    pub(crate) fn last_snapshot(&self) -> Generation {
+        self.item
+            .as_ref()
+            .map_or(Generation::MIN, |item| item.last_snapshot)
+    }
+}
+
+/// What edits of any tree need.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) forest: Arc<Forest>,
+    /// Formats of blocks and features, as checks of items want them.
+    pub(crate) format: BlockFormat,
+    pub(crate) compat_ro: CompatRo,
+    /// The uuid that blocks carry of the tree that maps them.
+    pub(crate) chunk_tree_uuid: Uuid,
+    /// The generation of the running transaction.
+    pub(crate) generation: Generation,
+    /// The last generation that is durable.
+    pub(crate) durable: Generation,
+    pub(crate) extent: OpenTree,
+    pub(crate) references: DelayedReferences,
+    pub(crate) groups: BlockGroups,
+    pub(crate) devices: Devices,
+    pub(crate) pins: Pins,
+    pub(crate) quotas: Quotas,
+    /// Bytes of all extents, for the superblock.
+    pub(crate) bytes_used: u64,
+    /// The chunks that hold the chunk tree, for the superblock.
+    pub(crate) system_chunks: Vec<(Key, Chunk)>,
+    /// The volume's label.
+    pub(crate) label: Vec<u8>,
+    /// Whether a field of the superblock alone changed.
+    pub(crate) superblock_changed: bool,
+    /// Room promised to data that is not yet written back.
+    pub(crate) reserved_data_bytes: u64,
+    /// While a commit that settles has release the lock: ranges that the free-space tree does not know of yet.
+    pub(crate) unrecorded_ranges: u64,
+}
+
+impl Core {
+    /// A hold on what the running transaction leads to. While a commit is under way, the last durable generation is older than
+    /// the one that this transaction follows.
+    pub(crate) fn hold(&self, readers: &Arc<Readers>) -> Hold {
+        let follows = Generation::new(self.generation.get().saturating_sub(1));
+        readers.hold(match buttress_faults::on("view-holds-durable") {
+            true => self.durable,
+            false => follows,
+        })
+    }
+
+    pub(crate) const fn has(&self, feature: Incompat) -> bool {
+        self.format.incompat.contains(feature)
+    }
+
+    pub(crate) fn node_bytes(&self) -> ByteCount {
+        ByteCount::new(u64::from(self.format.node_bytes))
+    }
+
+    /// Whether new chunks may use a device: it is there, up to date, open for writing, and failed no write.
+    pub(crate) fn device_is_writable(&self, uuid: Uuid) -> bool {
+        self.forest.volume().devices().iter().any(|slot| {
+            let is_used = slot.is_written() || buttress_faults::on("chunk-on-failed-device");
+            slot.uuid() == uuid && is_used && slot.device().is_some_and(|device| device.is_writable())
+        })
+    }
+
+    /// Whether the superblock can name one more system chunk.
+    pub(crate) fn system_array_has_space(&self) -> bool {
+        let taken = self.system_chunks.iter().fold(0_usize, |sum, (_, chunk)| {
+            sum.saturating_add(Superblock::system_chunk_bytes(chunk))
+        });
+        let one_more = self
+            .system_chunks
+            .iter()
+            .map(|(_, chunk)| Superblock::system_chunk_bytes(chunk))
+            .max()
+            .unwrap_or(0);
+        taken.saturating_add(one_more) <= SYSTEM_CHUNK_ARRAY_BYTES
+    }
+
+    pub(crate) const fn sector_bytes(&self) -> u64 {
+        self.format.sector_bytes as u64
+    }
+}
+
+/// The running transaction.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) core: Core,
+    /// All open trees but the extent tree.
+    pub(crate) trees: OpenTrees,
+    /// Inodes whose items are newer than their trees have them.
+    pub(crate) inodes: InodeTable,
+}
+
+impl Running {
+    /// The tree that block group items lie in.
+    pub(crate) fn block_group_tree(&self) -> TreeId {
+        if self.core.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
+            TreeId::BLOCK_GROUP
+        } else {
+            TreeId::EXTENT
+        }
+    }
+
+    pub(crate) fn has_free_space_tree(&self) -> bool {
+        self.core.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
+    }
+
+    /// The open tree, opened if it was not.
+    pub(crate) fn open_tree(&mut self, id: TreeId) -> Result<&mut OpenTree> {
+        if id == TreeId::EXTENT {
+            return Ok(&mut self.core.extent);
+        }
+        if !self.trees.contains(id) {
+            let opened = self.find_tree(id)?;
+            self.trees.insert(id, opened);
+        }
+        self.trees.get_mut(id).ok_or(Error::TreeNotFound { tree: id })
+    }
+
+    /// Reads the newest root item of a tree.
+    fn find_tree(&self, id: TreeId) -> Result<OpenTree> {
+        let wanted = Key::new(id.object_id(), ItemType::ROOT_ITEM, u64::MAX);
+        let found = self.root_tree()?.tree.at_or_before(&wanted)?;
+        let Some(found) = found.filter(|found| {
+            let key = found.key();
+            key.objectid == id.object_id() && key.item_type == ItemType::ROOT_ITEM
+        }) else {
+            return Err(Error::TreeNotFound { tree: id });
+        };
+        let item =
+            RootItem::parse(&found.key(), found.data(), self.core.format.sector_bytes).map_err(|error| {
+                Corruption::Item {
+                    tree: TreeId::ROOT,
+                    error,
+                }
+            })?;
+        let tree = self.core.forest.tree(root_pointer(id, &item));
+        Ok(OpenTree {
+            tree: LiveTree::new(EditableTree::open(&tree)),
+            item: Some(item),
+            item_offset: found.key().offset,
+            item_changed: false,
+        })
+    }
+
+    pub(crate) fn root_tree(&self) -> Result<&OpenTree> {
+        self.trees
+            .get(TreeId::ROOT)
+            .ok_or(Error::TreeNotFound { tree: TreeId::ROOT })
+    }
+
+    /// The root item of a tree that has one, to be changed.
+    pub(crate) fn root_item_mut(&mut self, id: TreeId) -> Result<&mut RootItem> {
+        let open = self.open_tree(id)?;
+        open.item_changed = true;
+        open.item.as_mut().ok_or(Error::TreeNotFound { tree: id })
+    }
+
+    /// The root item of a tree that has one.
+    pub(crate) fn root_item(&mut self, id: TreeId) -> Result<&RootItem> {
+        self.open_tree(id)?
+            .item
+            .as_ref()
+            .ok_or(Error::TreeNotFound { tree: id })
+    }
+
+    /// Edits one tree.
+    pub(crate) fn edit<T>(
+        &mut self,
+        id: TreeId,
+        edit: impl FnOnce(&mut EditableTree, &mut dyn EditContext) -> buttress_tree::Result<T>,
+    ) -> Result<T> {
+        if id == TreeId::EXTENT {
+            return self.core.edit_extents(edit);
+        }
+        let _whole = whole_edit();
+        self.open_tree(id)?;
+        let Self { core, trees, .. } = self;
+        let Some(open) = trees.get_mut(id) else {
+            return Err(Error::TreeNotFound { tree: id });
+        };
+        let result = if id.holds_files() {
+            let mut context = ShareableTree::new(core, id, open.last_snapshot());
+            open.tree.edit(|tree| edit(tree, &mut context))
+        } else {
+            let mut context = CowOnlyTree::new(core.generation, core.node_bytes(), &mut core.references);
+            open.tree.edit(|tree| edit(tree, &mut context))
+        };
+        result.map_err(own_error)
+    }
+
+    /// Marks the volume as using a feature that readers must know.
+    pub(crate) fn use_feature(&mut self, feature: Incompat) {
+        if !self.core.has(feature) {
+            self.core.format.incompat |= feature;
+            self.core.superblock_changed = true;
+        }
+    }
+
+    /// The newest version of a tree, held.
+    pub(crate) fn view(&mut self, id: TreeId) -> Result<Tree> {
+        Ok(self.open_tree(id)?.tree.view())
+    }
+
+    /// The item with this very key.
+    pub(crate) fn get(&mut self, id: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
+        Ok(self.open_tree(id)?.tree.get(key)?)
+    }
+
+    /// The last item whose key is not above `key`.
+    pub(crate) fn at_or_before(&mut self, id: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
+        Ok(self.open_tree(id)?.tree.at_or_before(key)?)
+    }
+
+    /// The first item whose key is not below `key`.
+    pub(crate) fn at_or_after(&mut self, id: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
+        Ok(self.open_tree(id)?.tree.at_or_after(key)?)
+    }
+
+    pub(crate) fn insert(&mut self, id: TreeId, key: &Key, data: &[u8]) -> Result<()> {
+        self.edit(id, |tree, context| tree.insert(context, key, data))
+    }
+
+    pub(crate) fn put(&mut self, id: TreeId, key: &Key, data: &[u8]) -> Result<()> {
+        self.edit(id, |tree, context| tree.put(context, key, data))
+    }
+
+    /// Changes an item in place; false when there is none.
+    pub(crate) fn update(
+        &mut self,
+        id: TreeId,
+        key: &Key,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<bool> {
+        self.edit(id, |tree, context| tree.update(context, key, change))
+    }
+
+    pub(crate) fn remove(&mut self, id: TreeId, key: &Key) -> Result<bool> {
+        self.edit(id, |tree, context| tree.remove(context, key))
+    }
+
+    /// Removes all items with keys in `range`; returns how many there were.
+    pub(crate) fn remove_range(
+        &mut self,
+        id: TreeId,
+        range: Range<Key>,
+        removed: &mut dyn FnMut(&Key, &[u8]),
+    ) -> Result<u64> {
+        self.edit(id, |tree, context| tree.remove_range(context, range, removed))
+    }
+
+    pub(crate) fn extent_insert(&mut self, key: &Key, data: &[u8]) -> Result<()> {
+        self.core
+            .edit_extents(|tree, context| tree.insert(context, key, data))
+    }
+
+    pub(crate) fn extent_put(&mut self, key: &Key, data: &[u8]) -> Result<()> {
+        self.core
+            .edit_extents(|tree, context| tree.put(context, key, data))
+    }
+
+    pub(crate) fn extent_remove(&mut self, key: &Key) -> Result<()> {
+        self.core
+            .edit_extents(|tree, context| tree.remove(context, key))
+            .map(|_| ())
+    }
+}
+
+impl Core {
+    fn edit_extents<T>(
+        &mut self,
+        edit: impl FnOnce(&mut EditableTree, &mut dyn EditContext) -> buttress_tree::Result<T>,
+    ) -> Result<T> {
+        let _whole = whole_edit();
+        let mut context = CowOnlyTree::new(self.generation, self.node_bytes(), &mut self.references);
+        let edited = self.extent.tree.edit(|tree| edit(tree, &mut context));
+        edited.map_err(own_error)
+    }
+}
+
+/// An edit is done whole: it reads what it finds missing. Nobody edits during a look; if somebody does, better it reads under
+/// the lock than that it ends half-way.
+fn whole_edit() -> Blocking {
+    debug_assert!(!NonBlocking::is_held(), "an edit during a look");
+    NonBlocking::lift()
+}
+
+/// An error of this crate that an edit of a tree was ended with comes back as itself.
+fn own_error(error: buttress_tree::Error) -> Error {
+    match error.cause() {
+        buttress_tree::error::Cause::Context(context) => match context.downcast_ref::<Error>() {
+            Some(own) => own.clone(),
+            None => error.into(),
+        },
+        _ => error.into(),
+    }
+}
