@@ -1,7 +1,7 @@
 //! Checksums of data: what the checksum tree says that the sectors of an extent must hash to.
 //!
 //! One item holds the checksums of consecutive sectors, packed; its key gives the address of the first. What no
-//! item covers has no checksum. [`ChecksumReader`] keeps its place in the tree, so that reading in order of
+//! item covers has no checksum. `ChecksumReader` keeps its place in the tree, so that reading in order of
 //! address looks each item up once.
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
