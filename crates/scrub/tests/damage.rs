@@ -12,10 +12,11 @@ mod support;
 
 use buttress_format::node::RawHeader;
 use buttress_format::{ChecksumType, DeviceStatistics, Generation, Physical, Profile, Superblock, TreeId};
-use buttress_fs::{Progress, WritableFilesystem, WriteOptions};
+use buttress_fs::Progress;
 use buttress_oracle::content::Random;
 use buttress_scrub::{Cause, Options, Outcome, Part, Position, Scrub};
 use buttress_volume::MappingContent;
+use buttress_writer::{WritableFilesystem, WriteOptions};
 use support::{Lab, Make, REDUNDANT, Use};
 use zerocopy::{FromBytes, IntoBytes};
 

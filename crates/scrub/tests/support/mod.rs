@@ -13,15 +13,13 @@ use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{
     ByteCount, ChecksumType, ExtentItem, FileOffset, ItemType, Key, Logical, Profile, SubvolumeId, TreeId,
 };
-use buttress_fs::mkfs::{self, Feature, Identity, Options as MkfsOptions};
-use buttress_fs::operations::{NewInode, SetXattr};
-use buttress_fs::{
-    Environment, FileAttributes, Filesystem, Location, OpenOptions, Progress, SystemEnvironment,
-    WritableFilesystem, WriteOptions,
-};
+use buttress_fs::{FileAttributes, Filesystem, Location, OpenOptions, Progress};
 use buttress_oracle::content::Random;
 use buttress_scrub::{Options, Report, Scrub};
 use buttress_volume::MappingContent;
+use buttress_writer::mkfs::{self, Feature, Identity, Options as MkfsOptions};
+use buttress_writer::operations::{NewInode, SetXattr};
+use buttress_writer::{Environment, SystemEnvironment, WritableFilesystem, WriteOptions};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
