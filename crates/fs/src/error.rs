@@ -175,6 +175,17 @@ pub enum Error {
     /// The volume is in a state, or has a feature, that is not written.
     #[error(transparent)]
     WritingRefused(#[from] WritingRefusal),
+    /// The log of what was synced after the last commit cannot be replayed.
+    #[error(
+        "the log of what was synced after the last commit (root {logical}) cannot be replayed: {cause}; the volume can be \
+         read as of that commit, and `btrfs rescue zero-log` drops the log, and with it what was synced since"
+    )]
+    DamagedLog {
+        /// Where the log begins.
+        logical: Logical,
+        /// The place and what is wrong there.
+        cause: Box<Error>,
+    },
     /// An earlier failure stopped writing; reading goes on.
     #[error(
         "writing has stopped after a failure: {cause}; what was not committed is lost, open the volume again"
@@ -401,6 +412,7 @@ impl Error {
             Self::Io(_) => ErrorKind::Io,
             Self::UnknownEncoding { .. } | Self::WritingRefused(_) => ErrorKind::Unsupported,
             Self::WritingStopped { .. } => ErrorKind::Io,
+            Self::DamagedLog { cause, .. } => cause.kind(),
             _ => ErrorKind::Caller,
         }
     }
@@ -445,6 +457,7 @@ impl Error {
             Self::Name(_) => number::EINVAL,
             Self::WritingRefused(_) | Self::WritingStopped { .. } => number::EROFS,
             Self::Defect { .. } => number::EIO,
+            Self::DamagedLog { cause, .. } => cause.errno(),
             // Lost data is an I/O error to a reader, broken metadata is not.
             Self::Corrupt(corruption) => match **corruption {
                 Corruption::DataChecksum { .. }

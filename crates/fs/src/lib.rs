@@ -16,7 +16,7 @@
 //! | find what two snapshots do not share | [`changed`] |
 //! | watch and stop long jobs | [`progress`] |
 //!
-//! Nothing is edited here: the crate `writer` does that, with what this one knows. A pending log tree is not replayed.
+//! Nothing is edited here: the crate `writer` does that, with what this one knows. A pending log tree is replayed there.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

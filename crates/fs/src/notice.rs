@@ -48,8 +48,9 @@ impl fmt::Display for Notice {
                 generation,
             } => write!(
                 f,
-                "a log tree is pending (root {logical}, level {level}, after generation {generation}); it is not \
-                 replayed, the volume is read as of its last commit (rescue=nologreplay silences this)"
+                "a log tree is pending (root {logical}, level {level}, after generation {generation}); it is \
+                 replayed when the volume is opened for writing, and read as of its last commit before that \
+                 (rescue=nologreplay silences this)"
             ),
             Self::BackupRootUsed {
                 slot,

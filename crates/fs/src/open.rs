@@ -7,7 +7,8 @@
 //!    which the root tree and the trees in it that every volume has can be read.
 //! 4. With the raid-stripe-tree feature, data addresses go through that tree: it is handed down to the volume.
 //!
-//! A pending log tree is not replayed: the volume is read as of its last commit, and a [`Notice`] says so.
+//! A pending log tree is not replayed by readers: the volume is read as of its last commit, and a [`Notice`] says so.
+//! The crate `writer` replays it.
 //! A tree that cannot be read does not stop opening, as it does in the kernel: a notice names it, and calls
 //! that need it fail.
 

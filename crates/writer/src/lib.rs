@@ -12,7 +12,7 @@
 //! | write content | [`data`] |
 //! | read what is newest | `live`: the reading calls of [`WritableFilesystem`] |
 //!
-//! A pending log tree is not replayed.
+//! A pending log tree is replayed when a volume is opened for writing.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -26,6 +26,7 @@
 pub mod data;
 mod fiemap;
 mod live;
+mod log_tree;
 pub mod mkfs;
 pub mod operations;
 mod subvolume;

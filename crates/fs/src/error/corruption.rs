@@ -44,6 +44,14 @@ pub enum Corruption {
         /// The reference.
         reference: String,
     },
+    /// The log refers to data that is no extent, in a range that is not free.
+    #[error("the log refers to data at [{logical}, +{length}), which is no extent and is not free")]
+    LoggedRangeInUse {
+        /// Where the data begins.
+        logical: Logical,
+        /// How long it is.
+        length: ByteCount,
+    },
     /// The free-space tree says something else of a range than the extent tree.
     #[error("the free-space tree disagrees with the extent tree at [{logical}, +{length})")]
     FreeSpaceDisagrees {
@@ -51,6 +59,14 @@ pub enum Corruption {
         logical: Logical,
         /// How long it is.
         length: ByteCount,
+    },
+    /// The log tree says what no log can say.
+    #[error("log tree, at {key}: {what}")]
+    Log {
+        /// Where in the log.
+        key: Key,
+        /// What is wrong.
+        what: &'static str,
     },
     /// A tree that the volume needs has no root item, or one that cannot be used.
     #[error("tree {tree} has no root item")]

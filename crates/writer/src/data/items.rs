@@ -16,18 +16,18 @@ use core::ops::Range;
 
 /// An item that was taken out of its leaf: everything but inline content.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stored {
+pub(crate) struct Stored {
     /// Where it begins in the file.
-    pub(super) start: u64,
+    pub(crate) start: u64,
     /// Where it ends, in whole sectors.
-    pub(super) end: u64,
-    pub(super) extent: FileExtent<'static>,
+    pub(crate) end: u64,
+    pub(crate) extent: FileExtent<'static>,
     /// Of inline content: its size.
-    pub(super) inline_bytes: Option<u64>,
+    pub(crate) inline_bytes: Option<u64>,
 }
 
 impl Stored {
-    pub(super) fn parse(tree: TreeId, key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self> {
+    pub(crate) fn parse(tree: TreeId, key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self> {
         let extent =
             FileExtent::parse(key, data, sector_bytes).map_err(|error| Corruption::Item { tree, error })?;
         let (body, inline_bytes) = match extent.body {
@@ -50,12 +50,12 @@ impl Stored {
     }
 
     /// The part on disk; `None` for inline content and holes.
-    pub(super) fn slice(&self) -> Option<&ExtentSlice> {
+    pub(crate) fn slice(&self) -> Option<&ExtentSlice> {
         self.extent.slice().filter(|slice| !slice.is_hole())
     }
 
     /// The extent on disk.
-    pub(super) fn disk(&self) -> Option<DataRange> {
+    pub(crate) fn disk(&self) -> Option<DataRange> {
         self.slice().map(|slice| DataRange {
             logical: slice.disk,
             length: slice.disk_bytes,
@@ -63,7 +63,7 @@ impl Stored {
     }
 
     /// Who refers to the extent.
-    pub(super) fn owner(&self, tree: TreeId, inode: InodeNumber) -> DataOwner {
+    pub(crate) fn owner(&self, tree: TreeId, inode: InodeNumber) -> DataOwner {
         let mut inside = self.extent.slice().map_or(0, |slice| slice.offset.get());
         if buttress_faults::on("data-reference-offset") {
             inside = 0;
@@ -76,7 +76,7 @@ impl Stored {
     }
 
     /// What it counts for in `nbytes`.
-    pub(super) fn counted_bytes(&self) -> u64 {
+    pub(crate) fn counted_bytes(&self) -> u64 {
         match self.inline_bytes {
             Some(bytes) => bytes,
             None => self.slice().map_or(0, |slice| slice.num_bytes.get()),
@@ -84,7 +84,7 @@ impl Stored {
     }
 
     /// The same item for a part of its range.
-    pub(super) fn part(&self, range: &Range<u64>) -> Self {
+    pub(crate) fn part(&self, range: &Range<u64>) -> Self {
         let cut = |slice: ExtentSlice| {
             let skipped = range.start.saturating_sub(self.start);
             ExtentSlice {
@@ -112,7 +112,7 @@ impl Stored {
 }
 
 /// Whether an item's bytes are those of inline content.
-pub(super) fn is_inline(data: &[u8]) -> bool {
+pub(crate) fn is_inline(data: &[u8]) -> bool {
     // The kind is the last byte of what every item begins with.
     data.get(FileExtent::INLINE_HEAD_BYTES.saturating_sub(1)) == Some(&0)
 }
@@ -136,7 +136,7 @@ fn hole(range: &Range<u64>, generation: buttress_format::Generation) -> FileExte
 
 impl Operation<'_> {
     /// The item that covers `at`, or the first one after it.
-    pub(super) fn extent_from(&mut self, location: Location, at: u64) -> Result<Option<Stored>> {
+    pub(crate) fn extent_from(&mut self, location: Location, at: u64) -> Result<Option<Stored>> {
         let tree = location.subvolume.tree();
         let sector_bytes = self.look().core.format.sector_bytes;
         let wanted = FileExtent::key(location.inode, FileOffset::new(at));
@@ -160,13 +160,13 @@ impl Operation<'_> {
     }
 
     /// Goes to where the file's items for both ends of a range are or would be.
-    pub(super) fn reach_range(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
+    pub(crate) fn reach_range(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
         let at = |offset| FileExtent::key(location.inode, FileOffset::new(offset));
         self.reach(location.subvolume.tree(), &[at(range.start), at(range.end)])
     }
 
     /// Removes whatever the file has in `range`: items, and their references. Gives what that counted for in `nbytes`.
-    pub(super) fn drop_range(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
+    pub(crate) fn drop_range(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
         if range.start >= range.end {
             return Ok(0);
         }
@@ -237,14 +237,14 @@ impl Operation<'_> {
     }
 
     /// Puts an item in where there is none. References are the caller's.
-    pub(super) fn insert_extent(&mut self, location: Location, stored: &Stored) -> Result<()> {
+    pub(crate) fn insert_extent(&mut self, location: Location, stored: &Stored) -> Result<()> {
         let key = FileExtent::key(location.inode, FileOffset::new(stored.start));
         let bytes = stored.extent.encode();
         self.edit().insert(location.subvolume.tree(), &key, &bytes)
     }
 
     /// Puts items of holes wherever the file has nothing in `range`, on volumes that want them.
-    pub(super) fn fill_holes(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
+    pub(crate) fn fill_holes(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
         if self.has(Incompat::NO_HOLES) || buttress_faults::on("holes-without-items") {
             return Ok(());
         }
@@ -268,7 +268,7 @@ impl Operation<'_> {
     }
 
     /// Changes what the inode counts as its content's room: `more` came, `less` went.
-    pub(super) fn count_bytes(&mut self, location: Location, more: u64, less: u64) -> Result<()> {
+    pub(crate) fn count_bytes(&mut self, location: Location, more: u64, less: u64) -> Result<()> {
         self.change_inode(location, |item| {
             let nbytes = item.nbytes.get().saturating_add(more).saturating_sub(less);
             item.nbytes = ByteCount::new(nbytes);
@@ -276,7 +276,7 @@ impl Operation<'_> {
     }
 
     /// Whether an extent belongs to this file alone: nothing else refers to it, and no snapshot shares the item.
-    pub(super) fn is_exclusive(&mut self, location: Location, stored: &Stored) -> Result<bool> {
+    pub(crate) fn is_exclusive(&mut self, location: Location, stored: &Stored) -> Result<bool> {
         if buttress_faults::on("in-place-into-shared") {
             return Ok(true);
         }

@@ -123,7 +123,7 @@ impl Operation<'_> {
     }
 
     /// The entry of this name, or `None`.
-    pub(super) fn find_entry(&mut self, directory: Location, name: &[u8]) -> Result<Option<Entry>> {
+    pub(crate) fn find_entry(&mut self, directory: Location, name: &[u8]) -> Result<Option<Entry>> {
         Ok(self.find_entry_beside(directory, name)?.0)
     }
 
@@ -188,7 +188,7 @@ impl Operation<'_> {
     }
 
     /// Puts an entry into a directory, by name and by index. Its inode is not touched.
-    pub(super) fn insert_entry(
+    pub(crate) fn insert_entry(
         &mut self,
         directory: Location,
         name: &[u8],
@@ -214,7 +214,7 @@ impl Operation<'_> {
     }
 
     /// Takes an entry out of a directory. Its inode is not touched.
-    pub(super) fn remove_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
+    pub(crate) fn remove_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
         let tree = directory.subvolume.tree();
         let key = DirItem::key(directory.inode, name);
         let found = self.shrink(tree, &key, &mut |data| DirItems::remove(data, name))?;
@@ -239,7 +239,7 @@ impl Operation<'_> {
     }
 
     /// Gives an inode a name, on its own side.
-    pub(super) fn insert_link(
+    pub(crate) fn insert_link(
         &mut self,
         inode: Location,
         parent: InodeNumber,
@@ -292,7 +292,7 @@ impl Operation<'_> {
     }
 
     /// The index of a name of an inode.
-    pub(super) fn link_index(&mut self, inode: Location, parent: InodeNumber, name: &[u8]) -> Result<u64> {
+    pub(crate) fn link_index(&mut self, inode: Location, parent: InodeNumber, name: &[u8]) -> Result<u64> {
         let tree = inode.subvolume.tree();
         let key = InodeRefs::key(inode.inode, parent);
         if let Some(item) = self.get(tree, &key)? {
@@ -322,7 +322,7 @@ impl Operation<'_> {
     }
 
     /// Takes a name from an inode, on its own side, and returns its index.
-    pub(super) fn remove_link(&mut self, inode: Location, parent: InodeNumber, name: &[u8]) -> Result<u64> {
+    pub(crate) fn remove_link(&mut self, inode: Location, parent: InodeNumber, name: &[u8]) -> Result<u64> {
         let tree = inode.subvolume.tree();
         let mut index = None;
         let key = InodeRefs::key(inode.inode, parent);

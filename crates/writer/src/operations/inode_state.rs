@@ -194,7 +194,7 @@ impl Running {
     }
 
     /// Takes in a new inode whose item was just put into the tree.
-    pub(super) fn know_inode(&mut self, location: Location, item: InodeItem) {
+    pub(crate) fn know_inode(&mut self, location: Location, item: InodeItem) {
         let inode = self.inodes.live.entry(id_of(location));
         inode.write().item = Some(item);
     }

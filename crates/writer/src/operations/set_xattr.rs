@@ -286,7 +286,7 @@ impl Operation<'_> {
     }
 
     /// Takes an attribute away, if it is there. The inode is not touched.
-    pub(super) fn remove_xattr_item(&mut self, location: Location, name: &[u8]) -> Result<()> {
+    pub(crate) fn remove_xattr_item(&mut self, location: Location, name: &[u8]) -> Result<()> {
         let key = DirItem::xattr_key(location.inode, name);
         self.shrink(location.subvolume.tree(), &key, &mut |data| {
             DirItems::remove(data, name)

@@ -9,7 +9,7 @@ use super::reservation::Need;
 use super::running::Running;
 use buttress_accounts::delayed_references::{Created, ExtentKind, Reference};
 use buttress_format::{ByteCount, Incompat, InodeNumber, Logical, TreeId};
-use buttress_fs::error::{Error, Result};
+use buttress_fs::error::{Corruption, Error, Result};
 
 /// A range of data addresses: `[logical, logical + length)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +101,41 @@ impl Running {
                 }
                 Found::Nothing => return Err(self.no_data_space(wanted)),
             }
+        }
+    }
+
+    /// Whether the extent tree has an extent, or is going to have it.
+    pub(crate) fn has_data_extent(&self, extent: DataRange) -> Result<bool> {
+        match self.data_references(extent) {
+            Ok(_) => Ok(true),
+            Err(Error::Corrupt(corruption)) if matches!(*corruption, Corruption::ExtentMissing { .. }) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes this very range, as if it had been allocated.
+    pub(crate) fn take_data(&mut self, range: DataRange) -> Result<()> {
+        let (start, length) = (range.logical.get(), range.length.get());
+        let in_use = || Corruption::LoggedRangeInUse {
+            logical: range.logical,
+            length: range.length,
+        };
+        let group = self.core.groups.holding(start);
+        let group =
+            group.filter(|group| group.serves(Purpose::Data) && start.saturating_add(length) <= group.end());
+        let (first, is_loaded) = group
+            .map(|group| (group.start, group.free.is_some()))
+            .ok_or_else(in_use)?;
+        if !is_loaded {
+            self.load_group(first)?;
+        }
+        let group = self.core.groups.get_mut(first);
+        let free = group.and_then(|group| group.free.as_mut());
+        match free.map(|free| free.remove(start, length)) {
+            Some(taken) if taken == length => Ok(()),
+            _ => Err(in_use().into()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Opening a volume for writing: what is refused, and what is loaded.
 //!
-//! Refused by name: states that a writer would break or that it does not keep yet (a pending log tree, an interrupted
+//! Refused by name: states that a writer would break or that it does not keep yet (an interrupted
 //! balance or replace, relocation trees, a change by btrfstune that was cut off), images of metadata, and features that are
 //! not written (zoned, RAID stripe tree, extent tree v2, remap tree, unknown compat_ro bits, seeds). A bad primary
 //! superblock is not refused: the next commit writes it anew. Everything else is loaded lazily: block group items at once, the free
@@ -18,6 +18,7 @@ use super::{WritableFilesystem, Writer};
 use crate::data::DataOptions;
 use crate::data::table::DataTable;
 use crate::live::trees::{LiveTree, OpenTrees};
+use crate::log_tree::pending::PendingLog;
 use crate::mkfs::signatures;
 use crate::operations::inode_state::InodeTable;
 use buttress_accounts::delayed_references::DelayedReferences;
@@ -118,14 +119,19 @@ impl Default for WriteOptions {
 }
 
 impl WritableFilesystem {
-    /// Makes a volume that was opened from writable devices ready for writing, and removes inodes that a crash left without
-    /// a name.
+    /// Makes a volume that was opened from writable devices ready for writing: replays its log, where one is pending, and
+    /// removes inodes that a crash left without a name.
     ///
     /// # Errors
-    /// [`Error::WritingRefused`] for a state or a feature that is not written; that trees cannot be read.
+    /// [`Error::WritingRefused`] for a state or a feature that is not written; [`Error::DamagedLog`]; that trees cannot be
+    /// read.
     pub fn new(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
         refuse(&filesystem)?;
-        let running = load(&filesystem)?;
+        let log = PendingLog::read(&filesystem)?;
+        let mut running = load(&filesystem)?;
+        if let Some(log) = &log {
+            running.keep_log_blocks(log);
+        }
         let committed = running.core.durable;
         let readers = Arc::new(Readers::default());
         readers.set_running(running.core.generation);
@@ -154,6 +160,9 @@ impl WritableFilesystem {
             }),
             holders: None,
         };
+        if let Some(log) = &log {
+            writable.replay(log)?;
+        }
         match writable.clean_all_orphans() {
             // On a volume without room they wait for the next opening.
             Ok(_) | Err(Error::NoSpace { .. }) => {}
@@ -188,11 +197,10 @@ fn find_refusal(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
             return Ok(Some(WritingRefusal::Feature { name }));
         }
     }
-    if superblock.log_root != Logical::MIN {
+    if superblock.log_root != Logical::MIN && filesystem.rescue().no_log_replay {
         return Ok(Some(WritingRefusal::State {
-            name: "a pending log tree",
-            remedy: "mount it with the kernel, which replays it, or do without what was synced last: `btrfs rescue \
-                     zero-log`",
+            name: "a pending log tree that is not to be replayed",
+            remedy: "open it without rescue=nologreplay, or drop what was synced last: `btrfs rescue zero-log`",
         }));
     }
     let root_tree = filesystem.root_tree();

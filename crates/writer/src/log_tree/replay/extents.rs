@@ -1,0 +1,112 @@
+//! File content, replayed: extents, holes, checksums.
+//!
+//! A logged extent takes the place of whatever the file has in its range. One that only the log refers to becomes an
+//! extent of the volume; one that is there gets another reference. A hole is an item with address zero, also on volumes
+//! whose holes have none: there only what lies in its range goes.
+
+use super::{Replay, inode_of};
+use crate::data::items::Stored;
+use crate::log_tree::pending::broken;
+use buttress_format::{
+    ByteCount, ChecksumItem, Compression, ExtentSlice, FileExtent, FileExtentBody, Incompat, InodeFlags,
+    InodeNumber, ItemType, Logical,
+};
+use buttress_fs::error::Result;
+use buttress_tree::{OwnedItem, ReadAhead};
+
+impl Replay<'_, '_> {
+    /// Removes what a file has behind the end that it has now.
+    pub(super) fn cut(&mut self, inode: InodeNumber) -> Result<()> {
+        let location = self.at(inode);
+        let size = self.operation.inode(location)?.size.get();
+        let sector_bytes = self.operation.look().core.sector_bytes();
+        let end = size.checked_next_multiple_of(sector_bytes).unwrap_or(u64::MAX);
+        let gone = self.operation.drop_range(location, &(end..u64::MAX))?;
+        self.count(inode, 0, gone)
+    }
+
+    fn count(&mut self, inode: InodeNumber, more: u64, less: u64) -> Result<()> {
+        match more == less {
+            true => Ok(()),
+            false => self.operation.count_bytes(self.at(inode), more, less),
+        }
+    }
+
+    /// Step 3, for one extent.
+    pub(super) fn extent(&mut self, item: &OwnedItem) -> Result<()> {
+        let key = item.key();
+        let inode = inode_of(&key);
+        let file = self.require_inode(&key)?;
+        let tree = self.tree();
+        if let Some(present) = self.operation.get(tree, &key)?
+            && present.data() == item.data()
+        {
+            return Ok(());
+        }
+        let sector_bytes = self.operation.look().core.format.sector_bytes;
+        let logged = FileExtent::parse(&key, item.data(), sector_bytes).map_err(broken)?;
+        let stored = Stored::parse(tree, &key, item.data(), sector_bytes)?;
+        let gone = self
+            .operation
+            .drop_range(self.at(inode), &(stored.start..stored.end))?;
+        self.count(inode, stored.counted_bytes(), gone)?;
+        let is_hole = logged.slice().is_some_and(ExtentSlice::is_hole);
+        if is_hole && self.operation.has(Incompat::NO_HOLES) {
+            return Ok(());
+        }
+        self.operation.edit().insert(tree, &key, item.data())?;
+        if let Some(range) = stored.disk() {
+            let owner = stored.owner(tree, inode);
+            match self.unused.remove(&range.logical) {
+                Some(_) => self.operation.edit().create_data_extent(range, owner),
+                None => self.operation.edit().add_data_reference(range, owner),
+            }
+        }
+        let needs_checksums = !file.flags.contains(InodeFlags::NODATASUM);
+        match logged.body {
+            FileExtentBody::Regular(slice) if needs_checksums && !is_hole => {
+                self.checksums(&slice, logged.compression)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts the logged checksums of what an extent's item refers to where the volume's are.
+    fn checksums(&mut self, slice: &ExtentSlice, compression: Compression) -> Result<()> {
+        let (start, length) = match compression {
+            Compression::None => (slice.disk.saturating_add(slice.offset), slice.num_bytes),
+            _ => (slice.disk, slice.disk_bytes),
+        };
+        let end = start.saturating_add(length);
+        for (at, sums) in self.logged_sums(start, end)? {
+            let running = self.operation.edit();
+            let sum_bytes = running.core.format.checksum_type.size_bytes();
+            let sectors = sums.len().checked_div(sum_bytes).unwrap_or(0);
+            let bytes = ByteCount::of(sectors)
+                .get()
+                .saturating_mul(running.core.sector_bytes());
+            running.remove_checksums(at, ByteCount::new(bytes))?;
+            running.insert_checksums(at, &sums)?;
+        }
+        Ok(())
+    }
+
+    /// What the log has of the checksums between two addresses.
+    fn logged_sums(&mut self, start: Logical, end: Logical) -> Result<Vec<(Logical, Vec<u8>)>> {
+        let format = &self.operation.look().core.format;
+        let (sector_bytes, checksum_type) = (format.sector_bytes, format.checksum_type);
+        // The item that begins before the range may reach into it.
+        let mut cursor = self.log.cursor(ReadAhead::None);
+        cursor.seek_at_or_before(&ChecksumItem::key(start))?;
+        let before = cursor.key().filter(|key| key.item_type == ItemType::EXTENT_CSUM);
+        let from = before.unwrap_or_else(|| ChecksumItem::key(start));
+        let mut found = Vec::new();
+        for item in self.log.range(from..ChecksumItem::key(end), ReadAhead::None) {
+            let item = item?;
+            let sums =
+                ChecksumItem::parse(&item.key(), item.data(), sector_bytes, checksum_type).map_err(broken)?;
+            found.extend(sums.range(start, end).map(|(at, bytes)| (at, bytes.to_vec())));
+        }
+        Ok(found)
+    }
+}
