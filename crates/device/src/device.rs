@@ -387,6 +387,7 @@ impl Device {
     /// When that cannot be promised. What was written since the last good flush may be lost, even if a later
     /// flush succeeds.
     pub fn flush(&self) -> Result<(), IoError> {
+        buttress_locks::waits_for_device();
         self.inner.engine.flush();
         let core = self.core();
         core.backend
@@ -399,6 +400,7 @@ impl Device {
     /// # Errors
     /// As [`write`](Self::write).
     pub fn discard(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), IoError> {
+        buttress_locks::waits_for_device();
         let core = self.core();
         core.check_range(Operation::Discard, offset_bytes, length_bytes)?;
         let result = core.backend.discard(offset_bytes, length_bytes);
@@ -410,6 +412,7 @@ impl Device {
     /// # Errors
     /// As [`write`](Self::write).
     pub fn zero(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), IoError> {
+        buttress_locks::waits_for_device();
         let core = self.core();
         core.check_range(Operation::Zero, offset_bytes, length_bytes)?;
         let result = core.backend.zero(offset_bytes, length_bytes);

@@ -141,7 +141,9 @@ impl Queued {
         self.take()
     }
 
+    #[cfg_attr(debug_assertions, track_caller)]
     fn take(&mut self) -> Result<Buffer, IoError> {
+        buttress_locks::waits_for_device();
         let dispatch = Arc::clone(&self.dispatch);
         let Some(segment) = dispatch.segments.get(self.segment) else {
             return Err(self.lost());

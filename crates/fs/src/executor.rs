@@ -8,11 +8,13 @@
 //! Bounds: the queue holds what its users started and did not take; each user bounds that by bytes. A dropped
 //! task is forgotten if it has not begun.
 
+use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 use crossbeam_channel::{Receiver, Sender};
-use parking_lot::{Condvar, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 use std::thread;
+
+lock_class!(JobLock, "state", Rank::LEAF);
 
 /// Runs jobs on threads that start with the first job.
 #[derive(Debug)]
@@ -34,7 +36,7 @@ enum State<T> {
 }
 
 struct Slot<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<State<T>, JobLock>,
     done: Condvar,
 }
 

@@ -12,11 +12,13 @@ use crate::notice::Notice;
 use buttress_format::{
     ChecksumType, InodeNumber, ItemType, Key, Logical, RootItem, SubvolumeId, Superblock, TreeId,
 };
+use buttress_locks::{Rank, RwLock, lock_class};
 use buttress_tree::{Forest, ReadAhead, RootPointer, Tree};
 use buttress_volume::{Rescue, Volume};
-use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+lock_class!(KnownTreesLock, "trees", Rank::LEAF);
 
 /// How many trees are remembered; above that the memory starts afresh.
 const REMEMBERED_TREES: usize = 4096;
@@ -38,7 +40,7 @@ struct Shared {
     chunk_tree: Tree,
     rescue: Rescue,
     notices: Arc<[Notice]>,
-    trees: RwLock<HashMap<TreeId, Arc<KnownTree>>>,
+    trees: RwLock<HashMap<TreeId, Arc<KnownTree>>, KnownTreesLock>,
     /// In a view of a volume that is open for writing: trees that are newer than the root tree says.
     running: HashMap<TreeId, Arc<KnownTree>>,
     /// In such a view: the superblock of the last commit, with the label as it is now, where that is another.

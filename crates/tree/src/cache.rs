@@ -20,13 +20,15 @@ use crate::error::Result;
 use crate::pointer::BlockPointer;
 use buttress_format::node::TreeBlock;
 use buttress_format::{ByteCount, Generation, Logical};
-use parking_lot::Mutex;
+use buttress_locks::{Mutex, Rank, lock_class};
 use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult};
 use quick_cache::{OptionsBuilder, Weighter};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+lock_class!(SharesLock, "shares", Rank::LEAF);
 
 /// What a cached block takes beside its bytes: header, reference counts, the cache's own records.
 const BLOCK_OVERHEAD_BYTES: u64 = 320;
@@ -73,7 +75,7 @@ type Blocks = Cache<BlockId, TreeBlock, BlockWeight, BuildHasherDefault<DefaultH
 #[derive(Debug)]
 pub(crate) struct NodeCache {
     blocks: Blocks,
-    shares: Mutex<Shares>,
+    shares: Mutex<Shares, SharesLock>,
     /// Up to here blocks are taken in that nobody asked for.
     uninvited_bytes: u64,
     hits: AtomicU64,

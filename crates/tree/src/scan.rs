@@ -19,10 +19,12 @@ use crate::forest::Forest;
 use crate::pointer::{BlockPointer, RootPointer};
 use crate::reader::BlockReader;
 use buttress_format::node::TreeBlock;
+use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 use buttress_volume::PendingExtent;
-use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+lock_class!(ScanLock, "waiting", Rank::LEAF);
 
 /// When as many leaves are known, they are read before more nodes are.
 pub const LEAVES_MAX: usize = 1 << 16;
@@ -75,7 +77,7 @@ struct Waiting<Tag> {
 struct Survey<'a, S: Scanner> {
     reader: &'a BlockReader,
     surveyor: &'a S,
-    waiting: Mutex<Waiting<S::Tag>>,
+    waiting: Mutex<Waiting<S::Tag>, ScanLock>,
     changed: Condvar,
     batch_blocks: usize,
 }

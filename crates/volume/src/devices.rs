@@ -15,11 +15,13 @@ use crate::error::{Corruption, Error, MissingDevice, Stale};
 use buttress_device::{Device, IoError, Operation};
 use buttress_format::device_item::DeviceItem;
 use buttress_format::{ByteCount, DeviceId};
+use buttress_locks::{Rank, RwLock, lock_class};
 use core::sync::atomic::{AtomicU64, Ordering};
-use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
+
+lock_class!(ItemLock, "item", Rank::LEAF);
 
 /// How often a device failed since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +58,7 @@ pub struct DeviceSlot {
     name: Arc<str>,
     device: Option<Device>,
     stale: Option<Stale>,
-    item: RwLock<Option<DeviceItem>>,
+    item: RwLock<Option<DeviceItem>, ItemLock>,
     errors: ErrorCounters,
     /// What it was left out for.
     failure: OnceLock<IoError>,

@@ -7,10 +7,12 @@
 use crate::devices::DeviceSlot;
 use buttress_device::IoError;
 use buttress_format::{ByteCount, DeviceId, Logical, Physical};
+use buttress_locks::{Mutex, Rank, lock_class};
 use core::fmt;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+lock_class!(LogLock, "log", Rank::LEAF);
 
 /// How many faults are kept one by one.
 pub const FAULTS_KEPT: usize = 1024;
@@ -185,7 +187,7 @@ impl FaultLog {
 /// Where faults are recorded.
 #[derive(Debug, Default)]
 pub(crate) struct FaultRecorder {
-    log: Mutex<FaultLog>,
+    log: Mutex<FaultLog, LogLock>,
 }
 
 impl FaultRecorder {

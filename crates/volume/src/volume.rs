@@ -27,9 +27,15 @@ use buttress_format::chunk::Chunk;
 use buttress_format::device_item::DeviceItem;
 use buttress_format::superblock::{Incompat, Superblock};
 use buttress_format::{BlockFormat, ByteCount, Logical, Physical};
-use parking_lot::{Mutex, RwLock};
+use buttress_locks::{Mutex, Rank, RwLock, lock_class};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+lock_class!(SuperblockLock, "superblock", Rank::LEAF);
+lock_class!(DevicesLock, "devices", Rank::new(80));
+lock_class!(ChunksLock, "chunks", Rank::LEAF);
+lock_class!(NoticesLock, "notices", Rank::LEAF);
+lock_class!(pub(crate) FailingLock, "failing", Rank::new(70));
 
 /// How many notices are kept; a hostile chunk tree could cause one per chunk.
 const NOTICES_KEPT: usize = 256;
@@ -37,18 +43,18 @@ const NOTICES_KEPT: usize = 256;
 /// A volume: logical addresses over devices. Shared as `Arc<Volume>`.
 #[derive(Debug)]
 pub struct Volume {
-    superblock: RwLock<Arc<Superblock>>,
+    superblock: RwLock<Arc<Superblock>, SuperblockLock>,
     format: BlockFormat,
     options: OpenOptions,
-    devices: RwLock<DeviceTable>,
-    chunks: RwLock<Arc<ChunkMap>>,
+    devices: RwLock<DeviceTable, DevicesLock>,
+    chunks: RwLock<Arc<ChunkMap>, ChunksLock>,
     resolver: OnceLock<Arc<dyn StripeResolver>>,
-    notices: Mutex<Vec<Notice>>,
+    notices: Mutex<Vec<Notice>, NoticesLock>,
     recorder: FaultRecorder,
     latch: ErrorState,
     row_locks: RowLocks,
     /// Held while it is decided whether the volume can do without a device.
-    failing: Mutex<()>,
+    failing: Mutex<(), FailingLock>,
     /// Whether the volume goes on without a device that fails, as one does that holds something already.
     tolerates_failures: bool,
     /// One device of the volume, for its clock: simulated devices of a volume share one.
@@ -346,7 +352,7 @@ impl Volume {
         &self.row_locks
     }
 
-    pub(crate) const fn failing(&self) -> &Mutex<()> {
+    pub(crate) const fn failing(&self) -> &Mutex<(), FailingLock> {
         &self.failing
     }
 

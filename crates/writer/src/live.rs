@@ -32,6 +32,7 @@ pub(crate) mod trees;
 use crate::transaction::WritableFilesystem;
 use buttress_format::Logical;
 use buttress_fs::error::{Error, Result};
+use buttress_locks::Excused;
 use buttress_tree::{Forest, NonBlocking};
 
 /// How often a look-up is retried because a block on its way was not in memory. A way is some levels in some trees; where
@@ -95,7 +96,10 @@ impl WritableFilesystem {
             match retry.after(self.forest(), looked) {
                 Looked::Done(result) => return result,
                 Looked::Again => {}
-                Looked::Futile => return look(),
+                Looked::Futile => {
+                    let _excused = Excused::from_device_rule();
+                    return look();
+                }
             }
         }
     }

@@ -61,18 +61,18 @@ pub use set_xattr::SetXattr;
 pub use subvolumes::ReceivedUuid;
 
 use crate::live::{Looked, Retry};
-use crate::transaction::WritableFilesystem;
 use crate::transaction::checksums::checksum_key;
 use crate::transaction::reservation::{Handle, Need};
 use crate::transaction::running::Running;
+use crate::transaction::{StepsLock, WritableFilesystem};
 use buttress_format::{
     ByteCount, FileKind, Generation, Incompat, InodeFlags, InodeItem, Key, Logical, SubvolumeId, Timestamp,
     TreeId,
 };
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
+use buttress_locks::{Excused, RwLockWriteGuard};
 use buttress_tree::{NonBlocking, OwnedItem, Tree};
-use parking_lot::RwLockWriteGuard;
 use std::path::PathBuf;
 
 /// One operation while it holds the edit lock. See the module.
@@ -80,7 +80,7 @@ pub(crate) struct Operation<'a> {
     handle: Handle<'a>,
     now: Timestamp,
     /// Held from the first edit: live look-ups see all of the operation, or nothing.
-    steps: Option<RwLockWriteGuard<'a, ()>>,
+    steps: Option<RwLockWriteGuard<'a, (), StepsLock>>,
     /// Whether anything was edited: from there on an error is not the caller's.
     changed: bool,
     /// While nothing was: it can be retried, so a block that is not in memory is read without the lock.
@@ -112,6 +112,7 @@ impl WritableFilesystem {
         handle: Handle<'_>,
         body: impl FnOnce(&mut Operation<'_>) -> Result<T>,
     ) -> Result<T> {
+        let _excused = Excused::from_device_rule();
         let mut operation = Operation::new(handle, None);
         let result = body(&mut operation);
         self.end(operation, result)

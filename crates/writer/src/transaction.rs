@@ -68,16 +68,22 @@ use buttress_format::{Generation, Timestamp, Uuid};
 use buttress_fs::executor::Executor;
 use buttress_fs::filesystem::Filesystem;
 use buttress_fs::notice::Notice;
+use buttress_locks::{Mutex, MutexGuard, Rank, RwLock, lock_class};
 use buttress_tree::Forest;
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
 use fault_in::FaultIn;
 use memory::DirtyMemory;
-use parking_lot::{Mutex, MutexGuard, RwLock};
 use pins::{Hold, Readers};
 use running::Running;
 use std::sync::Arc;
 use uncommitted::{Account, Holders};
+
+lock_class!(pub(crate) EditLock, "running", Rank::new(40));
+lock_class!(CommitLock, "committing", Rank::new(20).over_device());
+lock_class!(ViewLock, "view", Rank::new(50));
+lock_class!(pub(crate) StepsLock, "steps", Rank::new(43));
+lock_class!(WaitingLock, "waiting", Rank::LEAF);
 
 /// How often a reader that waits for the edit lock looks whether there is a view meanwhile.
 const VIEW_LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -98,20 +104,20 @@ struct Writer {
     /// The volume as it was opened: devices, forest, threads. Its trees are those of that moment.
     base: Filesystem,
     /// The edit lock.
-    running: Mutex<Running>,
+    running: Mutex<Running, EditLock>,
     /// Held for the length of a commit.
-    committing: Mutex<()>,
+    committing: Mutex<(), CommitLock>,
     /// The newest view, while nothing was edited since.
-    view: Mutex<Option<Filesystem>>,
+    view: Mutex<Option<Filesystem>, ViewLock>,
     readers: Arc<Readers>,
     environment: Arc<dyn Environment>,
     dirty_memory: DirtyMemory,
     /// How many commits there were with all content.
     whole_commits: AtomicU64,
     /// Since when something waits to be committed, as the background thread saw it.
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Waiting, WaitingLock>,
     /// Taken by an operation from its first edit to its end, and shared by live look-ups: they see no operation half done.
-    steps: RwLock<()>,
+    steps: RwLock<(), StepsLock>,
     /// The open trees and the inodes in use, for readers.
     trees: Arc<LiveTrees>,
     inodes: Arc<LiveInodes>,
@@ -145,9 +151,9 @@ impl WritableFilesystem {
     /// be read for that.
     fn with_inodes_written_back<'a>(
         &self,
-        mut running: MutexGuard<'a, Running>,
+        mut running: MutexGuard<'a, Running, EditLock>,
         reads: &mut FaultIn,
-    ) -> Option<MutexGuard<'a, Running>> {
+    ) -> Option<MutexGuard<'a, Running, EditLock>> {
         let written = match reads.missing_for(|| running.missing_for_inodes()) {
             Ok(missing) if !missing.is_empty() => {
                 drop(running);
@@ -184,7 +190,7 @@ impl WritableFilesystem {
         &self.shared.trees
     }
 
-    pub(crate) fn steps(&self) -> &RwLock<()> {
+    pub(crate) fn steps(&self) -> &RwLock<(), StepsLock> {
         &self.shared.steps
     }
 
@@ -236,12 +242,15 @@ impl Writer {
     fn give_view(&self, running: &mut Running) -> Filesystem {
         let hold = running.core.hold(&self.readers);
         let view = running.make_view(&self.base, hold);
-        *self.view.lock() = Some(view.clone());
+        let older = self.view.lock().replace(view.clone());
+        // It lets go of its hold, which has a lock of its own.
+        drop(older);
         view
     }
 
     /// An edit begins: the view that is kept at hand is no longer the newest.
     fn forget_view(&self) {
-        self.view.lock().take();
+        let older = self.view.lock().take();
+        drop(older);
     }
 }

@@ -44,13 +44,13 @@ use buttress_format::{FileExtent, ItemType, Key, SubvolumeId, TreeId};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::filesystem::Filesystem;
 use buttress_fs::progress::Progress;
+use buttress_locks::{Mutex, Rank, lock_class};
 use buttress_tree::{ReadAhead, RootPointer};
 use descent::{Descent, Failures};
 use figures::Sum;
 use gather::Gatherer;
 use leaves::{Counted, Extent, Leaves, Split};
 use owners::Owners;
-use parking_lot::Mutex;
 use sets::{SetId, Sets, members};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -61,6 +61,9 @@ pub use owners::{Owner, OwnerIndex, Share};
 pub use parts::Parts;
 pub use places::{Nesting, Place};
 pub use sums::{Group, OwnerSpace, Scope};
+
+lock_class!(SetsLock, "sets", Rank::LEAF);
+lock_class!(FailuresLock, "failures", Rank::LEAF);
 
 /// How many extents are known at once.
 pub const EXTENTS_MAX: usize = 3 << 19;
@@ -229,7 +232,7 @@ impl Accounting {
         &mut self,
         filesystem: &Filesystem,
         owners: &Owners,
-        sets: &Mutex<Sets>,
+        sets: &Mutex<Sets, SetsLock>,
         split: &[Split],
         progress: &Progress,
     ) -> Result<()> {

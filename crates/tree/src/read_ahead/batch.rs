@@ -12,9 +12,11 @@ use crate::error::Result;
 use crate::pointer::BlockPointer;
 use crate::reader::BlockReader;
 use buttress_format::node::TreeBlock;
+use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 use buttress_volume::PendingExtent;
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
+
+lock_class!(BatchLock, "state", Rank::LEAF);
 
 /// How many blocks are checked at a time.
 pub(crate) const BATCH_BLOCKS_MAX: usize = 16;
@@ -22,7 +24,7 @@ pub(crate) const BATCH_BLOCKS_MAX: usize = 16;
 /// Blocks on their way.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    state: Mutex<State>,
+    state: Mutex<State, BatchLock>,
     done: Condvar,
 }
 

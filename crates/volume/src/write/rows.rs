@@ -26,11 +26,13 @@ use crate::write::WriteRefusal;
 use buttress_device::Buffer;
 use buttress_format::block_group::Profile;
 use buttress_format::{ByteCount, Logical};
+use buttress_locks::{Mutex, MutexGuard, Rank, lock_class};
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+
+lock_class!(pub(super) RowLock, "locks", Rank::new(60).over_device().several());
 
 /// How many rows can be locked without meeting another by chance.
 const LOCKS: u64 = 64;
@@ -38,13 +40,15 @@ const LOCKS: u64 = 64;
 /// Locks for rows: one of a fixed number each, by the row's address.
 #[derive(Debug)]
 pub(crate) struct RowLocks {
-    locks: Vec<Mutex<()>>,
+    locks: Vec<Mutex<(), RowLock>>,
 }
 
 impl Default for RowLocks {
     fn default() -> Self {
         Self {
-            locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
+            locks: (0..LOCKS)
+                .map(|row| Mutex::with_place((), u128::from(row)))
+                .collect(),
         }
     }
 }
@@ -111,7 +115,7 @@ impl Rows {
     }
 
     /// Locks all rows, in an order that all callers keep to.
-    pub(super) fn lock<'a>(&self, locks: &'a RowLocks) -> Vec<MutexGuard<'a, ()>> {
+    pub(super) fn lock<'a>(&self, locks: &'a RowLocks) -> Vec<MutexGuard<'a, (), RowLock>> {
         if buttress_faults::on("volume-row-unlocked") {
             return Vec::new();
         }

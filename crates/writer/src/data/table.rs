@@ -9,13 +9,16 @@ use buttress_accounts::fiemap::ContentState;
 use buttress_format::{ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, Timestamp, TreeId};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
+use buttress_locks::{Mutex, Rank, RwLock, lock_class};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
-use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-type FileId = (TreeId, InodeNumber);
+pub(super) type FileId = (TreeId, InodeNumber);
+
+lock_class!(FilesLock, "files", Rank::LEAF);
+lock_class!(pub(crate) InPlaceLock, "in_place", Rank::new(30).over_device_when_shared());
 
 /// What a file takes in memory beside its content.
 const FILE_BYTES: u64 = 640;
@@ -28,14 +31,14 @@ pub(super) const FILES_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct DataTable {
     pub(crate) options: DataOptions,
-    files: Mutex<BTreeMap<FileId, Arc<FileContent>>>,
+    files: Mutex<BTreeMap<FileId, Arc<FileContent>>, FilesLock>,
     /// The memory that all that waits takes.
     delalloc_bytes: AtomicU64,
     /// The most that may wait.
     delalloc_bytes_max: u64,
     /// Held for reading from the decision to overwrite something in place until that is done, and for writing while a
     /// commit freezes its state: what a snapshot shares is not overwritten.
-    pub(crate) in_place: RwLock<()>,
+    pub(crate) in_place: RwLock<(), InPlaceLock>,
 }
 
 /// What a call knows of a file beside the dirty data.
@@ -93,7 +96,8 @@ impl DataTable {
     }
 
     fn file(&self, id: FileId) -> Arc<FileContent> {
-        Arc::clone(self.files.lock().entry(id).or_default())
+        let mut files = self.files.lock();
+        Arc::clone(files.entry(id).or_insert_with(|| Arc::new(FileContent::new(id))))
     }
 
     /// Whether more waits than should.

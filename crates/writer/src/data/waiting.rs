@@ -7,20 +7,36 @@
 //! could have seen, and does so in several steps, holds the layout for the time.
 
 use super::dirty::DirtyData;
-use super::table::FileState;
+use super::table::{FileId, FileState};
+use buttress_locks::{Mutex, Rank, RwLock, lock_class};
 use bytes::Bytes;
 use core::ops::Range;
-use parking_lot::{Mutex, RwLock};
+
+lock_class!(pub(super) FileLock, "state", Rank::new(10).over_device().several());
+lock_class!(pub(crate) LayoutLock, "layout", Rank::new(15).over_device_when_exclusive());
+lock_class!(pub(crate) WaitingLock, "waiting", Rank::new(42));
 
 /// A file with dirty data, or with a call under way. See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FileContent {
     /// Held for the length of a call.
-    pub(super) state: Mutex<FileState>,
+    pub(super) state: Mutex<FileState, FileLock>,
     /// Shared by readers; taken by calls that change extents in several steps.
-    pub(crate) layout: RwLock<()>,
+    pub(crate) layout: RwLock<(), LayoutLock>,
     /// Held for a moment.
-    pub(crate) waiting: RwLock<Waiting>,
+    pub(crate) waiting: RwLock<Waiting, WaitingLock>,
+}
+
+impl FileContent {
+    pub(super) fn new((tree, inode): FileId) -> Self {
+        // Two files are locked in this order.
+        let place = (u128::from(tree.get()) << u64::BITS) | u128::from(inode.get());
+        Self {
+            state: Mutex::with_place(FileState::default(), place),
+            layout: RwLock::default(),
+            waiting: RwLock::default(),
+        }
+    }
 }
 
 /// Content that no extent has yet. See the module.

@@ -17,10 +17,13 @@ use crate::data::waiting::FileContent;
 use crate::operations::inherit::Inherited;
 use buttress_format::{InodeItem, InodeNumber, TreeId};
 use buttress_fs::location::Location;
+use buttress_locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, lock_class};
 use core::sync::atomic::{AtomicUsize, Ordering};
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
+
+lock_class!(ShardLock, "shards", Rank::new(44));
+lock_class!(pub(crate) InodeLock, "LiveInode", Rank::new(46));
 
 /// How many inodes are kept before those are let go of that did not change.
 pub(crate) const INODES_MAX: usize = 1 << 16;
@@ -72,14 +75,14 @@ impl InodeState {
 
 /// An inode in use. See the module.
 #[derive(Debug, Default)]
-pub(crate) struct LiveInode(RwLock<InodeState>);
+pub(crate) struct LiveInode(RwLock<InodeState, InodeLock>);
 
 impl LiveInode {
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, InodeState> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, InodeState, InodeLock> {
         self.0.read()
     }
 
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, InodeState> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, InodeState, InodeLock> {
         self.0.write()
     }
 }
@@ -103,7 +106,7 @@ impl Shard {
 /// The inodes in use. See the module.
 #[derive(Debug)]
 pub(crate) struct LiveInodes {
-    shards: Box<[RwLock<Shard>; SHARDS]>,
+    shards: Box<[RwLock<Shard, ShardLock>; SHARDS]>,
     count: AtomicUsize,
 }
 
@@ -117,7 +120,7 @@ impl Default for LiveInodes {
 }
 
 impl LiveInodes {
-    fn shard(&self, (tree, inode): InodeId) -> &RwLock<Shard> {
+    fn shard(&self, (tree, inode): InodeId) -> &RwLock<Shard, ShardLock> {
         let mixed = tree
             .get()
             .rotate_left(32)

@@ -10,11 +10,15 @@
 
 use crate::transaction::running::OpenTree;
 use buttress_format::{Generation, Key, Logical, TreeId};
+use buttress_locks::{Rank, RwLock, lock_class};
 use buttress_tree::{BlockPointer, EditableTree, OwnedItem, Result, Tree};
 use core::ops::ControlFlow;
-use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+
+lock_class!(TreeStepsLock, "steps", Rank::new(48).several());
+lock_class!(TreeLock, "tree", Rank::new(48).several());
+lock_class!(LiveTreesLock, "LiveTrees", Rank::LEAF);
 
 /// The newest version of a tree. See the module.
 #[derive(Clone, Debug)]
@@ -23,15 +27,21 @@ pub(crate) struct LiveTree(Arc<Live>);
 #[derive(Debug)]
 struct Live {
     /// Taken for several edits of which none may be seen without the others.
-    steps: RwLock<()>,
-    tree: RwLock<EditableTree>,
+    steps: RwLock<(), TreeStepsLock>,
+    tree: RwLock<EditableTree, TreeLock>,
 }
 
 impl LiveTree {
     pub(crate) fn new(tree: EditableTree) -> Self {
+        // In this order trees are locked while others are, each after its own steps.
+        let place = match tree.id() {
+            TreeId::EXTENT => 4,
+            id if id.holds_files() => 0,
+            _ => 2,
+        };
         Self(Arc::new(Live {
-            steps: RwLock::default(),
-            tree: RwLock::new(tree),
+            steps: RwLock::with_place((), place),
+            tree: RwLock::with_place(tree, place.saturating_add(1)),
         }))
     }
 
@@ -122,7 +132,7 @@ impl LiveTree {
 
 /// Where readers find trees that are open.
 #[derive(Debug, Default)]
-pub(crate) struct LiveTrees(RwLock<HashMap<TreeId, LiveTree>>);
+pub(crate) struct LiveTrees(RwLock<HashMap<TreeId, LiveTree>, LiveTreesLock>);
 
 impl LiveTrees {
     /// The tree, if it is open.
@@ -156,14 +166,19 @@ impl OpenTrees {
 
     /// Lets go of the trees that `keep` does not want.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(TreeId, &OpenTree) -> bool) {
-        let mut live = self.live.0.write();
+        // Whether one stays is asked of the trees themselves, which have locks of their own.
+        let mut gone = Vec::new();
         self.open.retain(|id, open| {
             let stays = keep(*id, open);
             if !stays {
-                live.remove(id);
+                gone.push(*id);
             }
             stays
         });
+        let mut live = self.live.0.write();
+        for id in gone {
+            live.remove(&id);
+        }
     }
 
     pub(crate) fn get(&self, id: TreeId) -> Option<&OpenTree> {

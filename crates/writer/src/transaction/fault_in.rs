@@ -20,6 +20,7 @@ use buttress_accounts::delayed_references::{ExtentKind, Pending};
 use buttress_format::{Generation, Incompat, Key, Logical, TreeBlock, TreeId};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::executor::Task;
+use buttress_locks::Excused;
 use buttress_tree::{BlockPointer, NonBlocking};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -42,10 +43,22 @@ pub(crate) struct FaultIn {
     are_futile: bool,
 }
 
+/// How a look goes about blocks that are not in memory, for as long as it is held.
+#[derive(Debug)]
+pub(crate) enum Look {
+    /// They end it.
+    Resident(NonBlocking),
+    /// It reads them, whatever lock is held: reading them before was of no use.
+    Reading(Excused),
+}
+
 impl FaultIn {
     /// For the time of a look: blocks that are not in memory are not read, unless that was of no use.
-    pub(crate) fn look(&self) -> Option<NonBlocking> {
-        (!self.are_futile).then(NonBlocking::hold)
+    pub(crate) fn look(&self) -> Look {
+        match self.are_futile {
+            true => Look::Reading(Excused::from_device_rule()),
+            false => Look::Resident(NonBlocking::hold()),
+        }
     }
 
     /// What is missing for a look, its own error included, if that is of a block that is not in memory.
@@ -78,7 +91,7 @@ pub(crate) fn or_missing(looked: Result<Vec<BlockPointer>>) -> Result<Vec<BlockP
 }
 
 /// A look along keys of one tree in ascending order.
-struct Look<'a> {
+struct LookAlong<'a> {
     core: &'a Core,
     id: TreeId,
     open: &'a OpenTree,
@@ -88,7 +101,7 @@ struct Look<'a> {
     is_at_end: bool,
 }
 
-impl<'a> Look<'a> {
+impl<'a> LookAlong<'a> {
     const fn along(core: &'a Core, id: TreeId, open: &'a OpenTree) -> Self {
         Self {
             core,
@@ -119,7 +132,7 @@ impl<'a> Look<'a> {
         Ok(missing)
     }
 
-    /// As [`Look::missing_at`], from one key to another.
+    /// As [`LookAlong::missing_at`], from one key to another.
     fn missing_between(&mut self, from: &Key, to: &Key, missing: &mut Vec<BlockPointer>) -> Result<()> {
         let mut at = *from;
         loop {
@@ -200,7 +213,7 @@ impl Running {
         let Some((core, open)) = self.opened(id)? else {
             return Ok(missing);
         };
-        let mut look = Look::along(core, id, open);
+        let mut look = LookAlong::along(core, id, open);
         for (from, to) in places {
             look.missing_between(&from, &to, &mut missing)?;
             if missing.len() >= BLOCKS_AT_ONCE {
@@ -228,9 +241,9 @@ impl Running {
         }
         let core = &self.core;
         let skinny = core.has(Incompat::SKINNY_METADATA);
-        let mut extents = Look::along(core, TreeId::EXTENT, &core.extent);
+        let mut extents = LookAlong::along(core, TreeId::EXTENT, &core.extent);
         let sums = self.trees.get(TreeId::CHECKSUM);
-        let mut sums = sums.map(|open| Look::along(core, TreeId::CHECKSUM, open));
+        let mut sums = sums.map(|open| LookAlong::along(core, TreeId::CHECKSUM, open));
         let mut missing = Vec::new();
         for (logical, pending) in core.references.iter().take(count) {
             for key in keys_of(*logical, pending, skinny) {
@@ -250,11 +263,11 @@ impl Running {
     /// Blocks that are missing for writing inodes back.
     pub(crate) fn missing_for_inodes(&self) -> Result<Vec<BlockPointer>> {
         let mut missing = Vec::new();
-        let mut look: Option<(TreeId, Look<'_>)> = None;
+        let mut look: Option<(TreeId, LookAlong<'_>)> = None;
         for (tree, key) in self.inodes.changed_keys() {
             if look.as_ref().is_none_or(|(of, _)| *of != tree) {
                 let open = self.trees.get(tree);
-                look = open.map(|open| (tree, Look::along(&self.core, tree, open)));
+                look = open.map(|open| (tree, LookAlong::along(&self.core, tree, open)));
             }
             if let Some((_, look)) = &mut look {
                 missing.extend(look.missing_at(&key)?);
@@ -324,6 +337,8 @@ impl WritableFilesystem {
                 Looked::Futile => break,
             }
         }
+        // What the cache does not keep, and what cannot be read.
+        let _excused = Excused::from_device_rule();
         let done = body(&mut handle)?;
         Ok((handle, done))
     }

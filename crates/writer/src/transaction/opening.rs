@@ -28,11 +28,11 @@ use buttress_format::{
 };
 use buttress_fs::error::{Corruption, Error, Result, WritingRefusal};
 use buttress_fs::filesystem::{Filesystem, RunningTrees};
+use buttress_locks::{Mutex, RwLock};
 use buttress_tree::EditableTree;
 use buttress_volume::{Notice, Volume};
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
-use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Write;

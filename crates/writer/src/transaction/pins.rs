@@ -6,15 +6,17 @@
 //! others. A reader that stays for a thousand commits keeps what it sees, not what came and went since.
 
 use buttress_format::Generation;
+use buttress_locks::{Mutex, Rank, lock_class};
 use core::sync::atomic::{AtomicU64, Ordering};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+lock_class!(HeldLock, "held", Rank::new(51));
 
 /// The readers of a volume, by the generation that they see.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
-    held: Mutex<BTreeMap<Generation, usize>>,
+    held: Mutex<BTreeMap<Generation, usize>, HeldLock>,
     /// How often the last reader of a generation let go whose leaving can free something.
     departures: AtomicU64,
     /// The generation that runs.

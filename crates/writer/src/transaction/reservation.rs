@@ -6,15 +6,15 @@
 //! take the devices' room that was counted on; then the transaction is committed, since what earlier ones freed may help;
 //! and only then the answer is `NoSpace`.
 
-use super::WritableFilesystem;
 use super::block_groups::Purpose;
 use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
 use super::running::Running;
+use super::{EditLock, StepsLock, WritableFilesystem};
 use crate::live::trees::LiveTree;
 use buttress_format::{ByteCount, Timestamp};
 use buttress_fs::error::{Error, Result};
+use buttress_locks::{MutexGuard, RwLock};
 use core::ops::{Deref, DerefMut};
-use parking_lot::{MutexGuard, RwLock};
 
 /// How often an edit that finds no room commits, to see whether that frees any.
 const COMMITS_FOR_SPACE: usize = 2;
@@ -91,7 +91,7 @@ impl Need {
 /// held: paths are read in before.
 #[derive(Debug)]
 pub(crate) struct Handle<'a> {
-    running: MutexGuard<'a, Running>,
+    running: MutexGuard<'a, Running, EditLock>,
     filesystem: &'a WritableFilesystem,
 }
 
@@ -111,7 +111,7 @@ impl DerefMut for Handle<'_> {
 
 impl<'a> Handle<'a> {
     /// The lock that keeps live look-ups from an operation half done.
-    pub(crate) fn steps(&self) -> &'a RwLock<()> {
+    pub(crate) fn steps(&self) -> &'a RwLock<(), StepsLock> {
         let filesystem: &'a WritableFilesystem = self.filesystem;
         filesystem.steps()
     }

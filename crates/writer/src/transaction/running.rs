@@ -22,6 +22,7 @@ use buttress_format::{
 };
 use buttress_fs::error::{Corruption, Error, Result};
 use buttress_fs::filesystem::root_pointer;
+use buttress_locks::Excused;
 use buttress_tree::{Blocking, EditContext, EditableTree, Forest, NonBlocking, OwnedItem, Tree};
 use std::ops::Range;
 use std::sync::Arc;
@@ -325,9 +326,9 @@ impl Core {
 
 /// An edit is done whole: it reads what it finds missing. Nobody edits during a look; if somebody does, better it reads under
 /// the lock than that it ends half-way.
-fn whole_edit() -> Blocking {
+fn whole_edit() -> (Blocking, Excused) {
     debug_assert!(!NonBlocking::is_held(), "an edit during a look");
-    NonBlocking::lift()
+    (NonBlocking::lift(), Excused::from_device_rule())
 }
 
 /// An error of this crate that an edit of a tree was ended with comes back as itself.

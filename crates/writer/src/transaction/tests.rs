@@ -183,8 +183,11 @@ fn remove_file(running: &mut Running, tree: TreeId, number: u64, name: &str) {
 
 /// A file with one extent of data.
 fn file_with_data(filesystem: &WritableFilesystem, tree: TreeId, number: u64, name: &str, bytes: usize) {
-    let mut handle = filesystem.start(Need::items(16)).unwrap();
-    let range = handle.allocate_data(ByteCount::of(bytes)).unwrap();
+    let range = filesystem
+        .start(Need::items(16))
+        .unwrap()
+        .allocate_data(ByteCount::of(bytes));
+    let range = range.unwrap();
     assert_eq!(range.length, ByteCount::of(bytes));
     let content: Vec<u8> = (0..bytes).map(|at| (at as u64 * number % 251) as u8).collect();
     let sums: Vec<u8> = content
@@ -199,6 +202,7 @@ fn file_with_data(filesystem: &WritableFilesystem, tree: TreeId, number: u64, na
             bytes: Bytes::from(content),
         }])
         .unwrap();
+    let mut handle = filesystem.start(Need::items(16)).unwrap();
     file(&mut handle, tree, number, name, bytes as u64);
     let item = buttress_format::FileExtent {
         generation: handle.core.generation,

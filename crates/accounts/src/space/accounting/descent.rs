@@ -11,12 +11,13 @@
 use super::gather::{Gatherer, Record};
 use super::owners::Root;
 use super::sets::{SetId, Sets};
+use super::{FailuresLock, SetsLock};
 use buttress_format::{ByteCount, Key, TreeBlock, TreeId};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::filesystem::Filesystem;
 use buttress_fs::progress::Progress;
+use buttress_locks::Mutex;
 use buttress_tree::{BlockPointer, Scanner};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 
 /// How many leaves are known at once.
@@ -103,9 +104,9 @@ pub(super) trait Visitor: Sync {
 pub(super) struct Descent<'a> {
     pub(super) filesystem: &'a Filesystem,
     pub(super) roots: &'a [Root],
-    pub(super) sets: &'a Mutex<Sets>,
+    pub(super) sets: &'a Mutex<Sets, SetsLock>,
     pub(super) progress: &'a Progress,
-    pub(super) failures: &'a Mutex<Failures>,
+    pub(super) failures: &'a Mutex<Failures, FailuresLock>,
     pub(super) leaves_max: usize,
     /// Whether what cannot be read is to be told: it was not gone over before.
     pub(super) is_first: bool,

@@ -10,10 +10,13 @@
 //! address, so they end: where a damaged volume says more different things about one address than half of the limit, that
 //! is an error.
 
+use super::SetsLock;
 use super::sets::{SetId, Sets};
 use buttress_fs::error::{Error, Result};
-use parking_lot::Mutex;
+use buttress_locks::{Mutex, Rank, lock_class};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+lock_class!(InnerLock, "inner", Rank::new(55));
 
 /// Something gathered.
 pub(super) trait Record: Copy {
@@ -38,11 +41,11 @@ pub(super) trait Record: Copy {
 
 /// Gathers the records of a window.
 pub(super) struct Gatherer<'a, R> {
-    sets: &'a Mutex<Sets>,
+    sets: &'a Mutex<Sets, SetsLock>,
     start: u64,
     end: AtomicU64,
     limit: usize,
-    inner: Mutex<Inner<R>>,
+    inner: Mutex<Inner<R>, InnerLock>,
 }
 
 struct Inner<R> {
@@ -57,7 +60,7 @@ const GROWTH_MIN: usize = 1 << 14;
 
 impl<'a, R: Record> Gatherer<'a, R> {
     /// Gathers what lies at `start` or above, up to `limit` addresses.
-    pub(super) fn new(sets: &'a Mutex<Sets>, start: u64, limit: usize) -> Self {
+    pub(super) fn new(sets: &'a Mutex<Sets, SetsLock>, start: u64, limit: usize) -> Self {
         Self {
             sets,
             start,

@@ -13,12 +13,13 @@ use super::gather::{Gatherer, Record};
 use super::owners::{OwnerIndex, Owners};
 use super::parts::Parts;
 use super::sets::{SetId, Sets};
+use super::{FailuresLock, SetsLock};
 use buttress_format::{
     ByteCount, FileExtent, FileExtentBody, FileKind, InodeItem, InodeNumber, Item, ItemType, Key, TreeBlock,
     TreeId,
 };
 use buttress_fs::error::{Corruption, Error, Result};
-use parking_lot::Mutex;
+use buttress_locks::Mutex;
 use std::collections::HashMap;
 
 /// How many files with several names may go on in another leaf.
@@ -100,14 +101,14 @@ pub(super) struct Tally {
 
 /// Looks at leaves.
 pub(super) struct Leaves<'a> {
-    pub(super) sets: &'a Mutex<Sets>,
+    pub(super) sets: &'a Mutex<Sets, SetsLock>,
     pub(super) owners: &'a Owners,
     /// The subvolume of which files are counted apart.
     pub(super) detail: Option<(OwnerIndex, &'a Parts)>,
     pub(super) extents: &'a Gatherer<'a, Extent>,
     pub(super) sector_bytes: u32,
     /// What cannot be made sense of, told once.
-    pub(super) failures: &'a Mutex<Failures>,
+    pub(super) failures: &'a Mutex<Failures, FailuresLock>,
     /// Whether further names are counted.
     pub(super) with_names: bool,
     /// What goes through all leaves again counts only extents.

@@ -1,0 +1,244 @@
+//! What a thread holds, and whether it may take more.
+//!
+//! The list exists in builds with debug assertions only; [`Held`] is then also what takes a lock off it.
+
+use crate::class::LockClass;
+use crate::figures::{Mode, now};
+use core::marker::PhantomData;
+use std::time::Instant;
+
+/// One lock that is held: goes after the lock itself is released.
+#[derive(Debug)]
+pub(crate) struct Held<C: LockClass> {
+    mode: Mode,
+    since: Option<Instant>,
+    #[cfg(debug_assertions)]
+    lock: usize,
+    class: PhantomData<C>,
+}
+
+impl<C: LockClass> Held<C> {
+    /// The lock was taken.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn new(lock: &Identity, mode: Mode) -> Self {
+        #[cfg(debug_assertions)]
+        list::push(C::CLASS, lock, mode);
+        #[cfg(not(debug_assertions))]
+        let _ = lock;
+        Self {
+            mode,
+            since: now(C::CLASS),
+            #[cfg(debug_assertions)]
+            lock: lock.address,
+            class: PhantomData,
+        }
+    }
+}
+
+impl<C: LockClass> Drop for Held<C> {
+    #[inline]
+    fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        list::remove(self.lock);
+        if let Some(since) = self.since {
+            C::figures().add_hold(self.mode, since.elapsed());
+        }
+    }
+}
+
+/// Which lock it is, of its class.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    #[cfg(debug_assertions)]
+    address: usize,
+    #[cfg(debug_assertions)]
+    place: Place,
+}
+
+/// Where a lock stands among others of its class, in builds that check that.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    #[cfg(debug_assertions)]
+    number: Option<u128>,
+}
+
+impl Place {
+    pub(crate) const NONE: Self = Self {
+        #[cfg(debug_assertions)]
+        number: None,
+    };
+
+    pub(crate) const fn new(number: u128) -> Self {
+        #[cfg(not(debug_assertions))]
+        let _ = number;
+        Self {
+            #[cfg(debug_assertions)]
+            number: Some(number),
+        }
+    }
+}
+
+impl Identity {
+    #[inline]
+    pub(crate) fn of<T>(lock: &T, place: Place) -> Self {
+        #[cfg(not(debug_assertions))]
+        let _ = (lock, place);
+        Self {
+            #[cfg(debug_assertions)]
+            address: core::ptr::from_ref(lock).addr(),
+            #[cfg(debug_assertions)]
+            place,
+        }
+    }
+}
+
+/// A lock is going to be taken that may have to be waited for.
+#[inline]
+#[cfg_attr(debug_assertions, track_caller)]
+pub(crate) fn check<C: LockClass>(lock: &Identity) {
+    #[cfg(debug_assertions)]
+    list::check(C::CLASS, lock);
+    #[cfg(not(debug_assertions))]
+    let _ = lock;
+}
+
+/// Says that the thread is about to wait for a device: for what was asked of it, or for a flush.
+///
+/// In builds with debug assertions it is an error to hold a lock then that must not be held over a device.
+#[inline]
+#[cfg_attr(debug_assertions, track_caller)]
+pub fn waits_for_device() {
+    #[cfg(debug_assertions)]
+    list::check_device();
+}
+
+/// While it is held, the thread may wait for devices under any lock: for what is left of that. Say why where it is made.
+#[derive(Debug)]
+pub struct Excused {
+    stays_on_its_thread: PhantomData<*const ()>,
+}
+
+impl Excused {
+    /// From now on, until it is dropped.
+    #[must_use]
+    pub fn from_device_rule() -> Self {
+        #[cfg(debug_assertions)]
+        list::excuse(1);
+        Self {
+            stays_on_its_thread: PhantomData,
+        }
+    }
+}
+
+impl Drop for Excused {
+    fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        list::excuse(-1);
+    }
+}
+
+#[cfg(debug_assertions)]
+mod list {
+    use super::Identity;
+    use crate::class::Class;
+    use crate::figures::Mode;
+    use core::cell::{Cell, RefCell};
+    use core::panic::Location;
+
+    struct Entry {
+        class: &'static Class,
+        lock: Identity,
+        mode: Mode,
+        taken_at: &'static Location<'static>,
+    }
+
+    thread_local! {
+        static HELD: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
+        static EXCUSED: Cell<isize> = const { Cell::new(0) };
+    }
+
+    #[track_caller]
+    pub(super) fn push(class: &'static Class, lock: &Identity, mode: Mode) {
+        let entry = Entry {
+            class,
+            lock: *lock,
+            mode,
+            taken_at: Location::caller(),
+        };
+        // A thread that ends has no list any more, and takes nothing out of order.
+        let _ = HELD.try_with(|held| held.borrow_mut().push(entry));
+    }
+
+    pub(super) fn remove(lock: usize) {
+        let _ = HELD.try_with(|held| {
+            let mut held = held.borrow_mut();
+            if let Some(at) = held.iter().rposition(|entry| entry.lock.address == lock) {
+                held.remove(at);
+            }
+        });
+    }
+
+    /// What is wrong with taking a lock while another is held.
+    fn problem(held: &Entry, class: &'static Class, lock: &Identity) -> Option<&'static str> {
+        if held.lock.address == lock.address {
+            return Some("the same lock is taken again");
+        }
+        let Some(held_rank) = held.class.rank.number() else {
+            return Some("nothing is taken under a leaf");
+        };
+        let rank = class.rank.number()?;
+        if held_rank != rank {
+            return (held_rank > rank).then_some("locks are taken in rising rank");
+        }
+        if !class.rank.is_several() || !held.class.rank.is_several() {
+            return Some("of locks of one rank one is held");
+        }
+        match (held.lock.place.number, lock.place.number) {
+            (Some(before), Some(after)) if before >= after => {
+                Some("locks of one rank are taken in order of place")
+            }
+            _ => None,
+        }
+    }
+
+    #[track_caller]
+    pub(super) fn check(class: &'static Class, lock: &Identity) {
+        let found = HELD.try_with(|held| {
+            let held = held.borrow();
+            held.iter().find_map(|entry| {
+                let why = problem(entry, class, lock)?;
+                let (places, taken_at) = ((entry.lock.place.number, lock.place.number), entry.taken_at);
+                Some(format!(
+                    "lock order: {class} is taken while {} is held, which was taken at {taken_at}: {why} \
+                     (places {places:?}; docs/locking.md)",
+                    entry.class
+                ))
+            })
+        });
+        let found = found.unwrap_or_default();
+        debug_assert!(found.is_none(), "{}", found.unwrap_or_default());
+    }
+
+    #[track_caller]
+    pub(super) fn check_device() {
+        if EXCUSED.get() > 0 || std::thread::panicking() {
+            return;
+        }
+        let found = HELD.try_with(|held| {
+            let held = held.borrow();
+            let entry = held.iter().find(|entry| !entry.class.rank.is_over_device(entry.mode))?;
+            Some(format!(
+                "a device is waited for while {} is held, which was taken at {}, and must not be held over a device \
+                 (docs/locking.md)",
+                entry.class, entry.taken_at
+            ))
+        });
+        let found = found.unwrap_or_default();
+        debug_assert!(found.is_none(), "{}", found.unwrap_or_default());
+    }
+
+    pub(super) fn excuse(by: isize) {
+        EXCUSED.set(EXCUSED.get().saturating_add(by));
+    }
+}

@@ -1,0 +1,169 @@
+//! Mutexes, and waiting on a condition with one.
+
+use crate::class::LockClass;
+use crate::figures::{Mode, is_measured};
+use crate::held::{Held, Identity, Place, check};
+use core::fmt;
+use core::marker::PhantomData;
+use core::ops::{Deref, DerefMut};
+use core::time::Duration;
+use std::time::Instant;
+
+/// A `parking_lot` mutex of a class.
+pub struct Mutex<T, C: LockClass> {
+    place: Place,
+    class: PhantomData<fn() -> C>,
+    inner: parking_lot::Mutex<T>,
+}
+
+/// A mutex that is held.
+pub struct MutexGuard<'a, T, C: LockClass> {
+    // Released first.
+    inner: parking_lot::MutexGuard<'a, T>,
+    _held: Held<C>,
+}
+
+impl<T, C: LockClass> Mutex<T, C> {
+    /// A mutex.
+    pub const fn new(value: T) -> Self {
+        Self {
+            place: Place::NONE,
+            class: PhantomData,
+            inner: parking_lot::Mutex::new(value),
+        }
+    }
+
+    /// A mutex of a class of which [several](crate::Rank::several) are held at once: those with lower places first.
+    pub const fn with_place(value: T, place: u128) -> Self {
+        Self {
+            place: Place::new(place),
+            class: PhantomData,
+            inner: parking_lot::Mutex::new(value),
+        }
+    }
+
+    /// What it protects.
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner()
+    }
+
+    /// What it protects, of a mutex that nobody else has.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut()
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::of(self, self.place)
+    }
+
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn held<'a>(&self, inner: parking_lot::MutexGuard<'a, T>) -> MutexGuard<'a, T, C> {
+        MutexGuard {
+            inner,
+            _held: Held::new(&self.identity(), Mode::Exclusive),
+        }
+    }
+
+    /// Takes it; waits while somebody else holds it.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn lock(&self) -> MutexGuard<'_, T, C> {
+        check::<C>(&self.identity());
+        let inner = if is_measured(C::CLASS) {
+            self.inner.try_lock().unwrap_or_else(|| {
+                let start = Instant::now();
+                let inner = self.inner.lock();
+                C::figures().add_wait(start.elapsed());
+                inner
+            })
+        } else {
+            self.inner.lock()
+        };
+        self.held(inner)
+    }
+
+    /// Takes it if it is free.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T, C>> {
+        let inner = self.inner.try_lock()?;
+        Some(self.held(inner))
+    }
+
+    /// Takes it if it is free within that time.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn try_lock_for(&self, time: Duration) -> Option<MutexGuard<'_, T, C>> {
+        check::<C>(&self.identity());
+        let inner = self.inner.try_lock_for(time)?;
+        Some(self.held(inner))
+    }
+}
+
+impl<T: Default, C: LockClass> Default for Mutex<T, C> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T: fmt::Debug, C: LockClass> fmt::Debug for Mutex<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl<T, C: LockClass> Deref for MutexGuard<'_, T, C> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T, C: LockClass> DerefMut for MutexGuard<'_, T, C> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+impl<T: fmt::Debug, C: LockClass> fmt::Debug for MutexGuard<'_, T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+/// A condition that holders of a [`Mutex`] wait for. The mutex counts as held meanwhile, which changes nothing: whoever
+/// waits takes nothing else.
+#[derive(Debug, Default)]
+pub struct Condvar(parking_lot::Condvar);
+
+impl Condvar {
+    /// A condition.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(parking_lot::Condvar::new())
+    }
+
+    /// Waits until the condition is notified.
+    pub fn wait<T, C: LockClass>(&self, guard: &mut MutexGuard<'_, T, C>) {
+        self.0.wait(&mut guard.inner);
+    }
+
+    /// Waits for that time at most.
+    pub fn wait_for<T, C: LockClass>(&self, guard: &mut MutexGuard<'_, T, C>, time: Duration) {
+        let _ = self.0.wait_for(&mut guard.inner, time);
+    }
+
+    /// Wakes one of those who wait.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all of those who wait.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}

@@ -1,0 +1,177 @@
+//! Locks that readers share.
+
+use crate::class::LockClass;
+use crate::figures::{Mode, is_measured};
+use crate::held::{Held, Identity, Place, check};
+use core::fmt;
+use core::marker::PhantomData;
+use core::ops::{Deref, DerefMut};
+use std::time::Instant;
+
+/// A `parking_lot` read-write lock of a class.
+pub struct RwLock<T, C: LockClass> {
+    place: Place,
+    class: PhantomData<fn() -> C>,
+    inner: parking_lot::RwLock<T>,
+}
+
+/// A lock that is shared.
+pub struct RwLockReadGuard<'a, T, C: LockClass> {
+    // Released first.
+    inner: parking_lot::RwLockReadGuard<'a, T>,
+    _held: Held<C>,
+}
+
+/// A lock that is held exclusively.
+pub struct RwLockWriteGuard<'a, T, C: LockClass> {
+    // Released first.
+    inner: parking_lot::RwLockWriteGuard<'a, T>,
+    _held: Held<C>,
+}
+
+impl<T, C: LockClass> RwLock<T, C> {
+    /// A lock.
+    pub const fn new(value: T) -> Self {
+        Self {
+            place: Place::NONE,
+            class: PhantomData,
+            inner: parking_lot::RwLock::new(value),
+        }
+    }
+
+    /// A lock of a class of which [several](crate::Rank::several) are held at once: those with lower places first.
+    pub const fn with_place(value: T, place: u128) -> Self {
+        Self {
+            place: Place::new(place),
+            class: PhantomData,
+            inner: parking_lot::RwLock::new(value),
+        }
+    }
+
+    /// What it protects.
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner()
+    }
+
+    /// What it protects, of a lock that nobody else has.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut()
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::of(self, self.place)
+    }
+
+    /// Shares it; waits while somebody holds it exclusively, or waits to.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn read(&self) -> RwLockReadGuard<'_, T, C> {
+        check::<C>(&self.identity());
+        let inner = if is_measured(C::CLASS) {
+            self.inner.try_read().unwrap_or_else(|| {
+                let start = Instant::now();
+                let inner = self.inner.read();
+                C::figures().add_wait(start.elapsed());
+                inner
+            })
+        } else {
+            self.inner.read()
+        };
+        RwLockReadGuard {
+            inner,
+            _held: Held::new(&self.identity(), Mode::Shared),
+        }
+    }
+
+    /// Takes it exclusively; waits while somebody else has it.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn write(&self) -> RwLockWriteGuard<'_, T, C> {
+        check::<C>(&self.identity());
+        let inner = if is_measured(C::CLASS) {
+            self.inner.try_write().unwrap_or_else(|| {
+                let start = Instant::now();
+                let inner = self.inner.write();
+                C::figures().add_wait(start.elapsed());
+                inner
+            })
+        } else {
+            self.inner.write()
+        };
+        RwLockWriteGuard {
+            inner,
+            _held: Held::new(&self.identity(), Mode::Exclusive),
+        }
+    }
+
+    /// Shares it if nobody holds it exclusively.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T, C>> {
+        let inner = self.inner.try_read()?;
+        Some(RwLockReadGuard {
+            inner,
+            _held: Held::new(&self.identity(), Mode::Shared),
+        })
+    }
+
+    /// Takes it exclusively if it is free.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T, C>> {
+        let inner = self.inner.try_write()?;
+        Some(RwLockWriteGuard {
+            inner,
+            _held: Held::new(&self.identity(), Mode::Exclusive),
+        })
+    }
+}
+
+impl<T: Default, C: LockClass> Default for RwLock<T, C> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T: fmt::Debug, C: LockClass> fmt::Debug for RwLock<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl<T, C: LockClass> Deref for RwLockReadGuard<'_, T, C> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T, C: LockClass> Deref for RwLockWriteGuard<'_, T, C> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T, C: LockClass> DerefMut for RwLockWriteGuard<'_, T, C> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+impl<T: fmt::Debug, C: LockClass> fmt::Debug for RwLockReadGuard<'_, T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug, C: LockClass> fmt::Debug for RwLockWriteGuard<'_, T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
