@@ -1,6 +1,6 @@
 //! The extents of a file as `FIEMAP` reports them, with exact sharedness; and where its data and holes are.
 //!
-//! [`File::fiemap`] and [`Fiemap::of_live`] give a [`Fiemap`]: extents in rising order, one after another, in
+//! [`Maps::fiemap`](crate::Maps::fiemap) and [`Fiemap::of_live`] give a [`Fiemap`]: extents in rising order, one after another, in
 //! the flags of the ioctl. Each leaf of the file is visited once. Whether extents are shared is asked for a batch of them
 //! at a time ([`crate::Sharing`]); batches begin small and grow, so that looking at a few extents costs little, and a
 //! map can be given up and gone on with anywhere. Dirty data in memory is looked for only in holes and preallocated

@@ -66,8 +66,8 @@ use crate::transaction::reservation::{Handle, Need};
 use crate::transaction::running::Running;
 use crate::transaction::{StepsLock, WritableFilesystem};
 use buttress_format::{
-    ByteCount, FileKind, Generation, Incompat, InodeFlags, InodeItem, Key, Logical, SubvolumeId, Timestamp,
-    TreeId,
+    ByteCount, FileKind, Generation, Incompat, InodeFlags, InodeItem, Key, Logical, RootItem, SubvolumeId,
+    Timestamp, TreeId,
 };
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
@@ -281,9 +281,11 @@ impl Operation<'_> {
     pub(crate) fn require_writable(&mut self, location: Location) -> Result<()> {
         let subvolume = location.subvolume;
         self.require_subvolume(subvolume)?;
-        if self.look().root_item(subvolume.tree())?.is_read_only() {
+        let open = self.look().open_tree(subvolume.tree())?;
+        if open.item.as_ref().is_some_and(RootItem::is_read_only) {
             return Err(Error::ReadOnlySubvolume { subvolume });
         }
+        open.tree.know_writable();
         Ok(())
     }
 

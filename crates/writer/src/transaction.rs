@@ -52,6 +52,7 @@ pub(crate) mod pins;
 mod quiesce;
 mod quotas;
 pub(crate) mod reservation;
+pub(crate) mod reserved_ahead;
 pub(crate) mod running;
 #[cfg(test)]
 mod tests;
@@ -75,6 +76,7 @@ use core::time::Duration;
 use fault_in::FaultIn;
 use memory::DirtyMemory;
 use pins::{Hold, Readers};
+use reserved_ahead::ReservedAhead;
 use running::Running;
 use std::sync::Arc;
 use uncommitted::{Account, Holders};
@@ -118,6 +120,8 @@ struct Writer {
     waiting: Mutex<Waiting, WaitingLock>,
     /// Taken by an operation from its first edit to its end, and shared by live look-ups: they see no operation half done.
     steps: RwLock<(), StepsLock>,
+    /// Space that is reserved for data ahead of writes.
+    ahead: Arc<ReservedAhead>,
     /// The open trees and the inodes in use, for readers.
     trees: Arc<LiveTrees>,
     inodes: Arc<LiveInodes>,

@@ -308,11 +308,7 @@ impl Content<'_> {
         if let Some(size) = self.state.size {
             return Ok(size);
         }
-        let size = self
-            .filesystem
-            .look(|operation| operation.inode(self.location))?
-            .size
-            .get();
+        let size = self.filesystem.live_inode(self.location)?.0.size.get();
         self.set_size(size);
         Ok(size)
     }
@@ -341,10 +337,15 @@ impl Content<'_> {
     pub(super) fn require_writable(&self) -> Result<InodeItem> {
         self.filesystem.require_writing()?;
         let location = self.location;
-        let item = self.filesystem.look(|operation| {
-            operation.require_writable(location)?;
-            operation.inode(location)
-        })?;
+        let tree = self.filesystem.live_trees().get(location.subvolume.tree());
+        let item = if tree.is_some_and(|tree| tree.is_known_writable()) {
+            self.filesystem.live_inode(location)?.0
+        } else {
+            self.filesystem.look(|operation| {
+                operation.require_writable(location)?;
+                operation.inode(location)
+            })?
+        };
         match item.kind() {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Error::IsADirectory { location }),
@@ -383,17 +384,12 @@ impl Content<'_> {
             return Ok(());
         }
         let filesystem = self.filesystem;
-        let reserve = || {
-            let handle = filesystem.start_unchecked();
-            let reserved = filesystem.retry(handle, |handle| handle.reserve_data(bytes));
-            reserved.map(drop)
-        };
-        match reserve() {
+        match filesystem.reserve_data(bytes) {
             Err(Error::NoSpace { .. }) => {
                 // What waits may take less once it is compressed, and a commit sets free what edits gave up.
                 self.write_back()?;
                 filesystem.commit_metadata()?;
-                reserve()?;
+                filesystem.reserve_data(bytes)?;
             }
             reserved => reserved?,
         }
@@ -406,7 +402,7 @@ impl Content<'_> {
         let bytes = bytes.min(self.state.reserved);
         if bytes > 0 {
             self.state.reserved = self.state.reserved.saturating_sub(bytes);
-            self.filesystem.start_unchecked().release_data(bytes);
+            self.filesystem.release_data(bytes);
         }
     }
 

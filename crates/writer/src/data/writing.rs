@@ -107,9 +107,13 @@ impl Content<'_> {
             return Ok(());
         }
         let key = FileExtent::key(self.location.inode, FileOffset::MIN);
-        let tree = self.location.subvolume.tree();
-        let found = self.filesystem.look(|operation| operation.get(tree, &key))?;
-        if found.is_some_and(|item| is_inline(item.data())) {
+        let tree = self.filesystem.live_tree(self.location.subvolume.tree())?;
+        let found = self.filesystem.look_live(|| {
+            let mut found = false;
+            tree.look(&key, |data| found = is_inline(data))?;
+            Ok(found)
+        })?;
+        if found {
             self.load(0)?;
         }
         Ok(())

@@ -13,6 +13,7 @@ use buttress_format::{Generation, Key, Logical, TreeId};
 use buttress_locks::{Rank, RwLock, lock_class};
 use buttress_tree::{BlockPointer, EditableTree, OwnedItem, Result, Tree};
 use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ struct Live {
     /// Taken for several edits of which none may be seen without the others.
     steps: RwLock<(), TreeStepsLock>,
     tree: RwLock<EditableTree, TreeLock>,
+    /// Of a subvolume: an operation found that it is there and not read-only, and its root item did not change since.
+    is_writable: AtomicBool,
 }
 
 impl LiveTree {
@@ -42,7 +45,23 @@ impl LiveTree {
         Self(Arc::new(Live {
             steps: RwLock::with_place((), place),
             tree: RwLock::with_place(tree, place.saturating_add(1)),
+            is_writable: AtomicBool::new(false),
         }))
+    }
+
+    /// Whether the subvolume is known to be there and not read-only.
+    pub(crate) fn is_known_writable(&self) -> bool {
+        self.0.is_writable.load(Ordering::Acquire)
+    }
+
+    /// The subvolume is there and not read-only. Under the edit lock.
+    pub(crate) fn know_writable(&self) {
+        self.0.is_writable.store(true, Ordering::Release);
+    }
+
+    /// The root item may change. Under the edit lock.
+    pub(crate) fn forget_writable(&self) {
+        self.0.is_writable.store(false, Ordering::Release);
     }
 
     /// Several edits, for those who look [between steps](Self::between_steps) one.

@@ -221,14 +221,10 @@ impl Running {
 
     /// Records in its root item when a subvolume was changed.
     pub(super) fn touch_root(&mut self, tree: TreeId, now: Timestamp) -> Result<()> {
-        let generation = self.core.generation;
         if buttress_faults::on("root-change-unnoted") {
             return Ok(());
         }
-        let root = self.root_item_mut(tree)?;
-        root.ctransid = generation;
-        root.ctime = now;
-        Ok(())
+        self.note_change_of_root(tree, now)
     }
 
     fn write_back_inode(&mut self, tree: TreeId, inode: InodeNumber, item: &InodeItem) -> Result<()> {

@@ -42,9 +42,11 @@ impl DataOwner {
 impl Running {
     /// Promises room for data that is to be written back later. Makes chunks while there is too little.
     pub(crate) fn reserve_data(&mut self, bytes: u64) -> Result<()> {
-        let wanted = self.core.reserved_data_bytes.saturating_add(bytes);
+        let mut wanted = self.core.reserved_data_bytes.saturating_add(bytes);
         while self.free_for_data() < wanted {
-            if !self.allocate_chunk(Purpose::Data)? {
+            if self.core.give_up_reserved_ahead() {
+                wanted = self.core.reserved_data_bytes.saturating_add(bytes);
+            } else if !self.allocate_chunk(Purpose::Data)? {
                 return Err(self.no_data_space(ByteCount::new(bytes)));
             }
         }
@@ -53,7 +55,7 @@ impl Running {
     }
 
     /// What data may take of block groups: in mixed ones, not what metadata was promised.
-    fn free_for_data(&self) -> u64 {
+    pub(super) fn free_for_data(&self) -> u64 {
         let room = self.core.groups.room(Purpose::Data);
         if self.core.has(Incompat::MIXED_GROUPS) {
             let promised = self.metadata_reservation_bytes(Need::items(8));

@@ -194,12 +194,36 @@ impl WritableFilesystem {
 
     /// Whether what waits of content takes room for its items, at their worst, that other edits need.
     pub(crate) fn is_short_of_space(&self) -> Result<bool> {
-        if self.data().delalloc_bytes() < SPARED_BYTES {
+        if self.data().delalloc_bytes() < SPARED_BYTES || !self.shared.ahead.is_short() {
             return Ok(false);
         }
         let need = Need::items(OTHER_ITEMS);
         let (_, found) = self.retry(self.start_unchecked(), |handle| handle.reserve_space(need))?;
+        self.shared.ahead.set_short(!found);
         Ok(!found)
+    }
+
+    /// Reserves space for so much content.
+    pub(crate) fn reserve_data(&self, bytes: u64) -> Result<()> {
+        let ahead = &self.shared.ahead;
+        if ahead.take(bytes) {
+            return Ok(());
+        }
+        // A chunk may be made for it.
+        let (mut handle, ()) = self.retry(self.start_unchecked(), |handle| handle.reserve_data(bytes))?;
+        handle.reserve_ahead();
+        // The state of affairs after this batch, for writes that take from it.
+        let is_much = self.data().delalloc_bytes() >= SPARED_BYTES;
+        ahead.set_short(is_much && !handle.has_space_beside_data());
+        Ok(())
+    }
+
+    /// Gives up the reservation of so much content.
+    pub(crate) fn release_data(&self, bytes: u64) {
+        let rest = self.shared.ahead.give_back(bytes);
+        if rest > 0 {
+            self.start_to_look().release_data(rest);
+        }
     }
 
     /// Takes the edit lock without asking for room: for edits inside a commit.
@@ -309,16 +333,22 @@ impl Running {
 
     /// Whether what may be needed fits into block groups; makes chunks while it does not.
     pub(crate) fn reserve_space(&mut self, need: Need) -> Result<bool> {
-        let wanted = match buttress_faults::on("space-unreserved") {
+        let wanted = |running: &Self| match buttress_faults::on("space-unreserved") {
             true => 0,
-            false => self.metadata_reservation_bytes(need),
+            false => running.metadata_reservation_bytes(need),
         };
-        while self.core.groups.room(Purpose::Metadata).free_bytes < wanted {
-            if !self.allocate_chunk(Purpose::Metadata)? {
+        while self.core.groups.room(Purpose::Metadata).free_bytes < wanted(self) {
+            if !self.core.give_up_reserved_ahead() && !self.allocate_chunk(Purpose::Metadata)? {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Whether block groups have space for another edit beside dirty data, without a new chunk.
+    pub(crate) fn has_space_beside_data(&self) -> bool {
+        let wanted = self.metadata_reservation_bytes(Need::items(OTHER_ITEMS));
+        self.core.groups.room(Purpose::Metadata).free_bytes >= wanted
     }
 
     /// The answer when there is no room for metadata.

@@ -12,13 +12,14 @@ use super::chunks::Devices;
 use super::cow::{CowOnlyTree, ShareableTree};
 use super::pins::{Hold, Pins, Readers};
 use super::quotas::Quotas;
+use super::reserved_ahead::ReservedAhead;
 use crate::live::trees::{LiveTree, OpenTrees};
 use crate::operations::inode_state::InodeTable;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_format::superblock::SYSTEM_CHUNK_ARRAY_BYTES;
 use buttress_format::{
     BlockFormat, ByteCount, Chunk, CompatRo, Generation, Incompat, ItemType, Key, RootItem, Superblock,
-    TreeId, Uuid,
+    Timestamp, TreeId, Uuid,
 };
 use buttress_fs::error::{Corruption, Error, Result};
 use buttress_fs::filesystem::root_pointer;
@@ -77,6 +78,8 @@ pub(crate) struct Core {
     pub(crate) superblock_changed: bool,
     /// Room promised to data that is not yet written back.
     pub(crate) reserved_data_bytes: u64,
+    /// What of that no file has yet.
+    pub(crate) ahead: Arc<ReservedAhead>,
     /// While a commit that settles has release the lock: ranges that the free-space tree does not know of yet.
     pub(crate) unrecorded_ranges: u64,
 }
@@ -199,7 +202,19 @@ impl Running {
     pub(crate) fn root_item_mut(&mut self, id: TreeId) -> Result<&mut RootItem> {
         let open = self.open_tree(id)?;
         open.item_changed = true;
+        open.tree.forget_writable();
         open.item.as_mut().ok_or(Error::TreeNotFound { tree: id })
+    }
+
+    /// Records in its root item when a tree was changed.
+    pub(crate) fn note_change_of_root(&mut self, id: TreeId, now: Timestamp) -> Result<()> {
+        let generation = self.core.generation;
+        let open = self.open_tree(id)?;
+        open.item_changed = true;
+        let item = open.item.as_mut().ok_or(Error::TreeNotFound { tree: id })?;
+        item.ctransid = generation;
+        item.ctime = now;
+        Ok(())
     }
 
     /// The root item of a tree that has one.
