@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::time::Instant;
 
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
-     --cuts N | --fiemap N]";
+     --concurrent N | --cuts N | --fiemap N]";
 
 /// What is run, and from where on.
 struct Options {
@@ -19,6 +19,8 @@ struct Options {
     seeds: Option<String>,
     /// Only the model of the writer, with so many operations.
     operations: Option<u64>,
+    /// Only threads that call at once, with so many calls.
+    concurrent: Option<u64>,
     /// Only crashes, with so many cuts.
     cuts: Option<u64>,
     /// Only extents and seeks beside the kernel's, on so many volumes.
@@ -32,6 +34,7 @@ fn parse(words: &[String]) -> Result<Options> {
         histories: None,
         seeds: None,
         operations: None,
+        concurrent: None,
         cuts: None,
         fiemap: None,
     };
@@ -48,6 +51,7 @@ fn parse(words: &[String]) -> Result<Options> {
             "--histories" => options.histories = Some(number()?),
             "--seeds" => options.seeds = Some(value.clone()),
             "--operations" => options.operations = Some(number()?),
+            "--concurrent" => options.concurrent = Some(number()?),
             "--cuts" => options.cuts = Some(number()?),
             "--fiemap" => options.fiemap = Some(number()?),
             _ => bail!(USAGE),
@@ -58,12 +62,13 @@ fn parse(words: &[String]) -> Result<Options> {
 
 /// Seeds count up from `--seed` until the seconds are over: once for random volumes, and once for random histories
 /// that are sent. With `--histories` or `--seeds` only histories, so many (within the seconds) or these. With
-/// `--operations` or `--cuts` the writer instead: random operations beside its model, or crashes; with `--fiemap` extents
+/// `--operations`, `--concurrent` or `--cuts` the writer instead: random operations beside its model, threads whose calls must
+/// have an order, or crashes; with `--fiemap` extents
 /// and seeks: as many as are said, however long that takes.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let options = parse(words)?;
     tools::install_missing();
-    if options.operations.is_some() || options.cuts.is_some() {
+    if options.operations.is_some() || options.concurrent.is_some() || options.cuts.is_some() {
         return run_writer(&options);
     }
     run::run(cargo()?.args(["build", "--release", "--quiet", "-p", "buttress-cli"]))?;
@@ -140,6 +145,9 @@ fn run_writer(options: &Options) -> Result<()> {
             );
         }
     }
+    if let Some(calls) = options.concurrent {
+        run_concurrent(options.seed, calls)?;
+    }
     let Some(cuts) = options.cuts else {
         return Ok(());
     };
@@ -156,6 +164,39 @@ fn run_writer(options: &Options) -> Result<()> {
             command.env("BUTTRESS_PROGS", folder);
         }
         run::run(&mut command)?;
+    }
+    Ok(())
+}
+
+/// Calls of threads at once in one run, over three volumes.
+const CONCURRENT_A_RUN: u64 = 100_000;
+
+/// Threads that call at once.
+fn run_concurrent(seed: u64, calls: u64) -> Result<()> {
+    for seed in (seed..).take(runs(calls, CONCURRENT_A_RUN)) {
+        let calls = calls.min(CONCURRENT_A_RUN);
+        let begin = Instant::now();
+        let mut command = cargo()?;
+        command
+            .args([
+                "test",
+                "--release",
+                "-p",
+                "buttress-proof",
+                "--test",
+                "concurrent",
+            ])
+            .env("CI", "true")
+            .env("BUTTRESS_CONCURRENT_SEED", seed.to_string())
+            .env("BUTTRESS_CONCURRENT_CALLS", calls.to_string());
+        if let Some(folder) = tools::newer_progs()? {
+            command.env("BUTTRESS_PROGS", folder);
+        }
+        run::run(&mut command)?;
+        println!(
+            "threads at once: seed {seed}, an order for each of {calls} calls, in {} s",
+            begin.elapsed().as_secs()
+        );
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use buttress_format::{
     DirItems, Generation, InodeNumber, ItemType, Key, ObjectId, RootItem, RootRef, SubvolumeId, TreeId,
     name_hash,
 };
-use buttress_tree::ReadAhead;
+use buttress_tree::{OwnedItem, ReadAhead};
 use std::collections::HashMap;
 use uuid::Uuid;
 
@@ -261,33 +261,10 @@ impl Filesystem {
     /// # Errors
     /// That the root tree cannot be read.
     pub fn default_subvolume(&self) -> Result<SubvolumeId> {
-        const NAME: &[u8] = b"default";
         let directory = self.superblock().root_dir_objectid;
-        let key = Key::new(directory, ItemType::DIR_ITEM, name_hash(NAME));
-        let Some(item) = self.root_tree().get(&key)? else {
-            return Ok(SubvolumeId::TOP_LEVEL);
-        };
-        let entries = DirItems::parse(&key, item.data()).map_err(|error| Corruption::Item {
-            tree: TreeId::ROOT,
-            error,
-        })?;
-        for entry in entries {
-            if entry.name == NAME {
-                let id = TreeId::new(entry.location.objectid.get());
-                return id.as_subvolume().ok_or_else(|| {
-                    Corruption::EntryTargetInvalid {
-                        directory: Location::new(
-                            SubvolumeId::new(TreeId::ROOT.get()),
-                            InodeNumber::new(directory.get()),
-                        ),
-                        name: Name::from(NAME),
-                        target: entry.location,
-                    }
-                    .into()
-                });
-            }
-        }
-        Ok(SubvolumeId::TOP_LEVEL)
+        let key = Key::new(directory, ItemType::DIR_ITEM, name_hash(DEFAULT_NAME));
+        let item = self.root_tree().get(&key)?;
+        default_in(&key, item.as_ref().map(OwnedItem::data))
     }
 
     /// What the entry `name` of `directory`, which points at subvolume `child`, leads to: the root of the
@@ -360,7 +337,43 @@ fn parse_root_item(key: &Key, data: &[u8], sector_bytes: u32) -> Result<RootItem
     })
 }
 
-fn parse_place(key: &Key, data: &[u8]) -> Result<SubvolumePlace> {
+/// The name of the entry that says which subvolume is the default.
+pub const DEFAULT_NAME: &[u8] = b"default";
+
+/// The default subvolume, by the item of the root tree's directory that names it.
+///
+/// # Errors
+/// That the item is not as it should be.
+pub fn default_in(key: &Key, data: Option<&[u8]>) -> Result<SubvolumeId> {
+    let broken = |error| Corruption::Item {
+        tree: TreeId::ROOT,
+        error,
+    };
+    let Some(data) = data else {
+        return Ok(SubvolumeId::TOP_LEVEL);
+    };
+    for entry in DirItems::parse(key, data).map_err(broken)? {
+        if entry.name == DEFAULT_NAME {
+            let id = TreeId::new(entry.location.objectid.get());
+            return id.as_subvolume().ok_or_else(|| {
+                let tree = SubvolumeId::new(TreeId::ROOT.get());
+                Corruption::EntryTargetInvalid {
+                    directory: Location::new(tree, InodeNumber::new(key.objectid.get())),
+                    name: Name::from(DEFAULT_NAME),
+                    target: entry.location,
+                }
+                .into()
+            });
+        }
+    }
+    Ok(SubvolumeId::TOP_LEVEL)
+}
+
+/// Where a root reference, from either side, says that a subvolume is.
+///
+/// # Errors
+/// That the item is not as it should be.
+pub fn parse_place(key: &Key, data: &[u8]) -> Result<SubvolumePlace> {
     let reference = RootRef::parse(key, data).map_err(|error| Corruption::Item {
         tree: TreeId::ROOT,
         error,

@@ -104,6 +104,12 @@ impl<T, C: LockClass> RwLock<T, C> {
         }
     }
 
+    /// Whether somebody holds it exclusively now. Whoever saw what a holder changed is told so until the holder lets go.
+    #[inline]
+    pub fn is_locked_exclusive(&self) -> bool {
+        self.inner.is_locked_exclusive()
+    }
+
     /// Shares it if nobody holds it exclusively.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]

@@ -182,7 +182,7 @@ impl Operation<'_> {
     /// The running transaction, for what must not be done twice: from here on the operation is not retried.
     pub(crate) fn begin(&mut self) -> &mut Running {
         self.resident_only = None;
-        if self.steps.is_none() {
+        if self.steps.is_none() && !buttress_faults::on("live-operation-half-seen") {
             self.steps = Some(self.handle.steps().write());
         }
         &mut self.handle

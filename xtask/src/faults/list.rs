@@ -90,6 +90,14 @@ const fn live(name: &'static str) -> Test {
     test("buttress-writer", "live", name)
 }
 
+const fn whole_calls(name: &'static str) -> Test {
+    test("buttress-writer", "whole_calls", name)
+}
+
+const fn concurrent(name: &'static str) -> Test {
+    test("buttress-proof", "concurrent", name)
+}
+
 const fn crash(name: &'static str) -> Test {
     test("buttress-proof", "crash", name)
 }
@@ -683,6 +691,36 @@ pub(crate) const FAULTS: &[Fault] = &[
         &[
             live("what_is_being_read_is_not_used_again"),
             live("what_is_being_read_is_not_used_again_when_it_is_cut_off"),
+        ],
+    ),
+    harms(
+        "live-operation-half-seen",
+        "A file that another program renames over is not there for a moment, or two looks do not fit together.",
+        &[
+            live("a_name_that_is_renamed_over_is_always_found"),
+            concurrent("one_order_explains_all::plain"),
+            concurrent("one_order_explains_all::small_cache"),
+        ],
+    ),
+    harms(
+        "live-deleted-subvolume-seen",
+        "Programs go on to read a subvolume that was deleted, and find its files until they are dropped, or half of them.",
+        &[
+            whole_calls("what_lies_in_a_deleted_subvolume_is_found_by_no_read"),
+            concurrent("one_order_explains_all::plain"),
+        ],
+    ),
+    harms(
+        "live-zero-range-half-seen",
+        "A read beside fallocate sees zeros in a file of the old size.",
+        &[whole_calls("a_range_of_zeros_past_the_end_is_seen_whole")],
+    ),
+    loses(
+        "clone-forgets-dirty-data",
+        "A clone that fails takes what was last written to its target with it: older content is back.",
+        &[
+            whole_calls("a_clone_that_finds_no_source_leaves_the_target_as_it_was"),
+            whole_calls("a_clone_out_of_a_deleted_subvolume_leaves_the_target_as_it_was"),
         ],
     ),
     // Checking, and the command.

@@ -112,13 +112,15 @@ impl Content<'_> {
     fn punch(&mut self, range: &Range<u64>) -> Result<()> {
         self.require_changeable()?;
         let size = self.size()?;
+        let layout = self.file.layout.write();
         self.clear(range, size)?;
+        drop(layout);
         self.filesystem.count_change();
         self.touch();
         self.write_back()
     }
 
-    /// Makes a range zeros: parts of sectors in memory, whole sectors as holes. Gives those.
+    /// Makes a range zeros: parts of sectors in memory, whole sectors as holes. Gives those. The caller keeps readers away.
     fn clear(&mut self, range: &Range<u64>, size: u64) -> Result<Range<u64>> {
         // Behind the end of the file there is nothing to keep.
         let end = if range.end >= size {
@@ -127,7 +129,6 @@ impl Content<'_> {
             range.end
         };
         let whole = self.align_up(range.start)..self.align_down(end);
-        let _layout = self.file.layout.write();
         if size <= self.sector_bytes && size > 0 {
             self.reserve_for(&(0..self.sector_bytes))?;
             self.load_inline()?;
@@ -153,13 +154,22 @@ impl Content<'_> {
         self.require_changeable()?;
         let size = self.size()?;
         self.write_back()?;
+        // Until the file has its new size, too: readers see both, or neither.
+        let mut layout = Some(self.file.layout.write());
         let whole = self.clear(range, size)?;
+        if buttress_faults::on("live-zero-range-half-seen") {
+            layout = None;
+        }
         if whole.start < whole.end {
             self.give_room(&whole)?;
         }
+        if grows && range.end > size {
+            self.grow(range.end)?;
+        }
+        drop(layout);
         self.filesystem.count_change();
         self.touch();
-        self.finish(range, grows)
+        self.write_back()
     }
 }
 

@@ -286,8 +286,11 @@ impl Content<'_> {
             self.load_inline()?;
         }
         let _layout = self.file.layout.write();
-        let forgotten = self.change_dirty(|pending| pending.remove(&sectors));
-        self.release(forgotten);
+        if buttress_faults::on("clone-forgets-dirty-data") {
+            let forgotten = self.change_dirty(|pending| pending.remove(&sectors));
+            self.release(forgotten);
+        }
+        // What the range has is still there if nothing can be shared.
         self.out_of_tree(Self::write_back)?;
         let mut at = 0;
         let length = sectors.end.saturating_sub(sectors.start);

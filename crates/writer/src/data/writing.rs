@@ -69,8 +69,13 @@ impl Content<'_> {
         if offset > 0 || end < size {
             self.load_inline()?;
         }
-        self.change_dirty(|pending| pending.write(offset, bytes, self.sector_bytes));
-        self.set_size(size.max(end));
+        {
+            // Both at once: else a reader sees the part of it that lies before the old end.
+            let mut waiting = self.file.waiting.write();
+            waiting.pending.write(offset, bytes, self.sector_bytes);
+            waiting.size = Some(size.max(end));
+            self.state.size = waiting.size;
+        }
         self.touch();
         self.filesystem.count_content(bytes.len());
         Ok(offset)

@@ -166,6 +166,8 @@ impl WritableFilesystem {
         };
         // Behind dirty data: who changes that in several steps holds it, and then begins an operation.
         let _whole = self.steps().read();
+        let [of_file, _] = trees;
+        of_file.require_subvolume(location.subvolume)?;
         let planned = self.plan_ranges(trees, location, &found.item, &gaps)?;
         let is_one_state = found.is_still(&inode.read()) && self.is_running_still(&hold);
         Ok(is_one_state.then_some(Gathered {

@@ -38,13 +38,19 @@ impl WritableFilesystem {
         }
         let id = id_of(location);
         let known = |state: &InodeState| state.item.map(|item| (item, state.content.clone()));
-        if let Some(found) = self.live_inodes().look(id, known).flatten() {
+        // Who begins to look while an operation is half done waits for its end: else the next look could be at what it has
+        // not come to. An operation that begins later is seen whole by all who look after this.
+        let whole = self.steps().is_locked_exclusive().then(|| self.steps().read());
+        let found = self.live_inodes().look(id, known).flatten();
+        drop(whole);
+        if let Some(found) = found {
             return Ok(found);
         }
         let tree = self.live_tree(id.0)?;
         let inode = self.live_inodes().entry(id);
         let key = InodeItem::key(location.inode);
         let found = self.look_live(|| {
+            tree.require_subvolume(location.subvolume)?;
             let mut state = inode.write();
             if state.item.is_none() {
                 let mut item = None;
@@ -77,6 +83,7 @@ impl WritableFilesystem {
         let root_tree = self.live_tree(TreeId::ROOT)?;
         let key = DirItem::key(directory.inode, name);
         self.look_live(|| {
+            tree.require_subvolume(directory.subvolume)?;
             let mut found = None;
             tree.look(&key, |data| found = Some(entry_in(directory, &key, data, name)))?;
             let Some(entry) = found.transpose()?.flatten() else {
@@ -104,7 +111,8 @@ impl WritableFilesystem {
         let tree = self.live_tree(directory.subvolume.tree())?;
         let root_tree = self.live_tree(TreeId::ROOT)?;
         let first = DirItem::index_key(directory.inode, index);
-        let listed = self.look_live(|| {
+        self.look_live(|| {
+            tree.require_subvolume(directory.subvolume)?;
             let mut found = Vec::new();
             let mut broken = Ok(());
             tree.scan(&first, |key, data| {
@@ -121,19 +129,17 @@ impl WritableFilesystem {
                     Err(_) => ControlFlow::Break(()),
                 }
             })?;
-            broken.map(|()| found)
-        })?;
-        let resolve = |listed: Listed| {
-            let target =
-                self.look_live(|| live_target(&root_tree, directory, &listed.name, listed.target))?;
-            Ok(DirEntry {
-                name: listed.name,
-                kind: listed.kind,
-                index: listed.index,
-                target,
-            })
-        };
-        listed.into_iter().map(resolve).collect()
+            broken?;
+            let resolve = |listed: Listed| {
+                Ok(DirEntry {
+                    target: live_target(&root_tree, directory, &listed.name, listed.target)?,
+                    name: listed.name,
+                    kind: listed.kind,
+                    index: listed.index,
+                })
+            };
+            found.into_iter().map(resolve).collect()
+        })
     }
 
     fn require_live_directory(&self, directory: Location) -> Result<()> {
@@ -154,10 +160,24 @@ impl WritableFilesystem {
         if location.placeholder().is_some() {
             return self.view().metadata(location);
         }
-        let (mut item, content) = self.live_inode(location)?;
-        if let Some(size) = content.and_then(|content| content.waiting.read().size) {
-            item.size = ByteCount::new(size);
-        }
+        let item = loop {
+            let (mut item, content) = self.live_inode(location)?;
+            let Some(content) = content else { break item };
+            let size = content.waiting.read().size;
+            // Another call may have changed the item, and content after it.
+            let is_still = |state: &InodeState| {
+                state.item == Some(item)
+                    && state
+                        .content
+                        .as_ref()
+                        .is_some_and(|now| Arc::ptr_eq(now, &content))
+            };
+            if self.live_inodes().look(id_of(location), is_still) != Some(true) {
+                continue;
+            }
+            item.size = size.map_or(item.size, ByteCount::new);
+            break item;
+        };
         let sector_bytes = self.forest().block_format().sector_bytes;
         Ok(Metadata::from_item(location, &item, sector_bytes))
     }
@@ -185,6 +205,7 @@ impl WritableFilesystem {
         let key = FileExtent::key(location.inode, FileOffset::MIN);
         let sector_bytes = self.forest().block_format().sector_bytes;
         let stored = self.look_live(|| {
+            tree.require_subvolume(location.subvolume)?;
             let mut stored = None;
             tree.look(&key, |data| stored = plain_inline(&key, data, sector_bytes))?;
             Ok(stored)
@@ -211,6 +232,7 @@ impl WritableFilesystem {
         let tree = self.live_tree(id)?;
         let first = Key::new(location.inode.object_id(), ItemType::XATTR_ITEM, 0);
         self.look_live(|| {
+            tree.require_subvolume(location.subvolume)?;
             let (mut xattrs, mut total_bytes, mut ended) = (Vec::new(), 0_usize, Ok(()));
             tree.scan(&first, |key, data| {
                 if key.objectid != first.objectid || key.item_type != first.item_type {
@@ -243,6 +265,7 @@ impl WritableFilesystem {
         let tree = self.live_tree(id)?;
         let key = DirItem::xattr_key(location.inode, name);
         self.look_live(|| {
+            tree.require_subvolume(location.subvolume)?;
             let (mut xattrs, mut parsed) = (Vec::new(), Ok(()));
             tree.look(&key, |data| parsed = append_xattrs(id, &key, data, &mut xattrs))?;
             parsed?;

@@ -9,7 +9,8 @@
 //! never the other way round.
 
 use crate::transaction::running::OpenTree;
-use buttress_format::{Generation, Key, Logical, TreeId};
+use buttress_format::{Generation, Key, Logical, SubvolumeId, TreeId};
+use buttress_fs::Error;
 use buttress_locks::{Rank, RwLock, lock_class};
 use buttress_tree::{BlockPointer, EditableTree, OwnedItem, Result, Tree};
 use core::ops::ControlFlow;
@@ -32,6 +33,8 @@ struct Live {
     tree: RwLock<EditableTree, TreeLock>,
     /// Of a subvolume: an operation found that it is there and not read-only, and its root item did not change since.
     is_writable: AtomicBool,
+    /// Of a subvolume that was deleted: its tree is there until it is dropped, and is nobody's business any more.
+    is_deleted: AtomicBool,
 }
 
 impl LiveTree {
@@ -46,6 +49,7 @@ impl LiveTree {
             steps: RwLock::with_place((), place),
             tree: RwLock::with_place(tree, place.saturating_add(1)),
             is_writable: AtomicBool::new(false),
+            is_deleted: AtomicBool::new(false),
         }))
     }
 
@@ -62,6 +66,19 @@ impl LiveTree {
     /// The root item may change. Under the edit lock.
     pub(crate) fn forget_writable(&self) {
         self.0.is_writable.store(false, Ordering::Release);
+    }
+
+    /// From now on whoever looks, between two operations, finds no subvolume.
+    pub(crate) fn set_deleted(&self) {
+        self.0.is_deleted.store(true, Ordering::Release);
+    }
+
+    /// Fails for the tree of a subvolume that was deleted.
+    pub(crate) fn require_subvolume(&self, subvolume: SubvolumeId) -> Result<(), Error> {
+        if self.0.is_deleted.load(Ordering::Acquire) && !buttress_faults::on("live-deleted-subvolume-seen") {
+            return Err(Error::SubvolumeNotFound { subvolume });
+        }
+        Ok(())
     }
 
     /// Several edits, for those who look [between steps](Self::between_steps) one.

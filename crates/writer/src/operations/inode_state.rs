@@ -150,7 +150,9 @@ impl Running {
             return Ok((inode, item));
         }
         let key = InodeItem::key(location.inode);
-        let found = match self.get(id.0, &key) {
+        let tree = self.open_tree(id.0).map(|open| open.tree.clone());
+        let is_there = tree.and_then(|tree| tree.require_subvolume(location.subvolume));
+        let found = match is_there.and_then(|()| self.get(id.0, &key)) {
             Ok(Some(found)) => found,
             missing => {
                 drop(inode);

@@ -18,6 +18,8 @@ use buttress_format::{
 };
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
+use buttress_fs::subvolume::{DEFAULT_NAME, SubvolumePlace, default_in, parse_place};
+use buttress_tree::OwnedItem;
 
 /// Items that a new subvolume takes: root item, its directory, references from both sides, entry, uuids, quota group.
 const SUBVOLUME_ITEMS: u64 = 20;
@@ -100,20 +102,18 @@ impl WritableFilesystem {
     /// directory that it is in, and the former of its own root directory, too: immutable or append-only.
     pub fn delete_subvolume(&self, id: SubvolumeId) -> Result<()> {
         let location = Location::root_of(id);
-        let view = self.view();
         let refuse = |why| Err(Error::NotPermitted { location, why });
         if id == SubvolumeId::TOP_LEVEL {
             return refuse("it is the top level");
         }
-        if view.default_subvolume()? == id {
-            return refuse("it is the default subvolume");
-        }
-        let info = view.subvolume(id)?;
-        let Some(place) = info.place else {
-            return Err(Error::SubvolumeNotFound { subvolume: id });
-        };
-        let directory = Location::new(place.parent, place.directory);
         self.operate(Need::freeing(SUBVOLUME_ITEMS), |operation| {
+            if operation.default_subvolume()? == id {
+                return refuse("it is the default subvolume");
+            }
+            let place = operation.place_of(id)?;
+            let directory = Location::new(place.parent, place.directory);
+            let item = operation.look().root_item(id.tree())?;
+            let (uuid, received) = (item.uuid, item.received_uuid);
             let parent = operation.require_directory(directory)?;
             operation.require_removing(directory, &parent)?;
             let root = operation.inode(location)?;
@@ -127,8 +127,8 @@ impl WritableFilesystem {
             operation.reach(
                 TreeId::UUID,
                 &[
-                    uuid_key(info.root_item.uuid, ItemType::UUID_KEY_SUBVOL),
-                    uuid_key(info.root_item.received_uuid, ItemType::UUID_KEY_RECEIVED_SUBVOL),
+                    uuid_key(uuid, ItemType::UUID_KEY_SUBVOL),
+                    uuid_key(received, ItemType::UUID_KEY_RECEIVED_SUBVOL),
                 ],
             )?;
             operation.reach(TreeId::ROOT, &root_reference_keys(id, place.parent))?;
@@ -147,22 +147,19 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::SubvolumeNotFound`].
     pub fn set_default_subvolume(&self, id: SubvolumeId) -> Result<()> {
-        const NAME: &[u8] = b"default";
         self.operate(Need::items(2), |operation| {
             operation.require_subvolume(id)?;
-            let superblock = operation.look().core.forest.volume().superblock();
-            let directory = InodeNumber::new(superblock.root_dir_objectid.get());
-            let key = DirItem::key(directory, NAME);
+            let key = operation.key_of_default();
             let item = DirItem {
                 location: Key::new(id.tree().object_id(), ItemType::ROOT_ITEM, u64::MAX),
                 transid: operation.generation(),
                 kind: FileKind::Directory,
-                name: NAME,
+                name: DEFAULT_NAME,
                 data: &[],
             };
             let present = operation.get(TreeId::ROOT, &key)?;
             let mut data = present.map_or_else(Vec::new, |item| item.data().to_vec());
-            DirItems::remove(&mut data, NAME);
+            DirItems::remove(&mut data, DEFAULT_NAME);
             DirItems::push(&mut data, &item).map_err(|_| Error::Invalid {
                 what: "the entry of the default subvolume",
             })?;
@@ -297,6 +294,32 @@ impl Operation<'_> {
         self.edit()
             .add_root_reference(id, directory.subvolume, &reference)?;
         self.grow_directory(directory, name)
+    }
+
+    /// The key of the entry that names the default subvolume.
+    fn key_of_default(&mut self) -> Key {
+        let superblock = self.look().core.forest.volume().superblock();
+        let directory = InodeNumber::new(superblock.root_dir_objectid.get());
+        DirItem::key(directory, DEFAULT_NAME)
+    }
+
+    /// The subvolume that is mounted where none is named, as of now.
+    fn default_subvolume(&mut self) -> Result<SubvolumeId> {
+        let key = self.key_of_default();
+        let item = self.get(TreeId::ROOT, &key)?;
+        default_in(&key, item.as_ref().map(OwnedItem::data))
+    }
+
+    /// Where a subvolume is, as of now.
+    fn place_of(&mut self, id: SubvolumeId) -> Result<SubvolumePlace> {
+        let first = Key::new(id.tree().object_id(), ItemType::ROOT_BACKREF, 0);
+        let found = self.look().at_or_after(TreeId::ROOT, &first)?;
+        let found = found.filter(|item| {
+            let key = item.key();
+            (key.objectid, key.item_type) == (first.objectid, first.item_type)
+        });
+        let item = found.ok_or(Error::SubvolumeNotFound { subvolume: id })?;
+        parse_place(&item.key(), item.data())
     }
 
     /// Refuses a subvolume that holds others.

@@ -172,6 +172,7 @@ impl Running {
 
     /// Marks a subvolume that has no entry any more as deleted: its tree waits to be dropped.
     pub(crate) fn kill_root(&mut self, id: SubvolumeId) -> Result<()> {
+        self.open_tree(id.tree())?.tree.set_deleted();
         let item = self.root_item_mut(id.tree())?;
         item.references = 0;
         item.flags.insert(RootFlags::DEAD);

@@ -184,8 +184,12 @@ impl Running {
                 }
             })?;
         let tree = self.core.forest.tree(root_pointer(id, &item));
+        let tree = LiveTree::new(EditableTree::open(&tree));
+        if id.as_subvolume().is_some() && item.references == 0 {
+            tree.set_deleted();
+        }
         Ok(OpenTree {
-            tree: LiveTree::new(EditableTree::open(&tree)),
+            tree,
             item: Some(item),
             item_offset: found.key().offset,
             item_changed: false,

@@ -25,7 +25,7 @@ const fn new(mode: u32) -> NewInode {
 
 impl Operation {
     /// Makes the change on the volume.
-    pub(super) fn write(&self, model: &Model, filesystem: &WritableFilesystem) -> Result<Made> {
+    pub(crate) fn write(&self, model: &Model, filesystem: &WritableFilesystem) -> Result<Made> {
         let made = match self {
             Self::Create(directory, name, mode) => {
                 Made::Inode(filesystem.create(*directory, name, &new(*mode))?)
@@ -59,9 +59,12 @@ impl Operation {
                 // Two names of one inode leave no whiteout.
                 let stays = model.target(*from, old) == model.target(*to, new_name);
                 filesystem.rename(*from, old, *to, new_name, as_called)?;
+                if *mode != Mode::Whiteout || stays {
+                    return Ok(Made::Nothing);
+                }
                 match filesystem.lookup(*from, old)? {
-                    Some(whiteout) if *mode == Mode::Whiteout && !stays => Made::Inode(whiteout.target),
-                    _ => Made::Nothing,
+                    Some(whiteout) => Made::Inode(whiteout.target),
+                    None => Made::Nothing,
                 }
             }
             _ => {

@@ -14,7 +14,7 @@ const GROUP_EXECUTE: u32 = 0o010;
 
 impl Operation {
     /// Makes the change on the model.
-    pub(super) fn follow(&self, model: &mut Model, made: &Made, now: i64) {
+    pub(crate) fn follow(&self, model: &mut Model, made: &Made, now: i64) {
         match (self, made) {
             (Self::Rename(from, old, to, new, mode), made) => {
                 rename(model, (*from, old), (*to, new), *mode, now);

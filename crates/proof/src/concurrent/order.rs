@@ -1,0 +1,271 @@
+//! The search for an order of calls that explains all answers.
+//!
+//! Depth first over orders that keep what ended before something began in front of it (Wing and Gong). A pair of "which calls
+//! are in the order" and "which state they left" that led nowhere is not tried again (Lowe). A call that agrees with a state
+//! and does not change it can always come next: what follows is the same without it. So only changes branch.
+//!
+//! Where there is no order, the shortest part of the record that has none is looked for: what had ended by some moment, with
+//! what was under way then, which may have taken effect or not. From that everything is left out that changed nothing and
+//! without which there is still no order.
+
+use super::agreement::{Agreement, State, expected};
+use super::call::{Answer, Call};
+use super::observation::Observation;
+use super::record::Record;
+use crate::writing::model::Model;
+use crate::writing::operation::Operation;
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+/// Which events are in an order.
+type Set = u128;
+
+/// More states than this are not tried.
+const STATES_MAX: usize = 400_000;
+
+/// One moment at which something takes effect.
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    /// Of this record.
+    record: usize,
+    /// The source of a snapshot is frozen; otherwise the call takes effect.
+    freezes: bool,
+    /// The event of the same record that comes before.
+    after: Option<usize>,
+    begin: u64,
+    /// None for one that may be left out.
+    end: Option<u64>,
+}
+
+/// No order explains the record.
+#[derive(Debug)]
+pub struct NoOrder(pub String);
+
+struct Search<'a> {
+    records: &'a [Record],
+    events: Vec<Event>,
+    last: Option<&'a Observation>,
+    /// What snapshots of this round hold.
+    snapshots: Option<&'a Observation>,
+    tried: HashSet<(Set, u64)>,
+    states: usize,
+    path: Vec<usize>,
+    /// The longest order so far: how long, the state after it, the events in it, and why it does not go on.
+    deepest: (u32, Option<Model>, Set, String),
+}
+
+/// Finds an order of the records, which begin with this state and leave what was observed. Gives the model that they leave.
+///
+/// # Errors
+/// [`NoOrder`], with the smallest part of the record that has none.
+pub fn explain(model: &Model, records: &[Record], last: &Observation) -> Result<Model, NoOrder> {
+    let all: Vec<(Record, bool)> = records.iter().cloned().map(|record| (record, true)).collect();
+    match search(model, &all, Some(last), last) {
+        Ok(model) => Ok(model),
+        Err(Failure {
+            is_too_large: true,
+            told,
+        }) => Err(NoOrder(told)),
+        Err(whole) => Err(NoOrder(smallest(model, records, last).unwrap_or(whole.told))),
+    }
+}
+
+struct Failure {
+    is_too_large: bool,
+    told: String,
+}
+
+fn search(
+    model: &Model,
+    records: &[(Record, bool)],
+    last: Option<&Observation>,
+    snapshots: &Observation,
+) -> Result<Model, Failure> {
+    let mut events: Vec<Event> = Vec::new();
+    for (number, (record, must)) in records.iter().enumerate() {
+        let end = must.then_some(record.end);
+        let event = |freezes, after| Event {
+            record: number,
+            freezes,
+            after,
+            begin: record.begin,
+            end,
+        };
+        let is_snapshot = is_snapshot(record);
+        let freeze = is_snapshot.then_some(events.len());
+        if is_snapshot {
+            events.push(event(true, None));
+        }
+        events.push(event(false, freeze));
+    }
+    let has_snapshots = events.iter().any(|event| event.freezes);
+    let plain: Vec<Record> = records.iter().map(|(record, _)| record.clone()).collect();
+    let mut search = Search {
+        records: &plain,
+        events,
+        last,
+        snapshots: Some(snapshots),
+        tried: HashSet::new(),
+        states: 0,
+        path: Vec::new(),
+        deepest: (0, None, 0, String::new()),
+    };
+    let found = search.go_on(State::new(model.clone(), has_snapshots), 0);
+    match found {
+        Some(model) => Ok(model),
+        None => Err(Failure {
+            is_too_large: search.states > STATES_MAX,
+            told: search.tell(),
+        }),
+    }
+}
+
+fn is_snapshot(record: &Record) -> bool {
+    matches!(
+        (&record.call, &record.answer),
+        (Call::Change(Operation::Snapshot(..)), Answer::Subvolume(_))
+    )
+}
+
+impl Search<'_> {
+    fn is_in(set: Set, event: usize) -> bool {
+        set >> event & 1 == 1
+    }
+
+    /// What can come next, that which ended first in front.
+    fn next(&self, done: Set) -> Vec<usize> {
+        let left = || (0..self.events.len()).filter(|event| !Self::is_in(done, *event));
+        let first_end = left()
+            .filter_map(|event| self.events[event].end)
+            .min()
+            .unwrap_or(u64::MAX);
+        let mut next: Vec<usize> = left()
+            .filter(|event| {
+                let event = &self.events[*event];
+                event.begin < first_end && event.after.is_none_or(|before| Self::is_in(done, before))
+            })
+            .collect();
+        next.sort_by_key(|event| self.events[*event].end.unwrap_or(u64::MAX));
+        next
+    }
+
+    fn try_event(&self, state: &State, event: usize) -> Agreement {
+        let Event { record, freezes, .. } = self.events[event];
+        if freezes {
+            return match state.freeze(record, &self.records[record], self.snapshots) {
+                Some(next) => Agreement::Next(Box::new(next)),
+                None => Agreement::No,
+            };
+        }
+        state.agree(record, &self.records[record])
+    }
+
+    /// Goes on from a state with an order. Gives the model that the whole order leaves.
+    fn go_on(&mut self, state: State, done: Set) -> Option<Model> {
+        self.states += 1;
+        if self.states > STATES_MAX {
+            return None;
+        }
+        let length = self.path.len();
+        let mut done = done;
+        while let Some(event) = self
+            .next(done)
+            .into_iter()
+            .find(|event| matches!(self.try_event(&state, *event), Agreement::Same))
+        {
+            done |= 1 << event;
+            self.path.push(event);
+        }
+        if let Some(model) = self.end(&state, done) {
+            return Some(model);
+        }
+        let key = (done, state.fingerprint());
+        if self.tried.insert(key) {
+            for event in self.next(done) {
+                if let Agreement::Next(next) = self.try_event(&state, event) {
+                    self.path.push(event);
+                    let found = self.go_on(*next, done | 1 << event);
+                    if found.is_some() {
+                        return found;
+                    }
+                    self.path.pop();
+                }
+            }
+        }
+        self.path.truncate(length);
+        None
+    }
+
+    /// Whether the order may end here; notes how far it came.
+    fn end(&mut self, state: &State, done: Set) -> Option<Model> {
+        let is_all =
+            (0..self.events.len()).all(|event| Self::is_in(done, event) || self.events[event].end.is_none());
+        let difference = self
+            .last
+            .filter(|_| is_all)
+            .and_then(|last| last.difference(&state.model));
+        if is_all && difference.is_none() {
+            return Some(state.model.clone());
+        }
+        if done.count_ones() >= self.deepest.0 {
+            let why = difference.map_or_else(String::new, |difference| format!("at the end {difference}\n"));
+            self.deepest = (done.count_ones(), Some(state.model.clone()), done, why);
+        }
+        None
+    }
+
+    /// The longest order, and what could not follow it.
+    fn tell(&self) -> String {
+        let (_, model, done, why) = &self.deepest;
+        let mut told = String::new();
+        if self.states > STATES_MAX {
+            let _ = writeln!(told, "no order within {STATES_MAX} states");
+        }
+        for record in self.records {
+            let _ = writeln!(told, "    {record}");
+        }
+        let _ = writeln!(told, "the longest order that explains answers leaves out:");
+        for event in (0..self.events.len()).filter(|event| !Self::is_in(*done, *event)) {
+            let record = &self.records[self.events[event].record];
+            let _ = write!(told, "    {record}");
+            if let Some(model) = model {
+                let _ = write!(
+                    told,
+                    "\n        the model then: {}",
+                    expected(model, &record.call)
+                );
+            }
+            let _ = writeln!(told);
+        }
+        told += why;
+        told
+    }
+}
+
+/// The smallest part of a record that has no order, told. `None` if only what was observed at the end has no explanation.
+fn smallest(model: &Model, records: &[Record], snapshots: &Observation) -> Option<String> {
+    let mut ends: Vec<u64> = records.iter().map(|record| record.end).collect();
+    ends.sort_unstable();
+    let until = |end: u64| -> Vec<(Record, bool)> {
+        let begun = records.iter().filter(|record| record.begin < end);
+        begun.map(|record| (record.clone(), record.end <= end)).collect()
+    };
+    let fails = |part: &[(Record, bool)]| search(model, part, None, snapshots).err();
+    let mut part = ends.into_iter().map(until).find(|part| fails(part).is_some())?;
+    // What changed nothing only asks more of an order, and so does what may be left out where it took no effect.
+    let mut number = part.len();
+    while number > 0 {
+        number -= 1;
+        let (record, must) = &part[number];
+        let changes = matches!(record.call, Call::Change(_)) && !matches!(record.answer, Answer::Refused(..));
+        if changes && *must {
+            continue;
+        }
+        let mut without = part.clone();
+        without.remove(number);
+        if !changes && fails(&without).is_some() {
+            part = without;
+        }
+    }
+    fails(&part).map(|failure| failure.told)
+}

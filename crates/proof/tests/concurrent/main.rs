@@ -1,0 +1,67 @@
+//! Eight threads that call at once: some order of all calls explains what they were answered.
+//!
+//! A failure names its seed and the round, and shows the smallest part of the round that no order explains. The same seed draws
+//! the same calls, as far as threads get the same answers; when they run follows from no seed. `BUTTRESS_CONCURRENT_SEED` and
+//! `BUTTRESS_CONCURRENT_CALLS` go elsewhere, and deeper.
+
+use anyhow::Result;
+use buttress::ByteCount;
+use buttress::format::Compression;
+use buttress::format::compression::CompressionMethod;
+use buttress::writer::DataOptions;
+use buttress_oracle::tools::kernel_missing;
+use buttress_proof::concurrent::{Plan, run};
+use buttress_proof::harness::{Case, Outcome, run as run_cases};
+
+/// Calls of the ordinary suite, over all cases.
+const CALLS: u64 = 30_000;
+
+const THREADS: usize = 8;
+const CALLS_A_ROUND: usize = 4;
+
+fn number(name: &str, or: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(or)
+}
+
+/// Volumes whose trees are all in memory, and such that must be read again and again; with compression, and without.
+fn kinds() -> [(&'static str, ByteCount, DataOptions); 3] {
+    let compressed = DataOptions {
+        compression: Some(CompressionMethod::new(Compression::Zstd)),
+        ..DataOptions::default()
+    };
+    [
+        ("plain", ByteCount::new(64 << 20), DataOptions::default()),
+        ("small_cache", ByteCount::new(64 << 10), DataOptions::default()),
+        ("compressed", ByteCount::new(64 << 20), compressed),
+    ]
+}
+
+fn one(plan: &Plan) -> Result<Outcome> {
+    let account = run(plan)?;
+    println!("seed {}: {account}", plan.seed);
+    account.expect_everything()?;
+    Ok(Outcome::Passed)
+}
+
+fn main() -> std::process::ExitCode {
+    let seed = number("BUTTRESS_CONCURRENT_SEED", 1);
+    let calls = number("BUTTRESS_CONCURRENT_CALLS", CALLS);
+    let kinds = kinds();
+    let count = kinds.len() as u64;
+    let rounds = calls.div_ceil(count * (THREADS * CALLS_A_ROUND) as u64);
+    let cases = (0..).zip(kinds).map(|(index, (name, cache, data))| {
+        let plan = Plan {
+            seed: seed * count + index,
+            threads: THREADS,
+            calls: CALLS_A_ROUND,
+            rounds,
+            check_every: 50,
+            btrfs_check_every: kernel_missing().is_none().then_some(20),
+            cache,
+            data,
+        };
+        Case::new(format!("one_order_explains_all::{name}"), move || one(&plan))
+    });
+    run_cases(cases.collect())
+}

@@ -1,0 +1,178 @@
+//! Calls that others see whole or not at all, and what those that fail leave as it was: each moment held open at a gate.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::unwrap_used,
+    reason = "tests compute with known numbers, and a panic is how a test fails"
+)]
+
+use buttress_device::gate::{GatedBackend, Request, WatchedThread};
+use buttress_device::{Backend, Device, Engine, MemoryBackend};
+use buttress_format::{ErrorKind, FileOffset, SubvolumeId, Timestamp, Uuid};
+use buttress_fs::{Location, OpenOptions};
+use buttress_writer::mkfs::{self, Identity};
+use buttress_writer::operations::{NewInode, SetXattr};
+use buttress_writer::{AllocateMode, WritableFilesystem, WriteOptions};
+use std::sync::Arc;
+
+const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
+
+fn new_volume() -> (Arc<GatedBackend>, WritableFilesystem) {
+    let memory = MemoryBackend::new("memory", vec![0; 256 << 20]);
+    let gate = GatedBackend::new(Arc::new(memory));
+    let device = || Device::with_backend(Arc::clone(&gate) as Arc<dyn Backend>, Engine::Inline);
+    let identity = Identity {
+        fsid: Uuid::from_u128(1),
+        chunk_tree: Uuid::from_u128(2),
+        top_level: Uuid::from_u128(3),
+        devices: vec![Uuid::from_u128(4)],
+        time: Timestamp::default(),
+    };
+    mkfs::make(&[device()], &mkfs::Options::default(), &identity).unwrap();
+    let filesystem = OpenOptions::new(vec![device()]).open().unwrap();
+    let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap();
+    (gate, filesystem)
+}
+
+fn create(filesystem: &WritableFilesystem, directory: Location, name: &[u8], content: &[u8]) -> Location {
+    let file = filesystem
+        .create(directory, name, &NewInode::of_root(0o644))
+        .unwrap();
+    filesystem.write_at(file, FileOffset::MIN, content).unwrap();
+    file
+}
+
+fn content_of(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
+    let mut content = vec![0xEE; 1 << 20];
+    let read = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+    content.truncate(read);
+    content
+}
+
+/// Zeros and the new size are two steps, with a write-back between them.
+#[test]
+fn a_range_of_zeros_past_the_end_is_seen_whole() {
+    let (gate, filesystem) = new_volume();
+    let file = create(&filesystem, ROOT, b"file", &vec![b'o'; 20_000]);
+    filesystem.commit().unwrap();
+    gate.close(|request| matches!(request, Request::Write { .. }));
+    let of = filesystem.clone();
+    let zero = WatchedThread::start(move || {
+        let range = FileOffset::new(10_000)..FileOffset::new(30_000);
+        of.allocate(file, range, AllocateMode::ZeroRange).unwrap();
+    })
+    .unwrap();
+    gate.wait_for_arrivals(1);
+    let of = filesystem.clone();
+    let read = WatchedThread::start(move || content_of(&of, file)).unwrap();
+    let _ = read.comes_to_wait();
+    gate.open();
+    let seen = read.join().unwrap();
+    zero.join().unwrap();
+    let before = vec![b'o'; 20_000];
+    let after = [&[b'o'; 10_000][..], &vec![0; 20_000]].concat();
+    assert!(seen == before || seen == after, "{} bytes, half done", seen.len());
+    assert!(content_of(&filesystem, file) == after);
+    filesystem.close().unwrap();
+}
+
+/// A clone whose source goes while it is written back: then the target has what it had, dirty data included.
+fn clone_without_source(in_subvolume: bool) {
+    let (gate, filesystem) = new_volume();
+    let target = create(&filesystem, ROOT, b"target", &vec![b'o'; 40_960]);
+    let id = filesystem.create_subvolume(ROOT, b"subvolume").unwrap();
+    filesystem.commit().unwrap();
+    let source_directory = if in_subvolume { Location::root_of(id) } else { ROOT };
+    let source = create(&filesystem, source_directory, b"source", &vec![b's'; 40_960]);
+    filesystem
+        .write_at(target, FileOffset::new(4096), &[b'n'; 8192])
+        .unwrap();
+    let expected = content_of(&filesystem, target);
+    gate.close(|request| matches!(request, Request::Write { .. }));
+    let of = filesystem.clone();
+    let clone = WatchedThread::start(move || {
+        let range = FileOffset::MIN..FileOffset::new(40_960);
+        of.clone_range(source, range, target, FileOffset::MIN)
+    })
+    .unwrap();
+    gate.wait_for_arrivals(1);
+    let of = filesystem.clone();
+    // A name goes at once; then its file's lock is waited for.
+    let remove = WatchedThread::start(move || match in_subvolume {
+        true => of.delete_subvolume(id),
+        false => of.unlink(ROOT, b"source"),
+    })
+    .unwrap();
+    let _ = remove.comes_to_wait();
+    gate.open();
+    remove.join().unwrap().unwrap();
+    let error = clone.join().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Caller);
+    assert!(content_of(&filesystem, target) == expected);
+    filesystem.write_back().unwrap();
+    assert!(
+        content_of(&filesystem, target) == expected,
+        "after the write-back"
+    );
+    filesystem.close().unwrap();
+}
+
+#[test]
+fn a_clone_that_finds_no_source_leaves_the_target_as_it_was() {
+    clone_without_source(false);
+}
+
+#[test]
+fn a_clone_out_of_a_deleted_subvolume_leaves_the_target_as_it_was() {
+    clone_without_source(true);
+}
+
+/// Its tree is there until it is dropped.
+#[test]
+fn what_lies_in_a_deleted_subvolume_is_found_by_no_read() {
+    let (_, filesystem) = new_volume();
+    let new = NewInode::of_root(0o755);
+    for looks_before in [true, false] {
+        let id = filesystem.create_subvolume(ROOT, b"subvolume").unwrap();
+        let root = Location::root_of(id);
+        let directory = filesystem.make_directory(root, b"directory", &new).unwrap();
+        let file = create(&filesystem, directory, b"file", &[1; 9000]);
+        filesystem
+            .set_xattr(file, b"user.x", b"1", SetXattr::Create)
+            .unwrap();
+        let link = filesystem.make_symlink(root, b"link", &new, b"to").unwrap();
+        filesystem.commit().unwrap();
+        let mut content = [0; 10];
+        if looks_before {
+            filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+            filesystem.list(directory, 0, 9).unwrap();
+        }
+        filesystem.delete_subvolume(id).unwrap();
+        // What is refused must not take the inode in for others, either.
+        filesystem
+            .create(directory, b"other", &NewInode::of_root(0o600))
+            .unwrap_err();
+        let errors = [
+            filesystem.lookup(directory, b"file").unwrap_err(),
+            filesystem.list(directory, 0, 9).unwrap_err(),
+            filesystem.list(root, 0, 9).unwrap_err(),
+            filesystem.metadata(root).unwrap_err(),
+            filesystem.metadata(directory).unwrap_err(),
+            filesystem.metadata(file).unwrap_err(),
+            filesystem
+                .read_at(file, FileOffset::MIN, &mut content)
+                .unwrap_err(),
+            filesystem.read_link(link).unwrap_err(),
+            filesystem.xattrs(file).unwrap_err(),
+            filesystem.xattr(file, b"user.x").unwrap_err(),
+            filesystem.open_inode(file).map(drop).unwrap_err(),
+        ];
+        for (number, error) in errors.iter().enumerate() {
+            assert_eq!(
+                (error.kind(), error.errno()),
+                (ErrorKind::Caller, 2),
+                "{number}: {error}"
+            );
+        }
+    }
+    filesystem.close().unwrap();
+}
