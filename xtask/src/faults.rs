@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn faults_that_lose_data_are_caught_twice() {
         assert!(FAULTS.len() >= 40);
-        for fault in FAULTS {
+        for fault in FAULTS.iter() {
             let least = if fault.loses_data { 2 } else { 1 };
             let tests: BTreeSet<&Test> = fault.tests.iter().collect();
             assert!(tests.len() >= least, "{}: {} tests", fault.name, tests.len());

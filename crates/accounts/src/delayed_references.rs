@@ -11,6 +11,7 @@
 
 use crate::back_references::DelayedReferencesOf;
 use buttress_format::{ByteCount, InodeNumber, Key, Logical, TreeId};
+use buttress_fs::error::Defect;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
@@ -99,6 +100,9 @@ impl Pending {
 #[derive(Debug, Default)]
 pub struct DelayedReferences {
     pending: BTreeMap<Logical, Pending>,
+    /// The sum of all changes that were queued, and that of those that were taken out to be applied.
+    queued: i128,
+    applied: i128,
 }
 
 impl DelayedReferences {
@@ -151,6 +155,7 @@ impl DelayedReferences {
         reference: Reference,
         by: i64,
     ) {
+        self.queued = self.queued.saturating_add(i128::from(by));
         let entry = self.entry(logical, length, kind);
         match entry.changes.iter().position(|(other, _)| *other == reference) {
             Some(position) => {
@@ -192,9 +197,31 @@ impl DelayedReferences {
 
     /// Takes out those of the first `count` extents, in order of address.
     pub fn take_first(&mut self, count: usize) -> Vec<(Logical, Pending)> {
-        core::iter::from_fn(|| self.pending.pop_first())
-            .take(count)
-            .collect()
+        let mut first = Vec::new();
+        while first.len() < count
+            && let Some((logical, pending)) = self.pending.pop_first()
+        {
+            self.applied = self.applied.saturating_add(i128::from(pending.sum()));
+            first.push((logical, pending));
+        }
+        first
+    }
+
+    /// Whether all changes that were queued wait or were taken out.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn balance(&self) -> Result<(), Defect> {
+        let waiting = self.pending.values().map(|pending| i128::from(pending.sum()));
+        let waiting = waiting.fold(0_i128, i128::saturating_add);
+        if self.applied.saturating_add(waiting) == self.queued {
+            return Ok(());
+        }
+        let what = "delayed references were queued that were not applied, or the other way round";
+        Err(Defect::new(what)
+            .with("queued", self.queued)
+            .with("applied", self.applied)
+            .with("waiting", waiting))
     }
 
     fn entry(&mut self, logical: Logical, length: ByteCount, kind: ExtentKind) -> &mut Pending {

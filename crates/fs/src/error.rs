@@ -10,6 +10,7 @@
 //! operating system.
 
 mod corruption;
+pub mod defect;
 
 use crate::location::Location;
 use buttress_format::printable::Printable;
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use corruption::Corruption;
+pub use defect::Defect;
 
 /// The result of a call on the file system.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -285,11 +287,8 @@ pub enum Error {
     #[error(transparent)]
     Name(#[from] buttress_format::NameProblem),
     /// Something that this program itself keeps true does not hold: reported instead of writing what may be wrong.
-    #[error("a fault of this program: {what}; please report it")]
-    Defect {
-        /// What does not hold.
-        what: &'static str,
-    },
+    #[error(transparent)]
+    Defect(Box<Defect>),
     /// The job was cancelled by its caller.
     #[error("cancelled")]
     Cancelled,
@@ -369,6 +368,12 @@ fn pinned_note(pinned: ByteCount) -> String {
     }
 }
 
+impl From<Defect> for Error {
+    fn from(defect: Defect) -> Self {
+        Self::Defect(Box::new(defect))
+    }
+}
+
 impl From<Corruption> for Error {
     fn from(corruption: Corruption) -> Self {
         Self::Corrupt(Box::new(corruption))
@@ -406,7 +411,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Corrupt(_) | Self::Defect { .. } => ErrorKind::Corrupt,
+            Self::Corrupt(_) | Self::Defect(_) => ErrorKind::Corrupt,
             Self::Tree(error) => error.kind(),
             Self::Volume(error) => error.kind(),
             Self::Io(_) => ErrorKind::Io,
@@ -456,7 +461,7 @@ impl Error {
             Self::SnapshotOfDirty { .. } => number::EAGAIN,
             Self::Name(_) => number::EINVAL,
             Self::WritingRefused(_) | Self::WritingStopped { .. } => number::EROFS,
-            Self::Defect { .. } => number::EIO,
+            Self::Defect(_) => number::EIO,
             Self::DamagedLog { cause, .. } => cause.errno(),
             // Lost data is an I/O error to a reader, broken metadata is not.
             Self::Corrupt(corruption) => match **corruption {

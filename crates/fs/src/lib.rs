@@ -55,7 +55,7 @@ pub mod xattrs;
 pub use changed::ChangedInodes;
 pub use content::{Chunk, Content};
 pub use directory::{DirEntry, ReadDir};
-pub use error::{Corruption, Error, Name, Result, WritingRefusal};
+pub use error::{Corruption, Defect, Error, Name, Result, WritingRefusal};
 pub use extents::{DiskExtent, FileExtents, FileRange, FileRangeBuilder, InlineContent, RangeKind};
 pub use file::File;
 pub use filesystem::Filesystem;

@@ -43,6 +43,15 @@ pub enum Cause {
     /// Something that the edits themselves keep true does not hold: a fault of this program. The tree must not be
     /// committed any more.
     Broken(&'static str),
+    /// A count of blocks in memory is not what they come to: a fault of this program, as above.
+    Miscounted {
+        /// Of what.
+        what: &'static str,
+        /// What the count says.
+        count: u64,
+        /// What there is.
+        found: u64,
+    },
 }
 
 /// What went wrong in an [`EditContext`](crate::EditContext).
@@ -108,7 +117,8 @@ impl Error {
             | Cause::ItemExists(_)
             | Cause::ItemTooLarge { .. }
             | Cause::Context(_)
-            | Cause::Broken(_) => None,
+            | Cause::Broken(_)
+            | Cause::Miscounted { .. } => None,
         }
     }
 
@@ -116,7 +126,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match &self.cause {
-            Cause::Damaged(_) | Cause::Broken(_) => ErrorKind::Corrupt,
+            Cause::Damaged(_) | Cause::Broken(_) | Cause::Miscounted { .. } => ErrorKind::Corrupt,
             Cause::Unreadable(error) => error.kind(),
             Cause::WouldBlock | Cause::ItemExists(_) | Cause::ItemTooLarge { .. } | Cause::Context(_) => {
                 ErrorKind::Caller
@@ -142,6 +152,10 @@ impl fmt::Display for Cause {
             ),
             Self::Context(error) => error.fmt(f),
             Self::Broken(what) => write!(f, "a fault in this program: {what}"),
+            Self::Miscounted { what, count, found } => write!(
+                f,
+                "a fault in this program: {what} are counted as {count}, and there are {found}"
+            ),
         }
     }
 }

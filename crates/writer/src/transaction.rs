@@ -17,6 +17,7 @@
 //! | `reading_in` | tree blocks come into memory before the lock is held for long |
 //! | `device_errors` | what devices failed with, in their statistics |
 //! | `pins` | freed space that must wait |
+//! | `recount` | ledgers against trees, in builds with debug assertions |
 //! | `still` | a view together with the delayed references |
 //! | `memory` | what waits for a commit, as a part of the cache's budget |
 //! | `background` | the thread that commits when much waits, or for long |
@@ -51,6 +52,7 @@ mod opening;
 pub(crate) mod pins;
 mod quiesce;
 mod quotas;
+mod recount;
 pub(crate) mod reservation;
 pub(crate) mod reserved_ahead;
 pub(crate) mod running;

@@ -3,7 +3,8 @@
 use super::Name;
 use crate::location::Location;
 use buttress_format::{
-    ByteCount, CompressionError, FileOffset, InodeNumber, ItemError, Key, Logical, SubvolumeId, TreeId,
+    ByteCount, CompressionError, DeviceId, FileOffset, InodeNumber, ItemError, Key, Logical, SubvolumeId,
+    TreeId,
 };
 
 /// A rule of the format that the volume breaks above the level of single items.
@@ -269,6 +270,64 @@ pub enum Corruption {
         location: Location,
         /// After how many steps it was given up.
         limit: usize,
+    },
+    /// More of a block group is free and used than it is long: what is free would be overwritten.
+    #[error(
+        "block group {group}: {free} bytes are free and {used} used or waiting, of {length}; `check` says what is wrong"
+    )]
+    FreeSpaceInUse {
+        /// Its address.
+        group: Logical,
+        /// Its length.
+        length: ByteCount,
+        /// What its item says, and what waits for a commit.
+        used: ByteCount,
+        /// What the free-space tree, or the extent tree, leaves.
+        free: ByteCount,
+    },
+    /// More of a block group is freed than its item says is used.
+    #[error(
+        "block group {group}: {freed} bytes are freed, but only {used} are recorded as used; `check` says what is wrong"
+    )]
+    GroupUsedTooLow {
+        /// Its address.
+        group: Logical,
+        /// What its item says, less what was freed.
+        used: ByteCount,
+        /// What is freed.
+        freed: ByteCount,
+    },
+    /// An extent that no block group holds as a whole.
+    #[error("extent {logical}: no block group has its {length} bytes")]
+    OutsideGroups {
+        /// The extent.
+        logical: Logical,
+        /// Its length.
+        length: ByteCount,
+    },
+    /// An extent has fewer references than go.
+    #[error(
+        "extent {logical}: its item counts {references} references, and {change} are added; `check` says what is wrong"
+    )]
+    ReferencesTooFew {
+        /// The extent.
+        logical: Logical,
+        /// What is recorded.
+        references: u64,
+        /// The change.
+        change: i64,
+    },
+    /// A device's item counts fewer bytes than go.
+    #[error("device {device}: its item says that {used} bytes are used, of {total}, and {change} are added")]
+    DeviceUsedWrong {
+        /// The device.
+        device: DeviceId,
+        /// What is recorded.
+        used: ByteCount,
+        /// The device's size.
+        total: ByteCount,
+        /// The change.
+        change: i64,
     },
     /// References from the extent tree do not lead to what they say.
     #[error("extent {logical}: the reference {reference} leads nowhere")]

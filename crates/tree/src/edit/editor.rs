@@ -51,14 +51,27 @@ impl Editor<'_> {
         *self.unassigned = self.unassigned.saturating_add(1);
     }
 
+    /// Accounts for a node without an address that is no longer there.
+    pub(super) fn unmade(&mut self) -> Result<()> {
+        let Some(rest) = self.unassigned.checked_sub(1) else {
+            let cause = Cause::Miscounted {
+                what: "blocks without an address",
+                count: *self.unassigned,
+                found: 1,
+            };
+            return Err(Error::new(&self.nowhere(), cause));
+        };
+        *self.unassigned = rest;
+        Ok(())
+    }
+
     /// Accounts for a block whose content was taken over, or removed item by item.
     pub(super) fn gone(&mut self, gone: &Gone) -> Result<()> {
         let tree = self.tree;
         let (pointer, answer) = match gone {
             Gone::Node(node) if node.epoch == self.epoch => {
                 if node.address().is_none() {
-                    *self.unassigned = self.unassigned.saturating_sub(1);
-                    return Ok(());
+                    return self.unmade();
                 }
                 let pointer = node.pointer(tree);
                 (pointer, self.context.dropped(tree, &pointer, &node.block))

@@ -49,9 +49,19 @@ impl EditableTree {
         }
         let mut given: u64 = 0;
         let result = (0..=root.level()).try_for_each(|level| assign_level(&root, level, &mut given, assign));
-        self.unassigned = self.unassigned.saturating_sub(given);
+        let counted = self.unassigned;
+        self.unassigned = counted.saturating_sub(given);
         self.assigned = self.assigned.saturating_add(given);
-        result.map_err(|error| Error::new(&root.pointer(self.tree), Cause::Context(Arc::new(error))))
+        result.map_err(|error| Error::new(&root.pointer(self.tree), Cause::Context(Arc::new(error))))?;
+        // All of them were gone over: this is the recount.
+        if given != counted {
+            return Err(self.miscounted(&root, "blocks without an address", counted, given));
+        }
+        Ok(())
+    }
+
+    fn miscounted(&self, at: &Node, what: &'static str, count: u64, found: u64) -> Error {
+        Error::new(&at.pointer(self.tree), Cause::Miscounted { what, count, found })
     }
 
     /// Freezes the tree as it is: its blocks of this epoch are no longer changed. `None` when there are none.
@@ -65,6 +75,16 @@ impl EditableTree {
         if self.unassigned > 0 {
             let cause = Cause::Broken("a tree is frozen before all of its blocks have an address");
             return Err(Error::new(&root.pointer(self.tree), cause));
+        }
+        if cfg!(debug_assertions) {
+            let (with, without) = count(root);
+            if without > 0 {
+                return Err(self.miscounted(root, "blocks without an address", 0, without));
+            }
+            // Some that had one were dropped since.
+            if with > self.assigned {
+                return Err(self.miscounted(root, "blocks with an address", self.assigned, with));
+            }
         }
         let frozen = Frozen {
             tree: self.tree,
@@ -191,27 +211,44 @@ impl Frozen {
     }
 
     /// The blocks, in order of address. Needs no lock.
-    #[must_use]
-    pub fn blocks(&self) -> Vec<FrozenBlock> {
+    ///
+    /// # Errors
+    /// When one has no address: it would never be written.
+    pub fn blocks(&self) -> Result<Vec<FrozenBlock>> {
         let mut blocks = Vec::new();
-        gather(&self.root, &mut blocks);
+        gather(&self.root, &mut blocks).map_err(|node| {
+            let cause = Cause::Broken("a block was frozen without an address");
+            Error::new(&node.pointer(self.tree), cause)
+        })?;
         blocks.sort_unstable_by_key(|block| block.logical);
-        blocks
+        Ok(blocks)
     }
 }
 
-fn gather(node: &Arc<Node>, blocks: &mut Vec<FrozenBlock>) {
+/// How many blocks of a node's epoch there are from it on down, with an address and without one.
+fn count(node: &Node) -> (u64, u64) {
+    let children = node.links.iter().flatten();
+    let own = u64::from(node.address().is_some());
+    children
+        .filter(|child| child.epoch == node.epoch)
+        .map(|child| count(child))
+        .fold((own, 1_u64.saturating_sub(own)), |sum, below| {
+            (sum.0.saturating_add(below.0), sum.1.saturating_add(below.1))
+        })
+}
+
+/// Fails with a node that has no address.
+fn gather<'a>(node: &'a Arc<Node>, blocks: &mut Vec<FrozenBlock>) -> core::result::Result<(), &'a Node> {
     let children = node.links.iter().flatten();
     for child in children.filter(|child| child.epoch == node.epoch) {
-        gather(child, blocks);
+        gather(child, blocks)?;
     }
-    // A freeze makes sure that there is an address.
-    if let Some(logical) = node.address() {
-        blocks.push(FrozenBlock {
-            logical,
-            node: Arc::clone(node),
-        });
-    }
+    let logical = node.address().ok_or(&**node)?;
+    blocks.push(FrozenBlock {
+        logical,
+        node: Arc::clone(node),
+    });
+    Ok(())
 }
 
 impl FrozenBlock {

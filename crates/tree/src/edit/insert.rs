@@ -215,7 +215,7 @@ impl Editor<'_> {
             leaf.block
                 .edit_leaf(|leaf| leaf.insert_from(0, &next.block, 0..all));
             leaf.next_slot = all;
-            *self.unassigned = self.unassigned.saturating_sub(1);
+            self.unmade()?;
         }
         Ok(siblings)
     }

@@ -165,7 +165,7 @@ impl Scratch {
         self.account.pinned.append(&mut self.account.left);
         let frozen = frozen?;
         let mut before = 0;
-        for block in frozen.blocks() {
+        for block in frozen.blocks().expect("all blocks have addresses") {
             assert!(before < block.logical().get(), "blocks come in order of address");
             before = block.logical().get();
             let sealed = block.seal(self.options.checksum_type);

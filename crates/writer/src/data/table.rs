@@ -4,10 +4,11 @@ use super::DataOptions;
 use super::dirty::DirtyData;
 use super::waiting::FileContent;
 use crate::transaction::WritableFilesystem;
+use crate::transaction::reserved_ahead::ReservedAhead;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_accounts::fiemap::ContentState;
 use buttress_format::{ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, Timestamp, TreeId};
-use buttress_fs::error::{Error, Result};
+use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::{Mutex, Rank, RwLock, lock_class};
 use core::ops::Range;
@@ -125,9 +126,29 @@ impl DataTable {
         !self.files.lock().is_empty()
     }
 
-    fn count(&self, before: u64, after: u64) {
+    fn count(&self, before: u64, after: u64) -> Result<(), Defect> {
         self.delalloc_bytes.fetch_add(after, Ordering::Relaxed);
-        self.delalloc_bytes.fetch_sub(before, Ordering::Relaxed);
+        let had = self.delalloc_bytes.fetch_sub(before, Ordering::Relaxed);
+        if had >= before {
+            return Ok(());
+        }
+        let what = "more of the memory of dirty data is given back than was taken";
+        Err(Defect::new(what).with("taken", had).with("given back", before))
+    }
+
+    /// Whether nothing is counted or promised but what is reserved ahead, when no file has dirty data. Whoever has the edit lock asks: a promise is made
+    /// and kept under it, while the file is in the table.
+    pub(crate) fn balance(&self, reserved_bytes: u64, ahead: &ReservedAhead) -> Result<(), Defect> {
+        let files = self.files.lock();
+        let waiting = self.delalloc_bytes();
+        let ahead = ahead.bytes();
+        if !files.is_empty() || (waiting == 0 && reserved_bytes == ahead) {
+            return Ok(());
+        }
+        Err(Defect::new("dirty data is counted that no file has")
+            .with("bytes in memory", waiting)
+            .with("bytes promised", reserved_bytes)
+            .with("of them ahead", ahead))
     }
 }
 
@@ -158,7 +179,9 @@ impl WritableFilesystem {
                 sector_bytes: u64::from(self.forest().block_format().sector_bytes),
             };
             let result = body(&mut content);
-            table.count(before, file.memory_bytes());
+            if let Err(defect) = table.count(before, file.memory_bytes()) {
+                self.forest().volume().stop_writing(&defect);
+            }
             if file.is_clean(&state) {
                 state.is_gone = true;
                 // Before the table lets go of it: the next call shows content of its own, which must stay shown.

@@ -6,6 +6,7 @@
 //!
 //! Left out: logs of subvolumes that are gone, of which only the space is kept.
 
+use crate::transaction::block_groups::Share;
 use crate::transaction::data_extents::DataRange;
 use crate::transaction::running::Running;
 use buttress_format::{
@@ -164,20 +165,24 @@ pub(super) fn broken(error: buttress_format::ItemError) -> Error {
 
 impl Running {
     /// Keeps the log's blocks from being used before this transaction is durable.
-    pub(crate) fn keep_log_blocks(&mut self, log: &PendingLog) {
+    pub(crate) fn keep_log_blocks(&mut self, log: &PendingLog) -> Result<()> {
         let length = self.core.node_bytes().get();
         for block in &log.blocks {
-            self.keep_log_block(block.get(), length);
+            self.keep_log_block(block.get(), length)?;
         }
+        Ok(())
     }
 
     /// Keeps one block of a log until this transaction is durable. No state that a reader holds has it.
-    pub(crate) fn keep_log_block(&mut self, start: u64, length: u64) {
+    pub(crate) fn keep_log_block(&mut self, start: u64, length: u64) -> Result<()> {
         let generation = self.core.generation;
         // As if it came after this transaction: nobody who reads an older state needs it.
         let allocated = Generation::new(generation.get().saturating_add(1));
-        self.core.groups.pin(start, length);
+        self.core
+            .groups
+            .shift(start, length, Share::Free, Share::Pinned)?;
         self.core.pins.add(generation, start, length, allocated);
+        Ok(())
     }
 
     /// Takes the data that only the log refers to out of what is free. Gives those extents.

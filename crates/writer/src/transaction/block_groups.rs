@@ -12,8 +12,13 @@
 //! and nothing that is kept out covers it. `used` counts exactly the extents that the extent tree has, or will have when the
 //! delayed references have run.
 
+mod shares;
+
+pub(crate) use shares::Share;
+
 use super::free_ranges::FreeRanges;
 use buttress_format::{BlockGroupFlags, BlockGroupItem, ByteCount, ItemType, Key, Logical, ObjectId};
+use buttress_fs::error::{Defect, Result};
 use core::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -57,6 +62,10 @@ pub(crate) struct Group {
     pub(crate) free: Option<FreeRanges>,
     /// Bytes that were freed and may not be used yet.
     pub(crate) pinned_bytes: u64,
+    /// Bytes that were allocated, and that the extent tree does not have yet.
+    pub(crate) allocated_bytes: u64,
+    /// Bytes that no tree accounts for, once free ranges are loaded: what is kept out, and what was lost before.
+    pub(crate) unaccounted_bytes: Option<u64>,
     /// Addresses that are never handed out, superblock copies among them.
     pub(crate) excluded_ranges: Vec<Range<u64>>,
     /// Nothing may be allocated from it.
@@ -97,6 +106,8 @@ impl Group {
             durable_used: 0,
             free: None,
             pinned_bytes: 0,
+            allocated_bytes: 0,
+            unaccounted_bytes: None,
             excluded_ranges: Vec::new(),
             read_only: false,
             needs_free_space_info: false,
@@ -127,6 +138,7 @@ impl Group {
                 self.length
                     .saturating_sub(self.used.max(self.durable_used))
                     .saturating_sub(self.pinned_bytes)
+                    .saturating_sub(self.allocated_bytes)
                     .saturating_sub(taken)
             }
         }
@@ -159,20 +171,16 @@ impl Group {
         }
     }
 
-    /// An extent appeared in the extent tree.
-    pub(crate) fn note_used(&mut self, start: u64, length: u64) {
-        self.used = self.used.saturating_add(length);
+    /// An extent appeared in the extent tree: the free-space tree is to be told.
+    fn note_used(&mut self, start: u64, length: u64) {
         let had_become_free = self.became_free.remove(start, length);
         if had_become_free < length {
             self.became_used.add(start, length);
         }
     }
 
-    /// An extent left the extent tree.
-    pub(crate) fn note_freed(&mut self, start: u64, length: u64) {
-        if !buttress_faults::on("block-group-used-never-falls") {
-            self.used = self.used.saturating_sub(length);
-        }
+    /// An extent left the extent tree: the free-space tree is to be told.
+    fn note_freed(&mut self, start: u64, length: u64) {
         let had_become_used = self.became_used.remove(start, length);
         if had_become_used < length {
             self.became_free.add(start, length);
@@ -277,6 +285,12 @@ impl BlockGroups {
         room
     }
 
+    /// What is pinned in all groups.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        let pinned = self.groups.values().map(|group| group.pinned_bytes);
+        pinned.fold(0, u64::saturating_add)
+    }
+
     /// Where the last allocation for a purpose ended.
     pub(crate) fn cursor(&self, purpose: Purpose) -> u64 {
         self.cursors.get(&purpose).copied().unwrap_or(0)
@@ -305,7 +319,16 @@ impl BlockGroups {
 
     /// Looks for `wanted` bytes for a purpose, going on from where the last allocation ended; where no place has as
     /// many, for the most that one place has, but at least `least`.
-    pub(crate) fn allocate(&mut self, purpose: Purpose, wanted: u64, least: u64, unit_bytes: u64) -> Found {
+    ///
+    /// # Errors
+    /// That the group's shares do not add up.
+    pub(crate) fn allocate(
+        &mut self,
+        purpose: Purpose,
+        wanted: u64,
+        least: u64,
+        unit_bytes: u64,
+    ) -> Result<Found, Defect> {
         self.rooms.take();
         let cursor = self.cursor(purpose);
         let order: Vec<u64> = self.in_turn(cursor).collect();
@@ -319,49 +342,52 @@ impl BlockGroups {
                     continue;
                 }
                 let Some(free) = group.free.as_mut() else {
-                    return Found::Load(*start);
+                    return Ok(Found::Load(*start));
                 };
                 if let Some((found, length)) = free.allocate(wanted, least_here, unit_bytes, cursor) {
+                    group.allocated_bytes = group.allocated_bytes.saturating_add(length);
+                    group.balance()?;
                     self.cursors.insert(purpose, found.saturating_add(length));
-                    return Found::Range(found, length);
+                    return Ok(Found::Range(found, length));
                 }
             }
             if least >= wanted {
                 break;
             }
         }
-        Found::Nothing
+        Ok(Found::Nothing)
     }
 
     /// Gives back a range that was allocated, and never used.
-    pub(crate) fn give_back(&mut self, start: u64, length: u64) {
-        if let Some(group) = self.holding_mut(start) {
-            add_free(group, start, length);
-        }
+    pub(crate) fn give_back(&mut self, start: u64, length: u64) -> Result<()> {
+        self.shift(start, length, Share::Allocated, Share::Free)
     }
 
-    /// A range was freed by the running transaction; it stays pinned.
-    pub(crate) fn pin(&mut self, start: u64, length: u64) {
+    /// An extent that was allocated appeared in the extent tree.
+    pub(crate) fn use_extent(&mut self, start: u64, length: u64) -> Result<()> {
+        self.shift(start, length, Share::Allocated, Share::Used)?;
         if let Some(group) = self.holding_mut(start) {
-            group.pinned_bytes = group.pinned_bytes.saturating_add(length);
+            group.note_used(start, length);
         }
+        Ok(())
+    }
+
+    /// An extent left the extent tree. Its bytes wait, or can be used at once.
+    pub(crate) fn free_extent(&mut self, start: u64, length: u64, to: Share) -> Result<()> {
+        let group = self.holding_mut(start);
+        let used = group.map(|group| group.used);
+        self.shift(start, length, Share::Used, to)?;
+        if let Some(group) = self.holding_mut(start) {
+            if buttress_faults::on("block-group-used-never-falls") {
+                group.used = used.unwrap_or(0);
+            }
+            group.note_freed(start, length);
+        }
+        Ok(())
     }
 
     /// A pinned range may be used again.
-    pub(crate) fn unpin(&mut self, start: u64, length: u64) {
-        if let Some(group) = self.holding_mut(start) {
-            group.pinned_bytes = group.pinned_bytes.saturating_sub(length);
-            add_free(group, start, length);
-        }
-    }
-}
-
-/// Makes a range of a group free, without what of it is kept out.
-fn add_free(group: &mut Group, start: u64, length: u64) {
-    if let Some(free) = group.free.as_mut() {
-        free.add(start, length);
-        for range in &group.excluded_ranges {
-            free.remove(range.start, range.end.saturating_sub(range.start));
-        }
+    pub(crate) fn unpin(&mut self, start: u64, length: u64) -> Result<()> {
+        self.shift(start, length, Share::Pinned, Share::Free)
     }
 }

@@ -338,7 +338,17 @@ impl Running {
         else {
             return Ok(());
         };
-        room.item.bytes_used = ByteCount::new(room.item.bytes_used.get().saturating_add_signed(by));
+        let (used, total) = (room.item.bytes_used, room.item.total_bytes);
+        let now = used
+            .get()
+            .checked_add_signed(by)
+            .filter(|now| *now <= total.get());
+        room.item.bytes_used = ByteCount::new(now.ok_or(Corruption::DeviceUsedWrong {
+            device,
+            used,
+            total,
+            change: by,
+        })?);
         let item = room.item;
         let key = Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, device.get());
         self.put(TreeId::CHUNK, &key, &item.to_bytes())

@@ -97,12 +97,12 @@ impl WritableFilesystem {
         } = self.freeze_then(then).inspect_err(|error| {
             self.forest().volume().stop_writing(error);
         })?;
-        let Some(prepared) = prepared else {
+        let Some(mut prepared) = prepared else {
             self.shared.account.commit_changes(changes);
             return Ok((durable, answer));
         };
         let generation = prepared.superblock.generation;
-        if let Err(error) = self.write_out(&prepared) {
+        if let Err(error) = self.write_out(&mut prepared) {
             self.forest().volume().stop_writing(&error);
             return Err(error);
         }
@@ -149,6 +149,8 @@ impl WritableFilesystem {
 
     /// Freezes the running transaction, as far as that goes without reading.
     fn prepare(&self, handle: &mut Handle<'_>, reads: &FaultIn) -> Result<Preparation> {
+        self.data()
+            .balance(handle.core.reserved_data_bytes, &handle.core.ahead)?;
         let missing = reads.missing_for(|| handle.missing_for_inodes())?;
         if !missing.is_empty() {
             return Ok(Preparation::Missing(missing));
@@ -159,7 +161,10 @@ impl WritableFilesystem {
         handle.prepare_commit(self.forest().volume(), reads)
     }
 
-    fn write_out(&self, prepared: &Prepared) -> Result<()> {
+    fn write_out(&self, prepared: &mut Prepared) -> Result<()> {
+        if let Some(recount) = prepared.recount.take() {
+            recount.check()?;
+        }
         let volume = self.forest().volume();
         self.write_nodes(prepared, volume)?;
         if !buttress_faults::on("commit-unflushed-before-superblocks") {
@@ -173,10 +178,13 @@ impl WritableFilesystem {
         let mut blocks: Vec<(TreeId, FrozenBlock)> = prepared
             .frozen
             .iter()
-            .flat_map(|frozen| {
+            .map(|frozen| {
                 let tree = frozen.tree();
-                frozen.blocks().into_iter().map(move |block| (tree, block))
+                Ok(frozen.blocks()?.into_iter().map(move |block| (tree, block)))
             })
+            .collect::<Result<Vec<_>>>()?
+            .into_iter()
+            .flatten()
             .collect();
         blocks.sort_unstable_by_key(|(_, block)| block.logical());
         let node_bytes = usize::try_from(volume.block_format().node_bytes)

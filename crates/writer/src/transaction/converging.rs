@@ -16,7 +16,7 @@ use super::fault_in::{FaultIn, or_missing};
 use super::running::Running;
 use buttress_accounts::delayed_references::{Created, ExtentKind, Reference};
 use buttress_format::{ByteCount, ItemType, Key, Logical, TreeId};
-use buttress_fs::error::{Error, Result};
+use buttress_fs::error::{Defect, Error, Result};
 use buttress_tree::BlockPointer;
 
 /// Rounds converge in a handful; more than this means that something undoes its own work.
@@ -87,9 +87,9 @@ impl Running {
                 return Ok(Vec::new());
             }
         }
-        Err(Error::Defect {
-            what: "a commit did not come to rest",
-        })
+        let left = ByteCount::of(self.core.references.len()).get();
+        let defect = Defect::new("a commit did not come to rest").with("references", left);
+        Err(defect.with("rounds", ROUNDS_MAX as i128).into())
     }
 
     /// Others may edit before settling goes on: what it has still to record of space takes room that is not theirs.
@@ -179,8 +179,8 @@ impl Running {
         let references = &mut core.references;
         let mut assign = |level: u8, first_key: Key| {
             // As many places were found as there are nodes; an address that is made up would be written to.
-            let logical = places.next().ok_or(Error::Defect {
-                what: "a commit found fewer places than it has tree blocks",
+            let logical = places.next().ok_or_else(|| {
+                Error::from(Defect::new("a commit found fewer places than it has tree blocks"))
             })?;
             let kind = ExtentKind::TreeBlock { level };
             let reference = Reference::TreeBlock { root: id };
@@ -199,7 +199,7 @@ impl Running {
             open.tree.edit(|tree| tree.for_each_unassigned(&mut assign))?;
         }
         for unused in places {
-            self.core.groups.give_back(unused.get(), node_bytes.get());
+            self.core.groups.give_back(unused.get(), node_bytes.get())?;
         }
         Ok(true)
     }
@@ -219,7 +219,8 @@ impl Running {
         if let Err(error) = result {
             let node_bytes = self.core.node_bytes().get();
             for place in places {
-                self.core.groups.give_back(place.get(), node_bytes);
+                let given = self.core.groups.give_back(place.get(), node_bytes);
+                self.core.settle(given);
             }
             self.core.groups.go_on_at(purpose, cursor);
             return Err(error);
@@ -238,7 +239,11 @@ impl Running {
                 return Ok(());
             }
             let wanted = left.saturating_mul(node_bytes);
-            match self.core.groups.allocate(purpose, wanted, node_bytes, node_bytes) {
+            match self
+                .core
+                .groups
+                .allocate(purpose, wanted, node_bytes, node_bytes)?
+            {
                 Found::Range(start, length) => {
                     // At least one, which was asked for; never none, or this would not end.
                     let count = length.checked_div(node_bytes).unwrap_or(0).max(1);

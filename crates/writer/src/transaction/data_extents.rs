@@ -4,11 +4,12 @@
 //! full volume says so at once and not at the commit. An extent that was allocated is nobody's until a reference is
 //! added: one that is given back before that leaves no trace.
 
-use super::block_groups::{Found, Purpose};
+use super::block_groups::{Found, Purpose, Share};
 use super::reservation::Need;
 use super::running::Running;
 use buttress_accounts::delayed_references::{Created, ExtentKind, Reference};
 use buttress_format::{ByteCount, Incompat, InodeNumber, Logical, TreeId};
+use buttress_fs::error::defect::{add, take};
 use buttress_fs::error::{Corruption, Error, Result};
 
 /// A range of data addresses: `[logical, logical + length)`.
@@ -42,10 +43,12 @@ impl DataOwner {
 impl Running {
     /// Promises room for data that is to be written back later. Makes chunks while there is too little.
     pub(crate) fn reserve_data(&mut self, bytes: u64) -> Result<()> {
-        let mut wanted = self.core.reserved_data_bytes.saturating_add(bytes);
+        let mut wanted = self.core.reserved_data_bytes;
+        add(&mut wanted, bytes, "bytes promised to data")?;
         while self.free_for_data() < wanted {
             if self.core.give_up_reserved_ahead() {
-                wanted = self.core.reserved_data_bytes.saturating_add(bytes);
+                wanted = self.core.reserved_data_bytes;
+                add(&mut wanted, bytes, "bytes promised to data")?;
             } else if !self.allocate_chunk(Purpose::Data)? {
                 return Err(self.no_data_space(ByteCount::new(bytes)));
             }
@@ -74,7 +77,9 @@ impl Running {
 
     /// Lets a promise go: the data was written back, or is no longer wanted.
     pub(crate) fn release_data(&mut self, bytes: u64) {
-        self.core.reserved_data_bytes = self.core.reserved_data_bytes.saturating_sub(bytes);
+        let what = "more is given back of what was promised to data than was promised";
+        let released = take(&mut self.core.reserved_data_bytes, bytes, what);
+        self.core.settle(released.map_err(Error::from));
     }
 
     /// Takes room for up to `wanted` bytes of data in one piece: fewer where no piece is as large. Multiples of the sector
@@ -88,7 +93,7 @@ impl Running {
             match self
                 .core
                 .groups
-                .allocate(Purpose::Data, wanted_bytes, least, sector_bytes)
+                .allocate(Purpose::Data, wanted_bytes, least, sector_bytes)?
             {
                 Found::Range(start, length) => {
                     return Ok(DataRange {
@@ -135,17 +140,22 @@ impl Running {
         }
         let group = self.core.groups.get_mut(first);
         let free = group.and_then(|group| group.free.as_mut());
-        match free.map(|free| free.remove(start, length)) {
-            Some(taken) if taken == length => Ok(()),
-            _ => Err(in_use().into()),
+        let is_free = free.is_some_and(|free| free.holds(start, length));
+        if !is_free {
+            return Err(in_use().into());
         }
+        self.core
+            .groups
+            .shift(start, length, Share::Free, Share::Allocated)
     }
 
     /// Gives a range back that was allocated and has no reference yet.
     pub(crate) fn give_back_data(&mut self, range: DataRange) {
-        self.core
+        let given = self
+            .core
             .groups
             .give_back(range.logical.get(), range.length.get());
+        self.core.settle(given);
     }
 
     /// A range that was allocated becomes an extent with one reference.

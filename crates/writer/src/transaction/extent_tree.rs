@@ -6,13 +6,15 @@
 //!
 //! Source: on-disk format documentation, section "Extent item".
 
+use super::block_groups::Share;
 use super::running::{Core, Running};
 use buttress_accounts::delayed_references::{Created, ExtentKind, Pending, Reference};
 use buttress_format::{
     ByteCount, ExtentDataReference, ExtentFlags, ExtentItem, Generation, Incompat, InlineReference, ItemType,
     Key, Logical, ObjectId, TreeBlockInfo, TreeId, parse_keyed_references,
 };
-use buttress_fs::error::{Corruption, Result};
+use buttress_fs::error::defect::{add, take};
+use buttress_fs::error::{Corruption, Defect, Result};
 use smallvec::SmallVec;
 
 /// What is known of an extent's references, those that wait included.
@@ -136,7 +138,7 @@ impl Core {
             (item.references, item.flags.contains(ExtentFlags::FULL_BACKREF))
         };
         Ok(ExtentState {
-            references: references.saturating_add_signed(waiting),
+            references: counted(logical, references, waiting)?,
             full_backref: full_backref || flagged,
         })
     }
@@ -156,7 +158,12 @@ impl Running {
 
     fn create_extent(&mut self, logical: Logical, pending: &Pending, created: Created) -> Result<()> {
         let owner = created.owner;
-        let references = u64::try_from(pending.sum()).unwrap_or(0);
+        // All references to what this transaction made are its own.
+        let references = u64::try_from(pending.sum()).map_err(|_| {
+            Defect::new("an extent that was just made has less than no references")
+                .with("extent", logical.get())
+                .with("references", pending.sum())
+        })?;
         if references == 0 {
             if pending.kind == ExtentKind::Data {
                 // It came and went within one transaction; its checksums came with it.
@@ -164,12 +171,15 @@ impl Running {
                 // It was written, and a view of this transaction may have seen it.
                 let (start, length) = (logical.get(), pending.length.get());
                 let generation = self.core.generation;
-                self.core.groups.pin(start, length);
+                let shifted = self
+                    .core
+                    .groups
+                    .shift(start, length, Share::Allocated, Share::Pinned);
+                shifted?;
                 self.core.pins.add(generation, start, length, generation);
                 return Ok(());
             }
-            self.core.groups.give_back(logical.get(), pending.length.get());
-            return Ok(());
+            return self.core.groups.give_back(logical.get(), pending.length.get());
         }
         let skinny = self.core.has(Incompat::SKINNY_METADATA);
         let key = extent_key(logical, pending.kind, pending.length, skinny);
@@ -202,11 +212,13 @@ impl Running {
         self.core.quotas.note_made(owner, pending.length);
         self.apply_changes(&mut item, pending, false)?;
         self.extent_insert(&key, &item.encode())?;
-        if let Some(group) = self.core.groups.holding_mut(logical.get()) {
-            group.note_used(logical.get(), pending.length.get());
-        }
-        self.core.bytes_used = self.core.bytes_used.saturating_add(pending.length.get());
-        Ok(())
+        let (start, length) = (logical.get(), pending.length.get());
+        self.core.groups.use_extent(start, length)?;
+        Ok(add(
+            &mut self.core.bytes_used,
+            length,
+            "bytes in use of the volume",
+        )?)
     }
 
     fn change_extent(&mut self, logical: Logical, pending: &Pending) -> Result<()> {
@@ -246,16 +258,13 @@ impl Running {
         if let Some(owner) = owner.or(pending.owner) {
             self.core.quotas.note_freed(owner, pending.length, created);
         }
-        if let Some(group) = self.core.groups.holding_mut(start) {
-            group.note_freed(start, length);
-        }
-        self.core.bytes_used = self.core.bytes_used.saturating_sub(length);
         // A block that was made in this very transaction was never part of a state on disk.
         let is_new = created == self.core.generation && matches!(pending.kind, ExtentKind::TreeBlock { .. });
-        if is_new || buttress_faults::on("pins-freed-space-reused") {
-            self.core.groups.give_back(start, length);
-        } else {
-            self.core.groups.pin(start, length);
+        let is_free = is_new || buttress_faults::on("pins-freed-space-reused");
+        let to = if is_free { Share::Free } else { Share::Pinned };
+        self.core.groups.free_extent(start, length, to)?;
+        take(&mut self.core.bytes_used, length, "bytes in use of the volume")?;
+        if !is_free {
             self.core.pins.add(self.core.generation, start, length, created);
         }
         Ok(())
@@ -268,8 +277,8 @@ impl Running {
         let mut changes = pending.changes.clone();
         changes.sort_unstable_by_key(|(reference, change)| (*change > 0, *reference));
         for (reference, change) in changes {
-            item.references = item.references.saturating_add_signed(change);
-            if change_inline(item, &reference, change) {
+            item.references = counted(item.start, item.references, change)?;
+            if change_inline(item, &reference, change)? {
                 continue;
             }
             if has_keyed && self.change_keyed(item.start, &reference, change)? {
@@ -298,13 +307,10 @@ impl Running {
         let Some((key, count)) = self.find_keyed(logical, reference)? else {
             return Ok(false);
         };
-        let count = i64::from(count).saturating_add(change);
-        if count <= 0 {
-            self.extent_remove(&key)?;
-            return Ok(true);
+        match counted_by_one(logical, count, change)? {
+            0 => self.extent_remove(&key)?,
+            count => self.extent_put(&key, &keyed_bytes(reference, count))?,
         }
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
-        self.extent_put(&key, &keyed_bytes(reference, count))?;
         Ok(true)
     }
 
@@ -342,30 +348,43 @@ impl Running {
 }
 
 /// Changes the count of an inline reference; false when there is none.
-fn change_inline(item: &mut ExtentItem, reference: &Reference, change: i64) -> bool {
+fn change_inline(item: &mut ExtentItem, reference: &Reference, change: i64) -> Result<bool> {
     let Some(position) = item
         .inline_references
         .iter()
         .position(|inline| same_reference(inline, reference))
     else {
-        return false;
+        return Ok(false);
     };
-    let count = item
-        .inline_references
-        .get(position)
-        .map_or(0, |inline| i64::from(inline.count()))
-        .saturating_add(change);
-    match u32::try_from(count) {
-        Ok(count) if count > 0 => {
-            if let Some(inline) = item.inline_references.get_mut(position) {
-                *inline = inline_form(reference, count);
-            }
-        }
-        _ => {
-            item.inline_references.remove(position);
-        }
+    let inline = item.inline_references.get(position);
+    let count = counted_by_one(item.start, inline.map_or(0, InlineReference::count), change)?;
+    if count == 0 {
+        item.inline_references.remove(position);
+    } else if let Some(inline) = item.inline_references.get_mut(position) {
+        *inline = inline_form(reference, count);
     }
-    true
+    Ok(true)
+}
+
+/// How many references an extent has after a change.
+fn counted(logical: Logical, references: u64, change: i64) -> Result<u64, Corruption> {
+    let counted = references.checked_add_signed(change);
+    counted.ok_or(Corruption::ReferencesTooFew {
+        logical,
+        references,
+        change,
+    })
+}
+
+/// As [`counted`], for what one item or tree refers to.
+fn counted_by_one(logical: Logical, references: u32, change: i64) -> Result<u32, Corruption> {
+    let counted = i64::from(references).checked_add(change);
+    let counted = counted.and_then(|counted| u32::try_from(counted).ok());
+    counted.ok_or(Corruption::ReferencesTooFew {
+        logical,
+        references: references.into(),
+        change,
+    })
 }
 
 /// Puts a reference where the order of types, and within a type the falling order of values, wants it.

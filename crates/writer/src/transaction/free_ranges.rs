@@ -67,6 +67,13 @@ impl FreeRanges {
         self.put(first, end.saturating_sub(first));
     }
 
+    /// Whether all of a range is free.
+    pub(crate) fn holds(&self, start: u64, length: u64) -> bool {
+        let end = start.checked_add(length);
+        let before = self.by_start.range(..=start).next_back();
+        before.is_some_and(|(first, length)| end.is_some_and(|end| first.saturating_add(*length) >= end))
+    }
+
     /// Takes a range out, whatever of it is free. Returns how many bytes were.
     pub(crate) fn remove(&mut self, start: u64, length: u64) -> u64 {
         let end = start.saturating_add(length);

@@ -2,6 +2,7 @@
 
 use super::fault_in::FaultIn;
 use super::pins::Readers;
+use super::recount::Recount;
 use super::running::{OpenTree, Running};
 use buttress_format::{
     BackupRoot, BackupTree, ByteCount, ChecksumType, DeviceId, DeviceItem, Generation, Key, Logical,
@@ -25,6 +26,8 @@ pub(crate) struct Prepared {
     pub(crate) groups: Vec<(u64, u64)>,
     /// How many bytes of tree blocks there are.
     pub(crate) frozen_bytes: u64,
+    /// What of ledgers is to be recounted.
+    pub(super) recount: Option<Recount>,
     /// Extents of chunks that this transaction removed.
     pub(crate) freed_device_extents: Vec<(DeviceId, u64, u64)>,
 }
@@ -107,8 +110,18 @@ impl Running {
         self.missing_along(TreeId::ROOT, [(Key::MIN, Key::MIN)])
     }
 
+    /// Whether the ledgers of a settled transaction come out.
+    fn balance(&self) -> Result<()> {
+        let core = &self.core;
+        core.groups.balance(core.bytes_used)?;
+        core.references.balance()?;
+        core.pins.balance(&core.groups)?;
+        Ok(())
+    }
+
     /// Freezes what is settled.
     fn freeze(&mut self, volume: &Volume) -> Result<Preparation> {
+        self.balance()?;
         let superblock = self.next_superblock(&volume.superblock())?;
         let mut frozen: Vec<Frozen> = Vec::new();
         let trees = core::iter::once(&self.core.extent).chain(self.trees.values());
@@ -129,6 +142,7 @@ impl Running {
                 .iter()
                 .map(|group| (group.start, group.used))
                 .collect(),
+            recount: Recount::of(self),
             freed_device_extents: core::mem::take(&mut self.core.devices.freed),
         };
         self.core.superblock_changed = false;
@@ -214,7 +228,8 @@ impl Running {
     pub(crate) fn release_pins(&mut self, readers: &Readers) {
         let core = &mut self.core;
         for (start, length) in core.pins.release(core.durable, readers) {
-            core.groups.unpin(start, length);
+            let unpinned = core.groups.unpin(start, length);
+            core.settle(unpinned);
         }
     }
 

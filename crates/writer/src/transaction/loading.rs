@@ -190,7 +190,7 @@ impl Running {
             for (used, used_length) in group.became_used.iter() {
                 free.remove(used, used_length);
             }
-            group.free = Some(free);
+            group.load(free)?;
         }
         Ok(())
     }

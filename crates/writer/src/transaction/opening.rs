@@ -130,7 +130,7 @@ impl WritableFilesystem {
         let log = PendingLog::read(&filesystem)?;
         let mut running = load(&filesystem)?;
         if let Some(log) = &log {
-            running.keep_log_blocks(log);
+            running.keep_log_blocks(log)?;
         }
         let committed = running.core.durable;
         let readers = Arc::new(Readers::default());

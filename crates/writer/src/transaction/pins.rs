@@ -5,7 +5,9 @@
 //! generations in which they were allocated and freed: a range is needed by readers of the states in between, and by no
 //! others. A reader that stays for a thousand commits keeps what it sees, not what came and went since.
 
+use super::block_groups::BlockGroups;
 use buttress_format::Generation;
+use buttress_fs::error::Defect;
 use buttress_locks::{Mutex, Rank, lock_class};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
@@ -106,6 +108,8 @@ impl Pinned {
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
     waiting: BTreeMap<Generation, Vec<Pinned>>,
+    /// How long those are, all together.
+    bytes: u64,
     /// What was the case when ranges were last released: nothing can be released before it changes.
     looked_at: Option<(Generation, u64)>,
 }
@@ -113,11 +117,24 @@ pub(crate) struct Pins {
 impl Pins {
     /// A range was freed in the transaction `freed` that had been allocated in `allocated`.
     pub(crate) fn add(&mut self, freed: Generation, start: u64, length: u64, allocated: Generation) {
+        self.bytes = self.bytes.saturating_add(length);
         self.waiting.entry(freed).or_default().push(Pinned {
             start,
             length,
             allocated,
         });
+    }
+
+    /// Whether block groups have as much pinned as waits here.
+    pub(crate) fn balance(&self, groups: &BlockGroups) -> Result<(), Defect> {
+        let (waiting, pinned) = (self.bytes, groups.pinned_bytes());
+        if waiting == pinned {
+            return Ok(());
+        }
+        let what = "block groups have more or less pinned than waits to be released";
+        Err(Defect::new(what)
+            .with("block groups", pinned)
+            .with("waits", waiting))
     }
 
     /// All ranges that are pinned, in no order.
@@ -141,6 +158,7 @@ impl Pins {
             ranges.retain(|pinned| {
                 let stays = pinned.is_needed(*freed, &held);
                 if !stays {
+                    self.bytes = self.bytes.saturating_sub(pinned.length);
                     released.push((pinned.start, pinned.length));
                 }
                 stays

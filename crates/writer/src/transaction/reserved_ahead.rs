@@ -8,6 +8,8 @@
 //! Invariant: what files have reserved and what is here are together what the running transaction has reserved.
 
 use super::running::{Core, Running};
+use buttress_fs::error::Error;
+use buttress_fs::error::defect::take;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The most that is reserved ahead.
@@ -49,6 +51,11 @@ impl ReservedAhead {
         bytes.saturating_sub(kept)
     }
 
+    /// What is here.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     /// Whether the last refill found that dirty data took space that other edits need.
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
@@ -64,7 +71,9 @@ impl Core {
     pub(crate) fn give_up_reserved_ahead(&mut self) -> bool {
         let ahead = self.ahead.bytes.swap(0, Ordering::Relaxed);
         self.ahead.batch_bytes.store(0, Ordering::Relaxed);
-        self.reserved_data_bytes = self.reserved_data_bytes.saturating_sub(ahead);
+        let what = "more is reserved ahead than is promised to data";
+        let given_up = take(&mut self.reserved_data_bytes, ahead, what);
+        self.settle(given_up.map_err(Error::from));
         ahead > 0
     }
 }

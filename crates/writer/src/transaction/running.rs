@@ -95,6 +95,14 @@ impl Core {
         })
     }
 
+    /// Takes the outcome of a change to a ledger that nobody can be told of: what is wrong stops writing, before anything that
+    /// follows from it is on the devices.
+    pub(crate) fn settle(&self, changed: Result<()>) {
+        if let Err(error) = changed {
+            self.forest.volume().stop_writing(&error);
+        }
+    }
+
     pub(crate) const fn has(&self, feature: Incompat) -> bool {
         self.format.incompat.contains(feature)
     }

@@ -142,7 +142,7 @@ fn written_blocks_are_let_go() {
     }
     scratch.assign(&mut tree);
     let frozen = tree.freeze().unwrap().unwrap();
-    let blocks = frozen.blocks();
+    let blocks = frozen.blocks().unwrap();
     tree.update(&mut scratch.account, &key(2500), &mut |data| data.fill(3))
         .unwrap();
     let levels = u64::from(tree.level()) + 1;

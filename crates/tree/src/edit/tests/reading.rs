@@ -210,7 +210,7 @@ fn frozen_trees_are_read_and_changed_before_they_are_written() {
     assert_eq!(all(&between), sample.after);
     assert_eq!(all(&sample.tree.view()), after);
     // What was frozen is what is written, whatever happened since.
-    let blocks = frozen.blocks();
+    let blocks = frozen.blocks().unwrap();
     let sealed: Vec<_> = blocks
         .iter()
         .map(|block| block.seal(buttress_format::ChecksumType::Crc32c))

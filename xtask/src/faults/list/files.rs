@@ -1,0 +1,125 @@
+//! Content, names and subvolumes.
+
+use super::*;
+
+pub(super) const FAULTS: &[Fault] = &[
+    // Content.
+    loses(
+        "checksums-uninserted",
+        "Files cannot be read back: their sectors have no checksums.",
+        &[BYTE_VECTORS, TO_THE_KERNEL],
+    ),
+    harms(
+        "checksums-unremoved",
+        "Checksums of what is gone stay, and reject what takes its place.",
+        &[BYTE_VECTORS],
+    ),
+    loses(
+        "in-place-unlocked",
+        "A snapshot taken while a file without copy-on-write is written changes afterwards.",
+        &[
+            in_place("a_snapshot_waits_for_content_that_is_overwritten"),
+            in_place("a_snapshot_waits_for_content_that_goes_into_preallocated_room"),
+        ],
+    ),
+    loses(
+        "in-place-into-shared",
+        "Writing a file without copy-on-write changes its snapshots and reflinks.",
+        &[
+            writer("data::tests::extents::snapshots_keep_their_content_without_copy_on_write"),
+            writer("data::tests::extents::preallocated_room_is_written_where_it_lies"),
+        ],
+    ),
+    loses(
+        "truncate-keeps-tail",
+        "A file that is cut and grows again shows what had been cut off.",
+        &[BYTE_VECTORS, TO_THE_KERNEL],
+    ),
+    loses(
+        "dedupe-compares-nothing",
+        "Deduplication makes one file of two that differ.",
+        &[BYTE_VECTORS, SHARED],
+    ),
+    harms(
+        "holes-without-items",
+        "On volumes that want items for holes, the kernel and check find files damaged.",
+        &[writer(
+            "data::tests::model::files_of_volumes_with_items_for_holes_agree",
+        )],
+    ),
+    harms(
+        "inline-limit-ignored",
+        "Small files fill the trees although max_inline says otherwise.",
+        &[writer(
+            "data::tests::extents::small_files_lie_in_the_tree_and_leave_it",
+        )],
+    ),
+    harms(
+        "compression-feature-unmarked",
+        "An older reader opens the volume and cannot read its files.",
+        &[commits("leftovers::the_mark_of_compressed_content")],
+    ),
+    // Names and inodes.
+    loses(
+        "link-count-never-falls",
+        "Removing the last name of a file leaves it as lost space, found by no path.",
+        &[STEPS_OF_FILES, RANDOM_OPERATIONS],
+    ),
+    harms(
+        "orphan-item-stays",
+        "Each file that was removed while open leaves an item that every mount looks at, for ever.",
+        &[commits("leftovers::of_a_file_removed_while_open")],
+    ),
+    harms(
+        "orphans-never-cleaned",
+        "What a crash left of removed files takes space for ever.",
+        &[commits("leftovers::of_a_crash_with_a_file_removed_while_open")],
+    ),
+    harms(
+        "directory-index-given-twice",
+        "A program that reads a directory while others change it sees a name twice, or misses one.",
+        &[STEPS_OF_FILES],
+    ),
+    harms(
+        "xattr-keeps-old-value",
+        "An attribute that was changed has two values, and check finds the item damaged.",
+        &[
+            writer("operations::tests::every_operation::attributes_with_names"),
+            STEPS_OF_FILES,
+        ],
+    ),
+    loses(
+        "inode-transid-kept",
+        "An incremental send, or find-new, passes over files that were changed.",
+        &[STEPS_OF_FILES, STEPS_OF_SUBVOLUMES],
+    ),
+    harms(
+        "inode-change-counter-kept",
+        "NFS clients go on showing attributes of long ago.",
+        &[STEPS_OF_FILES],
+    ),
+    // Subvolumes.
+    harms(
+        "snapshot-without-parent",
+        "Backup programs do not find which snapshot another was made of, and send all of it again.",
+        &[STEPS_OF_SUBVOLUMES],
+    ),
+    harms(
+        "snapshot-born-with-its-source",
+        "Programs that list by age see new snapshots as old ones, and delete the wrong ones.",
+        &[STEPS_OF_SUBVOLUMES],
+    ),
+    loses(
+        "snapshot-keeps-received-uuid",
+        "A changed copy of a received snapshot passes for the original: the next incremental receive builds on it.",
+        &[
+            STEPS_OF_SUBVOLUMES,
+            writer("subvolume::making::tests::only_a_read_only_snapshot_passes_for_what_was_received"),
+        ],
+    ),
+    harms(
+        "root-change-unnoted",
+        "A subvolume looks unchanged to backup programs although it was written to.",
+        &[STEPS_OF_FILES, STEPS_OF_SUBVOLUMES],
+    ),
+];

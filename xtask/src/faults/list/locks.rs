@@ -1,0 +1,5 @@
+//! locks.
+
+use super::*;
+
+pub(super) const FAULTS: &[Fault] = &[];

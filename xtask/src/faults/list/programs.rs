@@ -1,0 +1,179 @@
+//! Streams, what runs beside a commit, checking, scrubbing, and the command.
+
+use super::*;
+
+pub(super) const FAULTS: &[Fault] = &[
+    // Streams.
+    loses(
+        "send-holes-unsent",
+        "The receiver keeps what was punched out of a file.",
+        &[
+            send("holes::punched_in_the_middle"),
+            send("holes::punched_at_the_start"),
+        ],
+    ),
+    loses(
+        "send-clones-from-start",
+        "The receiver clones from the wrong place of a file.",
+        &[
+            send("clones::middle_of_an_extent"),
+            send("clones::same_extent_as_in_the_parent_at_another_offset"),
+        ],
+    ),
+    loses(
+        "send-forgets-moved-aside",
+        "Renames that depend on each other fail, or end under the wrong name.",
+        &[
+            send("renames::two_directories_swap_names"),
+            send("renames::parents_swap_and_children_change_sides"),
+        ],
+    ),
+    harms(
+        "drop-reads-unwritten",
+        "Deleting a subvolume while a commit is under way ends with an error of a block that is not there yet.",
+        &[in_flight(
+            "a_subvolume_is_dropped_when_its_blocks_are_on_the_device",
+        )],
+    ),
+    harms(
+        "snapshot-reads-unwritten",
+        "A snapshot that is taken while a commit is under way ends with an error of a block that is not there yet.",
+        &[in_flight(
+            "a_snapshot_is_made_of_what_is_on_its_way_to_the_device",
+        )],
+    ),
+    harms(
+        "trees-forgotten-unwritten",
+        "With hundreds of subvolumes in use, a call while a commit is under way ends with an error of a block that is not there yet.",
+        &[in_flight("a_tree_stays_open_until_its_blocks_are_on_the_device")],
+    ),
+    harms(
+        "view-holds-durable",
+        "What a long job reads from its view is overwritten, where it came while a commit was under way.",
+        &[in_flight("a_view_keeps_what_came_while_a_commit_was_under_way")],
+    ),
+    loses(
+        "live-in-flight-unseen",
+        "While a file is written back, a read gives what it had before.",
+        &[
+            live("reads_wait_for_no_write_back"),
+            live("a_new_file_is_read_while_it_is_written_back"),
+        ],
+    ),
+    loses(
+        "live-hold-untaken",
+        "A read beside a program that deletes the file gives another file's content.",
+        &[
+            live("what_is_being_read_is_not_used_again"),
+            live("what_is_being_read_is_not_used_again_when_it_is_cut_off"),
+        ],
+    ),
+    harms(
+        "live-operation-half-seen",
+        "A file that another program renames over is not there for a moment, or two looks do not fit together.",
+        &[
+            live("a_name_that_is_renamed_over_is_always_found"),
+            concurrent("one_order_explains_all::plain"),
+            concurrent("one_order_explains_all::small_cache"),
+        ],
+    ),
+    harms(
+        "live-deleted-subvolume-seen",
+        "Programs go on to read a subvolume that was deleted, and find its files until they are dropped, or half of them.",
+        &[
+            whole_calls("what_lies_in_a_deleted_subvolume_is_found_by_no_read"),
+            concurrent("one_order_explains_all::plain"),
+        ],
+    ),
+    harms(
+        "live-zero-range-half-seen",
+        "A read beside fallocate sees zeros in a file of the old size.",
+        &[whole_calls("a_range_of_zeros_past_the_end_is_seen_whole")],
+    ),
+    loses(
+        "clone-forgets-dirty-data",
+        "A clone that fails takes what was last written to its target with it: older content is back.",
+        &[
+            whole_calls("a_clone_that_finds_no_source_leaves_the_target_as_it_was"),
+            whole_calls("a_clone_out_of_a_deleted_subvolume_leaves_the_target_as_it_was"),
+        ],
+    ),
+    // Checking, and the command.
+    harms(
+        "check-references-uncompared",
+        "check says that a volume is good whose next delete frees what is in use.",
+        &[planted("every_plant_gives_its_codes")],
+    ),
+    loses(
+        "check-data-unverified",
+        "check says that all data is good although files rotted.",
+        &[
+            planted("every_plant_gives_its_codes"),
+            planted("fields::what_is_damaged_is_told_with_its_place_and_its_files"),
+        ],
+    ),
+    loses(
+        "scrub-data-unverified",
+        "A scrub says that all data is good although a copy rotted; when the other goes, the data is lost.",
+        &[
+            scrub("each_block_of_each_copy_is_mended_and_nothing_else_is_touched"),
+            scrub("what_is_beyond_repair_is_named_with_every_place_tried"),
+        ],
+    ),
+    harms(
+        "scrub-lost-write-accepted",
+        "A copy of a tree block that is a transaction behind stays, and is found when the good one is gone.",
+        &[scrub("lost_and_misdirected_writes_are_told_from_rot_and_mended")],
+    ),
+    harms(
+        "scrub-misdirected-write-accepted",
+        "A tree block that was written over another stays there.",
+        &[scrub("lost_and_misdirected_writes_are_told_from_rot_and_mended")],
+    ),
+    loses(
+        "scrub-mends-nothing",
+        "What a scrub says that it corrects is not written.",
+        &[
+            scrub("each_block_of_each_copy_is_mended_and_nothing_else_is_touched"),
+            scrub("superblocks_are_mended_from_each_other"),
+        ],
+    ),
+    harms(
+        "scrub-mended-unread",
+        "A device that loses writes is said to be mended.",
+        &[scrub("what_is_beyond_repair_is_named_with_every_place_tried")],
+    ),
+    harms(
+        "scrub-mends-from-bad-copy",
+        "A copy that could be saved by hand is overwritten with another that is no better.",
+        &[scrub("what_is_beyond_repair_is_named_with_every_place_tried")],
+    ),
+    harms(
+        "scrub-one-recovery-tried",
+        "RAID6 with a bad block and a bad P is given up though Q would do.",
+        &[scrub(
+            "raid6_with_two_wrong_in_a_row_is_mended_and_with_three_is_told",
+        )],
+    ),
+    loses(
+        "scrub-parity-unmended",
+        "Parity that rotted stays: the next device that fails takes data with it.",
+        &[
+            scrub("each_block_of_each_copy_is_mended_and_nothing_else_is_touched"),
+            scrub("a_device_of_noise_is_written_anew"),
+        ],
+    ),
+    harms(
+        "scrub-old-superblock-accepted",
+        "A copy of the superblock that missed commits leads back to an old state when the primary is lost.",
+        &[scrub("superblocks_are_mended_from_each_other")],
+    ),
+    harms(
+        "command-forgets-losses",
+        "A script takes a copy for whole in which files are missing.",
+        &[
+            cli("what_is_lost_is_reported_and_the_rest_is_read"),
+            cli("a_copy_that_lacks_a_file_ends_with_1"),
+        ],
+    ),
+];
