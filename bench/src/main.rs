@@ -10,6 +10,7 @@
 //! - `write`: changing volumes, against the kernel on a loop device ([`write`]);
 //! - `fiemap`: extents of files, cold and warm, against `filefrag` and the ioctl ([`fiemap`]);
 //! - `check`: checking volumes, cold and warm, against `btrfs check` ([`check`]);
+//! - `scrub`: scrubbing volumes, cold and warm, against the kernel's scrub; the queue under each shape of reading ([`scrub`]);
 //! - `live`: calls of the library on a volume in memory, by several threads and beside a writer ([`live`]);
 //! - `space`: accounts of space over many snapshots, against compsize and `btrfs filesystem du` ([`space`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
@@ -26,6 +27,7 @@ mod measure;
 mod plot;
 mod read;
 mod report;
+mod scrub;
 mod send;
 mod send_disk;
 mod send_simulated;
@@ -110,6 +112,7 @@ fn run() -> Result<()> {
             write::our_step(scale, step, image, seconds)
         }
         ["check"] => check::run(full),
+        ["scrub", jobs @ ..] => scrub::run_all(full, jobs),
         ["live"] => live::run(full),
         ["space", jobs @ ..] => space::run_all(full, jobs),
         ["fiemap", jobs @ ..] => fiemap::run_all(full, jobs),
@@ -128,11 +131,12 @@ fn run() -> Result<()> {
             write::run_all(TINY, &[])?;
             sweep::run(TINY)?;
             check::run(TINY)?;
+            scrub::run_all(TINY, &[])?;
             space::run_all(TINY, &[])?;
             fiemap::run_all(TINY, &[])
         }
         _ => bail!(
-            "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | write [JOB…] | sweep | check | live | \
+            "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | write [JOB…] | sweep | check | scrub [pairs|shapes] | live | \
              space | fiemap [JOB…] | tiny"
         ),
     }

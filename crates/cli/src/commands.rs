@@ -16,6 +16,7 @@ pub mod overlay;
 pub mod property;
 pub mod receive;
 pub mod reference;
+pub mod scrub;
 pub mod send;
 pub mod shell;
 pub mod space;

@@ -39,6 +39,8 @@ pub enum Outcome {
     Done,
     /// The answer is "no": `diff` found differences, `check` found something. Exit code 1.
     Negative,
+    /// An exit code of the command's own, which its manual names.
+    Code(u8),
     /// A signal ended it, in order: 128 and the signal's number.
     Signalled(u8),
 }

@@ -155,6 +155,11 @@ pub const ROWS: &[Row] = &[
     )
     .or("fi"),
     group(
+        "scrub",
+        "Read every copy and all parity, and mend what is bad",
+        commands::scrub::ROWS,
+    ),
+    group(
         "property",
         "Show and set properties of volumes, subvolumes and files",
         commands::property::ROWS,
@@ -200,7 +205,8 @@ of a volume beyond the first are given with --device. Groups and commands can be
 stay unambiguous: `buttress sub list IMAGE`.
 
 Exit codes: 0 all of it was done, 1 it failed or something was lost, 2 the command line is wrong;
-`diff`: 0 the same, 1 different, 2 trouble; `check`: 0 nothing found, 1 something, 2 it could not check.";
+`diff`: 0 the same, 1 different, 2 trouble; `check`: 0 nothing found, 1 something, 2 it could not check;
+`scrub`: 2 there is nothing to resume or to cancel, 3 there are uncorrectable errors.";
 
 /// How much of the command line is made at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,7 +318,7 @@ fn run_leaf(run: RunFunction, trouble: u8, matches: &ArgMatches, globals: Global
             Err(error) if context.losses() > 0 && exit::is_broken_pipe(&error) => End::Code(trouble),
             Err(error) => End::Failed(trouble, error),
         },
-        Ok(Outcome::Signalled(code)) => End::Code(code),
+        Ok(Outcome::Signalled(code) | Outcome::Code(code)) => End::Code(code),
         Ok(_) if context.losses() > 0 => End::Code(trouble),
         Ok(Outcome::Done) => End::Code(exit::SUCCESS),
         Ok(Outcome::Negative) => End::Code(exit::FAILURE),

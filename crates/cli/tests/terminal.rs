@@ -268,6 +268,27 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("subvolume delete", vec!["@/again%", "@/none%", "@/%"]),
         ("subvolume get-default", vec!["IMAGE"]),
         ("subvolume set-default", vec!["@/none%", "@/snap%"]),
+        (
+            "scrub start",
+            vec![
+                "-B --status-file NEW20 IMAGE",
+                "-Bd --status-file NEW20% IMAGE",
+                "-B IMAGE%",
+            ],
+        ),
+        (
+            "scrub cancel",
+            vec!["--status-file NEW20 IMAGE", "--status-file NEW20% IMAGE%"],
+        ),
+        ("scrub resume", vec!["-B --status-file NEW20 IMAGE", "-B IMAGE%"]),
+        (
+            "scrub status",
+            vec![
+                "-d --status-file NEW20 IMAGE",
+                "--status-file NEW20 --format json IMAGE",
+                "IMAGE%",
+            ],
+        ),
         ("filesystem show", vec!["IMAGE", "--format json IMAGE"]),
         ("filesystem df", vec!["IMAGE"]),
         ("filesystem usage", vec!["IMAGE", "-T IMAGE"]),

@@ -33,6 +33,9 @@ pub struct OpenOptions {
     /// The same for reading alone, if next to nothing of the device is in the page cache and `O_DIRECT` works there.
     /// For a job that reads much, and once: it saves copying, and the page cache keeps what others use.
     pub direct_when_cold: bool,
+    /// The same where it is open for writing: then reads and writes go around the page cache both. For a job that alone has
+    /// the device.
+    pub direct_when_cold_to_write: bool,
     /// How reads reach the device.
     pub engine: Engine,
     /// The most requests in service at once (1 to 256).
@@ -52,6 +55,7 @@ impl Default for OpenOptions {
             write: false,
             direct: false,
             direct_when_cold: false,
+            direct_when_cold_to_write: false,
             engine: Engine::Threads,
             depth: DEFAULT_DEPTH,
             max_request_bytes: MAX_REQUEST_BYTES,

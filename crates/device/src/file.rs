@@ -62,7 +62,11 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError
         ..options.clone()
     };
     let (file, is_block_device) = open_file(path, options).map_err(fail)?;
-    let wanted = options.direct_when_cold && !options.write && !options.direct;
+    let when_cold = match options.write {
+        true => options.direct_when_cold_to_write,
+        false => options.direct_when_cold,
+    };
+    let wanted = when_cold && !options.direct;
     let again = (wanted && system::is_cold(&file)).then(|| open_file(path, &around));
     // Where the file system refuses O_DIRECT, the page cache will do.
     let (file, options) = match again {

@@ -10,7 +10,7 @@ pub mod dump_tree;
 pub mod inode_resolve;
 pub mod list_chunks;
 pub mod logical_resolve;
-mod paths;
+pub(crate) mod paths;
 mod print;
 pub mod rootid;
 mod tree_names;

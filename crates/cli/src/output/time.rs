@@ -71,6 +71,11 @@ impl Clock {
         self.format(seconds, 0, "%Y-%m-%d %H:%M:%S")
     }
 
+    /// `Sun Nov 22 13:02:33 2026`, as `btrfs scrub status` prints it.
+    pub fn long_date(&self, seconds: i64) -> String {
+        self.format(seconds, 0, "%a %b %e %H:%M:%S %Y")
+    }
+
     /// As `ls -l --time-style` prints it.
     pub fn ls(&self, style: TimeStyle, seconds: i64, nanoseconds: u32) -> String {
         let recent =
@@ -98,6 +103,7 @@ mod tests {
             "2026-11-21 01:47:58.000000005 +0000"
         );
         assert_eq!(clock.with_zone(0), "1970-01-01 00:00:00 +0000");
+        assert_eq!(clock.long_date(1_795_225_678), "Sat Nov 21 01:47:58 2026");
         assert_eq!(clock.ls(TimeStyle::Locale, 1_795_225_678, 0), "Nov 21 01:47");
         assert_eq!(clock.ls(TimeStyle::Locale, 1_795_225_679, 0), "Nov 21  2026");
         assert_eq!(clock.ls(TimeStyle::Locale, 86_400 * 3, 0), "Jan  4  1970");

@@ -107,7 +107,11 @@ impl Case {
 
     /// The exit code of a sound run.
     pub(crate) fn sound(&self) -> i32 {
-        i32::from(self.form == "of what differs")
+        match self.command {
+            // Nothing is running, and there is nothing to go on with.
+            "scrub cancel" | "scrub resume" => 2,
+            _ => i32::from(self.form == "of what differs"),
+        }
     }
 
     /// The exit code where nobody reads its output: no failure, but for a stream, which is then cut off.
@@ -375,6 +379,16 @@ fn about_volumes() -> Vec<Case> {
             answer: SILENT,
             ..write("filesystem sync", "{image}", "")
         },
+        Case {
+            is_job: true,
+            ..write("scrub start", "-B {image}", "")
+        },
+        Case {
+            answer: SILENT,
+            ..look("scrub cancel", "{image}", "")
+        },
+        look("scrub resume", "-B {image}", ""),
+        look("scrub status", "{image}", ""),
         look("property get", "{image}:/home", "{image}:/no/such/path"),
         Case {
             answer: SILENT,

@@ -193,6 +193,39 @@ pub(crate) struct Use {
     pub(crate) is_data: bool,
 }
 
+/// Everything in use on all devices, found without the scrub: extents through the volume's map.
+pub(crate) fn uses_of(filesystem: &Filesystem) -> Result<Vec<Use>> {
+    let volume = filesystem.volume();
+    let devices: Vec<_> = volume.devices().iter().map(|slot| slot.uuid()).collect();
+    let mut uses = Vec::new();
+    let items = filesystem
+        .tree(TreeId::EXTENT)?
+        .range(Key::MIN..=Key::MAX, buttress_tree::ReadAhead::None);
+    for item in items {
+        let item = item?;
+        let key = item.key();
+        if !matches!(key.item_type, ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM) {
+            continue;
+        }
+        let extent = ExtentItem::parse(&key, item.data(), volume.block_format())?;
+        for mapping in volume.map(extent.start, extent.length)? {
+            let device = devices
+                .iter()
+                .position(|uuid| *uuid == mapping.device_uuid)
+                .unwrap();
+            uses.push(Use {
+                device,
+                physical: mapping.physical.get(),
+                length: mapping.length.to_usize().unwrap(),
+                logical: mapping.logical,
+                content: mapping.content,
+                is_data: extent.is_data(),
+            });
+        }
+    }
+    Ok(uses)
+}
+
 /// A volume on spies.
 pub(crate) struct Lab {
     pub(crate) spies: Vec<Arc<Spy>>,
@@ -269,38 +302,9 @@ impl Lab {
         Ok(())
     }
 
-    /// Everything in use on all devices, found without the scrub: extents through the volume's map.
+    /// Everything in use on all devices, found without the scrub.
     pub(crate) fn uses(&self) -> Result<Vec<Use>> {
-        let filesystem = self.open()?;
-        let volume = filesystem.volume();
-        let devices: Vec<_> = volume.devices().iter().map(|slot| slot.uuid()).collect();
-        let mut uses = Vec::new();
-        let items = filesystem
-            .tree(TreeId::EXTENT)?
-            .range(Key::MIN..=Key::MAX, buttress_tree::ReadAhead::None);
-        for item in items {
-            let item = item?;
-            let key = item.key();
-            if !matches!(key.item_type, ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM) {
-                continue;
-            }
-            let extent = ExtentItem::parse(&key, item.data(), volume.block_format())?;
-            for mapping in volume.map(extent.start, extent.length)? {
-                let device = devices
-                    .iter()
-                    .position(|uuid| *uuid == mapping.device_uuid)
-                    .unwrap();
-                uses.push(Use {
-                    device,
-                    physical: mapping.physical.get(),
-                    length: mapping.length.to_usize().unwrap(),
-                    logical: mapping.logical,
-                    content: mapping.content,
-                    is_data: extent.is_data(),
-                });
-            }
-        }
-        Ok(uses)
+        uses_of(&self.open()?)
     }
 
     /// What lies at all uses.

@@ -11,14 +11,14 @@ use buttress::fs::{Filesystem, Location};
 
 /// Finds paths; the paths of subvolumes are remembered.
 #[derive(Debug)]
-pub(super) struct PathFinder<'a> {
+pub(crate) struct PathFinder<'a> {
     filesystem: &'a Filesystem,
     subvolumes: HashMap<SubvolumeId, Vec<u8>>,
 }
 
 impl<'a> PathFinder<'a> {
     /// For paths in this volume.
-    pub(super) fn new(filesystem: &'a Filesystem) -> Self {
+    pub(crate) fn new(filesystem: &'a Filesystem) -> Self {
         Self {
             filesystem,
             subvolumes: HashMap::new(),
@@ -26,7 +26,7 @@ impl<'a> PathFinder<'a> {
     }
 
     /// All paths of an inode, one for each of its names.
-    pub(super) fn paths(&mut self, location: Location) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn paths(&mut self, location: Location) -> Result<Vec<Vec<u8>>> {
         let within = self.filesystem.inode_paths(location)?;
         let subvolume = self.subvolume(location.subvolume);
         Ok(within.iter().map(|path| join(subvolume, path)).collect())

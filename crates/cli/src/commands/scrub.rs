@@ -1,0 +1,41 @@
+//! `buttress scrub …`: every copy and all parity, in the words of btrfs-progs, on images and devices that are not mounted.
+//!
+//! - `options`: what `start` and `resume` have in common
+//! - `running`: a scrub under way: its record is kept up to date, signals pause it
+//! - `record`: the status file, by which a scrub goes on, is looked at and stopped
+//! - `printing`: what btrfs-progs prints, and JSON with its counters' names
+//! - `files`: whose data is damaged
+
+mod cancel;
+mod files;
+mod options;
+mod printing;
+mod record;
+mod running;
+mod start;
+mod status;
+
+use crate::manual::ExitCode;
+use crate::table::{Row, leaf};
+
+/// The group's rows of the command table.
+pub const ROWS: &[Row] = &[
+    leaf::<start::Start>(),
+    leaf::<cancel::Cancel>(),
+    leaf::<start::Resume>(),
+    leaf::<status::Status>(),
+];
+
+/// Nothing is running, or there is nothing to go on with.
+const NOTHING: u8 = 2;
+
+/// Not all could be mended.
+const UNCORRECTABLE: u8 = 3;
+
+/// The exit codes of `start` and `resume`.
+const EXIT_CODES: &[ExitCode] = &[
+    (0, "All of it was scrubbed, and what was bad was corrected"),
+    (1, "It could not scrub, or was stopped"),
+    (2, "There is nothing to resume, or the command line is wrong"),
+    (3, "There are uncorrectable errors"),
+];

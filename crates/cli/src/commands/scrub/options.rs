@@ -1,0 +1,52 @@
+//! What `scrub start` and `scrub resume` have in common on the command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::globals::parse_size;
+use crate::output::size::UnitFlags;
+
+/// The arguments of both.
+#[derive(Args, Debug)]
+pub(super) struct Options {
+    /// Do not go to the background
+    #[arg(short = 'B')]
+    pub(super) foreground: bool,
+    /// Print statistics of each device (with -B)
+    #[arg(short = 'd')]
+    pub(super) per_device: bool,
+    /// Only read: nothing is mended
+    #[arg(short = 'r')]
+    pub(super) read_only: bool,
+    /// Print all counters, not the summary
+    #[arg(short = 'R')]
+    pub(super) raw_counters: bool,
+    /// Read at most so many bytes a second of each device; 0 for no limit
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(super) limit: Option<u64>,
+    /// Name at most so many files for each damage
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    pub(super) files: usize,
+    /// List at most so many damages
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    pub(super) most: usize,
+    /// Keep the status in this file, not in IMAGE.scrub-status
+    #[arg(long, value_name = "FILE")]
+    pub(super) status_file: Option<PathBuf>,
+    /// For compatibility: a class for ionice, which nothing is made of
+    #[arg(short = 'c', value_name = "CLASS", hide = true)]
+    pub(super) io_class: Option<u32>,
+    /// For compatibility: a priority for ionice, which nothing is made of
+    #[arg(short = 'n', value_name = "PRIORITY", hide = true)]
+    pub(super) io_priority: Option<u32>,
+    /// This is the process in the background
+    #[arg(long, hide = true)]
+    pub(super) in_background: bool,
+    #[command(flatten)]
+    pub(super) units: UnitFlags,
+    /// The image or device
+    #[arg(value_name = "IMAGE")]
+    pub(super) image: OsString,
+}

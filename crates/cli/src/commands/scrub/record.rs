@@ -1,0 +1,292 @@
+//! The status file: what a scrub counted and where it is, written every second while it runs.
+//!
+//! It lies beside the image, `IMAGE.scrub-status`, or where `--status-file` says. Beside a block device there is no place:
+//! then there is none unless one is named. It is JSON, and replaced as a whole. A scrub that says that it runs does so only if
+//! its process is there, begun when the record says: else it was interrupted, and can be resumed.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow};
+use buttress::format::{DeviceId, Logical, Uuid};
+use buttress::scrub::{ChunkPosition, Counters, DeviceReport, Position, Report};
+use serde_json::{Map, Value, json};
+
+use crate::context::Context;
+use crate::exit::Advice;
+
+/// The version of the file's format.
+const VERSION: u64 = 1;
+
+/// What a scrub is doing, or how it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It is under way.
+    Running,
+    /// It came to its end.
+    Finished,
+    /// It was stopped in order.
+    Aborted,
+    /// It was ended without its knowing.
+    Interrupted,
+}
+
+impl State {
+    /// The word of `btrfs scrub status`.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Finished => "finished",
+            Self::Aborted => "aborted",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        [Self::Running, Self::Finished, Self::Aborted]
+            .into_iter()
+            .find(|state| state.name() == name)
+    }
+}
+
+/// A scrub, as its status file tells of it.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) uuid: Uuid,
+    pub(super) state: State,
+    /// The process, and when it began, by the kernel's count.
+    pub(super) process: (u32, u64),
+    /// Seconds since 1970.
+    pub(super) started: i64,
+    pub(super) resumed: Option<i64>,
+    /// How long it ran, without pauses.
+    pub(super) milliseconds: u64,
+    pub(super) devices: Vec<DeviceReport>,
+    pub(super) position: Position,
+}
+
+/// Where the status file of an image is.
+///
+/// # Errors
+/// None was named, and beside a block device there is no place.
+pub(super) fn path_of(image: &Path, named: Option<&Path>) -> Result<PathBuf> {
+    if let Some(named) = named {
+        return Ok(named.to_owned());
+    }
+    if fs::metadata(image).is_ok_and(|found| found.file_type().is_block_device()) {
+        return Err(anyhow!(
+            "{}: there is no place for a status file beside a block device",
+            image.display()
+        ))
+        .context(Advice::new("--status-file FILE says where it is to be"));
+    }
+    let mut name: OsString = image.as_os_str().to_owned();
+    name.push(".scrub-status");
+    Ok(name.into())
+}
+
+/// When a process began, by the kernel's count; `None` when there is none.
+fn beginning_of(process: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Its name, in brackets, may hold anything. What follows begins with the third field.
+    let (_, fields) = text.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    let is_gone = matches!(fields.next()?, "Z" | "X");
+    let begun = fields.nth(18)?.parse().ok()?;
+    (!is_gone).then_some(begun)
+}
+
+/// This process.
+pub(super) fn this_process() -> (u32, u64) {
+    let id = std::process::id();
+    (id, beginning_of(id).unwrap_or(0))
+}
+
+impl Record {
+    /// The record at `path`; `None` when there is no file.
+    ///
+    /// # Errors
+    /// That it cannot be read, or is no record.
+    pub(super) fn load(path: &Path) -> Result<Option<Self>> {
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        };
+        let value: Option<Value> = serde_json::from_slice(&bytes).ok();
+        let record = value.as_ref().and_then(Self::from_json);
+        let mut record = record
+            .ok_or_else(|| anyhow!("{} is not a status file of a scrub", path.display()))
+            .context(Advice::new("scrub start -f begins anew and replaces it"))?;
+        if record.state == State::Running && !record.is_alive() {
+            record.state = State::Interrupted;
+        }
+        Ok(Some(record))
+    }
+
+    /// Replaces the file by this record.
+    ///
+    /// # Errors
+    /// That it cannot be written.
+    pub(super) fn save(&self, context: &Context, path: &Path) -> Result<()> {
+        let mut output = context.create_output_to_keep(path)?;
+        serde_json::to_writer(&mut output, &self.to_json())?;
+        output.write_all(b"\n")?;
+        output.finish()
+    }
+
+    /// Whether its process is there.
+    pub(super) fn is_alive(&self) -> bool {
+        let (process, begun) = self.process;
+        beginning_of(process) == Some(begun)
+    }
+
+    /// The counters as a report has them, without damages.
+    pub(super) fn report(&self) -> Report {
+        Report {
+            devices: self.devices.clone(),
+            ..Report::default()
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let numbers = |addresses: &mut dyn Iterator<Item = Logical>| -> Vec<u64> {
+            addresses.map(Logical::get).collect()
+        };
+        let devices: Vec<Value> = self.devices.iter().map(device_to_json).collect();
+        let begun: Vec<Value> = self
+            .position
+            .begun
+            .iter()
+            .map(|begun| json!([begun.chunk.get(), begun.group]))
+            .collect();
+        json!({
+            "version": VERSION,
+            "uuid": self.uuid.to_string(),
+            "status": self.state.name(),
+            "process": [self.process.0, self.process.1],
+            "started": self.started,
+            "resumed": self.resumed,
+            "milliseconds": self.milliseconds,
+            "devices": devices,
+            "superblocks": self.position.superblocks,
+            "finished": numbers(&mut self.position.finished.iter().copied()),
+            "begun": begun,
+        })
+    }
+
+    fn from_json(value: &Value) -> Option<Self> {
+        if value.get("version")?.as_u64()? != VERSION {
+            return None;
+        }
+        let process = value.get("process")?.as_array()?;
+        let pair = |pair: &Value| Some((pair.get(0)?.as_u64()?, pair.get(1)?.as_u64()?));
+        let finished = value.get("finished")?.as_array()?.iter();
+        let begun = value.get("begun")?.as_array()?.iter();
+        let position = Position {
+            superblocks: value.get("superblocks")?.as_bool()?,
+            finished: finished
+                .map(|address| address.as_u64().map(Logical::new))
+                .collect::<Option<_>>()?,
+            begun: begun
+                .map(|begun| {
+                    let (chunk, group) = pair(begun)?;
+                    let chunk = Logical::new(chunk);
+                    Some(ChunkPosition { chunk, group })
+                })
+                .collect::<Option<_>>()?,
+        };
+        let devices = value.get("devices")?.as_array()?.iter();
+        Some(Self {
+            uuid: value.get("uuid")?.as_str()?.parse().ok()?,
+            state: State::from_name(value.get("status")?.as_str()?)?,
+            process: (
+                process.first()?.as_u64()?.try_into().ok()?,
+                process.get(1)?.as_u64()?,
+            ),
+            started: value.get("started")?.as_i64()?,
+            resumed: value.get("resumed")?.as_i64(),
+            milliseconds: value.get("milliseconds")?.as_u64()?,
+            devices: devices.map(device_from_json).collect::<Option<_>>()?,
+            position,
+        })
+    }
+}
+
+/// A device with its counters, by their names.
+pub(super) fn device_to_json(device: &DeviceReport) -> Value {
+    let mut object = Map::new();
+    object.insert("devid".to_owned(), json!(device.device.get()));
+    object.insert("uuid".to_owned(), json!(device.uuid.to_string()));
+    object.insert("device".to_owned(), json!(*device.name));
+    object.insert("missing".to_owned(), json!(device.missing));
+    object.insert("bytes_to_scrub".to_owned(), json!(device.to_scrub));
+    for (name, value) in device.counters.fields() {
+        object.insert(name.to_owned(), json!(value));
+    }
+    Value::Object(object)
+}
+
+fn device_from_json(value: &Value) -> Option<DeviceReport> {
+    let mut counters = Counters::default();
+    for (name, _) in Counters::default().fields() {
+        *counters.field_mut(name)? = value.get(name)?.as_u64()?;
+    }
+    Some(DeviceReport {
+        device: DeviceId::new(value.get("devid")?.as_u64()?),
+        uuid: value.get("uuid")?.as_str()?.parse().ok()?,
+        name: value.get("device")?.as_str()?.into(),
+        missing: value.get("missing")?.as_bool()?,
+        to_scrub: value.get("bytes_to_scrub")?.as_u64()?,
+        counters,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_record_comes_back_as_it_was() {
+        let mut counters = Counters::default();
+        for (number, (name, _)) in (1..).zip(Counters::default().fields()) {
+            *counters.field_mut(name).unwrap() = number;
+        }
+        let record = Record {
+            uuid: Uuid::from_u128(7),
+            state: State::Aborted,
+            process: this_process(),
+            started: 12,
+            resumed: Some(13),
+            milliseconds: 14,
+            devices: vec![DeviceReport {
+                device: DeviceId::new(3),
+                uuid: Uuid::from_u128(9),
+                name: Arc::from("disk"),
+                missing: true,
+                to_scrub: 99,
+                counters,
+            }],
+            position: Position {
+                superblocks: true,
+                finished: [1_u64, 5].map(Logical::new).into(),
+                begun: vec![ChunkPosition {
+                    chunk: Logical::new(9),
+                    group: 4,
+                }],
+            },
+        };
+        let back = Record::from_json(&record.to_json()).unwrap();
+        assert_eq!(format!("{back:?}"), format!("{record:?}"));
+        assert!(record.is_alive());
+        let other = Record {
+            process: (record.process.0, 1),
+            ..record
+        };
+        assert!(!other.is_alive(), "another process has the number by now");
+    }
+}

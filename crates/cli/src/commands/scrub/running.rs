@@ -1,0 +1,234 @@
+//! A scrub under way: devices opened for it alone, its record written every second, signals pause it; at its end the devices'
+//! statistics, and what is printed.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use buttress::device::OpenOptions as DeviceOptions;
+use buttress::format::{ByteCount, Logical};
+use buttress::fs::Progress;
+use buttress::scrub::{DeviceReport, Options as ScrubOptions, Report, Scrub};
+use buttress::writer::data::DataOptions;
+use crossbeam_channel::{RecvTimeoutError, bounded};
+
+use super::options::Options;
+use super::record::{self, Record, State};
+use super::{UNCORRECTABLE, files, printing, start};
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::opening::Opened;
+use crate::output::stdout;
+use crate::progress::Watch;
+use crate::signals::Cancelling;
+use crate::writing::{self, Writing};
+
+/// How often the record is written.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+
+/// A scrub and what it went on from.
+struct Under<'a> {
+    context: &'a Context,
+    path: Option<&'a Path>,
+    scrub: &'a Scrub<'a>,
+    begun: Instant,
+    /// The record as it began.
+    first: Record,
+}
+
+impl Under<'_> {
+    /// The counters of this run and of those before it.
+    fn devices(&self, report: &Report) -> Vec<DeviceReport> {
+        let mut devices = report.devices.clone();
+        for device in &mut devices {
+            let before = self
+                .first
+                .devices
+                .iter()
+                .find(|before| before.uuid == device.uuid);
+            if let Some(before) = before {
+                device.counters.add(&before.counters);
+            }
+        }
+        devices
+    }
+
+    fn record(&self, state: State) -> Record {
+        let elapsed = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Record {
+            state,
+            milliseconds: self.first.milliseconds.saturating_add(elapsed),
+            devices: self.devices(&self.scrub.report()),
+            position: self.scrub.position(),
+            ..self.first.clone()
+        }
+    }
+
+    fn save(&self, state: State) -> Result<()> {
+        match self.path {
+            Some(path) => self.record(state).save(self.context, path),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Scrubs a volume, from the beginning or on from a record.
+pub(super) fn run(
+    context: &Context,
+    image: &Path,
+    options: &Options,
+    path: Option<&Path>,
+    resumed: Option<Record>,
+    command: &'static str,
+) -> Result<Outcome> {
+    // What becomes of the volume, and the exit code, do not hang on a reader of the summary.
+    stdout::go_on_unread();
+    let opening = DeviceOptions {
+        write: !options.read_only,
+        direct_when_cold: true,
+        direct_when_cold_to_write: true,
+        ..context.device_options()
+    };
+    let opened = context.open_volume_with(image, &opening)?;
+    let filesystem = &opened.filesystem;
+    let progress = context.progress();
+    let uuid = filesystem.superblock().fsid;
+    let resumed = resumed.filter(|record| record.uuid == uuid);
+    let scrub_options = ScrubOptions {
+        read_only: options.read_only,
+        limit: options.limit.filter(|limit| *limit > 0).map(ByteCount::new),
+        resume: start::position_of(resumed.as_ref()),
+        ..ScrubOptions::default()
+    };
+    let is_written = |logical: Logical, length: ByteCount| files::is_written(filesystem, logical, length);
+    let scrub = Scrub::new(filesystem, scrub_options, progress.clone())
+        .with_context(|| image.display().to_string())?
+        .asking(&is_written);
+    let now = writing::environment("scrub")?.now().seconds;
+    let first = first_record(&scrub, uuid, now, resumed.as_ref());
+    if let Some(resumed) = &resumed {
+        let done: u64 = resumed
+            .devices
+            .iter()
+            .map(|device| device.counters.bytes_scrubbed())
+            .sum();
+        progress.advance(0, ByteCount::new(done));
+    }
+    let under = Under {
+        context,
+        path,
+        scrub: &scrub,
+        begun: Instant::now(),
+        first,
+    };
+    under.save(State::Running)?;
+    let cancelling = Cancelling::start(&progress)?;
+    let watch = Watch::start(context, "scrub", progress.clone());
+    let ended = scrub_and_save(&under, &progress);
+    watch.end_as(ended.is_ok());
+    let is_done = match ended {
+        Ok(()) => true,
+        Err(_) if progress.is_cancelled() => false,
+        Err(error) => return Err(error),
+    };
+    drop(cancelling);
+    let state = if is_done { State::Finished } else { State::Aborted };
+    let record = under.record(state);
+    under.save(state)?;
+    let mut report = Report {
+        devices: record.devices.clone(),
+        ..scrub.report()
+    };
+    let unlisted = report.damages.len().saturating_sub(options.most);
+    report.damages.truncate(options.most);
+    report.damages_unlisted = report
+        .damages_unlisted
+        .saturating_add(ByteCount::of(unlisted).get());
+    let damages = files::of(filesystem, &report, options.files);
+    drop(scrub);
+    if !options.read_only {
+        count_in_statistics(context, &opened, &report);
+    }
+    printing::print_end(context, options, &record, &report, &damages, command)?;
+    let totals = report.totals();
+    if totals.errors() > 0 && totals.corrected_errors > 0 {
+        context.warn(format_args!(
+            "errors detected during scrubbing, {} corrected",
+            totals.corrected_errors
+        ));
+    }
+    if report.has_uncorrectable() {
+        context.warn(format_args!(
+            "there are {} uncorrectable errors",
+            totals.uncorrectable_errors
+        ));
+        return Ok(Outcome::Code(UNCORRECTABLE));
+    }
+    Ok(if is_done { Outcome::Done } else { Outcome::Negative })
+}
+
+/// The record at the beginning of this run.
+fn first_record(
+    scrub: &Scrub<'_>,
+    uuid: buttress::format::Uuid,
+    now: i64,
+    resumed: Option<&Record>,
+) -> Record {
+    Record {
+        uuid,
+        state: State::Running,
+        process: record::this_process(),
+        started: resumed.map_or(now, |record| record.started),
+        resumed: resumed.map(|_| now),
+        milliseconds: resumed.map_or(0, |record| record.milliseconds),
+        devices: resumed.map_or_else(|| scrub.report().devices, |record| record.devices.clone()),
+        position: scrub.position(),
+    }
+}
+
+/// Runs the scrub, and writes its record meanwhile.
+fn scrub_and_save(under: &Under<'_>, progress: &Progress) -> Result<()> {
+    let (stop, stopped) = bounded::<()>(0);
+    std::thread::scope(|scope| {
+        let saving = scope.spawn(move || -> Result<()> {
+            while stopped.recv_timeout(SAVE_EVERY) == Err(RecvTimeoutError::Timeout) {
+                under.save(State::Running)?;
+            }
+            Ok(())
+        });
+        let ended = under.scrub.run();
+        drop(stop);
+        let saved = match saving.join() {
+            Ok(saved) => saved,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        if let Err(error) = saved {
+            under
+                .context
+                .warn(format_args!("the status file is out of date: {error:#}"));
+        }
+        if progress.is_cancelled() {
+            under
+                .context
+                .notice("the scrub was stopped; `buttress scrub resume` goes on with it");
+        }
+        Ok(ended?)
+    })
+}
+
+/// Has a commit add what was found to the devices' statistics.
+fn count_in_statistics(context: &Context, opened: &Opened, report: &Report) {
+    if report.totals().errors() == 0 {
+        return;
+    }
+    let commit = || -> Result<()> {
+        let writing = Writing::new(opened.clone(), DataOptions::default())?;
+        writing.commit()?;
+        Ok(())
+    };
+    if let Err(error) = commit() {
+        context.warn(format_args!(
+            "the devices' statistics do not count what was found: {error:#}"
+        ));
+    }
+}

@@ -1,0 +1,207 @@
+//! `buttress scrub start IMAGE` and `buttress scrub resume IMAGE`.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use buttress::scrub::Position;
+use clap::Args;
+use serde_json::json;
+
+use super::options::Options;
+use super::record::{self, Record, State};
+use super::{EXIT_CODES, NOTHING, running};
+use crate::context::Context;
+use crate::exit::{Advice, Outcome};
+use crate::manual::{Example, ExitCode, example};
+use crate::output::{stdout, terminal};
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Read every copy and all parity of a volume that is not mounted, and mend what is bad
+///
+/// Superblocks, tree blocks, data and parity are read, compared, and rewritten from another copy or from parity where they
+/// are bad. What cannot be mended is listed with every place that was tried, and with the files that it belongs to.
+#[derive(Args, Debug)]
+pub(super) struct Start {
+    /// Begin anew, whatever the status file says, also where it cannot be read
+    #[arg(short = 'f')]
+    force: bool,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Go on with a scrub that was cancelled or interrupted
+#[derive(Args, Debug)]
+pub(super) struct Resume {
+    #[command(flatten)]
+    options: Options,
+}
+
+impl Subcommand for Start {
+    const NAME: &'static str = "start";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress scrub start -B backup.img",
+            "Reads every copy, mends what is bad, and prints what was found",
+        ),
+        example(
+            "buttress scrub start -Bd --device second.img first.img",
+            "The same for a volume of two devices, with counters of each",
+        ),
+        example(
+            "buttress scrub start -B --overlay changes.overlay backup.img",
+            "Tries what would be mended: the image stays as it is",
+        ),
+    ];
+    const EXIT_CODES: &'static [ExitCode] = EXIT_CODES;
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = Target::parse(&self.options.image);
+        let path = status_path(&target.image, &self.options)?;
+        if !self.force
+            && let Some(path) = &path
+            && let Some(record) = Record::load(path)?
+            && record.state == State::Running
+            && !self.options.in_background
+        {
+            return Err(already_running(&target.image, &record));
+        }
+        if !self.options.foreground && !self.options.in_background {
+            return go_to_background(context, &target.image, path.as_deref());
+        }
+        running::run(
+            context,
+            &target.image,
+            &self.options,
+            path.as_deref(),
+            None,
+            Self::NAME,
+        )
+    }
+}
+
+impl Subcommand for Resume {
+    const NAME: &'static str = "resume";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress scrub resume -B backup.img",
+        "Goes on where a scrub was stopped",
+    )];
+    const EXIT_CODES: &'static [ExitCode] = EXIT_CODES;
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = Target::parse(&self.options.image);
+        let path = record::path_of(&target.image, self.options.status_file.as_deref())?;
+        let record = match Record::load(&path)? {
+            Some(record) if record.state == State::Running && !self.options.in_background => {
+                return Err(already_running(&target.image, &record));
+            }
+            Some(record) if record.state != State::Finished => record,
+            _ => return nothing_to_resume(context, &target.image),
+        };
+        if !self.options.foreground && !self.options.in_background {
+            return go_to_background(context, &target.image, Some(&path));
+        }
+        running::run(
+            context,
+            &target.image,
+            &self.options,
+            Some(&path),
+            Some(record),
+            Self::NAME,
+        )
+    }
+}
+
+/// The status file. A scrub in the foreground of a block device does without, unless one is named.
+fn status_path(image: &Path, options: &Options) -> Result<Option<std::path::PathBuf>> {
+    match record::path_of(image, options.status_file.as_deref()) {
+        Ok(path) => Ok(Some(path)),
+        Err(_) if options.foreground => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn already_running(image: &Path, record: &Record) -> anyhow::Error {
+    let (process, _) = record.process;
+    anyhow!(
+        "{}: a scrub is already running (process {process})",
+        image.display()
+    )
+    .context(Advice::new(
+        "`buttress scrub cancel IMAGE` pauses it, `buttress scrub status IMAGE` shows how far it is",
+    ))
+}
+
+fn nothing_to_resume(context: &Context, image: &Path) -> Result<Outcome> {
+    stdout::go_on_unread();
+    // The volume is opened, so that one that is not there is told as everywhere.
+    let filesystem = context.open_for_one_pass(image)?;
+    let uuid = filesystem.superblock().fsid;
+    if context.json() {
+        let document = json!({ "uuid": uuid.to_string(), "status": "nothing to resume" });
+        context.print_json("scrub-resume", document)?;
+    } else {
+        let mut out = context.stdout();
+        let image = terminal::shown(image.display());
+        writeln!(out, "scrub: nothing to resume for {image}, fsid {uuid}")?;
+        out.flush()?;
+    }
+    Ok(Outcome::Code(NOTHING))
+}
+
+/// How long the process in the background is given to take the volume.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Starts this command line again as a process of its own, and waits until its record says that it runs.
+fn go_to_background(context: &Context, image: &Path, path: Option<&Path>) -> Result<Outcome> {
+    let path = path.context("a scrub in the background needs a status file")?;
+    let program = std::env::current_exe().context("finding this program")?;
+    let mut child = Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .arg("--in-background")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .context("starting the process in the background")?;
+    let record = loop {
+        let ended = child
+            .try_wait()
+            .context("waiting for the process in the background")?;
+        let record = Record::load(path).ok().flatten();
+        if let Some(record) = record.filter(|record| record.process.0 == child.id()) {
+            break record;
+        }
+        if ended.is_some() {
+            let mut told = String::new();
+            if let Some(mut errors) = child.stderr.take() {
+                errors.read_to_string(&mut told)?;
+            }
+            let told = told.trim_start_matches("error: ").trim_end();
+            return Err(anyhow!("{}", terminal::shown(told)));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    };
+    let uuid = record.uuid;
+    let process = child.id();
+    if context.json() {
+        let document = json!({ "uuid": uuid.to_string(), "status": "started", "process": process });
+        context.print_json("scrub-start", document)?;
+    } else if !context.globals().quiet {
+        let mut out = context.stdout();
+        let image = terminal::shown(image.display());
+        writeln!(out, "scrub started on {image}, fsid {uuid} (pid={process})")?;
+        out.flush()?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// Where a record says that a scrub goes on.
+pub(super) fn position_of(record: Option<&Record>) -> Position {
+    record.map_or_else(Position::default, |record| record.position.clone())
+}

@@ -1,0 +1,97 @@
+//! `buttress scrub status IMAGE`: how far a scrub is, or what the last one found.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use buttress::fs::Progress;
+use buttress::scrub::{Options as ScrubOptions, Scrub};
+use clap::Args;
+use serde_json::json;
+
+use super::printing::{Style, as_json, print_record};
+use super::record::{self, Record, State};
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::manual::{Example, example};
+use crate::output::size::UnitFlags;
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Show how far a scrub is, or what the last one found
+#[derive(Args, Debug)]
+pub(super) struct Status {
+    /// Print statistics of each device
+    #[arg(short = 'd')]
+    per_device: bool,
+    /// Print all counters, not the summary
+    #[arg(short = 'R')]
+    raw_counters: bool,
+    /// The status file, if it is not IMAGE.scrub-status
+    #[arg(long, value_name = "FILE")]
+    status_file: Option<PathBuf>,
+    #[command(flatten)]
+    units: UnitFlags,
+    /// The image or device
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+}
+
+impl Subcommand for Status {
+    const NAME: &'static str = "status";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress scrub status backup.img",
+        "Shows how far a scrub is, or what the last one found",
+    )];
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let image = Target::parse(&self.image).image;
+        let path = record::path_of(&image, self.status_file.as_deref())?;
+        let style = Style {
+            units: self.units.units(),
+            raw_counters: self.raw_counters,
+        };
+        let record = Record::load(&path)?;
+        // While it runs, the scrub alone has the volume.
+        if let Some(record) = record.as_ref().filter(|record| record.state == State::Running) {
+            return self.print(context, record, style);
+        }
+        let filesystem = context.open_for_one_pass(&image)?;
+        let uuid = filesystem.superblock().fsid;
+        match record.filter(|record| record.uuid == uuid) {
+            Some(record) => self.print(context, &record, style),
+            None => {
+                let scrub = Scrub::new(&filesystem, ScrubOptions::default(), Progress::new())?;
+                let to_scrub = scrub.report().to_scrub();
+                if context.json() {
+                    let document = json!({
+                        "uuid": uuid.to_string(), "status": "none", "bytes_to_scrub": to_scrub,
+                    });
+                    context.print_json("scrub-status", document)?;
+                    return Ok(Outcome::Done);
+                }
+                let mut out = context.stdout();
+                writeln!(out, "UUID:             {uuid}")?;
+                writeln!(out, "\tno stats available")?;
+                writeln!(out, "Total to scrub:   {}", style.units.text(to_scrub))?;
+                out.flush()?;
+                Ok(Outcome::Done)
+            }
+        }
+    }
+}
+
+impl Status {
+    fn print(&self, context: &Context, record: &Record, style: Style) -> Result<Outcome> {
+        if context.json() {
+            context.print_json("scrub-status", as_json(record, None))?;
+            return Ok(Outcome::Done);
+        }
+        let mut out = context.stdout();
+        writeln!(out, "UUID:             {}", record.uuid)?;
+        print_record(&mut out, record, self.per_device, style)?;
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}
