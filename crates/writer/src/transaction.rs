@@ -56,6 +56,7 @@ mod recount;
 pub(crate) mod reservation;
 pub(crate) mod reserved_ahead;
 pub(crate) mod running;
+pub(crate) mod slice;
 #[cfg(test)]
 mod tests;
 mod uncommitted;

@@ -206,7 +206,18 @@ impl Running {
     /// # Errors
     /// That a tree cannot be read, or an item is not there: then the transaction must not be committed.
     pub(crate) fn write_back_inodes(&mut self) -> Result<()> {
-        while let Some(((tree, inode), live)) = self.inodes.changed.pop_first() {
+        self.write_back_some_inodes(usize::MAX)
+    }
+
+    /// Puts the first changed inode items into their trees, at most so many.
+    ///
+    /// # Errors
+    /// As [`Running::write_back_inodes`].
+    pub(crate) fn write_back_some_inodes(&mut self, count: usize) -> Result<()> {
+        for _ in 0..count {
+            let Some(((tree, inode), live)) = self.inodes.changed.pop_first() else {
+                break;
+            };
             let item = live.read().item;
             let written = match item {
                 Some(item) => self.write_back_inode(tree, inode, &item),

@@ -11,9 +11,11 @@
 //! One commit runs at a time. A failure in step 2 or 3 stops writing for good: the volume stays readable and says why.
 
 use super::block_groups::Purpose;
+use super::converging::Convergence;
 use super::fault_in::FaultIn;
 use super::freezing::{Preparation, Prepared};
 use super::reservation::Handle;
+use super::slice::Slice;
 use super::uncommitted::Counted;
 use super::{WritableFilesystem, Writer};
 use buttress_device::Buffer;
@@ -31,6 +33,12 @@ const SEALED_BYTES: usize = 1 << 20;
 
 /// How many of those buffers are handed to the devices at once, so that sealing the next ones overlaps with writing.
 const BATCH_BUFFERS: usize = 8;
+
+/// How many inodes are written back in one part.
+const INODES_AT_ONCE: usize = 256;
+
+/// After so many slices a commit goes on to its end: whatever others change meanwhile, it ends.
+const SLICES_MAX: usize = 4096;
 
 /// The moment at which a state was frozen.
 struct Moment<T> {
@@ -115,12 +123,19 @@ impl WritableFilesystem {
     /// Step 2.
     fn freeze_then<T>(&self, then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T) -> Result<Moment<T>> {
         let mut reads = FaultIn::default();
+        let mut convergence = Convergence::default();
+        let mut slices = 0_usize;
         loop {
+            slices = slices.saturating_add(1);
+            let slice = match self.is_sliced() && slices < SLICES_MAX {
+                true => Slice::begin(),
+                false => Slice::endless(),
+            };
             // Nothing is being overwritten in place that a snapshot of this state will share.
             let in_place = self.data().in_place.write();
             let mut handle = self.start_unchecked();
             let durable = handle.core.durable;
-            let prepared = self.prepare(&mut handle, &reads);
+            let prepared = self.prepare(&mut handle, &reads, &mut convergence, &slice);
             // Its references were still waiting; now some are in the trees.
             self.shared.forget_view();
             let prepared = match prepared? {
@@ -130,6 +145,7 @@ impl WritableFilesystem {
                     reads.read(self, missing);
                     continue;
                 }
+                Preparation::Paused => continue,
                 Preparation::NothingToDo => None,
                 Preparation::Frozen(prepared) => Some(prepared),
             };
@@ -147,18 +163,34 @@ impl WritableFilesystem {
         }
     }
 
-    /// Freezes the running transaction, as far as that goes without reading.
-    fn prepare(&self, handle: &mut Handle<'_>, reads: &FaultIn) -> Result<Preparation> {
+    /// Freezes the running transaction, as far as that goes without reading and within the slice.
+    fn prepare(
+        &self,
+        handle: &mut Handle<'_>,
+        reads: &FaultIn,
+        convergence: &mut Convergence,
+        slice: &Slice,
+    ) -> Result<Preparation> {
         self.data()
             .balance(handle.core.reserved_data_bytes, &handle.core.ahead)?;
-        let missing = reads.missing_for(|| handle.missing_for_inodes())?;
-        if !missing.is_empty() {
-            return Ok(Preparation::Missing(missing));
+        while handle.inodes.changed() > 0 {
+            let missing = reads.missing_for(|| handle.missing_for_some_inodes(INODES_AT_ONCE))?;
+            if !missing.is_empty() {
+                return Ok(Preparation::Missing(missing));
+            }
+            handle.write_back_some_inodes(INODES_AT_ONCE)?;
+            if slice.is_over() {
+                return Ok(Preparation::Paused);
+            }
         }
-        handle.write_back_inodes()?;
         // Nothing that a reader sees changes from here on until the lock is let go of.
         drop(self.shared.give_view(handle));
-        handle.prepare_commit(self.forest().volume(), reads)
+        handle.prepare_commit(self.forest().volume(), reads, convergence, slice)
+    }
+
+    /// Whether others may be waiting while this thread commits.
+    fn is_sliced(&self) -> bool {
+        self.executor().is_parallel() && self.shared.environment.commit_interval().is_some()
     }
 
     fn write_out(&self, prepared: &mut Prepared) -> Result<()> {

@@ -7,13 +7,15 @@
 //!
 //! Order within a round: [`STAGES`]. The root tree comes after the others because root items say where those begin.
 //!
-//! A stage looks where it is going to work before it does, and settling ends with the blocks that are missing there. They
-//! are read without the lock, and settling goes on, with what was edited meanwhile: an address does not keep a node from
-//! being changed before it is frozen.
+//! A stage works in parts. Before each it looks where it is going to work, and converging ends with the blocks that are
+//! missing there; it also ends when the commit's slice of time is over ([`super::slice`]). They are read, or others are let
+//! in, without the lock, and converging goes on where it was, with what was edited meanwhile: an address does not keep a node
+//! from being changed before it is frozen. Only a whole round without anything to do, under one hold of the lock, is the end.
 
 use super::block_groups::{Found, Purpose};
 use super::fault_in::{FaultIn, or_missing};
 use super::running::Running;
+use super::slice::Slice;
 use buttress_accounts::delayed_references::{Created, ExtentKind, Reference};
 use buttress_format::{ByteCount, ItemType, Key, Logical, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
@@ -44,6 +46,27 @@ enum Stage {
     Quotas,
 }
 
+/// How far converging got when it paused.
+#[derive(Debug, Default)]
+pub(crate) struct Convergence {
+    /// The stage that comes next.
+    stage: usize,
+    /// Rounds since it paused last.
+    rounds: usize,
+    /// Whether the round found something to do.
+    is_busy: bool,
+}
+
+/// How a call of converging ended.
+pub(crate) enum Converged {
+    /// Nothing is left to do.
+    Done,
+    /// Blocks are to be read first, without the lock.
+    Missing(Vec<BlockPointer>),
+    /// The slice is over.
+    Paused,
+}
+
 /// In this order.
 const STAGES: [Stage; 7] = [
     Stage::Addresses,
@@ -56,35 +79,36 @@ const STAGES: [Stage; 7] = [
 ];
 
 impl Running {
-    /// Works until every dirty node has an address and every tree agrees with every other, or until blocks are missing:
-    /// gives those.
-    pub(crate) fn converge(&mut self, reads: &FaultIn) -> Result<Vec<BlockPointer>> {
-        for _ in 0..ROUNDS_MAX {
-            let mut busy = false;
-            for stage in STAGES {
-                loop {
-                    let missing = reads.missing_for(|| self.missing_for(stage))?;
-                    if !missing.is_empty() {
-                        self.note_gap();
-                        return Ok(missing);
-                    }
-                    let worked = match self.work(stage, reads) {
-                        Ok(worked) => worked,
-                        Err(error) => {
-                            let missing = or_missing(Err(error))?;
-                            self.note_gap();
-                            return Ok(missing);
-                        }
-                    };
-                    busy |= worked;
-                    // References are applied some at a time.
-                    if !worked || stage != Stage::References {
-                        break;
+    /// Works until every dirty node has an address and every tree agrees with every other, until blocks are missing, or until
+    /// the slice is over. What was edited before it is called again is taken in by one more round.
+    pub(crate) fn converge(
+        &mut self,
+        reads: &FaultIn,
+        at: &mut Convergence,
+        slice: &Slice,
+    ) -> Result<Converged> {
+        while at.rounds < ROUNDS_MAX {
+            while let Some(stage) = STAGES.get(at.stage).copied() {
+                let missing = reads.missing_for(|| self.missing_for(stage))?;
+                if !missing.is_empty() {
+                    return Ok(self.pause(at, Converged::Missing(missing)));
+                }
+                match self.work(stage, reads) {
+                    Ok(true) => at.is_busy = true,
+                    Ok(false) => at.stage = at.stage.saturating_add(1),
+                    Err(error) => {
+                        let missing = or_missing(Err(error))?;
+                        return Ok(self.pause(at, Converged::Missing(missing)));
                     }
                 }
+                if slice.is_over() && at.stage < STAGES.len() {
+                    return Ok(self.pause(at, Converged::Paused));
+                }
             }
-            if !busy {
-                return Ok(Vec::new());
+            at.stage = 0;
+            at.rounds = at.rounds.saturating_add(1);
+            if !core::mem::take(&mut at.is_busy) {
+                return Ok(Converged::Done);
             }
         }
         let left = ByteCount::of(self.core.references.len()).get();
@@ -92,12 +116,19 @@ impl Running {
         Err(defect.with("rounds", ROUNDS_MAX as i128).into())
     }
 
+    /// Others may edit now: one more round has to look at everything.
+    fn pause(&mut self, at: &mut Convergence, why: Converged) -> Converged {
+        at.is_busy = true;
+        at.rounds = 0;
+        self.note_gap();
+        why
+    }
+
     /// Others may edit before settling goes on: what it has still to record of space takes room that is not theirs.
     fn note_gap(&mut self) {
         let ranges = self.core.groups.iter().fold(0_usize, |sum, group| {
-            let ranges = group.became_used.iter().count();
-            sum.saturating_add(ranges)
-                .saturating_add(group.became_free.iter().count())
+            sum.saturating_add(group.became_used.count())
+                .saturating_add(group.became_free.count())
         });
         self.core.unrecorded_ranges = ByteCount::of(ranges).get();
     }
@@ -124,11 +155,11 @@ impl Running {
         }
     }
 
-    /// Does what a stage has to do. Returns whether there was anything. A block that is missing to find places ends it before
+    /// Does the next part of what a stage has to do. Returns whether there was any: false ends the stage. A block that is missing to find places ends it before
     /// any is given out.
     fn work(&mut self, stage: Stage, reads: &FaultIn) -> Result<bool> {
         match stage {
-            Stage::Addresses => self.assign_all(reads),
+            Stage::Addresses => self.assign_next(reads),
             Stage::RootItems => self.write_root_items(),
             Stage::RootTree => self.assign_tree(TreeId::ROOT, reads),
             Stage::References => {
@@ -145,18 +176,20 @@ impl Running {
         }
     }
 
-    fn assign_all(&mut self, reads: &FaultIn) -> Result<bool> {
-        let ids: Vec<TreeId> = self
+    /// Gives addresses to the nodes of the next tree, but the root tree, that has some without. Returns whether there was one.
+    fn assign_next(&mut self, reads: &FaultIn) -> Result<bool> {
+        if self.core.extent.tree.unassigned_nodes() > 0 {
+            return self.assign_tree(TreeId::EXTENT, reads);
+        }
+        let next = self
             .trees
             .iter()
-            .map(|(id, _)| *id)
-            .filter(|id| *id != TreeId::ROOT)
-            .collect();
-        let mut any = self.assign_tree(TreeId::EXTENT, reads)?;
-        for id in ids {
-            any |= self.assign_tree(id, reads)?;
+            .find(|(id, open)| **id != TreeId::ROOT && open.tree.unassigned_nodes() > 0)
+            .map(|(id, _)| *id);
+        match next {
+            Some(id) => self.assign_tree(id, reads),
+            None => Ok(false),
         }
-        Ok(any)
     }
 
     /// Gives addresses to the nodes of a tree that have none. Returns whether there were any.

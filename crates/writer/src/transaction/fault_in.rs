@@ -262,9 +262,14 @@ impl Running {
 
     /// Blocks that are missing for writing inodes back.
     pub(crate) fn missing_for_inodes(&self) -> Result<Vec<BlockPointer>> {
+        self.missing_for_some_inodes(usize::MAX)
+    }
+
+    /// As [`Running::missing_for_inodes`], for the first `count` of them.
+    pub(crate) fn missing_for_some_inodes(&self, count: usize) -> Result<Vec<BlockPointer>> {
         let mut missing = Vec::new();
         let mut look: Option<(TreeId, LookAlong<'_>)> = None;
-        for (tree, key) in self.inodes.changed_keys() {
+        for (tree, key) in self.inodes.changed_keys().take(count) {
             if look.as_ref().is_none_or(|(of, _)| *of != tree) {
                 let open = self.trees.get(tree);
                 look = open.map(|open| (tree, LookAlong::along(&self.core, tree, open)));

@@ -24,6 +24,20 @@ impl FreeRanges {
         self.by_length.last().map_or(0, |(length, _)| *length)
     }
 
+    /// How many ranges there are.
+    pub(crate) fn count(&self) -> usize {
+        self.by_start.len()
+    }
+
+    /// Takes out the first ranges, at most so many.
+    pub(crate) fn take_first(&mut self, count: usize) -> Vec<(u64, u64)> {
+        let first: Vec<(u64, u64)> = self.iter().take(count).collect();
+        for (start, _) in &first {
+            self.take_out(*start);
+        }
+        first
+    }
+
     /// The ranges as `(start, length)`, in order of address.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.by_start.iter().map(|(start, length)| (*start, *length))

@@ -18,6 +18,9 @@ use buttress_tree::BlockPointer;
 /// What an item takes in a leaf beside its data.
 const ITEM_BYTES: u64 = 25;
 
+/// How many ranges of a group are applied in one part.
+const RANGES_AT_ONCE: usize = 1024;
+
 /// A group, as far as its free-space items are concerned.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
@@ -67,113 +70,125 @@ fn bitmap_range_bytes(sector_bytes: u64) -> u64 {
 }
 
 impl Running {
-    /// What is missing to bring the free-space tree up to date.
-    pub(crate) fn missing_for_free_space(&mut self) -> Result<Vec<BlockPointer>> {
-        if !self.has_free_space_tree() {
-            return Ok(Vec::new());
-        }
-        let sector_bytes = self.core.sector_bytes();
-        let mut places = Vec::new();
-        let mut changes = Vec::new();
-        for group in self.core.groups.iter() {
-            let mut ranges: Vec<(u64, u64)> = group.became_used.iter().collect();
-            ranges.extend(group.became_free.iter());
-            if ranges.is_empty() && !group.needs_free_space_info {
-                continue;
-            }
-            ranges.sort_unstable();
+    /// The first group with changes that the free-space tree does not have, and how many ranges those are.
+    fn changed_group(&self) -> Option<(Extent, usize)> {
+        self.core.groups.iter().find_map(|group| {
+            let ranges = group
+                .became_used
+                .count()
+                .saturating_add(group.became_free.count());
             let extent = Extent {
                 start: group.start,
                 length: group.length,
             };
-            places.push((extent.info_key(), extent.info_key()));
-            // What lies before and after a range may be joined with it.
-            places.extend(ranges.iter().map(|(start, length)| {
-                (
-                    key(start.saturating_sub(sector_bytes), ItemType(0), 0),
-                    key(
-                        start.saturating_add(*length),
-                        ItemType::FREE_SPACE_BITMAP,
-                        u64::MAX,
-                    ),
-                )
-            }));
-            if !group.needs_free_space_info {
-                changes.push((extent, ByteCount::of(ranges.len()).get()));
-            }
-        }
-        if places.is_empty() {
+            (ranges > 0 || group.needs_free_space_info).then_some((extent, ranges))
+        })
+    }
+
+    /// What is missing for the next part of bringing the free-space tree up to date.
+    pub(crate) fn missing_for_free_space(&mut self) -> Result<Vec<BlockPointer>> {
+        if !self.has_free_space_tree() {
             return Ok(Vec::new());
         }
+        let Some((extent, count)) = self.changed_group() else {
+            return Ok(Vec::new());
+        };
+        let Some(group) = self.core.groups.holding(extent.start) else {
+            return Ok(Vec::new());
+        };
+        let sector_bytes = self.core.sector_bytes();
+        let is_new = group.needs_free_space_info;
+        let used = group.became_used.iter().take(RANGES_AT_ONCE);
+        let rest = RANGES_AT_ONCE.saturating_sub(group.became_used.count());
+        let mut ranges: Vec<(u64, u64)> = used.chain(group.became_free.iter().take(rest)).collect();
+        ranges.sort_unstable();
+        let mut places = vec![(extent.info_key(), extent.info_key())];
+        // What lies before and after a range may be joined with it.
+        places.extend(ranges.iter().map(|(start, length)| {
+            (
+                key(start.saturating_sub(sector_bytes), ItemType(0), 0),
+                key(
+                    start.saturating_add(*length),
+                    ItemType::FREE_SPACE_BITMAP,
+                    u64::MAX,
+                ),
+            )
+        }));
         let missing = self.missing_along(TreeId::FREE_SPACE, places)?;
-        if !missing.is_empty() {
+        if !missing.is_empty() || is_new || count > RANGES_AT_ONCE {
             return Ok(missing);
         }
         // A group that may change its form is read and written as a whole.
-        let mut whole = Vec::new();
-        for (group, ranges) in changes {
-            let info = self.free_space_info(group)?;
-            let (count, more) = (u64::from(info.extent_count), ranges.saturating_mul(2));
-            let high = bitmap_threshold(group.length, sector_bytes);
-            let may_turn = if info.uses_bitmaps() {
-                count.saturating_sub(more) < high
-            } else {
-                count.saturating_add(more) > high
-            };
-            if may_turn {
-                whole.push((key(group.start, ItemType(0), 0), key(group.end(), ItemType(0), 0)));
-            }
-        }
+        let info = self.free_space_info(extent)?;
+        let (extents, more) = (
+            u64::from(info.extent_count),
+            ByteCount::of(count).get().saturating_mul(2),
+        );
+        let high = bitmap_threshold(extent.length, sector_bytes);
+        let may_turn = if info.uses_bitmaps() {
+            extents.saturating_sub(more) < high
+        } else {
+            extents.saturating_add(more) > high
+        };
+        let whole = may_turn.then(|| {
+            (
+                key(extent.start, ItemType(0), 0),
+                key(extent.end(), ItemType(0), 0),
+            )
+        });
         self.missing_along(TreeId::FREE_SPACE, whole)
     }
 
-    /// Brings the free-space tree up to date. Returns whether there was anything to do.
+    /// Does the next part of bringing the free-space tree up to date: a group, or some ranges of one. Returns whether there
+    /// was anything to do.
     pub(crate) fn update_free_space_tree(&mut self) -> Result<bool> {
-        let mut work = Vec::new();
-        for group in self.core.groups.iter_mut() {
-            if group.needs_free_space_info
-                || group.became_used.total_bytes() > 0
-                || group.became_free.total_bytes() > 0
-            {
-                work.push((
-                    Extent {
-                        start: group.start,
-                        length: group.length,
-                    },
-                    core::mem::take(&mut group.needs_free_space_info),
-                    core::mem::take(&mut group.became_used),
-                    core::mem::take(&mut group.became_free),
-                ));
-            }
-        }
         if !self.has_free_space_tree() {
+            for group in self.core.groups.iter_mut() {
+                group.needs_free_space_info = false;
+                group.became_used = FreeRanges::default();
+                group.became_free = FreeRanges::default();
+            }
             return Ok(false);
         }
-        let any = !work.is_empty();
-        for (group, is_new, used, freed) in work {
-            if is_new {
-                let info = FreeSpaceInfo {
-                    start: Logical::new(group.start),
-                    length: ByteCount::new(group.length),
-                    extent_count: 1,
-                    flags: 0,
-                };
-                self.insert(TreeId::FREE_SPACE, &group.info_key(), &info.to_bytes())?;
-                self.insert(
-                    TreeId::FREE_SPACE,
-                    &key(group.start, ItemType::FREE_SPACE_EXTENT, group.length),
-                    &[],
-                )?;
-            }
-            self.apply_free_space(group, &used, &freed)?;
+        let Some((extent, count)) = self.changed_group() else {
+            return Ok(false);
+        };
+        let Some(group) = self.core.groups.get_mut(extent.start) else {
+            return Ok(false);
+        };
+        let is_new = core::mem::take(&mut group.needs_free_space_info);
+        let used = group.became_used.take_first(RANGES_AT_ONCE);
+        let rest = RANGES_AT_ONCE.saturating_sub(used.len());
+        let freed = group.became_free.take_first(rest);
+        if is_new {
+            let info = FreeSpaceInfo {
+                start: Logical::new(extent.start),
+                length: ByteCount::new(extent.length),
+                extent_count: 1,
+                flags: 0,
+            };
+            self.insert(TreeId::FREE_SPACE, &extent.info_key(), &info.to_bytes())?;
+            self.insert(
+                TreeId::FREE_SPACE,
+                &key(extent.start, ItemType::FREE_SPACE_EXTENT, extent.length),
+                &[],
+            )?;
         }
-        Ok(any)
+        self.apply_free_space(extent, &used, &freed, count <= RANGES_AT_ONCE)?;
+        Ok(true)
     }
 
-    fn apply_free_space(&mut self, group: Extent, used: &FreeRanges, freed: &FreeRanges) -> Result<()> {
+    /// Applies ranges; with the last ones of a group it takes the form that suits it.
+    fn apply_free_space(
+        &mut self,
+        group: Extent,
+        used: &[(u64, u64)],
+        freed: &[(u64, u64)],
+        are_last: bool,
+    ) -> Result<()> {
         let mut info = self.free_space_info(group)?;
         let mut count = i64::from(info.extent_count);
-        for (start, length) in used.iter() {
+        for (start, length) in used.iter().copied() {
             let change = if info.uses_bitmaps() {
                 self.set_bits(group, start, length, false)?
             } else {
@@ -181,7 +196,7 @@ impl Running {
             };
             count = count.saturating_add(change);
         }
-        for (start, length) in freed.iter() {
+        for (start, length) in freed.iter().copied() {
             if buttress_faults::on("free-space-tree-misses-freed") {
                 break;
             }
@@ -193,7 +208,9 @@ impl Running {
             count = count.saturating_add(change);
         }
         info.extent_count = u32::try_from(count).map_err(|_| broken(group.start, group.length))?;
-        self.convert_free_space(group, &mut info)?;
+        if are_last {
+            self.convert_free_space(group, &mut info)?;
+        }
         self.put(TreeId::FREE_SPACE, &group.info_key(), &info.to_bytes())
     }
 

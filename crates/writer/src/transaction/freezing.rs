@@ -1,9 +1,11 @@
 //! Freezing: turns a settled transaction into what a commit writes, and opens the next one.
 
+use super::converging::{Converged, Convergence};
 use super::fault_in::FaultIn;
 use super::pins::Readers;
 use super::recount::Recount;
 use super::running::{OpenTree, Running};
+use super::slice::Slice;
 use buttress_format::{
     BackupRoot, BackupTree, ByteCount, ChecksumType, DeviceId, DeviceItem, Generation, Key, Logical,
     Superblock, TreeBlock, TreeId,
@@ -39,6 +41,8 @@ pub(crate) enum Preparation {
     NothingToDo,
     /// Blocks are to be read first, without the lock.
     Missing(Vec<BlockPointer>),
+    /// Others are to be let in before it goes on.
+    Paused,
     /// It is frozen, and to be written.
     Frozen(Box<Prepared>),
 }
@@ -81,7 +85,13 @@ impl Running {
     }
 
     /// Settles and freezes the transaction. The next one is open afterwards.
-    pub(crate) fn prepare_commit(&mut self, volume: &Volume, reads: &FaultIn) -> Result<Preparation> {
+    pub(crate) fn prepare_commit(
+        &mut self,
+        volume: &Volume,
+        reads: &FaultIn,
+        convergence: &mut Convergence,
+        slice: &Slice,
+    ) -> Result<Preparation> {
         if !self.is_dirty() {
             return Ok(Preparation::NothingToDo);
         }
@@ -91,11 +101,11 @@ impl Running {
         }
         // Every commit has a root tree of its own generation.
         self.touch_root_tree()?;
-        let missing = self.converge(reads)?;
-        if !missing.is_empty() {
-            return Ok(Preparation::Missing(missing));
+        match self.converge(reads, convergence, slice)? {
+            Converged::Done => self.freeze(volume),
+            Converged::Missing(missing) => Ok(Preparation::Missing(missing)),
+            Converged::Paused => Ok(Preparation::Paused),
         }
-        self.freeze(volume)
     }
 
     /// What comes before settling: empty block groups go, devices' statistics are brought up to date, and trees are opened.
