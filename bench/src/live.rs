@@ -6,6 +6,9 @@
 //!
 //! Every file has 4 KiB in an extent of its own. "dirty" files have content that waits.
 
+mod exclusive;
+pub(crate) mod holds;
+
 use crate::Scale;
 use anyhow::{Context, Result, anyhow};
 use buttress::device::{Backend, Device, Engine, MemoryBackend};
@@ -14,7 +17,9 @@ use buttress::fs::Location;
 use buttress::writer::mkfs::{self, Identity};
 use buttress::writer::operations::{NewInode, RenameMode, SetXattr};
 use buttress::writer::{WritableFilesystem, WriteOptions};
-use buttress::{FileOffset, OpenOptions};
+use buttress::{ByteCount, FileOffset, OpenOptions};
+use exclusive::Exclusive;
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -42,6 +47,10 @@ struct Volume {
 type Call<'a> = &'a (dyn Fn(usize, usize) -> Result<()> + Sync);
 
 fn open(bytes: usize) -> Result<WritableFilesystem> {
+    open_with(bytes, ByteCount::new(1 << 30), WriteOptions::default())
+}
+
+fn open_with(bytes: usize, cache: ByteCount, options: WriteOptions) -> Result<WritableFilesystem> {
     let memory: Arc<dyn Backend> = Arc::new(MemoryBackend::new("memory", vec![0; bytes]));
     let device = || Device::with_backend(Arc::clone(&memory), Engine::Inline);
     let identity = Identity {
@@ -52,8 +61,8 @@ fn open(bytes: usize) -> Result<WritableFilesystem> {
         time: Timestamp::default(),
     };
     mkfs::make(&[device()], &mkfs::Options::default(), &identity)?;
-    let filesystem = OpenOptions::new(vec![device()]).open()?;
-    Ok(WritableFilesystem::new(filesystem, WriteOptions::default())?)
+    let filesystem = OpenOptions::new(vec![device()]).cache(cache).open()?;
+    Ok(WritableFilesystem::new(filesystem, options)?)
 }
 
 impl Volume {
@@ -108,8 +117,14 @@ fn time(threads: usize, calls: usize, call: Call<'_>) -> Result<f64> {
     Ok(begin.elapsed().as_secs_f64() * 1e6 / calls as f64)
 }
 
-/// One row: each number of threads alone, and with a writer beside two.
-fn row(volume: &Volume, name: &str, calls: usize, call: Call<'_>) -> Result<()> {
+/// One row: each number of threads alone, and one beside a writer.
+fn row(
+    volume: &Volume,
+    rows: &RefCell<Vec<Exclusive>>,
+    name: &str,
+    calls: usize,
+    call: Call<'_>,
+) -> Result<()> {
     let mut cells = Vec::new();
     let mut alone = f64::NAN;
     for threads in THREADS {
@@ -129,6 +144,8 @@ fn row(volume: &Volume, name: &str, calls: usize, call: Call<'_>) -> Result<()> 
         micros
     })?;
     println!("| {name} | {} | {beside:.2} |", cells.join(" | "));
+    rows.borrow_mut()
+        .push(exclusive::measure(name, alone, calls / 4, call)?);
     Ok(())
 }
 
@@ -153,60 +170,68 @@ fn table(count: usize, calls: usize) -> Result<()> {
     println!("| call | 1 thread | | 2 threads | | 8 threads | | beside a writer |");
     println!("|---|---|---|---|---|---|---|---|");
     let view = filesystem.view();
-    row(&volume, "stat", calls, &|thread, call| {
+    let rows = RefCell::new(Vec::new());
+    row(&volume, &rows, "stat", calls, &|thread, call| {
         filesystem.metadata(volume.file(thread, call))?;
         Ok(())
     })?;
-    row(&volume, "stat of a view", calls, &|thread, call| {
+    row(&volume, &rows, "stat of a view", calls, &|thread, call| {
         view.metadata(volume.file(thread, call))?;
         Ok(())
     })?;
-    row(&volume, "look-up", calls, &|thread, call| {
+    row(&volume, &rows, "look-up", calls, &|thread, call| {
         let directory = volume.directory(thread, call);
         let name = name_of(directory * DIRECTORY_FILES + call % DIRECTORY_FILES.min(volume.files.len()));
         filesystem.lookup(volume.directories[directory], name.as_bytes())?;
         Ok(())
     })?;
-    row(&volume, "64 entries", calls / 16, &|thread, call| {
+    row(&volume, &rows, "64 entries", calls / 16, &|thread, call| {
         let directory = volume.directories[volume.directory(thread, call)];
         let from = (call * 37 % DIRECTORY_FILES) as u64;
         filesystem.list(directory, from, LISTED)?;
         Ok(())
     })?;
-    row(&volume, "an attribute", calls, &|thread, call| {
+    row(&volume, &rows, "an attribute", calls, &|thread, call| {
         filesystem.xattr(volume.file(thread, call), b"user.bench")?;
         Ok(())
     })?;
-    row(&volume, "4 KiB of a clean file", calls, &|thread, call| {
+    row(&volume, &rows, "4 KiB of a clean file", calls, &|thread, call| {
         let mut buffer = [0; FILE_BYTES];
         filesystem.read_at(volume.file(thread, call), FileOffset::MIN, &mut buffer)?;
         Ok(())
     })?;
-    row(&volume, "4 KiB of a view's file", calls, &|thread, call| {
-        let mut buffer = [0; FILE_BYTES];
-        let file = view.open_file(volume.file(thread, call))?;
-        file.read_at(FileOffset::MIN, &mut buffer)?;
-        Ok(())
-    })?;
+    row(
+        &volume,
+        &rows,
+        "4 KiB of a view's file",
+        calls,
+        &|thread, call| {
+            let mut buffer = [0; FILE_BYTES];
+            let file = view.open_file(volume.file(thread, call))?;
+            file.read_at(FileOffset::MIN, &mut buffer)?;
+            Ok(())
+        },
+    )?;
     drop(view);
     for file in volume.files.iter().take(DIRTY) {
         filesystem.write_at(*file, FileOffset::MIN, &[b'd'; FILE_BYTES])?;
     }
-    row(&volume, "4 KiB of a dirty file", calls, &|thread, call| {
+    row(&volume, &rows, "4 KiB of a dirty file", calls, &|thread, call| {
         let mut buffer = [0; FILE_BYTES];
         let file = volume.files[(thread * 131 + call) % DIRTY.min(volume.files.len())];
         filesystem.read_at(file, FileOffset::MIN, &mut buffer)?;
         Ok(())
     })?;
-    changes(&volume, calls / 4)?;
+    changes(&volume, &rows, calls / 4)?;
+    exclusive::print(&rows.into_inner());
     let _ = volume.filesystem.abandon();
     Ok(())
 }
 
 /// Rows of calls that change something, each thread in a directory of its own.
-fn changes(volume: &Volume, calls: usize) -> Result<()> {
+fn changes(volume: &Volume, rows: &RefCell<Vec<Exclusive>>, calls: usize) -> Result<()> {
     let filesystem = &volume.filesystem;
-    row(volume, "writing 4 KiB", calls, &|thread, call| {
+    row(volume, rows, "writing 4 KiB", calls, &|thread, call| {
         // Files of its own.
         let file = volume.files[(thread * 64 + call % 64) % volume.files.len()];
         filesystem.write_at(file, FileOffset::MIN, &[b'y'; FILE_BYTES])?;
@@ -214,22 +239,33 @@ fn changes(volume: &Volume, calls: usize) -> Result<()> {
     })?;
     let new = NewInode::of_root(0o600);
     let round = AtomicU64::new(0);
-    row(volume, "create, rename, unlink", calls / 2, &|thread, _| {
-        let directory = volume.directories[thread % volume.directories.len()];
-        let number = round.fetch_add(1, Ordering::Relaxed);
-        let (one, two) = (format!("new-{number}"), format!("renamed-{number}"));
-        filesystem.create(directory, one.as_bytes(), &new)?;
-        filesystem.rename(
-            directory,
-            one.as_bytes(),
-            directory,
-            two.as_bytes(),
-            RenameMode::Replace,
-        )?;
-        filesystem.unlink(directory, two.as_bytes())?;
+    let directory = |thread: usize| volume.directories[thread % volume.directories.len()];
+    row(volume, rows, "creating a file", calls / 2, &|thread, _| {
+        let name = format!("new-{}", round.fetch_add(1, Ordering::Relaxed));
+        filesystem.create(directory(thread), name.as_bytes(), &new)?;
         Ok(())
     })?;
-    row(volume, "setting an attribute", calls, &|thread, call| {
+    // Each thread renames a file of its own back and forth.
+    let threads = THREADS.iter().copied().max().unwrap_or(1);
+    for thread in 0..threads {
+        filesystem.create(directory(thread), format!("one-{thread}").as_bytes(), &new)?;
+    }
+    let turns: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
+    row(volume, rows, "renaming a file", calls / 2, &|thread, _| {
+        let is_back = turns[thread].fetch_add(1, Ordering::Relaxed) % 2 == 1;
+        let (one, two) = (format!("one-{thread}"), format!("two-{thread}"));
+        let (from, to) = if is_back { (two, one) } else { (one, two) };
+        let place = directory(thread);
+        filesystem.rename(place, from.as_bytes(), place, to.as_bytes(), RenameMode::Replace)?;
+        Ok(())
+    })?;
+    row(volume, rows, "creating and unlinking", calls / 2, &|thread, _| {
+        let name = format!("gone-{}", round.fetch_add(1, Ordering::Relaxed));
+        filesystem.create(directory(thread), name.as_bytes(), &new)?;
+        filesystem.unlink(directory(thread), name.as_bytes())?;
+        Ok(())
+    })?;
+    row(volume, rows, "setting an attribute", calls, &|thread, call| {
         let value = call.to_le_bytes();
         let file = volume.files[(thread * 64 + call % 64) % volume.files.len()];
         filesystem.set_xattr(file, b"user.bench", &value, SetXattr::CreateOrReplace)?;
@@ -242,5 +278,6 @@ pub(crate) fn run(scale: Scale) -> Result<()> {
     let is_tiny = scale.name == crate::TINY.name;
     let sizes: &[usize] = if is_tiny { &[500] } else { &[20_000, 150_000] };
     let calls = if is_tiny { 400 } else { 200_000 };
-    sizes.iter().try_for_each(|count| table(*count, calls))
+    sizes.iter().try_for_each(|count| table(*count, calls))?;
+    holds::run(scale)
 }

@@ -11,7 +11,8 @@
 //! - `fiemap`: extents of files, cold and warm, against `filefrag` and the ioctl ([`fiemap`]);
 //! - `check`: checking volumes, cold and warm, against `btrfs check` ([`check`]);
 //! - `scrub`: scrubbing volumes, cold and warm, against the kernel's scrub; the queue under each shape of reading ([`scrub`]);
-//! - `live`: calls of the library on a volume in memory, by several threads and beside a writer ([`live`]);
+//! - `live`: calls of the library on a volume in memory, by several threads and beside a writer, and what of them is
+//!   exclusive ([`live`]); `live holds`: how long locks are held while everything goes on at once;
 //! - `space`: accounts of space over many snapshots, against compsize and `btrfs filesystem du` ([`space`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
 //!
@@ -114,6 +115,7 @@ fn run() -> Result<()> {
         ["check"] => check::run(full),
         ["scrub", jobs @ ..] => scrub::run_all(full, jobs),
         ["live"] => live::run(full),
+        ["live", "holds"] => live::holds::run(full),
         ["space", jobs @ ..] => space::run_all(full, jobs),
         ["fiemap", jobs @ ..] => fiemap::run_all(full, jobs),
         ["tiny"] => {
@@ -136,7 +138,7 @@ fn run() -> Result<()> {
             fiemap::run_all(TINY, &[])
         }
         _ => bail!(
-            "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | write [JOB…] | sweep | check | scrub [pairs|shapes] | live | \
+            "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | write [JOB…] | sweep | check | scrub [pairs|shapes] | live [holds] | \
              space | fiemap [JOB…] | tiny"
         ),
     }

@@ -1,0 +1,81 @@
+//! What of a call nobody else can do at the same time: the second table of `live`.
+//!
+//! A call's exclusive time is what it holds the edit lock, or any other lock that all callers share, exclusively; with one
+//! thread, from the figures that the locks gather. The rate that 16 cores could reach is bounded by both: 16 calls at
+//! once, and one at a time for what is exclusive. Gathering takes some tens of nanoseconds a lock, so the time of the call
+//! itself is that of the first table.
+
+use super::Call;
+use anyhow::Result;
+use buttress_locks::figures as locks;
+
+/// Locks of which there is one for each file, inode or tree: whoever works on other ones does not meet.
+const OF_ONE_THING: [(&str, &str); 7] = [
+    ("state", "data/waiting.rs"),
+    ("layout", "data/waiting.rs"),
+    ("waiting", "data/waiting.rs"),
+    ("LiveInode", "live/inodes.rs"),
+    ("shards", "live/inodes.rs"),
+    ("tree", "live/trees.rs"),
+    ("state", "executor.rs"),
+];
+
+/// One call's exclusive microseconds.
+pub(super) struct Exclusive {
+    name: String,
+    total: f64,
+    edit_lock: f64,
+    takes: f64,
+    other: f64,
+    other_name: String,
+}
+
+/// Measures one call; `total` are the microseconds that it takes alone.
+pub(super) fn measure(name: &str, total: f64, calls: usize, call: Call<'_>) -> Result<Exclusive> {
+    locks::measure(true);
+    locks::reset();
+    let done = (0..calls).try_for_each(|number| call(0, number));
+    let figures = locks::read();
+    locks::measure(false);
+    done?;
+    let mut exclusive = Exclusive {
+        name: name.to_owned(),
+        total,
+        edit_lock: 0.0,
+        takes: 0.0,
+        other: 0.0,
+        other_name: String::new(),
+    };
+    for lock in figures {
+        let micros = lock.exclusive.total.as_secs_f64() * 1e6 / calls as f64;
+        let class = lock.class;
+        let is_of_one = OF_ONE_THING
+            .iter()
+            .any(|(name, file)| class.name == *name && class.file.ends_with(file));
+        if class.name == "running" {
+            exclusive.edit_lock = micros;
+            exclusive.takes = lock.exclusive.count as f64 / calls as f64;
+        } else if !is_of_one && micros > exclusive.other {
+            exclusive.other = micros;
+            exclusive.other_name = class.name.to_owned();
+        }
+    }
+    Ok(exclusive)
+}
+
+/// Prints the table.
+pub(super) fn print(rows: &[Exclusive]) {
+    println!("\nexclusive microseconds of a call, one thread, and what 16 cores could make of it\n");
+    println!(
+        "| call | alone | edit lock | times taken | most of another shared lock | calls a second, 16 cores |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for row in rows {
+        let exclusive = row.edit_lock.max(row.other);
+        let rate = (16.0 / row.total).min(1.0 / exclusive.max(1e-6)) * 1e6;
+        println!(
+            "| {} | {:.2} | {:.2} | {:.2} | {:.2} {} | {rate:.0} |",
+            row.name, row.total, row.edit_lock, row.takes, row.other, row.other_name
+        );
+    }
+}
