@@ -111,6 +111,16 @@ impl DataTable {
         self.delalloc_bytes() > self.delalloc_bytes_max >> 1 || self.dirty_files() > FILES_MAX >> 1
     }
 
+    /// Whether half of the bytes that may wait do.
+    fn has_half_of_bytes(&self) -> bool {
+        self.delalloc_bytes() > self.delalloc_bytes_max >> 1
+    }
+
+    /// Whether a quarter of the bytes that may wait do.
+    fn has_quarter_of_bytes(&self) -> bool {
+        self.delalloc_bytes() > self.delalloc_bytes_max >> 2
+    }
+
     /// How many files have dirty data.
     pub(super) fn dirty_files(&self) -> usize {
         self.files.lock().len()
@@ -214,16 +224,39 @@ impl WritableFilesystem {
         })
     }
 
-    /// Writes back content until no more than half of what may waits, bytes and files; all of it where room on the volume is
-    /// short.
+    /// Has content written back in the background once half of the bytes that may be dirty are. Where all of them are, the
+    /// caller writes back himself until fewer are; all of it where space on the volume is short. Of very many files, and
+    /// without a thread, the caller writes back until half is left: small files are work for the processor, not for devices.
     pub(super) fn write_back_excess(&self) -> Result<()> {
         let table = self.data();
+        let has_thread = table.has_half_of_bytes() && self.wake_write_back();
         let is_over_limit = table.is_over_limit();
         if !is_over_limit && !self.is_short_of_space()? {
             return Ok(());
         }
+        let is_done = || match has_thread {
+            true => !table.is_over_limit(),
+            false => !table.is_half_full(),
+        };
+        let mut waiting = self.waiting();
+        if has_thread {
+            // From the other end than the thread: two on one file would wait for each other.
+            waiting.reverse();
+        }
+        for id in waiting {
+            if is_over_limit && is_done() {
+                break;
+            }
+            self.write_back_file(id)?;
+        }
+        Ok(())
+    }
+
+    /// Writes back content until a quarter of what may be dirty is.
+    pub(crate) fn write_back_in_background(&self) -> Result<()> {
+        let table = self.data();
         for id in self.waiting() {
-            if is_over_limit && !table.is_half_full() {
+            if !table.has_quarter_of_bytes() {
                 break;
             }
             self.write_back_file(id)?;

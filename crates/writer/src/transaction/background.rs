@@ -1,11 +1,14 @@
-//! Commits that no call makes: when much waits, and when it has waited for long.
+//! Commits and write-back that no call makes: when much waits, and when it has waited for long.
 //!
 //! One thread for each volume that is open for writing. Edits wake it when half of what may wait in memory does
 //! ([`super::memory`]): it commits while they go on. And it looks once a second whether anything has been waiting for the
 //! environment's interval ([`super::Environment::commit_interval`]): then it writes content back and commits, so that
 //! callers who never ask for a commit lose no more than that.
 //!
-//! There is no thread where the environment gives no interval, or where everything is to run on the caller's thread:
+//! A second thread writes back content once half of what may be dirty is ([`crate::data::table`]), until a quarter is left:
+//! callers who write go on meanwhile, and are slowed to the pace of the devices only when all of it is dirty.
+//!
+//! There are no threads where the environment gives no interval, or where everything is to run on the caller's thread:
 //! deterministic runs commit when calls make them. The last handle waits for a commit under way before it is gone, so that
 //! nothing is written to the devices after that.
 //!
@@ -24,9 +27,16 @@ use std::thread::{self, JoinHandle};
 /// How often the thread looks whether something has waited for too long.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The thread. Dropping it waits for its end.
+/// The threads. Dropping them waits for their end.
 #[derive(Debug)]
 pub(super) struct Background {
+    commits: Worker,
+    write_back: Worker,
+}
+
+/// A thread that works when it is woken.
+#[derive(Debug)]
+struct Worker {
     wake: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -46,11 +56,30 @@ impl Background {
         if !writer.base.executor().is_parallel() {
             return None;
         }
+        let weak = Arc::downgrade(writer);
+        let commits = Worker::start("buttress-commit", move |woken| run(&weak, woken, interval))?;
+        let weak = Arc::downgrade(writer);
+        let write_back = Worker::start("buttress-write-back", move |woken| write_back(&weak, woken))?;
+        Some(Self { commits, write_back })
+    }
+
+    /// Has the thread commit. It does nothing more where that was asked for already.
+    pub(super) fn wake(&self) {
+        self.commits.wake();
+    }
+
+    /// Has content written back.
+    pub(super) fn wake_write_back(&self) {
+        self.write_back.wake();
+    }
+}
+
+impl Worker {
+    fn start(name: &str, work: impl FnOnce(&Receiver<()>) + Send + 'static) -> Option<Self> {
         let (wake, woken) = crossbeam_channel::bounded(1);
-        let writer = Arc::downgrade(writer);
         let thread = thread::Builder::new()
-            .name("buttress-commit".to_owned())
-            .spawn(move || run(&writer, &woken, interval))
+            .name(name.to_owned())
+            .spawn(move || work(&woken))
             .ok()?;
         Some(Self {
             wake: Some(wake),
@@ -58,21 +87,41 @@ impl Background {
         })
     }
 
-    /// Has the thread commit. It does nothing more where that was asked for already.
-    pub(super) fn wake(&self) {
+    fn wake(&self) {
         if let Some(wake) = &self.wake {
             let _is_new = wake.try_send(()).is_ok();
         }
     }
 }
 
-impl Drop for Background {
+impl Drop for Worker {
     fn drop(&mut self) {
         // Without a sender the thread ends after what it is at.
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
             // A panic there has been printed, and what it left half done is not committed.
             drop(thread.join());
+        }
+    }
+}
+
+/// A handle for a thread of the volume's own; `None` once nobody else has one, or nothing is to be written any more.
+fn handle(writer: &Weak<Writer>) -> Option<WritableFilesystem> {
+    let shared = writer.upgrade()?;
+    Some(WritableFilesystem {
+        shared,
+        holders: None,
+    })
+}
+
+fn write_back(writer: &Weak<Writer>, woken: &Receiver<()>) {
+    while woken.recv().is_ok() {
+        let Some(filesystem) = handle(writer) else {
+            return;
+        };
+        if !filesystem.shared.account.is_abandoned() {
+            // What cannot be written back stays dirty, and whoever wants it durable is told.
+            drop(filesystem.write_back_in_background());
         }
     }
 }
@@ -84,12 +133,8 @@ fn run(writer: &Weak<Writer>, woken: &Receiver<()>, interval: Duration) {
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        let Some(shared) = writer.upgrade() else {
+        let Some(filesystem) = handle(writer) else {
             return;
-        };
-        let filesystem = WritableFilesystem {
-            shared,
-            holders: None,
         };
         if filesystem.shared.account.is_abandoned() {
             continue;

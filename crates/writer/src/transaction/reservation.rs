@@ -181,6 +181,15 @@ impl WritableFilesystem {
         }
     }
 
+    /// Has content written back in the background; false where there is no thread for it.
+    pub(crate) fn wake_write_back(&self) -> bool {
+        let holders = self.holders.as_ref();
+        let background = holders.and_then(|holders| holders.background.as_ref());
+        background
+            .inspect(|background| background.wake_write_back())
+            .is_some()
+    }
+
     /// Waits for the commit that is under way, if there is one, and says whether there is room now.
     fn waited_for_commit(&self) -> bool {
         let holders = self.holders.as_ref();

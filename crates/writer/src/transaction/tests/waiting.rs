@@ -108,6 +108,43 @@ fn a_long_run_of_creations_stays_within_the_budget() {
 }
 
 #[test]
+fn content_is_written_back_beside_those_who_write() {
+    let clock = Arc::new(Clock {
+        interval: Some(Duration::from_secs(1 << 40)),
+        ..Clock::default()
+    });
+    let filesystem = new_volume(384 << 20, ByteCount::new(32 * MIB), &clock);
+    let limit = filesystem.shared.dirty_memory.content_limit().get();
+    let files: Vec<Location> = (0..8)
+        .map(|number| {
+            let name = format!("file_{number}");
+            filesystem
+                .create(ROOT, name.as_bytes(), &NewInode::of_root(0o644))
+                .unwrap()
+        })
+        .collect();
+    // More than half of what may be dirty, and less than all of it: no call has to write back.
+    let piece = usize::try_from(limit * 3 / 4).unwrap() / files.len() / 4096 * 4096;
+    for file in &files {
+        filesystem
+            .write_at(*file, FileOffset::MIN, &vec![b'x'; piece])
+            .unwrap();
+    }
+    while filesystem.data().delalloc_bytes() > limit / 4 {
+        std::thread::yield_now();
+    }
+    let mut read = vec![0; piece];
+    for file in &files {
+        assert_eq!(
+            filesystem.read_at(*file, FileOffset::MIN, &mut read).unwrap(),
+            piece
+        );
+        assert!(read.iter().all(|byte| *byte == b'x'));
+    }
+    filesystem.commit().unwrap();
+}
+
+#[test]
 fn what_waits_for_long_is_committed() {
     let clock = Arc::new(Clock::default());
     let filesystem = new_volume(128 << 20, ByteCount::new(32 * MIB), &clock);
