@@ -15,6 +15,7 @@ mod packages;
 mod pages;
 mod programs;
 mod run;
+mod schedules;
 mod semver;
 mod soak;
 mod test;
@@ -38,6 +39,8 @@ cargo xtask CHORE
                        fuzz targets with coverage, and what they reached
   soak [--seed N] [--seconds N] [--histories N | --seeds N,N…]
                        deep random runs against the kernel; with --histories or --seeds only sends
+  schedules [--seed N] [--schedules N] [SCENE]
+                       the live layer under a model checker that chooses who goes on at each lock
   faults [NAME…] [--list]
                        puts deliberate faults in, one at a time: each must be caught by the tests named for it
   docs                 writes docs/commands.md from the command table
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         "licences" => licences::run(),
         "bench" => run::bench(&rest),
         "fuzz" => fuzz::run(&rest),
+        "schedules" => schedules::run(&rest),
         "semver" => semver::run(&rest),
         "soak" => soak::run(&rest),
         "tour-image" => tour_image::make(),

@@ -49,6 +49,16 @@ impl Error {
     }
 
     /// The number that a system call would have failed with.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// let error = root.remove_dir("missing").unwrap_err();
+    /// assert_eq!(error.errno(), 2); // ENOENT
+    /// assert_eq!(error.path(), Some("missing".as_ref()));
+    /// assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::NotFound);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     #[must_use]
     pub fn errno(&self) -> i32 {
         const EBUSY: i32 = 16;
@@ -81,6 +91,17 @@ impl Error {
     }
 
     /// Whether a path leads nowhere.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// let hosts = match root.read_to_string("etc/hosts") {
+    ///     Err(error) if error.is_not_found() => String::new(),
+    ///     read => read?,
+    /// };
+    /// assert_eq!(hosts, "");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         const ENOENT: i32 = 2;

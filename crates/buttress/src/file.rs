@@ -117,6 +117,18 @@ impl File {
     /// Reads at a position, without moving the file's own; gives how many bytes were read: fewer than asked for only at the
     /// end of the file.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::FileOffset;
+    ///
+    /// root.write("data", "0123456789")?;
+    /// let file = root.open("data")?;
+    /// let mut end = [0; 100];
+    /// assert_eq!(file.read_at(FileOffset::new(7), &mut end)?, 3);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A byte of the range cannot be had: no copy of it is in order.
     pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
@@ -129,7 +141,46 @@ impl File {
         }
     }
 
+    /// Fills the buffer from a position, without moving the file's own.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::FileOffset;
+    ///
+    /// root.write("data", "0123456789")?;
+    /// let file = root.open("data")?;
+    /// let mut header = [0; 4];
+    /// file.read_exact_at(FileOffset::new(0), &mut header)?;
+    /// assert_eq!(&header, b"0123");
+    /// assert!(file.read_exact_at(FileOffset::new(8), &mut header).is_err(), "there are two bytes left");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`File::read_at`]; the file ends before the buffer is full, in which case it holds what there was.
+    pub fn read_exact_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<()> {
+        let wanted = buffer.len();
+        let read = self.read_at(offset, buffer)?;
+        if read == wanted {
+            return Ok(());
+        }
+        let why = format!("{wanted} bytes at {offset} were wanted, and the file ends after {read} of them");
+        Err(io::Error::new(io::ErrorKind::UnexpectedEof, why).into())
+    }
+
     /// Writes all bytes at a position, without moving the file's own. The file grows as needed; a gap reads as zeros.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::FileOffset;
+    ///
+    /// let file = root.create("data")?;
+    /// file.write_at(FileOffset::new(3), b"!")?;
+    /// assert_eq!(root.read("data")?, b"\0\0\0!");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The volume or the subvolume is read-only; there is no space; the file would grow past 2^63 - 1 bytes.
@@ -139,6 +190,16 @@ impl File {
 
     /// Writes all bytes at the end, wherever that is by then, and gives where that was.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// let log = root.create("log")?;
+    /// log.append(b"one\n")?;
+    /// let second = log.append(b"two\n")?;
+    /// assert_eq!(second.get(), 4);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`File::write_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<FileOffset> {
@@ -147,6 +208,17 @@ impl File {
 
     /// Makes the file shorter, or longer by a hole.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::ByteCount;
+    ///
+    /// let file = root.create("disk.img")?;
+    /// file.set_size(ByteCount::new(1 << 30))?; // a hole, which takes no space
+    /// assert_eq!(file.size()?.get(), 1 << 30);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`File::write_at`].
     pub fn set_size(&self, size: ByteCount) -> Result<()> {
@@ -154,6 +226,18 @@ impl File {
     }
 
     /// Preallocates a range, or punches a hole into it.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::{AllocateMode, FileOffset};
+    ///
+    /// let file = root.create("database")?;
+    /// let range = FileOffset::new(0)..FileOffset::new(1 << 20);
+    /// file.allocate(range, AllocateMode::Allocate)?;
+    /// assert_eq!(file.size()?.get(), 1 << 20);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`File::write_at`]; an empty range.
@@ -164,6 +248,19 @@ impl File {
     /// Shares the extents of a range of `source` with this file, from `offset` on. The bounds must be whole sectors, except
     /// for an end that is that of the source.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::FileOffset;
+    ///
+    /// root.write("original", vec![7; 8192])?;
+    /// let (original, copy) = (root.open("original")?, root.create("copy")?);
+    /// let second_half = FileOffset::new(4096)..FileOffset::new(8192);
+    /// copy.clone_range(&original, second_half, FileOffset::new(0))?;
+    /// assert_eq!(root.read("copy")?, vec![7; 4096]);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`File::write_at`]; ranges that are not whole sectors, overlap in one file or end past the source.
     pub fn clone_range(&self, source: &Self, range: Range<FileOffset>, offset: FileOffset) -> Result<()> {
@@ -173,6 +270,18 @@ impl File {
 
     /// Copies `length` bytes of `source` to this file: shares extents where it can, and writes the rest. Gives how much was
     /// copied: less where the source ends.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::{ByteCount, FileOffset};
+    ///
+    /// root.write("original", "0123456789")?;
+    /// let (original, copy) = (root.open("original")?, root.create("copy")?);
+    /// copy.copy_range(&original, FileOffset::new(2), ByteCount::new(5), FileOffset::new(0))?;
+    /// assert_eq!(root.read("copy")?, b"23456");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`File::write_at`], and that the source cannot be read.
@@ -190,6 +299,19 @@ impl File {
 
     /// Shares the extents of a range of `source` with this file if both hold the same there. Whether they do.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::FileOffset;
+    ///
+    /// root.write("one", vec![7; 8192])?;
+    /// root.write("two", vec![7; 8192])?;
+    /// let whole = FileOffset::new(0)..FileOffset::new(8192);
+    /// let is_same = root.open("two")?.dedupe_range(&root.open("one")?, whole, FileOffset::new(0))?;
+    /// assert!(is_same);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`File::clone_range`], and that content cannot be read.
     pub fn dedupe_range(&self, source: &Self, range: Range<FileOffset>, offset: FileOffset) -> Result<bool> {
@@ -198,6 +320,19 @@ impl File {
     }
 
     /// The extents of a range, with what `FIEMAP` says of them.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::FileOffset;
+    ///
+    /// root.write("data", vec![7; 100_000])?;
+    /// volume.sync()?;
+    /// let whole = FileOffset::new(0)..FileOffset::new(100_000);
+    /// let extents: Result<Vec<_>, _> = root.open("data")?.extents(whole)?.collect();
+    /// assert!(!extents.unwrap().is_empty());
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The file's items cannot be read.

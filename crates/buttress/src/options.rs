@@ -62,6 +62,13 @@ impl VolumeOptions {
     }
 
     /// A further device of a volume that has several. The order does not matter.
+    ///
+    /// ```no_run
+    /// # fn main() -> buttress::Result<()> {
+    /// let volume = buttress::Volume::options().device("/dev/sdc").degraded(true).open("/dev/sdb")?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn device(mut self, path: impl Into<PathBuf>) -> Self {
         self.further_devices.push(path.into());
@@ -76,6 +83,17 @@ impl VolumeOptions {
     }
 
     /// Keeps changes in a file beside the image, which stays as it is. Only for volumes of one device.
+    ///
+    /// ```no_run
+    /// # fn main() -> buttress::Result<()> {
+    /// // What is changed lies in the file beside the image, which stays as it is.
+    /// let volume = buttress::Volume::options()
+    ///     .write(true)
+    ///     .overlay("tried.overlay")
+    ///     .open("production.img")?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn overlay(mut self, path: impl Into<PathBuf>) -> Self {
         self.overlay = Some(path.into());
@@ -194,6 +212,14 @@ impl NewVolume {
     }
 
     /// How data and metadata are replicated; single and DUP by default.
+    ///
+    /// ```
+    /// use buttress::{Device, Profile, Volume};
+    ///
+    /// let devices = (0..2).map(|_| Device::memory(vec![0; 256 << 20])).collect();
+    /// let volume = Volume::create().profiles(Profile::Raid1, Profile::Raid1).on_devices(devices)?;
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     #[must_use]
     pub fn profiles(mut self, data: Profile, metadata: Profile) -> Self {
         (self.options.data, self.options.metadata) = (Some(data), Some(metadata));

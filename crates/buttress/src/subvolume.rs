@@ -49,6 +49,15 @@ impl Subvolume {
 
     /// What is known of it: place, uuids, times, flags.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// let home = root.create_subvolume("home")?;
+    /// assert_eq!(home.info()?.path.as_deref(), Some(&b"home"[..]));
+    /// assert!(!home.info()?.is_read_only());
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// It is gone, or cannot be read.
     pub fn info(&self) -> Result<SubvolumeInfo> {
@@ -56,6 +65,16 @@ impl Subvolume {
     }
 
     /// The subvolume at a path below.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.create_subvolume("home")?;
+    /// root.write("file", "")?;
+    /// root.subvolume("home")?;
+    /// assert!(root.subvolume("file").is_err());
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// There is nothing, or something else than a subvolume.
@@ -74,6 +93,14 @@ impl Subvolume {
     /// The whole content of a file. A sparse file of a volume that you do not trust can be larger than all memory: open it
     /// and read a part where that matters.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("data", [1, 2, 3])?;
+    /// assert_eq!(root.read("data")?, [1, 2, 3]);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Subvolume::open`], and that the content cannot be read.
     pub fn read(&self, path: impl VolumePath) -> Result<Vec<u8>> {
@@ -86,6 +113,14 @@ impl Subvolume {
     }
 
     /// The whole content of a file as text.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("hosts", "127.0.0.1 localhost")?;
+    /// assert!(root.read_to_string("hosts")?.contains("localhost"));
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Subvolume::read`], and that it is not UTF-8.
@@ -100,6 +135,19 @@ impl Subvolume {
 
     /// Opens a file: for reading, and for writing where the volume is.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::FileOffset;
+    ///
+    /// root.write("data", "0123456789")?;
+    /// let file = root.open("data")?;
+    /// let mut middle = [0; 3];
+    /// file.read_at(FileOffset::new(4), &mut middle)?;
+    /// assert_eq!(&middle, b"456");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is nothing at the path, or it is not a regular file.
     pub fn open(&self, path: impl VolumePath) -> Result<File> {
@@ -110,6 +158,14 @@ impl Subvolume {
 
     /// What `stat(2)` says of what a path leads to.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("data", "0123456789")?;
+    /// assert_eq!(root.metadata("data")?.size.get(), 10);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is nothing at the path, or it cannot be read.
     pub fn metadata(&self, path: impl VolumePath) -> Result<Metadata> {
@@ -117,6 +173,17 @@ impl Subvolume {
     }
 
     /// The same of a symbolic link itself.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::FileKind;
+    ///
+    /// root.symlink("nowhere", "link")?;
+    /// assert_eq!(root.symlink_metadata("link")?.kind, FileKind::Symlink);
+    /// assert!(root.metadata("link").unwrap_err().is_not_found());
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Subvolume::metadata`].
@@ -135,6 +202,15 @@ impl Subvolume {
 
     /// Whether a path leads to anything.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.create_dir("home")?;
+    /// assert!(root.exists("home")?);
+    /// assert!(!root.exists("home/ann")?);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// It cannot be said, because something on the way cannot be read.
     pub fn exists(&self, path: impl VolumePath) -> Result<bool> {
@@ -147,6 +223,14 @@ impl Subvolume {
 
     /// Where a symbolic link leads to.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.symlink("../elsewhere", "link")?;
+    /// assert_eq!(root.read_link("link")?, b"../elsewhere");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is nothing at the path, or it is no symbolic link.
     pub fn read_link(&self, path: impl VolumePath) -> Result<Vec<u8>> {
@@ -157,6 +241,16 @@ impl Subvolume {
     }
 
     /// The entries of a directory, as they are now, in the order in which they were made.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("b", "")?;
+    /// root.create_dir("a")?;
+    /// let names: Result<Vec<_>, _> = root.read_dir("")?.map(|entry| entry.map(|entry| entry.shown())).collect();
+    /// assert_eq!(names?, ["b", "a"]);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// There is nothing at the path, or it is no directory. What fails later is an item of the iterator.
@@ -171,6 +265,19 @@ impl Subvolume {
 
     /// Everything below a directory, the directory first, as it is now. Subvolumes below are gone into.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.create_dir_all("home/ann")?;
+    /// root.write("home/ann/letter", "Dear Bob")?;
+    /// let mut bytes = 0;
+    /// for found in root.walk("home")? {
+    ///     bytes += found?.metadata.size.get();
+    /// }
+    /// assert!(bytes >= 8);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is nothing at the path. What fails later is an item of the iterator, which goes on.
     pub fn walk(&self, path: impl VolumePath) -> Result<Walk> {
@@ -180,6 +287,16 @@ impl Subvolume {
     }
 
     /// All extended attributes of what a path leads to.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("photo", "")?;
+    /// root.set_xattr("photo", "user.stars", b"5")?;
+    /// let xattrs = root.xattrs("photo")?;
+    /// assert_eq!(xattrs[0].name, b"user.stars");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// There is nothing at the path, or they cannot be read.
@@ -191,6 +308,14 @@ impl Subvolume {
     }
 
     /// One extended attribute, by its full name (`user.…`); `None` where it is not set.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("photo", "")?;
+    /// assert_eq!(root.xattr("photo", "user.stars")?, None);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// There is nothing at the path, or it cannot be read.

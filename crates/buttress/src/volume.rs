@@ -58,6 +58,14 @@ impl Volume {
 
     /// Opens the volume on an image file or block device, for reading. Nothing on it changes.
     ///
+    /// ```no_run
+    /// # fn main() -> buttress::Result<()> {
+    /// let volume = buttress::Volume::open("backup.img")?;
+    /// println!("{}", volume.root().read_to_string("etc/hostname")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`VolumeOptions::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -92,6 +100,15 @@ impl Volume {
 
     /// The subvolume that is mounted where nothing else is said.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// let system = root.create_subvolume("system")?;
+    /// volume.set_default_subvolume(&system)?;
+    /// assert_eq!(volume.default_subvolume()?.id(), system.id());
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// That the root tree cannot be read, or names a subvolume that is not there.
     pub fn default_subvolume(&self) -> Result<Subvolume> {
@@ -118,6 +135,15 @@ impl Volume {
 
     /// All subvolumes and snapshots, in order of their ids, deleted ones that are not yet dropped among them.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.create_subvolume("home")?;
+    /// let paths: Vec<_> = volume.subvolumes()?.into_iter().filter_map(|found| found.path).collect();
+    /// assert!(paths.contains(&b"home".to_vec()));
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// That the root tree cannot be read.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
@@ -131,6 +157,14 @@ impl Volume {
     }
 
     /// Sets the label, at most 255 bytes.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// volume.set_label("photos")?;
+    /// assert_eq!(volume.label(), b"photos");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The volume is open for reading only; a label that is too long, or holds a line break or a zero byte.
@@ -155,6 +189,14 @@ impl Volume {
     /// last time, or to a state between. Without it changes are durable after about 30 seconds. Nothing to do on a volume
     /// that is open for reading.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("ledger", "paid")?;
+    /// volume.sync()?; // now it is there whatever happens
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A device failed, or there is no space. After a failed write the volume stays as it was last made durable, can still be
     /// read, and every further change says why it is refused.
@@ -166,6 +208,17 @@ impl Volume {
     }
 
     /// Gives back the space of deleted subvolumes. Opening and changing a volume do not wait for that.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::Progress;
+    ///
+    /// root.create_subvolume("scratch")?;
+    /// root.delete_subvolume("scratch")?;
+    /// volume.drop_deleted_subvolumes(&Progress::new())?;
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The volume is open for reading only; [`buttress_fs::Error::Cancelled`] within; a tree cannot be read or written.

@@ -122,6 +122,8 @@ impl Executor {
     }
 
     const fn with(workers: Option<usize>) -> Self {
+        // A model checker's threads are its own: there all runs where it is asked for.
+        let workers = if cfg!(buttress_shuttle) { Some(0) } else { workers };
         Self {
             workers,
             queue: OnceLock::new(),

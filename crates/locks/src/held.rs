@@ -153,7 +153,7 @@ mod list {
         taken_at: &'static Location<'static>,
     }
 
-    thread_local! {
+    crate::thread_local! {
         static HELD: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
         static EXCUSED: Cell<isize> = const { Cell::new(0) };
     }
@@ -222,7 +222,7 @@ mod list {
 
     #[track_caller]
     pub(super) fn check_device() {
-        if EXCUSED.get() > 0 || std::thread::panicking() {
+        if EXCUSED.with(Cell::get) > 0 || std::thread::panicking() {
             return;
         }
         let found = HELD.try_with(|held| {
@@ -239,6 +239,6 @@ mod list {
     }
 
     pub(super) fn excuse(by: isize) {
-        EXCUSED.set(EXCUSED.get().saturating_add(by));
+        EXCUSED.with(|excused| excused.set(excused.get().saturating_add(by)));
     }
 }

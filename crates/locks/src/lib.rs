@@ -16,6 +16,9 @@
 //! In other builds none of this is left. Threads that are not the holder's are not looked at: what is checked is order, so a
 //! deadlock is found by any run that takes the locks, also when nothing else runs beside it.
 //!
+//! With `--cfg buttress_shuttle` the locks, [`atomic`] and [`thread_local!`] are those of a model checker, `shuttle`: then all
+//! threads are its own, and it chooses who goes on at each of them (`cargo xtask schedules`).
+//!
 //! In every build the time for which locks with a rank are held and waited for can be measured ([`figures`]); while it is not,
 //! that costs a load for each lock taken.
 #![forbid(unsafe_code)]
@@ -35,7 +38,22 @@ mod class;
 pub mod figures;
 mod held;
 mod mutex;
+mod raw;
 mod read_write;
+
+/// Atomics whose order with others matters: a model checker chooses between their loads and stores, too.
+pub mod atomic {
+    #[cfg(not(buttress_shuttle))]
+    pub use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    #[cfg(buttress_shuttle)]
+    pub use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+}
+
+#[cfg(buttress_shuttle)]
+pub use shuttle::thread_local;
+/// What each thread has of its own.
+#[cfg(not(buttress_shuttle))]
+pub use std::thread_local;
 
 pub use class::{Class, LockClass, Rank};
 pub use held::{Excused, waits_for_device};

@@ -3,23 +3,24 @@
 use crate::class::LockClass;
 use crate::figures::{Mode, is_measured};
 use crate::held::{Held, Identity, Place, check};
+use crate::raw;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use std::time::Instant;
 
-/// A `parking_lot` mutex of a class.
+/// A mutex of a class.
 pub struct Mutex<T, C: LockClass> {
     place: Place,
     class: PhantomData<fn() -> C>,
-    inner: parking_lot::Mutex<T>,
+    inner: raw::Mutex<T>,
 }
 
 /// A mutex that is held.
 pub struct MutexGuard<'a, T, C: LockClass> {
     // Released first.
-    inner: parking_lot::MutexGuard<'a, T>,
+    inner: raw::MutexGuard<'a, T>,
     _held: Held<C>,
 }
 
@@ -29,7 +30,7 @@ impl<T, C: LockClass> Mutex<T, C> {
         Self {
             place: Place::NONE,
             class: PhantomData,
-            inner: parking_lot::Mutex::new(value),
+            inner: raw::Mutex::new(value),
         }
     }
 
@@ -38,7 +39,7 @@ impl<T, C: LockClass> Mutex<T, C> {
         Self {
             place: Place::new(place),
             class: PhantomData,
-            inner: parking_lot::Mutex::new(value),
+            inner: raw::Mutex::new(value),
         }
     }
 
@@ -58,7 +59,7 @@ impl<T, C: LockClass> Mutex<T, C> {
 
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
-    fn held<'a>(&self, inner: parking_lot::MutexGuard<'a, T>) -> MutexGuard<'a, T, C> {
+    fn held<'a>(&self, inner: raw::MutexGuard<'a, T>) -> MutexGuard<'a, T, C> {
         MutexGuard {
             inner,
             _held: Held::new(&self.identity(), Mode::Exclusive),
@@ -138,13 +139,13 @@ impl<T: fmt::Debug, C: LockClass> fmt::Debug for MutexGuard<'_, T, C> {
 /// A condition that holders of a [`Mutex`] wait for. The mutex counts as held meanwhile, which changes nothing: whoever
 /// waits takes nothing else.
 #[derive(Debug, Default)]
-pub struct Condvar(parking_lot::Condvar);
+pub struct Condvar(raw::Condvar);
 
 impl Condvar {
     /// A condition.
     #[must_use]
     pub const fn new() -> Self {
-        Self(parking_lot::Condvar::new())
+        Self(raw::Condvar::new())
     }
 
     /// Waits until the condition is notified.

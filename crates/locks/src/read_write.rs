@@ -3,29 +3,30 @@
 use crate::class::LockClass;
 use crate::figures::{Mode, is_measured};
 use crate::held::{Held, Identity, Place, check};
+use crate::raw;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use std::time::Instant;
 
-/// A `parking_lot` read-write lock of a class.
+/// A read-write lock of a class.
 pub struct RwLock<T, C: LockClass> {
     place: Place,
     class: PhantomData<fn() -> C>,
-    inner: parking_lot::RwLock<T>,
+    inner: raw::RwLock<T>,
 }
 
 /// A lock that is shared.
 pub struct RwLockReadGuard<'a, T, C: LockClass> {
     // Released first.
-    inner: parking_lot::RwLockReadGuard<'a, T>,
+    inner: raw::RwLockReadGuard<'a, T>,
     _held: Held<C>,
 }
 
 /// A lock that is held exclusively.
 pub struct RwLockWriteGuard<'a, T, C: LockClass> {
     // Released first.
-    inner: parking_lot::RwLockWriteGuard<'a, T>,
+    inner: raw::RwLockWriteGuard<'a, T>,
     _held: Held<C>,
 }
 
@@ -35,7 +36,7 @@ impl<T, C: LockClass> RwLock<T, C> {
         Self {
             place: Place::NONE,
             class: PhantomData,
-            inner: parking_lot::RwLock::new(value),
+            inner: raw::RwLock::new(value),
         }
     }
 
@@ -44,7 +45,7 @@ impl<T, C: LockClass> RwLock<T, C> {
         Self {
             place: Place::new(place),
             class: PhantomData,
-            inner: parking_lot::RwLock::new(value),
+            inner: raw::RwLock::new(value),
         }
     }
 

@@ -13,7 +13,9 @@
 //! - [`order`]: the search (Wing and Gong, with Lowe's memory of states);
 //! - [`observation`]: all that a quiet volume shows, which the last state of an order must show, too;
 //! - [`rounds`]: threads in rounds with a barrier between, so that the search stays small; commits, views and write-back
-//!   run beside them.
+//!   run beside them;
+//! - [`fork`]: devices that begin with the same bytes;
+//! - `schedules`: a few calls under a model checker that chooses who goes on at each lock, in its build only.
 //!
 //! # What is one moment, and what is not
 //!
@@ -26,9 +28,12 @@
 pub mod agreement;
 pub mod call;
 pub mod drawing;
+pub mod fork;
 pub mod observation;
 pub mod order;
 pub mod record;
 pub mod rounds;
+#[cfg(buttress_shuttle)]
+pub mod schedules;
 
 pub use rounds::{Plan, run};

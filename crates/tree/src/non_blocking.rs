@@ -13,7 +13,7 @@ use crate::pointer::BlockPointer;
 use core::cell::Cell;
 use core::marker::PhantomData;
 
-thread_local! {
+buttress_locks::thread_local! {
     /// How many of them the thread holds.
     static HELD: Cell<usize> = const { Cell::new(0) };
 }
@@ -29,7 +29,7 @@ impl NonBlocking {
     /// From now on, until it is dropped, only blocks that are in the cache are given.
     #[must_use]
     pub fn hold() -> Self {
-        HELD.set(HELD.get().saturating_add(1));
+        HELD.with(|held| held.set(held.get().saturating_add(1)));
         Self {
             stays_on_its_thread: PhantomData,
         }
@@ -44,19 +44,19 @@ impl NonBlocking {
     /// As if none were held, until what it gives is dropped.
     #[must_use]
     pub fn lift() -> Blocking {
-        Blocking(HELD.replace(0))
+        Blocking(HELD.with(|held| held.replace(0)))
     }
 
     /// Whether the thread holds one.
     #[must_use]
     pub fn is_held() -> bool {
-        HELD.get() > 0
+        HELD.with(Cell::get) > 0
     }
 }
 
 impl Drop for NonBlocking {
     fn drop(&mut self) {
-        HELD.set(HELD.get().saturating_sub(1));
+        HELD.with(|held| held.set(held.get().saturating_sub(1)));
     }
 }
 
@@ -66,7 +66,7 @@ pub struct Blocking(usize);
 
 impl Drop for Blocking {
     fn drop(&mut self) {
-        HELD.set(self.0);
+        HELD.with(|held| held.set(self.0));
     }
 }
 

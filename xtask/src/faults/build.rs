@@ -6,6 +6,7 @@
 use super::list::Test;
 use crate::programs::{self, Programs};
 use crate::run::cargo;
+use crate::schedules;
 use anyhow::{Result, bail};
 use std::collections::BTreeSet;
 use std::process::{Command, ExitCode};
@@ -33,8 +34,23 @@ pub(crate) fn as_compiler() -> Option<ExitCode> {
 /// Builds the programs of these tests, with fault points.
 pub(crate) fn build<'a>(tests: impl Iterator<Item = &'a Test>) -> Result<Programs> {
     let wanted: BTreeSet<(&str, &str)> = tests.map(|test| (test.package, test.target)).collect();
+    let (checked, wanted): (BTreeSet<_>, BTreeSet<_>) = wanted
+        .into_iter()
+        .partition(|(_, target)| *target == schedules::TARGET);
+    let mut programs = Programs::new();
+    if !wanted.is_empty() {
+        programs.extend(build_with(cargo()?, &wanted)?);
+    }
+    if !checked.is_empty() {
+        let mut command = cargo()?;
+        schedules::with_checker(&mut command)?;
+        programs.extend(build_with(command, &checked)?);
+    }
+    Ok(programs)
+}
+
+fn build_with(mut command: std::process::Command, wanted: &BTreeSet<(&str, &str)>) -> Result<Programs> {
     // All at once: what one package asks of another is then the same for all, and each is compiled once.
-    let mut command = cargo()?;
     command.args(["test", "--no-run", "--quiet", "--locked"]);
     for package in wanted
         .iter()
@@ -54,7 +70,7 @@ pub(crate) fn build<'a>(tests: impl Iterator<Item = &'a Test>) -> Result<Program
         .env(WRAPPER, "1");
     let programs = programs::build(&mut command)?;
     for (package, target) in wanted {
-        if !programs.contains_key(&(package.to_owned(), target.to_owned())) {
+        if !programs.contains_key(&((*package).to_owned(), (*target).to_owned())) {
             bail!("{package} has no test target {target}");
         }
     }

@@ -6,6 +6,7 @@
 mod commits;
 mod files;
 mod ledgers;
+mod live;
 mod locks;
 mod lower;
 mod programs;
@@ -103,6 +104,11 @@ const fn whole_calls(name: &'static str) -> Test {
     test("buttress-writer", "whole_calls", name)
 }
 
+/// Under the model checker of `cargo xtask schedules`.
+const fn schedules(name: &'static str) -> Test {
+    test("buttress-proof", "schedules", name)
+}
+
 const fn concurrent(name: &'static str) -> Test {
     test("buttress-proof", "concurrent", name)
 }
@@ -158,6 +164,7 @@ pub(crate) static FAULTS: LazyLock<Vec<Fault>> = LazyLock::new(|| {
         trees::FAULTS,
         commits::FAULTS,
         ledgers::FAULTS,
+        live::FAULTS,
         locks::FAULTS,
         files::FAULTS,
         programs::FAULTS,

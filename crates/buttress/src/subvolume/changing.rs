@@ -33,6 +33,15 @@ pub struct Times {
 impl Subvolume {
     /// Makes a file with this content. A file that is there keeps its inode and gets the content.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("letter", "Dear Bob")?;
+    /// root.write("letter", b"Dear Carol")?;
+    /// assert_eq!(root.read("letter")?, b"Dear Carol");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Subvolume::create`] and [`File::write_at`].
     pub fn write(&self, path: impl VolumePath, content: impl AsRef<[u8]>) -> Result<()> {
@@ -43,6 +52,17 @@ impl Subvolume {
     }
 
     /// Opens a file for writing: an empty one, made where there is none.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use std::io::Write;
+    ///
+    /// let mut log = root.create("log")?;
+    /// writeln!(log, "began").unwrap();
+    /// assert_eq!(root.read_to_string("log")?, "began\n");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The directory is not there; there is something else at the path; the volume or the subvolume is read-only; there is
@@ -63,6 +83,14 @@ impl Subvolume {
 
     /// Makes a file that must not be there yet, and opens it.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.create_new("lock")?;
+    /// assert_eq!(root.create_new("lock").unwrap_err().errno(), 17); // EEXIST
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is something at the path already; else as [`Subvolume::create`].
     pub fn create_new(&self, path: impl VolumePath) -> Result<File> {
@@ -74,6 +102,14 @@ impl Subvolume {
 
     /// Makes a directory.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.create_dir("home")?;
+    /// assert!(root.create_dir("home/ann/letters").is_err(), "home/ann is not there");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is something at the path already; else as [`Subvolume::create`].
     pub fn create_dir(&self, path: impl VolumePath) -> Result<()> {
@@ -84,6 +120,14 @@ impl Subvolume {
     }
 
     /// Makes a directory and those above it that are missing.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.create_dir_all("home/ann/letters")?;
+    /// root.create_dir_all("home/ann/letters")?; // they are there already
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Something on the way is no directory; else as [`Subvolume::create`].
@@ -113,6 +157,16 @@ impl Subvolume {
 
     /// Makes a symbolic link that leads to `target`, which need not be there.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("target", "found")?;
+    /// root.symlink("target", "link")?;
+    /// assert_eq!(root.read_to_string("link")?, "found");
+    /// assert_eq!(root.read_link("link")?, b"target");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is something at the path already; the target is empty or too long; else as [`Subvolume::create`].
     pub fn symlink(&self, target: impl VolumePath, path: impl VolumePath) -> Result<()> {
@@ -124,6 +178,17 @@ impl Subvolume {
     }
 
     /// Makes a device node, a pipe or a socket.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::{DeviceNumber, NodeKind};
+    ///
+    /// let null = DeviceNumber { major: 1, minor: 3 };
+    /// root.create_node("null", NodeKind::CharacterDevice(null), 0o666)?;
+    /// assert_eq!(root.metadata("null")?.device, Some(null));
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// There is something at the path already; a device number that the format cannot hold; else as
@@ -137,6 +202,15 @@ impl Subvolume {
 
     /// Gives a file a further name.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("one", "the same")?;
+    /// root.hard_link("one", "two")?;
+    /// assert_eq!(root.metadata("two")?.nlink, 2);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `original` is a directory or not there; there is something at `path` already; else as [`Subvolume::create`].
     pub fn hard_link(&self, original: impl VolumePath, path: impl VolumePath) -> Result<()> {
@@ -148,18 +222,76 @@ impl Subvolume {
 
     /// Renames, as `rename(2)` does: what has the new name is replaced.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("config.new", "better")?;
+    /// root.write("config", "good")?;
+    /// // Whoever looks finds the one or the other, and never nothing.
+    /// root.rename("config.new", "config")?;
+    /// assert_eq!(root.read_to_string("config")?, "better");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As there: of directories, between subvolumes, into itself.
     pub fn rename(&self, from: impl VolumePath, to: impl VolumePath) -> Result<()> {
-        let from = from.volume_path();
-        let (old_directory, old_name) = self.place(&from)?;
-        self.at_place(&to.volume_path(), |writer, directory, name| {
-            Ok(writer.rename(old_directory, old_name, directory, name, RenameMode::Replace)?)
+        self.rename_with(&from.volume_path(), &to.volume_path(), RenameMode::Replace)
+    }
+
+    /// Renames where nothing has the new name yet.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("upload.part", "all of it")?;
+    /// root.write("upload", "somebody was faster")?;
+    /// assert_eq!(root.rename_new("upload.part", "upload").unwrap_err().errno(), 17); // EEXIST
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// There is something at the new path already; else as [`Subvolume::rename`].
+    pub fn rename_new(&self, from: impl VolumePath, to: impl VolumePath) -> Result<()> {
+        self.rename_with(&from.volume_path(), &to.volume_path(), RenameMode::NoReplace)
+    }
+
+    /// Has what is at two paths change places, at one moment.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.create_dir_all("live/site")?;
+    /// root.create_dir_all("staged/site-2")?;
+    /// root.exchange("live", "staged")?;
+    /// assert!(root.exists("live/site-2")?);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// There is nothing at one of the paths; else as [`Subvolume::rename`].
+    pub fn exchange(&self, one: impl VolumePath, other: impl VolumePath) -> Result<()> {
+        self.rename_with(&one.volume_path(), &other.volume_path(), RenameMode::Exchange)
+    }
+
+    fn rename_with(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        let (old_directory, old_name) = self.place(from)?;
+        self.at_place(to, |writer, directory, name| {
+            Ok(writer.rename(old_directory, old_name, directory, name, mode)?)
         })
     }
 
     /// Copies the content of a file to another one of the volume, which is made or replaced. Both share what they hold:
     /// the copy takes neither time nor space, whatever its size.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("original", vec![1; 100_000])?;
+    /// let copied = root.copy("original", "copy")?;
+    /// assert_eq!(copied.get(), 100_000);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Subvolume::open`] and [`Subvolume::create`]; both paths lead to the same file.
@@ -183,6 +315,15 @@ impl Subvolume {
 
     /// Removes a name that is not a directory's.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("old", "")?;
+    /// root.remove_file("old")?;
+    /// assert!(root.remove_file("old").unwrap_err().is_not_found());
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is nothing at the path, or a directory; the volume or the subvolume is read-only.
     pub fn remove_file(&self, path: impl VolumePath) -> Result<()> {
@@ -193,6 +334,15 @@ impl Subvolume {
 
     /// Removes an empty directory.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.create_dir_all("a/b")?;
+    /// assert_eq!(root.remove_dir("a").unwrap_err().errno(), 39); // ENOTEMPTY
+    /// root.remove_dir("a/b")?;
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is nothing at the path, no directory, one that is not empty, or a subvolume.
     pub fn remove_dir(&self, path: impl VolumePath) -> Result<()> {
@@ -202,6 +352,16 @@ impl Subvolume {
     }
 
     /// Removes a directory with all that it holds. Subvolumes in it stay, and stop the removal.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.create_dir_all("cache/deep/deeper")?;
+    /// root.write("cache/deep/file", "")?;
+    /// root.remove_dir_all("cache")?;
+    /// assert!(!root.exists("cache")?);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Subvolume::remove_dir`]; what was removed before stays removed.
@@ -243,6 +403,15 @@ impl Subvolume {
 
     /// Sets permission bits, as `chmod(2)` does.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("script", "#!/bin/sh")?;
+    /// root.set_permissions("script", 0o755)?;
+    /// assert_eq!(root.metadata("script")?.mode & 0o7777, 0o755);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is nothing at the path; the volume or the subvolume is read-only; bits that are none of permissions.
     pub fn set_permissions(&self, path: impl VolumePath, mode: u32) -> Result<()> {
@@ -254,6 +423,15 @@ impl Subvolume {
     }
 
     /// Sets owner and group, of a symbolic link its own. A file loses its set-id bits and capabilities by that.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("file", "")?;
+    /// root.set_owner("file", 1000, 100)?;
+    /// assert_eq!(root.metadata("file")?.uid, 1000);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// There is nothing at the path; the volume or the subvolume is read-only.
@@ -267,6 +445,18 @@ impl Subvolume {
     }
 
     /// Sets times, of a symbolic link its own.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::{Times, Timestamp};
+    ///
+    /// root.write("file", "")?;
+    /// let epoch = Timestamp { seconds: 0, nanoseconds: 0 };
+    /// root.set_times("file", Times { modified: Some(epoch), ..Times::default() })?;
+    /// assert_eq!(root.metadata("file")?.modified, epoch);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// There is nothing at the path; the volume or the subvolume is read-only.
@@ -288,6 +478,15 @@ impl Subvolume {
 
     /// Sets an extended attribute by its full name (`user.…`).
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("photo", "")?;
+    /// root.set_xattr("photo", "user.stars", b"5")?;
+    /// assert_eq!(root.xattr("photo", "user.stars")?, Some(b"5".to_vec()));
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is nothing at the path; the volume or the subvolume is read-only; a value that is too long, or that an
     /// attribute with a meaning cannot have.
@@ -301,6 +500,16 @@ impl Subvolume {
 
     /// Removes an extended attribute.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("photo", "")?;
+    /// root.set_xattr("photo", "user.stars", b"5")?;
+    /// root.remove_xattr("photo", "user.stars")?;
+    /// assert_eq!(root.xattr("photo", "user.stars")?, None);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is nothing at the path, or no such attribute; the volume or the subvolume is read-only.
     pub fn remove_xattr(&self, path: impl VolumePath, name: &str) -> Result<()> {
@@ -313,6 +522,15 @@ impl Subvolume {
 
     /// Makes an empty subvolume.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// let home = root.create_subvolume("home")?;
+    /// home.write("letter", "Dear Bob")?;
+    /// assert_eq!(root.read_to_string("home/letter")?, "Dear Bob");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is something at the path already; else as [`Subvolume::create`].
     pub fn create_subvolume(&self, path: impl VolumePath) -> Result<Self> {
@@ -324,6 +542,19 @@ impl Subvolume {
 
     /// Makes a snapshot of `source` at a path, which takes the same time at any size. What was changed so far becomes
     /// durable by that.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::SnapshotMode;
+    ///
+    /// let home = root.create_subvolume("home")?;
+    /// home.write("letter", "Dear Bob")?;
+    /// let before = root.create_snapshot(&home, "before", SnapshotMode::ReadOnly)?;
+    /// home.remove_file("letter")?;
+    /// assert_eq!(before.read_to_string("letter")?, "Dear Bob");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// There is something at the path already; `source` is gone; else as [`Volume::sync`](crate::Volume::sync).
@@ -338,6 +569,15 @@ impl Subvolume {
     /// Deletes the subvolume at a path. Its space comes back with
     /// [`Volume::drop_deleted_subvolumes`](crate::Volume::drop_deleted_subvolumes).
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.create_subvolume("scratch")?;
+    /// root.delete_subvolume("scratch")?;
+    /// assert!(!root.exists("scratch")?);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// There is nothing at the path, or no subvolume; others lie in it; it is the default one or the top level.
     pub fn delete_subvolume(&self, path: impl VolumePath) -> Result<()> {
@@ -349,6 +589,16 @@ impl Subvolume {
 
     /// Makes this subvolume read-only, or writable. One that was received stays read-only: what it equals would be no
     /// longer true.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// let release = root.create_subvolume("release")?;
+    /// release.write("program", "1.0")?;
+    /// release.set_read_only(true)?;
+    /// assert_eq!(release.write("program", "1.1").unwrap_err().errno(), 30); // EROFS
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The volume is open for reading only; the subvolume was received.

@@ -79,6 +79,17 @@ impl DirectoryEntry {
 
     /// What `stat(2)` says, of a symbolic link itself; as of the moment at which the listing began.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("data", "0123456789")?;
+    /// for entry in root.read_dir("")? {
+    ///     let entry = entry?;
+    ///     println!("{} {}", entry.shown(), entry.metadata()?.size);
+    /// }
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The inode cannot be read.
     pub fn metadata(&self) -> Result<Metadata> {

@@ -69,6 +69,20 @@ impl Send {
 
     /// Sends. The same snapshots give the same bytes.
     ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::SnapshotMode;
+    ///
+    /// let home = root.create_subvolume("home")?;
+    /// home.write("letter", "Dear Bob")?;
+    /// let monday = root.create_snapshot(&home, "monday", SnapshotMode::ReadOnly)?;
+    /// let mut stream = Vec::new();
+    /// monday.send()?.to(&mut stream)?;
+    /// assert!(stream.starts_with(b"btrfs-stream"));
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The volume cannot be read, or the stream cannot be written. What was written until then has no end, which a
     /// receiver refuses.

@@ -10,9 +10,9 @@ use buttress_accounts::fiemap::ContentState;
 use buttress_format::{ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, Timestamp, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
+use buttress_locks::atomic::{AtomicU64, Ordering};
 use buttress_locks::{Mutex, Rank, RwLock, lock_class};
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -195,9 +195,15 @@ impl WritableFilesystem {
             if file.is_clean(&state) {
                 state.is_gone = true;
                 // Before the table lets go of it: the next call shows content of its own, which must stay shown.
+                let is_late = buttress_faults::on("live-content-hidden-late");
+                if is_late {
+                    table.files.lock().remove(&id);
+                }
                 self.live_inodes().update(id, |inode| inode.content = None);
                 self.live_inodes().forget_unknown(id);
-                table.files.lock().remove(&id);
+                if !is_late {
+                    table.files.lock().remove(&id);
+                }
             }
             return result;
         }

@@ -73,6 +73,10 @@ impl Content<'_> {
             // Both at once: else a reader sees the part of it that lies before the old end.
             let mut waiting = self.file.waiting.write();
             waiting.pending.write(offset, bytes, self.sector_bytes);
+            if buttress_faults::on("live-write-half-seen") {
+                drop(waiting);
+                waiting = self.file.waiting.write();
+            }
             waiting.size = Some(size.max(end));
             self.state.size = waiting.size;
         }

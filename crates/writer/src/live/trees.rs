@@ -11,10 +11,10 @@
 use crate::transaction::running::OpenTree;
 use buttress_format::{Generation, Key, Logical, SubvolumeId, TreeId};
 use buttress_fs::Error;
+use buttress_locks::atomic::{AtomicBool, Ordering};
 use buttress_locks::{Rank, RwLock, lock_class};
 use buttress_tree::{BlockPointer, EditableTree, OwnedItem, Result, Tree};
 use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@
 //! Not counted: what views hold, buffers of writes under way (some 16 MiB), and the map of free space.
 
 use buttress_format::ByteCount;
-use core::sync::atomic::{AtomicU64, Ordering};
+use buttress_locks::atomic::{AtomicU64, Ordering};
 
 /// However small the cache's budget is, so much may wait: less than that, and every other edit would be a commit.
 const LEAST_BYTES: u64 = 8 << 20;

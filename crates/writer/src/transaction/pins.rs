@@ -8,8 +8,8 @@
 use super::block_groups::BlockGroups;
 use buttress_format::Generation;
 use buttress_fs::error::Defect;
+use buttress_locks::atomic::{AtomicU64, Ordering};
 use buttress_locks::{Mutex, Rank, lock_class};
-use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@
 use super::running::{Core, Running};
 use buttress_fs::error::Error;
 use buttress_fs::error::defect::take;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use buttress_locks::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The most that is reserved ahead.
 const BATCH_BYTES_MAX: u64 = 1 << 20;

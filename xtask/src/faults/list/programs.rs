@@ -52,52 +52,6 @@ pub(super) const FAULTS: &[Fault] = &[
         "What a long job reads from its view is overwritten, where it came while a commit was under way.",
         &[in_flight("a_view_keeps_what_came_while_a_commit_was_under_way")],
     ),
-    loses(
-        "live-in-flight-unseen",
-        "While a file is written back, a read gives what it had before.",
-        &[
-            live("reads_wait_for_no_write_back"),
-            live("a_new_file_is_read_while_it_is_written_back"),
-        ],
-    ),
-    loses(
-        "live-hold-untaken",
-        "A read beside a program that deletes the file gives another file's content.",
-        &[
-            live("what_is_being_read_is_not_used_again"),
-            live("what_is_being_read_is_not_used_again_when_it_is_cut_off"),
-        ],
-    ),
-    harms(
-        "live-operation-half-seen",
-        "A file that another program renames over is not there for a moment, or two looks do not fit together.",
-        &[
-            live("a_name_that_is_renamed_over_is_always_found"),
-            concurrent("one_order_explains_all::plain"),
-            concurrent("one_order_explains_all::small_cache"),
-        ],
-    ),
-    harms(
-        "live-deleted-subvolume-seen",
-        "Programs go on to read a subvolume that was deleted, and find its files until they are dropped, or half of them.",
-        &[
-            whole_calls("what_lies_in_a_deleted_subvolume_is_found_by_no_read"),
-            concurrent("one_order_explains_all::plain"),
-        ],
-    ),
-    harms(
-        "live-zero-range-half-seen",
-        "A read beside fallocate sees zeros in a file of the old size.",
-        &[whole_calls("a_range_of_zeros_past_the_end_is_seen_whole")],
-    ),
-    loses(
-        "clone-forgets-dirty-data",
-        "A clone that fails takes what was last written to its target with it: older content is back.",
-        &[
-            whole_calls("a_clone_that_finds_no_source_leaves_the_target_as_it_was"),
-            whole_calls("a_clone_out_of_a_deleted_subvolume_leaves_the_target_as_it_was"),
-        ],
-    ),
     // Checking, and the command.
     harms(
         "check-references-uncompared",

@@ -1,0 +1,89 @@
+//! What readers see of the newest state, beside those who change it.
+
+use super::*;
+
+pub(super) const FAULTS: &[Fault] = &[
+    loses(
+        "live-in-flight-unseen",
+        "While a file is written back, a read gives what it had before.",
+        &[
+            schedules("content_is_seen_through_a_write_back"),
+            live("reads_wait_for_no_write_back"),
+            live("a_new_file_is_read_while_it_is_written_back"),
+        ],
+    ),
+    loses(
+        "live-hold-untaken",
+        "A read beside a program that deletes the file gives another file's content.",
+        &[
+            schedules("what_is_read_is_not_used_again"),
+            live("what_is_being_read_is_not_used_again"),
+            live("what_is_being_read_is_not_used_again_when_it_is_cut_off"),
+        ],
+    ),
+    harms(
+        "live-operation-half-seen",
+        "A file that another program renames over is not there for a moment, or two looks do not fit together.",
+        &[
+            live("a_name_that_is_renamed_over_is_always_found"),
+            schedules("operations_are_seen_whole"),
+            concurrent("one_order_explains_all::plain"),
+            concurrent("one_order_explains_all::small_cache"),
+        ],
+    ),
+    harms(
+        "live-deleted-subvolume-seen",
+        "Programs go on to read a subvolume that was deleted, and find its files until they are dropped, or half of them.",
+        &[
+            whole_calls("what_lies_in_a_deleted_subvolume_is_found_by_no_read"),
+            schedules("subvolumes_come_and_go_at_one_moment"),
+            concurrent("one_order_explains_all::plain"),
+        ],
+    ),
+    harms(
+        "live-zero-range-half-seen",
+        "A read beside fallocate sees zeros in a file of the old size.",
+        &[
+            whole_calls("a_range_of_zeros_past_the_end_is_seen_whole"),
+            schedules("changes_of_extents_are_seen_whole"),
+        ],
+    ),
+    loses(
+        "clone-forgets-dirty-data",
+        "A clone that fails takes what was last written to its target with it: older content is back.",
+        &[
+            whole_calls("a_clone_that_finds_no_source_leaves_the_target_as_it_was"),
+            whole_calls("a_clone_out_of_a_deleted_subvolume_leaves_the_target_as_it_was"),
+        ],
+    ),
+    harms(
+        "live-stat-of-two-moments",
+        "stat shows a size together with a mode or a count of names that was never there with it.",
+        &[schedules("a_stat_is_of_one_moment")],
+    ),
+    harms(
+        "live-write-half-seen",
+        "A read beside a write across the end of a file sees the first part of it only.",
+        &[schedules("content_is_seen_through_a_write_back")],
+    ),
+    harms(
+        "live-calls-uncounted",
+        "A read beside the first write after a while gives the content of one moment with the size of another.",
+        &[schedules("a_call_that_came_and_went_is_noticed")],
+    ),
+    harms(
+        "live-content-hidden-late",
+        "What was just written is not seen by reads until it is written back.",
+        &[schedules("what_a_call_shows_stays_shown_when_another_ends")],
+    ),
+    harms(
+        "live-layout-untaken",
+        "A read beside fallocate or a clone sees half of what it does.",
+        &[schedules("changes_of_extents_are_seen_whole")],
+    ),
+    harms(
+        "view-outlives-an-edit",
+        "A backup begins with a state from before changes that had ended.",
+        &[schedules("a_view_is_the_newest")],
+    ),
+];
