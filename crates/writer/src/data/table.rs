@@ -10,7 +10,7 @@ use buttress_accounts::fiemap::ContentState;
 use buttress_format::{ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, Timestamp, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
-use buttress_locks::atomic::{AtomicU64, Ordering};
+use buttress_locks::atomic::{AtomicU64, AtomicUsize, Ordering};
 use buttress_locks::{Mutex, Rank, RwLock, lock_class};
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -27,6 +27,12 @@ const FILE_BYTES: u64 = 640;
 /// How many files may have dirty data. Content of one file is worth holding back, since more of it may come and lie
 /// beside it; of very many, nothing more is to be expected but memory taken from what else waits.
 pub(super) const FILES_MAX: usize = 1024;
+
+/// Files with less dirty data than this are written back one after another: they are work for the processor.
+const SIDE_BY_SIDE_BYTES: u64 = 1 << 20;
+
+/// How many files are written back at once.
+const FILES_SIDE_BY_SIDE: usize = 4;
 
 /// The files with dirty data, or with a call under way.
 #[derive(Debug)]
@@ -276,9 +282,44 @@ impl WritableFilesystem {
     /// [`Error::NoSpace`]; that trees cannot be read, or that writing has stopped. What could not be written back still
     /// waits.
     pub fn write_back(&self) -> Result<()> {
-        self.waiting()
+        let waiting = self.waiting();
+        if !self.has_company() || waiting.len() < 2 {
+            return waiting.into_iter().try_for_each(|id| self.write_back_file(id));
+        }
+        let (large, small): (Vec<_>, Vec<_>) = waiting
             .into_iter()
-            .try_for_each(|id| self.write_back_file(id))
+            .partition(|location| self.dirty_bytes_of(*location) >= SIDE_BY_SIDE_BYTES);
+        self.write_back_side_by_side(&large)?;
+        small.into_iter().try_for_each(|id| self.write_back_file(id))
+    }
+
+    /// Writes back files at once, so that their devices have more to do than one file at a time gives them. Ends with the
+    /// first error.
+    fn write_back_side_by_side(&self, files: &[Location]) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<()> {
+            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.write_back_file(*file)
+                    .inspect_err(|_| next.store(files.len(), Ordering::Relaxed))?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let others = 1..files.len().min(FILES_SIDE_BY_SIDE);
+            let others: Vec<_> = others.map(|_| scope.spawn(work)).collect();
+            others.into_iter().fold(work(), |result, other| {
+                let defect = |_| Defect::new("a thread that wrote content back panicked");
+                let other = other.join().map_err(defect).map_err(Error::from);
+                result.and(other.flatten())
+            })
+        })
+    }
+
+    /// The memory of a file's dirty data.
+    fn dirty_bytes_of(&self, location: Location) -> u64 {
+        let id = (location.subvolume.tree(), location.inode);
+        let file = self.data().files.lock().get(&id).cloned();
+        file.map_or(0, |file| file.memory_bytes())
     }
 
     fn waiting(&self) -> Vec<Location> {

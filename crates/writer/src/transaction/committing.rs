@@ -127,7 +127,7 @@ impl WritableFilesystem {
         let mut slices = 0_usize;
         loop {
             slices = slices.saturating_add(1);
-            let slice = match self.is_sliced() && slices < SLICES_MAX {
+            let slice = match self.has_company() && slices < SLICES_MAX {
                 true => Slice::begin(),
                 false => Slice::endless(),
             };
@@ -188,8 +188,8 @@ impl WritableFilesystem {
         handle.prepare_commit(self.forest().volume(), reads, convergence, slice)
     }
 
-    /// Whether others may be waiting while this thread commits.
-    fn is_sliced(&self) -> bool {
+    /// Whether others may be waiting while this thread works, and work beside it.
+    pub(crate) fn has_company(&self) -> bool {
         self.executor().is_parallel() && self.shared.environment.commit_interval().is_some()
     }
 

@@ -142,6 +142,21 @@ fn content_is_written_back_beside_those_who_write() {
         assert!(read.iter().all(|byte| *byte == b'x'));
     }
     filesystem.commit().unwrap();
+
+    // Less than half: a commit writes large files back side by side.
+    let large = vec![b'y'; (MIB + 200_000) as usize];
+    for file in files.iter().take(3) {
+        filesystem.write_at(*file, FileOffset::MIN, &large).unwrap();
+    }
+    filesystem.commit().unwrap();
+    assert!(!filesystem.data().has_dirty());
+    let view = filesystem.view();
+    for file in files.iter().take(3) {
+        let file = view.open_file(*file).unwrap();
+        let mut read = vec![0; large.len()];
+        assert_eq!(file.read_at(FileOffset::MIN, &mut read).unwrap(), large.len());
+        assert!(read == large);
+    }
 }
 
 #[test]
