@@ -1,8 +1,8 @@
 //! Scrubbing volumes, cold and warm, against the kernel's scrub of the same images on loop devices; and what the queue does
 //! under each shape of reading, beside the seed's table.
 //!
-//! Ours is a whole process on the image files: `buttress scrub start -B`. The kernel's is `btrfs scrub start -B` on a mount,
-//! which is made before the clock starts. Cold, a scrub can be no faster than the disk: how fast that hands over the same
+//! Ours is a whole process on the image files: `buttress scrub start -B -r`. The kernel's is `btrfs scrub start -B -r` on a
+//! read-only mount, which is made before the clock starts: volumes are kept, and stay as they are. Cold, a scrub can be no faster than the disk: how fast that hands over the same
 //! bytes in order is measured in the same round.
 
 use crate::Scale;
@@ -132,7 +132,7 @@ fn prepare(cache: Cache, images: &[PathBuf]) -> Result<()> {
 fn ours(images: &[PathBuf], status: &Path) -> Result<Run> {
     let mut command = Command::new(buttress()?);
     command
-        .args(["-q", "scrub", "start", "-B", "-f", "--status-file"])
+        .args(["-q", "scrub", "start", "-B", "-r", "-f", "--status-file"])
         .arg(status);
     for image in images.iter().skip(1) {
         command.arg("--device").arg(image);
@@ -144,13 +144,13 @@ fn theirs(images: &[PathBuf], cache: Cache) -> Result<Run> {
     if cache == Cache::Warm {
         prepare(cache, images)?;
     }
-    let mount = Mount::new(images, "")?;
+    let mount = Mount::new(images, "ro")?;
     if cache == Cache::Cold {
         prepare(cache, images)?;
     }
     let done = measure::run(
         Command::new(newest("btrfs"))
-            .args(["scrub", "start", "-B"])
+            .args(["scrub", "start", "-B", "-r"])
             .arg(mount.path()),
     )?;
     mount.close()?;

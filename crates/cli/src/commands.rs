@@ -5,6 +5,7 @@ pub mod check;
 pub mod completions;
 pub mod compression;
 pub mod cp;
+pub mod device;
 pub mod diff;
 pub mod fiemap;
 pub mod filesystem;

@@ -155,6 +155,11 @@ pub const ROWS: &[Row] = &[
     )
     .or("fi"),
     group(
+        "device",
+        "Show how often the devices of a volume failed",
+        commands::device::ROWS,
+    ),
+    group(
         "scrub",
         "Read every copy and all parity, and mend what is bad",
         commands::scrub::ROWS,

@@ -106,6 +106,21 @@ fn a_bad_copy_is_mended_told_with_its_file_and_counted() {
         text(&tree.stdout)
     );
 
+    let counted = buttress(&["device", "stats", "-c", name]);
+    assert_eq!(counted.status.code(), Some(64), "{}", text(&counted.stderr));
+    assert!(
+        text(&counted.stdout).contains("].corruption_errs  1\n"),
+        "{}",
+        text(&counted.stdout)
+    );
+    let table = buttress(&["device", "stats", "-T", "-z", name]);
+    let heads = text(&table.stdout).lines().next().unwrap().to_owned();
+    assert!(
+        heads.ends_with(" Flush errors Corruption errors Generation errors"),
+        "{heads}"
+    );
+    assert_eq!(buttress(&["device", "stats", "-c", name]).status.code(), Some(0));
+
     let again = buttress(&["scrub", "start", "-BR", name]);
     assert!(
         text(&again.stdout).contains("\tcsum_errors: 0\n"),

@@ -269,6 +269,10 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("subvolume get-default", vec!["IMAGE"]),
         ("subvolume set-default", vec!["@/none%", "@/snap%"]),
         (
+            "device stats",
+            vec!["IMAGE", "-T IMAGE", "--format json IMAGE", "-z IMAGE%"],
+        ),
+        (
             "scrub start",
             vec![
                 "-B --status-file NEW20 IMAGE",

@@ -379,6 +379,11 @@ fn about_volumes() -> Vec<Case> {
             answer: SILENT,
             ..write("filesystem sync", "{image}", "")
         },
+        look("device stats", "{image}", ""),
+        Case {
+            form: "-z",
+            ..write("device stats", "-z {image}", "")
+        },
         Case {
             is_job: true,
             ..write("scrub start", "-B {image}", "")

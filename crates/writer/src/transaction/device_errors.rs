@@ -6,11 +6,32 @@
 //!
 //! What it leaves out: what ordinary reads found wrong and passed over.
 
+use super::WritableFilesystem;
+use super::reservation::Need;
 use super::running::Running;
 use buttress_format::{DeviceId, DeviceStatistics, TreeId, Uuid};
 use buttress_fs::error::{Corruption, Result};
 use buttress_tree::NonBlocking;
 use buttress_volume::DeviceErrors;
+
+impl WritableFilesystem {
+    /// Sets the statistics of a device to zero, as `btrfs device stats -z` does.
+    ///
+    /// # Errors
+    /// That the device tree cannot be read, or has no room.
+    pub fn reset_device_statistics(&self, device: DeviceId) -> Result<()> {
+        let key = DeviceStatistics::key(device);
+        self.operate(Need::items(1), |operation| {
+            operation.reach(TreeId::DEVICE, &[key])?;
+            let Some(item) = operation.get(TreeId::DEVICE, &key)? else {
+                return Ok(());
+            };
+            // Counters that a later version may add are counters, too.
+            let zeros = vec![0; item.data().len()];
+            operation.edit().put(TreeId::DEVICE, &key, &zeros)
+        })
+    }
+}
 
 /// Errors of one device that its item does not have yet.
 struct Unrecorded {

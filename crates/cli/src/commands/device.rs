@@ -1,0 +1,8 @@
+//! `buttress device …`: the devices of a volume, in the words of btrfs-progs.
+
+mod stats;
+
+use crate::table::{Row, leaf};
+
+/// The group's rows of the command table.
+pub const ROWS: &[Row] = &[leaf::<stats::Stats>()];

@@ -1,0 +1,185 @@
+//! `buttress device stats IMAGE`: how often each device failed, and how.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{Context as _, Result};
+use buttress::format::{DeviceId, DeviceStatistics, TreeId};
+use buttress::fs::Filesystem;
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::manual::{Example, ExitCode, example};
+use crate::output::terminal;
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Show how often each device of a volume failed, and how
+#[derive(Args, Debug)]
+pub(super) struct Stats {
+    /// End with 64 if a counter is not zero
+    #[arg(short = 'c', long)]
+    check: bool,
+    /// Print the counters, then set them to zero
+    #[arg(short = 'z', long)]
+    reset: bool,
+    /// Print a table
+    #[arg(short = 'T')]
+    table: bool,
+    /// The image or device
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+}
+
+/// What `-c` adds to the exit code where something failed.
+const FAILED_BEFORE: u8 = 64;
+
+/// One device.
+struct Row {
+    id: DeviceId,
+    name: String,
+    counters: [u64; 5],
+}
+
+const NAMES: [&str; 5] = [
+    "write_io_errs",
+    "read_io_errs",
+    "flush_io_errs",
+    "corruption_errs",
+    "generation_errs",
+];
+
+impl Subcommand for Stats {
+    const NAME: &'static str = "stats";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress device stats backup.img",
+            "Shows how often each device failed, and how",
+        ),
+        example(
+            "buttress device stats -c backup.img",
+            "The same, and ends with 64 if any ever did",
+        ),
+    ];
+    const EXIT_CODES: &'static [ExitCode] = &[
+        (0, "All of it was done"),
+        (1, "It failed"),
+        (2, "The command line is wrong"),
+        (64, "With -c: a counter is not zero"),
+    ];
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let image = Target::parse(&self.image).image;
+        let rows = if self.reset {
+            let writing = context.open_for_writing(&image)?;
+            let rows = rows(&writing.view().filesystem)?;
+            for row in rows.iter().filter(|row| row.failed()) {
+                writing.filesystem.reset_device_statistics(row.id)?;
+            }
+            writing.commit()?;
+            rows
+        } else {
+            rows(&context.open_volume(&image)?.filesystem)?
+        };
+        if context.json() {
+            context.print_json("device-stats", rows.iter().map(Row::as_json).collect())?;
+        } else {
+            let mut out = context.stdout();
+            match self.table {
+                true => print_table(&mut out, &rows)?,
+                false => print_lines(&mut out, &rows)?,
+            }
+            out.flush()?;
+        }
+        let failed = self.check && rows.iter().any(Row::failed);
+        Ok(match failed {
+            true => Outcome::Code(FAILED_BEFORE),
+            false => Outcome::Done,
+        })
+    }
+}
+
+/// All devices in order of their ids. One without an item has not failed.
+fn rows(filesystem: &Filesystem) -> Result<Vec<Row>> {
+    let tree = filesystem.tree(TreeId::DEVICE)?;
+    let mut rows = Vec::new();
+    for slot in filesystem.volume().devices() {
+        let key = DeviceStatistics::key(slot.id());
+        let item = tree.get(&key)?;
+        let parsed = item.map(|item| DeviceStatistics::parse(&key, item.data()));
+        let parsed = parsed.transpose().context("the device tree")?.unwrap_or_default();
+        rows.push(Row {
+            id: slot.id(),
+            name: slot.name().to_string(),
+            counters: [
+                parsed.write_errors,
+                parsed.read_errors,
+                parsed.flush_errors,
+                parsed.corruption_errors,
+                parsed.generation_errors,
+            ],
+        });
+    }
+    rows.sort_by_key(|row| row.id);
+    Ok(rows)
+}
+
+impl Row {
+    fn failed(&self) -> bool {
+        self.counters.iter().any(|count| *count > 0)
+    }
+
+    fn as_json(&self) -> Value {
+        let mut object = Map::new();
+        object.insert("device".to_owned(), json!(self.name));
+        object.insert("devid".to_owned(), json!(self.id.get()));
+        for (name, count) in NAMES.into_iter().zip(self.counters) {
+            object.insert(name.to_owned(), json!(count));
+        }
+        Value::Object(object)
+    }
+}
+
+fn print_lines(out: &mut dyn Write, rows: &[Row]) -> Result<()> {
+    for row in rows {
+        let device = terminal::shown(&row.name);
+        for (name, count) in NAMES.into_iter().zip(row.counters) {
+            writeln!(out, "[{device}].{name:<16} {count}")?;
+        }
+    }
+    Ok(())
+}
+
+const HEADS: [&str; 5] = [
+    "Write errors",
+    "Read errors",
+    "Flush errors",
+    "Corruption errors",
+    "Generation errors",
+];
+
+fn print_table(out: &mut dyn Write, rows: &[Row]) -> Result<()> {
+    let names: Vec<String> = rows
+        .iter()
+        .map(|row| terminal::shown(&row.name).to_string())
+        .collect();
+    let width = names
+        .iter()
+        .map(|name| name.chars().count())
+        .max()
+        .unwrap_or(0)
+        .max(4);
+    writeln!(out, "Id {:<width$} {}", "Path", HEADS.join(" "))?;
+    let rules: Vec<String> = HEADS.iter().map(|head| "-".repeat(head.len())).collect();
+    writeln!(out, "-- {} {}", "-".repeat(width), rules.join(" "))?;
+    for (row, name) in rows.iter().zip(names) {
+        write!(out, "{:>2} {name:<width$}", row.id.get())?;
+        for (head, count) in HEADS.iter().zip(row.counters) {
+            write!(out, " {count:>width$}", width = head.len())?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
