@@ -75,7 +75,7 @@ fn volumes(scale: Scale) -> Result<Vec<Volume>> {
             images::large_file(scale, "zstd", "compress-force=zstd")?,
             GOALS,
         ),
-        one("metadata, DUP", images::inline_files(scale)?, [0.3, 0.3]),
+        one("metadata, DUP", images::inline_files(scale)?, [0.3, GOALS[1]]),
         one("a source tree", images::source_tree(scale)?, [GOAL_OF_SEVERAL; 2]),
         several("RAID1 of two", "raid1", 2)?,
         several("RAID6 of six", "raid6", 6)?,

@@ -10,6 +10,7 @@
 
 mod support;
 
+use buttress_device::{Device, Model, VirtualClock};
 use buttress_format::node::RawHeader;
 use buttress_format::{ChecksumType, DeviceStatistics, Generation, Physical, Profile, Superblock, TreeId};
 use buttress_fs::Progress;
@@ -623,4 +624,37 @@ fn damage_beyond_the_list_is_counted() {
     assert_eq!(report.damages.len(), 2);
     assert_eq!(report.damages_unlisted, trees.len() as u64 - 2);
     assert_eq!(report.totals().corrected_errors, trees.len() as u64);
+}
+
+/// On simulated devices all happens on one thread, in virtual time: the same damage gives the same report, and the same figures.
+#[test]
+fn simulated_devices_give_the_same_each_time() {
+    for (profile, devices) in REDUNDANT {
+        let lab = Lab::new(&Make::new(profile, devices)).unwrap();
+        let uses = lab.uses().unwrap();
+        let before = lab.contents(&uses);
+        let run = || {
+            for used in uses.iter().filter(|used| used.is_data && used.device == 0) {
+                if profile != Profile::Dup || used.content != (MappingContent::Data { copy: 2 }) {
+                    lab.spies[0].put(used.physical, &[7; BLOCK]);
+                }
+            }
+            let clock = VirtualClock::new();
+            let simulated = |device: Device| device.as_if_on(&Model::nvme_ssd(), &clock);
+            let devices: Vec<Device> = lab.devices().into_iter().map(simulated).collect();
+            let filesystem = buttress_fs::OpenOptions::new(devices.clone()).open().unwrap();
+            let scrub = Scrub::new(&filesystem, Options::default(), Progress::new()).unwrap();
+            scrub.run().unwrap();
+            let figures: Vec<String> = devices
+                .iter()
+                .map(|device| device.statistics().to_string())
+                .collect();
+            (scrub.report(), figures)
+        };
+        let (first, second) = (run(), run());
+        assert_eq!(first, second, "{profile}");
+        assert!(first.0.totals().corrected_errors > 0, "{profile}");
+        assert!(!first.0.has_uncorrectable(), "{profile}: {:#?}", first.0.damages);
+        assert!(lab.contents(&uses) == before, "{profile}");
+    }
 }
