@@ -12,11 +12,15 @@ mod support;
 
 use buttress_device::{Device, Model, VirtualClock};
 use buttress_format::node::RawHeader;
-use buttress_format::{ChecksumType, DeviceStatistics, Generation, Physical, Profile, Superblock, TreeId};
-use buttress_fs::Progress;
+use buttress_format::{
+    ChecksumType, DeviceStatistics, FileOffset, Generation, Physical, Profile, SubvolumeId, Superblock,
+    TreeId,
+};
+use buttress_fs::{Location, Progress};
 use buttress_oracle::content::Random;
 use buttress_scrub::{Cause, Options, Outcome, Part, Position, Scrub};
 use buttress_volume::MappingContent;
+use buttress_writer::operations::NewInode;
 use buttress_writer::{WritableFilesystem, WriteOptions};
 use support::{Lab, Make, REDUNDANT, Use};
 use zerocopy::{FromBytes, IntoBytes};
@@ -655,6 +659,33 @@ fn simulated_devices_give_the_same_each_time() {
         assert_eq!(first, second, "{profile}");
         assert!(first.0.totals().corrected_errors > 0, "{profile}");
         assert!(!first.0.has_uncorrectable(), "{profile}: {:#?}", first.0.damages);
+        assert!(lab.contents(&uses) == before, "{profile}");
+    }
+}
+
+/// A device that was away while the volume was written: what it missed is written to it. Its superblock stays behind.
+#[test]
+fn a_device_that_missed_commits_gets_what_it_missed() {
+    for (profile, devices) in REDUNDANT.into_iter().filter(|(_, devices)| *devices > 1) {
+        let lab = Lab::new(&Make::new(profile, devices)).unwrap();
+        let away = lab.spies[1].memory.snapshot();
+        let filesystem = WritableFilesystem::new(lab.open().unwrap(), WriteOptions::default()).unwrap();
+        let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+        let file = filesystem
+            .create(root, b"missed", &NewInode::of_root(0o644))
+            .unwrap();
+        let content = Random::new(9).bytes(300_000, false);
+        filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
+        filesystem.close().unwrap();
+        let uses = lab.uses().unwrap();
+        let before = lab.contents(&uses);
+        lab.spies[1].put(0, &away);
+        let filesystem = lab.open().unwrap();
+        assert!(filesystem.volume().devices()[1].stale().is_some(), "{profile}");
+        drop(filesystem);
+        let report = lab.scrub().unwrap();
+        assert!(report.totals().corrected_errors > 0, "{profile}");
+        assert!(!report.has_uncorrectable(), "{profile}: {:#?}", report.damages);
         assert!(lab.contents(&uses) == before, "{profile}");
     }
 }
