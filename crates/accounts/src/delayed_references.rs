@@ -100,7 +100,7 @@ impl Pending {
 #[derive(Debug, Default)]
 pub struct DelayedReferences {
     pending: BTreeMap<Logical, Pending>,
-    /// The sum of all changes that were queued, and that of those that were taken out to be applied.
+    /// The sum of all changes that were queued, and that of those that were applied.
     queued: i128,
     applied: i128,
 }
@@ -197,17 +197,17 @@ impl DelayedReferences {
 
     /// Takes out those of the first `count` extents, in order of address.
     pub fn take_first(&mut self, count: usize) -> Vec<(Logical, Pending)> {
-        let mut first = Vec::new();
-        while first.len() < count
-            && let Some((logical, pending)) = self.pending.pop_first()
-        {
-            self.applied = self.applied.saturating_add(i128::from(pending.sum()));
-            first.push((logical, pending));
-        }
-        first
+        core::iter::from_fn(|| self.pending.pop_first())
+            .take(count)
+            .collect()
     }
 
-    /// Whether all changes that were queued wait or were taken out.
+    /// What was taken out is in the extent tree.
+    pub fn note_applied(&mut self, pending: &Pending) {
+        self.applied = self.applied.saturating_add(i128::from(pending.sum()));
+    }
+
+    /// Whether all changes that were queued wait or were applied.
     ///
     /// # Errors
     /// When they do not.

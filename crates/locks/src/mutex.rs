@@ -70,7 +70,7 @@ impl<T, C: LockClass> Mutex<T, C> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T, C> {
-        check::<C>(&self.identity());
+        check(C::CLASS, &self.identity());
         let inner = if is_measured(C::CLASS) {
             self.inner.try_lock().unwrap_or_else(|| {
                 let start = Instant::now();
@@ -96,7 +96,7 @@ impl<T, C: LockClass> Mutex<T, C> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn try_lock_for(&self, time: Duration) -> Option<MutexGuard<'_, T, C>> {
-        check::<C>(&self.identity());
+        check(C::CLASS, &self.identity());
         let inner = self.inner.try_lock_for(time)?;
         Some(self.held(inner))
     }

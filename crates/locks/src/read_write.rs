@@ -67,7 +67,7 @@ impl<T, C: LockClass> RwLock<T, C> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self) -> RwLockReadGuard<'_, T, C> {
-        check::<C>(&self.identity());
+        check(C::CLASS, &self.identity());
         let inner = if is_measured(C::CLASS) {
             self.inner.try_read().unwrap_or_else(|| {
                 let start = Instant::now();
@@ -88,7 +88,7 @@ impl<T, C: LockClass> RwLock<T, C> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self) -> RwLockWriteGuard<'_, T, C> {
-        check::<C>(&self.identity());
+        check(C::CLASS, &self.identity());
         let inner = if is_measured(C::CLASS) {
             self.inner.try_write().unwrap_or_else(|| {
                 let start = Instant::now();

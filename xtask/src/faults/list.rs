@@ -96,6 +96,10 @@ const fn in_flight(name: &'static str) -> Test {
     test("buttress-writer", "commit_in_flight", name)
 }
 
+const fn in_order(name: &'static str) -> Test {
+    test("buttress-writer", "commit_order", name)
+}
+
 const fn live(name: &'static str) -> Test {
     test("buttress-writer", "live", name)
 }
@@ -144,6 +148,8 @@ const fn cli(name: &'static str) -> Test {
 const THREADS: Test = commits("order::by_threads");
 const TWO_DEVICES: Test = commits("order::by_threads_on_two_devices");
 const RING: Test = commits("order::by_io_uring");
+const MIRROR_IN_ORDER: Test = in_order("each_step_ends_on_both_devices_of_a_mirror");
+const STRIPES_IN_ORDER: Test = in_order("each_step_ends_on_all_devices_with_striped_data");
 const STEPS_OF_FILES: Test = commits("steps::of_files");
 const STEPS_OF_SUBVOLUMES: Test = commits("steps::of_subvolumes");
 const BYTE_VECTORS: Test = writer("data::tests::model::files_agree_with_byte_vectors");

@@ -124,6 +124,10 @@ impl Rows {
             .keys()
             .map(|(start, row)| start.get().wrapping_add(*row).checked_rem(LOCKS).unwrap_or(0))
             .collect();
+        let mut numbers: Vec<u64> = numbers.into_iter().collect();
+        if buttress_faults::on("lock-rows-unordered") {
+            numbers.reverse();
+        }
         numbers
             .into_iter()
             .filter_map(|number| locks.locks.get(usize::try_from(number).ok()?))

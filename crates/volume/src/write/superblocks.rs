@@ -162,6 +162,9 @@ fn flush_all(slots: &[Arc<DeviceSlot>]) -> Failures {
     let mut outcomes = Vec::with_capacity(devices.len());
     match devices.split_last().filter(|_| !simulated) {
         None => outcomes.extend(devices.iter().map(|(slot, device)| (*slot, device.flush()))),
+        Some(((last, last_device), _)) if buttress_faults::on("flush-of-one-device") => {
+            outcomes.push((*last, last_device.flush()));
+        }
         Some(((last, last_device), others)) => std::thread::scope(|scope| {
             let running: Vec<_> = others
                 .iter()

@@ -73,6 +73,7 @@ impl Content<'_> {
         } else {
             Vec::new()
         };
+        let _edit = buttress_faults::on("lock-edit-held-over-data").then(|| self.filesystem.start_to_look());
         self.filesystem.forest().volume().write(writes)?;
         let mut all: Vec<Sums> = tasks.into_iter().filter_map(Task::take).flatten().collect();
         all.sort_unstable_by_key(|sums| sums.logical);

@@ -144,6 +144,10 @@ impl DataTable {
 
     fn count(&self, before: u64, after: u64) -> Result<(), Defect> {
         self.delalloc_bytes.fetch_add(after, Ordering::Relaxed);
+        let before = match buttress_faults::on("ledger-dirty-memory-kept") {
+            true => 0,
+            false => before,
+        };
         let had = self.delalloc_bytes.fetch_sub(before, Ordering::Relaxed);
         if had >= before {
             return Ok(());
@@ -179,6 +183,7 @@ impl WritableFilesystem {
         let table = self.data();
         loop {
             let file = table.file(id);
+            let _table = buttress_faults::on("lock-file-under-its-table").then(|| table.files.lock());
             let mut state = file.state.lock();
             if state.is_gone {
                 continue;
@@ -352,6 +357,10 @@ impl WritableFilesystem {
             core::cmp::Ordering::Less => self.with_content(source, |source| {
                 self.with_content(target, |target| body(Some(source), target))
             }),
+            core::cmp::Ordering::Greater if buttress_faults::on("lock-two-files-unordered") => self
+                .with_content(source, |source| {
+                    self.with_content(target, |target| body(Some(source), target))
+                }),
             core::cmp::Ordering::Greater => self.with_content(target, |target| {
                 self.with_content(source, |source| body(Some(source), target))
             }),
@@ -504,8 +513,12 @@ impl Content<'_> {
     pub(super) fn release(&mut self, bytes: u64) {
         let bytes = bytes.min(self.state.reserved);
         if bytes > 0 {
-            self.state.reserved = self.state.reserved.saturating_sub(bytes);
-            self.filesystem.release_data(bytes);
+            if !buttress_faults::on("ledger-promise-released-twice") {
+                self.state.reserved = self.state.reserved.saturating_sub(bytes);
+            }
+            if !buttress_faults::on("ledger-promise-kept") {
+                self.filesystem.release_data(bytes);
+            }
         }
     }
 

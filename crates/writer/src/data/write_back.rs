@@ -13,7 +13,7 @@ use super::allocation::{Placed, Sums, writes_of};
 use super::compressing::{CompressionPlan, NewExtent, length_of, with_compressor};
 use super::dirty::DirtyData;
 use super::in_place::{InPlace, may_be_in_place};
-use super::items::Stored;
+use super::items::{Stored, change_bytes};
 use super::table::Content;
 use crate::operations::Operation;
 use crate::transaction::data_extents::DataOwner;
@@ -294,9 +294,10 @@ impl Content<'_> {
         failed: bool,
     ) -> Result<()> {
         let (written, writes) = (self.state.written, self.state.writes);
+        let mut counted = Ok(());
         operation.change_inode(self.location, |item| {
             item.size = ByteCount::new(size);
-            item.nbytes = ByteCount::new(item.nbytes.get().saturating_add(more).saturating_sub(less));
+            counted = change_bytes(item, more, less);
             if failed {
                 item.flags.remove(InodeFlags::COMPRESS);
                 item.flags.insert(InodeFlags::NOCOMPRESS);
@@ -306,7 +307,8 @@ impl Content<'_> {
                 item.ctime = item.ctime.max(time);
                 item.sequence = item.sequence.wrapping_add(writes);
             }
-        })
+        })?;
+        Ok(counted?)
     }
 
     /// Puts all of a small file's content into the tree. False when it does not belong there.

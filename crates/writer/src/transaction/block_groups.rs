@@ -345,7 +345,9 @@ impl BlockGroups {
                     return Ok(Found::Load(*start));
                 };
                 if let Some((found, length)) = free.allocate(wanted, least_here, unit_bytes, cursor) {
-                    group.allocated_bytes = group.allocated_bytes.saturating_add(length);
+                    if !buttress_faults::on("ledger-allocation-uncounted") {
+                        group.allocated_bytes = group.allocated_bytes.saturating_add(length);
+                    }
                     group.balance()?;
                     self.cursors.insert(purpose, found.saturating_add(length));
                     return Ok(Found::Range(found, length));
@@ -366,7 +368,9 @@ impl BlockGroups {
     /// An extent that was allocated appeared in the extent tree.
     pub(crate) fn use_extent(&mut self, start: u64, length: u64) -> Result<()> {
         self.shift(start, length, Share::Allocated, Share::Used)?;
-        if let Some(group) = self.holding_mut(start) {
+        if let Some(group) = self.holding_mut(start)
+            && !buttress_faults::on("ledger-used-range-unrecorded")
+        {
             group.note_used(start, length);
         }
         Ok(())

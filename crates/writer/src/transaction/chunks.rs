@@ -313,6 +313,9 @@ impl Running {
                 stripe.physical.get(),
             );
             self.insert(TreeId::DEVICE, &key, &extent.to_bytes())?;
+            if buttress_faults::on("ledger-device-bytes-never-rise") {
+                continue;
+            }
             self.change_device_used(stripe.device, i64::try_from(stripe_length).unwrap_or(i64::MAX))?;
         }
         self.core.forest.volume().add_chunk(start, chunk.clone())?;

@@ -74,6 +74,8 @@ impl WritableFilesystem {
         let content = self.shared.account.content();
         // Before the lock: writing back starts edits, and those may commit for want of room.
         if !buttress_faults::on("commit-leaves-content") {
+            let _early =
+                buttress_faults::on("lock-commit-before-files").then(|| self.shared.committing.lock());
             self.write_back()?;
         }
         let committed = self.commit_state(then)?;
@@ -132,8 +134,10 @@ impl WritableFilesystem {
                 false => Slice::endless(),
             };
             // Nothing is being overwritten in place that a snapshot of this state will share.
-            let in_place = self.data().in_place.write();
+            let is_late = buttress_faults::on("lock-in-place-after-edit");
+            let in_place = (!is_late).then(|| self.data().in_place.write());
             let mut handle = self.start_unchecked();
+            let in_place = in_place.unwrap_or_else(|| self.data().in_place.write());
             let durable = handle.core.durable;
             let prepared = self.prepare(&mut handle, &reads, &mut convergence, &slice);
             // Its references were still waiting; now some are in the trees.
@@ -198,6 +202,11 @@ impl WritableFilesystem {
             recount.check()?;
         }
         let volume = self.forest().volume();
+        if buttress_faults::on("flush-before-tree-blocks") {
+            volume.flush()?;
+            self.write_nodes(prepared, volume)?;
+            return Ok(volume.write_superblocks(&prepared.superblock, &prepared.device_items)?);
+        }
         self.write_nodes(prepared, volume)?;
         if !buttress_faults::on("commit-unflushed-before-superblocks") {
             volume.flush()?;

@@ -147,11 +147,13 @@ impl Core {
 impl Running {
     /// Applies the delayed references for the `count` extents that come first.
     pub(crate) fn run_some_references(&mut self, count: usize) -> Result<()> {
-        for (logical, pending) in self.core.references.take_first(count) {
+        let lost = usize::from(buttress_faults::on("ledger-reference-lost"));
+        for (logical, pending) in self.core.references.take_first(count).into_iter().skip(lost) {
             match pending.created {
                 Some(created) => self.create_extent(logical, &pending, created)?,
                 None => self.change_extent(logical, &pending)?,
             }
+            self.core.references.note_applied(&pending);
         }
         Ok(())
     }
@@ -263,8 +265,10 @@ impl Running {
         let is_free = is_new || buttress_faults::on("pins-freed-space-reused");
         let to = if is_free { Share::Free } else { Share::Pinned };
         self.core.groups.free_extent(start, length, to)?;
-        take(&mut self.core.bytes_used, length, "bytes in use of the volume")?;
-        if !is_free {
+        if !buttress_faults::on("ledger-volume-bytes-keep-freed") {
+            take(&mut self.core.bytes_used, length, "bytes in use of the volume")?;
+        }
+        if !is_free && !buttress_faults::on("ledger-pin-forgotten") {
             self.core.pins.add(self.core.generation, start, length, created);
         }
         Ok(())

@@ -155,6 +155,9 @@ impl Running {
             recount: Recount::of(self),
             freed_device_extents: core::mem::take(&mut self.core.devices.freed),
         };
+        if buttress_faults::on("pins-released-at-freeze") {
+            self.core.durable = self.core.generation;
+        }
         self.core.superblock_changed = false;
         self.core.quotas.begin();
         // What is frozen may be read again before it is durable.
@@ -219,7 +222,10 @@ impl Running {
             log_root: Logical::MIN,
             log_root_level: 0,
             total_bytes,
-            bytes_used: ByteCount::new(self.core.bytes_used),
+            bytes_used: match buttress_faults::on("ledger-superblock-bytes-stale") {
+                true => last.bytes_used,
+                false => ByteCount::new(self.core.bytes_used),
+            },
             incompat: self.core.format.incompat,
             compat_ro: self.core.compat_ro,
             label: self.core.label.clone(),

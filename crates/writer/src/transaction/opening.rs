@@ -28,7 +28,7 @@ use buttress_format::{
 };
 use buttress_fs::error::{Corruption, Error, Result, WritingRefusal};
 use buttress_fs::filesystem::{Filesystem, RunningTrees};
-use buttress_locks::{Mutex, RwLock};
+use buttress_locks::{Excused, Mutex, RwLock};
 use buttress_tree::EditableTree;
 use buttress_volume::{Notice, Volume};
 use core::sync::atomic::AtomicU64;
@@ -288,6 +288,8 @@ fn replacing(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
 }
 
 fn load(filesystem: &Filesystem) -> Result<Running> {
+    // Nobody else has these trees yet.
+    let _excused = Excused::from_device_rule();
     let superblock = filesystem.superblock();
     let volume = filesystem.volume();
     let generation = Generation::new(superblock.generation.get().saturating_add(1));

@@ -76,7 +76,7 @@ impl Drop for Hold {
             if *count == 0 {
                 held.remove(&self.generation);
                 // What the running transaction frees waits for its commit in any case.
-                if !self.readers.is_running_still(self) {
+                if !self.readers.is_running_still(self) && !buttress_faults::on("pins-departure-unnoticed") {
                     self.readers.departures.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -97,7 +97,10 @@ impl Pinned {
     /// Whether a reader of one of these generations may need a range that was freed in `freed`. A reader may also see the
     /// transaction that runs after the commit of its generation.
     fn is_needed(&self, freed: Generation, readers: &[Generation]) -> bool {
-        let first = self.allocated.get().saturating_sub(1);
+        let first = match buttress_faults::on("pins-view-of-running-forgotten") {
+            true => self.allocated.get(),
+            false => self.allocated.get().saturating_sub(1),
+        };
         let from = readers.partition_point(|reader| reader.get() < first);
         let is_read = readers.get(from).is_some_and(|reader| *reader < freed);
         is_read && !buttress_faults::on("pins-ignore-readers")
