@@ -134,6 +134,23 @@ fn content_is_seen_through_a_write_back() {
     both(content);
 }
 
+/// Bytes and the new size are one change.
+fn write_across_the_end(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
+    let a = file(stage, TOP, "a", 1)?;
+    Ok(vec![
+        vec![
+            Call::Change(write(a, 1000, 2 * SECTOR, 1)),
+            Call::Change(write(a, 2 * SECTOR, 2 * SECTOR, 2)),
+        ],
+        vec![read(a), read(a), read(a)],
+    ])
+}
+
+#[test]
+fn a_write_across_the_end_is_seen_whole() {
+    both(write_across_the_end);
+}
+
 /// The last call on a file ends as the next begins: what the next shows must stay shown.
 fn calls_that_follow(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     let a = file(stage, TOP, "a", 1)?;

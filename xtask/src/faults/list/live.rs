@@ -64,7 +64,7 @@ pub(super) const FAULTS: &[Fault] = &[
     harms(
         "live-write-half-seen",
         "A read beside a write across the end of a file sees the first part of it only.",
-        &[schedules("content_is_seen_through_a_write_back")],
+        &[schedules("a_write_across_the_end_is_seen_whole")],
     ),
     harms(
         "live-calls-uncounted",
