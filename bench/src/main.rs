@@ -13,6 +13,7 @@
 //! - `scrub`: scrubbing volumes, cold and warm, against the kernel's scrub; the queue under each shape of reading ([`scrub`]);
 //! - `live`: calls of the library on a volume in memory, by several threads and beside a writer, and what of them is
 //!   exclusive ([`live`]); `live holds`: how long locks are held while everything goes on at once;
+//! - `fsync`: making files and directories durable, against btrfs, ext4 and xfs on a loop device ([`fsync`]);
 //! - `space`: accounts of space over many snapshots, against compsize and `btrfs filesystem du` ([`space`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
 //!
@@ -22,6 +23,7 @@
 mod cache;
 mod check;
 mod fiemap;
+mod fsync;
 mod images;
 mod live;
 mod measure;
@@ -116,6 +118,7 @@ fn run() -> Result<()> {
         ["scrub", jobs @ ..] => scrub::run_all(full, jobs),
         ["live"] => live::run(full),
         ["live", "holds"] => live::holds::run(full),
+        ["fsync", jobs @ ..] => fsync::run_all(full, jobs),
         ["space", jobs @ ..] => space::run_all(full, jobs),
         ["fiemap", jobs @ ..] => fiemap::run_all(full, jobs),
         ["tiny"] => {
@@ -126,6 +129,7 @@ fn run() -> Result<()> {
             }
             println!("tiny volumes: this shows that the benchmarks run; the figures mean nothing\n");
             live::run(TINY)?;
+            fsync::run_all(TINY, &[])?;
             read::run_all(TINY, &[])?;
             send::run_all(TINY, &[])?;
             send_simulated::run(TINY)?;
@@ -139,7 +143,7 @@ fn run() -> Result<()> {
         }
         _ => bail!(
             "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | write [JOB…] | sweep | check | scrub [pairs|shapes] | live [holds] | \
-             space | fiemap [JOB…] | tiny"
+             fsync [JOB…] | space | fiemap [JOB…] | tiny"
         ),
     }
 }

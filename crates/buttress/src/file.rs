@@ -346,13 +346,27 @@ impl File {
         }
     }
 
-    /// Makes the file durable, with all else that was changed: until the log tree is there this is
-    /// [`Volume::sync`].
+    /// Makes the file durable as it is now, as `fsync(2)` does: content, attributes, names. It costs what is new in the file,
+    /// not what else was changed on the volume.
+    ///
+    /// # Errors
+    /// As for [`Volume::sync`].
+    pub fn sync(&self) -> Result<()> {
+        if let Access::Writing(filesystem) = self.volume.access() {
+            filesystem.fsync(self.location)?;
+        }
+        Ok(())
+    }
+
+    /// As [`File::sync`], but times that changed alone need not last, as `fdatasync(2)` has it.
     ///
     /// # Errors
     /// As there.
-    pub fn sync(&self) -> Result<()> {
-        self.volume.sync()
+    pub fn sync_data(&self) -> Result<()> {
+        if let Access::Writing(filesystem) = self.volume.access() {
+            filesystem.fdatasync(self.location)?;
+        }
+        Ok(())
     }
 }
 

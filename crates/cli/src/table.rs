@@ -175,6 +175,11 @@ pub const ROWS: &[Row] = &[
         commands::overlay::ROWS,
     ),
     group(
+        "rescue",
+        "Make volumes usable again that are damaged",
+        commands::rescue::ROWS,
+    ),
+    group(
         "inspect-internal",
         "Look at the structures of a volume as they lie on disk",
         commands::inspect_internal::ROWS,

@@ -180,7 +180,7 @@ pub enum Error {
     /// The log of what was synced after the last commit cannot be replayed.
     #[error(
         "the log of what was synced after the last commit (root {logical}) cannot be replayed: {cause}; the volume can be \
-         read as of that commit, and `btrfs rescue zero-log` drops the log, and with it what was synced since"
+         read as of that commit, and `buttress rescue zero-log` drops the log, and with it what was synced since"
     )]
     DamagedLog {
         /// Where the log begins.

@@ -159,7 +159,7 @@ fn state_of(superblock: &Superblock) -> Vec<Notice> {
 /// it where a crash cut the newest commit off between the superblocks of its devices.
 ///
 /// A commit writes superblocks when all blocks are durable on all devices, and the copies of superblocks when all primaries
-/// are. So where the devices of the newest generation have none but copies of the one before, a device whose own is of that
+/// are; where a log is pending, primaries when all copies are. So where the devices of the newest generation have none but copies of the one before, a device whose own is of that
 /// one missed nothing. A device that was away in a commit that came to its end finds newer copies on the others. One that
 /// was away in no commit but that which was cut off is not told from these: what it lacks, its blocks' checksums and
 /// generations say, and only data without checksums cannot.
@@ -176,6 +176,17 @@ fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generat
         .flat_map(|candidate| superblocks::copy_generations(&candidate.device, &candidate.superblock))
         .collect();
     if !copies.is_empty() && copies.iter().all(|copy| *copy == before) {
+        return before;
+    }
+    // Where a log was pending, copies come first.
+    let has_newest_copies = |candidate: &Candidate| {
+        let copies = superblocks::copy_generations(&candidate.device, &candidate.superblock);
+        !copies.is_empty() && copies.iter().all(|copy| *copy == newest.generation)
+    };
+    let mut behind = candidates
+        .iter()
+        .filter(|candidate| candidate.belongs_to(newest.fsid) && is_before(candidate));
+    if behind.all(has_newest_copies) {
         return before;
     }
     newest.generation

@@ -26,11 +26,12 @@
 pub mod data;
 mod fiemap;
 mod live;
-mod log_tree;
+pub mod log_tree;
 pub mod mkfs;
 pub mod operations;
 mod subvolume;
 pub mod transaction;
 
 pub use data::{AllocateMode, DataOptions};
+pub use log_tree::{CommitCause, LogStatistics, Synced};
 pub use transaction::{Environment, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions};

@@ -2,15 +2,55 @@
 //!
 //! A log is written beside the last commit, whose superblock names it. It holds, for each subvolume, items of the inodes
 //! that were synced, in the form that they have in the subvolume's tree. Whoever opens the volume next for writing
-//! replays it: the items become part of the subvolumes, in one transaction.
+//! replays it: the items become part of the subvolumes, in one transaction. A commit makes a log superfluous.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
+//! | `syncing` | `fsync` and `fdatasync`: what is written when, and for whom |
+//! | `collecting`, `content` | what of an inode is new, and what must be logged with it |
+//! | `names` | names that went in the running transaction |
+//! | `state` | what the log has of an inode: kept in the live inode |
+//! | `editor` | the log's own trees |
+//! | `statistics` | counters |
 //! | `pending` | the log that waits at opening: read once as a whole, and the space that it keeps |
 //! | `replay` | what its items mean for the subvolumes |
+//!
+//! docs/log-tree.md has the promises and the mechanism.
 //!
 //! Source: on-disk format documentation, section "Log tree"; what replaying is to lead to was learnt from logs that the
 //! kernel wrote and replayed.
 
+mod collecting;
+mod content;
+mod editor;
+pub(crate) mod names;
 pub(crate) mod pending;
 mod replay;
+pub(crate) mod state;
+mod statistics;
+pub(crate) mod syncing;
+#[cfg(test)]
+mod tests;
+
+pub use statistics::{CommitCause, LogStatistics};
+pub use syncing::Synced;
+
+use crate::transaction::opening::refuse;
+use buttress_format::Logical;
+use buttress_fs::Filesystem;
+use buttress_fs::error::Result;
+
+/// Drops the pending log of a volume that was opened from writable devices, without reading it: what was synced after the
+/// last commit is lost. Gives where the log began, if there was one.
+///
+/// # Errors
+/// [`buttress_fs::Error::WritingRefused`] for a state or a feature that is not written; that a device fails.
+pub fn drop_log(filesystem: &Filesystem) -> Result<Option<Logical>> {
+    let root = filesystem.superblock().log_root;
+    if root == Logical::MIN {
+        return Ok(None);
+    }
+    refuse(filesystem)?;
+    filesystem.volume().write_log_root(Logical::MIN, 0)?;
+    Ok(Some(root))
+}

@@ -48,7 +48,7 @@ mod free_space_tree;
 pub(crate) mod freezing;
 mod loading;
 mod memory;
-mod opening;
+pub(crate) mod opening;
 pub(crate) mod pins;
 mod quiesce;
 mod quotas;
@@ -67,6 +67,7 @@ pub use uncommitted::Uncommitted;
 use crate::data::table::DataTable;
 use crate::live::inodes::LiveInodes;
 use crate::live::trees::LiveTrees;
+use crate::log_tree::syncing::LogTrees;
 use background::Waiting;
 use buttress_format::{Generation, Timestamp, Uuid};
 use buttress_fs::executor::Executor;
@@ -85,7 +86,7 @@ use std::sync::Arc;
 use uncommitted::{Account, Holders};
 
 lock_class!(pub(crate) EditLock, "running", Rank::new(40));
-lock_class!(CommitLock, "committing", Rank::new(20).over_device());
+lock_class!(pub(crate) CommitLock, "committing", Rank::new(20).over_device());
 lock_class!(ViewLock, "view", Rank::new(50));
 lock_class!(pub(crate) StepsLock, "steps", Rank::new(43));
 lock_class!(WaitingLock, "waiting", Rank::LEAF);
@@ -132,6 +133,8 @@ struct Writer {
     data: DataTable,
     /// What is not committed.
     account: Account,
+    /// What was synced since the last commit.
+    logs: LogTrees,
 }
 
 impl WritableFilesystem {
@@ -191,6 +194,14 @@ impl WritableFilesystem {
 
     pub(crate) fn forest(&self) -> &Arc<Forest> {
         self.shared.base.forest()
+    }
+
+    pub(crate) fn logs(&self) -> &LogTrees {
+        &self.shared.logs
+    }
+
+    pub(crate) fn committing(&self) -> &Mutex<(), CommitLock> {
+        &self.shared.committing
     }
 
     pub(crate) fn live_trees(&self) -> &LiveTrees {

@@ -8,6 +8,7 @@ mod files;
 mod ledgers;
 mod live;
 mod locks;
+mod log_tree;
 mod lower;
 mod programs;
 mod trees;
@@ -117,6 +118,10 @@ const fn concurrent(name: &'static str) -> Test {
     test("buttress-proof", "concurrent", name)
 }
 
+const fn fsync_crash(name: &'static str) -> Test {
+    test("buttress-proof", "fsync_crash", name)
+}
+
 const fn crash(name: &'static str) -> Test {
     test("buttress-proof", "crash", name)
 }
@@ -172,6 +177,7 @@ pub(crate) static FAULTS: LazyLock<Vec<Fault>> = LazyLock::new(|| {
         ledgers::FAULTS,
         live::FAULTS,
         locks::FAULTS,
+        log_tree::FAULTS,
         files::FAULTS,
         programs::FAULTS,
     ];

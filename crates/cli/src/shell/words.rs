@@ -54,6 +54,7 @@ pub const ROWS: &[Row] = &[
     word::<extents::Fiemap>(),
     word::<extents::Seek>(),
     word::<volume::Fsync>(),
+    word::<volume::Fdatasync>(),
     word::<volume::Sync>(),
     word::<subvolumes::Snapshot>(),
     group(
@@ -69,6 +70,7 @@ pub const ROWS: &[Row] = &[
             word::<subvolumes::SetDefault>(),
         ],
     ),
+    word::<volume::Stats>(),
     word::<volume::Label>(),
     word::<navigate::Help>(),
     word::<volume::Abort>(),

@@ -405,6 +405,7 @@ fn about_volumes() -> Vec<Case> {
         },
         look("property list", "{image}:/home", "{image}:/no/such/path"),
         write("overlay commit", "{overlay} {image}", ""),
+        write("rescue zero-log", "{image}", ""),
     ]
 }
 

@@ -12,7 +12,7 @@ use crate::script::{Line, parse};
 use crate::sides::{Kernel, Ours};
 use crate::situations::{SITUATIONS, Situation};
 use anyhow::{Context, Result, ensure};
-use buttress::writer::{Environment, WritableFilesystem, WriteOptions};
+use buttress::writer::{CommitCause, Environment, WritableFilesystem, WriteOptions};
 use buttress::{Location, OpenOptions, SubvolumeId, Timestamp};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;
@@ -258,7 +258,14 @@ fn logged_by_us(situation: &Situation) -> Result<()> {
     let logged_at = moment();
     let image = copy(&images[0], "logged")?;
     drop(ours);
+    let statistics = filesystem.log_statistics();
+    let commits: Vec<CommitCause> = statistics.commits.iter().map(|(cause, _)| *cause).collect();
     filesystem.abandon();
+    ensure!(
+        commits == situation.commits,
+        "it was to take commits for {:?}: {statistics:?}",
+        situation.commits
+    );
     let found = replay_both(&image, logged_at)?;
     expect_kept(&promises, &found)
 }

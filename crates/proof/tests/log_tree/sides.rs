@@ -107,9 +107,11 @@ impl<'a> Ours<'a> {
     pub fn run(&mut self, line: &Line) -> Result<()> {
         match line {
             Line::Change(operation) => self.change(operation)?,
-            Line::Fsync(path) | Line::Fdatasync(path) => {
-                self.find(path.as_bytes())?;
-                self.filesystem.commit()?;
+            Line::Fsync(path) => {
+                self.filesystem.fsync(self.find(path.as_bytes())?)?;
+            }
+            Line::Fdatasync(path) => {
+                self.filesystem.fdatasync(self.find(path.as_bytes())?)?;
             }
             Line::Snapshot(path) => {
                 let (directory, name) = self.parent(path.as_bytes())?;
@@ -184,10 +186,11 @@ impl<'a> Ours<'a> {
 
     fn remove(&self, path: &[u8]) -> Result<()> {
         let (directory, name) = self.parent(path)?;
-        Ok(match self.is_directory(self.find(path)?)? {
-            true => self.filesystem.remove_directory(directory, name)?,
-            false => self.filesystem.unlink(directory, name)?,
-        })
+        let removed = match self.is_directory(self.find(path)?)? {
+            true => self.filesystem.remove_directory(directory, name),
+            false => self.filesystem.unlink(directory, name),
+        };
+        Ok(removed?)
     }
 
     fn remove_all(&self, path: &[u8]) -> Result<()> {

@@ -1,11 +1,15 @@
 //! The situations. Each sentence says what would be lost or wrong without the rule that it is about.
 
+use buttress::writer::CommitCause;
+
 /// A situation: what is committed, and then what is done, up to syncs after which nothing else happens.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation {
     pub sentence: &'static str,
     pub before: &'static str,
     pub after: &'static str,
+    /// For what Buttress commits, because a log cannot express it.
+    pub commits: &'static [CommitCause],
     /// Whether the kernel promises it, too.
     pub kernel_keeps: bool,
     /// Features that mkfs.btrfs is asked for.
@@ -18,9 +22,23 @@ const fn logged(sentence: &'static str, before: &'static str, after: &'static st
         sentence,
         before,
         after,
+        commits: &[],
         kernel_keeps: true,
         features: &[],
         node_kib: 16,
+    }
+}
+
+/// What a log cannot express.
+const fn committed(
+    cause: &'static [CommitCause],
+    sentence: &'static str,
+    before: &'static str,
+    after: &'static str,
+) -> Situation {
+    Situation {
+        commits: cause,
+        ..logged(sentence, before, after)
     }
 }
 
@@ -70,7 +88,7 @@ pub const SITUATIONS: &[Situation] = &[
     logged("a file of many extents has all of them", "", "write-many f 300; fsync f"),
     logged("a change in a file of many extents leaves the others", "write-many f 300", "write f 100k 4k 999; fsync f"),
     small_nodes("a log of many leaves is replayed whole", "", "write-many f 400; fsync f"),
-    logged("a large file written at once is there", "", "write f 0 20m 1; fsync f"),
+    committed(&[CommitCause::NewChunk], "a large file written at once is there", "", "write f 0 20m 1; fsync f"),
     // Sizes and holes.
     logged("a file cut short stays short", "write f 0 100k 1", "truncate f 30000; fsync f"),
     logged("a file cut to nothing is empty", "write f 0 100k 1", "truncate f 0; fsync f"),
@@ -189,8 +207,8 @@ pub const SITUATIONS: &[Situation] = &[
     beyond_the_kernel("a file below a renamed directory is found under the new path", "mkdir a; write a/f 0 4k 1", "mv a b; write b/f 0 8k 2; fsync b/f"),
     beyond_the_kernel("a new file below a renamed directory is found under the new path", "mkdir a; mkdir a/c", "mv a b; write b/c/f 0 8k 2; fsync b/c/f"),
     logged("a directory renamed to what was another's name", "mkdir a; touch a/f; mkdir b; touch b/g", "mv a c; mv b a; fsync a"),
-    logged("a directory moved out of one that is removed", "mkdir a; mkdir a/b; touch a/b/f", "mv a/b c; rm a; mkdir a; fsync a"),
-    logged("a file moved out of a directory that is removed", "mkdir a; write a/f 0 4k 1", "mv a/f g; rm a; fsync g"),
+    committed(&[CommitCause::DirectoryGone], "a directory moved out of one that is removed", "mkdir a; mkdir a/b; touch a/b/f", "mv a/b c; rm a; mkdir a; fsync a"),
+    committed(&[CommitCause::DirectoryGone], "a file moved out of a directory that is removed", "mkdir a; write a/f 0 4k 1", "mv a/f g; rm a; fsync g"),
     logged("a file renamed several times has its last name", "mkdir d; write d/a 0 4k 1", "mv d/a d/b; fsync d; mv d/b d/c; fsync d; mv d/c d/e; fsync d/e"),
     logged("a file renamed over one that has another name", "mkdir d; write d/a 0 4k 1; write d/b 0 4k 2; ln d/b d/c", "mv d/a d/b; fsync d"),
     logged("a new directory with files moved into it", "mkdir a; write a/f 0 4k 1; write a/g 0 4k 2", "mkdir b; mv a/f b/f; mv a/g b/g; fsync b"),
@@ -198,12 +216,12 @@ pub const SITUATIONS: &[Situation] = &[
     logged("a file that replaced a logged one", "mkdir d", "write d/a 0 4k 1; fsync d/a; write d/b 0 4k 2; mv d/b d/a; fsync d/a"),
     logged("a hard link whose first name is renamed", "mkdir d; write d/a 0 4k 1", "ln d/a d/b; mv d/a d/c; fsync d/b"),
     // Subvolumes.
-    logged("a new subvolume in a directory that is synced", "mkdir d", "subvolume d/s; fsync d"),
-    logged("a file in a new subvolume", "", "subvolume s; write s/f 0 4k 1; fsync s/f"),
+    committed(&[CommitCause::SubvolumeMoved], "a new subvolume in a directory that is synced", "mkdir d", "subvolume d/s; fsync d"),
+    committed(&[CommitCause::NewSubvolume], "a file in a new subvolume", "", "subvolume s; write s/f 0 4k 1; fsync s/f"),
     logged("files in two subvolumes", "subvolume s; touch f", "write s/f 0 4k 1; fsync s/f; write f 0 4k 2; fsync f"),
     logged("a file written after a snapshot", "write f 0 64k 1", "snapshot s; write f 0 4k 2; fsync f"),
     logged("a file in a snapshot that is written", "write f 0 64k 1; snapshot s", "write s/f 4k 4k 2; fsync s/f"),
-    logged("a deleted subvolume in a directory that is synced", "subvolume s; touch f", "delete-subvolume s; fsync ."),
+    committed(&[CommitCause::SubvolumeMoved], "a deleted subvolume in a directory that is synced", "subvolume s; touch f", "delete-subvolume s; fsync ."),
     // What was not synced may be there or not, and does no harm.
     logged("what others did beside it does no harm", "mkdir d; mkdir e; touch d/a; touch e/b", "touch d/x; mv e/b e/c; rm d/a; write f 0 4k 1; fsync f"),
     logged("a sync with nothing to do", "write f 0 4k 1", "fsync f"),

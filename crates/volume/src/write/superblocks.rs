@@ -3,7 +3,8 @@
 //! The order (design: "Nothing live is overwritten") is kept here: whoever calls [`Volume::write_superblocks`] has
 //! flushed all blocks; then all primaries are written; a flush; their copies; a flush; only then it returns. A crash in
 //! between leaves each device with one valid superblock at least, the old or the new one: the first flush ends before any
-//! copy is touched. A device that fails on the way is left out of the rest, if the volume can do without it: what counts is
+//! copy is touched. Where the superblock in use names a log, which its copies do not, the order is the other one: copies,
+//! flush, primaries, flush. A device that fails on the way is left out of the rest, if the volume can do without it: what counts is
 //! that each step ended on all devices that stay.
 //!
 //! Source: on-disk format documentation, section "Superblock", for the places of the copies: those that end within the
@@ -17,7 +18,7 @@ use crate::write::failures::Failures;
 use buttress_device::{Buffer, Device, IoError, WriteRequest};
 use buttress_format::device_item::DeviceItem;
 use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
-use buttress_format::{ByteCount, Physical};
+use buttress_format::{ByteCount, Logical, Physical};
 use std::sync::Arc;
 
 impl Volume {
@@ -54,20 +55,26 @@ impl Volume {
             let copies = primary.split_off(primary.len().min(1));
             targets.push(Target {
                 slot,
-                primary,
-                copies,
+                first: primary,
+                then: copies,
             });
         }
         if buttress_faults::on("volume-superblock-copies-unwritten") {
-            targets.iter_mut().for_each(|target| target.copies.clear());
+            targets.iter_mut().for_each(|target| target.then.clear());
         }
-        self.step(&mut targets, |targets| {
-            write_to(targets, |target| &target.primary)
-        })?;
+        // A log is named by primaries alone: what is torn among them must not lead back to before it.
+        let has_log =
+            self.superblock().log_root != Logical::MIN && !buttress_faults::on("volume-primaries-over-log");
+        if has_log {
+            for target in &mut targets {
+                core::mem::swap(&mut target.first, &mut target.then);
+            }
+        }
+        self.step(&mut targets, |targets| write_to(targets, |target| &target.first))?;
         if !buttress_faults::on("volume-primaries-unflushed") {
             self.step(&mut targets, flush_targets)?;
         }
-        self.step(&mut targets, |targets| write_to(targets, |target| &target.copies))?;
+        self.step(&mut targets, |targets| write_to(targets, |target| &target.then))?;
         if !buttress_faults::on("volume-superblock-copies-unflushed") {
             self.step(&mut targets, flush_targets)?;
         }
@@ -75,6 +82,47 @@ impl Volume {
         for item in items {
             self.set_device_item(*item)?;
         }
+        Ok(())
+    }
+
+    /// How many devices are written to.
+    #[must_use]
+    pub fn written_devices(&self) -> usize {
+        let devices = self.devices();
+        devices.iter().filter(|slot| is_target(slot)).count()
+    }
+
+    /// Names a log in the superblock in use: primaries, flush. All blocks of the log, and the data that it refers to, must be
+    /// durable. The copies stay as the last commit wrote them: all that changes lies in the first 512 bytes, which no
+    /// device tears.
+    ///
+    /// # Errors
+    /// As for [`Volume::write_superblocks`].
+    pub fn write_log_root(&self, root: Logical, level: u8) -> Result<(), Error> {
+        self.require_writing()?;
+        let superblock = Superblock {
+            log_root: root,
+            log_root_level: level,
+            ..(*self.superblock()).clone()
+        };
+        let mut targets = Vec::new();
+        for slot in self.slots_to_write()? {
+            let item = slot.item().ok_or_else(|| WriteRefusal::NoDeviceItem {
+                device: Arc::clone(slot.name()),
+            })?;
+            let mut primary = requests_for(&slot, &superblock, &item).map_err(WriteRefusal::Superblock)?;
+            primary.truncate(1);
+            targets.push(Target {
+                slot,
+                first: primary,
+                then: Vec::new(),
+            });
+        }
+        self.step(&mut targets, |targets| write_to(targets, |target| &target.first))?;
+        if !buttress_faults::on("volume-log-root-unflushed") {
+            self.step(&mut targets, flush_targets)?;
+        }
+        self.set_superblock(superblock);
         Ok(())
     }
 
@@ -104,11 +152,13 @@ impl Volume {
     }
 }
 
-/// What superblocks are written to.
+/// What superblocks are written to, in two steps.
 struct Target {
     slot: Arc<DeviceSlot>,
-    primary: Vec<WriteRequest>,
-    copies: Vec<WriteRequest>,
+    /// First, with a flush after them: the primary, unless a log is pending.
+    first: Vec<WriteRequest>,
+    /// Then.
+    then: Vec<WriteRequest>,
 }
 
 /// Whether a device gets superblocks and is flushed.

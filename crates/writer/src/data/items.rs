@@ -118,7 +118,7 @@ pub(crate) fn is_inline(data: &[u8]) -> bool {
 }
 
 /// A hole's item, for volumes whose holes have items.
-fn hole(range: &Range<u64>, generation: buttress_format::Generation) -> FileExtent<'static> {
+pub(crate) fn hole(range: &Range<u64>, generation: buttress_format::Generation) -> FileExtent<'static> {
     let length = ByteCount::new(range.end.saturating_sub(range.start));
     FileExtent {
         generation,
@@ -175,6 +175,7 @@ impl Operation<'_> {
         let Some(first) = first.filter(|first| first.start < range.end) else {
             return Ok(0);
         };
+        self.edit().note_changed_extents(location, range)?;
         if first.start < range.start {
             counted = counted.saturating_add(self.cut_first(location, &first, range)?);
         }
@@ -238,6 +239,8 @@ impl Operation<'_> {
 
     /// Puts an item in where there is none. References are the caller's.
     pub(crate) fn insert_extent(&mut self, location: Location, stored: &Stored) -> Result<()> {
+        let range = stored.start..stored.end;
+        self.edit().note_changed_extents(location, &range)?;
         let key = FileExtent::key(location.inode, FileOffset::new(stored.start));
         let bytes = stored.extent.encode();
         self.edit().insert(location.subvolume.tree(), &key, &bytes)
@@ -245,6 +248,7 @@ impl Operation<'_> {
 
     /// Puts items of holes wherever the file has nothing in `range`, on volumes that want them.
     pub(crate) fn fill_holes(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
+        self.edit().note_changed_extents(location, range)?;
         if self.has(Incompat::NO_HOLES) || buttress_faults::on("holes-without-items") {
             return Ok(());
         }

@@ -357,6 +357,9 @@ impl Content<'_> {
                 require_feature(operation, compression);
             }
             let gone = operation.drop_range(location, &(0..self.sector_bytes))?;
+            operation
+                .edit()
+                .note_changed_extents(location, &(0..self.sector_bytes))?;
             let extent = FileExtent {
                 generation: operation.generation(),
                 ram_bytes: ByteCount::new(size),

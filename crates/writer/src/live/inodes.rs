@@ -14,6 +14,7 @@
 //! Memory is bounded: a shard that is full lets go of what its tree has.
 
 use crate::data::waiting::FileContent;
+use crate::log_tree::state::LogState;
 use crate::operations::inherit::Inherited;
 use buttress_format::{InodeItem, InodeNumber, TreeId};
 use buttress_fs::location::Location;
@@ -59,6 +60,8 @@ pub(crate) struct InodeState {
     pub(crate) inherited: Option<Arc<Inherited>>,
     /// Of a directory: the index that the next name gets, where that is known.
     pub(crate) next_index: Option<u64>,
+    /// What the log of the running transaction has of it, and what it lacks.
+    pub(crate) log: LogState,
 }
 
 impl InodeState {
@@ -69,7 +72,8 @@ impl InodeState {
 
     /// Whether all of it can be looked up again.
     const fn is_in_tree(&self) -> bool {
-        !self.changed && self.content.is_none() && self.held == 0 && self.next_index.is_none()
+        let is_plain = !self.changed && self.content.is_none() && self.held == 0;
+        is_plain && self.next_index.is_none() && self.log.is_none()
     }
 }
 

@@ -168,19 +168,23 @@ impl Running {
     pub(crate) fn keep_log_blocks(&mut self, log: &PendingLog) -> Result<()> {
         let length = self.core.node_bytes().get();
         for block in &log.blocks {
-            self.keep_log_block(block.get(), length)?;
+            self.keep_log_block(block.get(), length, Share::Free)?;
         }
         Ok(())
     }
 
     /// Keeps one block of a log until this transaction is durable. No state that a reader holds has it.
-    pub(crate) fn keep_log_block(&mut self, start: u64, length: u64) -> Result<()> {
+    pub(super) fn keep_log_block(&mut self, start: u64, length: u64, from: Share) -> Result<()> {
         let generation = self.core.generation;
+        if buttress_faults::on("log-blocks-unpinned") {
+            return match from {
+                Share::Allocated => self.core.groups.give_back(start, length),
+                _ => Ok(()),
+            };
+        }
         // As if it came after this transaction: nobody who reads an older state needs it.
         let allocated = Generation::new(generation.get().saturating_add(1));
-        self.core
-            .groups
-            .shift(start, length, Share::Free, Share::Pinned)?;
+        self.core.groups.shift(start, length, from, Share::Pinned)?;
         self.core.pins.add(generation, start, length, allocated);
         Ok(())
     }

@@ -59,9 +59,6 @@ impl WritableFilesystem {
             Ok(())
         });
         replayed.map_err(|cause| log.damaged(cause))?;
-        if buttress_faults::on("replay-uncommitted") {
-            return Ok(());
-        }
         self.commit_metadata().map(drop)
     }
 }

@@ -200,6 +200,10 @@ impl Operation<'_> {
         let key = DirItem::key(directory.inode, name);
         let broken = |problem| Self::broken(tree, ItemError::new(&key, problem));
         let data = item.encode().map_err(broken)?;
+        self.edit().note_new_index(directory, index)?;
+        if let Target::Subvolume(_) = entry_of.target {
+            self.edit().names.note_subvolume(tree, directory.inode);
+        }
         let index_key = DirItem::index_key(directory.inode, index);
         self.edit().insert(tree, &index_key, &data)?;
         // Seldom has another name the same hash, so this one look is nearly always enough.

@@ -14,6 +14,7 @@
 //! Source: on-disk format documentation, sections "INODE_ITEM" and "DIR_INDEX".
 
 use crate::live::inodes::{INODES_MAX, InodeId, InodeState, LiveInode, LiveInodes, id_of};
+use crate::log_tree::state::LogState;
 use crate::operations::inherit::Inherited;
 use crate::transaction::running::Running;
 use buttress_format::{
@@ -21,6 +22,7 @@ use buttress_format::{
 };
 use buttress_fs::error::{Corruption, Error, Result};
 use buttress_fs::location::Location;
+use core::ops::Range;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -36,6 +38,8 @@ pub(crate) struct InodeTable {
     next_numbers: HashMap<TreeId, u64>,
     /// How many directories got a next index since they were forgotten last.
     indexes: usize,
+    /// Those with a state of the log, which go with the transaction.
+    logged: Vec<Arc<LiveInode>>,
 }
 
 impl InodeTable {
@@ -96,6 +100,65 @@ impl InodeTable {
         if self.indexes >= INODES_MAX {
             self.live.forget_indexes();
             self.indexes = 0;
+        }
+    }
+
+    /// The state of the log of an inode in the running transaction, begun if nothing changed before. `None`: something did, and
+    /// nothing is known of it.
+    fn log_state<'a>(
+        &mut self,
+        inode: &Arc<LiveInode>,
+        state: &'a mut InodeState,
+        generation: Generation,
+    ) -> Option<&'a mut LogState> {
+        if state.log.generation != generation {
+            let item = state.item.as_ref()?;
+            if item.transid >= generation {
+                return None;
+            }
+            self.begin_log_state(inode, state, generation);
+        }
+        Some(&mut state.log)
+    }
+
+    /// Begins the state of the log of an inode.
+    fn begin_log_state(&mut self, inode: &Arc<LiveInode>, state: &mut InodeState, generation: Generation) {
+        if state.log.is_none() {
+            self.logged.push(Arc::clone(inode));
+        }
+        state.log = LogState::new(generation);
+    }
+
+    /// Changes the state of the log of an inode that is being logged, begun if there was none.
+    pub(crate) fn with_log_state<T>(
+        &mut self,
+        location: Location,
+        generation: Generation,
+        change: impl FnOnce(&mut LogState) -> T,
+    ) -> T {
+        let inode = self.live.entry(id_of(location));
+        let mut state = inode.write();
+        if state.log.generation != generation {
+            self.begin_log_state(&inode, &mut state, generation);
+        }
+        change(&mut state.log)
+    }
+
+    /// The state of the log of an inode in this transaction, if there is one.
+    pub(crate) fn look_at_log<T>(
+        &self,
+        location: Location,
+        generation: Generation,
+        look: impl FnOnce(&LogState) -> T,
+    ) -> Option<T> {
+        let look = |state: &InodeState| (state.log.generation == generation).then(|| look(&state.log));
+        self.live.look(id_of(location), look)?
+    }
+
+    /// A transaction begins: its log is empty.
+    pub(crate) fn forget_log_states(&mut self) {
+        for inode in self.logged.drain(..) {
+            inode.write().log = LogState::default();
         }
     }
 
@@ -180,6 +243,7 @@ impl Running {
         let generation = self.core.generation;
         let (inode, _) = self.take_in_inode(location)?;
         let mut state = inode.write();
+        self.inodes.log_state(&inode, &mut state, generation);
         let InodeState { item, changed, .. } = &mut *state;
         let Some(item) = item else {
             return Err(Error::InodeNotFound { location });
@@ -191,6 +255,31 @@ impl Running {
         if !core::mem::replace(changed, true) {
             drop(state);
             self.inodes.changed.insert(id_of(location), inode);
+        }
+        Ok(())
+    }
+
+    /// Notes that items of a file changed in a range.
+    pub(crate) fn note_changed_extents(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
+        if buttress_faults::on("log-forgets-extents") {
+            return Ok(());
+        }
+        let generation = self.core.generation;
+        let (inode, _) = self.take_in_inode(location)?;
+        let mut state = inode.write();
+        if let Some(log) = self.inodes.log_state(&inode, &mut state, generation) {
+            log.changed.add(range);
+        }
+        Ok(())
+    }
+
+    /// Notes that a directory got a name with this index.
+    pub(crate) fn note_new_index(&mut self, directory: Location, index: u64) -> Result<()> {
+        let generation = self.core.generation;
+        let (inode, _) = self.take_in_inode(directory)?;
+        let mut state = inode.write();
+        if let Some(log) = self.inodes.log_state(&inode, &mut state, generation) {
+            log.first_index = Some(log.first_index.map_or(index, |first| first.min(index)));
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 use super::Operation;
 use super::create::beside;
 use super::entries::{Entry, Target, check_name};
+use crate::log_tree::names::RemovedName;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::reservation::Need;
 use buttress_format::limits::LINKS_MAX;
@@ -186,18 +187,51 @@ impl Operation<'_> {
     pub(super) fn unlink_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<()> {
         let index = self.remove_link(inode, directory.inode, name)?;
         self.remove_entry(directory, name, index)?;
+        self.note_removed_name(directory, name, inode, index)?;
         self.shrink_directory(directory, name)?;
         self.touch_inode(inode)
+    }
+
+    /// Notes, for logs, that a name went.
+    fn note_removed_name(
+        &mut self,
+        directory: Location,
+        name: &[u8],
+        inode: Location,
+        index: u64,
+    ) -> Result<()> {
+        let is_directory = self.inode(inode)?.kind() == FileKind::Directory;
+        let generation = self.generation();
+        let is_new_directory = self.inode(directory)?.generation == generation;
+        let first_index = self
+            .look()
+            .inodes
+            .look_at_log(directory, generation, |log| log.first_index);
+        let first_index = first_index.flatten();
+        let removed = RemovedName {
+            directory: directory.inode,
+            index,
+            name: name.into(),
+            inode: inode.inode,
+            is_directory,
+            is_committed: !is_new_directory && first_index.is_none_or(|first| index < first),
+        };
+        let tree = directory.subvolume.tree();
+        self.edit().names.note_removed(tree, removed);
+        Ok(())
     }
 
     /// Takes a name away and, with the last one, the inode.
     pub(super) fn take_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<Left> {
         let item = self.inode(inode)?;
+        // Looked up while the inode is there: a number is not given twice in one transaction.
+        self.look().next_inode_number(inode.subvolume.tree())?;
         let index = self.reach_name(directory, name, inode)?;
         let is_held = self.look().inodes.is_held(inode);
         if item.nlink <= 1 && !is_held && self.is_small(&item) {
             // Its own side of the name goes with its other items.
             self.remove_entry(directory, name, index)?;
+            self.note_removed_name(directory, name, inode, index)?;
             self.shrink_directory(directory, name)?;
             self.remove_inode_items(inode)?;
             return Ok(Left::Gone(inode));
@@ -241,6 +275,8 @@ impl Operation<'_> {
             .into());
         };
         self.remove_entry(directory, name, index)?;
+        let tree = directory.subvolume.tree();
+        self.edit().names.note_subvolume(tree, directory.inode);
         self.shrink_directory(directory, name)?;
         Ok(Left::Nothing)
     }

@@ -91,6 +91,8 @@ impl WritableFilesystem {
                     Err(Error::SubvolumeNotFound { .. }) => return Ok(true),
                     required => required?,
                 }
+                // Looked up while the inode is there: a number is not given twice in one transaction.
+                operation.look().next_inode_number(location.subvolume.tree())?;
                 if operation.remove_step(location)? {
                     return Ok(false);
                 }

@@ -421,6 +421,8 @@ impl Operation<'_> {
                 // Its reference moved already.
                 let index = self.search_index(end.directory, end.name)?;
                 self.remove_entry(end.directory, end.name, index.unwrap_or(0))?;
+                let tree = end.directory.subvolume.tree();
+                self.edit().names.note_subvolume(tree, end.directory.inode);
                 self.shrink_directory(end.directory, end.name)
             }
         }

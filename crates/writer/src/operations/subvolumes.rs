@@ -135,6 +135,8 @@ impl WritableFilesystem {
             let orphan = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, id.get());
             operation.reach(TreeId::ROOT, &[orphan])?;
             operation.remove_entry(directory, &place.name, index)?;
+            let tree = directory.subvolume.tree();
+            operation.edit().names.note_subvolume(tree, directory.inode);
             operation.shrink_directory(directory, &place.name)?;
             operation.edit().inodes.forget_tree(id.tree());
             operation.edit().remove_root_reference(id, place.parent)?;

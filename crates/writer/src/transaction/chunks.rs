@@ -268,6 +268,8 @@ impl Running {
             self.core.devices.release(&freed);
             return reached.map(|()| false);
         }
+        // What is replayed on the last commit finds no such chunk.
+        self.core.has_new_chunk = !buttress_faults::on("log-in-new-chunk");
         let (types, _) = self.profile_for(purpose);
         let flags = types | plan.profile.flag();
         let chunk = Chunk {

@@ -22,7 +22,7 @@ use buttress_device::Buffer;
 use buttress_format::{ByteCount, Generation, TreeBlock, TreeId};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::executor::Task;
-use buttress_tree::FrozenBlock;
+use buttress_tree::{Frozen, FrozenBlock};
 use buttress_volume::{ExtentWrite, Volume};
 use bytes::Bytes;
 use core::sync::atomic::Ordering;
@@ -204,10 +204,10 @@ impl WritableFilesystem {
         let volume = self.forest().volume();
         if buttress_faults::on("flush-before-tree-blocks") {
             volume.flush()?;
-            self.write_nodes(prepared, volume)?;
+            self.write_nodes(prepared.frozen.iter(), volume)?;
             return Ok(volume.write_superblocks(&prepared.superblock, &prepared.device_items)?);
         }
-        self.write_nodes(prepared, volume)?;
+        self.write_nodes(prepared.frozen.iter(), volume)?;
         if !buttress_faults::on("commit-unflushed-before-superblocks") {
             volume.flush()?;
         }
@@ -215,10 +215,13 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    fn write_nodes(&self, prepared: &Prepared, volume: &Volume) -> Result<()> {
-        let mut blocks: Vec<(TreeId, FrozenBlock)> = prepared
-            .frozen
-            .iter()
+    /// Writes all blocks that were frozen, in order of address.
+    pub(crate) fn write_nodes<'a>(
+        &self,
+        frozen: impl Iterator<Item = &'a Frozen>,
+        volume: &Volume,
+    ) -> Result<()> {
+        let mut blocks: Vec<(TreeId, FrozenBlock)> = frozen
             .map(|frozen| {
                 let tree = frozen.tree();
                 Ok(frozen.blocks()?.into_iter().map(move |block| (tree, block)))

@@ -159,12 +159,15 @@ impl Running {
             self.core.durable = self.core.generation;
         }
         self.core.superblock_changed = false;
+        self.core.has_new_chunk = false;
         self.core.quotas.begin();
         // What is frozen may be read again before it is durable.
         self.core.format.generation.raise(self.core.generation);
         self.core.generation = Generation::new(self.core.generation.get().saturating_add(1));
         self.forget_clean_trees();
         self.inodes.forget_indexes();
+        self.inodes.forget_log_states();
+        self.names.forget();
         Ok(Preparation::Frozen(Box::new(prepared)))
     }
 

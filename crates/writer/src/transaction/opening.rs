@@ -18,7 +18,9 @@ use super::{WritableFilesystem, Writer};
 use crate::data::DataOptions;
 use crate::data::table::DataTable;
 use crate::live::trees::{LiveTree, OpenTrees};
+use crate::log_tree::names::NameChanges;
 use crate::log_tree::pending::PendingLog;
+use crate::log_tree::syncing::LogTrees;
 use crate::mkfs::signatures;
 use crate::operations::inode_state::InodeTable;
 use buttress_accounts::delayed_references::DelayedReferences;
@@ -158,6 +160,7 @@ impl WritableFilesystem {
                 waiting: Mutex::default(),
                 data,
                 account: Account::new(committed),
+                logs: LogTrees::default(),
             }),
             holders: None,
         };
@@ -175,7 +178,8 @@ impl WritableFilesystem {
     }
 }
 
-fn refuse(filesystem: &Filesystem) -> Result<()> {
+/// Refuses what must not be written.
+pub(crate) fn refuse(filesystem: &Filesystem) -> Result<()> {
     let refusal = find_refusal(filesystem)?;
     refusal.map_or(Ok(()), |refusal| Err(Error::WritingRefused(refusal)))
 }
@@ -201,7 +205,7 @@ fn find_refusal(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
     if superblock.log_root != Logical::MIN && filesystem.rescue().no_log_replay {
         return Ok(Some(WritingRefusal::State {
             name: "a pending log tree that is not to be replayed",
-            remedy: "open it without rescue=nologreplay, or drop what was synced last: `btrfs rescue zero-log`",
+            remedy: "open it without rescue=nologreplay, or drop what was synced last: `buttress rescue zero-log`",
         }));
     }
     let root_tree = filesystem.root_tree();
@@ -330,9 +334,11 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             reserved_data_bytes: 0,
             ahead: Arc::default(),
             unrecorded_ranges: 0,
+            has_new_chunk: false,
         },
         trees,
         inodes: InodeTable::default(),
+        names: NameChanges::default(),
     };
     let groups = running.block_group_tree();
     let tree = running.view(groups)?;

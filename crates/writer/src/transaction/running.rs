@@ -14,6 +14,7 @@ use super::pins::{Hold, Pins, Readers};
 use super::quotas::Quotas;
 use super::reserved_ahead::ReservedAhead;
 use crate::live::trees::{LiveTree, OpenTrees};
+use crate::log_tree::names::NameChanges;
 use crate::operations::inode_state::InodeTable;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_format::superblock::SYSTEM_CHUNK_ARRAY_BYTES;
@@ -82,6 +83,8 @@ pub(crate) struct Core {
     pub(crate) ahead: Arc<ReservedAhead>,
     /// While a commit that settles has release the lock: ranges that the free-space tree does not know of yet.
     pub(crate) unrecorded_ranges: u64,
+    /// Whether this transaction made a chunk: the last commit knows nothing of it, so no log can refer to it.
+    pub(crate) has_new_chunk: bool,
 }
 
 impl Core {
@@ -146,6 +149,8 @@ pub(crate) struct Running {
     pub(crate) trees: OpenTrees,
     /// Inodes whose items are newer than their trees have them.
     pub(crate) inodes: InodeTable,
+    /// Names that went, as logs have to know them.
+    pub(crate) names: NameChanges,
 }
 
 impl Running {

@@ -103,7 +103,7 @@ impl Word for Pwrite {
             done = done.saturating_add(u64::try_from(count).unwrap_or(0));
         }
         if self.sync {
-            writing.commit()?;
+            writing.filesystem.fsync(location)?;
         }
         if !self.quiet {
             let mut out = session.context().stdout();

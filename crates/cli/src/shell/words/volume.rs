@@ -1,32 +1,113 @@
 //! The whole volume: its label, making changes durable, leaving.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::Result;
 use buttress::fs::Follow;
 use clap::Args;
+use serde_json::{Value, json};
 
 use crate::shell::table::Word;
 use crate::shell::{Leaving, Session};
 
-/// Make a file durable (for the time being this is a whole commit)
+/// Make a file, a directory or what else has a path durable
 #[derive(Args, Debug)]
 pub struct Fsync {
+    /// Content and size only, as fdatasync does: times that changed alone need not last
+    #[arg(short = 'd')]
+    only_data: bool,
+    /// A symlink itself, not what it leads to
+    #[arg(short = 'h')]
+    no_dereference: bool,
+    /// The file or directory
+    #[arg(value_name = "FILE")]
+    file: OsString,
+}
+
+fn sync_path(session: &Session<'_>, file: &OsStr, only_data: bool, follow: Follow) -> Result<()> {
+    let location = session.resolve(file, follow)?;
+    let filesystem = session.require_writing()?.filesystem;
+    match only_data {
+        true => filesystem.fdatasync(location)?,
+        false => filesystem.fsync(location)?,
+    };
+    Ok(())
+}
+
+impl Word for Fsync {
+    const NAME: &'static str = "fsync";
+    const WRITES: bool = true;
+
+    fn run(self, session: &mut Session<'_>) -> Result<()> {
+        let follow = match self.no_dereference {
+            true => Follow::NotLast,
+            false => Follow::All,
+        };
+        sync_path(session, &self.file, self.only_data, follow)
+    }
+}
+
+/// Make a file's content durable: times that changed alone need not last
+#[derive(Args, Debug)]
+pub struct Fdatasync {
     /// The file
     #[arg(value_name = "FILE")]
     file: OsString,
 }
 
-impl Word for Fsync {
-    const NAME: &'static str = "fsync";
-    const ALIASES: &'static [&'static str] = &["fdatasync"];
+impl Word for Fdatasync {
+    const NAME: &'static str = "fdatasync";
     const WRITES: bool = true;
 
     fn run(self, session: &mut Session<'_>) -> Result<()> {
-        session.resolve(&self.file, Follow::All)?;
-        session.require_writing()?.commit()
+        sync_path(session, &self.file, true, Follow::All)
+    }
+}
+
+/// Print what this session synced, and how: logged, together with others, or as whole commits, by cause
+#[derive(Args, Debug)]
+pub struct Stats {}
+
+impl Word for Stats {
+    const NAME: &'static str = "stats";
+
+    fn run(self, session: &mut Session<'_>) -> Result<()> {
+        let statistics = session.require_writing()?.filesystem.log_statistics();
+        let context = session.context();
+        if context.json() {
+            let commits = statistics.commits.iter();
+            let commits: serde_json::Map<String, Value> = commits
+                .map(|(cause, count)| (cause.name().to_owned(), json!(count)))
+                .collect();
+            let value = json!({
+                "syncs": statistics.syncs,
+                "unneeded": statistics.unneeded,
+                "joined": statistics.joined,
+                "logs-written": statistics.written,
+                "log-blocks": statistics.blocks,
+                "log-bytes": statistics.bytes,
+                "commits": commits,
+            });
+            return context.print_json("stats", value);
+        }
+        let mut out = context.stdout();
+        writeln!(out, "syncs            {}", statistics.syncs)?;
+        writeln!(out, "  unneeded       {}", statistics.unneeded)?;
+        writeln!(out, "  joined         {}", statistics.joined)?;
+        writeln!(out, "logs written     {}", statistics.written)?;
+        writeln!(
+            out,
+            "  blocks         {} ({} bytes)",
+            statistics.blocks, statistics.bytes
+        )?;
+        let commits = statistics.commits.iter().map(|(_, count)| *count);
+        writeln!(out, "commits instead  {}", commits.fold(0, u64::saturating_add))?;
+        for (cause, count) in &statistics.commits {
+            writeln!(out, "  {:<15}{count}", cause.name())?;
+        }
+        Ok(out.flush()?)
     }
 }
 

@@ -1,0 +1,61 @@
+//! `buttress rescue zero-log IMAGE`: drops the pending log.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{Context as _, Result};
+use buttress::DeviceOptions;
+use buttress::format::Logical;
+use buttress::writer::log_tree::drop_log;
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::manual::{Example, example};
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Drop the pending log: what was synced after the last commit is lost
+#[derive(Args, Debug)]
+pub struct ZeroLog {
+    /// The image or device
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+}
+
+impl Subcommand for ZeroLog {
+    const NAME: &'static str = "zero-log";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress rescue zero-log backup.img",
+        "Makes a volume writable again whose log is damaged",
+    )];
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = Target::parse(&self.image);
+        let options = DeviceOptions {
+            write: true,
+            ..context.device_options()
+        };
+        let opened = context.open_volume_with(&target.image, &options)?;
+        let generation = opened.filesystem.superblock().generation.get();
+        let dropped = drop_log(&opened.filesystem)
+            .with_context(|| format!("dropping the log of {}", target.image.display()))?;
+        if context.json() {
+            let mut object = target.as_json();
+            object.insert("log-root".to_owned(), json!(dropped.map(Logical::get)));
+            context.print_json("rescue-zero-log", Value::Object(object))?;
+            return Ok(Outcome::Done);
+        }
+        let mut out = context.stdout();
+        match dropped {
+            Some(root) => writeln!(
+                out,
+                "dropped the log at {root}: the volume is as of generation {generation}"
+            )?,
+            None => writeln!(out, "there is no log")?,
+        }
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,312 @@
+//! What a sync costs, who joins whom, and devices that fail meanwhile.
+
+use super::{CommitCause, Synced};
+use crate::mkfs::{self, Identity};
+use crate::operations::{NewInode, RenameMode};
+use crate::transaction::{Environment, WritableFilesystem, WriteOptions};
+use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend};
+use buttress_format::{ByteCount, FileOffset, Profile, SubvolumeId, Timestamp, Uuid};
+use buttress_fs::location::Location;
+use buttress_fs::open::OpenOptions;
+use std::sync::Arc;
+
+const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
+const MIB: usize = 1 << 20;
+
+/// A clock without a thread that commits.
+#[derive(Debug)]
+struct Still;
+
+impl Environment for Still {
+    fn now(&self) -> Timestamp {
+        Timestamp::default()
+    }
+
+    fn new_uuid(&self) -> Uuid {
+        Uuid::from_u128(99)
+    }
+}
+
+fn made(sizes: &[usize], profile: Option<Profile>) -> Vec<Arc<FaultyBackend>> {
+    let backends: Vec<Arc<FaultyBackend>> = sizes
+        .iter()
+        .enumerate()
+        .map(|(number, size)| {
+            let memory = MemoryBackend::new(format!("memory-{number}"), vec![0; *size]);
+            FaultyBackend::new(Arc::new(memory) as Arc<dyn Backend>, 1)
+        })
+        .collect();
+    let identity = Identity {
+        fsid: Uuid::from_u128(1),
+        chunk_tree: Uuid::from_u128(2),
+        top_level: Uuid::from_u128(3),
+        devices: (4..).take(sizes.len()).map(Uuid::from_u128).collect(),
+        time: Timestamp::default(),
+    };
+    let options = mkfs::Options {
+        data: profile,
+        metadata: profile,
+        ..mkfs::Options::default()
+    };
+    mkfs::make(&given(&backends), &options, &identity).unwrap();
+    backends
+}
+
+fn given(backends: &[Arc<FaultyBackend>]) -> Vec<Device> {
+    let device = |backend: &Arc<FaultyBackend>| {
+        Device::with_backend(Arc::clone(backend) as Arc<dyn Backend>, Engine::Inline)
+    };
+    backends.iter().map(device).collect()
+}
+
+fn open(backends: &[Arc<FaultyBackend>]) -> WritableFilesystem {
+    let filesystem = OpenOptions::new(given(backends)).open().unwrap();
+    let options = WriteOptions {
+        environment: Arc::new(Still),
+        ..WriteOptions::default()
+    };
+    WritableFilesystem::new(filesystem, options).unwrap()
+}
+
+const NEW: NewInode = NewInode::of_root(0o644);
+
+fn write(filesystem: &WritableFilesystem, file: Location, byte: u8, bytes: usize) {
+    let content = vec![byte; bytes];
+    filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
+}
+
+/// The last sync of a directory that grew costs what the first one did: what is new, whatever it holds.
+#[test]
+fn a_directory_costs_what_is_new() {
+    let backends = made(&[512 * MIB], None);
+    let filesystem = open(&backends);
+    let directory = filesystem.make_directory(ROOT, b"directory", &NEW).unwrap();
+    filesystem.commit().unwrap();
+    let mut costs = Vec::new();
+    for round in 0..60 {
+        for number in 0..100 {
+            let name = format!("file-{round:03}-{number:03}");
+            filesystem.create(directory, name.as_bytes(), &NEW).unwrap();
+        }
+        let before = filesystem.log_statistics().blocks;
+        assert_eq!(filesystem.fsync(directory).unwrap(), Synced::Logged);
+        costs.push(filesystem.log_statistics().blocks - before);
+    }
+    let sum = |costs: &[u64]| costs.iter().sum::<u64>();
+    let (first, last) = (sum(&costs[..10]), sum(&costs[50..]));
+    assert!(last <= first * 13 / 10, "blocks of a sync: {costs:?}");
+    filesystem.abandon();
+}
+
+#[test]
+fn a_sync_with_nothing_to_do_writes_nothing() {
+    let backends = made(&[160 * MIB], None);
+    let filesystem = open(&backends);
+    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    write(&filesystem, file, b'a', 10_000);
+    assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged);
+    assert_eq!(filesystem.fsync(file).unwrap(), Synced::Unneeded);
+    assert_eq!(filesystem.fdatasync(file).unwrap(), Synced::Unneeded);
+    filesystem.commit().unwrap();
+    assert_eq!(filesystem.fsync(file).unwrap(), Synced::Unneeded);
+    let statistics = filesystem.log_statistics();
+    assert_eq!(
+        (statistics.syncs, statistics.unneeded, statistics.written),
+        (4, 3, 1)
+    );
+    filesystem.close().unwrap();
+}
+
+/// Threads that sync files of their own at once: all of it is there afterwards, without a commit.
+#[test]
+fn what_many_threads_sync_is_there_after_a_crash() {
+    let backends = made(&[512 * MIB], None);
+    let filesystem = open(&backends);
+    let files: Vec<Location> = (0..8)
+        .map(|number| {
+            let name = format!("file-{number}");
+            filesystem.create(ROOT, name.as_bytes(), &NEW).unwrap()
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for file in &files {
+            let filesystem = &filesystem;
+            scope.spawn(move || {
+                for round in 0..20_u8 {
+                    write(filesystem, *file, round, 5000 + usize::from(round));
+                    filesystem.fsync(*file).unwrap();
+                }
+            });
+        }
+    });
+    let statistics = filesystem.log_statistics();
+    assert_eq!(statistics.commits, []);
+    assert_eq!(statistics.joined + statistics.written, 160);
+    filesystem.abandon();
+    let filesystem = open(&backends);
+    for file in files {
+        let mut content = vec![0; 6000];
+        let read = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+        assert_eq!((read, content[0], content[read - 1]), (5019, 19, 19));
+    }
+    filesystem.close().unwrap();
+}
+
+/// A failed write, flush or superblock ends in an error of that sync; what was synced before is there.
+#[test]
+fn a_device_that_fails_ends_the_sync_and_not_what_was_synced_before() {
+    for number in 0..4 {
+        let backends = made(&[160 * MIB], None);
+        let filesystem = open(&backends);
+        let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+        write(&filesystem, file, b'a', 10_000);
+        filesystem.fsync(file).unwrap();
+        let other = filesystem.create(ROOT, b"other", &NEW).unwrap();
+        write(&filesystem, other, b'b', 10_000);
+        filesystem.write_back().unwrap();
+        let (_, writes, flushes) = backends[0].request_counts();
+        let fault = match number {
+            0 => Fault::FailWritesFrom(writes),
+            // The superblock.
+            1 => Fault::FailWrites((64 << 10)..(68 << 10)),
+            2 => Fault::FailFlushesFrom(flushes),
+            _ => Fault::FailFlushesFrom(flushes + 1),
+        };
+        backends[0].inject(fault.clone());
+        assert!(filesystem.fsync(other).is_err(), "{fault:?}");
+        assert!(filesystem.fsync(file).is_err(), "{fault:?}: writing has stopped");
+        assert!(filesystem.create(ROOT, b"third", &NEW).is_err(), "{fault:?}");
+        filesystem.abandon();
+        backends[0].heal();
+        let filesystem = open(&backends);
+        let mut content = vec![0; 10_000];
+        assert_eq!(
+            filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap(),
+            10_000
+        );
+        assert_eq!(content, vec![b'a'; 10_000]);
+        filesystem.close().unwrap();
+    }
+}
+
+/// A device that is left out has the generation of those that have the log; a commit tells them apart.
+#[test]
+fn a_device_left_out_while_logging_makes_the_sync_a_commit() {
+    let backends = made(&[160 * MIB; 2], Some(Profile::Raid1));
+    let filesystem = open(&backends);
+    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    filesystem.commit().unwrap();
+    write(&filesystem, file, b'a', 10_000);
+    filesystem.write_back().unwrap();
+    backends[1].inject(Fault::FailWritesFrom(0));
+    assert_eq!(
+        filesystem.fsync(file).unwrap(),
+        Synced::Committed(CommitCause::DeviceLost)
+    );
+    filesystem.abandon();
+}
+
+/// On a full volume a sync keeps its promise, by a log or by a commit.
+#[test]
+fn what_is_synced_on_a_full_volume_is_there_after_a_crash() {
+    let backends = made(&[160 * MIB], None);
+    let filesystem = open(&backends);
+    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    let mut number = 0_u64;
+    while filesystem
+        .write_at(file, FileOffset::new(number * (MIB as u64)), &vec![b'f'; MIB])
+        .and_then(|_| filesystem.write_back())
+        .is_ok()
+    {
+        number += 1;
+    }
+    let mut names = 0;
+    while filesystem
+        .create(ROOT, format!("name-{names}").as_bytes(), &NEW)
+        .is_ok()
+    {
+        names += 1;
+        if names % 64 == 0 {
+            filesystem.fsync(ROOT).unwrap();
+        }
+    }
+    filesystem.fsync(ROOT).unwrap();
+    filesystem.abandon();
+    let filesystem = open(&backends);
+    assert_eq!(filesystem.list(ROOT, 0, 1_000_000).unwrap().len(), names + 1);
+    filesystem.close().unwrap();
+}
+
+/// The number of an inode that went is not used again in the transaction: the last commit still has it.
+#[test]
+fn numbers_of_inodes_are_not_used_again_before_a_commit() {
+    let backends = made(&[160 * MIB], None);
+    let filesystem = open(&backends);
+    let gone = filesystem.make_directory(ROOT, b"gone", &NEW).unwrap();
+    filesystem.close().unwrap();
+    let filesystem = open(&backends);
+    filesystem.remove_directory(ROOT, b"gone").unwrap();
+    let new = filesystem.create(ROOT, b"new", &NEW).unwrap();
+    assert_ne!(gone.inode, new.inode);
+    filesystem.fsync(new).unwrap();
+    filesystem.abandon();
+    let filesystem = open(&backends);
+    assert!(filesystem.lookup(ROOT, b"new").unwrap().is_some());
+    filesystem.close().unwrap();
+}
+
+/// A file that is replaced by rename and synced: the old content or the new one, never neither.
+#[test]
+fn a_replaced_file_has_its_new_content() {
+    let backends = made(&[160 * MIB], None);
+    let filesystem = open(&backends);
+    let old = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    write(&filesystem, old, b'o', 5000);
+    filesystem.commit().unwrap();
+    let new = filesystem.create(ROOT, b"file.new", &NEW).unwrap();
+    write(&filesystem, new, b'n', 7000);
+    filesystem
+        .rename(ROOT, b"file.new", ROOT, b"file", RenameMode::Replace)
+        .unwrap();
+    filesystem.fsync(new).unwrap();
+    filesystem.abandon();
+    let filesystem = open(&backends);
+    assert!(filesystem.lookup(ROOT, b"file.new").unwrap().is_none());
+    let found = filesystem.lookup(ROOT, b"file").unwrap().unwrap().target;
+    assert_eq!(filesystem.metadata(found).unwrap().size, ByteCount::new(7000));
+    filesystem.close().unwrap();
+}
+
+/// What the last commit has no chunk for cannot be replayed: a sync after a chunk was made is a commit.
+#[test]
+fn a_log_refers_to_no_new_chunk() {
+    let backends = made(&[512 * MIB], None);
+    let filesystem = open(&backends);
+    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    write(&filesystem, file, b'a', 40 * MIB);
+    assert_eq!(
+        filesystem.fsync(file).unwrap(),
+        Synced::Committed(CommitCause::NewChunk)
+    );
+    write(&filesystem, file, b'b', 5000);
+    assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged);
+    filesystem.abandon();
+}
+
+#[test]
+fn a_large_file_is_there_after_a_crash() {
+    let backends = made(&[512 * MIB], None);
+    let filesystem = open(&backends);
+    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    write(&filesystem, file, b'a', 40 * MIB);
+    filesystem.fsync(file).unwrap();
+    filesystem.abandon();
+    let filesystem = open(&backends);
+    let mut content = vec![0; 40 * MIB];
+    assert_eq!(
+        filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap(),
+        40 * MIB
+    );
+    assert!(content.iter().all(|byte| *byte == b'a'));
+    filesystem.close().unwrap();
+}

@@ -1,0 +1,74 @@
+//! Faults of the log tree: what a sync promises.
+
+use super::{Fault, fsync_crash, harms, loses, writer};
+
+pub(super) const FAULTS: &[Fault] = &[
+    loses(
+        "log-forgets-extents",
+        "What was written into a file that was there before is gone after a crash, though it was synced.",
+        &[fsync_crash("on_one_device"), fsync_crash("with_small_nodes")],
+    ),
+    loses(
+        "log-without-checksums",
+        "What was synced cannot be read after a crash.",
+        &[fsync_crash("on_one_device"), fsync_crash("with_small_nodes")],
+    ),
+    harms(
+        "log-without-holes",
+        "Content that was cut off or punched out is back after a crash, though the file was synced since.",
+        &[fsync_crash("on_one_device")],
+    ),
+    harms(
+        "log-keeps-old-names",
+        "A file that was renamed and synced has both names after a crash.",
+        &[fsync_crash("on_one_device")],
+    ),
+    harms(
+        "log-keeps-removed-items",
+        "An attribute or a name that was logged and then removed is back after a crash.",
+        &[fsync_crash("on_one_device")],
+    ),
+    loses(
+        "log-forgets-successor",
+        "A file that was replaced by rename and synced is under neither name after a crash.",
+        &[fsync_crash("on_one_device"), fsync_crash("with_small_nodes")],
+    ),
+    harms(
+        "log-index-forgotten",
+        "Each sync of a directory writes all that was new in it since the last commit.",
+        &[writer("log_tree::tests::a_directory_costs_what_is_new")],
+    ),
+    loses(
+        "log-blocks-unpinned",
+        "A log is overwritten before the commit that makes it superfluous: what was synced is gone after a crash.",
+        &[fsync_crash("on_one_device"), fsync_crash("with_small_nodes")],
+    ),
+    loses(
+        "log-in-new-chunk",
+        "What was synced lies where the last commit has no chunk: a volume that neither Linux nor Buttress replays.",
+        &[
+            writer("log_tree::tests::a_log_refers_to_no_new_chunk"),
+            writer("log_tree::tests::a_large_file_is_there_after_a_crash"),
+        ],
+    ),
+    loses(
+        "log-unflushed-before-superblocks",
+        "A superblock names a log that is not there yet when the power goes.",
+        &[fsync_crash("on_one_device"), fsync_crash("with_small_nodes")],
+    ),
+    loses(
+        "volume-log-root-unflushed",
+        "A sync returns before the superblock with its log is durable.",
+        &[fsync_crash("on_one_device"), fsync_crash("with_small_nodes")],
+    ),
+    loses(
+        "volume-primaries-over-log",
+        "A commit that is cut off while it writes superblocks takes what was synced before it.",
+        &[fsync_crash("on_one_device"), fsync_crash("with_small_nodes")],
+    ),
+    harms(
+        "replay-keeps-xattrs",
+        "Attributes that were removed and synced are back after a crash.",
+        &[fsync_crash("on_one_device")],
+    ),
+];
