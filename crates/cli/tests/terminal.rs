@@ -309,6 +309,7 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ),
         ("property list", vec!["@/sub%", "@/none%"]),
         ("overlay commit", vec!["IMAGE% NEW9", "NEW9%"]),
+        ("rescue zero-log", vec!["IMAGE", "IMAGE%"]),
         (
             "inspect-internal dump-super",
             vec!["IMAGE", "--format json IMAGE", "-f IMAGE", "IMAGE%"],
@@ -371,7 +372,9 @@ fn word_cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("copy_range", vec!["/none% /%"]),
         ("fiemap", vec!["/%/%", "-v /%/%", "/none%"]),
         ("seek", vec!["-a -r 0 /%/%", "-d 0 /none%"]),
-        ("fsync", vec!["/none%"]),
+        ("fsync", vec!["/none%", "-d /%/%"]),
+        ("fdatasync", vec!["/none%", "/%/%"]),
+        ("stats", vec![""]),
         ("sync", vec![""]),
         ("snapshot", vec!["/none% /x%"]),
         ("subvolume list", vec![""]),
