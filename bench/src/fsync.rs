@@ -59,7 +59,13 @@ struct Opened {
 
 impl Kernel {
     fn new(kind: &str, image: &Path) -> Result<Self> {
-        let program = newest(&format!("mkfs.{kind}"));
+        // Only btrfs's own programs may be elsewhere than where the system has them.
+        let name = format!("mkfs.{kind}");
+        let program = if kind == "btrfs" {
+            newest(&name)
+        } else {
+            name.into()
+        };
         let quiet: &[&str] = if kind == "ext4" {
             &["-q", "-F"]
         } else {
