@@ -1,0 +1,40 @@
+//! Building btrfs images: whole trees in, packed volumes out, the same bytes every time.
+//!
+//! [`ImageBuilder`] takes the entries of any number of [`Source`]s, sorts them, and writes a volume that holds them: trees
+//! packed and contiguous, each block written once, contents one after the other in the order in which a walk over the tree
+//! reads them. No transaction, no mount, no root.
+//!
+//! # Who sorts, and who owns what
+//!
+//! Sources sort nothing. They hand over entries in any order, and the builder sorts them by path, on disk where they do not
+//! fit memory; the same entries in another order give the same bytes. Layers, whiteouts and hard links are the builder's
+//! matter, too ([`entry`] says how). A source owns what it reads from, and answers for it that contents are still what
+//! entries told of ([`source`]). The builder owns entries once it has them, the workers, and the devices.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`entry`] | what a source hands over |
+//! | [`source`] | the traits of sources |
+//! | [`options`] | what the volume is to be like |
+//! | [`builder`] | [`ImageBuilder`] |
+//! | [`error`] | why it failed |
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers")
+)]
+
+pub mod builder;
+pub mod entry;
+pub mod error;
+pub mod options;
+pub mod source;
+
+pub use builder::{Gathered, ImageBuilder, Verdict};
+pub use entry::{
+    Attributes, Compress, Entry, EntryKind, EntryPath, FileContent, LinkKey, PathProblem, Precedence,
+    ShareKey, SubvolumeMark,
+};
+pub use error::{Error, Result};
+pub use options::{BuildOptions, Owners, Size};
+pub use source::{ContentReader, Contents, LocatorContents, MemorySource, Source, SourceError};
