@@ -1,0 +1,393 @@
+//! Archives, one on top of the other, as a source of entries: a tar archive, or the layers of a container's image.
+//!
+//! The order of members is their precedence: of two of one path the later one stays, as when archives are unpacked one after
+//! the other. In layers, names that begin with `.wh.` delete what lower layers have (OCI image specification, "Whiteouts"):
+//! `.wh.NAME` one entry, `.wh..wh..opq` all that a directory holds. They never act on their own layer.
+//!
+//! A hard link is another name of the file that its target was at that moment, whatever happens to the target's own name
+//! afterwards; a later layer may well delete one of two names. So each name of a file with several becomes an entry that is
+//! whole, and they are tied together by a [`LinkKey`]. For that every archive is gone over twice: first only for what is
+//! linked to. Memory grows with the number of files that have several names, and with nothing else.
+//!
+//! With snapshots of layers the entries of each layer are handed over again for every state that they are part of, below
+//! a directory that is a read-only subvolume. Contents are named by where they lie, so all states share their extents.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
+use std::path::Path;
+use std::sync::Arc;
+
+use buttress_build::{
+    ContentReader, Contents, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence, ShareKey, Source,
+    SourceError, SubvolumeMark,
+};
+use buttress_fs::Progress;
+
+use crate::member::{self, entry_of};
+use crate::store::Store;
+use crate::tar::{Kind, Member, Problem, Reader, TarError};
+
+/// The names that mark something begin so.
+const MARK: &[u8] = b".wh.";
+/// All that a directory held is gone.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// Members of a layer, and marks of a layer, have so many places in the order at most.
+const LAYER_BITS: u32 = 40;
+
+/// An archive.
+#[derive(Clone, Debug)]
+pub struct Layer {
+    /// What it is called in messages.
+    pub name: String,
+    /// Its bytes, not compressed.
+    pub store: Store,
+}
+
+/// Archives, the lowest first.
+#[derive(Debug)]
+pub struct Layers {
+    name: String,
+    layers: Arc<Vec<Layer>>,
+    /// Whether names that begin with `.wh.` delete.
+    marks: bool,
+    snapshots: Option<EntryPath>,
+    /// Hashes of the paths that members are linked to; `None` until archives were gone over for them.
+    linked: Option<HashSet<u64>>,
+    state: State,
+    /// What is handed over before anything else.
+    pending: Vec<Entry>,
+}
+
+/// How far entries were handed over.
+#[derive(Debug)]
+struct State {
+    /// Which state of the tree: that after all layers, then one after the other that snapshots are wanted of.
+    view: usize,
+    layer: usize,
+    reader: Option<Reader>,
+    order: u64,
+    /// Of what is linked to: which member is there now.
+    targets: HashMap<u64, (usize, u64)>,
+}
+
+impl Layers {
+    /// Opens a tar archive: a file, or standard input for `-`; compressed or not. What cannot be read in any place is
+    /// spooled to a file without a name in the directory `spool`.
+    ///
+    /// # Errors
+    /// What cannot be opened, unpacked or spooled; [`SourceError::Io`] with `Interrupted` when `progress` is cancelled.
+    pub fn tar(path: &Path, spool: &Path, progress: &Progress) -> Result<Self, SourceError> {
+        let name = if path == Path::new("-") {
+            "standard input".to_owned()
+        } else {
+            path.display().to_string()
+        };
+        let store = Store::open(path, spool, progress).map_err(|error| error.of(name.clone()))?;
+        Ok(Self::of_archive(name, store))
+    }
+
+    /// An archive that is called `name` in messages.
+    #[must_use]
+    pub fn of_archive(name: String, store: Store) -> Self {
+        let layer = Layer {
+            name: name.clone(),
+            store,
+        };
+        Self::new(name, vec![layer], false)
+    }
+
+    /// The layers of a container's image, the lowest first.
+    #[must_use]
+    pub fn of_image(name: String, layers: Vec<Layer>) -> Self {
+        Self::new(name, layers, true)
+    }
+
+    fn new(name: String, layers: Vec<Layer>, marks: bool) -> Self {
+        Self {
+            name,
+            layers: Arc::new(layers),
+            marks,
+            snapshots: None,
+            linked: None,
+            state: State {
+                view: 0,
+                layer: 0,
+                reader: None,
+                order: 0,
+                targets: HashMap::new(),
+            },
+            pending: Vec::new(),
+        }
+    }
+
+    /// Makes a read-only subvolume in this directory of what the tree is after each layer: `1`, `2`, and so on.
+    #[must_use]
+    pub fn with_snapshots(mut self, directory: EntryPath) -> Self {
+        self.snapshots = Some(directory);
+        self
+    }
+
+    /// How many layers there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.layers.len()
+    }
+
+    fn next(&mut self) -> Result<Option<Entry>, (usize, TarError)> {
+        if self.linked.is_none() {
+            self.linked = Some(self.find_linked()?);
+        }
+        loop {
+            if let Some(entry) = self.pending.pop() {
+                return Ok(Some(entry));
+            }
+            let last = match self.state.view {
+                0 => self.layers.len(),
+                view => view,
+            };
+            if self.state.layer >= last {
+                if !self.next_view() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let number = self.state.layer;
+            let Some(layer) = self.layers.get(number) else {
+                return Ok(None);
+            };
+            let store = &layer.store;
+            let reader = self
+                .state
+                .reader
+                .get_or_insert_with(|| Reader::new(store.clone()));
+            let member = reader.next_member().map_err(|error| (number, error))?;
+            let Some(member) = member else {
+                self.state.reader = None;
+                self.state.layer = number.saturating_add(1);
+                continue;
+            };
+            let offset = member.offset;
+            let entry = self.entry(member);
+            let entry = entry.map_err(|problem| (number, TarError { offset, problem }))?;
+            if let Some(entry) = entry {
+                return Ok(Some(entry));
+            }
+        }
+    }
+
+    /// Begins the next state of the tree. False after the last.
+    fn next_view(&mut self) -> bool {
+        let view = self.state.view.saturating_add(1);
+        let Some(directory) = self.snapshots.as_ref().filter(|_| view <= self.layers.len()) else {
+            return false;
+        };
+        self.state = State {
+            view,
+            layer: 0,
+            reader: None,
+            order: self.state.order,
+            targets: HashMap::new(),
+        };
+        let Some(path) = below(directory, view.to_string().as_bytes()) else {
+            return false;
+        };
+        self.pending.push(member::directory(
+            path,
+            Precedence(0),
+            Some(SubvolumeMark {
+                read_only: true,
+                default: false,
+            }),
+        ));
+        true
+    }
+
+    /// Goes over all archives for what members are linked to.
+    fn find_linked(&self) -> Result<HashSet<u64>, (usize, TarError)> {
+        let mut linked = HashSet::new();
+        for (number, layer) in self.layers.iter().enumerate() {
+            let mut reader = Reader::new(layer.store.clone());
+            while let Some(member) = reader.next_member().map_err(|error| (number, error))? {
+                if let Kind::HardLink(target) = &member.kind
+                    && let Ok(target) = EntryPath::new(target)
+                {
+                    linked.insert(hash(&target));
+                }
+            }
+        }
+        Ok(linked)
+    }
+
+    /// Makes an entry of a member; `None` where it means nothing.
+    fn entry(&mut self, member: Member) -> Result<Option<Entry>, Problem> {
+        self.state.order = self.state.order.saturating_add(1);
+        let layer = self.state.layer;
+        let base = (layer as u64).saturating_add(1) << LAYER_BITS;
+        let half = 1_u64 << LAYER_BITS.saturating_sub(1);
+        let path = member::path("path", &member.path)?;
+        if self.marks && path.name().starts_with(MARK) {
+            // Below all members of the layer: marks act on lower layers only.
+            let precedence = Precedence(base.saturating_add(self.state.order));
+            return Ok(self.mark(&path, precedence)?.map(|entry| self.placed(entry)));
+        }
+        let precedence = Precedence(base.saturating_add(half).saturating_add(self.state.order));
+        let is_link = matches!(member.kind, Kind::HardLink(_));
+        let mut at = (layer, member.offset);
+        let mut entry = match &member.kind {
+            Kind::HardLink(target) => {
+                let known = hash(&member::path("the target of a hard link", target)?);
+                let wrong = || Problem::LinkedToNothing(target.clone());
+                at = *self.state.targets.get(&known).ok_or_else(wrong)?;
+                let first = self.revisit(at)?.ok_or_else(wrong)?;
+                let mut entry = entry_of(first, precedence)?;
+                if matches!(entry.kind, EntryKind::Directory(_)) {
+                    return Err(Problem::LinkedToDirectory(target.clone()));
+                }
+                entry.path = path;
+                entry
+            }
+            _ => entry_of(member, precedence)?,
+        };
+        if let EntryKind::File(content) = &mut entry.kind {
+            content.locator.splice(0..0, number_of(at.0));
+            if self.snapshots.is_some() && content.size.get() > 0 {
+                content.share = Some(ShareKey((at.0 as u128) << 64 | u128::from(at.1)));
+            }
+        }
+        let known = hash(&entry.path);
+        let is_target = self.linked.as_ref().is_some_and(|linked| linked.contains(&known));
+        if is_target {
+            self.state.targets.insert(known, at);
+        }
+        if (is_link || is_target) && !matches!(entry.kind, EntryKind::Directory(_)) {
+            let state = (self.state.view as u64) << 32;
+            entry.attributes.link = Some(LinkKey(state | at.0 as u64, at.1));
+        }
+        if let Some(directory) = &self.snapshots
+            && self.state.view == 0
+            && is_in(&entry.path, directory)
+            && entry.path != *directory
+        {
+            return Err(Problem::AmongSnapshots(entry.path.as_bytes().to_vec()));
+        }
+        Ok(Some(self.placed(entry)))
+    }
+
+    /// What a name that begins with `.wh.` says; `None` where it says nothing.
+    fn mark(&mut self, path: &EntryPath, precedence: Precedence) -> Result<Option<Entry>, Problem> {
+        let name = path.name();
+        let directory = path.as_bytes().strip_suffix(name).unwrap_or_default().to_vec();
+        let wrong = || Problem::Whiteout(path.as_bytes().to_vec());
+        if name == OPAQUE {
+            let path = EntryPath::new(&directory).map_err(|_| wrong())?;
+            return Ok(Some(member::mark(path, EntryKind::Opaque, precedence)));
+        }
+        let deleted = name.strip_prefix(MARK).unwrap_or_default();
+        if deleted.starts_with(MARK) {
+            // What a union file system kept for itself.
+            return Ok(None);
+        }
+        if matches!(deleted, b"" | b"." | b"..") {
+            return Err(wrong());
+        }
+        let path = EntryPath::new(&[&directory, deleted].concat()).map_err(|_| wrong())?;
+        self.state.targets.remove(&hash(&path));
+        Ok(Some(member::mark(path, EntryKind::Whiteout, precedence)))
+    }
+
+    /// Reads a member again.
+    fn revisit(&self, (number, offset): (usize, u64)) -> Result<Option<Member>, Problem> {
+        let reader = match (&self.state.reader, self.layers.get(number)) {
+            (Some(reader), _) if number == self.state.layer => reader.revisit(offset),
+            (_, Some(layer)) => Reader::at(layer.store.clone(), offset),
+            _ => return Ok(None),
+        };
+        let mut reader = reader;
+        reader.next_member().map_err(|error| error.problem)
+    }
+
+    /// An entry in the state of the tree that is being handed over.
+    fn placed(&self, mut entry: Entry) -> Entry {
+        if let (Some(directory), view @ 1..) = (&self.snapshots, self.state.view) {
+            let below_it = [view.to_string().as_bytes(), b"/", entry.path.as_bytes()].concat();
+            if let Some(path) = below(directory, &below_it) {
+                entry.path = path;
+            }
+        }
+        entry
+    }
+
+    fn error(&self, (number, error): (usize, TarError)) -> SourceError {
+        let name = self
+            .layers
+            .get(number)
+            .map_or_else(|| self.name.clone(), |layer| layer.name.clone());
+        member::invalid(name, error)
+    }
+}
+
+/// A path below a directory.
+fn below(directory: &EntryPath, path: &[u8]) -> Option<EntryPath> {
+    EntryPath::new(&[directory.as_bytes(), b"/", path].concat()).ok()
+}
+
+/// Whether a path is this directory, or lies in it.
+pub(crate) fn is_in(path: &EntryPath, directory: &EntryPath) -> bool {
+    directory.is_root()
+        || path
+            .as_bytes()
+            .strip_prefix(directory.as_bytes())
+            .is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
+}
+
+/// Always with the same keys: the same archive gives the same result.
+fn hash(path: &EntryPath) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    path.as_bytes().hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The number of a layer at the beginning of a locator.
+fn number_of(layer: usize) -> [u8; 2] {
+    u16::try_from(layer).unwrap_or(u16::MAX).to_le_bytes()
+}
+
+impl Source for Layers {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn next_entry(&mut self) -> Result<Option<Entry>, SourceError> {
+        self.next().map_err(|error| self.error(error))
+    }
+
+    fn contents(&mut self) -> Result<Arc<dyn Contents>, SourceError> {
+        Ok(Arc::new(LayerContents(Arc::clone(&self.layers))))
+    }
+}
+
+#[derive(Debug)]
+struct LayerContents(Arc<Vec<Layer>>);
+
+impl Contents for LayerContents {
+    fn open(&self, path: &EntryPath, content: &FileContent) -> Result<Box<dyn ContentReader>, SourceError> {
+        let found = content
+            .locator
+            .split_first_chunk::<2>()
+            .and_then(|(number, locator)| {
+                let layer = self.0.get(usize::from(u16::from_le_bytes(*number)))?;
+                Some((layer, locator))
+            });
+        let Some((layer, locator)) = found else {
+            return Err(SourceError::Changed {
+                place: String::from_utf8_lossy(path.as_bytes()).into_owned(),
+                what: "it lies in no layer".to_owned(),
+            });
+        };
+        member::open(&layer.name, &layer.store, content.size.get(), locator)
+    }
+}
+
+#[cfg(test)]
+mod tests;

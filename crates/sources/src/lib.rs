@@ -1,0 +1,33 @@
+//! What btrfs images are made from besides directories of the host: archives, layers of containers, manifests.
+//!
+//! Each is a [`Source`](buttress_build::Source) of the crate `build`, which sorts entries, puts one source on top of the
+//! other and writes the volume. Here is what formats mean, and what in them cannot be: every refusal says where (the byte of
+//! an archive, the line of a manifest) and what.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`tar`] | the format: pax, GNU, ustar, v7, sparse files |
+//! | [`layers`] | archives, one on top of the other, as a source |
+//! | [`oci`] | layouts of container images on disk |
+//! | [`store`] | an archive's bytes, to be read in any place; compression |
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        reason = "tests compute with known numbers"
+    )
+)]
+
+mod acl;
+mod base64;
+pub mod layers;
+mod member;
+pub mod oci;
+mod segments;
+pub mod store;
+pub mod tar;
+
+pub use acl::AclError;
+pub use layers::{Layer, Layers};

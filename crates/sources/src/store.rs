@@ -1,0 +1,450 @@
+//! The bytes of an archive, to be read in any place: the archive itself, or a spool of it.
+//!
+//! Members are found one after the other, but their contents are wanted in the order in which the image is laid out. An
+//! archive that is a file, and is not compressed, is read where it lies. Everything else (a pipe, a compressed archive) is
+//! first unpacked into a spool: a file without a name in the directory for temporary files, gone when the program ends,
+//! however it ends. So memory is bounded by a buffer; the spool takes up as much room as the archive without compression.
+//!
+//! Compression is told by the first bytes, not by the name: gzip, zstd, xz, bzip2, of each also several streams in a row.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use buttress_build::SourceError;
+use buttress_format::ByteCount;
+use buttress_fs::Progress;
+
+/// How much is unpacked at once.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// The longest first bytes that tell a compression.
+const MAGIC_BYTES: usize = 6;
+
+/// Bytes that can be read in any place, by several at once.
+#[derive(Clone, Debug)]
+pub struct Store {
+    bytes: Bytes,
+    size: u64,
+    /// When it changed last, of a file that is not ours.
+    changed: Option<SystemTime>,
+}
+
+#[derive(Clone, Debug)]
+enum Bytes {
+    File(Arc<File>),
+    Memory(Arc<[u8]>),
+}
+
+/// Why an archive cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// It cannot be opened.
+    #[error("opening: {0}")]
+    Open(#[source] io::Error),
+    /// It cannot be read, or what is compressed is damaged.
+    #[error("byte {offset}{}: {cause}", compressed(.compression))]
+    Read {
+        /// How much was unpacked before that.
+        offset: u64,
+        /// How it is compressed.
+        compression: Option<Compression>,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+    /// It was asked to stop.
+    #[error("stopped while it was read")]
+    Cancelled,
+    /// The spool cannot be made or written.
+    #[error("writing to a temporary file in {}, with {written} bytes in it: {cause}", .directory.display())]
+    Spool {
+        /// Where it lies.
+        directory: PathBuf,
+        /// How much was written.
+        written: u64,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+}
+
+impl StoreError {
+    /// The error of a source with this name.
+    #[must_use]
+    pub fn of(self, name: String) -> SourceError {
+        match self {
+            Self::Open(cause) => SourceError::Io {
+                action: "opening",
+                place: name,
+                cause,
+            },
+            Self::Read {
+                compression: None,
+                offset,
+                cause,
+            } => SourceError::Io {
+                action: "reading",
+                place: format!("byte {offset} of {name}"),
+                cause,
+            },
+            Self::Spool {
+                directory,
+                written,
+                cause,
+            } => SourceError::Io {
+                action: "writing to",
+                place: format!(
+                    "a temporary file in {} ({written} bytes of {name} are in it)",
+                    directory.display()
+                ),
+                cause,
+            },
+            Self::Cancelled => SourceError::Io {
+                action: "reading",
+                place: name,
+                cause: io::ErrorKind::Interrupted.into(),
+            },
+            other @ Self::Read { .. } => SourceError::Invalid {
+                place: name,
+                problem: Box::new(other),
+            },
+        }
+    }
+}
+
+fn compressed(compression: &Option<Compression>) -> String {
+    compression.map_or_else(String::new, |compression| {
+        format!(" of what its {} compression holds", compression.name())
+    })
+}
+
+/// How a file as a whole is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// RFC 1952.
+    Gzip,
+    /// RFC 8878.
+    Zstd,
+    /// The .xz file format.
+    Xz,
+    /// bzip2.
+    Bzip2,
+}
+
+impl Compression {
+    /// The compression that a file with this beginning has.
+    #[must_use]
+    pub fn of(beginning: &[u8]) -> Option<Self> {
+        let magics: [(&[u8], Self); 4] = [
+            (&[0x1f, 0x8b, 8], Self::Gzip),
+            (&[0x28, 0xb5, 0x2f, 0xfd], Self::Zstd),
+            (&[0xfd, b'7', b'z', b'X', b'Z', 0], Self::Xz),
+            (b"BZh", Self::Bzip2),
+        ];
+        magics
+            .into_iter()
+            .find(|(magic, _)| beginning.starts_with(magic))
+            .map(|(_, compression)| compression)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+            Self::Xz => "xz",
+            Self::Bzip2 => "bzip2",
+        }
+    }
+
+    /// Unpacks.
+    fn reader<'a>(self, packed: impl io::BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
+        Ok(match self {
+            Self::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(packed)),
+            Self::Zstd => {
+                let mut decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
+                // What `zstd --long=31` writes, as `zstd -d --long=31` takes it: at most 128 MiB of memory here.
+                decoder.window_log_max(27)?;
+                Box::new(decoder)
+            }
+            Self::Xz => Box::new(lzma_rust2::XzReader::new(packed, true)),
+            Self::Bzip2 => Box::new(bzip2::bufread::MultiBzDecoder::new(packed)),
+        })
+    }
+}
+
+impl Store {
+    /// Bytes in memory.
+    #[must_use]
+    pub fn of_bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
+        let bytes = bytes.into();
+        Self {
+            size: bytes.len() as u64,
+            bytes: Bytes::Memory(bytes),
+            changed: None,
+        }
+    }
+
+    /// Opens an archive: a file, or standard input for `-`. Spools go to `spool`.
+    ///
+    /// # Errors
+    /// What cannot be opened, read, unpacked or spooled.
+    pub fn open(path: &Path, spool: &Path, progress: &Progress) -> Result<Self, StoreError> {
+        let file = if path == Path::new("-") {
+            let input = rustix::io::dup(io::stdin()).map_err(|error| StoreError::Open(error.into()))?;
+            File::from(input)
+        } else {
+            File::open(path).map_err(StoreError::Open)?
+        };
+        let metadata = file.metadata().map_err(StoreError::Open)?;
+        if metadata.is_dir() {
+            return Err(StoreError::Open(io::ErrorKind::IsADirectory.into()));
+        }
+        if metadata.is_file() && path != Path::new("-") {
+            let mut beginning = [0; MAGIC_BYTES];
+            let length = read_up_to(&mut &file, &mut beginning).map_err(StoreError::Open)?;
+            if Compression::of(beginning.get(..length).unwrap_or_default()).is_none() {
+                return Ok(Self {
+                    size: metadata.len(),
+                    bytes: Bytes::File(Arc::new(file)),
+                    changed: metadata.modified().ok(),
+                });
+            }
+            let file = File::open(path).map_err(StoreError::Open)?;
+            return Self::spooled(file, spool, progress);
+        }
+        Self::spooled(file, spool, progress)
+    }
+
+    /// Reads to the end, unpacks, and keeps all of it in a spool.
+    ///
+    /// # Errors
+    /// What cannot be read, unpacked or spooled.
+    pub fn spooled(mut packed: impl Read, spool: &Path, progress: &Progress) -> Result<Self, StoreError> {
+        Self::spooled_and_seen(&mut packed, spool, progress, &mut |_| {})
+    }
+
+    fn spooled_and_seen(
+        packed: &mut dyn Read,
+        spool: &Path,
+        progress: &Progress,
+        see: &mut dyn FnMut(&[u8]),
+    ) -> Result<Self, StoreError> {
+        let failed = |written, cause| StoreError::Spool {
+            directory: spool.to_owned(),
+            written,
+            cause,
+        };
+        let mut file = tempfile::tempfile_in(spool).map_err(|cause| failed(0, cause))?;
+        let size = unpack(packed, |written, bytes| {
+            progress.check().map_err(|_| StoreError::Cancelled)?;
+            see(bytes);
+            progress.advance(0, ByteCount::of(bytes.len()));
+            file.write_all(bytes).map_err(|cause| failed(written, cause))
+        })?;
+        Ok(Self {
+            size,
+            bytes: Bytes::File(Arc::new(file)),
+            changed: None,
+        })
+    }
+
+    /// Reads a layer through `packed` to the end, from `file`. Unpacked, it is shown to `see`; it is kept in a spool unless
+    /// it is not compressed: then it is read where it lies.
+    pub(crate) fn of_layer(
+        packed: &mut dyn Read,
+        file: File,
+        spool: &Path,
+        progress: &Progress,
+        see: &mut dyn FnMut(&[u8]),
+    ) -> Result<Self, StoreError> {
+        let metadata = file.metadata().map_err(StoreError::Open)?;
+        let mut beginning = [0; MAGIC_BYTES];
+        let length = file.read_at(&mut beginning, 0).map_err(StoreError::Open)?;
+        if Compression::of(beginning.get(..length).unwrap_or_default()).is_some() {
+            return Self::spooled_and_seen(packed, spool, progress, see);
+        }
+        unpack(packed, |_, bytes| {
+            progress.check().map_err(|_| StoreError::Cancelled)?;
+            see(bytes);
+            Ok(())
+        })?;
+        Ok(Self {
+            size: metadata.len(),
+            bytes: Bytes::File(Arc::new(file)),
+            changed: metadata.modified().ok(),
+        })
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Whether a file that is read where it lies is still as it was when it was opened; else what is different.
+    ///
+    /// # Errors
+    /// What is different.
+    pub fn unchanged(&self) -> Result<(), String> {
+        let (Bytes::File(file), Some(changed)) = (&self.bytes, self.changed) else {
+            return Ok(());
+        };
+        let metadata = file.metadata().map_err(|error| error.to_string())?;
+        if metadata.len() != self.size {
+            return Err(format!("it had {} bytes and has {}", self.size, metadata.len()));
+        }
+        if metadata.modified().ok() != Some(changed) {
+            return Err("it was written to".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Fills `into` from this place on.
+    ///
+    /// # Errors
+    /// What cannot be read, and bytes that are not there.
+    pub fn read_exact_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        match &self.bytes {
+            Bytes::File(file) => file.read_exact_at(into, at),
+            Bytes::Memory(bytes) => {
+                let start = usize::try_from(at).unwrap_or(usize::MAX);
+                let found = bytes.get(start..start.saturating_add(into.len()));
+                into.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Unpacks all of `packed` into `write`, which is told how much went before. Returns how much it was.
+pub(crate) fn unpack(
+    packed: &mut dyn Read,
+    mut write: impl FnMut(u64, &[u8]) -> Result<(), StoreError>,
+) -> Result<u64, StoreError> {
+    let mut beginning = [0; MAGIC_BYTES];
+    let read = |offset, compression, cause| StoreError::Read {
+        offset,
+        compression,
+        cause,
+    };
+    let length = read_up_to(packed, &mut beginning).map_err(|cause| read(0, None, cause))?;
+    let beginning = beginning.get(..length).unwrap_or_default();
+    let compression = Compression::of(beginning);
+    let whole = BufReader::with_capacity(BUFFER_BYTES, beginning.chain(packed));
+    let mut unpacked: Box<dyn Read + '_> = match compression {
+        Some(method) => method
+            .reader(whole)
+            .map_err(|cause| read(0, compression, cause))?,
+        None => Box::new(whole),
+    };
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut written = 0_u64;
+    loop {
+        let length = match unpacked.read(&mut buffer) {
+            Ok(0) => return Ok(written),
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(read(written, compression, error)),
+        };
+        write(written, buffer.get(..length).unwrap_or_default())?;
+        written = written.saturating_add(length as u64);
+    }
+}
+
+/// Reads until the buffer is full or there is no more.
+fn read_up_to(from: &mut dyn Read, into: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while let Some(rest) = into.get_mut(length..).filter(|rest| !rest.is_empty()) {
+        match from.read(rest) {
+            Ok(0) => break,
+            Ok(more) => length = length.saturating_add(more),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(store: &Store) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(store.size()).unwrap()];
+        store.read_exact_at(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn bzip2(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn whatever_packed_it_the_bytes_are_the_same_also_of_several_streams() {
+        let spool = tempfile::tempdir().unwrap();
+        let content: Vec<u8> = (0..700_000_u32).flat_map(|n| (n / 3).to_le_bytes()).collect();
+        let (first, second) = content.split_at(1_000_001);
+        let packed = [
+            content.clone(),
+            [gzip(first), gzip(second)].concat(),
+            [bzip2(first), bzip2(second)].concat(),
+            [
+                zstd::bulk::compress(first, 3).unwrap(),
+                zstd::bulk::compress(second, 1).unwrap(),
+            ]
+            .concat(),
+        ];
+        for packed in packed {
+            let store = Store::spooled(packed.as_slice(), spool.path(), &Progress::new()).unwrap();
+            assert!(all(&store) == content);
+            let path = spool.path().join("archive");
+            std::fs::write(&path, &packed).unwrap();
+            assert!(all(&Store::open(&path, spool.path(), &Progress::new()).unwrap()) == content);
+        }
+        assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn damage_is_told_with_its_place() {
+        let spool = tempfile::tempdir().unwrap();
+        let content = vec![7; 3 << 20];
+        for packed in [
+            gzip(&content),
+            bzip2(&content),
+            zstd::bulk::compress(&content, 3).unwrap(),
+        ] {
+            let cut = &packed[..packed.len() - 5];
+            let error = Store::spooled(cut, spool.path(), &Progress::new()).unwrap_err();
+            assert!(
+                matches!(
+                    &error,
+                    StoreError::Read {
+                        compression: Some(_),
+                        ..
+                    }
+                ),
+                "{error}"
+            );
+        }
+        let missing = Store::spooled(&b"x"[..], Path::new("/nonexistent"), &Progress::new()).unwrap_err();
+        assert!(
+            matches!(missing, StoreError::Spool { written: 0, .. }),
+            "{missing}"
+        );
+    }
+}
