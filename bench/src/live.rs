@@ -43,6 +43,19 @@ struct Volume {
     files: Vec<Location>,
 }
 
+/// The rows that are wanted, and what was measured for them.
+struct Rows {
+    /// Parts of their names; none for all.
+    wanted: Vec<String>,
+    measured: RefCell<Vec<Exclusive>>,
+}
+
+impl Rows {
+    fn wants(&self, name: &str) -> bool {
+        self.wanted.is_empty() || self.wanted.iter().any(|wanted| name.contains(wanted.as_str()))
+    }
+}
+
 /// A call, with the number of its thread and its own number.
 type Call<'a> = &'a (dyn Fn(usize, usize) -> Result<()> + Sync);
 
@@ -118,13 +131,10 @@ fn time(threads: usize, calls: usize, call: Call<'_>) -> Result<f64> {
 }
 
 /// One row: each number of threads alone, and one beside a writer.
-fn row(
-    volume: &Volume,
-    rows: &RefCell<Vec<Exclusive>>,
-    name: &str,
-    calls: usize,
-    call: Call<'_>,
-) -> Result<()> {
+fn row(volume: &Volume, rows: &Rows, name: &str, calls: usize, call: Call<'_>) -> Result<()> {
+    if !rows.wants(name) {
+        return Ok(());
+    }
     let mut cells = Vec::new();
     let mut alone = f64::NAN;
     for threads in THREADS {
@@ -144,8 +154,8 @@ fn row(
         micros
     })?;
     println!("| {name} | {} | {beside:.2} |", cells.join(" | "));
-    rows.borrow_mut()
-        .push(exclusive::measure(name, alone, calls / 4, call)?);
+    let exclusive = exclusive::measure(name, alone, calls / 4, call)?;
+    rows.measured.borrow_mut().push(exclusive);
     Ok(())
 }
 
@@ -163,14 +173,17 @@ fn write_until(volume: &Volume, is_done: &AtomicBool, written: &AtomicU64) -> Re
 }
 
 /// Prints the table for one number of files.
-fn table(count: usize, calls: usize) -> Result<()> {
+fn table(count: usize, calls: usize, wanted: &[&str]) -> Result<()> {
     let volume = Volume::new(count)?;
     let filesystem = &volume.filesystem;
     println!("\n{count} files; microseconds of a call, and how many times one thread's rate that is\n");
     println!("| call | 1 thread | | 2 threads | | 8 threads | | beside a writer |");
     println!("|---|---|---|---|---|---|---|---|");
     let view = filesystem.view();
-    let rows = RefCell::new(Vec::new());
+    let rows = Rows {
+        wanted: wanted.iter().map(|&name| name.to_owned()).collect(),
+        measured: RefCell::new(Vec::new()),
+    };
     row(&volume, &rows, "stat", calls, &|thread, call| {
         filesystem.metadata(volume.file(thread, call))?;
         Ok(())
@@ -216,22 +229,28 @@ fn table(count: usize, calls: usize) -> Result<()> {
     for file in volume.files.iter().take(DIRTY) {
         filesystem.write_at(*file, FileOffset::MIN, &[b'd'; FILE_BYTES])?;
     }
-    row(&volume, &rows, "4 KiB of a dirty file", calls, &|thread, call| {
-        let mut buffer = [0; FILE_BYTES];
-        let file = volume.files[(thread * 131 + call) % DIRTY.min(volume.files.len())];
-        filesystem.read_at(file, FileOffset::MIN, &mut buffer)?;
-        Ok(())
-    })?;
+    row(
+        &volume,
+        &rows,
+        "4 KiB of a dirty file",
+        calls * 4,
+        &|thread, call| {
+            let mut buffer = [0; FILE_BYTES];
+            let file = volume.files[(thread * 131 + call) % DIRTY.min(volume.files.len())];
+            filesystem.read_at(file, FileOffset::MIN, &mut buffer)?;
+            Ok(())
+        },
+    )?;
     changes(&volume, &rows, calls / 4)?;
-    exclusive::print(&rows.into_inner());
+    exclusive::print(&rows.measured.into_inner());
     let _ = volume.filesystem.abandon();
     Ok(())
 }
 
 /// Rows of calls that change something, each thread in a directory of its own.
-fn changes(volume: &Volume, rows: &RefCell<Vec<Exclusive>>, calls: usize) -> Result<()> {
+fn changes(volume: &Volume, rows: &Rows, calls: usize) -> Result<()> {
     let filesystem = &volume.filesystem;
-    row(volume, rows, "writing 4 KiB", calls, &|thread, call| {
+    row(volume, rows, "writing 4 KiB", calls * 32, &|thread, call| {
         // Files of its own.
         let file = volume.files[(thread * 64 + call % 64) % volume.files.len()];
         filesystem.write_at(file, FileOffset::MIN, &[b'y'; FILE_BYTES])?;
@@ -273,11 +292,14 @@ fn changes(volume: &Volume, rows: &RefCell<Vec<Exclusive>>, calls: usize) -> Res
     })
 }
 
-/// Prints the tables.
-pub(crate) fn run(scale: Scale) -> Result<()> {
+/// Prints the tables: of calls whose names have one of `wanted` in them; of all, and those of holds, where there is none.
+pub(crate) fn run(scale: Scale, wanted: &[&str]) -> Result<()> {
     let is_tiny = scale.name == crate::TINY.name;
     let sizes: &[usize] = if is_tiny { &[500] } else { &[20_000, 150_000] };
     let calls = if is_tiny { 400 } else { 200_000 };
-    sizes.iter().try_for_each(|count| table(*count, calls))?;
-    holds::run(scale)
+    sizes.iter().try_for_each(|count| table(*count, calls, wanted))?;
+    if wanted.is_empty() {
+        holds::run(scale)?;
+    }
+    Ok(())
 }

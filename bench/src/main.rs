@@ -116,8 +116,8 @@ fn run() -> Result<()> {
         }
         ["check"] => check::run(full),
         ["scrub", jobs @ ..] => scrub::run_all(full, jobs),
-        ["live"] => live::run(full),
         ["live", "holds"] => live::holds::run(full),
+        ["live", calls @ ..] => live::run(full, calls),
         ["fsync", jobs @ ..] => fsync::run_all(full, jobs),
         ["space", jobs @ ..] => space::run_all(full, jobs),
         ["fiemap", jobs @ ..] => fiemap::run_all(full, jobs),
@@ -128,7 +128,7 @@ fn run() -> Result<()> {
                 return Ok(());
             }
             println!("tiny volumes: this shows that the benchmarks run; the figures mean nothing\n");
-            live::run(TINY)?;
+            live::run(TINY, &[])?;
             fsync::run_all(TINY, &[])?;
             read::run_all(TINY, &[])?;
             send::run_all(TINY, &[])?;
@@ -142,7 +142,7 @@ fn run() -> Result<()> {
             fiemap::run_all(TINY, &[])
         }
         _ => bail!(
-            "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | write [JOB…] | sweep | check | scrub [pairs|shapes] | live [holds] | \
+            "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | write [JOB…] | sweep | check | scrub [pairs|shapes] | live [holds|CALL…] | \
              fsync [JOB…] | space | fiemap [JOB…] | tiny"
         ),
     }

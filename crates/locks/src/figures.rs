@@ -13,6 +13,9 @@ use std::time::Instant;
 
 static MEASURING: AtomicBool = AtomicBool::new(false);
 
+/// The only rank that is measured; 0 for all of them.
+static ONLY_RANK: AtomicU64 = AtomicU64::new(0);
+
 /// Classes whose locks were taken since measuring began for the first time.
 static KNOWN: parking_lot::Mutex<Vec<&'static Figures>> = parking_lot::Mutex::new(Vec::new());
 
@@ -132,7 +135,15 @@ impl Figures {
 /// Whether locks of a class are to be timed now.
 #[inline]
 pub(crate) fn is_measured(class: &Class) -> bool {
-    class.rank.number().is_some() && MEASURING.load(Ordering::Relaxed)
+    class
+        .rank
+        .number()
+        .is_some_and(|rank| MEASURING.load(Ordering::Relaxed) && is_wanted(u64::from(rank)))
+}
+
+fn is_wanted(rank: u64) -> bool {
+    let only = ONLY_RANK.load(Ordering::Relaxed);
+    only == 0 || only == rank
 }
 
 /// The time, if locks of the class are timed now.
@@ -144,6 +155,11 @@ pub(crate) fn now(class: &Class) -> Option<Instant> {
 /// Switches measuring on or off. A hold counts when it was measured from its beginning.
 pub fn measure(on: bool) {
     MEASURING.store(on, Ordering::Relaxed);
+}
+
+/// Measures locks of `rank` alone, or of all ranks again: what is timed within a hold makes that hold longer.
+pub fn measure_only(rank: Option<u8>) {
+    ONLY_RANK.store(rank.map_or(0, u64::from), Ordering::Relaxed);
 }
 
 /// Forgets what was gathered.

@@ -35,6 +35,7 @@
 )]
 
 mod class;
+mod counter;
 pub mod figures;
 mod held;
 mod mutex;
@@ -56,6 +57,7 @@ pub use shuttle::thread_local;
 pub use std::thread_local;
 
 pub use class::{Class, LockClass, Rank};
+pub use counter::Counter;
 pub use held::{Excused, waits_for_device};
 pub use mutex::{Condvar, Mutex, MutexGuard};
 pub use read_write::{RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -99,7 +99,9 @@ impl DirtyData {
             if inside < length {
                 let place = piece.get_mut(inside..).unwrap_or_default();
                 let taken = place.len().min(bytes.len());
-                place.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+                if let (Some(place), Some(bytes)) = (place.get_mut(..taken), bytes.get(..taken)) {
+                    place.copy_from_slice(bytes);
+                }
                 return taken;
             }
             if inside == length && length < PIECE_BYTES {

@@ -3,6 +3,7 @@
 use super::DataOptions;
 use super::dirty::DirtyData;
 use super::waiting::FileContent;
+use crate::live::trees::LiveTree;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::reserved_ahead::ReservedAhead;
 use buttress_accounts::delayed_references::DelayedReferences;
@@ -39,6 +40,8 @@ const FILES_SIDE_BY_SIDE: usize = 4;
 pub(crate) struct DataTable {
     pub(crate) options: DataOptions,
     files: Mutex<BTreeMap<FileId, Arc<FileContent>>, FilesLock>,
+    /// How many there are: known without the lock, which all writers share.
+    file_count: AtomicUsize,
     /// The memory that all that waits takes.
     delalloc_bytes: AtomicU64,
     /// The most that may wait.
@@ -60,6 +63,8 @@ pub(super) struct FileState {
     pub(super) reserved: u64,
     /// Dirty data becomes an extent, however little it is: another extent is going to be beside it.
     pub(super) never_inline: bool,
+    /// The subvolume's tree as a call found it: one that is not open any more is not known to be writable.
+    tree: Option<LiveTree>,
     /// Whether readers of the inode find the content.
     is_shown: bool,
     /// The table has let go of it.
@@ -96,15 +101,26 @@ impl DataTable {
         Self {
             options,
             files: Mutex::default(),
+            file_count: AtomicUsize::new(0),
             delalloc_bytes: AtomicU64::new(0),
             delalloc_bytes_max: options.delalloc_bytes_max.min(limit).get(),
             in_place: RwLock::default(),
         }
     }
 
+    /// The file, taken in if it is not here.
     fn file(&self, id: FileId) -> Arc<FileContent> {
         let mut files = self.files.lock();
-        Arc::clone(files.entry(id).or_insert_with(|| Arc::new(FileContent::new(id))))
+        let file = files.entry(id).or_insert_with(|| Arc::new(FileContent::new(id)));
+        let file = Arc::clone(file);
+        self.file_count.store(files.len(), Ordering::Relaxed);
+        file
+    }
+
+    fn let_go(&self, id: FileId) {
+        let mut files = self.files.lock();
+        files.remove(&id);
+        self.file_count.store(files.len(), Ordering::Relaxed);
     }
 
     /// Whether more waits than should.
@@ -129,7 +145,7 @@ impl DataTable {
 
     /// How many files have dirty data.
     pub(super) fn dirty_files(&self) -> usize {
-        self.files.lock().len()
+        self.file_count.load(Ordering::Relaxed)
     }
 
     /// The memory that content takes that waits.
@@ -143,6 +159,9 @@ impl DataTable {
     }
 
     fn count(&self, before: u64, after: u64) -> Result<(), Defect> {
+        if before == after {
+            return Ok(());
+        }
         self.delalloc_bytes.fetch_add(after, Ordering::Relaxed);
         let before = match buttress_faults::on("ledger-dirty-memory-kept") {
             true => 0,
@@ -182,7 +201,9 @@ impl WritableFilesystem {
         let id = (location.subvolume.tree(), location.inode);
         let table = self.data();
         loop {
-            let file = table.file(id);
+            // What readers are shown, nearly always: found without a lock that all writers share.
+            let shown = self.live_inodes().look(id, |inode| inode.content.clone());
+            let file = shown.flatten().unwrap_or_else(|| table.file(id));
             let _table = buttress_faults::on("lock-file-under-its-table").then(|| table.files.lock());
             let mut state = file.state.lock();
             if state.is_gone {
@@ -208,12 +229,12 @@ impl WritableFilesystem {
                 // Before the table lets go of it: the next call shows content of its own, which must stay shown.
                 let is_late = buttress_faults::on("live-content-hidden-late");
                 if is_late {
-                    table.files.lock().remove(&id);
+                    table.let_go(id);
                 }
                 self.live_inodes().update(id, |inode| inode.content = None);
                 self.live_inodes().forget_unknown(id);
                 if !is_late {
-                    table.files.lock().remove(&id);
+                    table.let_go(id);
                 }
             }
             return result;
@@ -446,11 +467,14 @@ impl Content<'_> {
     }
 
     /// The inode, when its content may be changed.
-    pub(super) fn require_writable(&self) -> Result<InodeItem> {
+    pub(super) fn require_writable(&mut self) -> Result<InodeItem> {
         self.filesystem.require_writing()?;
         let location = self.location;
-        let tree = self.filesystem.live_trees().get(location.subvolume.tree());
-        let item = if tree.is_some_and(|tree| tree.is_known_writable()) {
+        let is_known = |tree: &Option<LiveTree>| tree.as_ref().is_some_and(LiveTree::is_known_writable);
+        if !is_known(&self.state.tree) {
+            self.state.tree = self.filesystem.live_trees().get(location.subvolume.tree());
+        }
+        let item = if is_known(&self.state.tree) {
             self.filesystem.live_inode(location)?.0
         } else {
             self.filesystem.look(|operation| {
@@ -473,7 +497,7 @@ impl Content<'_> {
     }
 
     /// The inode, when content that it has may be changed, not only added to.
-    pub(super) fn require_changeable(&self) -> Result<InodeItem> {
+    pub(super) fn require_changeable(&mut self) -> Result<InodeItem> {
         let item = self.require_writable()?;
         if item.flags.contains(InodeFlags::APPEND) {
             return Err(Error::NotPermitted {

@@ -29,7 +29,8 @@ lock_class!(pub(crate) InodeLock, "LiveInode", Rank::new(46));
 /// How many inodes are kept before those are let go of that did not change.
 pub(crate) const INODES_MAX: usize = 1 << 16;
 
-const SHARD_BITS: u32 = 6;
+/// Many: threads that work on files of their own write to the same shard's lock seldom.
+const SHARD_BITS: u32 = 10;
 const SHARDS: usize = 1 << SHARD_BITS;
 
 /// The tree of an inode, and its number.
@@ -91,7 +92,9 @@ impl LiveInode {
     }
 }
 
+/// In cache lines of its own, with its lock.
 #[derive(Debug)]
+#[repr(align(128))]
 struct Shard {
     inodes: HashMap<InodeId, Arc<LiveInode>>,
     /// How many were left when room was made last.
@@ -110,14 +113,14 @@ impl Shard {
 /// The inodes in use. See the module.
 #[derive(Debug)]
 pub(crate) struct LiveInodes {
-    shards: Box<[RwLock<Shard, ShardLock>; SHARDS]>,
+    shards: Box<[RwLock<Shard, ShardLock>]>,
     count: AtomicUsize,
 }
 
 impl Default for LiveInodes {
     fn default() -> Self {
         Self {
-            shards: Box::new(core::array::from_fn(|_| RwLock::new(Shard::new()))),
+            shards: (0..SHARDS).map(|_| RwLock::new(Shard::new())).collect(),
             count: AtomicUsize::new(0),
         }
     }

@@ -63,7 +63,8 @@ impl LiveTree {
         self.0.is_writable.store(true, Ordering::Release);
     }
 
-    /// The root item may change. Under the edit lock.
+    /// The root item may change, or the tree is open no more: whoever kept this object looks for the new one. Under the edit
+    /// lock.
     pub(crate) fn forget_writable(&self) {
         self.0.is_writable.store(false, Ordering::Release);
     }
@@ -196,7 +197,8 @@ impl OpenTrees {
     }
 
     pub(crate) fn remove(&mut self, id: TreeId) {
-        self.live.0.write().remove(&id);
+        let gone = self.live.0.write().remove(&id);
+        gone.iter().for_each(LiveTree::forget_writable);
         self.open.remove(&id);
     }
 
@@ -213,7 +215,8 @@ impl OpenTrees {
         });
         let mut live = self.live.0.write();
         for id in gone {
-            live.remove(&id);
+            let gone = live.remove(&id);
+            gone.iter().for_each(LiveTree::forget_writable);
         }
     }
 

@@ -12,6 +12,7 @@ use super::background::Background;
 use super::{WritableFilesystem, Writer};
 use buttress_format::{ByteCount, Generation};
 use buttress_fs::error::Result;
+use buttress_locks::Counter;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -52,7 +53,7 @@ impl fmt::Display for Uncommitted {
 #[derive(Debug, Default)]
 pub(super) struct Account {
     changes: AtomicU64,
-    content_bytes: AtomicU64,
+    content_bytes: Counter,
     committed_changes: AtomicU64,
     committed_content_bytes: AtomicU64,
     /// The generation of the last commit: known without the edit lock, so that a signal need not wait for it.
@@ -85,7 +86,7 @@ impl Account {
 
     /// All content up to now: what a commit has that writes it back from now on.
     pub(super) fn content(&self) -> Counted {
-        Counted(self.content_bytes.load(Ordering::SeqCst))
+        Counted(self.content_bytes.sum())
     }
 
     pub(super) fn commit_changes(&self, counted: Counted) {
@@ -108,13 +109,13 @@ impl Account {
     }
 
     fn since_commit(&self) -> Uncommitted {
-        let since = |all: &AtomicU64, committed: &AtomicU64| {
-            let committed = committed.load(Ordering::SeqCst);
-            all.load(Ordering::SeqCst).saturating_sub(committed)
-        };
+        // What is committed first: the rest only grows.
+        let committed_changes = self.committed_changes.load(Ordering::SeqCst);
+        let committed_bytes = self.committed_content_bytes.load(Ordering::SeqCst);
+        let since = |Counted(all): Counted, committed: u64| all.saturating_sub(committed);
         Uncommitted {
-            changes: since(&self.changes, &self.committed_changes),
-            content: ByteCount::new(since(&self.content_bytes, &self.committed_content_bytes)),
+            changes: since(self.changes(), committed_changes),
+            content: ByteCount::new(since(self.content(), committed_bytes)),
             committed: Generation::new(self.committed.load(Ordering::SeqCst)),
         }
     }
@@ -177,9 +178,6 @@ impl WritableFilesystem {
 
     /// Counts content that was taken in.
     pub(crate) fn count_content(&self, bytes: usize) {
-        let account = &self.shared.account;
-        account
-            .content_bytes
-            .fetch_add(ByteCount::of(bytes).get(), Ordering::SeqCst);
+        self.shared.account.content_bytes.add(ByteCount::of(bytes).get());
     }
 }
