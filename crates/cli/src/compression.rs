@@ -2,7 +2,6 @@
 
 use std::str::FromStr;
 
-use buttress::format::Compression;
 use buttress::format::compression::CompressionMethod;
 
 /// An algorithm, and how hard it tries.
@@ -13,32 +12,14 @@ impl FromStr for Method {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, level) = match text.split_once(':') {
-            Some((name, level)) => (name, Some(level)),
-            None => (text, None),
-        };
-        let known = [Compression::Zlib, Compression::Lzo, Compression::Zstd];
-        let compression = known.into_iter().find(|compression| compression.name() == name);
-        let compression = compression.ok_or_else(|| format!("{name:?} is not zlib, lzo or zstd"))?;
-        let Some(level) = level else {
-            return Ok(Self(CompressionMethod::new(compression)));
-        };
-        let wanted: i32 = level.parse().map_err(|_| format!("{level:?} is not a level"))?;
-        let method = CompressionMethod::with_level(compression, wanted);
-        if i32::from(method.level()) != wanted && wanted != 0 {
-            return Err(match compression {
-                Compression::Zlib => "zlib has levels 1 to 9".to_owned(),
-                Compression::Zstd => "zstd has levels -15 to 15".to_owned(),
-                _ => format!("{name} has no levels"),
-            });
-        }
-        Ok(Self(method))
+        text.parse().map(Self)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use buttress::format::Compression;
 
     #[test]
     fn algorithms_and_levels() {

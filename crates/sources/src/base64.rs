@@ -2,7 +2,6 @@
 //!
 //! Own code, since it is little: the alphabet of RFC 4648, padding wanted nowhere and taken where it is right.
 
-#[cfg(test)]
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// The bytes of a text; `None` for what is no base64. Line ends and spaces are passed over.
@@ -40,7 +39,6 @@ pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Bytes as text, padded.
-#[cfg(test)]
 pub(crate) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3).saturating_mul(4));
     for group in bytes.chunks(3) {

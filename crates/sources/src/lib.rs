@@ -9,6 +9,8 @@
 //! | [`tar`] | the format: pax, GNU, ustar, v7, sparse files |
 //! | [`layers`] | archives, one on top of the other, as a source |
 //! | [`oci`] | layouts of container images on disk |
+//! | [`manifest`] | the plan of an image as text: read, and written of an image that is there |
+//! | [`adapters`] | what changes entries of any source: rules, owners, exclusions, contexts |
 //! | [`store`] | an archive's bytes, to be read in any place; compression |
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -21,8 +23,10 @@
 )]
 
 mod acl;
+pub mod adapters;
 mod base64;
 pub mod layers;
+pub mod manifest;
 mod member;
 pub mod oci;
 mod segments;
@@ -31,3 +35,4 @@ pub mod tar;
 
 pub use acl::AclError;
 pub use layers::{Layer, Layers};
+pub use manifest::Manifest;

@@ -62,6 +62,34 @@ impl CompressionMethod {
     }
 }
 
+impl core::str::FromStr for CompressionMethod {
+    type Err = String;
+
+    /// Reads a method as people write it: `zstd`, `zstd:9`, `zlib`, `lzo`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, level) = match text.split_once(':') {
+            Some((name, level)) => (name, Some(level)),
+            None => (text, None),
+        };
+        let known = [Compression::Zlib, Compression::Lzo, Compression::Zstd];
+        let compression = known.into_iter().find(|compression| compression.name() == name);
+        let compression = compression.ok_or_else(|| format!("{name:?} is not zlib, lzo or zstd"))?;
+        let Some(level) = level else {
+            return Ok(Self::new(compression));
+        };
+        let wanted: i32 = level.parse().map_err(|_| format!("{level:?} is not a level"))?;
+        let method = Self::with_level(compression, wanted);
+        if i32::from(method.level()) != wanted && wanted != 0 {
+            return Err(match compression {
+                Compression::Zlib => "zlib has levels 1 to 9".to_owned(),
+                Compression::Zstd => "zstd has levels -15 to 15".to_owned(),
+                _ => format!("{name} has no levels"),
+            });
+        }
+        Ok(method)
+    }
+}
+
 /// Encoders that are kept from one extent to the next. Made as they are first needed.
 #[derive(Default)]
 pub struct Compressor {

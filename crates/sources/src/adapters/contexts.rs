@@ -1,0 +1,244 @@
+//! Contexts of SELinux from a policy's `file_contexts`: what `setfiles` and `mkfs --file-contexts` would set.
+//!
+//! A line is `REGEX [TYPE] CONTEXT`. The expression is for the whole path, from the image's root. Of several that fit, one
+//! without metacharacters is taken before one with, and the later line before the earlier. `<<none>>` leaves the file as it
+//! is. What is set is the attribute `security.selinux`, with the zero byte that the kernel's own tools end it with.
+//!
+//! Source: selinux file_contexts(5); selabel_file(5) for the order.
+
+use std::collections::HashMap;
+
+use buttress_build::{Entry, EntryKind, Verdict};
+use buttress_fs::Xattr;
+use buttress_writer::operations::NodeKind;
+use regex::bytes::{Regex, RegexBuilder};
+
+const ATTRIBUTE: &[u8] = b"security.selinux";
+/// How large one expression may become.
+const REGEX_BYTES_MAX: usize = 1 << 20;
+
+/// The lines of a file.
+#[derive(Debug, Default)]
+pub struct FileContexts {
+    specs: Vec<Spec>,
+    /// By the first name of the path, where it is the same for all that fits.
+    by_stem: HashMap<Vec<u8>, Vec<usize>>,
+    others: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct Spec {
+    regex: Regex,
+    /// All that fits begins so.
+    prefix: Vec<u8>,
+    is_literal: bool,
+    kind: Option<u8>,
+    context: Option<Vec<u8>>,
+}
+
+/// A line that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {what}")]
+pub struct ContextError {
+    /// The line, counted from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl FileContexts {
+    /// Reads the lines of a file.
+    ///
+    /// # Errors
+    /// A line that is none.
+    pub fn parse(text: &str) -> Result<Self, ContextError> {
+        let mut contexts = Self::default();
+        for (number, line) in text.lines().enumerate() {
+            let line_number = number.saturating_add(1);
+            let wrong = |what: String| ContextError {
+                line: line_number,
+                what,
+            };
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let (pattern, kind, context) = match *fields.as_slice() {
+                [pattern, context] => (pattern, None, context),
+                [pattern, kind, context] => {
+                    let letter = match kind {
+                        "--" | "-d" | "-l" | "-c" | "-b" | "-p" | "-s" => kind.bytes().last(),
+                        _ => return Err(wrong(format!("{kind:?} is no type of file"))),
+                    };
+                    (pattern, letter, context)
+                }
+                _ => {
+                    return Err(wrong(
+                        "an expression, perhaps a type, and a context are wanted".into(),
+                    ));
+                }
+            };
+            let regex = RegexBuilder::new(&format!("^(?:{pattern})$"))
+                .size_limit(REGEX_BYTES_MAX)
+                .unicode(false)
+                .build()
+                .map_err(|error| wrong(error.to_string()))?;
+            let (prefix, is_literal) = literal_prefix(pattern);
+            contexts.add(Spec {
+                regex,
+                prefix,
+                is_literal,
+                kind,
+                context: (context != "<<none>>").then(|| [context.as_bytes(), b"\0"].concat()),
+            });
+        }
+        Ok(contexts)
+    }
+
+    fn add(&mut self, spec: Spec) {
+        let place = self.specs.len();
+        // `/usr/…`: a first name that ends within the prefix.
+        let stem = spec.prefix.strip_prefix(b"/").and_then(|rest| {
+            let end = rest.iter().position(|byte| *byte == b'/')?;
+            rest.get(..end)
+        });
+        match stem {
+            Some(stem) => self.by_stem.entry(stem.to_vec()).or_default().push(place),
+            None => self.others.push(place),
+        }
+        self.specs.push(spec);
+    }
+
+    /// Gives the entry its context.
+    pub fn apply(&self, entry: &mut Entry) -> Verdict {
+        let Some(kind) = letter(&entry.kind) else {
+            return Verdict::Keep;
+        };
+        let path = [b"/", entry.path.as_bytes()].concat();
+        if let Some(context) = self.context(&path, kind) {
+            let xattrs = &mut entry.attributes.xattrs;
+            xattrs.retain(|xattr| xattr.name != ATTRIBUTE);
+            xattrs.push(Xattr {
+                name: ATTRIBUTE.to_vec(),
+                value: context.to_vec(),
+            });
+        }
+        Verdict::Keep
+    }
+
+    fn context(&self, path: &[u8], kind: u8) -> Option<&[u8]> {
+        let stem = path
+            .get(1..)
+            .unwrap_or_default()
+            .split(|byte| *byte == b'/')
+            .next()
+            .unwrap_or_default();
+        let of_stem = self.by_stem.get(stem).into_iter().flatten();
+        let best = of_stem
+            .chain(&self.others)
+            .filter_map(|place| Some((*place, self.specs.get(*place)?)))
+            .filter(|(_, spec)| spec.fits(path, kind))
+            .max_by_key(|(place, spec)| (spec.is_literal, *place));
+        best.and_then(|(_, spec)| spec.context.as_deref())
+    }
+}
+
+impl Spec {
+    fn fits(&self, path: &[u8], kind: u8) -> bool {
+        self.kind.is_none_or(|wanted| wanted == kind)
+            && path.starts_with(&self.prefix)
+            && self.regex.is_match(path)
+    }
+}
+
+/// How the type is written; `None` for what has no attributes.
+fn letter(kind: &EntryKind) -> Option<u8> {
+    Some(match kind {
+        EntryKind::Directory(_) => b'd',
+        EntryKind::File(_) => b'-',
+        EntryKind::Symlink(_) => b'l',
+        EntryKind::Node(NodeKind::Fifo) => b'p',
+        EntryKind::Node(NodeKind::Socket) => b's',
+        EntryKind::Node(NodeKind::CharacterDevice(_)) => b'c',
+        EntryKind::Node(NodeKind::BlockDevice(_)) => b'b',
+        _ => return None,
+    })
+}
+
+/// What all that fits begins with, and whether that is all there is.
+fn literal_prefix(pattern: &str) -> (Vec<u8>, bool) {
+    const META: &[u8] = b".^$?*+|[({";
+    let mut prefix: Vec<u8> = Vec::new();
+    let mut bytes = pattern.bytes().peekable();
+    while let Some(byte) = bytes.next() {
+        if META.contains(&byte) {
+            // What is repeated may come never, and of what is chosen among nothing is certain.
+            if matches!(byte, b'?' | b'*' | b'{') {
+                prefix.pop();
+            }
+            if pattern.contains('|') {
+                prefix.clear();
+            }
+            return (prefix, false);
+        }
+        if byte == b'\\' {
+            match bytes.next() {
+                Some(escaped) if !escaped.is_ascii_alphanumeric() => prefix.push(escaped),
+                _ => return (prefix, false),
+            }
+        } else {
+            prefix.push(byte);
+        }
+    }
+    (prefix, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_exact_line_decides() {
+        let contexts = FileContexts::parse(
+            "# a policy\n\
+             /.*  system_u:object_r:default_t:s0\n\
+             /usr/.*  system_u:object_r:usr_t:s0\n\
+             /usr/bin(/.*)?  system_u:object_r:bin_t:s0\n\
+             /usr/bin/su  --  system_u:object_r:su_t:s0\n\
+             /usr/(s)?bin/.*  -l  links:t:s0\n\
+             /usr/lib/x\\.so  lib:t:s0\n\
+             /usr/l.*  later:t:s0\n\
+             /(etc|srv)/.*  either:t:s0\n\
+             /proc  <<none>>\n",
+        )
+        .unwrap();
+        let context = |path: &str, kind: char| {
+            let found = contexts.context(path.as_bytes(), kind as u8);
+            found.map(|bytes| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned())
+        };
+        for (path, kind, wanted) in [
+            ("/", 'd', "system_u:object_r:default_t:s0"),
+            ("/usr/x", '-', "system_u:object_r:usr_t:s0"),
+            ("/usr/bin", 'd', "system_u:object_r:bin_t:s0"),
+            ("/usr/bin/ls", '-', "system_u:object_r:bin_t:s0"),
+            ("/usr/bin/su", '-', "system_u:object_r:su_t:s0"),
+            ("/usr/bin/su", 'd', "system_u:object_r:bin_t:s0"),
+            ("/usr/bin/ln", 'l', "links:t:s0"),
+            ("/usr/lib/x.so", '-', "lib:t:s0"),
+            ("/usr/lib/xaso", '-', "later:t:s0"),
+            ("/etc/a", '-', "either:t:s0"),
+            ("/srv/a", '-', "either:t:s0"),
+        ] {
+            assert_eq!(context(path, kind).as_deref(), Some(wanted), "{path} {kind}");
+        }
+        assert_eq!(context("/proc", 'd'), None);
+    }
+
+    #[test]
+    fn lines_that_are_none_are_told() {
+        for text in ["\n/a", "\n/a -x c", "\n/a b c d", "\n/( c", "\n/a{9999}{9999} c"] {
+            assert_eq!(FileContexts::parse(text).unwrap_err().line, 2, "{text}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Maps of owners: `--uid-map INSIDE:OUTSIDE:COUNT`, as user namespaces have them, turned around.
+//!
+//! A tree that was made in a user namespace has owners as the host numbers them, 100000 for root and so on. A map says
+//! which numbers of the source become which of the image: `0:100000:65536` makes 100000 to 165535 into 0 to 65535. A number
+//! that no range has is an error where it comes up: it would be somebody else's in the image.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use buttress_build::{Contents, Entry, EntryKind, Source, SourceError};
+use buttress_format::printable::Printable;
+
+/// Ranges of numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdMap(Vec<IdRange>);
+
+/// A range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct IdRange {
+    image: u32,
+    source: u32,
+    count: u32,
+}
+
+/// Why text is no map.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdMapError {
+    /// A range that is none.
+    #[error("{0:?} is no range: IMAGE:SOURCE:COUNT is wanted, of numbers up to 4294967295")]
+    Range(String),
+    /// Two ranges of one number.
+    #[error("{0:?} says again what becomes of numbers that an earlier range has")]
+    Overlap(String),
+}
+
+impl FromStr for IdMap {
+    type Err = IdMapError;
+
+    /// Reads `IMAGE:SOURCE:COUNT`, several of them apart by commas.
+    fn from_str(text: &str) -> Result<Self, IdMapError> {
+        let mut ranges: Vec<IdRange> = Vec::new();
+        for part in text.split(',') {
+            let wrong = || IdMapError::Range(part.to_owned());
+            let numbers: Vec<u32> = part
+                .split(':')
+                .map(|number| number.parse().map_err(|_| wrong()))
+                .collect::<Result<_, _>>()?;
+            let [image, source, count] = *numbers.as_slice() else {
+                return Err(wrong());
+            };
+            let fits = |first: u32| count > 0 && first.checked_add(count.wrapping_sub(1)).is_some();
+            if !fits(image) || !fits(source) {
+                return Err(wrong());
+            }
+            let range = IdRange { image, source, count };
+            if ranges.iter().any(|other| range.overlaps(other)) {
+                return Err(IdMapError::Overlap(part.to_owned()));
+            }
+            ranges.push(range);
+        }
+        Ok(Self(ranges))
+    }
+}
+
+impl IdRange {
+    fn overlaps(&self, other: &Self) -> bool {
+        let end = |range: &Self| u64::from(range.source).saturating_add(u64::from(range.count));
+        u64::from(self.source) < end(other) && u64::from(other.source) < end(self)
+    }
+}
+
+impl IdMap {
+    /// What a number of the source is in the image; `None` where no range has it.
+    #[must_use]
+    pub fn image_id(&self, id: u32) -> Option<u32> {
+        self.0.iter().find_map(|range| {
+            let above = id.checked_sub(range.source)?;
+            (above < range.count)
+                .then(|| range.image.checked_add(above))
+                .flatten()
+        })
+    }
+}
+
+/// A source whose owners are mapped.
+pub struct Mapped {
+    inner: Box<dyn Source>,
+    users: IdMap,
+    groups: IdMap,
+}
+
+/// An owner that no range has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {id} of \"{}\" is in no range of the map", Printable(.path))]
+struct Unmapped {
+    what: &'static str,
+    id: u32,
+    path: Vec<u8>,
+}
+
+impl Mapped {
+    /// Maps the users and groups of a source.
+    #[must_use]
+    pub fn new(inner: Box<dyn Source>, users: IdMap, groups: IdMap) -> Self {
+        Self { inner, users, groups }
+    }
+
+    fn map(&self, entry: &mut Entry) -> Result<(), Unmapped> {
+        if !matches!(
+            entry.kind,
+            EntryKind::Directory(_) | EntryKind::File(_) | EntryKind::Symlink(_) | EntryKind::Node(_)
+        ) {
+            return Ok(());
+        }
+        let unmapped = |what, id| Unmapped {
+            what,
+            id,
+            path: entry.path.as_bytes().to_vec(),
+        };
+        let (uid, gid) = (entry.attributes.uid, entry.attributes.gid);
+        let mapped_uid = self.users.image_id(uid).ok_or_else(|| unmapped("user", uid))?;
+        let mapped_gid = self.groups.image_id(gid).ok_or_else(|| unmapped("group", gid))?;
+        entry.attributes.uid = mapped_uid;
+        entry.attributes.gid = mapped_gid;
+        Ok(())
+    }
+}
+
+impl Source for Mapped {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn next_entry(&mut self) -> Result<Option<Entry>, SourceError> {
+        let Some(mut entry) = self.inner.next_entry()? else {
+            return Ok(None);
+        };
+        match self.map(&mut entry) {
+            Ok(()) => Ok(Some(entry)),
+            Err(problem) => Err(SourceError::Invalid {
+                place: self.inner.name(),
+                problem: Box::new(problem),
+            }),
+        }
+    }
+
+    fn contents(&mut self) -> Result<Arc<dyn Contents>, SourceError> {
+        self.inner.contents()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_map_and_the_rest_is_nobodys() {
+        let map: IdMap = "0:100000:65536,70000:5:1".parse().unwrap();
+        for (id, mapped) in [
+            (100_000, Some(0)),
+            (165_535, Some(65_535)),
+            (165_536, None),
+            (99_999, None),
+            (5, Some(70_000)),
+            (0, None),
+        ] {
+            assert_eq!(map.image_id(id), mapped);
+        }
+        let all: IdMap = "0:0:4294967295".parse().unwrap();
+        assert_eq!(all.image_id(4_294_967_294), Some(4_294_967_294));
+    }
+
+    #[test]
+    fn what_is_no_map_is_refused() {
+        for text in [
+            "",
+            "0",
+            "0:1",
+            "0:1:0",
+            "0:1:2:3",
+            "0:4294967295:2",
+            "a:b:c",
+            "0:1:1,",
+        ] {
+            assert!(
+                matches!(text.parse::<IdMap>(), Err(IdMapError::Range(_))),
+                "{text}"
+            );
+        }
+        assert!(matches!(
+            "0:10:5,100:14:1".parse::<IdMap>(),
+            Err(IdMapError::Overlap(_))
+        ));
+        assert!("0:10:5,100:15:1".parse::<IdMap>().is_ok());
+    }
+}

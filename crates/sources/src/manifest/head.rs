@@ -1,0 +1,100 @@
+//! The head of a manifest: the version, the volume, where contents are.
+
+use buttress_format::printable::Printable;
+use serde::Deserialize;
+
+use super::error::{ManifestError, Problem};
+use super::tables::Table;
+use super::{at, toml_error};
+
+/// What a manifest says of the volume, for what the command line leaves unsaid. Words are those of the flags of mkfs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct VolumeWishes {
+    /// The label.
+    pub label: Option<String>,
+    /// The volume's uuid.
+    pub uuid: Option<String>,
+    /// The checksum: `crc32c`, `xxhash`, `sha256`, `blake2`.
+    pub checksum: Option<String>,
+    /// The size of tree blocks.
+    pub node_size: Option<u64>,
+    /// The unit of data.
+    pub sector_size: Option<u64>,
+    /// How much of each device is used.
+    pub size: Option<u64>,
+    /// How data is replicated.
+    pub data: Option<String>,
+    /// How metadata is replicated.
+    pub metadata: Option<String>,
+    /// Data and metadata share block groups.
+    pub mixed: Option<bool>,
+    /// Features, `^` before one that is not wanted.
+    #[serde(default)]
+    pub features: Vec<String>,
+    /// `none`, `full` or `simple`.
+    pub quotas: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    manifest: Option<i64>,
+    #[serde(default)]
+    volume: VolumeWishes,
+    contents: Option<ContentsTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ContentsTable {
+    image: Option<String>,
+    directory: Option<String>,
+}
+
+/// Where contents are that no table names a place for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Contents {
+    Image(String),
+    Directory(String),
+}
+
+/// Reads the head.
+pub(super) fn read(table: &Table) -> Result<(VolumeWishes, Option<Contents>), ManifestError> {
+    let head: Head = toml::from_str(&table.text).map_err(|error| toml_error(table, &error))?;
+    match head.manifest {
+        Some(1) => {}
+        None => return at(table, Err(Problem::NoVersion)),
+        Some(other) => return at(table, Err(Problem::Version(other))),
+    }
+    if let Some(quotas) = &head.volume.quotas
+        && quotas != "none"
+    {
+        let what = format!("quotas = \"{}\"", Printable(quotas.as_bytes()));
+        return at(table, Err(Problem::Unsupported(what)));
+    }
+    let contents = match head.contents {
+        None => None,
+        Some(ContentsTable {
+            image: Some(image),
+            directory: None,
+        }) => Some(Contents::Image(image)),
+        Some(ContentsTable {
+            image: None,
+            directory: Some(directory),
+        }) => Some(Contents::Directory(directory)),
+        Some(ContentsTable { image: Some(_), .. }) => {
+            return at(table, Err(Problem::Both("image", "directory")));
+        }
+        Some(_) => {
+            return at(
+                table,
+                Err(Problem::Missing {
+                    table: "contents".to_owned(),
+                    key: "image",
+                }),
+            );
+        }
+    };
+    Ok((head.volume, contents))
+}

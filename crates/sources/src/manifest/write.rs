@@ -1,0 +1,461 @@
+//! The manifest of an image that is there: what makes the same image again.
+//!
+//! Contents stay where they are: the head names the image, and files say only how long they are. Of compressed files the
+//! method is written; a level is kept nowhere on disk, so whoever made the image with another than the default says it
+//! ([`Options::levels`]). Times of access, of change and of birth are written where they are not the time of the content.
+//!
+//! A snapshot that still is what it was made from is written as one; any other subvolume with all that is in it.
+//!
+//! What it leaves out: preallocated ranges (they become holes), contents that cannot be read, quotas, fs-verity. What is
+//! left out is told.
+//!
+//! The same image gives the same text.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use buttress_format::compression::CompressionMethod;
+use buttress_format::{
+    BlockGroupFlags, CompatRo, Compression, FileKind, Incompat, InodeFlags, SubvolumeId, Timestamp,
+};
+use buttress_fs::{
+    FileRange, Filesystem, Location, Metadata, Progress, RangeKind, SubvolumeInfo, WalkEntry, WalkError,
+    WalkItem, WalkOptions, WalkOrder, Xattr,
+};
+use buttress_writer::mkfs::Feature;
+
+use super::item::FLAGS;
+use super::time;
+use crate::base64;
+
+/// What is to be written.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// What the head calls the image.
+    pub image: String,
+    /// Levels of compression, instead of the default ones.
+    pub levels: Vec<CompressionMethod>,
+    /// For watching and stopping it.
+    pub progress: Progress,
+}
+
+/// Why a manifest could not be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The image cannot be read.
+    #[error(transparent)]
+    Image(#[from] buttress_fs::Error),
+    /// Writing.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Something that is not in the manifest.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Lost {
+    /// It cannot be read.
+    #[error(transparent)]
+    Failed(#[from] WalkError),
+    /// It is read, but has no form in a manifest.
+    #[error("{path}: {what}")]
+    LeftOut {
+        /// Where.
+        path: String,
+        /// What.
+        what: &'static str,
+    },
+}
+
+/// Writes the manifest of a volume, from its top level on. What is not in it goes to `lost`.
+///
+/// # Errors
+/// That the volume's own trees cannot be read, or that writing fails.
+pub fn write(
+    filesystem: &Filesystem,
+    options: &Options,
+    out: &mut dyn Write,
+    lost: &mut dyn FnMut(Lost),
+) -> Result<(), WriteError> {
+    out.write_all(head(filesystem, options).as_bytes())?;
+    let subvolumes = filesystem.subvolumes()?;
+    let default = filesystem.default_subvolume()?;
+    let snapshots = unchanged_snapshots(filesystem, &subvolumes, options)?;
+    let subvolumes: HashMap<SubvolumeId, SubvolumeInfo> =
+        subvolumes.into_iter().map(|info| (info.id, info)).collect();
+    let writer = Writer {
+        subvolumes,
+        default,
+        snapshots,
+        levels: &options.levels,
+    };
+    let start = filesystem.root_directory(SubvolumeId::TOP_LEVEL);
+    let walk = WalkOptions {
+        order: WalkOrder::Depth,
+        progress: options.progress.clone(),
+        ..WalkOptions::without_content()
+    };
+    // Below this directory all is in a snapshot that is written as one.
+    let mut inside: Option<Vec<u8>> = None;
+    let mut text = String::new();
+    for item in filesystem.walk(start, walk) {
+        let mut entry = match item {
+            WalkItem::Entry(entry) => *entry,
+            WalkItem::Failed(error) => {
+                lost(error.into());
+                continue;
+            }
+            WalkItem::Enter(_) | WalkItem::Leave(_) => continue,
+        };
+        let path = entry.path();
+        if let Some(directory) = &inside {
+            if path
+                .strip_prefix(directory.as_slice())
+                .is_some_and(|rest| rest.first() == Some(&b'/'))
+            {
+                continue;
+            }
+            inside = None;
+        }
+        text.clear();
+        if writer.entry(&mut text, &mut entry, &path, lost) {
+            inside = Some(path);
+        }
+        out.write_all(text.as_bytes())?;
+    }
+    options.progress.check()?;
+    Ok(())
+}
+
+/// Snapshots that share all with what they were made from, by their id; that comes earlier in the walk.
+fn unchanged_snapshots(
+    filesystem: &Filesystem,
+    all: &[SubvolumeInfo],
+    options: &Options,
+) -> Result<HashMap<SubvolumeId, Vec<u8>>, WriteError> {
+    let mut found = HashMap::new();
+    let by_uuid: BTreeMap<_, &SubvolumeInfo> =
+        all.iter().filter_map(|info| Some((info.uuid()?, info))).collect();
+    for info in all {
+        let source = info.parent_uuid().and_then(|uuid| by_uuid.get(&uuid));
+        let (Some(source), Some(_)) = (source, &info.path) else {
+            continue;
+        };
+        let Some(path) = source.path.as_ref().filter(|path| !path.is_empty()) else {
+            continue;
+        };
+        if source.id == info.id {
+            continue;
+        }
+        let changed = filesystem.changed_inodes(source.id, info.id, &options.progress)?;
+        if changed.is_some_and(|changed| changed.is_empty()) {
+            found.insert(info.id, path.clone());
+        }
+    }
+    Ok(found)
+}
+
+/// What a volume is like.
+fn head(filesystem: &Filesystem, options: &Options) -> String {
+    let superblock = filesystem.superblock();
+    let mut text = String::from("manifest = 1\n\n[volume]\n");
+    if !superblock.label.is_empty() {
+        key(&mut text, "label", &String::from_utf8_lossy(&superblock.label));
+    }
+    key(&mut text, "uuid", &superblock.fsid.hyphenated().to_string());
+    key(&mut text, "checksum", checksum_name(&superblock));
+    let _ = writeln!(text, "node-size = {}", superblock.node_bytes);
+    let _ = writeln!(text, "sector-size = {}", superblock.sector_bytes);
+    if superblock.num_devices == 1 {
+        let _ = writeln!(text, "size = {}", superblock.total_bytes.get());
+    }
+    let mixed = superblock.incompat.contains(Incompat::MIXED_GROUPS);
+    let chunks = filesystem.volume().chunk_map();
+    let profile = |kind: BlockGroupFlags| {
+        let chunk = chunks.chunks().iter().find(|chunk| chunk.flags().contains(kind));
+        chunk.and_then(|chunk| chunk.flags().profile())
+    };
+    if let Some(profile) = profile(BlockGroupFlags::DATA) {
+        key(&mut text, "data", &profile.name().to_lowercase());
+    }
+    if let Some(profile) = profile(BlockGroupFlags::METADATA) {
+        key(&mut text, "metadata", &profile.name().to_lowercase());
+    }
+    if mixed {
+        text.push_str("mixed = true\n");
+    }
+    let unusual = Feature::ALL.into_iter().filter_map(|feature| {
+        let has = match feature {
+            Feature::ExtendedReferences => superblock.incompat.contains(Incompat::EXTENDED_IREF),
+            Feature::SkinnyMetadata => superblock.incompat.contains(Incompat::SKINNY_METADATA),
+            Feature::NoHoles => superblock.incompat.contains(Incompat::NO_HOLES),
+            Feature::FreeSpaceTree => superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE),
+            Feature::BlockGroupTree => superblock.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE),
+            // Profiles and `mixed` say these.
+            _ => return None,
+        };
+        match (has, feature.is_default()) {
+            (true, false) => Some(format!("\"{}\"", feature.name())),
+            (false, true) => Some(format!("\"^{}\"", feature.name())),
+            _ => None,
+        }
+    });
+    let unusual: Vec<String> = unusual.collect();
+    if !unusual.is_empty() {
+        let _ = writeln!(text, "features = [{}]", unusual.join(", "));
+    }
+    text.push_str("\n[contents]\n");
+    key(&mut text, "image", &options.image);
+    text
+}
+
+fn checksum_name(superblock: &buttress_format::Superblock) -> &'static str {
+    match superblock.checksum_type {
+        buttress_format::ChecksumType::Crc32c => "crc32c",
+        buttress_format::ChecksumType::Xxhash64 => "xxhash",
+        buttress_format::ChecksumType::Sha256 => "sha256",
+        buttress_format::ChecksumType::Blake2b => "blake2",
+    }
+}
+
+struct Writer<'a> {
+    subvolumes: HashMap<SubvolumeId, SubvolumeInfo>,
+    default: SubvolumeId,
+    snapshots: HashMap<SubvolumeId, Vec<u8>>,
+    levels: &'a [CompressionMethod],
+}
+
+impl Writer<'_> {
+    /// Writes a table. True where what is below is in it already.
+    fn entry(
+        &self,
+        text: &mut String,
+        entry: &mut WalkEntry,
+        path: &[u8],
+        lost: &mut dyn FnMut(Lost),
+    ) -> bool {
+        let metadata = entry.metadata().clone();
+        let mut left_out = |what| {
+            lost(Lost::LeftOut {
+                path: format!("/{}", String::from_utf8_lossy(path)),
+                what,
+            });
+        };
+        if let Some(first) = &entry.hard_link {
+            text.push_str("\n[[hard-link]]\n");
+            bytes_key(text, "path", &[b"/", path].concat());
+            bytes_key(text, "to", &[b"/", &**first].concat());
+            return false;
+        }
+        match metadata.kind {
+            FileKind::Directory => return self.directory(text, entry, &metadata, path),
+            FileKind::Regular => {
+                table(text, "file", path);
+                let ranges = entry.record.extents.as_deref();
+                if ranges.is_some_and(|ranges| {
+                    ranges
+                        .iter()
+                        .any(|range| matches!(range.kind, RangeKind::Preallocated(_)))
+                }) {
+                    left_out("its preallocated ranges become holes");
+                }
+                let _ = writeln!(text, "size = {}", metadata.size.get());
+                if let Some(method) = ranges.and_then(compression) {
+                    let method = self
+                        .levels
+                        .iter()
+                        .find(|known| known.compression() == method)
+                        .copied();
+                    let method = method.or_else(|| ranges.and_then(compression).map(CompressionMethod::new));
+                    if let Some(method) = method {
+                        let name = method.compression().name();
+                        let level = match method.level() {
+                            0 => String::new(),
+                            level => format!(":{level}"),
+                        };
+                        key(text, "compression", &format!("{name}{level}"));
+                    }
+                }
+            }
+            FileKind::Symlink => {
+                let Ok(target) = entry.link_target() else {
+                    left_out("its target cannot be read");
+                    return false;
+                };
+                table(text, "symlink", path);
+                bytes_key(text, "target", &target);
+            }
+            FileKind::CharacterDevice | FileKind::BlockDevice => {
+                table(text, "device", path);
+                let is_block = metadata.kind == FileKind::BlockDevice;
+                key(text, "kind", if is_block { "block" } else { "character" });
+                if let Some(device) = metadata.device {
+                    let _ = writeln!(text, "major = {}\nminor = {}", device.major, device.minor);
+                }
+            }
+            FileKind::Fifo => table(text, "fifo", path),
+            FileKind::Socket => table(text, "socket", path),
+            FileKind::Unknown | FileKind::Xattr => {
+                left_out("its mode is that of no kind of file");
+                return false;
+            }
+        }
+        attributes(text, &metadata, entry.xattrs());
+        false
+    }
+
+    fn directory(&self, text: &mut String, entry: &WalkEntry, metadata: &Metadata, path: &[u8]) -> bool {
+        let Location { subvolume, inode, .. } = metadata.location;
+        let info = self.subvolumes.get(&subvolume);
+        let root = info.filter(|info| metadata.created.is_some() && info.root_item.root_directory == inode);
+        let Some(info) = root else {
+            table(text, "directory", path);
+            attributes(text, metadata, entry.xattrs());
+            return false;
+        };
+        let snapshot = self.snapshots.get(&subvolume);
+        if let Some(source) = snapshot {
+            table(text, "snapshot", path);
+            bytes_key(text, "of", &[b"/", source.as_slice()].concat());
+        } else {
+            table(text, "subvolume", path);
+        }
+        if info.is_read_only() {
+            text.push_str("read-only = true\n");
+        }
+        if subvolume == self.default && subvolume != SubvolumeId::TOP_LEVEL {
+            text.push_str("default = true\n");
+        }
+        if snapshot.is_none() {
+            attributes(text, metadata, entry.xattrs());
+        }
+        snapshot.is_some()
+    }
+}
+
+/// The method of the first range that is compressed.
+fn compression(ranges: &[FileRange]) -> Option<Compression> {
+    ranges.iter().find_map(|range| {
+        let compression = match &range.kind {
+            RangeKind::Inline(content) => content.compression,
+            RangeKind::Data(extent) => extent.compression,
+            _ => return None,
+        };
+        (compression != Compression::None).then_some(compression)
+    })
+}
+
+fn table(text: &mut String, name: &str, path: &[u8]) {
+    let _ = writeln!(text, "\n[[{name}]]");
+    bytes_key(text, "path", &[b"/", path].concat());
+}
+
+fn attributes(text: &mut String, metadata: &Metadata, xattrs: &[Xattr]) {
+    if metadata.kind != FileKind::Symlink || metadata.permissions() != 0o777 {
+        let _ = writeln!(text, "mode = \"{:04o}\"", metadata.permissions());
+    }
+    if metadata.uid != 0 {
+        let _ = writeln!(text, "owner = {}", metadata.uid);
+    }
+    if metadata.gid != 0 {
+        let _ = writeln!(text, "group = {}", metadata.gid);
+    }
+    let _ = writeln!(text, "time = {}", time::write(metadata.modified));
+    let further: [(&str, Option<Timestamp>); 3] = [
+        ("accessed", Some(metadata.accessed)),
+        ("changed", Some(metadata.changed)),
+        ("created", metadata.created),
+    ];
+    for (key, moment) in further {
+        if let Some(moment) = moment.filter(|moment| *moment != metadata.modified) {
+            let _ = writeln!(text, "{key} = {}", time::write(moment));
+        }
+    }
+    let known = FLAGS
+        .into_iter()
+        .filter(|(_, flag)| metadata.flags.contains(*flag));
+    let names: Vec<String> = known.map(|(name, _)| format!("\"{name}\"")).collect();
+    if !names.is_empty() && !metadata.flags.contains(InodeFlags::ROOT_ITEM_INIT) {
+        let _ = writeln!(text, "flags = [{}]", names.join(", "));
+    }
+    let mut sorted: Vec<&Xattr> = xattrs.iter().collect();
+    sorted.sort_by(|a, b| a.name.cmp(&b.name));
+    let (named, others): (Vec<&Xattr>, Vec<&Xattr>) = sorted
+        .into_iter()
+        .partition(|xattr| std::str::from_utf8(&xattr.name).is_ok());
+    if !named.is_empty() {
+        let pairs: Vec<String> = named.into_iter().map(pair).collect();
+        let _ = writeln!(text, "xattrs = {{ {} }}", pairs.join(", "));
+    }
+    if !others.is_empty() {
+        let both = |xattr: &Xattr| {
+            format!(
+                "[\"{}\", \"{}\"]",
+                base64::encode(&xattr.name),
+                base64::encode(&xattr.value)
+            )
+        };
+        let pairs: Vec<String> = others.into_iter().map(both).collect();
+        let _ = writeln!(text, "xattrs-base64 = [{}]", pairs.join(", "));
+    }
+}
+
+fn pair(xattr: &Xattr) -> String {
+    let name = quoted(&String::from_utf8_lossy(&xattr.name));
+    match std::str::from_utf8(&xattr.value) {
+        Ok(value) if !value.contains(|character: char| character.is_control()) => {
+            format!("{name} = {}", quoted(value))
+        }
+        _ => format!("{name} = {{ base64 = \"{}\" }}", base64::encode(&xattr.value)),
+    }
+}
+
+fn key(text: &mut String, name: &str, value: &str) {
+    let _ = writeln!(text, "{name} = {}", quoted(value));
+}
+
+/// A key with bytes: as text, or as base64 where they are none.
+fn bytes_key(text: &mut String, name: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(value) => key(text, name, value),
+        Err(_) => {
+            let _ = writeln!(text, "{name}-base64 = \"{}\"", base64::encode(bytes));
+        }
+    }
+}
+
+/// A basic string of TOML. What could drive a terminal is escaped, too.
+fn quoted(value: &str) -> String {
+    let mut text = String::with_capacity(value.len().saturating_add(2));
+    text.push('"');
+    for character in value.chars() {
+        match character {
+            '"' => text.push_str("\\\""),
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            '\t' => text.push_str("\\t"),
+            _ if buttress_format::printable::is_printable(character) => text.push(character),
+            _ => {
+                let _ = write!(text, "\\U{:08X}", u32::from(character));
+            }
+        }
+    }
+    text.push('"');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        /// Whatever a name is, TOML reads what was written.
+        #[test]
+        fn text_comes_back(value in proptest::prelude::any::<String>()) {
+            let table: toml::Table = toml::from_str(&format!("a = {}", quoted(&value))).unwrap();
+            proptest::prop_assert_eq!(table["a"].as_str(), Some(value.as_str()));
+        }
+    }
+}
