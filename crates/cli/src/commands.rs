@@ -17,6 +17,7 @@ pub mod overlay;
 pub mod property;
 pub mod receive;
 pub mod reference;
+pub mod replace;
 pub mod rescue;
 pub mod scrub;
 pub mod send;

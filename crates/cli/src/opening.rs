@@ -89,7 +89,8 @@ impl Context {
         }
     }
 
-    fn open_device(&self, path: &Path, options: &DeviceOptions) -> Result<Device> {
+    /// Opens one image or device in the way that is given.
+    pub fn open_device(&self, path: &Path, options: &DeviceOptions) -> Result<Device> {
         if path.is_dir() {
             return Err(anyhow::anyhow!("{} is a directory", path.display())).context(Advice::new(
                 "give the image file or the block device itself; a mount point is not needed",
@@ -180,6 +181,13 @@ impl Context {
     /// As [`open_volume`](Self::open_volume), with devices opened in the way that is given.
     pub fn open_volume_with(&self, image: &Path, options: &DeviceOptions) -> Result<Opened> {
         let filesystem = self.open_filesystem_with(&[image.to_owned()], options, false)?;
+        let root = self.root_of(&filesystem)?;
+        Ok(Opened { filesystem, root })
+    }
+
+    /// As [`open_volume_with`](Self::open_volume_with), of several images beside those of `--device`.
+    pub fn open_images_with(&self, images: &[PathBuf], options: &DeviceOptions) -> Result<Opened> {
+        let filesystem = self.open_filesystem_with(images, options, false)?;
         let root = self.root_of(&filesystem)?;
         Ok(Opened { filesystem, root })
     }

@@ -165,6 +165,11 @@ pub const ROWS: &[Row] = &[
         commands::scrub::ROWS,
     ),
     group(
+        "replace",
+        "Put another device in the place of one",
+        commands::replace::ROWS,
+    ),
+    group(
         "property",
         "Show and set properties of volumes, subvolumes and files",
         commands::property::ROWS,
@@ -216,7 +221,7 @@ stay unambiguous: `buttress sub list IMAGE`.
 
 Exit codes: 0 all of it was done, 1 it failed or something was lost, 2 the command line is wrong;
 `diff`: 0 the same, 1 different, 2 trouble; `check`: 0 nothing found, 1 something, 2 it could not check;
-`scrub`: 2 there is nothing to resume or to cancel, 3 there are uncorrectable errors.";
+`scrub`: 2 there is nothing to resume or to cancel, 3 there are uncorrectable errors; `replace`: 2 there is nothing to cancel.";
 
 /// How much of the command line is made at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -137,12 +137,22 @@ impl Context {
 impl Writing {
     /// Makes a volume whose devices are open for writing ready for it.
     pub fn new(opened: Opened, data: DataOptions) -> Result<Self> {
+        Self::with(opened, data, false)
+    }
+
+    /// The same, to give up the replacement of a device, whose target need not be there.
+    pub fn to_give_up_replacement(opened: Opened) -> Result<Self> {
+        Self::with(opened, DataOptions::default(), true)
+    }
+
+    fn with(opened: Opened, data: DataOptions, gives_up_replacement: bool) -> Result<Self> {
         let superblock = opened.filesystem.superblock();
         let purpose = format!("{} {}", superblock.fsid, superblock.generation);
         let environment = environment(&purpose)?;
         let options = WriteOptions {
             environment: Arc::clone(&environment),
             data,
+            gives_up_replacement,
             ..WriteOptions::default()
         };
         Ok(Self {

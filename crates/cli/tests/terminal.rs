@@ -293,6 +293,12 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
                 "IMAGE%",
             ],
         ),
+        (
+            "replace start",
+            vec!["1 NEW21 IMAGE", "NEW21% NEW21 IMAGE", "1 IMAGE IMAGE%"],
+        ),
+        ("replace status", vec!["IMAGE", "--format json IMAGE", "IMAGE%"]),
+        ("replace cancel", vec!["IMAGE", "IMAGE%"]),
         ("filesystem show", vec!["IMAGE", "--format json IMAGE"]),
         ("filesystem df", vec!["IMAGE"]),
         ("filesystem usage", vec!["IMAGE", "-T IMAGE"]),

@@ -2,7 +2,8 @@
 
 use crate::group::{Expected, Group, Piece, place};
 use crate::used::{Checksums, Holds, UsedExtent, UsedExtents};
-use buttress_format::{BlockFormat, ByteCount, Logical, STRIPE_BYTES};
+use buttress_format::{BlockFormat, ByteCount, Logical, STRIPE_BYTES, TreeId};
+use buttress_fs::Filesystem;
 use buttress_tree::Tree;
 use buttress_volume::MappedChunk;
 use std::sync::Arc;
@@ -13,6 +14,18 @@ pub(crate) struct Trees {
     pub(crate) extents: Tree,
     /// A volume can do without.
     pub(crate) checksums: Option<Tree>,
+    /// While this is held, nothing that the trees lead to is overwritten.
+    _held: Filesystem,
+}
+
+impl Trees {
+    pub(crate) fn of(filesystem: &Filesystem) -> buttress_fs::Result<Self> {
+        Ok(Self {
+            extents: filesystem.tree(TreeId::EXTENT)?,
+            checksums: filesystem.tree(TreeId::CHECKSUM).ok(),
+            _held: filesystem.clone(),
+        })
+    }
 }
 
 /// The groups of a chunk, in order.

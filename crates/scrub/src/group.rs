@@ -7,6 +7,7 @@
 //! Invariant: a piece lies in one unit of one column; of a chunk without striping a tree block may cross a unit's end.
 
 use crate::fetched::Fetched;
+use crate::filling::Trees;
 use buttress_device::PendingRead;
 use buttress_format::{ByteCount, Generation, Logical, STRIPE_BYTES};
 use buttress_volume::MappedChunk;
@@ -97,6 +98,16 @@ impl Group {
         requests
     }
 
+    /// The numbers of its rows.
+    pub(crate) fn rows(&self) -> Range<u64> {
+        let ranges = || self.pieces.iter().map(Piece::on_stripe);
+        let first = ranges().map(|range| unit(range.start)).min().unwrap_or(0);
+        let end = ranges()
+            .map(|range| unit(range.end.saturating_sub(1)).saturating_add(1))
+            .max();
+        first..end.unwrap_or(first)
+    }
+
     /// Of rows all columns are needed wherever one is in use.
     pub(crate) fn runs_of_rows(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = self.pieces.iter().map(Piece::on_stripe).collect();
@@ -143,6 +154,10 @@ pub(crate) struct StripeReads {
 pub(crate) struct Submitted {
     pub(crate) group: Group,
     pub(crate) stripes: Vec<StripeReads>,
+    /// How often its rows had been written before; `None` while one is.
+    pub(crate) writes: Option<u64>,
+    /// What the group was made of: while it is held, the space is not used again.
+    pub(crate) trees: Trees,
 }
 
 /// A group whose bytes are here.

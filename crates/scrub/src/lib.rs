@@ -1,6 +1,6 @@
 //! Scrub: every copy and all parity of a volume is read, compared, and mended from what is good.
 //!
-//! [`Scrub::run`] goes over a volume that nobody else writes. It reads what is in use, each copy by itself: superblocks, tree
+//! [`Scrub::run`] goes over a volume that nobody else writes, or beside those who do ([`Scrub::beside`]). It reads what is in use, each copy by itself: superblocks, tree
 //! blocks, data, parity. What fails its check is rewritten from another copy or from parity, read back and compared. What
 //! cannot be mended is listed with every place that was tried ([`Damage`]).
 //!
@@ -26,6 +26,9 @@
 //! | [`damage`], [`report`] | what is found, counted and told |
 //! | [`position`] | where a scrub is, to go on from there |
 //! | `limit` | so many bytes in a second of each device |
+//! | `copying` | what goes to the target of a replacement |
+//! | [`healing`] | what readers pass over, mended behind their backs |
+//! | [`replace`] | replacing a device: copied, committed on the way, finished |
 //!
 //! # Bounds
 //!
@@ -35,22 +38,24 @@
 //! # What is not done
 //!
 //! Volumes with a RAID stripe tree or zones are refused by name. Data without checksums whose copies differ is told, not
-//! mended: nothing says which is right. What a pending log uses is not read. A volume that is open for writing is not
-//! scrubbed.
+//! mended: nothing says which is right. What a pending log uses is not read.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
     allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers")
 )]
 
+mod copying;
 pub mod damage;
 mod fetched;
 mod filling;
 mod group;
+pub mod healing;
 mod limit;
 mod mending;
 mod mirrors;
 pub mod position;
+pub mod replace;
 pub mod report;
 mod rows;
 mod schedule;
@@ -60,6 +65,8 @@ mod used;
 mod verify;
 
 pub use damage::{Cause, Damage, Outcome, Part};
+pub use healing::{Healed, Healer};
 pub use position::{ChunkPosition, Position};
+pub use replace::{Replace, ReplaceOptions, Replaced};
 pub use report::{Counters, DeviceReport, Report};
 pub use scrub::{Error, Options, Scrub, Shape};

@@ -1,5 +1,6 @@
 //! Profiles with copies, and those without redundancy: each copy of each piece by itself, then bad ones from good ones.
 
+use crate::copying::{Copied, Copying, part, physical};
 use crate::damage::{Cause, Outcome, Part};
 use crate::fetched::View;
 use crate::group::{Arrived, Expected, Piece};
@@ -9,6 +10,7 @@ use crate::scrub::Job;
 use crate::verify::{Bad, judge, sector_of, sectors};
 use buttress_format::{ByteCount, Physical};
 use core::ops::Range;
+use std::borrow::Cow;
 
 /// One copy of a piece.
 struct Copy<'a> {
@@ -56,9 +58,99 @@ pub(crate) fn check(job: &Job<'_>, arrived: &Arrived) {
             compare(job, arrived, piece, &copies);
         }
     }
+    add_counted(job, arrived, &counted);
+}
+
+/// Whether all copies that were read are right, and alike.
+pub(crate) fn is_clean(job: &Job<'_>, arrived: &Arrived) -> bool {
+    arrived.group.pieces.iter().all(|piece| {
+        let copies = piece.stripes().map(|stripe| copy(job, arrived, piece, stripe));
+        let copies: Vec<Copy<'_>> = copies.collect();
+        let are_right = copies.iter().all(|copy| copy.bad.is_empty());
+        are_right && (piece.expected != Expected::Bare || agree(&copies, &(0..piece.length)))
+    })
+}
+
+/// Counts all of a group as scrubbed.
+pub(crate) fn count(job: &Job<'_>, arrived: &Arrived) {
+    let stripes = arrived.group.chunk.layout().stripe_count();
+    let mut counted = vec![Counters::default(); stripes];
+    for piece in &arrived.group.pieces {
+        for stripe in piece.stripes() {
+            let fetched = arrived.stripes.get(stripe);
+            let is_there = fetched.is_some_and(|fetched| !fetched.is_missing());
+            if let Some(counted) = counted.get_mut(stripe).filter(|_| is_there) {
+                count_piece(job, arrived, piece, stripe, counted);
+            }
+        }
+    }
+    add_counted(job, arrived, &counted);
+}
+
+fn add_counted(job: &Job<'_>, arrived: &Arrived, counted: &[Counters]) {
     for (stripe, counted) in counted.iter().enumerate() {
         if let Some(slot) = arrived.group.chunk.devices().get(stripe) {
             job.count(slot, |counters| counters.add(counted));
+        }
+    }
+}
+
+/// Of each piece on the source the bytes that are right, for the target.
+pub(crate) fn copy_pieces<'a>(
+    job: &Job<'_>,
+    arrived: &'a Arrived,
+    copying: &Copying,
+    copied: &mut Copied<'a>,
+) {
+    let chunk = &arrived.group.chunk;
+    let own = copying.stripes_on_source(chunk);
+    for piece in &arrived.group.pieces {
+        let copies: Vec<Copy<'a>> = piece
+            .stripes()
+            .map(|stripe| copy(job, arrived, piece, stripe))
+            .collect();
+        for stripe in own.iter().filter(|stripe| piece.stripes().contains(stripe)) {
+            copy_piece(job, arrived, piece, &copies, *stripe, copied);
+        }
+    }
+}
+
+/// A piece on one stripe of the source: sector by sector, its own bytes first.
+fn copy_piece<'a>(
+    job: &Job<'_>,
+    arrived: &'a Arrived,
+    piece: &Piece,
+    copies: &[Copy<'a>],
+    stripe: usize,
+    copied: &mut Copied<'a>,
+) {
+    let unit = if piece.is_data() {
+        sector_of(&job.format)
+    } else {
+        piece.length
+    };
+    let whole = 0..piece.length;
+    let best = |range: &Range<usize>| {
+        let own = copies.iter().filter(|copy| copy.stripe == stripe);
+        let mut all = own.chain(copies.iter());
+        all.find(|copy| copy.is_good(range))
+            .and_then(|copy| part(copy.view.as_ref()?, range))
+    };
+    let at = |range: &Range<usize>| {
+        let offset = piece
+            .on_stripe()
+            .start
+            .saturating_add(ByteCount::of(range.start).get());
+        physical(&arrived.group.chunk, stripe, offset)
+    };
+    let ranges: Vec<Range<usize>> = match best(&whole) {
+        Some(_) => vec![whole],
+        None => sectors(piece.length, unit).collect(),
+    };
+    for range in ranges {
+        match (best(&range), at(&range)) {
+            (Some(bytes), Some(at)) => copied.add(at, Cow::Borrowed(bytes)),
+            _ => copied.lack(range.len()),
         }
     }
 }
@@ -106,7 +198,9 @@ pub(crate) fn count_piece(
     }
     let end = site_of(&arrived.group.chunk, stripe, piece.on_stripe().end);
     counted.reached(end.map_or(Physical::MIN, |(_, physical)| physical));
-    job.progress.advance(0, ByteCount::of(piece.length));
+    if job.replaces.is_none() {
+        job.progress.advance(0, ByteCount::of(piece.length));
+    }
 }
 
 /// A part of a piece on one stripe.

@@ -12,6 +12,7 @@
 
 mod rebuild;
 
+use crate::copying::{Copied, Copying, physical};
 use crate::damage::{Cause, Outcome, Part};
 use crate::fetched::View;
 use crate::group::{Arrived, Expected, Piece, unit};
@@ -25,6 +26,7 @@ use buttress_volume::layout::{ChunkOffset, Content, StripeOffset};
 use buttress_volume::parity::{compute_p, compute_q};
 use core::ops::Range;
 use rebuild::Columns;
+use std::borrow::Cow;
 
 /// A part of a row, and what is in use of it.
 struct Span<'a> {
@@ -37,6 +39,9 @@ struct Span<'a> {
     pieces: Vec<(usize, &'a Piece)>,
 }
 
+/// A piece of a column, and what of it is wrong.
+type BadPiece<'a> = (usize, &'a Piece, Vec<Bad>);
+
 /// What a part of a span is used for; nothing where all of it was reserved and never written.
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
@@ -48,6 +53,12 @@ struct Uses {
 
 /// Checks and mends a group of a chunk with parity.
 pub(crate) fn check(job: &Job<'_>, arrived: &Arrived) {
+    count(job, arrived);
+    spans(job, arrived).for_each(|span| span.check());
+}
+
+/// Counts all of a group as scrubbed.
+pub(crate) fn count(job: &Job<'_>, arrived: &Arrived) {
     let stripes = arrived.group.chunk.layout().stripe_count();
     let mut counted = vec![Counters::default(); stripes];
     for piece in &arrived.group.pieces {
@@ -65,21 +76,39 @@ pub(crate) fn check(job: &Job<'_>, arrived: &Arrived) {
             job.count(slot, |counters| counters.add(counted));
         }
     }
-    for range in arrived.group.runs_of_rows() {
+}
+
+/// The spans of a group.
+fn spans<'a>(job: &'a Job<'a>, arrived: &'a Arrived) -> impl Iterator<Item = Span<'a>> {
+    arrived.group.runs_of_rows().into_iter().map(move |range| {
         let lies_in = |piece: &&Piece| {
             let own = piece.on_stripe();
             range.start <= own.start && own.end <= range.end
         };
         let in_span = arrived.group.pieces.iter().filter(lies_in);
         let pieces = in_span.filter_map(|piece| Some((piece.place.parity?.column, piece)));
-        let span = Span {
+        Span {
             job,
             arrived,
             row: unit(range.start),
             pieces: pieces.collect(),
             range: range.clone(),
-        };
-        span.check();
+        }
+    })
+}
+
+/// Whether everything that was read is right, and parity fits.
+pub(crate) fn is_clean(job: &Job<'_>, arrived: &Arrived) -> bool {
+    spans(job, arrived).all(|span| span.is_clean(&span.bad()))
+}
+
+/// What the source's column holds of each span, or should hold, for the target.
+pub(crate) fn copy<'a>(job: &'a Job<'a>, arrived: &'a Arrived, copying: &Copying, copied: &mut Copied<'a>) {
+    let own = copying.stripes_on_source(&arrived.group.chunk);
+    for span in spans(job, arrived) {
+        for stripe in &own {
+            span.copy_stripe(*stripe, copied);
+        }
     }
 }
 
@@ -118,29 +147,136 @@ impl<'a> Span<'a> {
         start..start.saturating_add(piece.length)
     }
 
-    fn check(&self) {
+    /// What is wrong with the data that was read.
+    fn bad(&self) -> Vec<BadPiece<'a>> {
+        let judged = self.pieces.iter().filter_map(|(column, piece)| {
+            let stripe = self.stripe(*column)?;
+            let view = self.arrived.stripes.get(stripe)?.view(&piece.on_stripe())?;
+            let bad = judge(&self.arrived.group, piece, &view, &self.job.format);
+            (!bad.is_empty()).then_some((*column, *piece, bad))
+        });
+        judged.collect()
+    }
+
+    /// Whether all columns were read, nothing is bad, and parity fits.
+    fn is_clean(&self, bad: &[BadPiece<'_>]) -> bool {
         let columns = self.data_columns();
-        let bad: Vec<(usize, &Piece, Vec<Bad>)> = self
-            .pieces
-            .iter()
-            .filter_map(|(column, piece)| {
-                let stripe = self.stripe(*column)?;
-                let view = self.arrived.stripes.get(stripe)?.view(&piece.on_stripe())?;
-                let bad = judge(&self.arrived.group, piece, &view, &self.job.format);
-                (!bad.is_empty()).then_some((*column, *piece, bad))
-            })
-            .collect();
         let all = columns
             .saturating_add(1)
             .saturating_add(usize::from(self.has_q()));
         let is_whole = |column| self.view(column).is_some_and(|view| view.is_whole());
-        if bad.is_empty() && (0..all).all(is_whole) {
-            let data: Option<Vec<&[u8]>> = (0..columns)
-                .map(|column| Some(self.view(column)?.bytes))
-                .collect();
-            if data.is_some_and(|data| self.parity_fits(&data)) {
-                return;
+        if !bad.is_empty() || !(0..all).all(is_whole) {
+            return false;
+        }
+        let data: Option<Vec<&[u8]>> = (0..columns)
+            .map(|column| Some(self.view(column)?.bytes))
+            .collect();
+        data.is_some_and(|data| self.parity_fits(&data))
+    }
+
+    /// The source's part of the span: as it was read, or as the other columns give it.
+    fn copy_stripe(&self, stripe: usize, copied: &mut Copied<'a>) {
+        let chunk = &self.arrived.group.chunk;
+        let Some(at) = physical(chunk, stripe, self.range.start) else {
+            return copied.lack(self.length());
+        };
+        let all = 0..chunk.layout().stripe_count();
+        let Some(column) = all.clone().find(|column| self.stripe(*column) == Some(stripe)) else {
+            return;
+        };
+        let bad = self.bad();
+        if self.is_clean(&bad)
+            && let Some(view) = self.view(column)
+        {
+            return copied.add(at, Cow::Borrowed(view.bytes));
+        }
+        let mut state = self.columns(&bad);
+        // What was not read of the source is to be rebuilt, and checked as if it were bad.
+        let lost = self
+            .pieces
+            .iter()
+            .filter(|(own, _)| *own == column && self.view(column).is_none());
+        let lost = lost.map(|(own, piece)| (*own, *piece, self.all_bad(piece)));
+        let open = bad.into_iter().chain(lost);
+        let mut open: Vec<(usize, &Piece, Bad)> = open
+            .flat_map(|(column, piece, bad)| bad.into_iter().map(move |bad| (column, piece, bad)))
+            .collect();
+        loop {
+            let before = open.len();
+            open.retain(|(column, piece, bad)| !self.rebuild_piece(&mut state, *column, piece, bad));
+            if open.is_empty() || open.len() == before {
+                break;
             }
+        }
+        let is_open = |range: &Range<usize>| {
+            open.iter().any(|(own, piece, bad)| {
+                let start = self.within(piece).start.saturating_add(bad.range.start);
+                let end = start.saturating_add(bad.range.len());
+                *own == column && start < range.end && range.start < end
+            })
+        };
+        for range in sectors(self.length(), sector_of(&self.job.format)) {
+            let at = at.saturating_add(ByteCount::of(range.start));
+            match self.source_bytes(&state, column, &range, is_open(&range)) {
+                Some(bytes) => copied.add(at, Cow::Owned(bytes)),
+                None => copied.lack(range.len()),
+            }
+        }
+    }
+
+    /// A sector of a column, if it is known.
+    fn source_bytes(
+        &self,
+        state: &Columns,
+        column: usize,
+        range: &Range<usize>,
+        is_open: bool,
+    ) -> Option<Vec<u8>> {
+        let as_read = || state.get(column, range).map(<[u8]>::to_vec);
+        let is_trusted = state.is_trusted(column, range);
+        let parity = column.checked_sub(self.data_columns());
+        // Where parity does not fit and data has no checksums, nobody knows which is wrong.
+        let is_computed = state.data_is_trusted(range) && !(is_trusted && self.uses(range).bare);
+        match parity {
+            None if is_trusted => as_read(),
+            // What is in use there was tried already.
+            None if is_open => None,
+            None => state.rebuild(column, range, |_| true),
+            Some(0) if is_computed => Some(state.p(range)),
+            Some(_) if is_computed => Some(state.q(range)),
+            Some(_) => as_read().filter(|_| is_trusted),
+        }
+    }
+
+    /// All of a piece, as what is to be rebuilt.
+    fn all_bad(&self, piece: &Piece) -> Vec<Bad> {
+        let unit = if piece.is_data() {
+            sector_of(&self.job.format)
+        } else {
+            piece.length
+        };
+        let bad = |range| Bad {
+            range,
+            cause: Cause::Unreadable("it was not read".into()),
+        };
+        sectors(piece.length, unit).map(bad).collect()
+    }
+
+    /// As [`Span::mend_piece`], and nothing is written.
+    fn rebuild_piece(&self, state: &mut Columns, column: usize, piece: &Piece, bad: &Bad) -> bool {
+        let start = self.within(piece).start.saturating_add(bad.range.start);
+        let range = start..start.saturating_add(bad.range.len());
+        let Some(good) = state.rebuild(column, &range, |bytes| self.passes(piece, bad, bytes)) else {
+            return false;
+        };
+        state.replace(column, range, &good);
+        true
+    }
+
+    fn check(&self) {
+        let bad = self.bad();
+        if self.is_clean(&bad) {
+            return;
         }
         let mut state = self.columns(&bad);
         self.mend_data(&mut state, bad);
@@ -163,7 +299,7 @@ impl<'a> Span<'a> {
     }
 
     /// The columns as they were read, with marks where they are not trusted.
-    fn columns(&self, bad: &[(usize, &Piece, Vec<Bad>)]) -> Columns {
+    fn columns(&self, bad: &[BadPiece<'_>]) -> Columns {
         let sector = sector_of(&self.job.format);
         let length = self.length();
         let data = self.data_columns();
@@ -190,7 +326,7 @@ impl<'a> Span<'a> {
     }
 
     /// Rebuilds what is bad of the data. What was mended may help to mend more.
-    fn mend_data(&self, state: &mut Columns, bad: Vec<(usize, &Piece, Vec<Bad>)>) {
+    fn mend_data(&self, state: &mut Columns, bad: Vec<BadPiece<'_>>) {
         let mut open: Vec<(usize, &Piece, Bad)> = Vec::new();
         for (column, piece, bad) in bad {
             open.extend(bad.into_iter().map(|bad| (column, piece, bad)));

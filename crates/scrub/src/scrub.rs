@@ -3,6 +3,7 @@
 //! Streams walk chunks and submit groups; checkers, one for each core, wait for what was submitted and check it. A stream has
 //! at most [`Shape::groups`] under way. On simulated devices everything happens on the caller's thread, so that runs repeat.
 
+use crate::copying::{Copied, Copying, Wanted};
 use crate::damage::Damage;
 use crate::fetched::Fetched;
 use crate::filling::{Filled, Groups, Trees};
@@ -14,17 +15,17 @@ use crate::report::{Counters, DeviceReport, Report};
 use crate::schedule::Schedule;
 use crate::verify::sector_of;
 use crate::{mirrors, rows, superblocks};
-use buttress_device::{PendingRead, ReadRequest};
+use buttress_device::{IoError, PendingRead, ReadRequest};
 use buttress_format::{
     BlockFormat, BlockGroupItem, ByteCount, CompatRo, ErrorKind, Incompat, ItemType, Key, Logical, ObjectId,
     Physical, STRIPE_BYTES, TreeId,
 };
 use buttress_fs::{Filesystem, Progress};
-use buttress_volume::{DeviceSlot, MappedChunk, Volume};
+use buttress_volume::{DeviceErrors, DeviceSlot, MappedChunk, RowGuard, Volume};
 use core::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::{Condvar, Mutex};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 use uuid::Uuid;
@@ -65,6 +66,14 @@ pub struct Options {
     pub resume: Position,
 }
 
+/// Filling the target of a replacement: nothing is rewritten then.
+#[derive(Clone, Debug)]
+pub(crate) struct Replacing {
+    pub(crate) copying: Copying,
+    /// Below it the target has everything.
+    pub(crate) cursor: Physical,
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -89,6 +98,15 @@ pub enum Error {
     /// A tree without which nothing is known of what is in use; that the job was cancelled.
     #[error(transparent)]
     Filesystem(#[from] buttress_fs::Error),
+    /// No device is being replaced.
+    #[error("no device of the volume is being replaced")]
+    NoReplacement,
+    /// The target of a replacement failed.
+    #[error("the target failed: {0}; the replacement waits, and goes on once the target is good")]
+    TargetFailed(IoError),
+    /// Parts of trees cannot be read: what is in use there is not known, so the target may lack it.
+    #[error("the replacement waits: {}", .0.join("; "))]
+    NotWalked(Vec<String>),
 }
 
 impl Error {
@@ -98,8 +116,25 @@ impl Error {
         match self {
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Filesystem(error) => error.kind(),
+            Self::NoReplacement => ErrorKind::Caller,
+            Self::TargetFailed(_) => ErrorKind::Io,
+            Self::NotWalked(_) => ErrorKind::Corrupt,
         }
     }
+}
+
+/// Gives the state of the last commit of a volume that others write to.
+pub type Views<'a> = dyn Fn() -> Filesystem + Sync + 'a;
+
+/// What became of filling the target.
+#[derive(Debug, Default)]
+struct Replaced {
+    /// Chunks with a stripe on the source that are to be copied, and where the first of those lies.
+    chunks: Option<Vec<(Logical, Physical)>>,
+    /// Bytes that no copy gave.
+    lost: u64,
+    /// What the target failed with.
+    failure: Option<IoError>,
 }
 
 /// Tells of an address whether its data was ever written.
@@ -124,6 +159,11 @@ pub(crate) struct Job<'a> {
     /// Devices that something was written to.
     pub(crate) written: Mutex<HashSet<Uuid>>,
     trees: Trees,
+    /// Gives the state of the last commit, where others write.
+    views: Option<&'a Views<'a>>,
+    guard: Option<RowGuard>,
+    pub(crate) replaces: Option<Replacing>,
+    replaced: Mutex<Replaced>,
     devices: HashMap<Uuid, DeviceState>,
     running: Mutex<Running>,
     is_written: Option<&'a IsWritten<'a>>,
@@ -148,6 +188,16 @@ impl<'a> Scrub<'a> {
     /// # Errors
     /// [`Error::Unsupported`]; a volume without an extent tree.
     pub fn new(filesystem: &Filesystem, options: Options, progress: Progress) -> Result<Self, Error> {
+        Self::make(filesystem, options, progress, None)
+    }
+
+    /// As [`Scrub::new`]; or to fill the target of a replacement.
+    pub(crate) fn make(
+        filesystem: &Filesystem,
+        options: Options,
+        progress: Progress,
+        replaces: Option<Replacing>,
+    ) -> Result<Self, Error> {
         let volume = Arc::clone(filesystem.volume());
         let superblock = filesystem.superblock();
         for (feature, name) in [
@@ -158,11 +208,11 @@ impl<'a> Scrub<'a> {
                 return Err(Error::Unsupported { feature: name });
             }
         }
-        let trees = Trees {
-            extents: filesystem.tree(TreeId::EXTENT)?,
-            checksums: filesystem.tree(TreeId::CHECKSUM).ok(),
-        };
-        let to_scrub = bytes_to_scrub(filesystem, &volume);
+        let trees = Trees::of(filesystem)?;
+        let source = replaces
+            .as_ref()
+            .map(|replacing| replacing.copying.replacement.source().uuid());
+        let to_scrub = bytes_to_scrub(filesystem, &volume, source);
         let all: u64 = to_scrub.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
         progress.expect(ByteCount::new(all));
         let limit = options.limit.map(ByteCount::get);
@@ -185,6 +235,10 @@ impl<'a> Scrub<'a> {
                 ledger: Mutex::default(),
                 written: Mutex::default(),
                 is_written: None,
+                views: None,
+                guard: None,
+                replaces,
+                replaced: Mutex::default(),
                 volume,
                 options,
                 progress,
@@ -198,6 +252,38 @@ impl<'a> Scrub<'a> {
     pub fn asking(mut self, is_written: &'a IsWritten<'a>) -> Self {
         self.job.is_written = Some(is_written);
         self
+    }
+
+    /// Scrubs beside others who write through the same volume: each chunk as the last commit before it left it. What looks
+    /// wrong is read again with its rows locked. Data that is overwritten in place is compared with its rows locked, too.
+    #[must_use]
+    pub fn beside(mut self, views: &'a Views<'a>) -> Self {
+        self.job.guard = Some(self.job.volume.guard_rows());
+        self.job.views = Some(views);
+        self
+    }
+
+    /// Of a replacement: below it the target has everything.
+    pub(crate) fn cursor(&self) -> Physical {
+        let done = self.job.running.lock().position();
+        let replaced = self.job.replaced.lock();
+        let Some(replaces) = &self.job.replaces else {
+            return Physical::MIN;
+        };
+        let Some(chunks) = &replaced.chunks else {
+            return replaces.cursor;
+        };
+        let mut open = chunks.iter();
+        let item = replaces.copying.replacement.source().item();
+        let end = item.map_or(Physical::MAX, |item| Physical::new(item.total_bytes.get()));
+        open.find(|(chunk, _)| !done.finished.contains(chunk))
+            .map_or(end, |(_, physical)| *physical)
+    }
+
+    /// Of a replacement: bytes that no copy gave, and what the target failed with.
+    pub(crate) fn replaced(&self) -> (u64, Option<IoError>) {
+        let replaced = self.job.replaced.lock();
+        (replaced.lost, replaced.failure.clone())
     }
 
     /// What was found so far; at any time, from any thread.
@@ -232,6 +318,21 @@ impl<'a> Scrub<'a> {
         self.job.running.lock().position()
     }
 
+    /// Scrubs the groups that hold some addresses, on the caller's thread.
+    pub(crate) fn run_around(&self, places: &BTreeSet<Logical>) {
+        let job = &self.job;
+        let map = job.volume.chunk_map();
+        let mut done: Option<(Logical, u64)> = None;
+        for place in places {
+            let Some(chunk) = map.find(*place) else { continue };
+            let number = group_number(chunk, *place, job.options.shape.stripes);
+            if done.replace((chunk.start(), number)) != Some((chunk.start(), number)) {
+                job.walk_group(chunk, number);
+            }
+        }
+        job.flush();
+    }
+
     /// Scrubs until all is done, or the progress it was given is cancelled: then [`Scrub::position`] says where to go on.
     ///
     /// # Errors
@@ -239,13 +340,14 @@ impl<'a> Scrub<'a> {
     /// [`Scrub::report`].
     pub fn run(&self) -> Result<(), Error> {
         let job = &self.job;
-        if !job.running.lock().done().superblocks {
-            superblocks::check(job);
+        if job.replaces.is_none() && !job.running.lock().done().superblocks {
+            match job.views {
+                Some(_) => job.volume.while_unwritten(|| superblocks::check(job)),
+                None => superblocks::check(job),
+            }
             job.running.lock().superblocks_done();
         }
-        let map = job.volume.chunk_map();
-        let open = |chunk: &&Arc<MappedChunk>| job.first_group(chunk.start()).is_some();
-        let schedule = Schedule::new(map.chunks().iter().filter(open).cloned());
+        let schedule = Schedule::new(job.chunks());
         if job.volume.virtual_clock().is_some() {
             job.run_inline(&schedule);
         } else {
@@ -254,6 +356,14 @@ impl<'a> Scrub<'a> {
         job.flush();
         Ok(job.progress.check()?)
     }
+}
+
+/// The number of the group that holds an address.
+fn group_number(chunk: &MappedChunk, logical: Logical, stripes: u64) -> u64 {
+    let columns = ByteCount::of(chunk.layout().data_columns()).get();
+    let group_bytes = stripes.saturating_mul(STRIPE_BYTES).saturating_mul(columns);
+    let offset = chunk.offset_of(logical).map_or(0, |offset| offset.get());
+    offset.checked_div(group_bytes.max(1)).unwrap_or(0)
 }
 
 /// Damages in order of address, neighbours of a kind as one: groups end in any order.
@@ -269,8 +379,9 @@ fn joined(mut damages: Vec<Damage>) -> Vec<Damage> {
     joined
 }
 
-/// What is to be scrubbed of each device: what block groups say is used, once for each copy, and no parity.
-fn bytes_to_scrub(filesystem: &Filesystem, volume: &Volume) -> HashMap<Uuid, u64> {
+/// What is to be scrubbed of each device: what block groups say is used, once for each copy, and no parity. For a device that
+/// is replaced, missing or not, it is what is to be copied, with parity.
+fn bytes_to_scrub(filesystem: &Filesystem, volume: &Volume, replaced: Option<Uuid>) -> HashMap<Uuid, u64> {
     let has_own_tree = filesystem
         .superblock()
         .compat_ro
@@ -295,14 +406,21 @@ fn bytes_to_scrub(filesystem: &Filesystem, volume: &Volume) -> HashMap<Uuid, u64
             true => 1,
             false => u64::from(layout.ways()),
         };
-        let stripes = ByteCount::of(chunk.devices().len()).get();
+        let stripes = match layout.has_parity() && replaced.is_some() {
+            true => ByteCount::of(layout.data_columns()).get(),
+            false => ByteCount::of(chunk.devices().len()).get(),
+        };
         let all = used.saturating_mul(copies);
         let share = all.checked_div(stripes).unwrap_or(0);
         // What does not divide is the first's.
         let mut more = all.checked_rem(stripes).unwrap_or(0);
         for slot in chunk.devices() {
             let own = share.saturating_add(core::mem::take(&mut more));
-            if slot.device().is_some() {
+            let counts = match replaced {
+                Some(replaced) => slot.uuid() == replaced,
+                None => slot.device().is_some(),
+            };
+            if counts {
                 let sum = bytes.entry(slot.uuid()).or_default();
                 *sum = sum.saturating_add(own);
             }
@@ -440,36 +558,76 @@ impl Job<'_> {
             return;
         };
         self.running.lock().begin(chunk.start(), first);
-        let mut groups = Groups::new(
-            &self.trees,
-            &self.format,
-            chunk,
-            self.options.shape.stripes,
-            first,
-        );
+        let trees = match self.views.map(|views| Trees::of(&views())) {
+            None => self.trees.clone(),
+            Some(Ok(trees)) => trees,
+            Some(Err(error)) => {
+                self.ledger.lock().cannot_walk(error.to_string());
+                return;
+            }
+        };
+        let mut groups = Groups::new(&trees, &self.format, chunk, self.options.shape.stripes, first);
         while let Some(filled) = groups.next() {
             match filled {
                 Filled::Unwalked(what) => self.ledger.lock().cannot_walk(what),
-                Filled::Group(group) => {
-                    if self.progress.is_cancelled() {
+                Filled::Group(mut group) => {
+                    if self.progress.is_cancelled() || self.replaced.lock().failure.is_some() {
                         return;
                     }
+                    if let Some(replacing) = &self.replaces {
+                        replacing.copying.keep_wanted(&mut group);
+                    }
+                    if group.pieces.is_empty() {
+                        continue;
+                    }
                     self.running.lock().submitted(chunk.start(), group.number);
-                    submit(self.submit(group));
+                    submit(self.submit(group, &trees));
                 }
             }
         }
         self.running.lock().all_submitted(chunk.start());
     }
 
+    /// Scrubs one group, if anything of it is in use.
+    fn walk_group(&self, chunk: &Arc<MappedChunk>, number: u64) {
+        let trees = self
+            .views
+            .map_or_else(|| Ok(self.trees.clone()), |views| Trees::of(&views()));
+        let Ok(trees) = trees else { return };
+        let stripes = self.options.shape.stripes;
+        let mut groups = Groups::new(&trees, &self.format, chunk, stripes, number);
+        while let Some(filled) = groups.next() {
+            match filled {
+                Filled::Unwalked(_) => {}
+                Filled::Group(group) if group.number == number => {
+                    return self.check(self.submit(group, &trees));
+                }
+                Filled::Group(_) => return,
+            }
+        }
+    }
+
     /// Asks all devices for what a group needs of them.
-    fn submit(&self, group: Group) -> Submitted {
-        let requests = group.requests();
-        let stripes = requests.into_iter().enumerate();
-        let stripes = stripes
-            .map(|(stripe, runs)| self.submit_stripe(&group.chunk, stripe, runs))
-            .collect();
-        Submitted { group, stripes }
+    fn submit(&self, group: Group, trees: &Trees) -> Submitted {
+        let writes = self.volume.writes_to_rows(&group.chunk, group.rows());
+        Submitted {
+            stripes: self.submit_stripes(&group, Wanted::Few),
+            trees: trees.clone(),
+            group,
+            writes,
+        }
+    }
+
+    fn submit_stripes(&self, group: &Group, wanted: Wanted) -> Vec<StripeReads> {
+        let requests = group.requests().into_iter().enumerate();
+        let submitted = requests.map(|(stripe, runs)| {
+            let copying = self.replaces.as_ref().map(|replacing| &replacing.copying);
+            if copying.is_some_and(|copying| !copying.wants(&group.chunk, stripe, wanted)) {
+                return StripeReads { runs, reads: None };
+            }
+            self.submit_stripe(&group.chunk, stripe, runs)
+        });
+        submitted.collect()
     }
 
     fn submit_stripe(
@@ -524,7 +682,30 @@ impl Job<'_> {
 
     /// Waits for a group, checks it, mends it.
     fn check(&self, submitted: Submitted) {
-        let Submitted { group, stripes } = submitted;
+        let Submitted {
+            group,
+            stripes,
+            writes,
+            trees,
+        } = submitted;
+        self.charge_cpu(&group);
+        let (chunk, number) = (group.chunk.start(), group.number);
+        let arrived = self.wait(group, stripes);
+        if let Some(replacing) = &self.replaces {
+            self.copy(&replacing.copying, arrived, writes);
+        } else if self.views.is_none() {
+            self.judge(&arrived);
+        } else {
+            self.judge_beside_writers(arrived);
+        }
+        drop(trees);
+        // After a failure of the target nothing more of it counts as done.
+        if self.replaced.lock().failure.is_none() {
+            self.running.lock().ended(chunk, number);
+        }
+    }
+
+    fn wait(&self, group: Group, stripes: Vec<StripeReads>) -> Arrived {
         let sector = sector_of(&self.format);
         let fetched = stripes.into_iter().enumerate().map(|(stripe, reads)| {
             let device = group.chunk.devices().get(stripe).and_then(|slot| slot.device());
@@ -532,16 +713,126 @@ impl Job<'_> {
             Fetched::wait(reads, device, physical, sector)
         });
         let stripes = fetched.collect();
-        self.charge_cpu(&group);
-        let arrived = Arrived { group, stripes };
-        if arrived.group.chunk.layout().has_parity() {
-            rows::check(self, &arrived);
-        } else {
-            mirrors::check(self, &arrived);
+        Arrived { group, stripes }
+    }
+
+    fn judge(&self, arrived: &Arrived) {
+        match arrived.group.chunk.layout().has_parity() {
+            true => rows::check(self, arrived),
+            false => mirrors::check(self, arrived),
         }
-        let (chunk, number) = (arrived.group.chunk.start(), arrived.group.number);
-        drop(arrived);
-        self.running.lock().ended(chunk, number);
+    }
+
+    fn count_group(&self, arrived: &Arrived) {
+        match arrived.group.chunk.layout().has_parity() {
+            true => rows::count(self, arrived),
+            false => mirrors::count(self, arrived),
+        }
+    }
+
+    /// A group of which parts may have been written while it was read: what looks wrong is read again, with its rows
+    /// locked.
+    fn judge_beside_writers(&self, arrived: Arrived) {
+        let is_clean = match arrived.group.chunk.layout().has_parity() {
+            true => rows::is_clean(self, &arrived),
+            false => mirrors::is_clean(self, &arrived),
+        };
+        if is_clean {
+            return self.count_group(&arrived);
+        }
+        let Arrived { group, stripes } = arrived;
+        drop(stripes);
+        let chunk = Arc::clone(&group.chunk);
+        let _locked = (!buttress_faults::on("scrub-rows-unlocked"))
+            .then(|| self.volume.lock_rows(&chunk, group.rows()));
+        let stripes = self.submit_stripes(&group, Wanted::All);
+        self.judge(&self.wait(group, stripes));
+    }
+
+    /// Copies a group to the target of a replacement. Its rows are locked until the target has it; what was written to them
+    /// since they were read is read again.
+    fn copy(&self, copying: &Copying, mut arrived: Arrived, writes: Option<u64>) {
+        let chunk = Arc::clone(&arrived.group.chunk);
+        let rows = arrived.group.rows();
+        let _locked = self.volume.lock_rows(&chunk, rows.clone());
+        let is_unwritten = writes.is_some() && self.volume.writes_to_rows(&chunk, rows) == writes;
+        if !is_unwritten {
+            arrived = self.fetch_again(arrived, Wanted::Few);
+        }
+        let copied = self.copied(copying, &arrived);
+        if copied.lacking == 0 {
+            self.count_group(&arrived);
+            return self.write_copied(copying, copied);
+        }
+        drop(copied);
+        let arrived = self.fetch_again(arrived, Wanted::All);
+        self.judge(&arrived);
+        self.write_copied(copying, self.copied(copying, &arrived));
+    }
+
+    fn write_copied(&self, copying: &Copying, copied: Copied<'_>) {
+        let lacking = copied.lacking;
+        let target = copying.replacement.target();
+        let written = match target.device().filter(|_| target.is_written()) {
+            Some(device) => copied.write(device),
+            // It failed a writer.
+            None => return self.fail(target.failure().cloned()),
+        };
+        match written {
+            Ok(bytes) => self.progress.advance(0, bytes),
+            Err(error) => {
+                let errors = DeviceErrors {
+                    writes: 1,
+                    ..DeviceErrors::default()
+                };
+                target.count_errors(errors);
+                return self.fail(Some(error));
+            }
+        }
+        let mut replaced = self.replaced.lock();
+        replaced.lost = replaced.lost.saturating_add(lacking);
+    }
+
+    fn fetch_again(&self, arrived: Arrived, wanted: Wanted) -> Arrived {
+        let Arrived { group, stripes } = arrived;
+        drop(stripes);
+        let stripes = self.submit_stripes(&group, wanted);
+        self.wait(group, stripes)
+    }
+
+    fn fail(&self, failure: Option<IoError>) {
+        let mut replaced = self.replaced.lock();
+        if replaced.failure.is_none() {
+            replaced.failure = failure;
+        }
+    }
+
+    /// The chunks that are to be gone over, in order: of their addresses, or of their places on a device that is replaced.
+    fn chunks(&self) -> Vec<Arc<MappedChunk>> {
+        let map = self.volume.chunk_map();
+        let is_open = |chunk: &&Arc<MappedChunk>| self.first_group(chunk.start()).is_some();
+        let open = map.chunks().iter().filter(is_open).cloned();
+        let Some(replacing) = &self.replaces else {
+            return open.collect();
+        };
+        let mut placed: Vec<(Physical, Arc<MappedChunk>)> = Vec::new();
+        for chunk in open {
+            let own = replacing.copying.stripes_on_source(&chunk);
+            let starts: Vec<Physical> = own
+                .iter()
+                .filter_map(|stripe| physical_of(&chunk, *stripe))
+                .collect();
+            let length = chunk.layout().device_extent_bytes();
+            if let (Some(first), Some(last)) = (starts.iter().min(), starts.iter().max())
+                && last.saturating_add(length) > replacing.cursor
+            {
+                placed.push((*first, chunk));
+            }
+        }
+        placed.sort_by_key(|(physical, _)| *physical);
+        let listed = placed.iter().map(|(at, chunk)| (chunk.start(), *at));
+        self.replaced.lock().chunks = Some(listed.collect());
+        placed.into_iter().map(|(_, chunk)| chunk).collect()
     }
 }
 

@@ -238,6 +238,12 @@ impl ChunkMap {
         Ok(Added::New)
     }
 
+    /// Appends a chunk that lies behind all others.
+    pub(crate) fn add_mapped(&mut self, chunk: Arc<MappedChunk>) {
+        self.starts.push(chunk.start);
+        self.chunks.push(chunk);
+    }
+
     /// Takes the chunk away that begins at `start`. Whether there was one.
     pub(crate) fn remove(&mut self, start: Logical) -> bool {
         let Ok(position) = self.starts.binary_search(&start) else {

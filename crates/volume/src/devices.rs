@@ -9,7 +9,8 @@
 //! fsid, and they are matched by uuid like any other.
 //!
 //! A slot counts what its device fails with, and keeps the failure for which the device was left out: from there on it is
-//! neither read nor written ([`crate::write`]). A device that was left out does not come back while the volume is open.
+//! neither read nor written ([`crate::write`]). A device that was left out does not come back while the volume is open;
+//! another one may take its place ([`crate::replacement`]): then its slot is exchanged for another with the same id and uuid.
 
 use crate::error::{Corruption, Error, MissingDevice, Stale};
 use buttress_device::{Device, IoError, Operation};
@@ -59,7 +60,8 @@ pub struct DeviceSlot {
     device: Option<Device>,
     stale: Option<Stale>,
     item: RwLock<Option<DeviceItem>, ItemLock>,
-    errors: ErrorCounters,
+    /// Shared with the slot that takes this one's place.
+    errors: Arc<ErrorCounters>,
     /// What it was left out for.
     failure: OnceLock<IoError>,
 }
@@ -75,9 +77,19 @@ impl DeviceSlot {
             device: Some(device),
             stale,
             item: RwLock::default(),
-            errors: ErrorCounters::default(),
+            errors: Arc::default(),
             failure: OnceLock::new(),
         }
+    }
+
+    /// A slot for the device of `target` in the place of `source`, with its id, uuid, item and counters.
+    pub(crate) fn in_place_of(source: &Self, target: &Self) -> Option<Self> {
+        let device = target.device()?.clone();
+        Some(Self {
+            item: RwLock::new(source.item()),
+            errors: Arc::clone(&source.errors),
+            ..Self::given(source.id, source.uuid, target.fsid, device, None)
+        })
     }
 
     fn missing(id: DeviceId, uuid: Uuid) -> Self {
@@ -89,7 +101,7 @@ impl DeviceSlot {
             device: None,
             stale: None,
             item: RwLock::default(),
-            errors: ErrorCounters::default(),
+            errors: Arc::default(),
             failure: OnceLock::new(),
         }
     }
@@ -212,7 +224,7 @@ impl DeviceSlot {
     }
 }
 
-/// The slots of a volume. They are only ever added.
+/// The slots of a volume. They are only ever added, or exchanged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceTable {
     slots: Vec<Arc<DeviceSlot>>,
@@ -249,6 +261,15 @@ impl DeviceTable {
                 self.by_uuid.insert(uuid, Arc::clone(&slot));
                 Ok(slot)
             }
+        }
+    }
+
+    /// Puts a slot in the place of another of the same uuid.
+    pub(crate) fn exchange(&mut self, old: &Arc<DeviceSlot>, new: &Arc<DeviceSlot>) {
+        let place = self.slots.iter_mut().find(|slot| Arc::ptr_eq(slot, old));
+        if let Some(place) = place {
+            *place = Arc::clone(new);
+            self.by_uuid.insert(new.uuid, Arc::clone(new));
         }
     }
 

@@ -184,6 +184,19 @@ impl FaultLog {
     }
 }
 
+/// Is told of a fault, on the thread of the reader that met it.
+pub type HearFault = dyn Fn(&Fault) + Send + Sync;
+
+/// Who is told of faults.
+#[derive(Clone)]
+pub(crate) struct HearsFaults(pub(crate) Arc<HearFault>);
+
+impl fmt::Debug for HearsFaults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HearsFaults")
+    }
+}
+
 /// Where faults are recorded.
 #[derive(Debug, Default)]
 pub(crate) struct FaultRecorder {

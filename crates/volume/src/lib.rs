@@ -11,6 +11,7 @@
 //! | [`open`] | options; which superblock leads, which devices belong together |
 //! | [`superblocks`] | one device's superblocks: the primary, its copies, those of zoned devices |
 //! | [`devices`] | one slot per device, given, missing or left out, and how often it failed |
+//! | [`replacement`] | a device that takes another's place: written beside it, then exchanged for it |
 //! | [`chunk_map`] | logical address → chunk |
 //! | [`layout`] | chunk offset ↔ stripe and offset, for every profile |
 //! | [`stripe_tree`] | chunks whose bytes lie where the RAID stripe tree says |
@@ -45,6 +46,7 @@ pub mod notice;
 pub mod open;
 pub mod parity;
 pub mod read;
+pub mod replacement;
 pub mod stripe_tree;
 pub mod superblocks;
 pub mod volume;
@@ -59,6 +61,7 @@ pub use geometry::StripeGeometry;
 pub use notice::Notice;
 pub use open::{OpenOptions, Rescue};
 pub use read::{ExtentRead, LostRange, MAXIMUM_READ_BYTES, PendingExtent, VerifySectors};
+pub use replacement::{FoundTarget, Replacement, RowGuard};
 pub use stripe_tree::{ResolvedStripe, ResolvedStripes, StripeResolver};
 pub use volume::Volume;
-pub use write::{ExtentWrite, NeededDevice, WriteRefusal};
+pub use write::{ExtentWrite, NeededDevice, RowsLocked, WriteRefusal};

@@ -101,6 +101,13 @@ pub enum Notice {
         /// Its uuid.
         uuid: Uuid,
     },
+    /// A device that was to take another's place, and that came no further.
+    ReplacementTarget {
+        /// The device's name.
+        device: String,
+        /// Its uuid.
+        uuid: Uuid,
+    },
     /// The volume is a seed: it is read-only for good.
     Seed,
     /// The superblock's count of bytes in use cannot be right.
@@ -130,6 +137,7 @@ impl Notice {
             | Self::MissingDevice(_)
             | Self::DeviceCount { .. }
             | Self::UsedBytes(_)
+            | Self::ReplacementTarget { .. }
             | Self::UnlistedDevice { .. } => false,
         }
     }
@@ -199,6 +207,10 @@ impl fmt::Display for Notice {
                     "{device} (uuid {uuid}) is not a device of this volume any more; it is not used"
                 )
             }
+            Self::ReplacementTarget { device, uuid } => write!(
+                f,
+                "{device} (uuid {uuid}) is the target of a replacement that has not come to its end: nothing is read from it"
+            ),
             Self::Seed => f.write_str("the volume is a seed: it can only be read"),
             Self::UsedBytes(problem) => write!(
                 f,

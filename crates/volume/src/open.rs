@@ -6,6 +6,8 @@
 //! - devices that are marked as seeds may have another fsid: the volume that sprouted from them lists them in
 //!   its chunk tree. Among seeds alone, the newest generation is the volume;
 //! - any other fsid is refused, both names given;
+//! - one with id 0 is the target of a replacement that has not come to its end: it is kept apart, and nothing is read from
+//!   it ([`crate::replacement`]);
 //! - the newest generation leads; a device that is behind missed commits, and its copies are used last.
 //!
 //! Then the leading superblock's features are checked: unknown incompat bits are refused by name, unknown
@@ -14,6 +16,7 @@
 use crate::devices::DeviceSlot;
 use crate::error::{DevicesError, Error, Stale};
 use crate::notice::Notice;
+use crate::replacement::{FoundTarget, TARGET_ID};
 use crate::superblocks::{self, DeviceSuperblock};
 use buttress_device::Device;
 use buttress_format::superblock::{Superblock, SuperblockFlags};
@@ -51,6 +54,8 @@ pub(crate) struct Opened {
     pub(crate) format: BlockFormat,
     pub(crate) slots: Vec<DeviceSlot>,
     pub(crate) notices: Vec<Notice>,
+    /// The target of a replacement that has not come to its end.
+    pub(crate) target: Option<FoundTarget>,
 }
 
 /// A device with its superblock.
@@ -80,6 +85,7 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
         candidates.push(Candidate { device, superblock });
     }
     refuse_duplicates(&candidates)?;
+    let targets = take_targets(&mut candidates);
     let lead = choose_lead(&candidates)?;
     let superblock = lead.superblock.clone();
     superblock.incompat.require_readable()?;
@@ -130,13 +136,62 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
             stale,
         ));
     }
+    let target = target_among(targets, &lead, &superblock, &mut notices)?;
     Ok(Opened {
+        target,
         lead,
         superblock,
         format,
         slots,
         notices,
     })
+}
+
+/// Takes targets of replacements out, unless nothing else was given.
+fn take_targets(candidates: &mut Vec<Candidate>) -> Vec<Candidate> {
+    let is_target = |candidate: &Candidate| candidate.superblock.device_item.device == TARGET_ID;
+    if candidates.iter().all(is_target) {
+        return Vec::new();
+    }
+    candidates
+        .extract_if(.., |candidate| is_target(candidate))
+        .collect()
+}
+
+/// The volume's own target; of several the newest.
+fn target_among(
+    targets: Vec<Candidate>,
+    lead: &Device,
+    superblock: &Superblock,
+    notices: &mut Vec<Notice>,
+) -> Result<Option<FoundTarget>, DevicesError> {
+    let mut own: Vec<FoundTarget> = Vec::new();
+    for target in targets {
+        if !target.belongs_to(superblock.fsid) {
+            return Err(DevicesError::Foreign {
+                first: lead.name().to_owned(),
+                first_fsid: superblock.fsid,
+                second: target.device.name().to_owned(),
+                second_fsid: target.superblock.fsid,
+            });
+        }
+        own.push(FoundTarget {
+            uuid: target.superblock.device_item.uuid,
+            generation: target.superblock.generation,
+            device: target.device,
+        });
+    }
+    own.sort_by_key(|target| target.generation);
+    let newest = own.pop();
+    notices.extend(
+        own.into_iter()
+            .chain(newest.clone())
+            .map(|target| Notice::ReplacementTarget {
+                device: target.device.name().to_owned(),
+                uuid: target.uuid,
+            }),
+    );
+    Ok(newest)
 }
 
 /// What the leading superblock says of the volume's state that its user should know.

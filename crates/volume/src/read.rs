@@ -10,14 +10,14 @@
 //!   those are fetched again, each from wherever it is good.
 //!
 //! What was passed over on the way to a good result goes to the fault log; what nothing could replace is in the
-//! error too. Nothing is written: healing belongs here when the volume can be written.
+//! error too. Nothing is written: whoever heals a volume is told of it ([`Volume::tell_faults`]).
 
 mod data;
 mod verified;
 
 use crate::Volume;
 use crate::error::{Attempt, Corruption, Error};
-use crate::faults::{Fault, FaultReason, Rejection};
+use crate::faults::{Fault, FaultReason, HearsFaults, Rejection};
 use crate::fetch::reachable;
 use crate::mirror::{Segment, Source, Way};
 use buttress_device::{Buffer, Device, PendingRead, ReadRequest};
@@ -204,7 +204,7 @@ impl Volume {
         if let (Some(slot), FaultReason::Io(error)) = (name, &attempt.reason) {
             slot.count_error(error.operation);
         }
-        self.recorder().record(Fault {
+        let fault = Fault {
             device: attempt.device,
             device_name: name.map_or_else(|| "unknown".into(), |slot| slot.name().clone()),
             physical: attempt.physical.saturating_add(ByteCount::of(part.start)),
@@ -212,7 +212,12 @@ impl Volume {
             length: ByteCount::of(part.len()),
             copy: attempt.copy,
             reason: attempt.reason.clone(),
-        });
+        };
+        let hears = self.hears_faults().read().clone();
+        if let Some(HearsFaults(hears)) = hears {
+            hears(&fault);
+        }
+        self.recorder().record(fault);
     }
 }
 

@@ -10,16 +10,17 @@
 //!
 //! A writer adds chunks, takes them away, and replaces the superblock and device items when it commits.
 //!
-//! Invariants: devices are only added, and one that was left out stays left out; a reader works with the map and the
-//! superblock as they were when it started; no lock is held over I/O, but for the rows of RAID5 and RAID6 that are being
-//! written.
+//! Invariants: slots are only added, or exchanged ([`crate::replacement`]); one that was left out stays left out; a reader works with the map and the
+//! superblock as they were when it started; no lock is held over I/O, but for those of what is being
+//! written: rows, and where writes go.
 
 use crate::chunk_map::{Added, ChunkMap, MappedChunk};
 use crate::devices::{DeviceSlot, DeviceTable};
 use crate::error::{DevicesError, Error, MissingDevice};
-use crate::faults::{FaultLog, FaultRecorder};
+use crate::faults::{FaultLog, FaultRecorder, HearFault, HearsFaults};
 use crate::notice::Notice;
 use crate::open::{self, OpenOptions};
+use crate::replacement::{FoundTarget, Guards, Replacement};
 use crate::stripe_tree::{StripeResolver, Unconnected};
 use crate::write::{ErrorState, RowLocks, WriteRefusal};
 use buttress_device::{Device, VirtualClock};
@@ -35,6 +36,10 @@ lock_class!(SuperblockLock, "superblock", Rank::LEAF);
 lock_class!(DevicesLock, "devices", Rank::new(80));
 lock_class!(ChunksLock, "chunks", Rank::LEAF);
 lock_class!(NoticesLock, "notices", Rank::LEAF);
+lock_class!(pub(crate) WritesLock, "writes", Rank::new(58).over_device());
+lock_class!(pub(crate) ReplacingLock, "replacing", Rank::LEAF);
+lock_class!(pub(crate) HearsFaultsLock, "hears_faults", Rank::LEAF);
+lock_class!(pub(crate) FoundLock, "found", Rank::LEAF);
 lock_class!(pub(crate) FailingLock, "failing", Rank::new(70));
 
 /// How many notices are kept; a hostile chunk tree could cause one per chunk.
@@ -53,6 +58,15 @@ pub struct Volume {
     recorder: FaultRecorder,
     latch: ErrorState,
     row_locks: RowLocks,
+    /// Shared by what writes; held alone by what changes where writes go.
+    writes: RwLock<(), WritesLock>,
+    /// The replacement that is under way.
+    replacing: RwLock<Option<Arc<Replacement>>, ReplacingLock>,
+    /// The target of a replacement that was begun earlier.
+    found: Mutex<Option<FoundTarget>, FoundLock>,
+    guards: Guards,
+    /// Told of every copy that a reader passes over.
+    hears_faults: RwLock<Option<HearsFaults>, HearsFaultsLock>,
     /// Held while it is decided whether the volume can do without a device.
     failing: Mutex<(), FailingLock>,
     /// Whether the volume goes on without a device that fails, as one does that holds something already.
@@ -81,6 +95,11 @@ impl Volume {
             recorder: FaultRecorder::default(),
             latch: ErrorState::default(),
             row_locks: RowLocks::default(),
+            writes: RwLock::default(),
+            replacing: RwLock::default(),
+            found: Mutex::new(opened.target),
+            guards: Guards::default(),
+            hears_faults: RwLock::default(),
             failing: Mutex::default(),
             tolerates_failures: true,
             clocked: opened.lead,
@@ -116,6 +135,11 @@ impl Volume {
             recorder: FaultRecorder::default(),
             latch: ErrorState::default(),
             row_locks: RowLocks::default(),
+            writes: RwLock::default(),
+            replacing: RwLock::default(),
+            found: Mutex::default(),
+            guards: Guards::default(),
+            hears_faults: RwLock::default(),
             failing: Mutex::default(),
             tolerates_failures: false,
             clocked,
@@ -167,6 +191,13 @@ impl Volume {
     #[must_use]
     pub fn faults(&self) -> FaultLog {
         self.recorder.snapshot()
+    }
+
+    /// From here on every copy that a reader passes over is told, on the reader's thread: whoever hears it must not wait.
+    /// `None`: nobody is told any more.
+    pub fn tell_faults(&self, hears: Option<Arc<HearFault>>) {
+        let before = core::mem::replace(&mut *self.hears_faults.write(), hears.map(HearsFaults));
+        drop(before);
     }
 
     /// Adds a chunk item: `start` is the offset of its key. The same chunk may come twice, as system chunks do.
@@ -350,6 +381,35 @@ impl Volume {
 
     pub(crate) const fn row_locks(&self) -> &RowLocks {
         &self.row_locks
+    }
+
+    pub(crate) const fn writes(&self) -> &RwLock<(), WritesLock> {
+        &self.writes
+    }
+
+    pub(crate) const fn replacing(&self) -> &RwLock<Option<Arc<Replacement>>, ReplacingLock> {
+        &self.replacing
+    }
+
+    pub(crate) const fn found(&self) -> &Mutex<Option<FoundTarget>, FoundLock> {
+        &self.found
+    }
+
+    pub(crate) const fn hears_faults(&self) -> &RwLock<Option<HearsFaults>, HearsFaultsLock> {
+        &self.hears_faults
+    }
+
+    pub(crate) const fn guards(&self) -> &Guards {
+        &self.guards
+    }
+
+    /// Puts another map in use: one of the same chunks.
+    pub(crate) fn set_chunk_map(&self, map: ChunkMap) {
+        *self.chunks.write() = Arc::new(map);
+    }
+
+    pub(crate) fn exchange_slot(&self, old: &Arc<DeviceSlot>, new: &Arc<DeviceSlot>) {
+        self.devices.write().exchange(old, new);
     }
 
     pub(crate) const fn failing(&self) -> &Mutex<(), FailingLock> {

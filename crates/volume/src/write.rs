@@ -14,6 +14,9 @@
 //! missing, where all chunks can do without it (`failures`). Else its failure *stops writing for good*
 //! ([`Volume::stop_writing`]), with the cause kept: each later write, flush or commit is refused. No failure is retried.
 //!
+//! While a device is being replaced, what goes to it goes to the one that is to take its place, too
+//! ([`crate::replacement`]).
+//!
 //! What it leaves out: who may write where. Callers (the allocator above) only hand in ranges that nothing committed
 //! uses, no two calls write the same bytes at once, and no one reads them meanwhile.
 //!
@@ -27,6 +30,7 @@ mod superblocks;
 
 pub use failures::NeededDevice;
 pub(crate) use rows::RowLocks;
+pub use rows::RowsLocked;
 pub(crate) use stop::ErrorState;
 pub use stop::WriteRefusal;
 
@@ -34,6 +38,7 @@ use crate::Volume;
 use crate::chunk_map::MappedChunk;
 use crate::devices::DeviceSlot;
 use crate::error::{Corruption, Error};
+use crate::replacement::Replacement;
 use crate::stripe_tree::needs_resolver;
 use buttress_device::{Device, IoError, PendingWrite, WriteRequest};
 use buttress_format::{ByteCount, Logical, Physical};
@@ -63,8 +68,15 @@ impl Volume {
     /// [noticed](Volume::notices).
     pub fn write(&self, extents: &[ExtentWrite]) -> Result<(), Error> {
         self.require_writing()?;
-        let mut batch = Batch::default();
+        let _writes = self.writes().read();
+        let mut batch = Batch {
+            replacement: self.replacement(),
+            ..Batch::default()
+        };
         let mut rows = Rows::default();
+        if batch.replacement.is_some() || self.guards().are_there() {
+            rows.lock_all();
+        }
         for extent in extents {
             self.plan_write(extent, &mut batch, &mut rows)?;
         }
@@ -99,6 +111,7 @@ impl Volume {
             match place.parity {
                 Some(column) => rows.add(chunk, column, place.stripe_offset, bytes),
                 None => {
+                    rows.touch(chunk, place.stripe_offset, bytes.len());
                     let written = if buttress_faults::on("volume-one-copy-written") {
                         1
                     } else {
@@ -141,6 +154,8 @@ impl Volume {
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     plugs: SmallVec<[Plug; 4]>,
+    /// The replacement that was under way when the batch was begun.
+    replacement: Option<Arc<Replacement>>,
 }
 
 #[derive(Debug)]
@@ -160,9 +175,6 @@ impl Batch {
         physical: Physical,
         bytes: &Bytes,
     ) -> Result<bool, Error> {
-        let Some(device) = volume.stripe_to_write(chunk, stripe_index)? else {
-            return Ok(false);
-        };
         let Some(slot) = chunk.devices().get(stripe_index) else {
             return Ok(false);
         };
@@ -170,6 +182,37 @@ impl Batch {
             offset_bytes: physical.get(),
             bytes: bytes.clone(),
         };
+        self.add_to_target(chunk, stripe_index, physical, bytes);
+        let Some(device) = volume.stripe_to_write(chunk, stripe_index)? else {
+            return Ok(false);
+        };
+        self.push(slot, device, request);
+        Ok(true)
+    }
+
+    /// Adds a write to the target that is to take the place of a stripe's device, if there is one.
+    pub(crate) fn add_to_target(
+        &mut self,
+        chunk: &MappedChunk,
+        stripe_index: usize,
+        physical: Physical,
+        bytes: &Bytes,
+    ) {
+        let slot = chunk.devices().get(stripe_index);
+        let replacement = self.replacement.as_ref();
+        let target = slot.and_then(|slot| replacement?.target_of(slot)).cloned();
+        if let Some(target) = target
+            && let Some(device) = target.device()
+        {
+            let request = WriteRequest {
+                offset_bytes: physical.get(),
+                bytes: bytes.clone(),
+            };
+            self.push(&target, device, request);
+        }
+    }
+
+    fn push(&mut self, slot: &Arc<DeviceSlot>, device: &Device, request: WriteRequest) {
         match self.plugs.iter_mut().find(|plug| Arc::ptr_eq(&plug.slot, slot)) {
             Some(plug) => plug.requests.push(request),
             None => self.plugs.push(Plug {
@@ -178,7 +221,6 @@ impl Batch {
                 requests: vec![request],
             }),
         }
-        Ok(true)
     }
 
     /// Starts everything on all devices, waits for all of it, and gives what failed. A device that was left out since the

@@ -34,4 +34,7 @@ pub mod transaction;
 
 pub use data::{AllocateMode, DataOptions};
 pub use log_tree::{CommitCause, LogStatistics, Synced};
-pub use transaction::{Environment, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions};
+pub use transaction::{
+    Environment, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions, replacement_item,
+    wipe_superblocks,
+};

@@ -36,9 +36,10 @@ pub use statistics::{CommitCause, LogStatistics};
 pub use syncing::Synced;
 
 use crate::transaction::opening::refuse;
+use crate::transaction::replacement::{is_open, replacement_item};
 use buttress_format::Logical;
 use buttress_fs::Filesystem;
-use buttress_fs::error::Result;
+use buttress_fs::error::{Error, Result, WritingRefusal};
 
 /// Drops the pending log of a volume that was opened from writable devices, without reading it: what was synced after the
 /// last commit is lost. Gives where the log began, if there was one.
@@ -51,6 +52,12 @@ pub fn drop_log(filesystem: &Filesystem) -> Result<Option<Logical>> {
         return Ok(None);
     }
     refuse(filesystem)?;
+    if replacement_item(filesystem)?.is_some_and(|item| is_open(&item)) {
+        return Err(Error::WritingRefused(WritingRefusal::State {
+            name: "a replacement of a device that has not come to its end",
+            remedy: "open the volume for writing, which replays the log",
+        }));
+    }
     filesystem.volume().write_log_root(Logical::MIN, 0)?;
     Ok(Some(root))
 }

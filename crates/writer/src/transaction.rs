@@ -17,6 +17,7 @@
 //! | `reading_in` | tree blocks come into memory before the lock is held for long |
 //! | `device_errors` | what devices failed with, in their statistics |
 //! | `pins` | freed space that must wait |
+//! | `replacement` | a device that takes another's place: its item, the commit that ends it |
 //! | `recount` | ledgers against trees, in builds with debug assertions |
 //! | `still` | a view together with the delayed references |
 //! | `memory` | what waits for a commit, as a part of the cache's budget |
@@ -53,6 +54,7 @@ pub(crate) mod pins;
 mod quiesce;
 mod quotas;
 mod recount;
+pub(crate) mod replacement;
 pub(crate) mod reservation;
 pub(crate) mod reserved_ahead;
 pub(crate) mod running;
@@ -62,6 +64,7 @@ mod tests;
 mod uncommitted;
 
 pub use opening::{Environment, SystemEnvironment, WriteOptions};
+pub use replacement::{replacement_item, wipe_superblocks};
 pub use uncommitted::Uncommitted;
 
 use crate::data::table::DataTable;

@@ -146,6 +146,14 @@ const fn scrub(name: &'static str) -> Test {
     test("buttress-scrub", "damage", name)
 }
 
+const fn beside(name: &'static str) -> Test {
+    test("buttress-scrub", "beside", name)
+}
+
+const fn replace(name: &'static str) -> Test {
+    test("buttress-scrub", "replace", name)
+}
+
 const fn cli(name: &'static str) -> Test {
     test("buttress-cli", "command_line", name)
 }

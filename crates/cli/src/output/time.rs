@@ -76,6 +76,11 @@ impl Clock {
         self.format(seconds, 0, "%a %b %e %H:%M:%S %Y")
     }
 
+    /// `22.Nov 13:02:33`, as `btrfs replace status` prints it.
+    pub fn day_and_time(&self, seconds: i64) -> String {
+        self.format(seconds, 0, "%e.%b %T")
+    }
+
     /// As `ls -l --time-style` prints it.
     pub fn ls(&self, style: TimeStyle, seconds: i64, nanoseconds: u32) -> String {
         let recent =

@@ -1,7 +1,7 @@
 //! A sound command line for each command, and how the command answers.
 //!
 //! Words are templates: `{image}` is a volume, `{stream}` a send stream, `{host}` a folder of the host, `{out}` the folder
-//! for outputs.
+//! for outputs, `{target}` an empty image.
 
 use std::fmt;
 
@@ -109,7 +109,7 @@ impl Case {
     pub(crate) fn sound(&self) -> i32 {
         match self.command {
             // Nothing is running, and there is nothing to go on with.
-            "scrub cancel" | "scrub resume" => 2,
+            "scrub cancel" | "scrub resume" | "replace cancel" => 2,
             _ => i32::from(self.form == "of what differs"),
         }
     }
@@ -394,6 +394,15 @@ fn about_volumes() -> Vec<Case> {
         },
         look("scrub resume", "-B {image}", ""),
         look("scrub status", "{image}", ""),
+        Case {
+            is_job: true,
+            ..write("replace start", "1 {target} {image}", "")
+        },
+        look("replace status", "{image}", ""),
+        Case {
+            answer: SILENT,
+            ..look("replace cancel", "{image}", "")
+        },
         look("property get", "{image}:/home", "{image}:/no/such/path"),
         Case {
             answer: SILENT,

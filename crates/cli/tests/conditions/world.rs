@@ -3,7 +3,7 @@
 //! Everything lies in one folder that other users can reach. Temporary files of the command go to the folder for outputs,
 //! so that what it leaves behind is seen.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -60,12 +60,16 @@ impl World {
         if word.contains("{overlay}") {
             self.make_overlay();
         }
+        if word.contains("{target}") {
+            self.make_target();
+        }
         for (placeholder, name) in [
             ("{image}", "volume.img"),
             ("{stream}", "stream"),
             ("{host}", "host"),
             ("{out}", "out"),
             ("{overlay}", "overlay"),
+            ("{target}", "target"),
             ("{absent}", "absent"),
         ] {
             word = word.replace(placeholder, self.path(name).to_str().unwrap());
@@ -93,6 +97,14 @@ impl World {
         ]);
         assert!(made.status.success(), "{made:?}");
         self.set_mode(&overlay, 0o666);
+    }
+
+    /// An empty image, as large as the volume's.
+    fn make_target(&self) {
+        let target = File::create(self.path("target")).unwrap();
+        let length = fs::metadata(self.image()).unwrap().len();
+        target.set_len(length).unwrap();
+        self.set_mode(&self.path("target"), 0o666);
     }
 
     pub(crate) fn image_state(&self) -> ImageState {

@@ -46,6 +46,21 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Spy {
+    /// A device that holds nothing of use.
+    pub(crate) fn of_noise(name: &str, size: u64) -> Arc<Self> {
+        let spy = Self::new(name.to_owned(), size as usize);
+        let noise = Random::new(99).bytes(1 << 20, false);
+        for at in (0..size / 4).step_by(noise.len()) {
+            spy.put(at, &noise);
+        }
+        spy
+    }
+
+    pub(crate) fn device(self: &Arc<Self>) -> Device {
+        let backend: Arc<dyn Backend> = Arc::clone(self) as Arc<dyn Backend>;
+        Device::with_backend(backend, Engine::Inline)
+    }
+
     fn new(name: String, size: usize) -> Arc<Self> {
         Arc::new(Self {
             memory: MemoryBackend::new(name, vec![0; size]),
@@ -265,11 +280,7 @@ impl Lab {
     }
 
     pub(crate) fn devices(&self) -> Vec<Device> {
-        let device = |spy: &Arc<Spy>| {
-            let backend: Arc<dyn Backend> = Arc::clone(spy) as Arc<dyn Backend>;
-            Device::with_backend(backend, Engine::Inline)
-        };
-        self.spies.iter().map(device).collect()
+        self.spies.iter().map(Spy::device).collect()
     }
 
     pub(crate) fn open(&self) -> Result<Filesystem> {

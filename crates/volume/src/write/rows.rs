@@ -28,6 +28,7 @@ use buttress_format::block_group::Profile;
 use buttress_format::{ByteCount, Logical};
 use buttress_locks::{Mutex, MutexGuard, Rank, lock_class};
 use bytes::Bytes;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,9 +39,92 @@ lock_class!(pub(super) RowLock, "locks", Rank::new(60).over_device().several());
 const LOCKS: u64 = 64;
 
 /// Locks for rows: one of a fixed number each, by the row's address.
+///
+/// Each counts the writes under it, at their beginning and at their end: who has read rows without their locks knows by it
+/// whether they were written meanwhile.
 #[derive(Debug)]
 pub(crate) struct RowLocks {
     locks: Vec<Mutex<(), RowLock>>,
+    writes: Vec<AtomicU64>,
+}
+
+/// Rows that nobody else writes, until this is dropped.
+#[derive(Debug)]
+pub struct RowsLocked<'a> {
+    _locked: Vec<MutexGuard<'a, (), RowLock>>,
+}
+
+/// Rows that are being written.
+#[derive(Debug)]
+pub(super) struct RowsWritten<'a> {
+    locks: &'a RowLocks,
+    numbers: BTreeSet<u64>,
+    _locked: Vec<MutexGuard<'a, (), RowLock>>,
+}
+
+impl RowsWritten<'_> {
+    fn count(&self) {
+        self.locks.counters(&self.numbers).for_each(|counter| {
+            counter.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+}
+
+impl Drop for RowsWritten<'_> {
+    fn drop(&mut self) {
+        self.count();
+    }
+}
+
+/// The number of the lock of a row.
+fn lock_number(chunk: Logical, row: u64) -> u64 {
+    chunk.get().wrapping_add(row).checked_rem(LOCKS).unwrap_or(0)
+}
+
+/// The numbers of the locks of rows, each once.
+fn lock_numbers(chunk: Logical, rows: Range<u64>) -> BTreeSet<u64> {
+    let rows = rows.start..rows.end.min(rows.start.saturating_add(LOCKS));
+    rows.map(|row| lock_number(chunk, row)).collect()
+}
+
+impl RowLocks {
+    /// Takes locks in an order that all callers keep to.
+    fn take(&self, numbers: &BTreeSet<u64>) -> Vec<MutexGuard<'_, (), RowLock>> {
+        let mut numbers: Vec<u64> = numbers.iter().copied().collect();
+        if buttress_faults::on("lock-rows-unordered") {
+            numbers.reverse();
+        }
+        numbers
+            .into_iter()
+            .filter_map(|number| self.locks.get(usize::try_from(number).ok()?))
+            .map(Mutex::lock)
+            .collect()
+    }
+
+    fn counters<'a>(&'a self, numbers: &'a BTreeSet<u64>) -> impl Iterator<Item = &'a AtomicU64> {
+        let number = |number: &u64| self.writes.get(usize::try_from(*number).ok()?);
+        numbers.iter().filter_map(number)
+    }
+
+    /// Keeps others from writing to rows of a chunk.
+    pub(crate) fn lock(&self, chunk: Logical, rows: Range<u64>) -> RowsLocked<'_> {
+        RowsLocked {
+            _locked: self.take(&lock_numbers(chunk, rows)),
+        }
+    }
+
+    /// How often rows of a chunk, and those that share their locks, were written; `None` while one is.
+    pub(crate) fn writes_to(&self, chunk: Logical, rows: Range<u64>) -> Option<u64> {
+        let mut sum = 0_u64;
+        for counter in self.counters(&lock_numbers(chunk, rows)) {
+            let count = counter.load(Ordering::SeqCst);
+            if count & 1 == 1 {
+                return None;
+            }
+            sum = sum.wrapping_add(count);
+        }
+        Some(sum)
+    }
 }
 
 impl Default for RowLocks {
@@ -49,6 +133,7 @@ impl Default for RowLocks {
             locks: (0..LOCKS)
                 .map(|row| Mutex::with_place((), u128::from(row)))
                 .collect(),
+            writes: (0..LOCKS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 }
@@ -57,6 +142,8 @@ impl Default for RowLocks {
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     rows: BTreeMap<(Logical, u64), Row>,
+    /// Locks of rows of profiles without parity, where those are wanted too.
+    others: Option<BTreeSet<u64>>,
 }
 
 /// What a batch writes of one row.
@@ -89,6 +176,22 @@ struct Gap {
 }
 
 impl Rows {
+    /// From here on rows without parity are locked, too.
+    pub(super) fn lock_all(&mut self) {
+        self.others = Some(BTreeSet::new());
+    }
+
+    /// Bytes of a stripe of a profile without parity are written.
+    pub(super) fn touch(&mut self, chunk: &MappedChunk, offset: StripeOffset, length: usize) {
+        let Some(others) = &mut self.others else {
+            return;
+        };
+        let unit_bytes = chunk.layout().stripe_bytes().max(1);
+        let end = offset.get().saturating_add(ByteCount::of(length).get());
+        let first = offset.get().checked_div(unit_bytes).unwrap_or(0);
+        others.extend(lock_numbers(chunk.start(), first..end.div_ceil(unit_bytes)));
+    }
+
     /// Adds bytes of one unit of a row.
     pub(super) fn add(
         &mut self,
@@ -115,24 +218,19 @@ impl Rows {
     }
 
     /// Locks all rows, in an order that all callers keep to.
-    pub(super) fn lock<'a>(&self, locks: &'a RowLocks) -> Vec<MutexGuard<'a, (), RowLock>> {
+    pub(super) fn lock<'a>(&self, locks: &'a RowLocks) -> RowsWritten<'a> {
+        let own = self.rows.keys().map(|(start, row)| lock_number(*start, *row));
+        let mut numbers: BTreeSet<u64> = own.chain(self.others.iter().flatten().copied()).collect();
         if buttress_faults::on("volume-row-unlocked") {
-            return Vec::new();
+            numbers.clear();
         }
-        let numbers: BTreeSet<u64> = self
-            .rows
-            .keys()
-            .map(|(start, row)| start.get().wrapping_add(*row).checked_rem(LOCKS).unwrap_or(0))
-            .collect();
-        let mut numbers: Vec<u64> = numbers.into_iter().collect();
-        if buttress_faults::on("lock-rows-unordered") {
-            numbers.reverse();
-        }
-        numbers
-            .into_iter()
-            .filter_map(|number| locks.locks.get(usize::try_from(number).ok()?))
-            .map(Mutex::lock)
-            .collect()
+        let written = RowsWritten {
+            _locked: locks.take(&numbers),
+            locks,
+            numbers,
+        };
+        written.count();
+        written
     }
 
     /// Reads what is missing in the rows, and adds their data and parity to the batch.
@@ -256,6 +354,8 @@ impl Row {
         for (gap, pending) in old {
             let bytes = pending.wait_verified(volume, &mut |bytes: Bytes| Ok(bytes))?;
             let bytes = restore::restore(volume, &self.chunk, gap.logical, bytes);
+            // The parity counts on it: the target of a replacement may not have it yet.
+            self.add_write_to_target(batch, gap.column, gap.range.start, &bytes)?;
             put(&mut columns, &span, gap.column, &gap.range, &bytes);
         }
         // A column that one piece brings in full is used as it is.
@@ -315,6 +415,31 @@ impl Row {
         Ok(())
     }
 
+    /// Adds a write of what a column holds already to the target that is to take its device's place.
+    fn add_write_to_target(
+        &self,
+        batch: &mut Batch,
+        column: usize,
+        start: usize,
+        bytes: &Bytes,
+    ) -> Result<(), Error> {
+        if let Some((stripe_index, offset)) = self.place(column, start)
+            && !buttress_faults::on("replace-row-gaps-unwritten")
+        {
+            let physical = self.chunk.physical(stripe_index, offset)?;
+            batch.add_to_target(&self.chunk, stripe_index, physical, bytes);
+        }
+        Ok(())
+    }
+
+    /// The stripe of a column, and the place in it of a byte of the row's unit.
+    fn place(&self, column: usize, start: usize) -> Option<(usize, StripeOffset)> {
+        let layout = self.chunk.layout();
+        let offset = self.number.saturating_mul(layout.stripe_bytes());
+        let offset = StripeOffset::new(offset.saturating_add(ByteCount::of(start).get()));
+        Some((layout.stripe_of_column(self.number, column)?, offset))
+    }
+
     /// Adds a write to a column, data or parity. What would go to a device out of reach is left out: that the row can do
     /// without was checked.
     fn add_write(
@@ -325,10 +450,7 @@ impl Row {
         start: usize,
         bytes: &Bytes,
     ) -> Result<(), Error> {
-        let layout = self.chunk.layout();
-        let offset = self.number.saturating_mul(layout.stripe_bytes());
-        let offset = StripeOffset::new(offset.saturating_add(ByteCount::of(start).get()));
-        if let Some(stripe_index) = layout.stripe_of_column(self.number, column) {
+        if let Some((stripe_index, offset)) = self.place(column, start) {
             let physical = self.chunk.physical(stripe_index, offset)?;
             batch.add(volume, &self.chunk, stripe_index, physical, bytes)?;
         }

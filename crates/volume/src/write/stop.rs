@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::write::NeededDevice;
 use buttress_format::error::ErrorKind;
 use buttress_format::superblock::SuperblockError;
-use buttress_format::{ByteCount, Logical};
+use buttress_format::{ByteCount, DeviceId, Logical};
 use std::sync::{Arc, OnceLock};
 
 /// Why something is not written.
@@ -61,6 +61,18 @@ pub enum WriteRefusal {
         /// The address.
         logical: Logical,
     },
+    /// There is no device with this id, or it is a seed's.
+    #[error("the volume has no device {device}")]
+    NoSuchDevice {
+        /// The id.
+        device: DeviceId,
+    },
+    /// A device is being replaced already.
+    #[error("a device of the volume is being replaced already")]
+    Replacing,
+    /// No device can take the place of another: none was given, or it failed.
+    #[error("there is no device that could take the other's place: it failed, or none was given")]
+    NoTarget,
     /// Superblocks were to be written without the item of one of the devices.
     #[error("no device item for {device}: its superblock cannot be written")]
     NoDeviceItem {
@@ -80,13 +92,15 @@ impl WriteRefusal {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Needed(_) | Self::OutOfReach { .. } | Self::NoDevice => ErrorKind::Io,
+            Self::Needed(_) | Self::OutOfReach { .. } | Self::NoDevice | Self::NoTarget => ErrorKind::Io,
             Self::StripeTree { .. } => ErrorKind::Unsupported,
             Self::Superblock(_)
             | Self::Stopped { .. }
             | Self::ReadOnlyDevice { .. }
             | Self::Seed { .. }
             | Self::NoSuchChunk { .. }
+            | Self::NoSuchDevice { .. }
+            | Self::Replacing
             | Self::NoDeviceItem { .. } => ErrorKind::Caller,
         }
     }

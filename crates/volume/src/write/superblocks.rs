@@ -13,6 +13,7 @@
 use crate::Volume;
 use crate::devices::DeviceSlot;
 use crate::error::Error;
+use crate::replacement::Replacement;
 use crate::write::WriteRefusal;
 use crate::write::failures::Failures;
 use buttress_device::{Buffer, Device, IoError, WriteRequest};
@@ -29,6 +30,7 @@ impl Volume {
     /// good. That writing has stopped.
     pub fn flush(&self) -> Result<(), Error> {
         self.require_writing()?;
+        let _writes = self.writes().read();
         let slots = self.slots_to_write()?;
         self.go_on_without(flush_all(&slots))
     }
@@ -43,15 +45,30 @@ impl Volume {
     /// volume cannot do without, or writing has stopped. A failure stops writing for good: the commit may or may not be seen
     /// when the volume is opened again.
     pub fn write_superblocks(&self, superblock: &Superblock, items: &[DeviceItem]) -> Result<(), Error> {
+        let _writes = self.writes().read();
+        self.write_all_superblocks(superblock, items, None)
+    }
+
+    /// The same, with the target of `replaces` as the device that it replaces. Whoever calls holds the lock `writes`.
+    pub(crate) fn write_all_superblocks(
+        &self,
+        superblock: &Superblock,
+        items: &[DeviceItem],
+        replaces: Option<&Replacement>,
+    ) -> Result<(), Error> {
         self.require_writing()?;
         self.require_all_chunks()?;
+        let needed = replaces.map(Replacement::target);
         let mut targets = Vec::new();
         for slot in self.slots_to_write()? {
-            let item = items.iter().find(|item| item.uuid == slot.uuid());
+            if replaces.is_some_and(|replaces| Arc::ptr_eq(replaces.source(), &slot)) {
+                continue;
+            }
+            let item = self.item_for(&slot, items, replaces);
             let item = item.ok_or_else(|| WriteRefusal::NoDeviceItem {
                 device: Arc::clone(slot.name()),
             })?;
-            let mut primary = requests_for(&slot, superblock, item).map_err(WriteRefusal::Superblock)?;
+            let mut primary = requests_for(&slot, superblock, &item).map_err(WriteRefusal::Superblock)?;
             let copies = primary.split_off(primary.len().min(1));
             targets.push(Target {
                 slot,
@@ -70,19 +87,43 @@ impl Volume {
                 core::mem::swap(&mut target.first, &mut target.then);
             }
         }
-        self.step(&mut targets, |targets| write_to(targets, |target| &target.first))?;
+        self.step(&mut targets, needed, |targets| {
+            write_to(targets, |target| &target.first)
+        })?;
         if !buttress_faults::on("volume-primaries-unflushed") {
-            self.step(&mut targets, flush_targets)?;
+            self.step(&mut targets, needed, flush_targets)?;
         }
-        self.step(&mut targets, |targets| write_to(targets, |target| &target.then))?;
+        self.step(&mut targets, needed, |targets| {
+            write_to(targets, |target| &target.then)
+        })?;
         if !buttress_faults::on("volume-superblock-copies-unflushed") {
-            self.step(&mut targets, flush_targets)?;
+            self.step(&mut targets, needed, flush_targets)?;
         }
         self.set_superblock(superblock.clone());
         for item in items {
             self.set_device_item(*item)?;
         }
         Ok(())
+    }
+
+    /// What a device's superblocks say of it.
+    fn item_for(
+        &self,
+        slot: &Arc<DeviceSlot>,
+        items: &[DeviceItem],
+        replaces: Option<&Replacement>,
+    ) -> Option<DeviceItem> {
+        let of = |uuid| items.iter().find(|item| item.uuid == uuid).copied();
+        if let Some(replaces) = replaces.filter(|replaces| Arc::ptr_eq(replaces.target(), slot)) {
+            return of(replaces.source().uuid());
+        }
+        match self
+            .replacement()
+            .filter(|replacement| Arc::ptr_eq(replacement.target(), slot))
+        {
+            Some(replacement) => Some(replacement.target_item(&of(replacement.source().uuid())?)),
+            None => of(slot.uuid()),
+        }
     }
 
     /// How many devices are written to.
@@ -100,6 +141,7 @@ impl Volume {
     /// As for [`Volume::write_superblocks`].
     pub fn write_log_root(&self, root: Logical, level: u8) -> Result<(), Error> {
         self.require_writing()?;
+        let _writes = self.writes().read();
         let superblock = Superblock {
             log_root: root,
             log_root_level: level,
@@ -107,7 +149,9 @@ impl Volume {
         };
         let mut targets = Vec::new();
         for slot in self.slots_to_write()? {
-            let item = slot.item().ok_or_else(|| WriteRefusal::NoDeviceItem {
+            let items: Vec<DeviceItem> = self.devices().iter().filter_map(|slot| slot.item()).collect();
+            let item = self.item_for(&slot, &items, None);
+            let item = item.ok_or_else(|| WriteRefusal::NoDeviceItem {
                 device: Arc::clone(slot.name()),
             })?;
             let mut primary = requests_for(&slot, &superblock, &item).map_err(WriteRefusal::Superblock)?;
@@ -118,17 +162,30 @@ impl Volume {
                 then: Vec::new(),
             });
         }
-        self.step(&mut targets, |targets| write_to(targets, |target| &target.first))?;
+        self.step(&mut targets, None, |targets| {
+            write_to(targets, |target| &target.first)
+        })?;
         if !buttress_faults::on("volume-log-root-unflushed") {
-            self.step(&mut targets, flush_targets)?;
+            self.step(&mut targets, None, flush_targets)?;
         }
         self.set_superblock(superblock);
         Ok(())
     }
 
-    /// One step of writing superblocks. Devices that fail in it take no part in the next ones.
-    fn step(&self, targets: &mut Vec<Target>, step: impl Fn(&[Target]) -> Failures) -> Result<(), Error> {
-        self.go_on_without(step(targets))?;
+    /// One step of writing superblocks. Devices that fail in it take no part in the next ones; `needed` may not fail.
+    fn step(
+        &self,
+        targets: &mut Vec<Target>,
+        needed: Option<&Arc<DeviceSlot>>,
+        step: impl Fn(&[Target]) -> Failures,
+    ) -> Result<(), Error> {
+        let failures = step(targets);
+        let is_needed = |slot: &Arc<DeviceSlot>| needed.is_some_and(|needed| Arc::ptr_eq(needed, slot));
+        if let Some((_, failure)) = failures.iter().find(|(slot, _)| is_needed(slot)) {
+            // The others may name it by now, and the one that it replaces is whole still.
+            return self.stop_if_failed(Err(failure.clone().into()));
+        }
+        self.go_on_without(failures)?;
         targets.retain(|target| is_target(&target.slot));
         if targets.is_empty() {
             return self.stop_if_failed(Err(WriteRefusal::NoDevice.into()));
@@ -142,6 +199,9 @@ impl Volume {
         let fsid = self.superblock().fsid;
         let mut slots = self.devices();
         slots.retain(|slot| is_target(slot) && slot.fsid() == fsid);
+        if let Some(replacement) = self.replacement() {
+            slots.extend(Some(Arc::clone(replacement.target())).filter(|slot| is_target(slot)));
+        }
         for slot in &slots {
             self.require_own(slot)?;
         }

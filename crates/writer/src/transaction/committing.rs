@@ -211,7 +211,11 @@ impl WritableFilesystem {
         if !buttress_faults::on("commit-unflushed-before-superblocks") {
             volume.flush()?;
         }
-        volume.write_superblocks(&prepared.superblock, &prepared.device_items)?;
+        if prepared.replaces {
+            volume.write_superblocks_and_replace(&prepared.superblock, &prepared.device_items)?;
+        } else {
+            volume.write_superblocks(&prepared.superblock, &prepared.device_items)?;
+        }
         Ok(())
     }
 

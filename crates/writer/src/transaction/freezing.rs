@@ -32,6 +32,8 @@ pub(crate) struct Prepared {
     pub(super) recount: Option<Recount>,
     /// Extents of chunks that this transaction removed.
     pub(crate) freed_device_extents: Vec<(DeviceId, u64, u64)>,
+    /// Whether the target of a replacement takes the source's place with this commit.
+    pub(crate) replaces: bool,
 }
 
 /// What came of preparing a commit.
@@ -78,6 +80,7 @@ impl Running {
             || !self.core.references.is_empty()
             || self.core.superblock_changed
             || self.has_device_errors()
+            || self.has_replacement_change()
             || self
                 .trees
                 .values()
@@ -113,6 +116,7 @@ impl Running {
     fn open_for_commit(&mut self) -> Result<Vec<BlockPointer>> {
         self.remove_empty_groups()?;
         self.record_device_errors()?;
+        self.record_replacement()?;
         // The superblock names these whether or not they changed.
         for id in [TreeId::FS, TreeId::DEVICE, TreeId::CHECKSUM] {
             self.open_tree(id)?;
@@ -154,7 +158,11 @@ impl Running {
                 .collect(),
             recount: Recount::of(self),
             freed_device_extents: core::mem::take(&mut self.core.devices.freed),
+            replaces: self.core.replacing.is_some_and(|replacing| replacing.finishes),
         };
+        if prepared.replaces {
+            self.core.replacing = None;
+        }
         if buttress_faults::on("pins-released-at-freeze") {
             self.core.durable = self.core.generation;
         }

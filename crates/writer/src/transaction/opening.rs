@@ -1,7 +1,7 @@
 //! Opening a volume for writing: what is refused, and what is loaded.
 //!
 //! Refused by name: states that a writer would break or that it does not keep yet (an interrupted
-//! balance or replace, relocation trees, a change by btrfstune that was cut off), images of metadata, and features that are
+//! balance, a replacement without its target, relocation trees, a change by btrfstune that was cut off), images of metadata, and features that are
 //! not written (zoned, RAID stripe tree, extent tree v2, remap tree, unknown compat_ro bits, seeds). A bad primary
 //! superblock is not refused: the next commit writes it anew. Everything else is loaded lazily: block group items at once, the free
 //! space of a group when it is needed.
@@ -12,6 +12,7 @@ use super::loading::load_block_groups;
 use super::memory::DirtyMemory;
 use super::pins::{Hold, Pins, Readers};
 use super::quotas::Quotas;
+use super::replacement;
 use super::running::{Core, OpenTree, Running};
 use super::uncommitted::{Account, Holders, Uncommitted};
 use super::{WritableFilesystem, Writer};
@@ -25,10 +26,9 @@ use crate::mkfs::signatures;
 use crate::operations::inode_state::InodeTable;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_format::{
-    ByteCount, Generation, Incompat, ItemType, Key, Logical, ObjectId, ReplaceItem, ReplaceState, Timestamp,
-    TreeId, Uuid,
+    ByteCount, Generation, Incompat, ItemType, Key, Logical, ObjectId, Timestamp, TreeId, Uuid,
 };
-use buttress_fs::error::{Corruption, Error, Result, WritingRefusal};
+use buttress_fs::error::{Error, Result, WritingRefusal};
 use buttress_fs::filesystem::{Filesystem, RunningTrees};
 use buttress_locks::{Excused, Mutex, RwLock};
 use buttress_tree::EditableTree;
@@ -108,6 +108,9 @@ pub struct WriteOptions {
     pub memory: Option<ByteCount>,
     /// How file content is written.
     pub data: DataOptions,
+    /// The volume is opened to give up a replacement of a device that has not come to its end: its target need not be there,
+    /// and is not written.
+    pub gives_up_replacement: bool,
 }
 
 impl Default for WriteOptions {
@@ -116,6 +119,7 @@ impl Default for WriteOptions {
             environment: Arc::new(SystemEnvironment),
             memory: None,
             data: DataOptions::default(),
+            gives_up_replacement: false,
         }
     }
 }
@@ -129,8 +133,10 @@ impl WritableFilesystem {
     /// read.
     pub fn new(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
         refuse(&filesystem)?;
+        let replacing = replacement::take_up(&filesystem, options.gives_up_replacement)?;
         let log = PendingLog::read(&filesystem)?;
         let mut running = load(&filesystem)?;
+        running.core.replacing = replacing;
         if let Some(log) = &log {
             running.keep_log_blocks(log)?;
         }
@@ -228,7 +234,7 @@ fn find_refusal(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
             remedy: MOUNT,
         }));
     }
-    replacing(filesystem)
+    Ok(None)
 }
 
 /// What opening noticed that forbids writing.
@@ -270,25 +276,6 @@ fn overwritten(filesystem: &Filesystem, notices: &[Notice]) -> Result<Option<Wri
         }
     }
     Ok(None)
-}
-
-fn replacing(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
-    let key = Key::new(ObjectId::MIN, ItemType::DEV_REPLACE, 0);
-    let Some(found) = filesystem.tree(TreeId::DEVICE)?.get(&key)? else {
-        return Ok(None);
-    };
-    let item = ReplaceItem::parse(&key, found.data()).map_err(|error| Corruption::Item {
-        tree: TreeId::DEVICE,
-        error,
-    })?;
-    Ok(
-        matches!(item.state, ReplaceState::Started | ReplaceState::Suspended).then_some(
-            WritingRefusal::State {
-                name: "an interrupted device replacement",
-                remedy: MOUNT,
-            },
-        ),
-    )
 }
 
 fn load(filesystem: &Filesystem) -> Result<Running> {
@@ -334,6 +321,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             reserved_data_bytes: 0,
             ahead: Arc::default(),
             unrecorded_ranges: 0,
+            replacing: None,
             has_new_chunk: false,
         },
         trees,

@@ -12,6 +12,7 @@ use super::chunks::Devices;
 use super::cow::{CowOnlyTree, ShareableTree};
 use super::pins::{Hold, Pins, Readers};
 use super::quotas::Quotas;
+use super::replacement::Replacing;
 use super::reserved_ahead::ReservedAhead;
 use crate::live::trees::{LiveTree, OpenTrees};
 use crate::log_tree::names::NameChanges;
@@ -83,6 +84,8 @@ pub(crate) struct Core {
     pub(crate) ahead: Arc<ReservedAhead>,
     /// While a commit that settles has release the lock: ranges that the free-space tree does not know of yet.
     pub(crate) unrecorded_ranges: u64,
+    /// The replacement of a device that is under way.
+    pub(crate) replacing: Option<Replacing>,
     /// Whether this transaction made a chunk: the last commit knows nothing of it, so no log can refer to it.
     pub(crate) has_new_chunk: bool,
 }

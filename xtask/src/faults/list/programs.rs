@@ -103,6 +103,34 @@ pub(super) const FAULTS: &[Fault] = &[
         &[scrub("what_is_beyond_repair_is_named_with_every_place_tried")],
     ),
     harms(
+        "heal-nothing",
+        "A copy that a reader passed over stays bad until the next scrub.",
+        &[beside("what_readers_pass_over_is_mended_behind_them")],
+    ),
+    loses(
+        "replace-target-unwritten",
+        "What is written while a device is replaced is not on the one that takes its place.",
+        &[
+            replace("a_device_of_each_profile_is_replaced"),
+            replace("a_device_is_replaced_beside_a_writer"),
+        ],
+    ),
+    loses(
+        "replace-row-gaps-unwritten",
+        "Parity that is written while a device is replaced counts on what the new one does not have.",
+        &[
+            replace("a_device_of_each_profile_is_replaced"),
+            replace("a_device_is_replaced_beside_a_writer"),
+        ],
+    ),
+    harms(
+        "scrub-rows-unlocked",
+        "A scrub beside a writer takes what is being written for damage.",
+        &[beside(
+            "beside_a_writer_what_was_damaged_is_found_and_nothing_else",
+        )],
+    ),
+    harms(
         "scrub-one-recovery-tried",
         "RAID6 with a bad block and a bad P is given up though Q would do.",
         &[scrub(

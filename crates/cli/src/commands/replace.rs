@@ -1,0 +1,25 @@
+//! `buttress replace …`: another device takes the place of one, in the words of btrfs-progs, on volumes that are not mounted.
+
+mod cancel;
+mod start;
+mod status;
+
+use crate::manual::ExitCode;
+use crate::table::{Row, leaf};
+
+/// The group's rows of the command table.
+pub const ROWS: &[Row] = &[
+    leaf::<start::Start>(),
+    leaf::<status::Status>(),
+    leaf::<cancel::Cancel>(),
+];
+
+/// Nothing is being replaced.
+const NOTHING: u8 = 2;
+
+/// The exit codes of `cancel`.
+const CANCEL_EXIT_CODES: &[ExitCode] = &[
+    (0, "The replacement was given up"),
+    (1, "It could not be given up"),
+    (2, "No device is being replaced, or the command line is wrong"),
+];

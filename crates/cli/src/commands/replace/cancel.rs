@@ -1,0 +1,70 @@
+//! `buttress replace cancel IMAGE`: gives a replacement up that was interrupted.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{Context as _, Result};
+use buttress::DeviceOptions;
+use buttress::writer::{replacement_item, wipe_superblocks};
+use clap::Args;
+use serde_json::json;
+
+use super::{CANCEL_EXIT_CODES, NOTHING};
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::manual::{Example, ExitCode, example};
+use crate::table::Subcommand;
+use crate::target::Target;
+use crate::writing::Writing;
+
+/// Give up a replacement that was interrupted: the device stays
+///
+/// The target need not be there; where it is, its superblocks are wiped.
+#[derive(Args, Debug)]
+pub(super) struct Cancel {
+    /// An image or device of the volume
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+}
+
+impl Subcommand for Cancel {
+    const NAME: &'static str = "cancel";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress replace cancel --device old.img --device new.img first.img",
+        "Gives up to put new.img in the place of old.img",
+    )];
+    const EXIT_CODES: &'static [ExitCode] = CANCEL_EXIT_CODES;
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let image = Target::parse(&self.image).image;
+        let options = DeviceOptions {
+            write: true,
+            ..context.device_options()
+        };
+        let opened = context.open_volume_with(&image, &options)?;
+        let before = replacement_item(&opened.filesystem)?;
+        let target = opened.filesystem.volume().found_target();
+        let writing = Writing::to_give_up_replacement(opened).with_context(|| image.display().to_string())?;
+        let is_open = writing.filesystem.replacement().is_some();
+        if !is_open {
+            context.warn(format_args!("{}: no device is being replaced", image.display()));
+            if context.json() {
+                context.print_json("replace-cancel", json!({ "canceled": false }))?;
+            }
+            return Ok(Outcome::Code(NOTHING));
+        }
+        writing.filesystem.cancel_replacement()?;
+        if let Some(target) = target {
+            wipe_superblocks(&target.device, target.uuid).context("wiping the target's superblocks")?;
+        }
+        let id = before.map(|item| item.source.get());
+        if context.json() {
+            context.print_json("replace-cancel", json!({ "canceled": true, "devid": id }))?;
+        } else if !context.globals().quiet {
+            let mut out = context.stdout();
+            writeln!(out, "replacement given up: device {} stays", id.unwrap_or(0))?;
+            out.flush()?;
+        }
+        Ok(Outcome::Done)
+    }
+}

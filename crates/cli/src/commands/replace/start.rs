@@ -1,0 +1,272 @@
+//! `buttress replace start SOURCE TARGET IMAGE`: begins to replace a device, or goes on with that, to its end.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow};
+use buttress::DeviceOptions;
+use buttress::device::Device;
+use buttress::format::{ByteCount, DeviceId, Uuid};
+use buttress::logical_volume::replacement::TARGET_ID;
+use buttress::logical_volume::{DeviceSlot, superblocks};
+use buttress::scrub::{Replace, ReplaceOptions, Replaced};
+use buttress::writer::mkfs::signatures;
+use clap::Args;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::exit::{Advice, Outcome};
+use crate::globals::parse_size;
+use crate::identity::Identity;
+use crate::manual::{Example, example};
+use crate::output::terminal;
+use crate::progress::Watch;
+use crate::signals::Cancelling;
+use crate::table::Subcommand;
+use crate::target::Target;
+use crate::writing::Writing;
+
+/// Put another device in the place of one of a volume that is not mounted
+///
+/// What the device holds is checked and copied; what is bad there, or all of it if the device is missing, comes from other
+/// copies or from parity. When it is interrupted, the same command goes on with it; so does the kernel, when it mounts the
+/// volume with both devices. In the end the old device is no part of the volume any more.
+#[derive(Args, Debug)]
+pub(super) struct Start {
+    /// For compatibility: it never goes to the background
+    #[arg(short = 'B', hide = true)]
+    foreground: bool,
+    /// Overwrite the target even where it seems to hold something
+    #[arg(short = 'f')]
+    force: bool,
+    /// Read the source only where nothing else has what is wanted
+    #[arg(short = 'r')]
+    avoid_source: bool,
+    /// For compatibility: nothing is discarded
+    #[arg(short = 'K', long, hide = true)]
+    nodiscard: bool,
+    /// Read at most so many bytes a second of each device; 0 for no limit
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    limit: Option<u64>,
+    /// The device that goes: its image or device, or its id; a missing one by its id, with --degraded
+    #[arg(value_name = "SOURCE")]
+    source: OsString,
+    /// The image or device that takes its place: as large at least
+    #[arg(value_name = "TARGET")]
+    target: PathBuf,
+    /// An image or device of the volume
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+}
+
+impl Subcommand for Start {
+    const NAME: &'static str = "start";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress replace start old.img new.img --device old.img first.img",
+            "Puts new.img in the place of old.img in a volume of two devices",
+        ),
+        example(
+            "buttress replace start --degraded 2 new.img first.img",
+            "The same for device 2, which is lost",
+        ),
+    ];
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let image = Target::parse(&self.image).image;
+        let paths: Vec<PathBuf> = core::iter::once(&image)
+            .chain(&context.globals().devices)
+            .cloned()
+            .collect();
+        refuse_own(&self.target, &paths)?;
+        let fsid = context.open_device_alone(&image).and_then(|device| {
+            let found = superblocks::choose(&device).with_context(|| image.display().to_string())?;
+            Ok(found.superblock.fsid)
+        })?;
+        let goes_on = is_target_of(context, &self.target, fsid)?;
+        let options = DeviceOptions {
+            write: true,
+            direct_when_cold: true,
+            direct_when_cold_to_write: true,
+            ..context.device_options()
+        };
+        // A target that was begun is opened with the volume, of which it is a part by now.
+        let mut images = vec![image.clone()];
+        images.extend(goes_on.then(|| self.target.clone()));
+        let opened = context.open_images_with(&images, &options)?;
+        let slots = opened.filesystem.volume().devices();
+        let source = find_source(&self.source, &slots)?;
+        let target = match goes_on {
+            true => None,
+            false => Some(self.open_target(context, &options, &source, fsid)?),
+        };
+        let name = || image.display().to_string();
+        let writing = Writing::new(opened, buttress::writer::DataOptions::default()).with_context(name)?;
+        let filesystem = &writing.filesystem;
+        match (filesystem.replacement(), target) {
+            (Some(item), _) if item.source != source.id() => {
+                return Err(anyhow!("device {} is being replaced already", item.source))
+                    .context(Advice::new("`buttress replace cancel IMAGE` gives that up"));
+            }
+            (Some(_), _) => {}
+            (None, Some(target)) => {
+                filesystem
+                    .start_replacement(source.id(), target, self.avoid_source)
+                    .with_context(name)?;
+            }
+            (None, None) => {
+                return Err(anyhow!(
+                    "{} is left from a replacement that has ended",
+                    self.target.display()
+                ))
+                .context(Advice::new("wipe its superblocks first: `wipefs -a`"));
+            }
+        }
+        let ended = self.replace(context, &writing)?;
+        print(context, &source, &self.target, &ended)
+    }
+}
+
+impl Start {
+    /// Opens the target, and looks whether it will do.
+    fn open_target(
+        &self,
+        context: &Context,
+        options: &DeviceOptions,
+        source: &DeviceSlot,
+        fsid: Uuid,
+    ) -> Result<Device> {
+        let target = self.target.display();
+        let device = context.open_device(&self.target, options)?;
+        let needed = source.expected_bytes().unwrap_or(ByteCount::ZERO);
+        if device.size_bytes() < needed.get() {
+            return Err(anyhow!(
+                "{target} is too small: it has {} bytes, and device {} needs {needed}",
+                device.size_bytes(),
+                source.id()
+            ));
+        }
+        if superblocks::choose(&device).is_ok_and(|found| found.superblock.fsid == fsid) {
+            return Err(anyhow!("{target} is a device of the volume already")).context(Advice::new(
+                "if it is one no more, wipe its superblocks first: `wipefs -a`",
+            ));
+        }
+        match signatures::find(&device)? {
+            Some(found) if !self.force => {
+                Err(anyhow!("{target} seems to hold {found}")).context(Advice::new("-f overwrites it"))
+            }
+            _ => Ok(device),
+        }
+    }
+
+    fn replace(&self, context: &Context, writing: &Writing) -> Result<Replaced> {
+        let progress = context.progress();
+        let cancelling = Cancelling::start(&progress)?;
+        let watch = Watch::start(context, "replace", progress.clone());
+        let options = ReplaceOptions {
+            limit: self.limit.filter(|limit| *limit > 0).map(ByteCount::new),
+            ..ReplaceOptions::default()
+        };
+        let replaced = Replace::new(writing.filesystem.clone(), options, progress).run();
+        watch.end_as(replaced.is_ok());
+        drop(cancelling);
+        Ok(replaced?)
+    }
+}
+
+/// Refuses a target that is one of the volume's devices.
+fn refuse_own(target: &Path, images: &[PathBuf]) -> Result<()> {
+    let Some(identity) = Identity::of_path(target) else {
+        return Ok(());
+    };
+    let own = |image: &&PathBuf| Identity::of_path(image).is_some_and(|other| other.overlaps(&identity));
+    match images.iter().find(own) {
+        None => Ok(()),
+        Some(image) => Err(anyhow!(
+            "{} is {}, a device of the volume: it cannot take another's place",
+            target.display(),
+            image.display()
+        )),
+    }
+}
+
+/// Whether a device is the target of a replacement in this volume that was begun.
+fn is_target_of(context: &Context, target: &Path, fsid: Uuid) -> Result<bool> {
+    let device = Device::open(target, &context.device_options())?;
+    let found = superblocks::choose(&device).ok();
+    Ok(found.is_some_and(|found| {
+        found.superblock.fsid == fsid && found.superblock.device_item.device == TARGET_ID
+    }))
+}
+
+/// The device that is to go: by its id, or by what it was opened from.
+fn find_source(
+    source: &OsString,
+    slots: &[std::sync::Arc<DeviceSlot>],
+) -> Result<std::sync::Arc<DeviceSlot>> {
+    let shown = source.display();
+    let id = source
+        .to_str()
+        .and_then(|text| text.parse().ok())
+        .map(DeviceId::new);
+    let identity = Identity::of_path(Path::new(source));
+    let is_it = |slot: &&std::sync::Arc<DeviceSlot>| match id {
+        Some(id) => slot.id() == id,
+        None => identity.as_ref().is_some_and(|identity| {
+            let own = Identity::of_path(Path::new(&**slot.name()));
+            slot.device().is_some() && own.is_some_and(|own| own.overlaps(identity))
+        }),
+    };
+    let found = slots.iter().find(is_it).cloned();
+    found
+        .ok_or_else(|| anyhow!("the volume has no device {shown}"))
+        .context(Advice::new(
+            "`buttress filesystem show IMAGE` lists its devices; --device gives another of them",
+        ))
+}
+
+fn print(context: &Context, source: &DeviceSlot, target: &Path, ended: &Replaced) -> Result<Outcome> {
+    let (id, shown) = (source.id(), terminal::shown(target.display()));
+    let (is_finished, lost) = match ended {
+        Replaced::Suspended => (false, ByteCount::ZERO),
+        Replaced::Finished { lost, unwiped, .. } => {
+            if let Some(error) = unwiped {
+                context.warn(format_args!(
+                    "{}: it is no device of the volume any more, and still says that it is: {error}",
+                    source.name()
+                ));
+            }
+            (true, *lost)
+        }
+    };
+    if context.json() {
+        let document = json!({
+            "devid": id.get(),
+            "finished": is_finished,
+            "lost_bytes": lost.get(),
+        });
+        context.print_json("replace-start", document)?;
+    } else if !context.globals().quiet {
+        let mut out = context.stdout();
+        match is_finished {
+            true => writeln!(out, "{shown} took the place of device {id}")?,
+            false => writeln!(
+                out,
+                "the replacement of device {id} waits; the same command goes on with it"
+            )?,
+        }
+        out.flush()?;
+    }
+    if lost > ByteCount::ZERO {
+        context.warn(format_args!(
+            "{lost} bytes of device {id} could be read nowhere; `buttress scrub start` lists what they belong to"
+        ));
+        return Ok(Outcome::Negative);
+    }
+    Ok(if is_finished {
+        Outcome::Done
+    } else {
+        Outcome::Negative
+    })
+}

@@ -1,0 +1,114 @@
+//! `buttress replace status IMAGE`: where the replacement of a device stands, or how the last one ended.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::Result;
+use buttress::format::{ReplaceItem, ReplaceState};
+use buttress::fs::Filesystem;
+use buttress::writer::replacement_item;
+use clap::Args;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::manual::{Example, example};
+use crate::output::time::Clock;
+use crate::table::Subcommand;
+use crate::target::Target;
+
+/// Show where the replacement of a device stands, or how the last one ended
+#[derive(Args, Debug)]
+pub(super) struct Status {
+    /// For compatibility: it is always printed once
+    #[arg(short = '1', hide = true)]
+    once: bool,
+    /// An image or device of the volume
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+}
+
+impl Subcommand for Status {
+    const NAME: &'static str = "status";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress replace status first.img",
+        "Shows how far the replacement is that was interrupted",
+    )];
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let filesystem = context.open_volume(&Target::parse(&self.image).image)?.filesystem;
+        let item = replacement_item(&filesystem)?;
+        let tenths = item.map_or(0, |item| tenths_of_percent(&filesystem, &item));
+        if context.json() {
+            let document = match item {
+                None => json!({ "state": state(None) }),
+                Some(item) => json!({
+                    "state": state(Some(item.state)),
+                    "devid": item.source.get(),
+                    "progress_1000": tenths,
+                    "started": item.time_started_seconds,
+                    "stopped": item.time_stopped_seconds,
+                    "write_errors": item.write_errors,
+                    "uncorrectable_read_errors": item.uncorrectable_read_errors,
+                }),
+            };
+            context.print_json("replace-status", document)?;
+            return Ok(Outcome::Done);
+        }
+        let mut out = context.stdout();
+        writeln!(out, "{}", line(item.as_ref(), tenths))?;
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}
+
+const fn state(state: Option<ReplaceState>) -> &'static str {
+    match state {
+        None | Some(ReplaceState::NeverStarted) => "never started",
+        Some(ReplaceState::Started) => "started",
+        Some(ReplaceState::Finished) => "finished",
+        Some(ReplaceState::Canceled) => "canceled",
+        Some(ReplaceState::Suspended) => "suspended",
+        Some(ReplaceState::Unknown(_)) => "unknown",
+    }
+}
+
+/// How much of the source is done, as the kernel counts: by the cursor.
+fn tenths_of_percent(filesystem: &Filesystem, item: &ReplaceItem) -> u64 {
+    if item.state == ReplaceState::Finished {
+        return 1000;
+    }
+    let slots = filesystem.volume().devices();
+    let source = slots.iter().find(|slot| slot.id() == item.source);
+    let all = source.and_then(|source| source.expected_bytes());
+    let all = all.map_or(1, |all| u128::from(all.get().max(1)));
+    let done = u128::from(item.cursor_left.get())
+        .saturating_mul(1000)
+        .checked_div(all);
+    u64::try_from(done.unwrap_or(0)).unwrap_or(1000).min(1000)
+}
+
+/// What `btrfs replace status -1` prints.
+fn line(item: Option<&ReplaceItem>, tenths: u64) -> String {
+    let Some(item) = item.filter(|item| item.state != ReplaceState::NeverStarted) else {
+        return "Never started".to_owned();
+    };
+    let clock = Clock::system();
+    let time = |seconds: u64| clock.day_and_time(i64::try_from(seconds).unwrap_or(i64::MAX));
+    let (started, stopped) = (time(item.time_started_seconds), time(item.time_stopped_seconds));
+    let percent = format!(
+        "{}.{}%",
+        tenths.checked_div(10).unwrap_or(0),
+        tenths.checked_rem(10).unwrap_or(0)
+    );
+    let so_far = match item.state {
+        ReplaceState::Finished => format!("Started on {started}, finished on {stopped}"),
+        ReplaceState::Canceled => format!("Started on {started}, canceled on {stopped} at {percent}"),
+        ReplaceState::Suspended => format!("Started on {started}, suspended on {stopped} at {percent}"),
+        _ => format!("{percent} done"),
+    };
+    format!(
+        "{so_far}, {} write errs, {} uncorr. read errs",
+        item.write_errors, item.uncorrectable_read_errors
+    )
+}

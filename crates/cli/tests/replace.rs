@@ -1,0 +1,283 @@
+//! `replace start|status|cancel`: what they do, what they refuse, and how they end.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::print_stderr,
+    reason = "tests state what must hold, and say what they skipped"
+)]
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_buttress");
+
+/// Words in a folder, which images are named in.
+fn buttress(folder: &Path, words: &[&str]) -> Output {
+    Command::new(PROGRAM)
+        .current_dir(folder)
+        .args(words)
+        .output()
+        .unwrap()
+}
+
+fn done(folder: &Path, words: &[&str]) -> String {
+    let output = buttress(folder, words);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{words:?}: {}",
+        text(&output.stderr)
+    );
+    text(&output.stdout)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn empty(folder: &Path, name: &str, mib: u64) {
+    File::create(folder.join(name))
+        .unwrap()
+        .set_len(mib << 20)
+        .unwrap();
+}
+
+/// A mirror of two images, with a file in it.
+fn mirror(folder: &Path) -> Vec<u8> {
+    done(
+        folder,
+        &[
+            "mkfs", "-q", "-d", "raid1", "-m", "raid1", "-b", "300M", "a.img", "b.img",
+        ],
+    );
+    let content: Vec<u8> = (0..1_u32 << 20)
+        .flat_map(|number| (number * 7).to_le_bytes())
+        .collect();
+    fs::write(folder.join("content"), &content).unwrap();
+    done(folder, &["cp", "--device", "b.img", "content", "a.img:/content"]);
+    content
+}
+
+#[test]
+fn a_device_is_replaced_and_the_old_one_is_none_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let content = mirror(folder);
+    empty(folder, "c.img", 320);
+    assert_eq!(
+        done(folder, &["replace", "status", "--device", "b.img", "a.img"]),
+        "Never started\n"
+    );
+    let told = done(
+        folder,
+        &[
+            "replace", "start", "-B", "b.img", "c.img", "--device", "b.img", "a.img",
+        ],
+    );
+    assert_eq!(told, "c.img took the place of device 2\n");
+    assert!(!buttress(folder, &["ls", "b.img:/"]).status.success());
+    let told = done(folder, &["replace", "status", "--device", "c.img", "a.img"]);
+    assert!(
+        told.starts_with("Started on ") && told.contains(", finished on "),
+        "{told}"
+    );
+    assert!(told.ends_with(", 0 write errs, 0 uncorr. read errs\n"), "{told}");
+    fs::remove_file(folder.join("a.img")).unwrap();
+    let read = buttress(folder, &["cat", "--degraded", "c.img:/content"]);
+    assert!(read.stdout == content);
+    // The one that is gone now, by its id.
+    empty(folder, "d.img", 300);
+    let told = done(
+        folder,
+        &[
+            "replace",
+            "start",
+            "--format",
+            "json",
+            "--degraded",
+            "1",
+            "d.img",
+            "c.img",
+        ],
+    );
+    let document: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(document["replace-start"]["finished"], true, "{told}");
+    done(
+        folder,
+        &["check", "--check-data-csum", "--device", "d.img", "c.img"],
+    );
+    let read = buttress(folder, &["cat", "--degraded", "d.img:/content"]);
+    assert!(read.stdout == content);
+}
+
+#[test]
+fn what_cannot_be_a_target_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    mirror(folder);
+    empty(folder, "small.img", 200);
+    empty(folder, "good.img", 300);
+    done(folder, &["mkfs", "-q", "-b", "300M", "other.img"]);
+    fs::copy(folder.join("a.img"), folder.join("copy.img")).unwrap();
+    fs::hard_link(folder.join("b.img"), folder.join("linked.img")).unwrap();
+    let before = fs::read(folder.join("a.img")).unwrap();
+    for (words, wanted) in [
+        (
+            ["2", "b.img"],
+            "a device of the volume: it cannot take another's place",
+        ),
+        (
+            ["2", "linked.img"],
+            "a device of the volume: it cannot take another's place",
+        ),
+        (
+            ["1", "a.img"],
+            "a device of the volume: it cannot take another's place",
+        ),
+        (
+            ["2", "small.img"],
+            "is too small: it has 209715200 bytes, and device 2 needs 314572800",
+        ),
+        (["2", "other.img"], "seems to hold btrfs"),
+        (["2", "copy.img"], "is a device of the volume already"),
+        (["2", "absent.img"], "absent.img"),
+        (["3", "good.img"], "the volume has no device 3"),
+        (["other.img", "good.img"], "the volume has no device other.img"),
+    ] {
+        let [source, target] = words;
+        let output = buttress(
+            folder,
+            &["replace", "start", source, target, "--device", "b.img", "a.img"],
+        );
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        let told = text(&output.stderr);
+        assert!(told.contains(wanted), "{words:?}: {told}");
+    }
+    // A device that was forgotten is not taken for one that is lost.
+    let output = buttress(folder, &["replace", "start", "1", "good.img", "a.img"]);
+    assert!(
+        text(&output.stderr).contains("--degraded"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(fs::read(folder.join("a.img")).unwrap() == before);
+    done(
+        folder,
+        &[
+            "replace",
+            "start",
+            "-f",
+            "2",
+            "other.img",
+            "--device",
+            "b.img",
+            "a.img",
+        ],
+    );
+}
+
+/// Cuts a replacement off as a crash would: by a limit that lets it do nothing, and a signal that it cannot refuse.
+fn cut_off(folder: &Path) {
+    let mut child = Command::new(PROGRAM)
+        .current_dir(folder)
+        .args([
+            "replace", "start", "--limit", "64K", "2", "c.img", "--device", "b.img", "a.img",
+        ])
+        .spawn()
+        .unwrap();
+    let target = File::open(folder.join("c.img")).unwrap();
+    // Until the target has its first superblock.
+    let mut magic = [0; 8];
+    while magic != *b"_BHRfS_M" {
+        target.read_exact_at(&mut magic, 65536 + 64).unwrap();
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_replacement_that_was_cut_off_goes_on_or_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let content = mirror(folder);
+    empty(folder, "c.img", 300);
+    cut_off(folder);
+    let told = done(folder, &["replace", "status", "--device", "b.img", "a.img"]);
+    assert!(told.contains("% done"), "{told}");
+    // Reading goes on without the target; writing does not.
+    assert!(buttress(folder, &["cat", "--device", "b.img", "a.img:/content"]).stdout == content);
+    let refused = buttress(folder, &["cp", "--device", "b.img", "content", "a.img:/more"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        text(&refused.stderr).contains("replace cancel"),
+        "{}",
+        text(&refused.stderr)
+    );
+    done(
+        folder,
+        &[
+            "cp",
+            "--device",
+            "b.img",
+            "--device",
+            "c.img",
+            "content",
+            "a.img:/more",
+        ],
+    );
+    // Another device than the one that was begun with.
+    let refused = buttress(
+        folder,
+        &["replace", "start", "1", "c.img", "--device", "b.img", "a.img"],
+    );
+    assert!(
+        text(&refused.stderr).contains("device 2 is being replaced already"),
+        "{}",
+        text(&refused.stderr)
+    );
+    done(
+        folder,
+        &["replace", "start", "2", "c.img", "--device", "b.img", "a.img"],
+    );
+    done(
+        folder,
+        &["check", "--check-data-csum", "--device", "c.img", "a.img"],
+    );
+    fs::remove_file(folder.join("a.img")).unwrap();
+    for file in ["content", "more"] {
+        let inside = format!("c.img:/{file}");
+        assert!(buttress(folder, &["cat", "--degraded", &inside]).stdout == content);
+    }
+
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    mirror(folder);
+    empty(folder, "c.img", 300);
+    cut_off(folder);
+    let told = done(
+        folder,
+        &[
+            "replace", "cancel", "--device", "b.img", "--device", "c.img", "a.img",
+        ],
+    );
+    assert_eq!(told, "replacement given up: device 2 stays\n");
+    let again = buttress(folder, &["replace", "cancel", "--device", "b.img", "a.img"]);
+    assert_eq!(again.status.code(), Some(2));
+    let told = done(folder, &["replace", "status", "--device", "b.img", "a.img"]);
+    assert!(told.contains("canceled on"), "{told}");
+    assert!(
+        !buttress(folder, &["ls", "c.img:/"]).status.success(),
+        "its superblocks are wiped"
+    );
+    done(
+        folder,
+        &["check", "--check-data-csum", "--device", "b.img", "a.img"],
+    );
+}

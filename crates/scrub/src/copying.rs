@@ -1,0 +1,178 @@
+//! What goes to the target of a replacement: of each piece on the source the bytes that pass their check, from wherever.
+//!
+//! Of profiles with copies a group reads the source alone, or with `avoids_source` the others alone; all of them only where
+//! that does not give everything. Rows of RAID5 and RAID6 are read whole: what the source's column holds that is in use, and
+//! what parity counts on beside it, is copied, or rebuilt.
+//!
+//! What no copy gives is left as the target has it, and counted.
+
+use crate::fetched::View;
+use crate::group::{Arrived, Group, Piece};
+use crate::scrub::Job;
+use buttress_device::{Buffer, Device, IoError, WriteRequest};
+use buttress_format::{ByteCount, Physical};
+use buttress_volume::{DeviceSlot, MappedChunk, Replacement};
+use core::ops::Range;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// A replacement, as the groups of a job need it.
+#[derive(Clone, Debug)]
+pub(crate) struct Copying {
+    pub(crate) replacement: Arc<Replacement>,
+    /// Whether the source is read only where nothing else gives what is wanted.
+    pub(crate) avoids_source: bool,
+}
+
+/// Which stripes of a group are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// What should do.
+    Few,
+    /// Whatever there is.
+    All,
+}
+
+impl Copying {
+    pub(crate) fn is_source(&self, slot: &Arc<DeviceSlot>) -> bool {
+        Arc::ptr_eq(self.replacement.source(), slot)
+    }
+
+    /// Whether what the source holds can be right: it is there, and missed nothing.
+    pub(crate) fn source_is_trusted(&self) -> bool {
+        self.replacement.source().is_written()
+    }
+
+    fn is_on_source(&self, chunk: &MappedChunk, stripe: usize) -> bool {
+        chunk
+            .devices()
+            .get(stripe)
+            .is_some_and(|slot| self.is_source(slot))
+    }
+
+    /// The stripes of a chunk that lie on the source.
+    pub(crate) fn stripes_on_source(&self, chunk: &MappedChunk) -> Vec<usize> {
+        let all = 0..chunk.devices().len();
+        all.filter(|stripe| self.is_on_source(chunk, *stripe)).collect()
+    }
+
+    /// Whether a stripe is to be read.
+    pub(crate) fn wants(&self, chunk: &MappedChunk, stripe: usize, wanted: Wanted) -> bool {
+        let is_source = self.is_on_source(chunk, stripe);
+        if is_source && !self.source_is_trusted() {
+            return false;
+        }
+        if wanted == Wanted::All {
+            return true;
+        }
+        let layout = chunk.layout();
+        if layout.has_parity() {
+            return !(is_source && self.avoids_source);
+        }
+        let has_others = layout.ways() > 1;
+        let reads_source = self.source_is_trusted() && !(self.avoids_source && has_others);
+        is_source == reads_source
+    }
+
+    /// Leaves the pieces in a group that the source has a part in.
+    pub(crate) fn keep_wanted(&self, group: &mut Group) {
+        let chunk = Arc::clone(&group.chunk);
+        if chunk.layout().has_parity() {
+            return;
+        }
+        let is_wanted = |piece: &Piece| piece.stripes().any(|stripe| self.is_on_source(&chunk, stripe));
+        group.pieces.retain(is_wanted);
+    }
+}
+
+/// Bytes for the target, in any order.
+#[derive(Debug, Default)]
+pub(crate) struct Copied<'a> {
+    segments: Vec<(Physical, Cow<'a, [u8]>)>,
+    /// Bytes that no copy gives.
+    pub(crate) lacking: u64,
+}
+
+/// The longest request.
+const REQUEST_BYTES: usize = 512 << 10;
+
+impl<'a> Copied<'a> {
+    pub(crate) fn add(&mut self, at: Physical, bytes: Cow<'a, [u8]>) {
+        self.segments.push((at, bytes));
+    }
+
+    pub(crate) fn lack(&mut self, bytes: usize) {
+        self.lacking = self.lacking.saturating_add(ByteCount::of(bytes).get());
+    }
+
+    /// Writes all of it, neighbours together; how many bytes.
+    pub(crate) fn write(mut self, target: &Device) -> Result<ByteCount, IoError> {
+        self.segments.sort_by_key(|(at, _)| *at);
+        let mut requests: Vec<WriteRequest> = Vec::new();
+        let mut run: Vec<&[u8]> = Vec::new();
+        let (mut start, mut length) = (Physical::MIN, 0_usize);
+        let mut all = ByteCount::ZERO;
+        for (at, bytes) in &self.segments {
+            let end = start.saturating_add(ByteCount::of(length));
+            if *at != end || length.saturating_add(bytes.len()) > REQUEST_BYTES {
+                requests.extend(request(start, length, &run));
+                run.clear();
+                (start, length) = (*at, 0);
+            }
+            run.push(bytes);
+            length = length.saturating_add(bytes.len());
+            all = all.saturating_add(ByteCount::of(bytes.len()));
+        }
+        requests.extend(request(start, length, &run));
+        let pending = target.start_writes(&requests);
+        // All are waited for: none may reach the device after the rows are let go of.
+        let mut result = Ok(all);
+        for write in pending {
+            if let Err(error) = write.wait() {
+                result = Err(error);
+            }
+        }
+        result
+    }
+}
+
+fn request(start: Physical, length: usize, run: &[&[u8]]) -> Option<WriteRequest> {
+    if length == 0 {
+        return None;
+    }
+    let mut buffer = Buffer::zeroed(length);
+    let mut rest: &mut [u8] = &mut buffer;
+    for bytes in run {
+        let (place, after) = rest.split_at_mut_checked(bytes.len())?;
+        place.copy_from_slice(bytes);
+        rest = after;
+    }
+    Some(WriteRequest {
+        offset_bytes: start.get(),
+        bytes: buffer.into_bytes(),
+    })
+}
+
+/// Where an offset of a stripe lies on its device.
+pub(crate) fn physical(chunk: &MappedChunk, stripe: usize, offset: u64) -> Option<Physical> {
+    let stripe = chunk.chunk().stripes.get(stripe)?;
+    stripe.physical.checked_add(ByteCount::new(offset))
+}
+
+/// The bytes of a view at a range.
+pub(crate) fn part<'a>(view: &View<'a>, range: &Range<usize>) -> Option<&'a [u8]> {
+    view.bytes.get(range.clone())
+}
+
+impl Job<'_> {
+    /// What of a group goes to the target.
+    pub(crate) fn copied<'a>(&'a self, copying: &Copying, arrived: &'a Arrived) -> Copied<'a> {
+        let mut copied = Copied::default();
+        if arrived.group.chunk.layout().has_parity() {
+            crate::rows::copy(self, arrived, copying, &mut copied);
+        } else {
+            crate::mirrors::copy_pieces(self, arrived, copying, &mut copied);
+        }
+        copied
+    }
+}

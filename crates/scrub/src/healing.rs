@@ -1,0 +1,160 @@
+//! Healing on ordinary reads: what a reader passes over is mended behind its back.
+//!
+//! A reader that meets a bad copy takes another one, as ever, and goes on. Of the place a [`Healer`] is told, which has a
+//! thread of its own: it scrubs the group around it, as the last commit left it, with its rows locked. So a place that was
+//! freed or written anew meanwhile is not touched, and what is found is counted in the device's statistics by the next
+//! commit. Readers wait for nothing: where more is told than the healer keeps up with, the rest is forgotten. It is found
+//! again by the next reader, or by a scrub.
+
+use crate::report::Report;
+use crate::scrub::{Options, Scrub};
+use buttress_format::Logical;
+use buttress_fs::{Filesystem, Progress};
+use buttress_volume::{Fault, FaultReason, Volume};
+use buttress_writer::WritableFilesystem;
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// How many places may wait to be mended.
+const WAITING_MAX: usize = 1024;
+
+/// What was healed, and what is left.
+#[derive(Clone, Debug, Default)]
+pub struct Healed {
+    /// Errors that were mended.
+    pub corrected: u64,
+    /// Errors that could not be.
+    pub uncorrectable: u64,
+    /// Places that were forgotten since too many waited.
+    pub forgotten: u64,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    idle: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    healed: Healed,
+    /// Places that were told and are not done.
+    waiting: usize,
+}
+
+/// Mends what readers of a volume pass over, until it is dropped.
+#[derive(Debug)]
+pub struct Healer {
+    volume: Arc<Volume>,
+    told: Option<Sender<Logical>>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Healer {
+    /// Begins to heal a volume that is open for writing. It keeps the volume open until it is dropped.
+    ///
+    /// # Errors
+    /// That no thread can be had.
+    pub fn start(filesystem: &WritableFilesystem) -> io::Result<Self> {
+        let volume = Arc::clone(filesystem.committed_view().volume());
+        let (told, places) = bounded(WAITING_MAX);
+        let shared = Arc::new(Shared::default());
+        let (own, to_tell) = (Arc::clone(&shared), told.clone());
+        let writable = filesystem.clone();
+        let thread = std::thread::Builder::new()
+            .name("buttress-heal".to_owned())
+            .spawn(move || heal_all(&writable, &places, &own))?;
+        let hearing = Arc::clone(&shared);
+        volume.tell_faults(Some(Arc::new(move |fault: &Fault| {
+            tell(fault, &to_tell, &hearing)
+        })));
+        Ok(Self {
+            volume,
+            told: Some(told),
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// What was healed so far.
+    #[must_use]
+    pub fn healed(&self) -> Healed {
+        self.shared.state.lock().healed.clone()
+    }
+
+    /// Waits until nothing is left of what was told so far.
+    pub fn wait(&self) {
+        let mut state = self.shared.state.lock();
+        while state.waiting > 0 {
+            self.shared.idle.wait(&mut state);
+        }
+    }
+}
+
+impl Drop for Healer {
+    fn drop(&mut self) {
+        self.volume.tell_faults(None);
+        self.told = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported there, and nothing here depends on it.
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// A reader passed a copy over.
+fn tell(fault: &Fault, told: &Sender<Logical>, shared: &Shared) {
+    if matches!(fault.reason, FaultReason::Missing | FaultReason::LeftOut) {
+        return;
+    }
+    {
+        let mut state = shared.state.lock();
+        state.waiting = state.waiting.saturating_add(1);
+    }
+    match told.try_send(fault.logical) {
+        Ok(()) => {}
+        Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+            let mut state = shared.state.lock();
+            state.healed.forgotten = state.healed.forgotten.saturating_add(1);
+            end(&mut state, 1, &shared.idle);
+        }
+    }
+}
+
+fn end(state: &mut State, count: usize, idle: &Condvar) {
+    state.waiting = state.waiting.saturating_sub(count);
+    if state.waiting == 0 {
+        idle.notify_all();
+    }
+}
+
+fn heal_all(writable: &WritableFilesystem, places: &Receiver<Logical>, shared: &Shared) {
+    while let Ok(first) = places.recv() {
+        let told: Vec<Logical> = core::iter::once(first).chain(places.try_iter()).collect();
+        let count = told.len();
+        let report = heal(&|| writable.committed_view(), told.into_iter().collect());
+        let mut state = shared.state.lock();
+        if let Some(totals) = report.map(|report| report.totals()) {
+            let healed = &mut state.healed;
+            healed.corrected = healed.corrected.saturating_add(totals.corrected_errors);
+            healed.uncorrectable = healed.uncorrectable.saturating_add(totals.uncorrectable_errors);
+        }
+        end(&mut state, count, &shared.idle);
+    }
+}
+
+/// Scrubs the groups around some places; `None` where that cannot be done.
+fn heal(views: &(dyn Fn() -> Filesystem + Sync), places: BTreeSet<Logical>) -> Option<Report> {
+    if buttress_faults::on("heal-nothing") {
+        return None;
+    }
+    let scrub = Scrub::new(&views(), Options::default(), Progress::new()).ok()?;
+    let scrub = scrub.beside(views);
+    scrub.run_around(&places);
+    Some(scrub.report())
+}

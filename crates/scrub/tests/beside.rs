@@ -1,0 +1,294 @@
+//! Scrubs and healing while others read and write: no false error, nothing missed, nobody held up.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::print_stderr,
+    reason = "tests compute with known numbers, and a panic is how a test fails; figures are printed"
+)]
+
+mod support;
+
+use buttress_format::{ByteCount, DeviceStatistics, FileOffset, Profile, SubvolumeId, TreeId};
+use buttress_fs::{Follow, Location, Progress};
+use buttress_oracle::content::Random;
+use buttress_scrub::{Healer, Options, Report, Scrub};
+use buttress_volume::MappingContent;
+use buttress_writer::operations::NewInode;
+use buttress_writer::{WritableFilesystem, WriteOptions};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use support::{Lab, Make, Use};
+
+/// What a writer did.
+#[derive(Debug, Default)]
+struct Written {
+    calls: u64,
+    longest: Duration,
+    elapsed: Duration,
+}
+
+impl Written {
+    fn rate(&self) -> f64 {
+        self.calls as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+/// Makes files, overwrites, removes, snapshots, deletes and commits, until it is told to stop.
+fn write(filesystem: &WritableFilesystem, stop: &AtomicBool, seed: u64) -> Written {
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let bare = filesystem.view().resolve(root, b"/bare", Follow::All).unwrap();
+    let mut random = Random::new(seed);
+    let mut written = Written::default();
+    let mut snapshots = Vec::new();
+    let begun = Instant::now();
+    for number in 0_u64.. {
+        if stop.load(Ordering::SeqCst) {
+            break;
+        }
+        let at = Instant::now();
+        let name = format!("beside-{seed}-{number}");
+        let length = 1 + random.below(60_000) as usize;
+        let content = random.bytes(length, false);
+        let made = filesystem
+            .create(root, name.as_bytes(), &NewInode::of_root(0o644))
+            .and_then(|file| filesystem.write_at(file, FileOffset::MIN, &content));
+        let block = random.bytes(4096, false);
+        // After a snapshot it needs new space.
+        let made =
+            made.and_then(|_| filesystem.write_at(bare, FileOffset::new(4096 * (number % 30)), &block));
+        if number >= 20 {
+            let old = format!("beside-{seed}-{}", number - 20);
+            let _it_may_be_missing = filesystem.unlink(root, old.as_bytes());
+        }
+        if number % 16 == 3 && made.is_ok() {
+            let name = format!("snapshot-{seed}-{number}");
+            let snapshot = filesystem.snapshot(SubvolumeId::TOP_LEVEL, root, name.as_bytes(), true);
+            snapshots.push(snapshot.unwrap());
+        }
+        let is_full = matches!(made, Err(buttress_fs::Error::NoSpace { .. }));
+        assert!(is_full || made.is_ok(), "{made:?}");
+        if snapshots.len() > 2 || is_full {
+            for snapshot in snapshots.drain(..) {
+                filesystem.delete_subvolume(snapshot).unwrap();
+            }
+            filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+        }
+        if number % 10 == 0 || is_full {
+            filesystem.commit().unwrap();
+        }
+        written.calls += 1;
+        written.longest = written.longest.max(at.elapsed());
+    }
+    written.elapsed = begun.elapsed();
+    written
+}
+
+fn scrub_beside(filesystem: &WritableFilesystem, limit: Option<ByteCount>) -> Report {
+    let views = || filesystem.committed_view();
+    let options = Options {
+        limit,
+        ..Options::default()
+    };
+    let scrub = Scrub::new(&views(), options, Progress::new())
+        .unwrap()
+        .beside(&views);
+    scrub.run().unwrap();
+    scrub.report()
+}
+
+/// Uses of the file `a`, which nobody changes.
+fn uses_of_a(lab: &Lab) -> Vec<Use> {
+    let filesystem = lab.open().unwrap();
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let file = filesystem.resolve(root, b"/a", Follow::All).unwrap();
+    let mut extents = Vec::new();
+    for range in filesystem.open_file(file).unwrap().extents().unwrap() {
+        if let buttress_fs::RangeKind::Data(extent) = range.unwrap().kind {
+            extents.push(extent.logical.get()..extent.logical.get() + extent.disk_bytes.get());
+        }
+    }
+    let mut uses = lab.uses().unwrap();
+    uses.retain(|used| extents.iter().any(|extent| extent.contains(&used.logical.get())));
+    uses
+}
+
+/// Places 64 KiB from each other on the first device, in the first copy.
+fn places(uses: &[Use]) -> Vec<u64> {
+    let first = |used: &&Use| used.device == 0 && used.content == MappingContent::Data { copy: 1 };
+    let places = |used: &Use| (used.physical..used.physical + used.length as u64).step_by(65536);
+    let found: Vec<u64> = uses.iter().filter(first).flat_map(places).collect();
+    assert!(!found.is_empty());
+    found
+}
+
+fn is_copy(used: &Use) -> bool {
+    matches!(used.content, MappingContent::Data { .. })
+}
+
+/// The address of a place on the first device.
+fn logical_of(uses: &[Use], place: u64) -> u64 {
+    let holds = |used: &&Use| {
+        used.device == 0
+            && used.content == MappingContent::Data { copy: 1 }
+            && (used.physical..used.physical + used.length as u64).contains(&place)
+    };
+    let used = uses.iter().find(holds).unwrap();
+    used.logical.get() + (place - used.physical)
+}
+
+/// How long each profile is scrubbed beside a writer: `BUTTRESS_SOAK` asks for longer.
+fn seconds() -> u64 {
+    match std::env::var_os("BUTTRESS_SOAK").is_some() {
+        true => 450,
+        false => 1,
+    }
+}
+
+#[test]
+fn beside_a_writer_what_was_damaged_is_found_and_nothing_else() {
+    for (profile, devices) in [
+        (Profile::Dup, 1),
+        (Profile::Raid1, 2),
+        (Profile::Raid5, 3),
+        (Profile::Raid6, 5),
+    ] {
+        let lab = Lab::new(&Make {
+            bare: true,
+            ..Make::new(profile, devices)
+        })
+        .unwrap();
+        let mut uses = uses_of_a(&lab);
+        // Parity changes with whatever shares its rows.
+        uses.retain(is_copy);
+        let before = lab.contents(&uses);
+        let mut random = Random::new(3);
+        let mut damaged = 0;
+        for place in places(&uses) {
+            lab.spies[0].put(place, &random.bytes(4096, false));
+            damaged += 1;
+        }
+        let filesystem = WritableFilesystem::new(lab.open().unwrap(), WriteOptions::default()).unwrap();
+        let stop = AtomicBool::new(false);
+        let (alone, beside, limited, scrubs) = std::thread::scope(|scope| {
+            let for_a_while = |seed: u64, scrubs: &mut dyn FnMut()| {
+                stop.store(false, Ordering::SeqCst);
+                let (filesystem, stop) = (&filesystem, &stop);
+                let writer = scope.spawn(move || write(filesystem, stop, seed));
+                scrubs();
+                stop.store(true, Ordering::SeqCst);
+                writer.join().unwrap()
+            };
+            let mut scrubs = 0;
+            let mut round = |limit: Option<ByteCount>, is_first: bool| {
+                let begun = Instant::now();
+                let mut is_first = is_first;
+                while begun.elapsed() < Duration::from_secs(seconds()) {
+                    let report = scrub_beside(&filesystem, limit);
+                    let totals = report.totals();
+                    let expected = if is_first { damaged } else { 0 };
+                    assert_eq!(totals.errors(), expected, "{profile}: {:#?}", report.damages);
+                    assert_eq!(totals.corrected_errors, expected, "{profile}");
+                    assert_eq!(totals.unverified_errors, 0, "{profile}: {:#?}", report.damages);
+                    assert_eq!(report.unwalked, Vec::<String>::new(), "{profile}");
+                    is_first = false;
+                    scrubs += 1;
+                }
+            };
+            let beside = for_a_while(1, &mut || round(None, true));
+            let limited = for_a_while(2, &mut || round(Some(ByteCount::new(8 << 20)), false));
+            let alone = for_a_while(3, &mut || std::thread::sleep(Duration::from_secs(seconds())));
+            (alone, beside, limited, scrubs)
+        });
+        eprintln!(
+            "{profile}: {scrubs} scrubs; writer alone {:.0}/s, longest {:?}; beside a scrub {:.0}/s, longest {:?}; beside one \
+             with a limit {:.0}/s ({:.2}), longest {:?}",
+            alone.rate(),
+            alone.longest,
+            beside.rate(),
+            beside.longest,
+            limited.rate(),
+            limited.rate() / alone.rate(),
+            limited.longest
+        );
+        filesystem.close().unwrap();
+        assert!(lab.contents(&uses) == before, "{profile}");
+        lab.require_sound();
+    }
+}
+
+#[test]
+fn what_readers_pass_over_is_mended_behind_them() {
+    for (profile, devices) in [
+        (Profile::Dup, 1),
+        (Profile::Raid1, 2),
+        (Profile::Raid10, 4),
+        (Profile::Raid6, 5),
+    ] {
+        let lab = Lab::new(&Make::new(profile, devices)).unwrap();
+        let uses = uses_of_a(&lab);
+        let before = lab.contents(&uses);
+        let filesystem = WritableFilesystem::new(lab.open().unwrap(), WriteOptions::default()).unwrap();
+        let healer = Healer::start(&filesystem).unwrap();
+        let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+        let read = || {
+            let view = filesystem.view();
+            let file = view.resolve(root, b"/a", Follow::All).unwrap();
+            let mut content = vec![0; 700_000];
+            let read = view
+                .open_file(file)
+                .unwrap()
+                .read_at(FileOffset::MIN, &mut content)
+                .unwrap();
+            assert_eq!(read, content.len());
+            content
+        };
+        let expected = read();
+        let mut random = Random::new(4);
+        let mut damaged = 0;
+        // In all copies by turns: whichever are read, some of what is passed over is in each group.
+        let copies: Vec<&Use> = uses.iter().filter(|used| used.is_data && is_copy(used)).collect();
+        for (number, place) in places(&uses).into_iter().enumerate() {
+            let logical = logical_of(&uses, place);
+            let holds = |used: &&&Use| {
+                let start = used.logical.get();
+                (start..start + used.length as u64).contains(&logical)
+            };
+            let of_it: Vec<&&Use> = copies.iter().filter(holds).collect();
+            let copy = of_it[number % of_it.len()];
+            let at = copy.physical + (logical - copy.logical.get());
+            lab.spies[copy.device].put(at, &random.bytes(4096, false));
+            damaged += 1;
+        }
+        // Several readers, who all get what was written.
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| assert!(read() == expected, "{profile}"));
+            }
+        });
+        healer.wait();
+        let healed = healer.healed();
+        assert_eq!(healed.uncorrectable, 0, "{profile}: {healed:?}");
+        assert_eq!(healed.corrected, damaged, "{profile}: {healed:?}");
+        assert!(lab.contents(&uses) == before, "{profile}");
+        // Nothing is left to be passed over.
+        let faults = filesystem.view().volume().faults().total();
+        assert!(read() == expected);
+        assert_eq!(filesystem.view().volume().faults().total(), faults, "{profile}");
+        drop(healer);
+        filesystem.close().unwrap();
+        let filesystem = lab.open().unwrap();
+        let mut counted = 0;
+        for slot in filesystem.volume().devices() {
+            let key = DeviceStatistics::key(slot.id());
+            let item = filesystem.tree(TreeId::DEVICE).unwrap().get(&key).unwrap();
+            if let Some(item) = item {
+                counted += DeviceStatistics::parse(&key, item.data())
+                    .unwrap()
+                    .corruption_errors;
+            }
+        }
+        assert_eq!(counted, damaged, "{profile}");
+    }
+}

@@ -1,0 +1,283 @@
+//! Replacing beside the kernel's: what it started is brought to its end here, and what was begun here there.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "tests compute with known numbers, and a panic is how a test fails"
+)]
+
+use anyhow::{Context, Result, ensure};
+use buttress_device::{Device, OpenOptions as DeviceOptions};
+use buttress_format::{ByteCount, DeviceId, Physical, ReplaceState};
+use buttress_fs::{OpenOptions, Progress};
+use buttress_oracle::btrfs_check::btrfs_check;
+use buttress_oracle::loop_device::{LoopDevice, Mount};
+use buttress_oracle::manifest::{Manifest, expect_equal, of_directory};
+use buttress_oracle::skip::skips;
+use buttress_oracle::tools::{kernel_missing, newest, run};
+use buttress_oracle::volumes::{Specification, Volume, make};
+use buttress_scrub::{Replace, ReplaceOptions, Replaced};
+use buttress_writer::{WritableFilesystem, WriteOptions, replacement_item};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+fn device(image: &Path) -> Result<Device> {
+    let options = DeviceOptions {
+        write: true,
+        ..DeviceOptions::default()
+    };
+    Ok(Device::open(image, &options)?)
+}
+
+fn writable(images: &[PathBuf]) -> Result<WritableFilesystem> {
+    let devices = images
+        .iter()
+        .map(|image| device(image))
+        .collect::<Result<Vec<_>>>()?;
+    let filesystem = OpenOptions::new(devices).degraded(true).open()?;
+    Ok(WritableFilesystem::new(filesystem, WriteOptions::default())?)
+}
+
+fn new_image(volume: &Volume, mib: u64) -> Result<PathBuf> {
+    let path = volume.folder().join("target.img");
+    File::create(&path)?.set_len(mib << 20)?;
+    Ok(path)
+}
+
+fn state(images: &[PathBuf]) -> Result<Option<ReplaceState>> {
+    let devices = images
+        .iter()
+        .map(|image| Ok(Device::open(image, &DeviceOptions::default())?));
+    let filesystem = OpenOptions::new(devices.collect::<Result<Vec<_>>>()?)
+        .degraded(true)
+        .open()?;
+    Ok(replacement_item(&filesystem)?.map(|item| item.state))
+}
+
+/// What the kernel and btrfs-progs find in a volume whose device was replaced.
+fn is_whole(what: &str, manifest: &Manifest, images: &[PathBuf]) -> Result<()> {
+    btrfs_check(images).with_context(|| what.to_owned())?;
+    let mount = Mount::new(images, "noatime")?;
+    expect_equal(what, manifest, &of_directory(mount.path())?)?;
+    let scrubbed = run(Command::new(newest("btrfs"))
+        .args(["scrub", "start", "-B", "-r"])
+        .arg(mount.path()))?;
+    let text = String::from_utf8_lossy(&scrubbed.stdout).into_owned();
+    ensure!(
+        text.contains("no errors found"),
+        "{what}: the kernel finds {text}"
+    );
+    let status = status(&mount)?;
+    ensure!(status.contains("finished on"), "{what}: {status}");
+    mount.close()
+}
+
+fn status(mount: &Mount) -> Result<String> {
+    let told = run(Command::new(newest("btrfs"))
+        .args(["replace", "status", "-1"])
+        .arg(mount.path()))?;
+    Ok(String::from_utf8_lossy(&told.stdout).into_owned())
+}
+
+const PROFILES: [(&str, &str, u32); 9] = [
+    ("single", "dup", 1),
+    ("dup", "dup", 1),
+    ("raid0", "raid1", 2),
+    ("raid1", "raid1", 2),
+    ("raid1c3", "raid1c3", 3),
+    ("raid1c4", "raid1c4", 4),
+    ("raid10", "raid10", 4),
+    ("raid5", "raid5", 3),
+    ("raid6", "raid6", 4),
+];
+
+#[test]
+fn the_kernel_finds_nothing_where_a_device_was_replaced() {
+    if skips(kernel_missing()) {
+        return;
+    }
+    for (data, metadata, devices) in PROFILES {
+        let replaced = || -> Result<()> {
+            let volume = make(&Specification {
+                data,
+                metadata,
+                devices,
+                device_mib: 512,
+                ..Specification::default()
+            })?;
+            let target = new_image(&volume, 520)?;
+            let mut images = volume.images.clone();
+            let lost = images.len() - 1;
+            let is_missing = devices > 1 && data != "raid0";
+            let filesystem = match is_missing {
+                true => writable(&images[..lost])?,
+                false => writable(&images)?,
+            };
+            let id = DeviceId::new(lost as u64 + 1);
+            filesystem.start_replacement(id, device(&target)?, false)?;
+            let ended = Replace::new(filesystem.clone(), ReplaceOptions::default(), Progress::new()).run()?;
+            ensure!(
+                matches!(
+                    ended,
+                    Replaced::Finished {
+                        lost: ByteCount::ZERO,
+                        ..
+                    }
+                ),
+                "{ended:?}"
+            );
+            filesystem.close()?;
+            images[lost] = target;
+            is_whole(data, &volume.manifest, &images)
+        };
+        replaced().with_context(|| data).unwrap();
+    }
+}
+
+#[test]
+fn the_kernel_goes_on_with_what_was_begun_here() {
+    if skips(kernel_missing()) {
+        return;
+    }
+    // Of a volume with one device this kernel registers no other, so that it cannot find the target.
+    for (data, metadata, devices) in [
+        ("raid1", "raid1", 2),
+        ("raid0", "raid1", 2),
+        ("raid5", "raid5", 3),
+    ] {
+        let went_on = || -> Result<()> {
+            let volume = make(&Specification {
+                data,
+                metadata,
+                devices,
+                device_mib: 512,
+                ..Specification::default()
+            })?;
+            let target = new_image(&volume, 512)?;
+            let filesystem = writable(&volume.images)?;
+            filesystem.start_replacement(DeviceId::new(1), device(&target)?, false)?;
+            // As far as a run that was stopped after its first chunk.
+            let progress = Progress::new();
+            progress.cancel();
+            let ended = Replace::new(filesystem.clone(), ReplaceOptions::default(), progress).run()?;
+            ensure!(matches!(ended, Replaced::Suspended), "{ended:?}");
+            filesystem.close()?;
+            let mut images = volume.images.clone();
+            images.push(target.clone());
+            ensure!(state(&images)? == Some(ReplaceState::Suspended));
+            btrfs_check(&volume.images)?;
+            let mount = Mount::new(&images, "noatime")?;
+            let mut told = String::new();
+            for _ in 0..1000 {
+                told = status(&mount)?;
+                if told.contains("finished") {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            ensure!(told.contains("finished on"), "{told}");
+            mount.close()?;
+            let mut images = volume.images.clone();
+            images[0] = target;
+            is_whole(data, &volume.manifest, &images)
+        };
+        went_on().with_context(|| data).unwrap();
+    }
+}
+
+/// Has the kernel copy few bytes in a second.
+fn slow_down(mount: &Mount) -> Result<()> {
+    let told = run(Command::new(newest("btrfs"))
+        .args(["filesystem", "show"])
+        .arg(mount.path()))?;
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let uuid = told
+        .split("uuid: ")
+        .nth(1)
+        .and_then(|rest| rest.split_whitespace().next());
+    let uuid = uuid.context("no uuid")?;
+    for device in 1..=2 {
+        let limit = format!("/sys/fs/btrfs/{uuid}/devinfo/{device}/scrub_speed_max");
+        std::fs::write(limit, "4m")?;
+    }
+    Ok(())
+}
+
+/// Copies of images, beside them.
+fn copy_all(images: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let copy = |image: &PathBuf| {
+        let copy = image.with_extension("copy");
+        run(Command::new("cp").arg("--sparse=always").arg(image).arg(&copy))?;
+        Ok(copy)
+    };
+    images.iter().map(copy).collect()
+}
+
+#[test]
+fn what_the_kernel_began_is_brought_to_its_end() {
+    if skips(kernel_missing()) {
+        return;
+    }
+    let volume = make(&Specification {
+        data: "raid1",
+        metadata: "raid1",
+        devices: 2,
+        device_mib: 1024,
+        ..Specification::default()
+    })
+    .unwrap();
+    let target = new_image(&volume, 1024).unwrap();
+    let mut images = volume.images.clone();
+    images.push(target.clone());
+    let mount = Mount::new(&volume.images, "noatime").unwrap();
+    let big = format!("of={}/big", mount.path().display());
+    run(Command::new("dd")
+        .args(["if=/dev/urandom", "bs=1M", "count=200"])
+        .arg(big))
+    .unwrap();
+    let manifest = of_directory(mount.path()).unwrap();
+    slow_down(&mount).unwrap();
+    let to = LoopDevice::attach(&target).unwrap();
+    let start = |words: &[&str]| {
+        run(Command::new(newest("btrfs"))
+            .args(words)
+            .arg(to.path())
+            .arg(mount.path()))
+    };
+    start(&["replace", "start", "-f", "1"]).unwrap();
+    // Its devices as a crash would leave them: all is committed, and the kernel is not done.
+    run(Command::new("fsfreeze").arg("-f").arg(mount.path())).unwrap();
+    let copied = copy_all(&images);
+    run(Command::new("fsfreeze").arg("-u").arg(mount.path())).unwrap();
+    run(Command::new(newest("btrfs"))
+        .args(["replace", "cancel"])
+        .arg(mount.path()))
+    .unwrap();
+    mount.close().unwrap();
+    drop(to);
+    let images = copied.unwrap();
+    let (target, own) = images.split_last().unwrap();
+    assert_eq!(state(&images).unwrap(), Some(ReplaceState::Started));
+    let error = writable(own).unwrap_err();
+    assert!(format!("{error:#}").contains("replace cancel"), "{error:#}");
+    let filesystem = writable(&images).unwrap();
+    assert!(filesystem.replacement().unwrap().cursor_left < Physical::new(1 << 30));
+    let ended = Replace::new(filesystem.clone(), ReplaceOptions::default(), Progress::new())
+        .run()
+        .unwrap();
+    assert!(
+        matches!(
+            ended,
+            Replaced::Finished {
+                lost: ByteCount::ZERO,
+                ..
+            }
+        ),
+        "{ended:?}"
+    );
+    filesystem.close().unwrap();
+    let images = vec![target.clone(), own[1].clone()];
+    is_whole("raid1", &manifest, &images).unwrap();
+}
