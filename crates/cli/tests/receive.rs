@@ -136,12 +136,97 @@ fn a_damaged_stream_is_dumped_as_far_as_it_goes_and_is_an_error() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("checksum"));
 }
 
+/// An empty volume.
+fn volume() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image").to_str().unwrap().to_owned();
+    stdout(&["mkfs", "--size", "128M", &image]);
+    (folder, image)
+}
+
 #[test]
-fn receiving_is_refused_by_name() {
-    let (code, message) = failure(&["receive", "image:/"]);
+fn a_chain_is_received_in_order_and_found_by_its_uuids() {
+    let (_folder, image) = volume();
+    let (full, more) = (
+        golden("kernel-full-v2.stream"),
+        golden("kernel-incremental-v2.stream"),
+    );
+    let output = support::buttress(&["receive", "-f", &full, "-f", &more, &format!("{image}:/")]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "At subvol r1\nAt snapshot r2\n"
+    );
+    assert!(output.status.success() && output.stdout.is_empty());
+    let list = json(&["subvolume", "list", "-R", "-q", &image], "subvolume-list");
+    assert_eq!(list.as_array().unwrap().len(), 2, "{list}");
+    let shown = json(&["subvolume", "show", &format!("{image}:/r2")], "subvolume-show");
+    let text = shown.to_string();
+    assert!(text.contains("add02162-b6d6-fd4e-88ff-e990b3b01d46"), "{text}");
+    // What was received says the same as the streams.
+    let ours = stdout(&["ls", "-R", &format!("{image}:/r2")]);
+    let theirs = stdout(&["stream", "ls", "-R", &full, &more]);
+    assert_eq!(ours.lines().count(), theirs.lines().count(), "{ours}\n{theirs}");
+    stdout(&["check", "--check-data-csum", &image]);
+}
+
+#[test]
+fn a_stream_that_fails_leaves_the_image_as_it_was() {
+    let (_folder, image) = volume();
+    let target = format!("{image}:/");
+    // Where nothing is, data may have been written; what the volume holds is what its superblock leads to.
+    let state = || stdout(&["inspect-internal", "dump-super", "-f", &image]);
+    let before = state();
+    let whole = fs::read(golden("kernel-full-v2.stream")).unwrap();
+    let (_streams, cut) = file_of(&whole[..whole.len() - 20]);
+    let (code, message) = failure(&["receive", "-f", &cut, &target]);
     assert_eq!(code, 1);
-    assert!(message.contains("not supported"), "{message}");
+    assert!(
+        message.contains("cut short") && message.contains("nothing of this stream was received"),
+        "{message}"
+    );
+    assert_eq!(state(), before);
+    // What builds on a snapshot that is not there.
+    let (code, message) = failure(&["receive", "-f", &golden("kernel-incremental-v2.stream"), &target]);
+    assert_eq!(code, 1);
+    assert!(message.contains("cannot find parent subvolume"), "{message}");
+    assert_eq!(state(), before);
+    // The first is kept when the second fails; and what is there already is not replaced.
+    let full = golden("kernel-full-v2.stream");
+    let (code, message) = failure(&["receive", "-f", &full, "-f", &full, &target]);
+    assert_eq!(code, 1);
+    assert!(message.contains("r1 exists already"), "{message}");
+    assert_eq!(stdout(&["ls", &target]), "r1\n");
+    stdout(&["check", &image]);
+}
+
+#[test]
+fn what_is_not_received_is_refused_by_name() {
+    let (_folder, image) = volume();
+    let target = format!("{image}:/");
+    for (stream, reason) in [
+        ("kernel-no-data-v1.stream", "--no-data"),
+        ("enable_verity.stream", "version 3"),
+    ] {
+        let (code, message) = failure(&["receive", "-f", &golden(stream), &target]);
+        assert_eq!(code, 1);
+        assert!(message.contains(reason), "{message}");
+    }
     assert_eq!(failure(&["receive", "--dump", "image:/"]).0, 2);
+    assert_eq!(failure(&["receive"]).0, 2);
+}
+
+#[test]
+fn as_many_errors_are_let_pass_as_the_user_allows() {
+    let (_folder, image) = volume();
+    let target = format!("{image}:/");
+    // It renames something that is not there.
+    let stream = golden("rename.stream");
+    assert_eq!(failure(&["receive", "-f", &stream, &target]).0, 1);
+    assert_eq!(stdout(&["ls", &target]), "");
+    let output = support::buttress(&["receive", "-E", "0", "-f", &stream, &target]);
+    assert_eq!(output.status.code(), Some(1), "something was left out");
+    assert!(!stdout(&["ls", &target]).is_empty());
+    stdout(&["check", &image]);
 }
 
 #[test]

@@ -321,12 +321,8 @@ fn a_full_volume_is_told_once() {
 }
 
 #[test]
-fn receiving_into_a_volume_says_what_can_be_done() {
-    let (code, message) = failure(&["receive", &support::inside("/")]);
-    assert_eq!(code, 1);
-    assert!(
-        message.contains("not supported yet") && message.contains("btrfs receive"),
-        "{message}"
-    );
-    assert!(!message.contains("cannot be written"), "{message}");
+fn receiving_without_a_place_says_what_is_missing() {
+    let (code, message) = failure(&["receive"]);
+    assert_eq!(code, 2);
+    assert!(message.contains("IMAGE:/directory"), "{message}");
 }

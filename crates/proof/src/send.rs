@@ -5,10 +5,12 @@
 //! - [`transfer`]: sends one history in one format, by the kernel or by Buttress, and receives it;
 //! - [`tree`]: what a snapshot holds: names, attributes, content, holes, shared extents;
 //! - [`compare`]: two such trees, and three;
+//! - [`received`]: the same streams, received by Buttress;
 //! - [`wire`]: the kernel's streams decoded, dumped and encoded again;
 //! - [`round_trip`]: a whole history in every format, and what is kept of one that fails.
 
 pub mod compare;
+pub mod received;
 pub mod round_trip;
 pub mod transfer;
 pub mod tree;

@@ -9,6 +9,7 @@
 //! | hold a command | [`command`] |
 //! | write streams | [`encoder`] |
 //! | send snapshots | [`mod@send`] |
+//! | receive them into a volume | [`mod@receive`] |
 //! | look into streams | [`view`] |
 //! | read streams | [`decoder`] |
 //! | print them | [`dump`] |
@@ -26,6 +27,7 @@ pub mod decoder;
 pub mod dump;
 pub mod encoder;
 pub mod error;
+pub mod receive;
 pub mod send;
 pub mod view;
 

@@ -22,11 +22,11 @@
 //! that a stream gives with a uuid: as for `btrfs receive`, the uuid decides.
 
 mod apply;
-mod content;
+pub(crate) mod content;
 mod error;
 mod extents;
 mod input;
-mod tree;
+pub(crate) mod tree;
 
 pub use content::{Chunk, Content, ContentReader};
 pub use error::{Error, PathProblem, Problem, Result};

@@ -18,6 +18,7 @@
 //! | `items` | file extent items: replaced, cut, split; holes |
 //! | `truncating`, `allocating` | other sizes; room ahead of content, holes, zeros |
 //! | `sharing` | extents that several files have: reflink, dedupe, copy |
+//! | `encoded` | extents whose stored bytes are given, compressed or not |
 //!
 //! # Locks
 //!
@@ -36,6 +37,7 @@
 mod allocation;
 mod compressing;
 mod dirty;
+pub(crate) mod encoded;
 mod in_place;
 pub(crate) mod items;
 pub(crate) mod preallocation;
@@ -48,6 +50,7 @@ pub(crate) mod waiting;
 mod write_back;
 mod writing;
 
+pub use encoded::EncodedExtent;
 pub use preallocation::AllocateMode;
 
 use buttress_format::compression::CompressionMethod;

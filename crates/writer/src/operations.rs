@@ -12,6 +12,7 @@
 //! | [`attributes`] | mode, owner, times, flags |
 //! | [`set_xattr`], [`acl`], [`property`] | extended attributes and what some of them mean |
 //! | [`subvolumes`] | subvolumes and snapshots, as directories hold them; the label |
+//! | [`unfinished`] | subvolumes that nobody sees before they are whole |
 //! | `inherit` | what a directory gives to new inodes |
 //! | [`orphan`] | inodes without names: held open, or cleaned up |
 //! | `looking` | single names and inodes as they are now |
@@ -52,6 +53,7 @@ pub mod set_xattr;
 pub mod subvolumes;
 #[cfg(test)]
 pub(crate) mod tests;
+pub mod unfinished;
 
 pub use attributes::AttributeChanges;
 pub use create::{NewInode, NodeKind};
@@ -59,6 +61,7 @@ pub use orphan::OpenInode;
 pub use rename::RenameMode;
 pub use set_xattr::SetXattr;
 pub use subvolumes::ReceivedUuid;
+pub use unfinished::{FinishedSubvolume, Received};
 
 use crate::live::{Looked, Retry};
 use crate::transaction::checksums::checksum_key;
@@ -271,10 +274,15 @@ impl Operation<'_> {
             Err(Error::TreeNotFound { .. }) => 0,
             Err(error) => return Err(error),
         };
-        if references == 0 {
+        if references == 0 && !self.is_unfinished(subvolume)? {
             return Err(Error::SubvolumeNotFound { subvolume });
         }
         Ok(())
+    }
+
+    /// Whether a subvolume is being made that nobody sees yet. Inode flags forbid nothing in there.
+    pub(crate) fn is_unfinished(&mut self, subvolume: SubvolumeId) -> Result<bool> {
+        Ok(self.look().open_tree(subvolume.tree())?.tree.is_unfinished())
     }
 
     /// Refuses read-only subvolumes, and deleted ones.
@@ -305,7 +313,7 @@ impl Operation<'_> {
 
     /// Refuses directories to which no names can be added.
     pub(super) fn require_adding(&mut self, directory: Location, item: &InodeItem) -> Result<()> {
-        if item.flags.contains(InodeFlags::IMMUTABLE) {
+        if item.flags.contains(InodeFlags::IMMUTABLE) && !self.is_unfinished(directory.subvolume)? {
             return Err(Error::NotPermitted {
                 location: directory,
                 why: "it is immutable",
@@ -317,7 +325,7 @@ impl Operation<'_> {
     /// Refuses directories from which no names can be taken.
     pub(super) fn require_removing(&mut self, directory: Location, item: &InodeItem) -> Result<()> {
         self.require_adding(directory, item)?;
-        if item.flags.contains(InodeFlags::APPEND) {
+        if item.flags.contains(InodeFlags::APPEND) && !self.is_unfinished(directory.subvolume)? {
             return Err(Error::NotPermitted {
                 location: directory,
                 why: "names can only be added to it",
@@ -327,7 +335,7 @@ impl Operation<'_> {
     }
 
     /// Refuses inodes that must keep their names and attributes.
-    pub(super) fn require_changeable(&self, location: Location, item: &InodeItem) -> Result<()> {
+    pub(super) fn require_changeable(&mut self, location: Location, item: &InodeItem) -> Result<()> {
         let why = if item.flags.contains(InodeFlags::IMMUTABLE) {
             "it is immutable"
         } else if item.flags.contains(InodeFlags::APPEND) {
@@ -335,6 +343,9 @@ impl Operation<'_> {
         } else {
             return Ok(());
         };
+        if self.is_unfinished(location.subvolume)? {
+            return Ok(());
+        }
         Err(Error::NotPermitted { location, why })
     }
 

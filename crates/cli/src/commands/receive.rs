@@ -1,71 +1,100 @@
-//! `buttress receive --dump`: what a send stream does, one line a command, as btrfs-progs prints it.
+//! `buttress receive IMAGE:/directory`: streams become read-only subvolumes of a volume that is not mounted.
 //!
-//! The stream comes from standard input or a file and is printed while it arrives; of the file data only the length
-//! is shown. What is damaged ends the dump with an error that names the command and the byte; the lines before it
-//! are printed. Receiving into a volume is refused: this version does not do it yet.
+//! - `volume`: receiving
+//! - `dump`, `json`: what streams do, without receiving them
+//!
+//! Each stream is received wholly or not at all; several are received in the order in which they are given.
 
+mod dump;
 mod json;
+mod volume;
 
+use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::stream::{Decoder, Streams, TextDump};
+use buttress::stream::{Decoder, Streams};
 use clap::Args;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
 use crate::manual::{Example, example};
-use crate::output::json::ArrayWriter;
 use crate::sources::Role;
 use crate::table::Subcommand;
 
-/// Lines are written in pieces of about this size, or when the input has to be waited for.
-const OUTPUT_BYTES: usize = 64 << 10;
-
-/// Print what a send stream does, one line for each command (--dump)
+/// Receive subvolumes from send streams
 #[derive(Args, Debug)]
 pub struct Receive {
-    /// Print the stream instead of receiving it
-    #[arg(long)]
-    dump: bool,
-    /// Read the stream from this file instead of standard input
+    /// Read the stream from this file instead of standard input. Given several times, the streams are received in this
+    /// order, each wholly or not at all
     #[arg(short = 'f', value_name = "FILE")]
-    file: Option<PathBuf>,
+    files: Vec<PathBuf>,
     /// Stop at the end of the first stream, and read nothing beyond it
     #[arg(short = 'e')]
     end: bool,
-    /// Where to receive into: not supported yet
-    #[arg(value_name = "IMAGE:/path")]
-    target: Option<PathBuf>,
+    /// Leave out commands that cannot be carried out, and stop at the Nth; 0 is never. The exit code is 1 if any was left
+    /// out
+    #[arg(short = 'E', long = "max-errors", value_name = "N", default_value_t = 1)]
+    max_errors: u64,
+    /// Decompress compressed data instead of storing it as it is
+    #[arg(long)]
+    force_decompress: bool,
+    /// Nothing that a stream says leads out of the subvolume that it makes: taken for btrfs-progs' sake
+    #[arg(short = 'C', long = "chroot")]
+    chroot: bool,
+    /// The whole volume is searched for parents and clone sources: taken for btrfs-progs' sake
+    #[arg(short = 'm', value_name = "ROOTMOUNT")]
+    root_mount: Option<PathBuf>,
+    /// Print what the stream does, one line for each command, instead of receiving it
+    #[arg(long)]
+    dump: bool,
+    /// The directory that the subvolumes are to stand in
+    #[arg(value_name = "IMAGE:/directory")]
+    target: Option<OsString>,
 }
 
 impl Subcommand for Receive {
     const NAME: &'static str = "receive";
-    const EXAMPLES: &'static [Example] = &[example(
-        "buttress receive --dump -f monday.stream",
-        "Prints what a stream does, one line for each command",
-    )];
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress receive -f monday.stream backup.img:/snapshots",
+            "Receives a stream into an image, without mounting it",
+        ),
+        example(
+            "buttress send home.img:/monday | buttress receive backup.img:/",
+            "Copies a snapshot from one image to another",
+        ),
+        example(
+            "buttress receive -f monday.stream -f tuesday.stream backup.img:/",
+            "Receives a full stream, and then one that builds on it",
+        ),
+        example(
+            "buttress receive --dump -f monday.stream",
+            "Prints what a stream does, one line for each command",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         if !self.dump {
-            return Err(anyhow!("receiving into a volume is not supported yet")).context(Advice::new(
-                "`buttress receive --dump` prints what the stream does, `buttress stream` looks into it and takes files \
-                 out of it, and `btrfs receive` receives it into a mounted volume",
-            ));
+            return volume::receive(&self, context);
         }
         if self.target.is_some() {
             return Err(usage("receive --dump receives nothing: it takes no target"));
         }
-        let streams = if self.end { Streams::First } else { Streams::All };
-        let (input, name) = self.input(context)?;
-        let decoder = Decoder::with_streams(input, streams);
+        let file = match self.files.as_slice() {
+            [] => None,
+            [file] => Some(file.as_path()),
+            _ => return Err(usage("receive --dump takes one file: use -f once")),
+        };
+        let (input, name) = open(context, file)?;
+        let decoder = Decoder::with_streams(input, self.streams());
         if context.json() {
-            dump_json(decoder, context)
+            dump::as_json(decoder, context)
         } else {
-            dump_text(decoder, context)
+            dump::text(decoder, context)
         }
         .with_context(|| name.clone())?;
         Ok(Outcome::Done)
@@ -73,65 +102,32 @@ impl Subcommand for Receive {
 }
 
 impl Receive {
-    /// The stream, and how to call it.
-    fn input(&self, context: &Context) -> Result<(Box<dyn Read>, String)> {
-        match &self.file {
-            Some(path) if path.as_os_str() != "-" => {
-                let name = path.display().to_string();
-                let file = File::open(path).with_context(|| format!("opening {name}"))?;
-                context.sources().add_open(&file, &name, Role::Stream)?;
-                Ok((Box::new(file), name))
-            }
-            _ => {
-                let input = io::stdin();
-                if input.is_terminal() {
-                    return Err(anyhow!("a send stream is not read from a terminal"))
-                        .context(Advice::new("redirect it, or name a file with -f"));
-                }
-                // Without the library's buffer: it would take more than was asked for from whoever reads next.
-                let input = File::from(input.as_fd().try_clone_to_owned()?);
-                context
-                    .sources()
-                    .add_open(&input, "standard input", Role::Stream)?;
-                Ok((Box::new(input), "standard input".to_owned()))
-            }
-        }
+    const fn streams(&self) -> Streams {
+        if self.end { Streams::First } else { Streams::All }
     }
 }
 
-fn dump_text(mut decoder: Decoder<Box<dyn Read>>, context: &Context) -> Result<()> {
-    let mut out = context.stdout();
-    let mut dump = TextDump::new();
-    let mut lines = Vec::with_capacity(OUTPUT_BYTES.saturating_mul(2));
-    loop {
-        let next = decoder.next_command();
-        let going_on = matches!(next, Ok(Some(_)));
-        if let Ok(Some(frame)) = &next {
-            dump.line(frame.command(), &mut lines);
+/// A stream, and how to call it.
+fn open(context: &Context, file: Option<&Path>) -> Result<(Box<dyn Read>, String)> {
+    match file {
+        Some(path) if path.as_os_str() != "-" => {
+            let name = path.display().to_string();
+            let file = File::open(path).with_context(|| format!("opening {name}"))?;
+            context.sources().add_open(&file, &name, Role::Stream)?;
+            Ok((Box::new(file), name))
         }
-        if lines.len() >= OUTPUT_BYTES || !going_on {
-            out.write_all(&lines)?;
-            lines.clear();
-        }
-        if !going_on {
-            out.flush()?;
-            next?;
-            return Ok(());
-        }
-    }
-}
-
-fn dump_json(mut decoder: Decoder<Box<dyn Read>>, context: &Context) -> Result<()> {
-    let mut array = ArrayWriter::begin(context.stdout(), "receive-dump")?;
-    loop {
-        match decoder.next_command() {
-            Ok(Some(frame)) => array.element(&json::element(&frame))?,
-            Ok(None) => return Ok(array.finish()?),
-            Err(error) => {
-                // The document stays one that can be read; the exit code says that it is not all.
-                array.finish()?;
-                return Err(error.into());
+        _ => {
+            let input = io::stdin();
+            if input.is_terminal() {
+                return Err(anyhow!("a send stream is not read from a terminal"))
+                    .context(Advice::new("redirect it, or name a file with -f"));
             }
+            // Without the library's buffer: it would take more than was asked for from whoever reads next.
+            let input = File::from(input.as_fd().try_clone_to_owned()?);
+            context
+                .sources()
+                .add_open(&input, "standard input", Role::Stream)?;
+            Ok((Box::new(input), "standard input".to_owned()))
         }
     }
 }

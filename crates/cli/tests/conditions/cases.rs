@@ -314,6 +314,16 @@ fn about_streams() -> Vec<Case> {
             ..stream("receive", "--dump -f {stream}", "")
         },
         Case {
+            form: "into a volume",
+            answer: SILENT,
+            is_job: true,
+            ..write(
+                "receive",
+                "-f {stream} {image}:/home",
+                "-f {stream} {image}:/no/such/path",
+            )
+        },
+        Case {
             source: Source::Image,
             ..stream(
                 "fiemap",

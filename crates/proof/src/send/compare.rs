@@ -72,7 +72,7 @@ pub fn same_holes(
 }
 
 /// What lies in both.
-fn intersection(a: &Ranges, b: &Ranges) -> Ranges {
+pub(super) fn intersection(a: &Ranges, b: &Ranges) -> Ranges {
     let mut both = Ranges::new();
     for (start, end) in a {
         for (other_start, other_end) in b {
@@ -86,7 +86,7 @@ fn intersection(a: &Ranges, b: &Ranges) -> Ranges {
 }
 
 /// What lies in one of them, ranges that touch joined.
-fn union(a: &Ranges, b: &Ranges) -> Ranges {
+pub(super) fn union(a: &Ranges, b: &Ranges) -> Ranges {
     let mut all: Ranges = a.iter().chain(b).copied().collect();
     all.sort_unstable();
     let mut joined = Ranges::new();

@@ -1,6 +1,7 @@
 //! A whole history in every format, and what is kept of one that fails.
 
 use super::compare::{same_but_for_times_of_directories, same_content, same_holes, same_sharing};
+use super::received::{self, Expected, Receivers};
 use super::transfer::{receive, send};
 use super::tree::{Tree, of_snapshot};
 use super::volumes::{Flavour, Pair, lend, unused_name};
@@ -58,6 +59,9 @@ pub struct RoundTrip<'a> {
     pub flavour: Flavour,
     /// What to do about changes that cannot be carried out.
     pub strictness: Strictness,
+    /// Which number it has: Buttress receives the streams of one format, ours or the kernel's, as that chooses; `None`: in no
+    /// format.
+    pub received: Option<u64>,
 }
 
 impl RoundTrip<'_> {
@@ -111,6 +115,7 @@ impl RoundTrip<'_> {
             kernel_wrong: u64::from(verdict.is_err()),
             longer: 0,
         };
+        self.receive_theirs(history, format, sources, &theirs, &kernel)?;
         if self.sender == Sender::Kernel {
             verdict.context("the kernel's own streams")?;
             return Ok(sums);
@@ -132,6 +137,14 @@ impl RoundTrip<'_> {
                 .and_then(|parent| received.get(parent)?.as_ref());
             same_holes(&what, source, reference, tree, before)?;
         }
+        if let Some(number) = self.receives(format, Sender::Buttress) {
+            let expected = Expected {
+                sources,
+                kernel: Some(&received),
+                has_times_of_directories: true,
+            };
+            received::compare(number, Receivers::of(number >> 3), history, &ours, expected)?;
+        }
         // Where the kernel's streams are wrong, the snapshot alone says what is right.
         if verdict.is_ok()
             && let Ok(kernel) = &kernel
@@ -146,6 +159,40 @@ impl RoundTrip<'_> {
             );
         }
         Ok(sums)
+    }
+
+    /// Whether Buttress receives the streams of this format and sender, and as which number.
+    fn receives(&self, format: Format, sender: Sender) -> Option<u64> {
+        let number = self.received?;
+        let chosen = usize::try_from(number % 3).unwrap_or(0);
+        let is_format = self.formats.get(chosen % self.formats.len().max(1))?.name == format.name;
+        let of = match (number / 3) % 2 {
+            0 => Sender::Kernel,
+            _ => Sender::Buttress,
+        };
+        (is_format && of == sender).then_some(number)
+    }
+
+    /// Has Buttress receive the kernel's streams.
+    fn receive_theirs(
+        &self,
+        history: &History,
+        format: Format,
+        sources: &[Tree],
+        streams: &[PathBuf],
+        kernel: &Result<Vec<Option<Tree>>>,
+    ) -> Result<()> {
+        let Some(number) = self.receives(format, Sender::Kernel) else {
+            return Ok(());
+        };
+        // What the kernel's receive does not make of its own streams ours cannot make either, or makes without an oracle.
+        let Ok(trees) = kernel else { return Ok(()) };
+        let expected = Expected {
+            sources,
+            kernel: Some(trees),
+            has_times_of_directories: false,
+        };
+        received::compare(number, Receivers::of(number >> 3), history, streams, expected)
     }
 
     /// Runs `history`. Where it fails, a smaller one that still fails is looked for, for at most

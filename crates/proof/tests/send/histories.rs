@@ -28,6 +28,7 @@ fn one(seed: u64, sender: Sender) -> Result<Sums> {
         formats: &FORMATS,
         flavour: Flavour::of_seed(seed),
         strictness: Strictness::Lenient,
+        received: Some(seed),
     };
     round_trip.check(&random::history(seed), TIME_TO_LOOK)
 }

@@ -42,7 +42,7 @@ fn with_history(name: &'static str, why: &'static str, history: History) -> Name
 /// The cases of one theme, on each kind of volume.
 fn cases_of(theme: &str, flavours: &[Flavour], situations: Vec<Named>) -> Vec<Case> {
     let mut cases = Vec::new();
-    for situation in situations {
+    for (number, situation) in (0..).zip(situations) {
         let flavours = flavours.to_vec();
         let name = format!("{theme}::{}", situation.name);
         cases.push(Case::new(name.clone(), move || {
@@ -56,6 +56,7 @@ fn cases_of(theme: &str, flavours: &[Flavour], situations: Vec<Named>) -> Vec<Ca
                     formats: &FORMATS,
                     flavour: *flavour,
                     strictness: Strictness::Strict,
+                    received: Some(number),
                 };
                 let sums = round_trip
                     .check(&situation.history, Duration::from_secs(10))

@@ -14,7 +14,7 @@ use std::sync::Arc;
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// What compressed data may have, encoded and decoded.
-pub(super) const COMPRESSED_BYTES_MAX: u64 = 128 << 10;
+pub(crate) const COMPRESSED_BYTES_MAX: u64 = 128 << 10;
 
 /// The next part of a file.
 #[derive(Debug)]
@@ -166,7 +166,7 @@ impl Decoder {
 }
 
 /// Fills `out` with what `encoded` decodes to; where that is shorter, with zeros.
-pub(super) fn decompress(
+pub(crate) fn decompress(
     decompressor: &mut Decompressor,
     compression: EncodedCompression,
     encoded: &[u8],

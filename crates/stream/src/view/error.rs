@@ -87,9 +87,8 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Stream { error, .. } => error.kind(),
-            Self::Refused { problem, .. } if problem.is_unsupported() => ErrorKind::Unsupported,
-            Self::Refused { problem, .. } if problem.is_order_of_streams() => ErrorKind::Caller,
-            Self::Refused { .. } | Self::Decode { .. } => ErrorKind::Corrupt,
+            Self::Refused { problem, .. } => problem.kind(),
+            Self::Decode { .. } => ErrorKind::Corrupt,
             Self::Read { .. } => ErrorKind::Io,
             Self::Path { .. } | Self::NoData { .. } | Self::Cancelled(_) => ErrorKind::Caller,
         }
@@ -325,6 +324,18 @@ pub enum Problem {
 }
 
 impl Problem {
+    /// The kind of the error.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        if self.is_unsupported() {
+            ErrorKind::Unsupported
+        } else if self.is_order_of_streams() {
+            ErrorKind::Caller
+        } else {
+            ErrorKind::Corrupt
+        }
+    }
+
     const fn is_unsupported(&self) -> bool {
         matches!(
             self,

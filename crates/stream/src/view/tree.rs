@@ -11,7 +11,8 @@ mod inode;
 mod path;
 
 pub use inode::{Directory, File, Inode, Node, Times};
-pub(super) use path::{Place, names};
+pub(super) use path::Place;
+pub(crate) use path::names;
 
 use super::error::Problem;
 use rpds::RedBlackTreeMapSync;

@@ -189,7 +189,10 @@ fn place(handle: &mut Handle<'_>, extents: Vec<NewExtent>, placed: &mut Vec<Plac
                         logical: range.logical.get(),
                         left: range.length.get(),
                     };
-                    if room.left < wanted {
+                    if room.left < wanted && extent.plain.is_none() {
+                        // Its content is not at hand: whoever has it must write that.
+                        break Err(handle.no_data_space(ByteCount::new(wanted)));
+                    } else if room.left < wanted {
                         rest.push(extent.into_plain());
                     } else {
                         placed.push(room.take(wanted, extent));

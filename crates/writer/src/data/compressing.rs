@@ -43,6 +43,17 @@ pub(super) struct NewExtent {
     pub(super) parts: Vec<Bytes>,
     /// The content of a compressed extent, should it have to be stored plain.
     pub(super) plain: Option<Bytes>,
+    /// Of a compressed extent of which the file has only a part.
+    pub(super) part: Option<PartOfExtent>,
+}
+
+/// Which part of a compressed extent's content a file has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PartOfExtent {
+    /// How much content there is.
+    pub(super) ram_bytes: u64,
+    /// Where the part begins.
+    pub(super) offset: u64,
 }
 
 impl NewExtent {
@@ -77,6 +88,7 @@ impl NewExtent {
             compression: Compression::None,
             parts: rest,
             plain: None,
+            part: None,
         }
     }
 
@@ -87,6 +99,7 @@ impl NewExtent {
                 compression: Compression::None,
                 parts: vec![plain],
                 plain: None,
+                part: None,
                 ..self
             },
             None => self,
@@ -188,6 +201,7 @@ impl Content<'_> {
                         compression: plan.method.compression(),
                         parts: vec![Bytes::from(stored)],
                         plain: Some(content),
+                        part: None,
                     });
                 }
                 Some(Outcome::Failed) => {
@@ -264,6 +278,7 @@ fn plain_extents(pieces: impl Iterator<Item = (u64, Bytes)>) -> Vec<NewExtent> {
                 compression: Compression::None,
                 parts: vec![bytes],
                 plain: None,
+                part: None,
             }),
         }
     }

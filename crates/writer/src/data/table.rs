@@ -487,7 +487,7 @@ impl Content<'_> {
             FileKind::Directory => return Err(Error::IsADirectory { location }),
             _ => return Err(Error::NotAFile { location }),
         }
-        if item.flags.contains(InodeFlags::IMMUTABLE) {
+        if item.flags.contains(InodeFlags::IMMUTABLE) && !self.is_unfinished() {
             return Err(Error::NotPermitted {
                 location,
                 why: "it is immutable",
@@ -496,10 +496,16 @@ impl Content<'_> {
         Ok(item)
     }
 
+    /// Whether the file's subvolume is being made, and nobody sees it yet: inode flags forbid nothing in there.
+    pub(super) fn is_unfinished(&self) -> bool {
+        let tree = self.filesystem.live_trees().get(self.location.subvolume.tree());
+        tree.is_some_and(|tree| tree.is_unfinished())
+    }
+
     /// The inode, when content that it has may be changed, not only added to.
     pub(super) fn require_changeable(&mut self) -> Result<InodeItem> {
         let item = self.require_writable()?;
-        if item.flags.contains(InodeFlags::APPEND) {
+        if item.flags.contains(InodeFlags::APPEND) && !self.is_unfinished() {
             return Err(Error::NotPermitted {
                 location: self.location,
                 why: "it is append-only",

@@ -10,7 +10,7 @@
 //! out of memory is put back then.
 
 use super::allocation::{Placed, Sums, writes_of};
-use super::compressing::{CompressionPlan, NewExtent, length_of, with_compressor};
+use super::compressing::{CompressionPlan, NewExtent, PartOfExtent, length_of, with_compressor};
 use super::dirty::DirtyData;
 use super::in_place::{InPlace, may_be_in_place};
 use super::items::{Stored, change_bytes};
@@ -38,7 +38,7 @@ const EXTENT_ITEMS: u64 = 3;
 type Pieces = Vec<(u64, Bytes)>;
 
 /// What step 4 puts into the trees, in order of offset.
-enum Insertion {
+pub(super) enum Insertion {
     New(Placed),
     Written(InPlace),
 }
@@ -180,7 +180,7 @@ impl Content<'_> {
     }
 
     /// Step 4. Counts what was inserted.
-    fn insert(
+    pub(super) fn insert(
         &self,
         item: &InodeItem,
         size: u64,
@@ -257,18 +257,22 @@ impl Content<'_> {
         let end = extent.start.saturating_add(extent.length);
         let gone = operation.drop_range(location, &(extent.start..end))?;
         let length = ByteCount::new(extent.length);
+        let part = extent.part.unwrap_or(PartOfExtent {
+            ram_bytes: extent.length,
+            offset: 0,
+        });
         let stored = Stored {
             start: extent.start,
             end,
             extent: FileExtent {
                 generation: operation.generation(),
-                ram_bytes: length,
+                ram_bytes: ByteCount::new(part.ram_bytes),
                 compression: extent.compression,
                 other_encoding: 0,
                 body: FileExtentBody::Regular(ExtentSlice {
                     disk: placed.range.logical,
                     disk_bytes: placed.range.length,
-                    offset: ByteCount::ZERO,
+                    offset: ByteCount::new(part.offset),
                     num_bytes: length,
                 }),
             },
@@ -278,7 +282,7 @@ impl Content<'_> {
         let owner = DataOwner {
             root: location.subvolume.tree(),
             inode: location.inode,
-            offset: extent.start,
+            offset: extent.start.wrapping_sub(part.offset),
         };
         operation.edit().create_data_extent(placed.range, owner);
         Ok((extent.length, gone))
@@ -348,6 +352,12 @@ impl Content<'_> {
             }
             None => return Ok(false),
         };
+        self.put_inline(size, compression, stored)?;
+        Ok(true)
+    }
+
+    /// Puts all of a file's content, as it is to be stored, into the tree.
+    pub(super) fn put_inline(&self, size: u64, compression: Compression, stored: &[u8]) -> Result<()> {
         let location = self.location;
         self.filesystem.operate(Need::promised(6), |operation| {
             operation.be_upkeep();
@@ -372,8 +382,7 @@ impl Content<'_> {
                 .edit()
                 .insert(location.subvolume.tree(), &key, &extent.encode())?;
             self.settle(operation, size, (size, gone), true, false)
-        })?;
-        Ok(true)
+        })
     }
 }
 

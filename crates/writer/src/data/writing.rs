@@ -49,7 +49,7 @@ impl Content<'_> {
                 what: "a file of more than 2^63 - 1 bytes",
             });
         };
-        if item.flags.contains(InodeFlags::APPEND) && offset != size {
+        if item.flags.contains(InodeFlags::APPEND) && offset != size && !self.is_unfinished() {
             return Err(Error::NotPermitted {
                 location: self.location,
                 why: "it is append-only",

@@ -35,6 +35,8 @@ struct Live {
     is_writable: AtomicBool,
     /// Of a subvolume that was deleted: its tree is there until it is dropped, and is nobody's business any more.
     is_deleted: AtomicBool,
+    /// Of a subvolume that is being made, and that nobody sees yet.
+    is_unfinished: AtomicBool,
 }
 
 impl LiveTree {
@@ -50,6 +52,7 @@ impl LiveTree {
             tree: RwLock::with_place(tree, place.saturating_add(1)),
             is_writable: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),
+            is_unfinished: AtomicBool::new(false),
         }))
     }
 
@@ -72,6 +75,16 @@ impl LiveTree {
     /// From now on whoever looks, between two operations, finds no subvolume.
     pub(crate) fn set_deleted(&self) {
         self.0.is_deleted.store(true, Ordering::Release);
+    }
+
+    /// The subvolume is being made, or is whole from now on. Under the edit lock.
+    pub(crate) fn set_unfinished(&self, is_unfinished: bool) {
+        self.0.is_unfinished.store(is_unfinished, Ordering::Release);
+    }
+
+    /// Whether the subvolume is being made, and nobody sees it yet.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.0.is_unfinished.load(Ordering::Acquire)
     }
 
     /// Fails for the tree of a subvolume that was deleted.

@@ -85,6 +85,9 @@ impl Operation<'_> {
         new: &NewInode,
     ) -> Result<NewInodeAttributes> {
         let kind = FileKind::from_mode(kind_bits).unwrap_or(FileKind::Unknown);
+        if self.is_unfinished(directory.subvolume)? {
+            return Ok(self.given_attributes(kind_bits, new));
+        }
         let inherited = self.inherited(directory)?;
         let mut mode = kind_bits | (new.mode & MODE_PERMISSION_MASK);
         let mut gid = new.gid;
@@ -108,6 +111,23 @@ impl Operation<'_> {
         inherited_attributes.take_compression(inherited.compression, kind);
         inherited_attributes.take_lists(inherited.default_acl.as_ref(), kind, new.umask);
         Ok(inherited_attributes)
+    }
+
+    /// What a new inode is given where whoever makes it says all: directories of a subvolume that is being made pass nothing
+    /// on, since what is made in them has, at the end, the attributes that it has elsewhere.
+    fn given_attributes(&mut self, kind_bits: u32, new: &NewInode) -> NewInodeAttributes {
+        let is_file = FileKind::from_mode(kind_bits) == Some(FileKind::Regular);
+        let options = self.handle.filesystem().data().options;
+        NewInodeAttributes {
+            mode: kind_bits | (new.mode & MODE_PERMISSION_MASK),
+            uid: new.uid,
+            gid: new.gid,
+            flags: match is_file {
+                true => options.flags_of_new_files(),
+                false => InodeFlags::empty(),
+            },
+            xattrs: Vec::new(),
+        }
     }
 
     /// What the root directory of a new subvolume in `directory` is given, in the kernel's way: a default list of that

@@ -22,7 +22,7 @@ use buttress_fs::subvolume::{DEFAULT_NAME, SubvolumePlace, default_in, parse_pla
 use buttress_tree::OwnedItem;
 
 /// Items that a new subvolume takes: root item, its directory, references from both sides, entry, uuids, quota group.
-const SUBVOLUME_ITEMS: u64 = 20;
+pub(super) const SUBVOLUME_ITEMS: u64 = 20;
 
 /// The most bytes of a label; one more is the zero that ends it.
 pub const LABEL_BYTES_MAX: usize = 255;
@@ -225,7 +225,7 @@ impl WritableFilesystem {
         })
     }
 
-    fn new_subvolume(&self) -> NewSubvolume {
+    pub(super) fn new_subvolume(&self) -> NewSubvolume {
         NewSubvolume {
             uuid: self.new_uuid(),
             now: self.now(),
@@ -246,7 +246,7 @@ impl Operation<'_> {
     }
 
     /// Goes to what a snapshot reads of its source.
-    fn reach_source(&mut self, source: SubvolumeId) -> Result<()> {
+    pub(super) fn reach_source(&mut self, source: SubvolumeId) -> Result<()> {
         let tree = source.tree();
         let received = match self.look().root_item(tree) {
             // That is told when the snapshot is made.
@@ -281,7 +281,7 @@ impl Operation<'_> {
     }
 
     /// Gives a subvolume its entry, and its references from both sides.
-    fn name_subvolume(&mut self, directory: Location, name: &[u8], id: SubvolumeId) -> Result<()> {
+    pub(super) fn name_subvolume(&mut self, directory: Location, name: &[u8], id: SubvolumeId) -> Result<()> {
         let index = self.begin().free_index(directory)?;
         let entry = Entry {
             target: Target::Subvolume(id),
@@ -295,6 +295,7 @@ impl Operation<'_> {
         };
         self.edit()
             .add_root_reference(id, directory.subvolume, &reference)?;
+        self.edit().add_uuids(id)?;
         self.grow_directory(directory, name)
     }
 

@@ -19,7 +19,7 @@ use crate::transaction::reservation::{Handle, Need};
 use crate::transaction::running::Running;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
 use buttress_format::{
-    Generation, HeaderFlags, ItemType, Key, Logical, ObjectId, SubvolumeId, TreeBlock, TreeId,
+    Generation, HeaderFlags, ItemType, Key, Logical, ObjectId, RootFlags, SubvolumeId, TreeBlock, TreeId,
 };
 use buttress_fs::error::{Error, Result};
 use buttress_fs::progress::Progress;
@@ -120,6 +120,14 @@ impl WritableFilesystem {
     /// # Errors
     /// When the root tree cannot be read.
     pub fn deleted_subvolumes(&self) -> Result<Vec<SubvolumeId>> {
+        let mut found = self.subvolumes_without_references()?;
+        let trees = self.live_trees();
+        found.retain(|id| !trees.get(id.tree()).is_some_and(|tree| tree.is_unfinished()));
+        Ok(found)
+    }
+
+    /// Subvolumes that were deleted, and those that are, or once were, being made.
+    fn subvolumes_without_references(&self) -> Result<Vec<SubvolumeId>> {
         let view = self.view();
         let from = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, 0);
         let to = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, u64::MAX);
@@ -140,12 +148,29 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::Cancelled`]; a tree that cannot be read; that writing has stopped.
     pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
-        for subvolume in self.deleted_subvolumes()? {
-            let mut memory = Memory::default();
-            while self.drop_some(subvolume.tree(), progress, &mut memory)? != Stop::Gone {
-                if progress.is_cancelled() {
-                    return Err(Error::Cancelled);
-                }
+        let deleted = self.deleted_subvolumes()?;
+        deleted
+            .into_iter()
+            .try_for_each(|id| self.drop_tree(id, progress))
+    }
+
+    /// Drops what was left of subvolumes that were being made when the volume was last open: what is done when it is opened
+    /// for writing. They are told from deleted ones by the flag that those have.
+    pub(crate) fn sweep_unfinished(&self) -> Result<()> {
+        for id in self.subvolumes_without_references()? {
+            let item = self.look(|operation| operation.look().root_item(id.tree()).cloned())?;
+            if !item.flags.contains(RootFlags::DEAD) {
+                self.drop_tree(id, &Progress::new())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_tree(&self, id: SubvolumeId, progress: &Progress) -> Result<()> {
+        let mut memory = Memory::default();
+        while self.drop_some(id.tree(), progress, &mut memory)? != Stop::Gone {
+            if progress.is_cancelled() {
+                return Err(Error::Cancelled);
             }
         }
         Ok(())

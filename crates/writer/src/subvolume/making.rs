@@ -72,7 +72,6 @@ impl Running {
         let mut names = Vec::new();
         InodeRefs::push(&mut names, 0, b"..")?;
         self.insert(id.tree(), &key, &names)?;
-        self.add_uuid(new.uuid, ItemType::UUID_KEY_SUBVOL, id)?;
         self.make_quota_group(id)?;
         Ok(id)
     }
@@ -99,17 +98,20 @@ impl Running {
         item.last_snapshot = generation;
         let item = snapshot_root_item(item, new, generation, read_only);
         self.core.refer_below(root, Form::Keyed(id.tree()), 1)?;
-        let received = item.received_uuid;
         // Whoever drops it one day takes what is not newer than this for the source's, and the first blocks that are its
         // own are of this transaction.
         let newest_of_source = generation.get().saturating_sub(1);
         self.add_root(id, tree, item, newest_of_source)?;
-        self.add_uuid(new.uuid, ItemType::UUID_KEY_SUBVOL, id)?;
         self.make_quota_group(id)?;
-        if !received.is_nil() {
-            self.add_uuid(received, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)?;
-        }
         Ok(id)
+    }
+
+    /// Makes a subvolume known by its own uuid, and by that of what it was received from.
+    pub(crate) fn add_uuids(&mut self, id: SubvolumeId) -> Result<()> {
+        let item = self.root_item(id.tree())?;
+        let (own, received) = (item.uuid, item.received_uuid);
+        self.add_uuid(own, ItemType::UUID_KEY_SUBVOL, id)?;
+        self.add_uuid(received, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)
     }
 
     /// The root block of a subvolume as it is being committed, or was committed last.

@@ -67,7 +67,7 @@ impl Running {
         room.free_bytes
     }
 
-    fn no_data_space(&self, wanted: ByteCount) -> Error {
+    pub(crate) fn no_data_space(&self, wanted: ByteCount) -> Error {
         Error::NoSpace {
             what: "data",
             wanted,

@@ -126,7 +126,7 @@ impl Default for WriteOptions {
 
 impl WritableFilesystem {
     /// Makes a volume that was opened from writable devices ready for writing: replays its log, where one is pending, and
-    /// removes inodes that a crash left without a name.
+    /// removes inodes that a crash left without a name, and subvolumes that were not whole yet.
     ///
     /// # Errors
     /// [`Error::WritingRefused`] for a state or a feature that is not written; [`Error::DamagedLog`]; that trees cannot be
@@ -173,9 +173,10 @@ impl WritableFilesystem {
         if let Some(log) = &log {
             writable.replay(log)?;
         }
-        match writable.clean_all_orphans() {
+        let cleaned = writable.clean_all_orphans().map(drop);
+        match cleaned.and_then(|()| writable.sweep_unfinished()) {
             // On a volume without room they wait for the next opening.
-            Ok(_) | Err(Error::NoSpace { .. }) => {}
+            Ok(()) | Err(Error::NoSpace { .. }) => {}
             Err(error) => return Err(error),
         }
         writable.shared.account.forget();

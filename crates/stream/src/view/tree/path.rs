@@ -16,7 +16,7 @@ pub(in crate::view) struct Place<'a> {
 }
 
 /// The names of a path, each with where it ends. The empty path has none.
-pub(in crate::view) fn names(path: &[u8]) -> Result<impl Iterator<Item = (&[u8], usize)>, Problem> {
+pub(crate) fn names(path: &[u8]) -> Result<impl Iterator<Item = (&[u8], usize)>, Problem> {
     check(path)?;
     let mut start = 0usize;
     let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());

@@ -1,0 +1,140 @@
+//! Receiving: a stream becomes a read-only subvolume of a volume that is open for writing.
+//!
+//! What a stream makes is a subvolume that nobody sees before its end
+//! ([`unfinished`](buttress_writer::operations::unfinished)). At the end it gets its name, its uuids and its read-only flag
+//! in one step, which is then committed. A receive that fails gives up what it made; one that is cut off leaves what the
+//! next opening for writing drops.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`Options`], [`Event`], [`Summary`] | how to receive, what is told meanwhile, what came of it |
+//! | `making` | the subvolumes of a stream, from the first command to the end |
+//! | `names` | from paths to inodes, without a walk for each command |
+//! | `applying` | names and attributes |
+//! | `content` | data: written, encoded, cloned, allocated |
+//! | `encoded` | encoded data on its way into a file, many extents at a time |
+//! | `sources` | the subvolumes that a stream names by uuid |
+//!
+//! A stream is not trusted: whatever it says, nothing outside the subvolume that it makes is changed, and memory does not
+//! depend on it.
+//!
+//! What comes out is what was sent: directories pass nothing on to what is made in them, and the time of the last change of an
+//! inode (`ctime`) and of its making (`otime`), where the stream has it, are set with the others.
+
+mod applying;
+mod content;
+mod encoded;
+mod error;
+mod making;
+mod names;
+mod sources;
+
+pub use error::{Error, Problem, Result};
+
+use crate::decoder::{Decoder, Streams};
+use buttress_format::{ByteCount, Generation, SubvolumeId, Uuid};
+use buttress_fs::{Location, Progress};
+use buttress_writer::WritableFilesystem;
+use making::Receiver;
+use std::io::Read;
+
+/// How to receive.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How much of the input to receive.
+    pub streams: Streams,
+    /// Decode encoded data instead of storing it as it is.
+    pub force_decompress: bool,
+    /// Give up after so many commands that cannot be carried out; 0: never. The others are left out.
+    pub errors_max: u64,
+    /// Counts commands and bytes of the stream, and can end the work.
+    pub progress: Progress,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            streams: Streams::All,
+            force_decompress: false,
+            errors_max: 1,
+            progress: Progress::new(),
+        }
+    }
+}
+
+/// What is told while a stream is received.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A subvolume begins that is made from nothing.
+    Subvolume {
+        /// Its name.
+        name: &'a [u8],
+        /// Its uuid in the stream.
+        uuid: Uuid,
+        /// The generation at which it last changed at its sender.
+        transid: Generation,
+    },
+    /// A subvolume begins that is made from a snapshot.
+    Snapshot {
+        /// Its name.
+        name: &'a [u8],
+        /// Its uuid in the stream.
+        uuid: Uuid,
+        /// The generation at which it last changed at its sender.
+        transid: Generation,
+        /// What it is made from.
+        parent: SubvolumeId,
+    },
+    /// A command was left out: [`Options::errors_max`] allows it.
+    Skipped(&'a Error),
+}
+
+/// What was received.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// The subvolumes, in the order of the input.
+    pub subvolumes: Vec<ReceivedSubvolume>,
+    /// Commands that were carried out, beginnings and ends included.
+    pub commands: u64,
+    /// Bytes of them in the input.
+    pub stream_bytes: ByteCount,
+    /// Commands that were left out.
+    pub errors: u64,
+}
+
+/// A subvolume that was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceivedSubvolume {
+    /// Its id.
+    pub id: SubvolumeId,
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Its uuid in the stream.
+    pub uuid: Uuid,
+    /// The generation at which it last changed at its sender.
+    pub transid: Generation,
+}
+
+/// Receives all streams of `input` into a directory of a volume. Each of them is there, and durable, before the next begins.
+///
+/// # Errors
+/// See [`Error`]: the streams before that one are received then, and of that one there is nothing. What was made for it waits
+/// to be [dropped](WritableFilesystem::drop_deleted_subvolumes).
+pub fn receive(
+    filesystem: &WritableFilesystem,
+    directory: Location,
+    input: impl Read,
+    options: &Options,
+    notify: &mut dyn FnMut(&Event<'_>),
+) -> Result<Summary> {
+    let mut decoder = Decoder::with_streams(input, options.streams);
+    let mut receiver = Receiver::new(filesystem, directory, options, notify);
+    match receiver.receive(&mut decoder) {
+        Ok(()) => Ok(receiver.into_summary()),
+        Err(error) => {
+            receiver.discard();
+            Err(error)
+        }
+    }
+}

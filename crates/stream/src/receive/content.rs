@@ -1,0 +1,352 @@
+//! Commands that change the content of files.
+
+use super::error::Problem;
+use super::making::{Receiver, about};
+use super::names::Node;
+use crate::command::Command;
+use crate::view::Problem as TreeProblem;
+use crate::view::content::{COMPRESSED_BYTES_MAX, decompress};
+use buttress_format::send::EncodedCompression;
+use buttress_format::{ByteCount, Compression, FileKind, FileOffset, Uuid};
+use buttress_fs::Location;
+use buttress_fs::inode::kind_name;
+use buttress_writer::AllocateMode;
+use buttress_writer::data::EncodedExtent;
+use bytes::Bytes;
+
+/// The largest size of a file.
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// fallocate(2): the size stays.
+const KEEP_SIZE: u32 = 0x01;
+/// fallocate(2): make a hole.
+const PUNCH_HOLE: u32 = 0x02;
+/// fallocate(2): make the range read as zeros.
+const ZERO_RANGE: u32 = 0x10;
+
+/// An encoded write.
+struct EncodedRange<'a> {
+    offset: u64,
+    file_bytes: u64,
+    unencoded_bytes: u64,
+    skip: u64,
+    compression: EncodedCompression,
+    data: &'a [u8],
+}
+
+/// A range that is cloned: where from and where to.
+struct CloneRange<'a> {
+    path: &'a [u8],
+    offset: u64,
+    length: u64,
+    source_uuid: Uuid,
+    source_path: &'a [u8],
+    source_offset: u64,
+}
+
+impl Receiver<'_> {
+    /// Carries out a command that is about content; `false` if it is not.
+    pub(super) fn apply_content(&mut self, root: Location, command: &Command<'_>) -> Result<bool, Problem> {
+        match *command {
+            Command::Write { path, offset, data } => self.write(root, path, offset.get(), data)?,
+            Command::EncodedWrite {
+                path,
+                offset,
+                unencoded_file_bytes,
+                unencoded_bytes,
+                unencoded_offset,
+                compression,
+                encryption,
+                data,
+            } => {
+                if let Some(number) = encryption.filter(|number| *number != 0) {
+                    return Err(TreeProblem::Encrypted { number }.into());
+                }
+                let number = compression.unwrap_or(0);
+                let compression =
+                    EncodedCompression::from_raw(number).ok_or(TreeProblem::CompressionUnknown { number })?;
+                let range = EncodedRange {
+                    offset: offset.get(),
+                    file_bytes: unencoded_file_bytes.get(),
+                    unencoded_bytes: unencoded_bytes.get(),
+                    skip: unencoded_offset.get(),
+                    compression,
+                    data,
+                };
+                self.write_encoded(root, path, &range)?;
+            }
+            Command::Clone {
+                path,
+                offset,
+                length,
+                source_uuid,
+                source_path,
+                source_offset,
+                ..
+            } => self.clone_range(
+                root,
+                &CloneRange {
+                    path,
+                    offset: offset.get(),
+                    length: length.get(),
+                    source_uuid,
+                    source_path,
+                    source_offset: source_offset.get(),
+                },
+            )?,
+            Command::Truncate { path, size } => self.truncate(root, path, size)?,
+            Command::UpdateExtent { .. } => return Err(Problem::NoData),
+            Command::Fallocate {
+                path,
+                mode,
+                offset,
+                length,
+            } => self.allocate(root, path, mode, offset.get(), length.get())?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The regular file at `path`.
+    fn file(&mut self, root: Location, path: &[u8]) -> Result<Location, Problem> {
+        let Node { location, kind } = self.find(root, path)?;
+        require_file(kind, path)?;
+        Ok(location)
+    }
+
+    fn write(&mut self, root: Location, path: &[u8], offset: u64, data: &[u8]) -> Result<(), Problem> {
+        let location = self.file(root, path)?;
+        range_end(offset, data.len() as u64)?;
+        if self
+            .batch
+            .takes_plain(location, offset, data.len(), self.sector_bytes)
+        {
+            let length = ByteCount::of(data.len());
+            return self.push(
+                location,
+                EncodedExtent {
+                    offset: FileOffset::new(offset),
+                    length,
+                    content_bytes: length,
+                    content_offset: ByteCount::ZERO,
+                    compression: Compression::None,
+                    stored: Bytes::copy_from_slice(data),
+                },
+            );
+        }
+        self.flush_batch()?;
+        self.write_plain(location, path, offset, data)
+    }
+
+    pub(super) fn write_plain(
+        &self,
+        location: Location,
+        path: &[u8],
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), Problem> {
+        self.filesystem
+            .write_at(location, FileOffset::new(offset), data)
+            .map_err(about(path))
+    }
+
+    fn write_encoded(
+        &mut self,
+        root: Location,
+        path: &[u8],
+        range: &EncodedRange<'_>,
+    ) -> Result<(), Problem> {
+        let location = self.file(root, path)?;
+        range_end(range.offset, range.file_bytes)?;
+        range.check_sizes()?;
+        if range.file_bytes == 0 {
+            return Ok(());
+        }
+        if range.compression == EncodedCompression::None {
+            let data = part(range.data, range.skip, range.file_bytes);
+            self.flush_batch()?;
+            return self.write_plain(location, path, range.offset, data);
+        }
+        let stored = self.storable(range).filter(|_| !self.options.force_decompress);
+        if let Some(compression) = stored
+            && !self.ends_in_content(range)?
+        {
+            return self.push(
+                location,
+                EncodedExtent {
+                    offset: FileOffset::new(range.offset),
+                    length: ByteCount::new(range.file_bytes),
+                    content_bytes: ByteCount::new(range.unencoded_bytes),
+                    content_offset: ByteCount::new(range.skip),
+                    compression,
+                    stored: Bytes::copy_from_slice(range.data),
+                },
+            );
+        }
+        self.flush_batch()?;
+        let content = self.decode(range)?;
+        let data = part(&content, range.skip, range.file_bytes);
+        self.write_plain(location, path, range.offset, data)
+    }
+
+    /// How the volume calls the compression of data that it can store as it is.
+    fn storable(&self, range: &EncodedRange<'_>) -> Option<Compression> {
+        let own_lzo = u32::try_from(self.sector_bytes)
+            .ok()
+            .and_then(EncodedCompression::lzo);
+        match range.compression {
+            EncodedCompression::None => None,
+            EncodedCompression::Zlib => Some(Compression::Zlib),
+            EncodedCompression::Zstd => Some(Compression::Zstd),
+            lzo => (Some(lzo) == own_lzo).then_some(Compression::Lzo),
+        }
+    }
+
+    /// Whether there is anything but zeros between the range's end and that of its last sector: were it stored, it would
+    /// show when the file grows.
+    fn ends_in_content(&mut self, range: &EncodedRange<'_>) -> Result<bool, Problem> {
+        let end = range.skip.saturating_add(range.file_bytes);
+        let sector_end = end.checked_next_multiple_of(self.sector_bytes).unwrap_or(end);
+        let rest_end = sector_end.min(range.unencoded_bytes);
+        if rest_end <= end {
+            return Ok(false);
+        }
+        let content = self.decode(range)?;
+        let rest = part(&content, end, rest_end.saturating_sub(end));
+        Ok(rest.iter().any(|byte| *byte != 0))
+    }
+
+    fn decode(&mut self, range: &EncodedRange<'_>) -> Result<Vec<u8>, Problem> {
+        let mut content = vec![0; usize::try_from(range.unencoded_bytes).unwrap_or(0)];
+        decompress(
+            &mut self.decompressor,
+            range.compression,
+            range.data,
+            &mut content,
+        )
+        .map_err(TreeProblem::Encoded)?;
+        Ok(content)
+    }
+
+    fn truncate(&mut self, root: Location, path: &[u8], size: ByteCount) -> Result<(), Problem> {
+        let location = self.file(root, path)?;
+        range_end(0, size.get())?;
+        self.flush_batch()?;
+        let present = self.filesystem.size_of(location).map_err(about(path))?;
+        if present == size.get() {
+            return Ok(());
+        }
+        self.filesystem.truncate(location, size).map_err(about(path))
+    }
+
+    fn allocate(
+        &mut self,
+        root: Location,
+        path: &[u8],
+        mode: u32,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), Problem> {
+        let location = self.file(root, path)?;
+        let end = range_end(offset, length)?;
+        let keeps_size = mode & KEEP_SIZE != 0;
+        let how = match (mode & !KEEP_SIZE, keeps_size) {
+            (0, false) => AllocateMode::Allocate,
+            (0, true) => AllocateMode::AllocateKeepSize,
+            // A hole leaves the size alone, and the system wants that said.
+            (PUNCH_HOLE, true) => AllocateMode::PunchHole,
+            (ZERO_RANGE, false) => AllocateMode::ZeroRange,
+            (ZERO_RANGE, true) => AllocateMode::ZeroRangeKeepSize,
+            _ => return Err(TreeProblem::FallocateMode { mode }.into()),
+        };
+        self.flush_batch()?;
+        self.filesystem
+            .allocate(location, FileOffset::new(offset)..FileOffset::new(end), how)
+            .map_err(about(path))
+    }
+
+    fn clone_range(&mut self, root: Location, range: &CloneRange<'_>) -> Result<(), Problem> {
+        self.flush_batch()?;
+        let source_root = Location::root_of(self.clone_source(range.source_uuid)?);
+        let found = self.find(source_root, range.source_path)?;
+        require_file(found.kind, range.source_path)?;
+        let (source, target) = (found.location, self.file(root, range.path)?);
+        range_end(range.offset, range.length)?;
+        let end = range_end(range.source_offset, range.length)?;
+        if range.length == 0 {
+            return Ok(());
+        }
+        let from = FileOffset::new(range.source_offset)..FileOffset::new(end);
+        let to = FileOffset::new(range.offset);
+        let size = self
+            .filesystem
+            .size_of(source)
+            .map_err(about(range.source_path))?;
+        if end > size {
+            return Err(TreeProblem::CloneRange {
+                path: range.source_path.to_vec(),
+                offset: range.source_offset,
+                length: range.length,
+                size,
+            }
+            .into());
+        }
+        match self.filesystem.clone_range(source, from.clone(), target, to) {
+            // What cannot be shared is copied: parts of sectors, content with checksums to a file without.
+            Err(buttress_fs::Error::Invalid { .. }) => self
+                .filesystem
+                .copy_range(source, from, target, to)
+                .map(drop)
+                .map_err(about(range.path)),
+            cloned => cloned.map_err(about(range.path)),
+        }
+    }
+}
+
+impl EncodedRange<'_> {
+    fn check_sizes(&self) -> Result<(), Problem> {
+        let encoded = self.data.len() as u64;
+        let used_end = self.skip.saturating_add(self.file_bytes);
+        let fits = match self.compression {
+            EncodedCompression::None => used_end <= encoded,
+            _ => encoded <= COMPRESSED_BYTES_MAX && self.unencoded_bytes <= COMPRESSED_BYTES_MAX,
+        };
+        if fits && used_end <= self.unencoded_bytes {
+            return Ok(());
+        }
+        Err(TreeProblem::EncodedSizes {
+            file_bytes: self.file_bytes,
+            skip: self.skip,
+            unencoded: self.unencoded_bytes,
+            encoded,
+        }
+        .into())
+    }
+}
+
+/// A part of data that has it.
+fn part(data: &[u8], from: u64, length: u64) -> &[u8] {
+    let from = usize::try_from(from).unwrap_or(usize::MAX);
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    data.get(from..from.saturating_add(length)).unwrap_or_default()
+}
+
+/// The end of a range, which must be in the largest file.
+fn range_end(offset: u64, length: u64) -> Result<u64, Problem> {
+    offset
+        .checked_add(length)
+        .filter(|end| *end <= FILE_BYTES_MAX)
+        .ok_or_else(|| TreeProblem::RangeTooLarge { offset, length }.into())
+}
+
+fn require_file(kind: FileKind, path: &[u8]) -> Result<(), Problem> {
+    if kind == FileKind::Regular {
+        return Ok(());
+    }
+    Err(TreeProblem::WrongKind {
+        path: path.to_vec(),
+        found: kind_name(kind),
+        wanted: "a regular file",
+    }
+    .into())
+}

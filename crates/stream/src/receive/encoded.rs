@@ -1,0 +1,120 @@
+//! Encoded data on its way into a file: many extents at a time.
+//!
+//! Extents of one file that follow each other in the stream are gathered, and written as one. Plain data between them, in
+//! whole sectors, goes with them: written by itself it would wait in memory, and each encoded extent behind it would have to
+//! wait for it.
+
+use super::error::Problem;
+use super::making::{Receiver, about};
+use crate::view::Problem as TreeProblem;
+use crate::view::content::decompress;
+use buttress_format::Compression;
+use buttress_format::send::EncodedCompression;
+use buttress_fs::Location;
+use buttress_writer::data::EncodedExtent;
+
+/// How much is gathered: bytes, and extents.
+const BATCH_BYTES: usize = 8 << 20;
+const BATCH_EXTENTS: usize = 256;
+
+/// What is gathered of one file.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    file: Option<Location>,
+    extents: Vec<EncodedExtent>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Where the last extent ends.
+    fn end(&self) -> u64 {
+        let last = self.extents.last();
+        last.map_or(0, |last| last.offset.get().saturating_add(last.length.get()))
+    }
+
+    /// Whether plain data can go with what is gathered.
+    pub(super) fn takes_plain(&self, file: Location, offset: u64, length: usize, sector_bytes: u64) -> bool {
+        let length = u64::try_from(length).unwrap_or(u64::MAX);
+        let is_whole = |at: u64| at.checked_rem(sector_bytes) == Some(0);
+        self.file == Some(file)
+            && !self.extents.is_empty()
+            && length > 0
+            && is_whole(offset)
+            && is_whole(length)
+            && offset >= self.end()
+    }
+
+    fn takes(&self, file: Location, extent: &EncodedExtent) -> bool {
+        self.extents.is_empty() || (self.file == Some(file) && extent.offset.get() >= self.end())
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= BATCH_BYTES || self.extents.len() >= BATCH_EXTENTS
+    }
+}
+
+impl Receiver<'_> {
+    /// Gathers an extent of a file.
+    pub(super) fn push(&mut self, file: Location, extent: EncodedExtent) -> Result<(), Problem> {
+        if !self.batch.takes(file, &extent) {
+            self.flush_batch()?;
+        }
+        let batch = &mut self.batch;
+        batch.file = Some(file);
+        batch.bytes = batch.bytes.saturating_add(extent.stored.len());
+        batch.extents.push(extent);
+        if batch.is_full() {
+            self.flush_batch()?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is gathered.
+    pub(super) fn flush_batch(&mut self) -> Result<(), Problem> {
+        let Batch { file, extents, .. } = core::mem::take(&mut self.batch);
+        let Some(file) = file.filter(|_| !extents.is_empty()) else {
+            return Ok(());
+        };
+        let stored = self
+            .filesystem
+            .write_encoded(file, &extents)
+            .map_err(about(b""))?;
+        if stored {
+            return Ok(());
+        }
+        // One of them cannot be stored as it is: each by itself.
+        for extent in &extents {
+            let is_alone = extents.len() == 1;
+            let stored = !is_alone
+                && self
+                    .filesystem
+                    .write_encoded(file, core::slice::from_ref(extent))
+                    .map_err(about(b""))?;
+            if !stored {
+                self.write_decoded(file, extent)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes an extent's content.
+    fn write_decoded(&mut self, file: Location, extent: &EncodedExtent) -> Result<(), Problem> {
+        let lzo = u32::try_from(self.sector_bytes)
+            .ok()
+            .and_then(EncodedCompression::lzo)
+            .unwrap_or(EncodedCompression::Lzo4K);
+        let compression = match extent.compression {
+            Compression::None => return self.write_plain(file, b"", extent.offset.get(), &extent.stored),
+            Compression::Zlib => EncodedCompression::Zlib,
+            Compression::Zstd => EncodedCompression::Zstd,
+            Compression::Lzo => lzo,
+        };
+        let mut content = vec![0; usize::try_from(extent.content_bytes.get()).unwrap_or(0)];
+        decompress(&mut self.decompressor, compression, &extent.stored, &mut content)
+            .map_err(TreeProblem::Encoded)?;
+        let from = usize::try_from(extent.content_offset.get()).unwrap_or(usize::MAX);
+        let length = usize::try_from(extent.length.get()).unwrap_or(usize::MAX);
+        let data = content.get(from..from.saturating_add(length)).unwrap_or_default();
+        self.write_plain(file, b"", extent.offset.get(), data)
+    }
+}

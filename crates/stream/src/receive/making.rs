@@ -1,0 +1,326 @@
+//! The subvolumes of a stream, from the command that begins each to the end of the stream.
+
+use super::encoded::Batch;
+use super::error::{Error, Problem, Result};
+use super::names::Names;
+use super::sources::{self, Found};
+use super::{Event, Options, ReceivedSubvolume, Summary};
+use crate::command::Command;
+use crate::decoder::{Decoder, Frame};
+use buttress_format::send::Version;
+use buttress_format::{ByteCount, Decompressor, Generation, SubvolumeId, Uuid};
+use buttress_fs::Location;
+use buttress_writer::WritableFilesystem;
+use buttress_writer::operations::{AttributeChanges, FinishedSubvolume, Received};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt as _;
+
+/// How many subvolumes one stream may make, and how many may be cloned from at a time.
+const SUBVOLUMES_MAX: usize = 1024;
+
+/// A subvolume that is being made.
+#[derive(Debug)]
+pub(super) struct Making {
+    pub(super) id: SubvolumeId,
+    name: Vec<u8>,
+    pub(super) uuid: Uuid,
+    transid: Generation,
+    /// The uuid that the subvolume has which it was made from.
+    parent: Option<Uuid>,
+}
+
+/// Receives streams. See the module above.
+pub(super) struct Receiver<'a> {
+    pub(super) filesystem: &'a WritableFilesystem,
+    directory: Location,
+    pub(super) options: &'a Options,
+    notify: &'a mut dyn FnMut(&Event<'_>),
+    pub(super) sector_bytes: u64,
+    pub(super) names: Names,
+    /// Attributes of one inode that wait for more of them.
+    pub(super) changes: Option<(Location, AttributeChanges)>,
+    /// Extents of one file that wait for more of them.
+    pub(super) batch: Batch,
+    pub(super) decompressor: Decompressor,
+    /// The subvolume that commands are about.
+    making: Option<Making>,
+    /// Those of the same stream that are whole, and wait for its end.
+    made: Vec<Making>,
+    /// Subvolumes that were cloned from.
+    clone_sources: HashMap<[u8; 16], SubvolumeId>,
+    summary: Summary,
+}
+
+impl<'a> Receiver<'a> {
+    pub(super) fn new(
+        filesystem: &'a WritableFilesystem,
+        directory: Location,
+        options: &'a Options,
+        notify: &'a mut dyn FnMut(&Event<'_>),
+    ) -> Self {
+        Self {
+            filesystem,
+            directory,
+            options,
+            notify,
+            sector_bytes: u64::from(filesystem.view().sector_bytes()),
+            names: Names::default(),
+            changes: None,
+            batch: Batch::default(),
+            decompressor: Decompressor::default(),
+            making: None,
+            made: Vec::new(),
+            clone_sources: HashMap::new(),
+            summary: Summary::default(),
+        }
+    }
+
+    pub(super) fn into_summary(self) -> Summary {
+        self.summary
+    }
+
+    pub(super) fn receive<R: Read>(&mut self, decoder: &mut Decoder<R>) -> Result<()> {
+        while let Some(frame) = decoder.next_command()? {
+            self.options.progress.check()?;
+            let bytes = ByteCount::of(frame.bytes().len());
+            self.options.progress.advance(1, bytes);
+            self.summary.commands = self.summary.commands.saturating_add(1);
+            self.summary.stream_bytes = self.summary.stream_bytes.saturating_add(bytes);
+            if let Err(problem) = self.take(&frame) {
+                self.judge(&frame, problem)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether to go on after a command that could not be carried out.
+    fn judge(&mut self, frame: &Frame<'_>, problem: Problem) -> Result<()> {
+        let goes_on = problem.is_of_one_command();
+        let error = match problem {
+            Problem::Filesystem {
+                error: error @ buttress_fs::Error::Cancelled,
+                ..
+            } => Error::Filesystem(error),
+            problem => Error::Refused {
+                place: frame.place(),
+                command: frame.command().kind(),
+                problem: Box::new(problem),
+            },
+        };
+        let errors = self.summary.errors.saturating_add(1);
+        let most = self.options.errors_max;
+        if !goes_on || (most > 0 && errors >= most) {
+            return Err(error);
+        }
+        self.summary.errors = errors;
+        (self.notify)(&Event::Skipped(&error));
+        Ok(())
+    }
+
+    /// Carries out one command.
+    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Problem> {
+        if frame.version() > Version::V2 {
+            return Err(Problem::Version(frame.version()));
+        }
+        match *frame.command() {
+            Command::Subvolume { path, uuid, transid } => {
+                self.end_subvolume()?;
+                let name = self.name(path)?;
+                (self.notify)(&Event::Subvolume {
+                    name: path,
+                    uuid,
+                    transid,
+                });
+                let id = self.filesystem.begin_subvolume().map_err(about(path))?;
+                self.begin(Making {
+                    id,
+                    name,
+                    uuid,
+                    transid,
+                    parent: None,
+                });
+                Ok(())
+            }
+            Command::Snapshot {
+                path,
+                uuid,
+                transid,
+                clone_uuid,
+                clone_transid,
+            } => {
+                self.end_subvolume()?;
+                let name = self.name(path)?;
+                let (parent, parent_uuid) = self.parent(clone_uuid, clone_transid)?;
+                (self.notify)(&Event::Snapshot {
+                    name: path,
+                    uuid,
+                    transid,
+                    parent,
+                });
+                let id = self.filesystem.begin_snapshot(parent).map_err(about(path))?;
+                self.begin(Making {
+                    id,
+                    name,
+                    uuid,
+                    transid,
+                    parent: Some(parent_uuid),
+                });
+                Ok(())
+            }
+            Command::End => {
+                self.end_subvolume()?;
+                self.end_stream()
+            }
+            command => {
+                let root = match &self.making {
+                    Some(making) => Location::root_of(making.id),
+                    None => return Err(crate::view::Problem::NoSubvolume.into()),
+                };
+                self.apply(root, &command)
+            }
+        }
+    }
+
+    fn begin(&mut self, making: Making) {
+        self.names = Names::default();
+        self.making = Some(making);
+    }
+
+    /// The name of a subvolume that begins.
+    fn name(&self, path: &[u8]) -> Result<Vec<u8>, Problem> {
+        let is_one_name = buttress_fs::directory::is_valid_name(path);
+        if !is_one_name || path.len() > buttress_format::NAME_BYTES_MAX {
+            return Err(Problem::Name { name: path.to_vec() });
+        }
+        if self.made.len() >= SUBVOLUMES_MAX {
+            return Err(Problem::TooMany {
+                limit: SUBVOLUMES_MAX,
+            });
+        }
+        let present = self
+            .filesystem
+            .lookup(self.directory, path)
+            .map_err(about(path))?;
+        if present.is_some() || self.made.iter().any(|made| made.name == path) {
+            return Err(Problem::Exists { name: path.to_vec() });
+        }
+        Ok(path.to_vec())
+    }
+
+    /// The subvolume that a stream builds on, and its own uuid.
+    fn parent(&self, uuid: Uuid, transid: Generation) -> Result<(SubvolumeId, Uuid), Problem> {
+        let own_uuid = |id: SubvolumeId| {
+            let view = self.filesystem.view();
+            let item = view.root_item(id.tree()).map_err(about(b""))?;
+            Ok::<_, Problem>(item.uuid)
+        };
+        if let Some(made) = self.made.iter().rev().find(|made| made.uuid == uuid) {
+            return Ok((made.id, own_uuid(made.id)?));
+        }
+        let Found { info, is_original } = self.look_for(uuid)?.ok_or(Problem::ParentMissing { uuid })?;
+        // What was received cannot have changed: it is read-only, or lost its received uuid when it became writable.
+        let is_unchanged = info.is_read_only() || info.root_item.ctransid == transid;
+        if is_original && !is_unchanged {
+            let path = info.path.unwrap_or_default();
+            return Err(Problem::ParentChanged {
+                uuid,
+                path: OsString::from_vec(path).into(),
+            });
+        }
+        Ok((info.id, info.root_item.uuid))
+    }
+
+    fn look_for(&self, uuid: Uuid) -> Result<Option<Found>, Problem> {
+        sources::find(&self.filesystem.view(), uuid).map_err(about(b""))
+    }
+
+    /// The subvolume that is cloned from.
+    pub(super) fn clone_source(&mut self, uuid: Uuid) -> Result<SubvolumeId, Problem> {
+        if let Some(making) = self.making.as_ref().filter(|making| making.uuid == uuid) {
+            return Ok(making.id);
+        }
+        if let Some(id) = self.clone_sources.get(uuid.as_bytes()) {
+            return Ok(*id);
+        }
+        let made = self.made.iter().rev().find(|made| made.uuid == uuid);
+        let id = match made {
+            Some(made) => made.id,
+            None => {
+                let found = self.look_for(uuid)?;
+                found.ok_or(Problem::CloneSourceMissing { uuid })?.info.id
+            }
+        };
+        if self.clone_sources.len() >= SUBVOLUMES_MAX {
+            self.clone_sources.clear();
+        }
+        self.clone_sources.insert(*uuid.as_bytes(), id);
+        Ok(id)
+    }
+
+    /// No more commands come for the subvolume that they were about.
+    fn end_subvolume(&mut self) -> Result<(), Problem> {
+        self.flush_all()?;
+        self.made.extend(self.making.take());
+        Ok(())
+    }
+
+    /// Shows all that the stream made, for good.
+    fn end_stream(&mut self) -> Result<(), Problem> {
+        let finished: Vec<FinishedSubvolume> = self
+            .made
+            .iter()
+            .map(|made| FinishedSubvolume {
+                id: made.id,
+                directory: self.directory,
+                name: made.name.clone(),
+                parent: made.parent,
+                received: Some(Received {
+                    uuid: made.uuid,
+                    transid: made.transid,
+                }),
+            })
+            .collect();
+        let name = self.made.last().map_or(Vec::new(), |made| made.name.clone());
+        self.filesystem
+            .finish_subvolumes(&finished)
+            .map_err(about(&name))?;
+        // From here on they are there, whatever becomes of the commit.
+        let made = core::mem::take(&mut self.made);
+        self.clone_sources.clear();
+        self.names = Names::default();
+        self.filesystem.commit().map_err(about(&name))?;
+        self.summary
+            .subvolumes
+            .extend(made.into_iter().map(|made| ReceivedSubvolume {
+                id: made.id,
+                name: made.name,
+                uuid: made.uuid,
+                transid: made.transid,
+            }));
+        Ok(())
+    }
+
+    /// Gives up all that the stream made so far.
+    pub(super) fn discard(&mut self) {
+        for made in self.making.take().into_iter().chain(self.made.drain(..)) {
+            // Where that fails writing has stopped, and the next opening drops it.
+            drop(self.filesystem.discard_subvolume(made.id));
+        }
+    }
+
+    /// The command that ends a subvolume is not its own: whatever waits is put in now.
+    fn flush_all(&mut self) -> Result<(), Problem> {
+        self.flush_batch()?;
+        self.flush_changes()
+    }
+}
+
+/// What a path is about which the volume refuses something.
+pub(super) fn about(path: &[u8]) -> impl Fn(buttress_fs::Error) -> Problem + '_ {
+    move |error| Problem::Filesystem {
+        path: path.to_vec(),
+        error,
+    }
+}

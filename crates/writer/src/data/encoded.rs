@@ -1,0 +1,240 @@
+//! Extents whose stored bytes are given: compressed content is stored as it came, and never decoded.
+//!
+//! They go where they belong at once, without waiting in memory. What waits of the file goes before them.
+
+use super::compressing::{COMPRESSED_BYTES_MAX, NewExtent, PartOfExtent, length_of};
+use super::table::Content;
+use super::write_back::Insertion;
+use super::writing::FILE_BYTES_MAX;
+use crate::data::allocation::writes_of;
+use crate::transaction::WritableFilesystem;
+use buttress_format::limits::inline_content_bytes_max;
+use buttress_format::{ByteCount, Compression, FileOffset, InodeFlags, InodeItem};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::location::Location;
+use bytes::{Bytes, BytesMut};
+
+/// A range of a file, with what is to be stored for it.
+#[derive(Clone, Debug)]
+pub struct EncodedExtent {
+    /// Where the range begins: a whole sector.
+    pub offset: FileOffset,
+    /// How long it is: whole sectors, but for an end that is, or becomes, that of the file.
+    pub length: ByteCount,
+    /// How much content the stored bytes have. It may be more than the range.
+    pub content_bytes: ByteCount,
+    /// Where in that content the range begins: a whole sector.
+    pub content_offset: ByteCount,
+    /// How it is compressed. What is not is all of the range, and nothing else.
+    pub compression: Compression,
+    /// What is stored, without what fills the last sector.
+    pub stored: Bytes,
+}
+
+impl EncodedExtent {
+    fn end(&self) -> u64 {
+        self.offset.get().saturating_add(self.length.get())
+    }
+}
+
+/// How an extent can be stored.
+enum Fit {
+    /// As it is.
+    Extent,
+    /// As it is, in the tree.
+    Inline,
+    /// Not as it is.
+    No,
+}
+
+impl WritableFilesystem {
+    /// Stores extents in a file as they are given, in the order of their ranges, which do not overlap. `false`, and nothing is
+    /// done, if one of them cannot be stored as it is: its bounds are not whole sectors, it is larger than its content, the
+    /// file has no checksums, or there is no room for it in one piece.
+    ///
+    /// Whether compressed bytes can be decoded is not looked at: who reads the file finds out.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::write_at`].
+    pub fn write_encoded(&self, location: Location, extents: &[EncodedExtent]) -> Result<bool> {
+        self.with_content(location, |content| content.write_encoded(extents))
+    }
+}
+
+impl Content<'_> {
+    fn write_encoded(&mut self, extents: &[EncodedExtent]) -> Result<bool> {
+        let item = self.require_changeable()?;
+        let size = self.size()?;
+        let (Some(first), Some(last)) = (extents.first(), extents.last()) else {
+            return Ok(true);
+        };
+        let new_size = size.max(last.end());
+        let mut previous_end = 0;
+        for extent in extents {
+            let is_last = extent.end() == new_size;
+            match self.fit(&item, extent, size, is_last) {
+                Fit::Extent if extent.offset.get() >= previous_end => {}
+                Fit::Inline if extents.len() == 1 => return self.write_encoded_inline(first, size),
+                Fit::Extent | Fit::Inline | Fit::No => return Ok(false),
+            }
+            previous_end = extent.end();
+        }
+        let new: Vec<NewExtent> = extents.iter().map(|extent| self.new_extent(extent)).collect();
+        let stored = new
+            .iter()
+            .map(NewExtent::stored_bytes)
+            .fold(0, u64::saturating_add);
+        self.reserve(stored.saturating_add(self.sector_bytes))?;
+        if size > 0 && size <= self.sector_bytes {
+            self.load_inline()?;
+        }
+        let file = self.file;
+        let layout = file.layout.write();
+        self.out_of_tree(Self::write_back)?;
+        // That let go of what was promised.
+        self.reserve(stored)?;
+        let written = self.write_new_extents(&item, new_size, &new);
+        drop(layout);
+        let reserved = self.state.reserved;
+        self.release(reserved);
+        match written {
+            Err(Error::NoSpace { .. }) => Ok(false),
+            written => written.map(|()| true),
+        }
+    }
+
+    /// Places, writes and inserts.
+    fn write_new_extents(&mut self, item: &InodeItem, size: u64, extents: &[NewExtent]) -> Result<()> {
+        let placed = self.place(extents)?;
+        let has_checksums = !item.flags.contains(InodeFlags::NODATASUM);
+        let sums = match self.write_out(&writes_of(&placed), has_checksums) {
+            Ok(sums) => sums,
+            Err(error) => {
+                self.give_back(placed);
+                return Err(error);
+            }
+        };
+        let bytes = extents.iter().fold(0_usize, |sum, extent| {
+            sum.saturating_add(usize::try_from(extent.length).unwrap_or(0))
+        });
+        self.filesystem.count_content(bytes);
+        self.touch();
+        let insertions: Vec<Insertion> = placed.into_iter().map(Insertion::New).collect();
+        // What was written back before has changed the inode.
+        let item = self
+            .filesystem
+            .look(|operation| self.require_still_there(operation))?;
+        let mut inserted = 0_usize;
+        let done = self.insert(&item, size, &insertions, sums, false, &mut inserted);
+        if let Err(error) = done {
+            let rest = insertions.into_iter().skip(inserted);
+            let placed = rest.filter_map(|insertion| match insertion {
+                Insertion::New(placed) => Some(placed),
+                Insertion::Written(_) => None,
+            });
+            self.give_back(placed.collect());
+            return Err(error);
+        }
+        self.state.written = None;
+        self.state.writes = 0;
+        self.set_size(size);
+        Ok(())
+    }
+
+    fn write_encoded_inline(&mut self, extent: &EncodedExtent, size: u64) -> Result<bool> {
+        let sectors = 0..self.sector_bytes;
+        self.reserve(self.sector_bytes)?;
+        let forgotten = self.change_dirty(|pending| pending.remove(&sectors));
+        self.release(forgotten);
+        self.touch();
+        let new_size = size.max(extent.end());
+        let file = self.file;
+        let layout = file.layout.write();
+        let put = self.put_inline(new_size, extent.compression, &extent.stored);
+        drop(layout);
+        let reserved = self.state.reserved;
+        self.release(reserved);
+        put?;
+        self.state.written = None;
+        self.state.writes = 0;
+        self.set_size(new_size);
+        Ok(true)
+    }
+
+    /// How an extent can be stored in a file of this size.
+    fn fit(&self, item: &InodeItem, extent: &EncodedExtent, size: u64, is_last: bool) -> Fit {
+        let is_whole = |at: u64| self.align_down(at) == at;
+        let stored = length_of(&extent.stored);
+        let (length, content) = (extent.length.get(), extent.content_bytes.get());
+        let part_end = extent.content_offset.get().saturating_add(length);
+        let is_sound = length > 0 && stored > 0 && part_end <= content && extent.end() <= FILE_BYTES_MAX;
+        if !is_sound
+            || item
+                .flags
+                .intersects(InodeFlags::NODATASUM | InodeFlags::NODATACOW)
+        {
+            return Fit::No;
+        }
+        let ends_well = is_whole(extent.end()) || is_last;
+        if !is_whole(extent.offset.get()) || !is_whole(extent.content_offset.get()) || !ends_well {
+            return Fit::No;
+        }
+        if extent.compression == Compression::None {
+            let is_all = stored == length && content == length && is_whole(length);
+            return if is_all { Fit::Extent } else { Fit::No };
+        }
+        if stored >= content || content > COMPRESSED_BYTES_MAX || stored > COMPRESSED_BYTES_MAX {
+            return Fit::No;
+        }
+        let most = self
+            .filesystem
+            .data()
+            .options
+            .max_inline
+            .get()
+            .min(length_of_usize(inline_content_bytes_max(
+                self.filesystem.forest().block_format().node_bytes,
+            )));
+        let is_all_of_file = extent.offset.get() == 0 && length == content && size <= length;
+        if is_all_of_file
+            && length <= self.sector_bytes
+            && stored <= most
+            && !item.flags.contains(InodeFlags::PREALLOC)
+        {
+            return Fit::Inline;
+        }
+        // A sector cannot become less than one.
+        if self.align_up(stored) >= self.align_up(content) {
+            return Fit::No;
+        }
+        Fit::Extent
+    }
+
+    fn new_extent(&self, extent: &EncodedExtent) -> NewExtent {
+        let stored = &extent.stored;
+        let whole = usize::try_from(self.align_up(length_of(stored))).unwrap_or(stored.len());
+        let filled = if whole == stored.len() {
+            stored.clone()
+        } else {
+            let mut filled = BytesMut::with_capacity(whole);
+            filled.extend_from_slice(stored);
+            filled.resize(whole, 0);
+            filled.freeze()
+        };
+        NewExtent {
+            start: extent.offset.get(),
+            length: self.align_up(extent.length.get()),
+            compression: extent.compression,
+            parts: vec![filled],
+            plain: None,
+            part: (extent.compression != Compression::None).then(|| PartOfExtent {
+                ram_bytes: self.align_up(extent.content_bytes.get()),
+                offset: extent.content_offset.get(),
+            }),
+        }
+    }
+}
+
+fn length_of_usize(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
