@@ -241,7 +241,9 @@ fn snapshot(filesystem: &WritableFilesystem, source: SubvolumeId, index: u64, na
     let (_, id) = filesystem
         .commit_then(|mut handle, prepared| {
             let root = handle.committed_root(source, prepared).unwrap();
-            handle.make_snapshot_tree(source, &root, &new, false).unwrap()
+            let id = handle.make_snapshot_tree(source, &root, &new, false).unwrap();
+            handle.add_uuids(id).unwrap();
+            id
         })
         .unwrap();
     let mut handle = filesystem.start(Need::items(600)).unwrap();
