@@ -9,6 +9,7 @@
 //! - [`spinning`]: a 7200 rpm disk: seek curve, rotation, zones, track skew, on-drive read-ahead, and requests
 //!   chosen by shortest positioning time;
 //! - [`flash`]: SSDs: latency, parallel units, one bus;
+//! - any of them with regions in which it is slow ([`Model::slow_in`]): sectors that are about to go;
 //! - [`disk`]: the event loop that serves the queue in virtual time.
 //!
 //! Parameters and their sources: docs/simulated-disks.md. Times are integers of nanoseconds and every choice is
@@ -23,6 +24,8 @@ pub(crate) mod flash;
 pub(crate) mod spinning;
 
 use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
 
 pub use clock::VirtualClock;
 pub use flash::FlashParameters;
@@ -39,6 +42,13 @@ pub enum Model {
     Flash(FlashParameters),
     /// A drive that takes no time.
     Null,
+    /// Another drive, which is slow in places: it tries again and again there before it gives the bytes.
+    WithSlowRegions {
+        /// The drive.
+        drive: Box<Self>,
+        /// Where, in bytes, and how much longer each request takes that touches it.
+        regions: Vec<(Range<u64>, Duration)>,
+    },
 }
 
 impl Model {
@@ -60,11 +70,30 @@ impl Model {
         Self::Flash(FlashParameters::nvme_ssd())
     }
 
+    /// The same drive, slow in a region of so many bytes.
+    #[must_use]
+    pub fn slow_in(self, region: Range<u64>, longer: Duration) -> Self {
+        match self {
+            Self::WithSlowRegions { drive, mut regions } => {
+                regions.push((region, longer));
+                Self::WithSlowRegions { drive, regions }
+            }
+            other => Self::WithSlowRegions {
+                drive: Box::new(other),
+                regions: vec![(region, longer)],
+            },
+        }
+    }
+
     fn drive(&self) -> Box<dyn Drive> {
         match self {
             Self::Spinning(parameters) => Box::new(spinning::SpinningDrive::new(parameters.clone())),
             Self::Flash(parameters) => Box::new(flash::FlashDrive::new(parameters.clone())),
             Self::Null => Box::new(NullDrive),
+            Self::WithSlowRegions { drive, regions } => Box::new(SlowDrive {
+                drive: drive.drive(),
+                regions: regions.clone(),
+            }),
         }
     }
 }
@@ -96,6 +125,43 @@ pub(crate) trait Drive: Send + fmt::Debug {
 
     /// Begins a request at the time `start`.
     fn serve(&mut self, command: &Command, start: u64) -> Served;
+}
+
+/// A drive with regions in which requests take longer. Meanwhile it begins no other.
+#[derive(Debug)]
+struct SlowDrive {
+    drive: Box<dyn Drive>,
+    regions: Vec<(Range<u64>, Duration)>,
+}
+
+impl Drive for SlowDrive {
+    fn queue_depth(&self) -> usize {
+        self.drive.queue_depth()
+    }
+
+    fn choose(&self, queue: &[Command], now: u64) -> usize {
+        self.drive.choose(queue, now)
+    }
+
+    fn serve(&mut self, command: &Command, start: u64) -> Served {
+        let end = command.offset_bytes.saturating_add(command.length_bytes);
+        let touched = self
+            .regions
+            .iter()
+            .filter(|(region, _)| region.start < end && command.offset_bytes < region.end);
+        let longer = touched.fold(0_u64, |sum, (_, longer)| {
+            sum.saturating_add(u64::try_from(longer.as_nanos()).unwrap_or(u64::MAX))
+        });
+        let served = self.drive.serve(command, start);
+        if longer == 0 {
+            return served;
+        }
+        let done = served.done.saturating_add(longer);
+        Served {
+            done,
+            next_start: done,
+        }
+    }
 }
 
 /// A drive that takes no time and serves in order.

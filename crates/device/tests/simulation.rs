@@ -157,6 +157,33 @@ fn the_on_drive_cache_serves_what_was_just_read_on() {
 }
 
 #[test]
+fn a_slow_region_holds_up_what_touches_it_and_what_waits_behind() {
+    let longer = Duration::from_millis(500);
+    let device = disk(&Model::nvme_ssd().slow_in(1 << 20..(1 << 20) + 4096, longer));
+    let timed = |offset: u64, length: usize| {
+        let begin = now(&device);
+        device.read(offset, length).unwrap();
+        now(&device) - begin
+    };
+    assert!(timed(0, 1 << 20) < Duration::from_millis(5), "before it");
+    assert!(
+        timed((1 << 20) + 4096, 1 << 20) < Duration::from_millis(5),
+        "behind it"
+    );
+    assert!(timed((1 << 20) - 4096, 8192) >= longer, "over its beginning");
+    assert!(timed((1 << 20) + 4095, 1) >= longer, "its last byte");
+    // One that was asked for behind it waits for it.
+    let begin = now(&device);
+    let slow = device.start_read(ReadRequest {
+        offset_bytes: 1 << 20,
+        length: 4096,
+    });
+    device.read(64 << 20, 4096).unwrap();
+    assert!(now(&device) - begin >= longer);
+    slow.wait().unwrap();
+}
+
+#[test]
 fn the_ssds_meet_their_sheets() {
     for (model, rate, single, queued) in [
         (Model::sata_ssd(), 540e6, 10e3, 98e3),
