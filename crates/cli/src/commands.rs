@@ -13,6 +13,7 @@ pub mod inspect_internal;
 pub mod ls;
 pub mod man;
 pub mod mkfs;
+pub mod mount;
 pub mod overlay;
 pub mod property;
 pub mod receive;

@@ -63,5 +63,13 @@ use std::process::ExitCode;
 
 /// Runs the command line `arguments` (the program's name first) and says how it ended.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    if commands::mount::watches() {
+        return ExitCode::SUCCESS;
+    }
+    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    let program = arguments.first().cloned().unwrap_or_default();
+    if commands::mount::is_helper(&program) {
+        arguments = commands::mount::of_helper(&arguments);
+    }
     exit::status(table::run(arguments))
 }

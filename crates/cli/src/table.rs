@@ -189,6 +189,8 @@ pub const ROWS: &[Row] = &[
         "Look at the structures of a volume as they lie on disk",
         commands::inspect_internal::ROWS,
     ),
+    leaf::<commands::mount::Mount>(),
+    leaf::<commands::mount::Umount>(),
     leaf::<commands::shell::Shell>(),
     leaf::<commands::tour::TourCommand>(),
     leaf::<commands::completions::Completions>(),

@@ -335,6 +335,8 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ),
         ("inspect-internal rootid", vec!["@/sub%", "@/none%"]),
         ("inspect-internal tree-stats", vec!["IMAGE"]),
+        ("mount", vec!["IMAGE /none%", "-o none% IMAGE /", "IMAGE% /"]),
+        ("umount", vec!["/none%"]),
         ("shell", vec!["-c ls IMAGE", "IMAGE -c %"]),
         ("tour", vec!["NEW10%"]),
         ("completions", vec!["bash", "%"]),

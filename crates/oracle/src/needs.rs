@@ -30,10 +30,11 @@ pub const PROGRAMS: [(&str, &str); 15] = [
 ];
 
 /// Needs that no package brings, and what each is.
-pub const OTHERS: [(&str, &str); 9] = [
+pub const OTHERS: [(&str, &str); 10] = [
     ("root", "the rights of root, to mount volumes"),
     ("kernel", "a kernel with btrfs"),
     ("loop-devices", "loop devices"),
+    ("fuse", "/dev/fuse, and the rights to mount with it"),
     (
         REFERENCE_PROGS,
         "btrfs-progs 6.14, the reference of what is printed",

@@ -23,7 +23,6 @@ fn length_of(piece: &[u8]) -> u64 {
 
 impl DirtyData {
     /// How much waits.
-    #[cfg(test)]
     pub(super) const fn bytes(&self) -> u64 {
         self.bytes
     }

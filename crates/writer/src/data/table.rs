@@ -257,7 +257,7 @@ impl WritableFilesystem {
     ) -> Result<T> {
         self.with_content(location, |content| {
             let result = body(content.filesystem)?;
-            content.state.written = None;
+            content.set_written(None);
             Ok(result)
         })
     }
@@ -516,8 +516,14 @@ impl Content<'_> {
 
     /// Notes that content was written.
     pub(super) fn touch(&mut self) {
-        self.state.written = Some(self.filesystem.now());
+        self.set_written(Some(self.filesystem.now()));
         self.state.writes = self.state.writes.saturating_add(1);
+    }
+
+    /// Content that waits was written at this time, for readers too; or none waits.
+    pub(super) fn set_written(&mut self, written: Option<Timestamp>) {
+        self.state.written = written;
+        self.file.waiting.write().written = written;
     }
 
     /// Promises room for so much more content; writes back and commits when there is none.

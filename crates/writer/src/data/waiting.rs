@@ -8,6 +8,7 @@
 
 use super::dirty::DirtyData;
 use super::table::{FileId, FileState};
+use buttress_format::{ByteCount, InodeItem, Timestamp};
 use buttress_locks::{Mutex, Rank, RwLock, lock_class};
 use bytes::Bytes;
 use core::ops::Range;
@@ -47,9 +48,26 @@ pub(crate) struct Waiting {
     in_flight: Vec<(u64, Bytes)>,
     /// The file's size, once a call knew it. It stays when the last call ends.
     pub(crate) size: Option<u64>,
+    /// When content was written last that waits.
+    pub(super) written: Option<Timestamp>,
 }
 
 impl Waiting {
+    /// The inode as `stat(2)` is to show it: with the size and the time of what waits, and with room for it. How much room
+    /// that takes in the end nobody knows before it is compressed; until then it is not more than the file is long.
+    pub(crate) fn show_in(&self, item: &mut InodeItem, sector_bytes: u32) {
+        item.size = self.size.map_or(item.size, ByteCount::new);
+        if let Some(written) = self.written {
+            item.mtime = written;
+            item.ctime = item.ctime.max(written);
+        }
+        let in_flight = self.in_flight.iter().map(|(_, bytes)| ByteCount::of(bytes.len()));
+        let waiting = in_flight.fold(ByteCount::new(self.pending.bytes()), ByteCount::saturating_add);
+        let whole = item.size.checked_align_up(u64::from(sector_bytes));
+        let most = whole.unwrap_or(ByteCount::MAX);
+        item.nbytes = item.nbytes.max(item.nbytes.saturating_add(waiting).min(most));
+    }
+
     /// Takes out what waits, to be written back; readers go on seeing it.
     pub(super) fn begin_write_back(&mut self) -> Vec<(u64, Bytes)> {
         if buttress_faults::on("live-in-flight-unseen") {

@@ -84,7 +84,7 @@ impl Content<'_> {
                 return Err(error);
             }
         }
-        self.state.written = None;
+        self.set_written(None);
         self.state.writes = 0;
         let reserved = self.state.reserved;
         self.release(reserved);
@@ -104,7 +104,7 @@ impl Content<'_> {
             drop(waiting.begin_write_back());
             waiting.end_write_back();
         }
-        self.state.written = None;
+        self.set_written(None);
         let reserved = self.state.reserved;
         self.release(reserved);
     }

@@ -142,6 +142,21 @@ impl WritableFilesystem {
         })
     }
 
+    /// The index that the next new name in a directory gets, at least: what is listed from a smaller one on was there before.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or that the tree cannot be read.
+    pub fn next_index(&self, directory: Location) -> Result<u64> {
+        self.require_live_directory(directory)?;
+        let known = self
+            .live_inodes()
+            .look(id_of(directory), |state| state.next_index);
+        match known.flatten() {
+            Some(next) => Ok(next),
+            None => self.look(|operation| operation.look().next_index_in_tree(directory)),
+        }
+    }
+
     fn require_live_directory(&self, directory: Location) -> Result<()> {
         if self.live_inode(directory)?.0.kind() == FileKind::Directory {
             return Ok(());
@@ -151,8 +166,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// The inode as `stat(2)` shows it; as [`Filesystem::metadata`](buttress_fs::Filesystem::metadata). The size includes content
-    /// that waits; times and allocated bytes follow when it is written back.
+    /// The inode as `stat(2)` shows it; as [`Filesystem::metadata`](buttress_fs::Filesystem::metadata). Size and times are
+    /// those with content that waits, and so are allocated bytes, as if it were not compressed.
     ///
     /// # Errors
     /// [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or that the tree cannot be read.
@@ -160,10 +175,12 @@ impl WritableFilesystem {
         if location.placeholder().is_some() {
             return self.view().metadata(location);
         }
+        let sector_bytes = self.forest().block_format().sector_bytes;
         let item = loop {
-            let (mut item, content) = self.live_inode(location)?;
+            let (item, content) = self.live_inode(location)?;
             let Some(content) = content else { break item };
-            let size = content.waiting.read().size;
+            let mut shown = item;
+            content.waiting.read().show_in(&mut shown, sector_bytes);
             // Another call may have changed the item, and content after it.
             let is_still = |state: &InodeState| {
                 state.item == Some(item)
@@ -177,10 +194,8 @@ impl WritableFilesystem {
             {
                 continue;
             }
-            item.size = size.map_or(item.size, ByteCount::new);
-            break item;
+            break shown;
         };
-        let sector_bytes = self.forest().block_format().sector_bytes;
         Ok(Metadata::from_item(location, &item, sector_bytes))
     }
 

@@ -389,11 +389,15 @@ impl Running {
         if let Some(next) = known.flatten() {
             return Ok(next);
         }
-        let next = self
-            .highest_index(directory)?
-            .map_or(FIRST_INDEX, |last| last.saturating_add(1));
+        let next = self.next_index_in_tree(directory)?;
         self.inodes.set_next_index(directory, next);
         Ok(next)
+    }
+
+    /// The index behind all that a directory has in its tree.
+    pub(crate) fn next_index_in_tree(&mut self, directory: Location) -> Result<u64> {
+        let highest = self.highest_index(directory)?;
+        Ok(highest.map_or(FIRST_INDEX, |last| last.saturating_add(1)))
     }
 
     /// The next index of a directory. Indexes are not given twice while the directory is in memory.

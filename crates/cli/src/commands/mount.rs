@@ -1,0 +1,202 @@
+//! `buttress mount IMAGE DIRECTORY`: a volume as a directory of this machine, by FUSE.
+//!
+//! - `options`: what `-o` takes.
+//! - `serving`: opens the volume, mounts it, serves it.
+//! - `background`: the same in a process of its own.
+//! - `watch`: a process that unmounts when the server cannot.
+//! - `registry`: which servers there are.
+
+mod background;
+mod options;
+mod registry;
+mod serving;
+mod watch;
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use buttress_mount::fuse;
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::exit::{self, Advice, Outcome};
+use crate::manual::{Example, example};
+use crate::output::terminal;
+use crate::table::Subcommand;
+use options::MountWishes;
+use registry::Known;
+
+/// Mount a volume on a directory, without root
+///
+/// Read-only, unless `-o rw` asks for more. Options are those of btrfs(5) and mount(8), joined by commas: ro, rw, subvol=PATH,
+/// subvolid=ID, compress[=ALGORITHM[:LEVEL]], compress-force=…, max_inline=SIZE, nodatacow, nodatasum, degraded,
+/// rescue=OPTION[:OPTION…], device=PATH, offset=BYTES|part=N, commit=SECONDS, noatime, uid=ID and gid=ID (all files are shown as
+/// theirs), fakeroot (as root's), allow_other, [no]suid, [no]dev, noexec.
+///
+/// What was written is durable when a program has synced it, some 30 seconds later, a second after the last file was closed, and
+/// when `buttress umount` returns.
+#[derive(Args, Debug)]
+pub struct Mount {
+    /// Options, joined by commas; may be repeated
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<OsString>,
+    /// Stay in the foreground; Ctrl-C unmounts
+    #[arg(short = 'f', long)]
+    foreground: bool,
+    /// Write messages to this file, not to the system's log
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// List what is mounted
+    #[arg(long, conflicts_with_all = ["image", "directory", "options", "foreground"])]
+    list: bool,
+    /// The image or device
+    #[arg(value_name = "IMAGE", required_unless_present = "list")]
+    image: Option<PathBuf>,
+    /// The directory on which it is mounted
+    #[arg(value_name = "DIRECTORY", required_unless_present = "list")]
+    directory: Option<PathBuf>,
+}
+
+impl Subcommand for Mount {
+    const NAME: &'static str = "mount";
+    const EXAMPLES: &'static [Example] = &[
+        example("buttress mount backup.img /mnt", "Mounts a volume for reading"),
+        example(
+            "buttress mount -o rw,compress=zstd,subvol=home disk.img /mnt",
+            "Mounts a subvolume for changes, compressing what is new",
+        ),
+        example(
+            "buttress mount --overlay tried.changes -o rw disk.img /mnt",
+            "Mounts for changes that are kept beside the image, which stays as it is",
+        ),
+        example("buttress mount --list", "Lists what is mounted"),
+    ];
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        if self.list {
+            return list(context);
+        }
+        let (Some(image), Some(directory)) = (&self.image, &self.directory) else {
+            return Err(exit::usage("an image and a directory"));
+        };
+        let mut globals = context.globals().clone();
+        let mut wishes = MountWishes::default();
+        for options in &self.options {
+            wishes.take(options, &mut globals)?;
+        }
+        let context = Context::new(globals);
+        let directory = directory
+            .canonicalize()
+            .with_context(|| format!("the directory {}", directory.display()))?;
+        if self.foreground {
+            return serving::serve(&context, image, &directory, &wishes, self.log.as_deref(), false);
+        }
+        if background::is_server() {
+            background::leave_session();
+            return serving::serve(&context, image, &directory, &wishes, self.log.as_deref(), true);
+        }
+        background::start()
+    }
+}
+
+/// Does what this process was started for beside a mount, if it was.
+pub(crate) fn watches() -> bool {
+    let Some(directory) = watch::wanted() else {
+        return false;
+    };
+    watch::run(&directory);
+    true
+}
+
+/// The words of a mount helper (`mount.buttress SOURCE DIRECTORY [-sfnv] [-N SPACE] [-t TYPE] [-o OPTIONS]`) as those of the command. mount(8) says `rw`
+/// by itself.
+pub(crate) fn of_helper(arguments: &[OsString]) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["buttress".into(), "mount".into()];
+    let mut rest = arguments.iter().skip(1);
+    while let Some(argument) = rest.next() {
+        match argument.to_str() {
+            Some("-s" | "-n" | "-v") => {}
+            Some("-N" | "-t") => drop(rest.next()),
+            // A trial run: nothing is mounted.
+            Some("-f") => words = vec!["buttress".into(), "--version".into()],
+            _ => words.push(argument.clone()),
+        }
+    }
+    words
+}
+
+/// Whether the program was called by the name of a mount helper.
+pub(crate) fn is_helper(program: &OsStr) -> bool {
+    let name = std::path::Path::new(program).file_name().unwrap_or_default();
+    name == "mount.buttress" || name == "mount.fuse.buttress"
+}
+
+fn list(context: &Context) -> Result<Outcome> {
+    let servers = Known::all()?;
+    let field = |record: &Value, name: &str| record[name].as_str().unwrap_or_default().to_owned();
+    if context.json() {
+        let rows: Vec<Value> = servers.iter().map(|server| server.record.clone()).collect();
+        context.print_json("mount-list", json!(rows))?;
+        return Ok(Outcome::Done);
+    }
+    let mut out = context.stdout();
+    for server in &servers {
+        let mode = if server.record["writes"].as_bool() == Some(true) {
+            "rw"
+        } else {
+            "ro"
+        };
+        writeln!(
+            out,
+            "{} on {} ({mode}, process {})",
+            terminal::shown(field(&server.record, "image")),
+            terminal::shown(field(&server.record, "directory")),
+            server.record["pid"]
+        )?;
+    }
+    out.flush()?;
+    Ok(Outcome::Done)
+}
+
+/// Unmount what `buttress mount` mounted, and wait until all of it is on its devices
+#[derive(Args, Debug)]
+pub struct Umount {
+    /// Take it out of the tree now, and end when nobody uses it any more
+    #[arg(short = 'l', long)]
+    lazy: bool,
+    /// The directory on which it is mounted
+    #[arg(value_name = "DIRECTORY")]
+    directory: PathBuf,
+}
+
+impl Subcommand for Umount {
+    const NAME: &'static str = "umount";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress umount /mnt",
+        "Unmounts, and returns when everything is durable",
+    )];
+
+    fn run(self, _: &Context) -> Result<Outcome> {
+        let shown = self.directory.display();
+        // One whose server died cannot be looked at.
+        let directory = std::path::absolute(&self.directory)?;
+        let directory = directory.canonicalize().unwrap_or(directory);
+        let server = Known::all()?
+            .into_iter()
+            .find(|known| known.directory() == directory);
+        fuse::unmount(&directory, self.lazy)
+            .with_context(|| format!("unmounting {shown}"))
+            .map_err(|error| {
+                error.context(Advice::new(
+                    "if it is busy, `fuser -vm DIRECTORY` shows who uses it; --lazy does not wait for them",
+                ))
+            })?;
+        if let Some(server) = server.filter(|_| !self.lazy) {
+            server.wait().with_context(|| format!("unmounting {shown}"))?;
+        }
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,266 @@
+//! Options of a mount, as mount(8) takes them: `rw,subvol=/home,compress=zstd:3`.
+//!
+//! Names and meanings are those of btrfs(5) and mount(8). What only concerns mount(8) and fstab is taken and passed over.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use buttress::format::ByteCount;
+use buttress::writer::data::DataOptions;
+use clap::ValueEnum as _;
+
+use crate::compression::Method;
+use crate::exit::Advice;
+use crate::globals::{Globals, Rescue, RescueList, parse_size};
+
+/// The kernel's own time between commits.
+const COMMIT_SECONDS: u64 = 30;
+
+/// Options of mount(8), fstab and other file systems' servers that mean nothing to this one.
+const PASSED_OVER: [&str; 34] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "_netdev",
+    "nofail",
+    "async",
+    "exec",
+    "ssd",
+    "nossd",
+    "ssd_spread",
+    "space_cache",
+    "space_cache=v1",
+    "space_cache=v2",
+    "nospace_cache",
+    "barrier",
+    "acl",
+    "datasum",
+    "datacow",
+    "treelog",
+    "autodefrag",
+    "noautodefrag",
+    "flushoncommit",
+    "noflushoncommit",
+    "discard",
+    "discard=sync",
+    "discard=async",
+    "nodiscard",
+    "loop",
+    "relatime",
+];
+
+/// What a mount is to be.
+#[derive(Clone, Debug)]
+pub(super) struct MountWishes {
+    /// Files can be changed.
+    pub(super) write: bool,
+    /// Others than who mounts may use it.
+    pub(super) allow_other: bool,
+    /// Set-user-id bits mean something; `None`: only where root mounts.
+    pub(super) suid: Option<bool>,
+    /// Device nodes are devices; likewise.
+    pub(super) dev: Option<bool>,
+    pub(super) no_exec: bool,
+    pub(super) no_access_times: bool,
+    /// All files are shown as this user's.
+    pub(super) uid: Option<u32>,
+    /// And this group's.
+    pub(super) gid: Option<u32>,
+    pub(super) commit_interval: Duration,
+    pub(super) data: DataOptions,
+}
+
+impl Default for MountWishes {
+    fn default() -> Self {
+        Self {
+            write: false,
+            allow_other: false,
+            suid: None,
+            dev: None,
+            no_exec: false,
+            no_access_times: false,
+            uid: None,
+            gid: None,
+            commit_interval: Duration::from_secs(COMMIT_SECONDS),
+            data: DataOptions::default(),
+        }
+    }
+}
+
+/// A part between commas; a backslash takes the meaning of the next byte away.
+fn parts(text: &OsStr) -> Vec<OsString> {
+    let (mut all, mut part, mut is_escaped) = (Vec::new(), Vec::new(), false);
+    for byte in text.as_bytes() {
+        match (byte, is_escaped) {
+            (b'\\', false) => is_escaped = true,
+            (b',', false) => all.push(OsString::from_vec(core::mem::take(&mut part))),
+            (byte, _) => {
+                part.push(*byte);
+                is_escaped = false;
+            }
+        }
+    }
+    all.push(OsString::from_vec(part));
+    all.retain(|part| !part.is_empty());
+    all
+}
+
+fn number(value: &str) -> Result<u32> {
+    value
+        .parse()
+        .with_context(|| format!("{value:?} is not a number of a user or group"))
+}
+
+impl MountWishes {
+    /// Takes options in, and puts those of the volume into the global flags.
+    pub(super) fn take(&mut self, text: &OsStr, globals: &mut Globals) -> Result<()> {
+        for part in parts(text) {
+            self.take_one(&part, globals)
+                .with_context(|| format!("-o {}", part.display()))?;
+        }
+        Ok(())
+    }
+
+    fn take_one(&mut self, part: &OsStr, globals: &mut Globals) -> Result<()> {
+        let bytes = part.as_bytes();
+        if let Some(path) = bytes.strip_prefix(b"subvol=") {
+            globals.subvolume = Some(OsStr::from_bytes(path).to_owned());
+            globals.subvolume_id = None;
+            return Ok(());
+        }
+        if let Some(path) = bytes.strip_prefix(b"device=") {
+            globals.devices.push(OsStr::from_bytes(path).into());
+            return Ok(());
+        }
+        let text = part.to_str().context("not a text")?;
+        if PASSED_OVER.contains(&text) || text.starts_with("x-") || text.starts_with("comment=") {
+            return Ok(());
+        }
+        match text.split_once('=') {
+            Some((name, value)) => self.take_value(name, value, globals),
+            None => self.take_switch(text, globals),
+        }
+    }
+
+    fn take_switch(&mut self, name: &str, globals: &mut Globals) -> Result<()> {
+        match name {
+            "ro" => self.write = false,
+            "rw" => self.write = true,
+            "allow_other" => self.allow_other = true,
+            "suid" => self.suid = Some(true),
+            "nosuid" => self.suid = Some(false),
+            "dev" => self.dev = Some(true),
+            "nodev" => self.dev = Some(false),
+            "noexec" => self.no_exec = true,
+            "atime" | "strictatime" => self.no_access_times = false,
+            "noatime" | "nodiratime" => self.no_access_times = true,
+            "compress" => self.data.compression = Some(method("zlib")?),
+            "compress-force" => return self.take_value(name, "zlib", globals),
+            "nodatacow" => (self.data.copy_on_write, self.data.checksums) = (false, false),
+            "nodatasum" => self.data.checksums = false,
+            "degraded" => globals.degraded = true,
+            "fakeroot" => (self.uid, self.gid) = (Some(0), Some(0)),
+            "usebackuproot" | "recovery" => globals.rescue.push(RescueList(vec![Rescue::UseBackupRoot])),
+            "nologreplay" | "norecovery" => globals.rescue.push(RescueList(vec![Rescue::NoLogReplay])),
+            _ => {
+                return Err(anyhow!("there is no such option"))
+                    .context(Advice::new("`buttress mount --help` names those that there are"));
+            }
+        }
+        Ok(())
+    }
+
+    fn take_value(&mut self, name: &str, value: &str, globals: &mut Globals) -> Result<()> {
+        match name {
+            "subvolid" => {
+                let id = value.parse().context("not the id of a subvolume")?;
+                (globals.subvolume, globals.subvolume_id) = (None, Some(id));
+            }
+            "compress" | "compress-force" => {
+                self.data.compression = match value {
+                    "no" | "none" => None,
+                    value => Some(method(value)?),
+                };
+                self.data.compress_force = name == "compress-force" && self.data.compression.is_some();
+            }
+            "max_inline" => {
+                self.data.max_inline = ByteCount::new(parse_size(value).map_err(anyhow::Error::msg)?);
+            }
+            "commit" => {
+                let seconds: u64 = value.parse().context("not a number of seconds")?;
+                if seconds == 0 {
+                    bail!("0 seconds between commits");
+                }
+                self.commit_interval = Duration::from_secs(seconds);
+            }
+            "uid" => self.uid = Some(number(value)?),
+            "gid" => self.gid = Some(number(value)?),
+            "rescue" => {
+                for one in value.split(':') {
+                    let rescue = Rescue::from_str(one, false).map_err(anyhow::Error::msg)?;
+                    globals.rescue.push(RescueList(vec![rescue]));
+                }
+            }
+            "offset" => globals.offset = Some(value.parse().map_err(anyhow::Error::msg)?),
+            "thread_pool" | "metadata_ratio" | "fsname" | "subtype" | "context" => {}
+            _ => bail!("there is no such option"),
+        }
+        Ok(())
+    }
+}
+
+fn method(text: &str) -> Result<buttress::format::compression::CompressionMethod> {
+    let Method(method) = text.parse().map_err(anyhow::Error::msg)?;
+    Ok(method)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(text: &str) -> Result<(MountWishes, Globals)> {
+        let (mut wishes, mut globals) = (MountWishes::default(), Globals::default());
+        wishes.take(OsStr::new(text), &mut globals)?;
+        Ok((wishes, globals))
+    }
+
+    #[test]
+    fn options_are_those_of_the_kernel() {
+        let (wishes, globals) = taken(
+            "rw,noatime,subvol=/a\\,b,compress-force=zstd:9,max_inline=0,commit=5,degraded,rescue=usebackuproot:ibadroots,\
+             uid=7,ssd,x-systemd.automount,nofail",
+        )
+        .unwrap();
+        assert!(wishes.write && wishes.no_access_times && wishes.data.compress_force && globals.degraded);
+        assert_eq!(wishes.data.max_inline, ByteCount::ZERO);
+        assert_eq!((wishes.uid, wishes.gid), (Some(7), None));
+        assert_eq!(wishes.commit_interval, Duration::from_secs(5));
+        assert_eq!(globals.subvolume.as_deref(), Some(OsStr::new("/a,b")));
+        assert!(globals.rescues(Rescue::UseBackupRoot) && globals.rescues(Rescue::IgnoreBadRoots));
+    }
+
+    #[test]
+    fn nothing_is_written_unless_that_is_asked_for_and_the_last_word_counts() {
+        assert!(!taken("").unwrap().0.write);
+        assert!(!taken("rw,ro").unwrap().0.write);
+        let data = taken("nodatacow").unwrap().0.data;
+        assert!(!data.copy_on_write && !data.checksums);
+        for wrong in [
+            "nonsense",
+            "commit=0",
+            "commit=x",
+            "compress=gzip",
+            "subvolid=x",
+            "rescue=no",
+        ] {
+            assert!(taken(wrong).is_err(), "{wrong}");
+        }
+    }
+}

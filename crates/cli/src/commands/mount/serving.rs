@@ -1,0 +1,235 @@
+//! Opens a volume, mounts it, and serves it until it is unmounted or a signal comes.
+//!
+//! Order at the end: the kernel lets go of the mount, which sends all that it still had; what was open is closed; the last commit;
+//! the image is closed; the registry's lock goes, for which `buttress umount` waits.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use buttress::device::OpenOptions as DeviceOptions;
+use buttress::format::{Timestamp, Uuid};
+use buttress::fs::Location;
+use buttress::writer::{Environment, Uncommitted, WritableFilesystem, WriteOptions};
+use buttress_mount::fuse::{MountOptions, Session};
+use buttress_mount::volume::{Access, Log, MountedVolume, Showing};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use parking_lot::Mutex;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::background;
+use super::options::MountWishes;
+use super::registry::{Entry, Known};
+use super::watch::Watch;
+use crate::context::Context;
+use crate::exit::{Advice, Outcome};
+use crate::opening::Opened;
+use crate::writing::environment;
+
+/// How long after it was unmounted the server has to see that.
+const UNMOUNTED_WITHIN: Duration = Duration::from_secs(2);
+
+/// The environment of any writer, with the interval that was asked for.
+#[derive(Debug)]
+struct WithInterval {
+    environment: Arc<dyn Environment>,
+    interval: Duration,
+}
+
+impl Environment for WithInterval {
+    fn now(&self) -> Timestamp {
+        self.environment.now()
+    }
+
+    fn new_uuid(&self) -> Uuid {
+        self.environment.new_uuid()
+    }
+
+    fn commit_interval(&self) -> Option<Duration> {
+        Some(self.interval)
+    }
+
+    fn latest(&self) -> Option<Timestamp> {
+        self.environment.latest()
+    }
+
+    fn lost(&self, lost: &Uncommitted) {
+        self.environment.lost(lost);
+    }
+}
+
+/// Where messages go once the terminal is gone.
+enum Messages {
+    File(Mutex<File>),
+    System(UnixDatagram),
+    Terminal,
+}
+
+impl Messages {
+    fn open(file: Option<&Path>, in_background: bool) -> Result<Self> {
+        if let Some(path) = file {
+            let file = OpenOptions::new().append(true).create(true).open(path);
+            let file = file.with_context(|| format!("opening {}", path.display()))?;
+            return Ok(Self::File(Mutex::new(file)));
+        }
+        if !in_background {
+            return Ok(Self::Terminal);
+        }
+        let socket = UnixDatagram::unbound().and_then(|socket| {
+            socket.connect("/dev/log")?;
+            Ok(socket)
+        });
+        Ok(socket.map_or(Self::Terminal, Self::System))
+    }
+
+    fn log(self, image: PathBuf) -> Log {
+        Arc::new(move |text| {
+            let text = crate::output::terminal::shown(format!("{}: {text}", image.display()));
+            // There is nobody else to tell when that fails.
+            let _ = match &self {
+                Self::File(file) => writeln!(file.lock(), "{text}"),
+                // A warning of a daemon.
+                Self::System(socket) => socket
+                    .send(format!("<28>buttress[{}]: {text}", std::process::id()).as_bytes())
+                    .map(drop),
+                Self::Terminal => {
+                    crate::output::terminal::line(&text);
+                    Ok(())
+                }
+            };
+        })
+    }
+}
+
+fn open(context: &Context, image: &Path, wishes: &MountWishes) -> Result<(Access, Location)> {
+    let options = DeviceOptions {
+        write: wishes.write,
+        ..context.device_options()
+    };
+    let Opened { filesystem, mut root } = context.open_volume_with(image, &options)?;
+    let globals = context.globals();
+    if globals.subvolume.is_none() && globals.subvolume_id.is_none() {
+        // As the kernel's mount does.
+        root = Location::root_of(filesystem.default_subvolume()?);
+    }
+    if !wishes.write {
+        return Ok((Access::Reading(filesystem), root));
+    }
+    let superblock = filesystem.superblock();
+    let purpose = format!("{} {}", superblock.fsid, superblock.generation);
+    let options = WriteOptions {
+        environment: Arc::new(WithInterval {
+            environment: environment(&purpose)?,
+            interval: wishes.commit_interval,
+        }),
+        data: wishes.data,
+        ..WriteOptions::default()
+    };
+    let writer = WritableFilesystem::new(filesystem, options)
+        .with_context(|| format!("opening {} for writing", image.display()))?;
+    Ok((Access::Writing(writer), root))
+}
+
+/// Serves a volume until it is unmounted.
+pub(super) fn serve(
+    context: &Context,
+    image: &Path,
+    directory: &Path,
+    wishes: &MountWishes,
+    log: Option<&Path>,
+    in_background: bool,
+) -> Result<Outcome> {
+    let shown = image.canonicalize().unwrap_or_else(|_| image.to_owned());
+    Known::wait_for_those_that_end(&shown)?;
+    let (access, root) = open(context, image, wishes)?;
+    let image = shown;
+    let log = Messages::open(log, in_background)?.log(image.clone());
+    let showing = Showing {
+        uid: wishes.uid,
+        gid: wishes.gid,
+        no_access_times: wishes.no_access_times,
+    };
+    let volume = Arc::new(MountedVolume::new(access, root, showing, Arc::clone(&log)));
+    let is_root = rustix::process::geteuid().is_root();
+    let options = MountOptions {
+        source: image.clone().into_os_string(),
+        read_only: !wishes.write,
+        allow_other: wishes.allow_other,
+        suid: wishes.suid.unwrap_or(is_root) && is_root,
+        dev: wishes.dev.unwrap_or(is_root) && is_root,
+        no_exec: wishes.no_exec,
+        no_access_times: wishes.no_access_times,
+    };
+    let mounted = Session::mount(Arc::clone(&volume) as _, directory, &options);
+    let session = mounted
+        .with_context(|| format!("mounting on {}", directory.display()))
+        .map_err(|error| error.context(advice(wishes)))?;
+    // Not before: who mounts the same image waits for servers without a mount.
+    let entry = Entry::make(&image, directory, wishes.write)?;
+    let watch = Arc::new(Mutex::new(Some(Watch::start(directory)?)));
+    let (ended, end) = crossbeam_channel::bounded::<()>(0);
+    leave_on_signals(&volume, &watch, end)?;
+    if in_background {
+        background::say_ready()?;
+    }
+    let served = session.serve();
+    drop(ended);
+    let left = volume.leave();
+    if let Err(error) = &served {
+        log(&format!("the connection to the kernel broke: {error}"));
+    }
+    if let Err(error) = &left {
+        log(&format!(
+            "the last commit failed, and what was written since the one before is lost: {error}"
+        ));
+    }
+    drop(volume);
+    let result = left
+        .map_err(anyhow::Error::new)
+        .and_then(|()| served.map_err(|error| anyhow!(error).context("the connection to the kernel broke")));
+    entry.end(&result);
+    drop(watch.lock().take());
+    result.map(|()| Outcome::Done)
+}
+
+fn advice(wishes: &MountWishes) -> Advice {
+    Advice::new(if wishes.allow_other {
+        "allow_other needs the line user_allow_other in /etc/fuse.conf, unless root mounts"
+    } else {
+        "mounting needs /dev/fuse, and fusermount3 (package fuse3) where it is not root who mounts"
+    })
+}
+
+/// On a signal: unmounts; where the mount is busy, commits, and ends all the same.
+fn leave_on_signals(
+    volume: &Arc<MountedVolume>,
+    watch: &Arc<Mutex<Option<Watch>>>,
+    end: Receiver<()>,
+) -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    // Whoever waits for the end of the server wants the image free by then.
+    let (volume, watch) = (Arc::downgrade(volume), Arc::clone(watch));
+    std::thread::Builder::new()
+        .name("buttress-signals".to_owned())
+        .spawn(move || {
+            let Some(_) = signals.forever().next() else {
+                return;
+            };
+            let taken = watch.lock().take();
+            if let Some(mut watch) = taken {
+                watch.unmount();
+            }
+            if end.recv_timeout(UNMOUNTED_WITHIN) == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
+            // Busy, the server would go on for as long as somebody uses it.
+            let failed = volume.upgrade().is_some_and(|volume| volume.leave().is_err());
+            std::process::exit(i32::from(failed));
+        })?;
+    Ok(())
+}

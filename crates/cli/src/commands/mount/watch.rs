@@ -1,0 +1,89 @@
+//! A small process beside a server, which outlives it.
+//!
+//! A server that closed itself in cannot unmount, and one that was killed cannot either: the mount would stay, and answer everything
+//! with an error. So a process of its own waits for the server. It is told over its standard input:
+//!
+//! | it reads | it |
+//! |---|---|
+//! | `u` | unmounts; where the mount is busy, has what programs wrote sent to the server and detaches the mount |
+//! | the end | the server is gone: detaches the mount if it is still there |
+//!
+//! It opens nothing of the image.
+
+use std::ffi::OsStr;
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result};
+use buttress_mount::fuse::unmount;
+
+/// Names the directory that is watched, to the process that does.
+const VARIABLE: &str = "BUTTRESS_WATCHES_MOUNT";
+
+/// The watching process, as its server has it.
+#[derive(Debug)]
+pub(super) struct Watch(Child);
+
+impl Watch {
+    /// Starts one for a directory on which something is going to be mounted.
+    pub(super) fn start(directory: &Path) -> Result<Self> {
+        let program = std::env::current_exe().context("finding this program")?;
+        let child = Command::new(program)
+            .arg("mount")
+            .env_clear()
+            .envs(std::env::vars_os().filter(|(name, _)| name == "PATH"))
+            .env(VARIABLE, directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("starting the process that watches the mount")?;
+        Ok(Self(child))
+    }
+
+    /// Has it unmount, and waits until that was tried.
+    pub(super) fn unmount(&mut self) {
+        if let Some(mut input) = self.0.stdin.take() {
+            // Where it is gone, the mount goes when this process does.
+            let _ = input.write_all(b"u");
+        }
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// The directory that this process is to watch, if that is what it is for.
+pub(super) fn wanted() -> Option<std::ffi::OsString> {
+    std::env::var_os(VARIABLE)
+}
+
+/// Watches.
+pub(super) fn run(directory: &OsStr) {
+    // A process group of its own: what ends the server by a key must not end this.
+    let _ = rustix::process::setsid();
+    let directory = Path::new(directory);
+    let mut word = [0];
+    let is_asked = matches!(std::io::stdin().read(&mut word), Ok(1));
+    if is_asked {
+        if unmount(directory, false).is_ok() {
+            return;
+        }
+        if let Ok(open) = std::fs::File::open(directory) {
+            let _ = rustix::fs::syncfs(&open);
+        }
+        let _ = unmount(directory, true);
+        return;
+    }
+    // Only what answers with the error of a server that is gone.
+    let is_dead = matches!(rustix::fs::stat(directory), Err(rustix::io::Errno::NOTCONN));
+    if is_dead {
+        let _ = unmount(directory, true);
+    }
+}

@@ -1,0 +1,505 @@
+//! `buttress mount` and `umount`: a mount does what a file system owes, keeps it, and leaves a sound volume however it ends.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests state what must hold"
+)]
+
+use buttress_oracle::needs::Missing;
+use buttress_oracle::skip::skips;
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom as Seek, XattrFlags};
+use rustix::io::Errno;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_buttress");
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn buttress(words: &[&str]) -> Output {
+    Command::new(PROGRAM).args(words).output().unwrap()
+}
+
+fn sound(words: &[&str]) -> Output {
+    let output = buttress(words);
+    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    output
+}
+
+/// What keeps these tests from running.
+fn no_fuse() -> Option<Missing> {
+    let opened = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    match opened {
+        Ok(_) if rustix::process::geteuid().is_root() => None,
+        Ok(_) => Some(Missing::new("fuse", "only root mounts here")),
+        Err(error) => Some(Missing::new("fuse", format!("/dev/fuse: {error}"))),
+    }
+}
+
+/// A volume in a folder of its own, which may be mounted.
+struct Mounted {
+    _folder: tempfile::TempDir,
+    image: PathBuf,
+    at: PathBuf,
+}
+
+impl Mounted {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let folder_path = folder.path().canonicalize().unwrap();
+        let mounted = Self {
+            image: folder_path.join("volume.img"),
+            at: folder_path.join("at"),
+            _folder: folder,
+        };
+        fs::create_dir(&mounted.at).unwrap();
+        sound(&["mkfs", "-q", "-b", "512M", mounted.image()]);
+        mounted
+    }
+
+    fn image(&self) -> &str {
+        self.image.to_str().unwrap()
+    }
+
+    fn directory(&self) -> &str {
+        self.at.to_str().unwrap()
+    }
+
+    fn mount(&self, options: &str) {
+        sound(&["mount", "-o", options, self.image(), self.directory()]);
+    }
+
+    fn umount(&self) {
+        sound(&["umount", self.directory()]);
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+
+    fn expect_sound(&self) {
+        sound(&["check", self.image()]);
+    }
+
+    /// The process that serves it.
+    fn server(&self) -> i32 {
+        let listed = sound(&["mount", "--list", "--format", "json"]);
+        let document: Value = serde_json::from_slice(&listed.stdout).unwrap();
+        let rows = document["mount-list"].as_array().unwrap();
+        let row = rows
+            .iter()
+            .find(|row| row["directory"].as_str() == self.at.to_str())
+            .unwrap();
+        assert_eq!(row["image"].as_str(), self.image.to_str());
+        i32::try_from(row["pid"].as_i64().unwrap()).unwrap()
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.server()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits until nothing is mounted any more.
+    fn wait_until_gone(&self) {
+        let below = fs::metadata(self.at.parent().unwrap()).unwrap().dev();
+        while fs::metadata(&self.at).map_or(true, |found| found.dev() != below) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // A test that failed leaves nothing mounted.
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        if mounts.contains(self.directory()) {
+            let _ = buttress(&["umount", "--lazy", self.directory()]);
+        }
+    }
+}
+
+fn errno(result: std::io::Result<impl Sized>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+#[test]
+fn names_come_and_go() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    let path = |name: &str| mounted.path(name);
+    fs::create_dir(path("d")).unwrap();
+    fs::write(path("d/a"), b"content").unwrap();
+    fs::hard_link(path("d/a"), path("b")).unwrap();
+    assert_eq!(fs::metadata(path("b")).unwrap().nlink(), 2);
+    std::os::unix::fs::symlink("d/a", path("s")).unwrap();
+    assert_eq!(fs::read(path("s")).unwrap(), b"content");
+    rustix::fs::mknodat(CWD, path("fifo"), rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let device = rustix::fs::makedev(259, 0x1_2345);
+    rustix::fs::mknodat(
+        CWD,
+        path("device"),
+        rustix::fs::FileType::BlockDevice,
+        Mode::RUSR,
+        device,
+    )
+    .unwrap();
+    assert_eq!(fs::metadata(path("device")).unwrap().rdev(), device);
+
+    assert_eq!(
+        errno(fs::remove_dir(path("d"))),
+        Some(Errno::NOTEMPTY.raw_os_error())
+    );
+    assert_eq!(
+        errno(File::create_new(path("b"))),
+        Some(Errno::EXIST.raw_os_error())
+    );
+    let long = |length: usize| path(&"n".repeat(length));
+    assert_eq!(
+        errno(File::open(long(256))),
+        Some(Errno::NAMETOOLONG.raw_os_error())
+    );
+    fs::write(long(255), b"").unwrap();
+
+    let rename =
+        |from: &str, to: &str, flags| rustix::fs::renameat_with(CWD, path(from), CWD, path(to), flags);
+    assert_eq!(rename("b", "s", RenameFlags::NOREPLACE), Err(Errno::EXIST));
+    rename("b", "s", RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(fs::read_link(path("b")).unwrap(), Path::new("d/a"));
+    rename("d/a", "d/moved", RenameFlags::WHITEOUT).unwrap();
+    assert_eq!(fs::metadata(path("d/a")).unwrap().rdev(), 0);
+    fs::remove_file(path("d/a")).unwrap();
+
+    // A file without a name, which gets one.
+    let unnamed = OpenOptions::new()
+        .write(true)
+        .custom_flags(i32::try_from(OFlags::TMPFILE.bits()).unwrap())
+        .open(&mounted.at)
+        .unwrap();
+    (&unnamed).write_all(b"unnamed").unwrap();
+    let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&unnamed));
+    rustix::fs::linkat(CWD, own, CWD, path("named"), AtFlags::SYMLINK_FOLLOW).unwrap();
+    assert_eq!(fs::read(path("named")).unwrap(), b"unnamed");
+    drop(unnamed);
+    mounted.umount();
+    mounted.expect_sound();
+}
+
+#[test]
+fn what_is_unlinked_stays_as_long_as_it_is_used() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    let mut open = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(mounted.path("gone"))
+        .unwrap();
+    open.write_all(b"still here").unwrap();
+    fs::write(mounted.path("replaced"), b"older").unwrap();
+    let replaced = File::open(mounted.path("replaced")).unwrap();
+    fs::remove_file(mounted.path("gone")).unwrap();
+    fs::write(mounted.path("new"), b"newer").unwrap();
+    fs::rename(mounted.path("new"), mounted.path("replaced")).unwrap();
+    assert_eq!(
+        (
+            open.metadata().unwrap().nlink(),
+            replaced.metadata().unwrap().nlink()
+        ),
+        (0, 0)
+    );
+    let mut bytes = [0; 10];
+    open.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(&bytes, b"still here");
+    open.set_len(5).unwrap();
+    open.sync_all().unwrap();
+    let mut older = String::new();
+    (&replaced).read_to_string(&mut older).unwrap();
+    assert_eq!(older, "older");
+    drop((open, replaced));
+    mounted.umount();
+    mounted.expect_sound();
+    let listed = sound(&["ls", mounted.image()]);
+    assert_eq!(text(&listed.stdout), "replaced\n");
+}
+
+#[test]
+fn content_holes_and_copies() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    let open = |name: &str| {
+        let path = mounted.path(name);
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .unwrap()
+    };
+    let file = open("file");
+    let content: Vec<u8> = (0..3 << 20)
+        .map(|at: u32| (at / 7 % 251).to_le_bytes()[0])
+        .collect();
+    file.write_all_at(&content, 1 << 20).unwrap();
+    // Told at once, although nothing is on the device yet: else tar and cp take it for a hole.
+    let metadata = file.metadata().unwrap();
+    assert_eq!((metadata.len(), metadata.blocks()), (4 << 20, (3 << 20) / 512));
+    assert_eq!(rustix::fs::seek(&file, Seek::Data(0)), Ok(1 << 20));
+    assert_eq!(rustix::fs::seek(&file, Seek::Hole(1 << 20)), Ok(4 << 20));
+    assert_eq!(rustix::fs::seek(&file, Seek::Data(4 << 20)), Err(Errno::NXIO));
+    rustix::fs::fallocate(
+        &file,
+        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        2 << 20,
+        1 << 20,
+    )
+    .unwrap();
+    assert_eq!(rustix::fs::seek(&file, Seek::Hole(1 << 20)), Ok(2 << 20));
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
+    assert_eq!(
+        rustix::fs::fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096),
+        Err(Errno::OPNOTSUPP)
+    );
+    file.sync_all().unwrap();
+    let copy = open("copy");
+    let copied = rustix::fs::copy_file_range(&file, Some(&mut 0), &copy, Some(&mut 0), 4 << 20);
+    assert_eq!(copied, Ok(4 << 20));
+    copy.sync_all().unwrap();
+    let read = |name: &str| fs::read(mounted.path(name)).unwrap();
+    assert_eq!(read("copy"), read("file"));
+    assert_eq!(read("copy")[1 << 20..2 << 20], content[..1 << 20]);
+    let mut append = OpenOptions::new()
+        .append(true)
+        .open(mounted.path("copy"))
+        .unwrap();
+    append.write_all(b"end").unwrap();
+    assert!(read("copy").ends_with(b"end"));
+    drop((file, copy, append));
+    let before = fs::read(mounted.path("copy")).unwrap();
+    mounted.umount();
+    mounted.expect_sound();
+    // The copy shares what it could.
+    let shared = sound(&["fiemap", "-v", &format!("{}:/copy", mounted.image())]);
+    assert!(
+        text(&shared.stdout).contains("shared"),
+        "{}",
+        text(&shared.stdout)
+    );
+    mounted.mount("ro");
+    assert_eq!(fs::read(mounted.path("copy")).unwrap(), before);
+    assert_eq!(
+        errno(File::create(mounted.path("x"))),
+        Some(Errno::ROFS.raw_os_error())
+    );
+    mounted.umount();
+}
+
+#[test]
+fn attributes_times_and_rights() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    let path = mounted.path("file");
+    fs::write(&path, b"x").unwrap();
+    let statx = rustix::fs::statx(CWD, &path, AtFlags::empty(), rustix::fs::StatxFlags::BTIME).unwrap();
+    assert!(statx.stx_btime.tv_sec > 1_700_000_000, "a time of birth");
+    let times = rustix::fs::Timestamps {
+        last_access: rustix::fs::Timespec {
+            tv_sec: -5,
+            tv_nsec: 7,
+        },
+        last_modification: rustix::fs::Timespec {
+            tv_sec: 1 << 33,
+            tv_nsec: 999_999_999,
+        },
+    };
+    rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty()).unwrap();
+    let found = fs::metadata(&path).unwrap();
+    assert_eq!((found.atime(), found.atime_nsec()), (-5, 7));
+    assert_eq!((found.mtime(), found.mtime_nsec()), (1 << 33, 999_999_999));
+
+    rustix::fs::setxattr(&path, "user.one", b"1", XattrFlags::CREATE).unwrap();
+    assert_eq!(
+        rustix::fs::setxattr(&path, "user.one", b"2", XattrFlags::CREATE),
+        Err(Errno::EXIST)
+    );
+    assert_eq!(
+        rustix::fs::setxattr(&path, "user.two", b"2", XattrFlags::REPLACE),
+        Err(Errno::NODATA)
+    );
+    let mut space = [0_u8; 64];
+    assert_eq!(rustix::fs::getxattr(&path, "user.one", &mut space[..]), Ok(1));
+    assert_eq!(
+        rustix::fs::getxattr(&path, "other.one", &mut space[..]),
+        Err(Errno::OPNOTSUPP)
+    );
+    assert_eq!(rustix::fs::removexattr(&path, "user.none"), Err(Errno::NODATA));
+
+    // Writing to a file takes its capabilities away, and a change of owner its set-id bits.
+    let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut open = OpenOptions::new().append(true).open(&path).unwrap();
+    open.write_all(b"y").unwrap();
+    rustix::fs::setxattr(&path, "security.capability", &capability, XattrFlags::empty()).unwrap();
+    open.write_all(b"z").unwrap();
+    let left = rustix::fs::getxattr(&path, "security.capability", &mut space[..]);
+    assert_eq!(left, Err(Errno::NODATA));
+    rustix::fs::chmod(&path, Mode::from_raw_mode(0o6755)).unwrap();
+    std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o755);
+    drop(open);
+    mounted.umount();
+    mounted.expect_sound();
+}
+
+#[test]
+fn a_listing_goes_on_while_its_directory_changes() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    let name = |number: u32| format!("file number {number} with a longer name");
+    for number in 0..1000 {
+        File::create(mounted.path(&name(number))).unwrap();
+    }
+    let mut seen = BTreeSet::new();
+    for entry in fs::read_dir(&mounted.at).unwrap() {
+        let entry = entry.unwrap();
+        let is_new = seen.insert(entry.file_name());
+        assert!(is_new, "{} is listed once", entry.file_name().display());
+        // What is renamed gets a place behind all others, where the listing must not meet it again and again.
+        let renamed = mounted.path(&format!("new {}", seen.len()));
+        fs::rename(entry.path(), renamed).unwrap();
+    }
+    assert_eq!(seen, (0..1000).map(|number| name(number).into()).collect());
+    mounted.umount();
+    mounted.expect_sound();
+}
+
+#[test]
+fn a_killed_server_loses_nothing_that_was_synced() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    let mut file = File::create(mounted.path("synced")).unwrap();
+    file.write_all(&[7; 100_000]).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    mounted.signal(rustix::process::Signal::KILL);
+    mounted.wait_until_gone();
+    mounted.mount("rw");
+    assert_eq!(fs::read(mounted.path("synced")).unwrap(), [7; 100_000]);
+    mounted.umount();
+    mounted.expect_sound();
+}
+
+#[test]
+fn a_server_that_is_asked_to_end_commits() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    fs::write(mounted.path("written"), b"and not synced").unwrap();
+    mounted.signal(rustix::process::Signal::TERM);
+    mounted.wait_until_gone();
+    // The server may still be at its last commit, and has the image as long as that.
+    while !buttress(&["mount", "-o", "rw", mounted.image(), mounted.directory()])
+        .status
+        .success()
+    {}
+    assert_eq!(fs::read(mounted.path("written")).unwrap(), b"and not synced");
+    mounted.umount();
+    mounted.expect_sound();
+}
+
+#[test]
+fn a_plain_umount_can_be_followed_by_a_mount_at_once() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    for round in 0..5 {
+        mounted.mount("rw");
+        fs::write(mounted.path(&format!("{round}")), vec![1; 1 << 20]).unwrap();
+        rustix::mount::unmount(&mounted.at, rustix::mount::UnmountFlags::empty()).unwrap();
+    }
+    mounted.mount("ro");
+    assert_eq!(fs::read_dir(&mounted.at).unwrap().count(), 5);
+    mounted.umount();
+}
+
+#[test]
+fn subvolumes_are_directories_with_numbers_of_their_own() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    sound(&["subvolume", "create", &format!("{}:/sub", mounted.image())]);
+    mounted.mount("rw");
+    fs::write(mounted.path("top"), b"t").unwrap();
+    fs::write(mounted.path("sub/inside"), b"i").unwrap();
+    let number = |name: &str| fs::metadata(mounted.path(name)).unwrap().ino();
+    let numbers = BTreeSet::from([number("."), number("sub"), number("top"), number("sub/inside")]);
+    assert_eq!(numbers.len(), 4, "{numbers:?}");
+    let crossing = rustix::fs::linkat(
+        CWD,
+        mounted.path("top"),
+        CWD,
+        mounted.path("sub/top"),
+        AtFlags::empty(),
+    );
+    assert_eq!(crossing, Err(Errno::XDEV));
+    fs::rename(mounted.path("sub"), mounted.path("renamed")).unwrap();
+    assert_eq!(fs::read(mounted.path("renamed/inside")).unwrap(), b"i");
+    let full = fs::remove_dir(mounted.path("renamed"));
+    assert_eq!(errno(full), Some(Errno::NOTEMPTY.raw_os_error()));
+    fs::remove_file(mounted.path("renamed/inside")).unwrap();
+    fs::remove_dir(mounted.path("renamed")).unwrap();
+    mounted.umount();
+    mounted.expect_sound();
+}
+
+#[test]
+fn a_full_volume_says_so() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    let mut file = File::create(mounted.path("large")).unwrap();
+    let piece = vec![1; 1 << 20];
+    let full = loop {
+        if let Err(error) = file.write_all(&piece) {
+            break error;
+        }
+    };
+    assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    drop(file);
+    fs::remove_file(mounted.path("large")).unwrap();
+    mounted.umount();
+    mounted.expect_sound();
+}

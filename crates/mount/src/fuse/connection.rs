@@ -1,0 +1,275 @@
+//! A mount, and the descriptor by which the kernel talks to the server.
+//!
+//! Root mounts with `mount(2)`. Anybody else has `fusermount3` do it, which is set-user-id, checks what may be, and passes the
+//! descriptor back over a socket.
+
+use rustix::fd::{AsRawFd as _, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno as Os, FdFlags, IoSliceMut};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+use std::ffi::{CString, OsString};
+use std::io::{self, Error, ErrorKind};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What `/proc/mounts` shows as the type.
+pub const TYPE: &str = "fuse.buttress";
+
+const DEVICE: &str = "/dev/fuse";
+const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+
+/// How to mount.
+#[derive(Clone, Debug, Default)]
+pub struct MountOptions {
+    /// What is mounted, as `/proc/mounts` shows it.
+    pub source: OsString,
+    /// Nothing can be changed.
+    pub read_only: bool,
+    /// Others than who mounts may use it.
+    pub allow_other: bool,
+    /// Set-user-id bits mean something.
+    pub suid: bool,
+    /// Device nodes are devices.
+    pub dev: bool,
+    /// Programs cannot be run.
+    pub no_exec: bool,
+    /// Times of access are not kept.
+    pub no_access_times: bool,
+}
+
+/// A mount that is to be served. Dropping it unmounts.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) device: OwnedFd,
+    directory: PathBuf,
+    by_helper: bool,
+    is_mounted: bool,
+}
+
+impl Connection {
+    /// Mounts on a directory.
+    pub(super) fn mount(directory: &Path, options: &MountOptions) -> io::Result<Self> {
+        let directory = directory.canonicalize()?;
+        if rustix::process::geteuid().is_root() {
+            match mount_directly(&directory, options) {
+                Ok(device) => {
+                    return Ok(Self {
+                        device,
+                        directory,
+                        by_helper: false,
+                        is_mounted: true,
+                    });
+                }
+                // Root of a user namespace may have the helper only.
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let device = mount_by_helper(&directory, options)?;
+        Ok(Self {
+            device,
+            directory,
+            by_helper: true,
+            is_mounted: true,
+        })
+    }
+
+    /// Somebody else unmounted it.
+    pub(super) fn was_unmounted(&mut self) {
+        self.is_mounted = false;
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            // There is nobody to tell, and nothing else to try.
+            let _ = unmount_at(&self.directory, self.by_helper, true);
+        }
+    }
+}
+
+/// Unmounts what is mounted on a directory; `lazy`: as soon as nobody uses it any more.
+///
+/// # Errors
+/// That it is busy, not a mount, or somebody else's.
+pub fn unmount(directory: &Path, lazy: bool) -> io::Result<()> {
+    unmount_at(directory, !rustix::process::geteuid().is_root(), lazy)
+}
+
+fn unmount_at(directory: &Path, by_helper: bool, lazy: bool) -> io::Result<()> {
+    if !by_helper {
+        let flags = if lazy {
+            UnmountFlags::DETACH
+        } else {
+            UnmountFlags::empty()
+        };
+        match rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW) {
+            // The rights of root were given up: the helper has them.
+            Err(Os::PERM) => {}
+            ended => return Ok(ended?),
+        }
+    }
+    let mut helper_arguments = vec![OsString::from("-u")];
+    if lazy {
+        helper_arguments.push("-z".into());
+    }
+    helper_arguments.push("--".into());
+    helper_arguments.push(directory.as_os_str().to_owned());
+    let mut last = Error::from(ErrorKind::NotFound);
+    for helper in HELPERS {
+        let ran = Command::new(helper)
+            .args(&helper_arguments)
+            .stdin(Stdio::null())
+            .output();
+        match ran {
+            Ok(output) if output.status.success() => return Ok(()),
+            Ok(output) => return Err(Error::other(said(&output.stderr, helper))),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// What a helper said, as an error's text.
+fn said(bytes: &[u8], helper: &str) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    match text.trim() {
+        "" => format!("{helper} failed without a word"),
+        text => text.to_owned(),
+    }
+}
+
+fn flags_of(options: &MountOptions) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NOSUID, !options.suid);
+    flags.set(MountFlags::NODEV, !options.dev);
+    flags.set(MountFlags::NOEXEC, options.no_exec);
+    flags.set(MountFlags::NOATIME, options.no_access_times);
+    flags
+}
+
+fn mount_directly(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let mode = rustix::fs::stat(directory)?.st_mode & libc::S_IFMT;
+    let mut data = format!(
+        "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data)?;
+    rustix::mount::mount(
+        &options.source,
+        directory,
+        TYPE,
+        flags_of(options),
+        Some(data.as_c_str()),
+    )?;
+    Ok(device)
+}
+
+/// The helper's options; commas and backslashes in names are its own.
+fn helper_options(options: &MountOptions) -> OsString {
+    let escaped =
+        options
+            .source
+            .clone()
+            .into_vec()
+            .into_iter()
+            .fold(Vec::new(), |mut escaped: Vec<u8>, byte| {
+                if byte == b',' || byte == b'\\' {
+                    escaped.push(b'\\');
+                }
+                escaped.push(byte);
+                escaped
+            });
+    let mut text = b"default_permissions,subtype=buttress,fsname=".to_vec();
+    text.extend_from_slice(&escaped);
+    for (is_wanted, option) in [
+        (true, if options.read_only { ",ro" } else { ",rw" }),
+        (!options.suid, ",nosuid"),
+        (!options.dev, ",nodev"),
+        (options.no_exec, ",noexec"),
+        (options.no_access_times, ",noatime"),
+        (options.allow_other, ",allow_other"),
+    ] {
+        if is_wanted {
+            text.extend_from_slice(option.as_bytes());
+        }
+    }
+    OsString::from_vec(text)
+}
+
+fn mount_by_helper(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let mut last = Error::from(ErrorKind::NotFound);
+    for helper in HELPERS {
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        // The helper finds its end by the number.
+        rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
+        let child = Command::new(helper)
+            .arg("-o")
+            .arg(helper_options(options))
+            .arg("--")
+            .arg(directory)
+            .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        drop(theirs);
+        let child = match child {
+            Ok(child) => child,
+            Err(error) => {
+                last = error;
+                continue;
+            }
+        };
+        let received = receive(&ours);
+        let output = child.wait_with_output()?;
+        return match received {
+            Ok(device) => {
+                rustix::io::fcntl_setfd(&device, FdFlags::CLOEXEC)?;
+                Ok(device)
+            }
+            Err(_) => Err(Error::other(said(&output.stderr, helper))),
+        };
+    }
+    Err(Error::new(
+        last.kind(),
+        format!("fusermount3 cannot be run ({last}); it is in the package fuse3"),
+    ))
+}
+
+/// The descriptor that comes over a socket.
+fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut ancillary,
+        RecvFlags::empty(),
+    )?;
+    let mut messages = ancillary.drain();
+    let found = messages.find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    found.ok_or_else(|| Error::from(ErrorKind::UnexpectedEof))
+}

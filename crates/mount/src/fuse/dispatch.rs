@@ -1,0 +1,200 @@
+//! From a request to a call of the file system, and back.
+//!
+//! - `names`: looking up, making, linking, removing, listing.
+//! - `attributes`: what `stat(2)` shows, extended attributes, control commands.
+//! - `content`: open files.
+//!
+//! The kernel's number of a node is the file system's, but for the root, which is 1.
+
+mod attributes;
+mod content;
+mod names;
+
+use super::wire::{Header, IN_HEADER, Input, OUT_HEADER, Output, ROOT, operation};
+use super::{REQUEST_BYTES_MAX, receive};
+use crate::vfs::{Caller, Entry, Errno, NodeId, Result, Vfs};
+use buttress::Metadata;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno as Os;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// For how long a name holds, or that there is none: nobody but the kernel changes names, or else it is told.
+const NAMES_LAST: u64 = 3600;
+
+/// What is given back to the kernel.
+enum Reply {
+    /// What was put together.
+    Answer,
+    /// Nothing: the kernel does not wait for it.
+    None,
+}
+
+/// See the module.
+pub(super) struct Server {
+    vfs: Arc<dyn Vfs>,
+    root: NodeId,
+}
+
+/// A request that was read.
+#[derive(Clone, Copy)]
+struct Request<'a> {
+    header: Header,
+    input: Input<'a>,
+}
+
+impl Request<'_> {
+    const fn caller(&self) -> Caller {
+        Caller {
+            uid: self.header.uid,
+            gid: self.header.gid,
+            pid: self.header.pid,
+        }
+    }
+}
+
+impl Server {
+    pub(super) fn new(vfs: Arc<dyn Vfs>) -> Self {
+        let root = vfs.root();
+        Self { vfs, root }
+    }
+
+    /// Answers requests until it was unmounted.
+    pub(super) fn answer_all(&self, device: &OwnedFd) -> io::Result<()> {
+        let mut buffer = vec![0; REQUEST_BYTES_MAX];
+        let mut out = Output::default();
+        while let Some(bytes) = receive(device, &mut buffer)? {
+            let Some(whole) = buffer.get(..bytes) else {
+                continue;
+            };
+            let mut input = Input(whole);
+            let Ok(header) = Header::parse(&mut input) else {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("a request of {bytes} bytes, which has no room for its head of {IN_HEADER}"),
+                ));
+            };
+            out.0.clear();
+            out.zeros(OUT_HEADER);
+            let request = Request { header, input };
+            let answered = self.answer_safely(device, request, &mut out);
+            match answered {
+                Ok(Reply::None) => continue,
+                Ok(Reply::Answer) => seal(&mut out, header.unique, 0),
+                Err(errno) => {
+                    out.0.truncate(OUT_HEADER);
+                    seal(&mut out, header.unique, errno.0);
+                }
+            }
+            match rustix::io::write(device, &out.0) {
+                // Nobody waits for it any more.
+                Ok(_) | Err(Os::NOENT) => {}
+                Err(Os::NODEV) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn answer_safely(&self, device: &OwnedFd, request: Request<'_>, out: &mut Output) -> Result<Reply> {
+        let answered = catch_unwind(AssertUnwindSafe(|| self.answer(device, request, out)));
+        answered.unwrap_or_else(|_| {
+            self.vfs.broke();
+            Err(Errno::IO)
+        })
+    }
+
+    fn answer(&self, device: &OwnedFd, mut request: Request<'_>, out: &mut Output) -> Result<Reply> {
+        // The length is the kernel's, and it has been read whole.
+        if request.header.bytes < IN_HEADER {
+            return Err(Errno::INVAL);
+        }
+        let request = &mut request;
+        match request.header.operation {
+            operation::FORGET | operation::BATCH_FORGET => {
+                self.forget(request)?;
+                return Ok(Reply::None);
+            }
+            // A call that is under way ends soon enough.
+            operation::INTERRUPT => return Ok(Reply::None),
+            operation::DESTROY => {}
+            operation::LOOKUP => self.lookup(request, out)?,
+            operation::MKNOD => self.make_node(request, out)?,
+            operation::MKDIR => self.make_directory(request, out)?,
+            operation::SYMLINK => self.make_symlink(request, out)?,
+            operation::LINK => self.link(request, out)?,
+            operation::UNLINK => self.unlink(request)?,
+            operation::RMDIR => self.remove_directory(request)?,
+            operation::RENAME | operation::RENAME2 => self.rename(request)?,
+            operation::OPENDIR => self.open_directory(request, out)?,
+            operation::READDIR => self.list(request, out)?,
+            operation::READDIRPLUS => self.list_plus(request, out)?,
+            operation::RELEASE | operation::RELEASEDIR => self.release(request)?,
+            operation::FSYNC | operation::FSYNCDIR => self.sync(request)?,
+            operation::GETATTR => self.attributes(request, out)?,
+            operation::STATX => self.statx(request, out)?,
+            operation::SETATTR => self.set_attributes(request, out)?,
+            operation::READLINK => self.read_link(request, out)?,
+            operation::STATFS => self.statistics(out)?,
+            operation::SYNCFS => self.vfs.sync_all()?,
+            operation::GETXATTR => self.xattr(request, out)?,
+            operation::LISTXATTR => self.xattr_names(request, out)?,
+            operation::SETXATTR => self.set_xattr(request)?,
+            operation::REMOVEXATTR => self.remove_xattr(request)?,
+            operation::IOCTL => self.control(device, request, out)?,
+            operation::OPEN => self.open(request, out)?,
+            operation::CREATE => self.create(request, out)?,
+            operation::TMPFILE => self.create_unnamed(request, out)?,
+            operation::READ => self.read(request, out)?,
+            operation::WRITE => self.write(request, out)?,
+            operation::FLUSH => self.flush(request)?,
+            operation::FALLOCATE => self.allocate(request)?,
+            operation::LSEEK => self.seek(request, out)?,
+            operation::COPY_FILE_RANGE | operation::COPY_FILE_RANGE_64 => self.copy(request, out)?,
+            _ => return Err(Errno::NOSYS),
+        }
+        Ok(Reply::Answer)
+    }
+
+    /// The node that a number of the kernel's means.
+    fn node(&self, number: u64) -> NodeId {
+        match number {
+            ROOT => self.root,
+            number => NodeId(number),
+        }
+    }
+
+    fn node_of(&self, request: &Request<'_>) -> NodeId {
+        self.node(request.header.node)
+    }
+
+    /// The kernel's number of a node.
+    fn number(&self, node: NodeId) -> u64 {
+        if node == self.root { ROOT } else { node.0 }
+    }
+
+    fn put_entry(&self, entry: &Entry, out: &mut Output) {
+        let lasts = (NAMES_LAST, self.vfs.lasts(&entry.metadata));
+        let number = self.number(entry.node);
+        out.entry(number, entry.generation, lasts, entry.node.0, &entry.metadata);
+    }
+
+    fn put_attributes(&self, node: NodeId, metadata: &Metadata, out: &mut Output) {
+        out.u64(self.vfs.lasts(metadata))
+            .u32(0)
+            .u32(0)
+            .attributes(node.0, metadata);
+    }
+}
+
+/// Puts the head before an answer.
+fn seal(out: &mut Output, unique: u64, errno: i32) {
+    let mut head = Output::default();
+    head.u32(u32::try_from(out.0.len()).unwrap_or(u32::MAX))
+        .bytes(&errno.wrapping_neg().to_ne_bytes())
+        .u64(unique);
+    if let Some(place) = out.0.get_mut(..OUT_HEADER) {
+        place.copy_from_slice(&head.0);
+    }
+}

@@ -1,0 +1,187 @@
+//! Requests about open files.
+
+use super::{Request, Server};
+use crate::fuse::CONTENT_BYTES_MAX;
+use crate::fuse::wire::{OUT_HEADER, Output, bit, operation};
+use crate::vfs::{Changes, Errno, HandleId, NewNode, OpenMode, Result, SeekTo};
+use buttress::AllocateMode;
+
+/// The most that an answer of 32 bits can say was copied.
+const COPY_BYTES_MAX: u64 = 0x7fff_f000;
+
+fn open_mode(flags: u32, open_flags: u32) -> Result<OpenMode> {
+    let flags = i32::try_from(flags).map_err(|_| Errno::INVAL)?;
+    Ok(OpenMode {
+        write: flags & libc::O_ACCMODE != libc::O_RDONLY,
+        append: flags & libc::O_APPEND != 0,
+        truncate: flags & libc::O_TRUNC != 0,
+        drop_privileges: open_flags & bit::OPEN_IN_KILL_PRIVILEGES != 0,
+    })
+}
+
+fn allocate_mode(mode: u32) -> Result<AllocateMode> {
+    const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+    const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+    const ZERO_KEEP: i32 = ZERO | KEEP;
+    match i32::try_from(mode).map_err(|_| Errno::OPNOTSUPP)? {
+        0 => Ok(AllocateMode::Allocate),
+        KEEP => Ok(AllocateMode::AllocateKeepSize),
+        PUNCH => Ok(AllocateMode::PunchHole),
+        ZERO => Ok(AllocateMode::ZeroRange),
+        ZERO_KEEP => Ok(AllocateMode::ZeroRangeKeepSize),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+impl Server {
+    fn put_open(handle: HandleId, out: &mut Output) {
+        // Nothing changes behind the kernel's back, so what it has of the content stays good.
+        out.u64(handle.0)
+            .u32(bit::OPEN_KEEP_CACHE | bit::OPEN_PARALLEL_DIRECT_WRITES)
+            .u32(0);
+    }
+
+    pub(super) fn open(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
+        let mode = open_mode(request.input.u32()?, request.input.u32()?)?;
+        let handle = self.vfs.open(self.node_of(request), mode)?;
+        Self::put_open(handle, out);
+        Ok(())
+    }
+
+    fn new_file<'a>(request: &mut Request<'a>) -> Result<(u32, NewNode, OpenMode, &'a [u8])> {
+        let (flags, mode, umask, open_flags) = (
+            request.input.u32()?,
+            request.input.u32()?,
+            request.input.u32()?,
+            request.input.u32()?,
+        );
+        let new = NewNode {
+            mode,
+            umask,
+            uid: request.header.uid,
+            gid: request.header.gid,
+        };
+        Ok((flags, new, open_mode(flags, open_flags)?, request.input.name()?))
+    }
+
+    pub(super) fn create(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
+        const EXISTS: Errno = Errno(libc::EEXIST);
+        let (flags, new, mode, name) = Self::new_file(request)?;
+        let directory = self.node_of(request);
+        let is_exclusive = i32::try_from(flags).is_ok_and(|flags| flags & libc::O_EXCL != 0);
+        let (entry, handle) = match self.vfs.create(directory, name, &new, mode) {
+            // Somebody was faster.
+            Err(EXISTS) if !is_exclusive => {
+                let entry = self.vfs.lookup(directory, name)?;
+                let opened = self.vfs.open(entry.node, mode);
+                if opened.is_err() {
+                    self.vfs.forget(entry.node, 1);
+                }
+                (entry, opened?)
+            }
+            created => created?,
+        };
+        self.put_entry(&entry, out);
+        Self::put_open(handle, out);
+        Ok(())
+    }
+
+    pub(super) fn create_unnamed(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
+        let (_, new, mode, _) = Self::new_file(request)?;
+        let (entry, handle) = self.vfs.create_unnamed(self.node_of(request), &new, mode)?;
+        self.put_entry(&entry, out);
+        Self::put_open(handle, out);
+        Ok(())
+    }
+
+    pub(super) fn read(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
+        let handle = HandleId(request.input.u64()?);
+        let offset = request.input.u64()?;
+        let size = usize::try_from(request.input.u32()?).map_err(|_| Errno::INVAL)?;
+        out.zeros(size.min(CONTENT_BYTES_MAX));
+        let buffer = out.0.get_mut(OUT_HEADER..).unwrap_or_default();
+        let read = self.vfs.read(handle, offset, buffer)?;
+        out.0.truncate(OUT_HEADER.saturating_add(read));
+        Ok(())
+    }
+
+    pub(super) fn write(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
+        let handle = HandleId(request.input.u64()?);
+        let offset = request.input.u64()?;
+        let size = request.input.u32()?;
+        let flags = request.input.u32()?;
+        request.input.skip(16)?;
+        let bytes = usize::try_from(size).map_err(|_| Errno::INVAL)?;
+        let content = request.input.bytes(bytes)?;
+        let is_cached = flags & bit::WRITE_CACHE != 0;
+        let drop_privileges = flags & bit::WRITE_KILL_PRIVILEGES != 0;
+        self.vfs
+            .write(handle, offset, content, is_cached, drop_privileges)?;
+        out.u32(size).u32(0);
+        Ok(())
+    }
+
+    pub(super) fn flush(&self, request: &mut Request<'_>) -> Result<()> {
+        self.vfs.flush(HandleId(request.input.u64()?))
+    }
+
+    pub(super) fn release(&self, request: &mut Request<'_>) -> Result<()> {
+        self.vfs.release(HandleId(request.input.u64()?));
+        Ok(())
+    }
+
+    pub(super) fn sync(&self, request: &mut Request<'_>) -> Result<()> {
+        let _handle = request.input.u64()?;
+        let flags = request.input.u32()?;
+        self.vfs.sync(self.node_of(request), flags & bit::FSYNC_DATA != 0)
+    }
+
+    pub(super) fn allocate(&self, request: &mut Request<'_>) -> Result<()> {
+        let handle = HandleId(request.input.u64()?);
+        let (offset, length) = (request.input.u64()?, request.input.u64()?);
+        let mode = allocate_mode(request.input.u32()?)?;
+        let end = offset.checked_add(length).ok_or(Errno(libc::EFBIG))?;
+        self.drop_privileges_of_others(request, request.header.node)?;
+        self.vfs.allocate(handle, offset..end, mode)
+    }
+
+    /// Content changes by a call that does not tell whether the caller may keep the file's privileges: root may.
+    fn drop_privileges_of_others(&self, request: &Request<'_>, node: u64) -> Result<()> {
+        if request.header.uid == 0 {
+            return Ok(());
+        }
+        let changes = Changes {
+            drop_privileges: true,
+            ..Changes::default()
+        };
+        self.vfs.change(self.node(node), &changes).map(drop)
+    }
+
+    pub(super) fn seek(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
+        let handle = HandleId(request.input.u64()?);
+        let offset = request.input.u64()?;
+        let to = match i32::try_from(request.input.u32()?) {
+            Ok(libc::SEEK_DATA) => SeekTo::Data,
+            Ok(libc::SEEK_HOLE) => SeekTo::Hole,
+            _ => return Err(Errno::INVAL),
+        };
+        out.u64(self.vfs.seek(handle, offset, to)?);
+        Ok(())
+    }
+
+    pub(super) fn copy(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
+        let from = (HandleId(request.input.u64()?), request.input.u64()?);
+        let target = request.input.u64()?;
+        let to = (HandleId(request.input.u64()?), request.input.u64()?);
+        let bytes = request.input.u64()?;
+        self.drop_privileges_of_others(request, target)?;
+        if request.header.operation == operation::COPY_FILE_RANGE_64 {
+            out.u64(self.vfs.copy(from, to, bytes)?);
+            return Ok(());
+        }
+        let copied = self.vfs.copy(from, to, bytes.min(COPY_BYTES_MAX))?;
+        out.u32(u32::try_from(copied).unwrap_or(u32::MAX)).u32(0);
+        Ok(())
+    }
+}

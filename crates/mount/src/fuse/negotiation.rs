@@ -1,0 +1,139 @@
+//! What kernel and server agree on at first: version, sizes, what each can do.
+
+use super::wire::{
+    Header, IN_HEADER, Input, MAJOR, MINOR, MINOR_MIN, OUT_HEADER, Output, capability, operation,
+};
+use super::{CONTENT_BYTES_MAX, REQUEST_BYTES_MAX, receive};
+use rustix::fd::OwnedFd;
+use std::io;
+
+/// What is wanted, where the kernel has it.
+const WANTED: u64 = capability::ASYNC_READ
+    | capability::EXPORT_SUPPORT
+    | capability::BIG_WRITES
+    | capability::DONT_MASK
+    | capability::HAS_IOCTL_DIR
+    | capability::DO_READDIRPLUS
+    | capability::READDIRPLUS_AUTO
+    | capability::ASYNC_DIO
+    | capability::PARALLEL_DIROPS
+    | capability::POSIX_ACL
+    | capability::MAX_PAGES
+    | capability::CACHE_SYMLINKS
+    | capability::EXPLICIT_INVAL_DATA
+    | capability::HANDLE_KILLPRIV_V2
+    | capability::SETXATTR_EXT
+    | capability::INIT_EXT
+    | capability::DIRECT_IO_ALLOW_MMAP;
+
+/// Read-ahead and writes of cached pages that may be under way at once.
+const BACKGROUND: u16 = 64;
+const CONGESTED: u16 = 48;
+
+const PAGE_BYTES: usize = 4096;
+
+fn invalid(text: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// Agrees. Whether there is somebody to serve: it may have been unmounted meanwhile.
+pub(super) fn agree(device: &OwnedFd) -> io::Result<bool> {
+    let mut buffer = vec![0; REQUEST_BYTES_MAX];
+    loop {
+        let Some(bytes) = receive(device, &mut buffer)? else {
+            return Ok(false);
+        };
+        let request = buffer.get(..bytes).unwrap_or_default();
+        let (unique, minor, answer) = answer(request).map_err(invalid)?;
+        let mut whole = Output::default();
+        let length = answer.0.len().saturating_add(OUT_HEADER);
+        let length = u32::try_from(length).map_err(|_| invalid("an answer that is too long"))?;
+        whole.u32(length).u32(0).u64(unique).bytes(&answer.0);
+        rustix::io::write(device, &whole.0)?;
+        if minor.is_some() {
+            return Ok(true);
+        }
+    }
+}
+
+/// The answer to the first request; without a minor version the kernel asks again.
+fn answer(request: &[u8]) -> Result<(u64, Option<u32>, Output), &'static str> {
+    const SHORT: &str = "the kernel's first request is too short";
+    let mut input = Input(request);
+    let header = Header::parse(&mut input).map_err(|_| SHORT)?;
+    if header.operation != operation::INIT || request.len() < IN_HEADER {
+        return Err("the kernel's first request is not the one that begins");
+    }
+    let mut next = || input.u32().map_err(|_| SHORT);
+    let (major, minor) = (next()?, next()?);
+    let mut out = Output::default();
+    if major > MAJOR {
+        // It comes down to this version.
+        out.u32(MAJOR).u32(MINOR).zeros(56);
+        return Ok((header.unique, None, out));
+    }
+    if major < MAJOR || minor < MINOR_MIN {
+        return Err("the kernel's FUSE is older than 7.33 (Linux 5.11)");
+    }
+    let (read_ahead, low) = (next()?, next()?);
+    let high = next().unwrap_or(0);
+    let mut offered = u64::from(low);
+    if offered & capability::INIT_EXT != 0 {
+        offered |= u64::from(high) << 32;
+    }
+    let agreed = offered & WANTED;
+    let half = |shift: u32| u32::try_from((agreed >> shift) & 0xffff_ffff).unwrap_or(0);
+    let content = u32::try_from(CONTENT_BYTES_MAX).unwrap_or(u32::MAX);
+    let pages = u16::try_from(CONTENT_BYTES_MAX / PAGE_BYTES).unwrap_or(u16::MAX);
+    out.u32(MAJOR)
+        .u32(MINOR.min(minor))
+        .u32(read_ahead.max(content))
+        .u32(half(0))
+        .u16(BACKGROUND)
+        .u16(CONGESTED)
+        .u32(content)
+        .u32(1)
+        .u16(pages)
+        .u16(0)
+        .u32(half(32))
+        .zeros(28);
+    Ok((header.unique, Some(minor), out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first(major: u32, minor: u32, flags: u64) -> Vec<u8> {
+        let mut out = Output::default();
+        out.u32(104).u32(operation::INIT).u64(7).zeros(24);
+        let half = |shift: u32| u32::try_from((flags >> shift) & 0xffff_ffff).unwrap();
+        out.u32(major)
+            .u32(minor)
+            .u32(131_072)
+            .u32(half(0))
+            .u32(half(32))
+            .zeros(44);
+        out.0
+    }
+
+    #[test]
+    fn only_what_the_kernel_offers_is_agreed_on() {
+        let offered =
+            capability::INIT_EXT | capability::MAX_PAGES | capability::DIRECT_IO_ALLOW_MMAP | 1 << 16;
+        let (unique, minor, out) = answer(&first(7, 45, offered)).unwrap();
+        assert_eq!((unique, minor, out.0.len()), (7, Some(45), 64));
+        let field = |at: usize| u32::from_ne_bytes(out.0[at..at + 4].try_into().unwrap());
+        assert_eq!(field(4), MINOR);
+        let agreed = u64::from(field(12)) | u64::from(field(32)) << 32;
+        assert_eq!(agreed, offered & !(1 << 16));
+    }
+
+    #[test]
+    fn other_versions_are_told_what_is_spoken_here() {
+        assert_eq!(answer(&first(8, 0, 0)).unwrap().1, None);
+        assert!(answer(&first(7, 32, 0)).is_err());
+        assert!(answer(&first(6, 50, 0)).is_err());
+        assert!(answer(&first(7, 45, 0)[..50]).is_err());
+    }
+}

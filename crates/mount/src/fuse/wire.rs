@@ -1,0 +1,313 @@
+//! The bytes of FUSE: numbers of operations and flags, requests taken apart, answers put together.
+//!
+//! Both sides are one machine, so numbers are in its own order of bytes. Requests come from the kernel, and are
+//! taken apart with bounds all the same: what is too short is `EINVAL`.
+//!
+//! Source: `linux/fuse.h`, the kernel's interface to servers, which gives each structure and when it came.
+
+use crate::vfs::{Errno, Result};
+use buttress::{FileKind, Metadata, Timestamp};
+
+/// The version of the interface that is spoken: 7.41, or what the kernel has if that is less.
+pub(super) const MAJOR: u32 = 7;
+pub(super) const MINOR: u32 = 41;
+/// The oldest that will do: it has all of the structures in the sizes used here.
+pub(super) const MINOR_MIN: u32 = 33;
+
+pub(super) const ROOT: u64 = 1;
+pub(super) const IN_HEADER: usize = 40;
+pub(super) const OUT_HEADER: usize = 16;
+
+/// Declares numbers.
+macro_rules! numbers {
+    ($kind:ty: $($name:ident = $value:expr),+ $(,)?) => {
+        $(pub(in crate::fuse) const $name: $kind = $value;)+
+    };
+}
+
+/// Operations.
+pub(super) mod operation {
+    numbers! { u32:
+        LOOKUP = 1, FORGET = 2, GETATTR = 3, SETATTR = 4, READLINK = 5, SYMLINK = 6, MKNOD = 8, MKDIR = 9,
+        UNLINK = 10, RMDIR = 11, RENAME = 12, LINK = 13, OPEN = 14, READ = 15, WRITE = 16, STATFS = 17,
+        RELEASE = 18, FSYNC = 20, SETXATTR = 21, GETXATTR = 22, LISTXATTR = 23, REMOVEXATTR = 24, FLUSH = 25,
+        INIT = 26, OPENDIR = 27, READDIR = 28, RELEASEDIR = 29, FSYNCDIR = 30, CREATE = 35, INTERRUPT = 36,
+        DESTROY = 38, IOCTL = 39, BATCH_FORGET = 42, FALLOCATE = 43, READDIRPLUS = 44, RENAME2 = 45,
+        LSEEK = 46, COPY_FILE_RANGE = 47, SYNCFS = 50, TMPFILE = 51, STATX = 52, COPY_FILE_RANGE_64 = 53,
+    }
+}
+
+/// What kernel and server tell each other that they can do.
+pub(super) mod capability {
+    numbers! { u64:
+        ASYNC_READ = 1 << 0,
+        EXPORT_SUPPORT = 1 << 4,
+        BIG_WRITES = 1 << 5,
+        DONT_MASK = 1 << 6,
+        HAS_IOCTL_DIR = 1 << 11,
+        DO_READDIRPLUS = 1 << 13,
+        READDIRPLUS_AUTO = 1 << 14,
+        ASYNC_DIO = 1 << 15,
+        PARALLEL_DIROPS = 1 << 18,
+        POSIX_ACL = 1 << 20,
+        MAX_PAGES = 1 << 22,
+        CACHE_SYMLINKS = 1 << 23,
+        EXPLICIT_INVAL_DATA = 1 << 25,
+        HANDLE_KILLPRIV_V2 = 1 << 28,
+        SETXATTR_EXT = 1 << 29,
+        INIT_EXT = 1 << 30,
+        DIRECT_IO_ALLOW_MMAP = 1 << 36,
+    }
+}
+
+/// Bits of fields.
+pub(super) mod bit {
+    numbers! { u32:
+        SET_MODE = 1 << 0, SET_UID = 1 << 1, SET_GID = 1 << 2, SET_SIZE = 1 << 3, SET_ATIME = 1 << 4,
+        SET_MTIME = 1 << 5, SET_HANDLE = 1 << 6, SET_ATIME_NOW = 1 << 7, SET_MTIME_NOW = 1 << 8,
+        SET_CTIME = 1 << 10, SET_KILL_PRIVILEGES = 1 << 11,
+        OPEN_KEEP_CACHE = 1 << 1, OPEN_PARALLEL_DIRECT_WRITES = 1 << 6,
+        OPEN_IN_KILL_PRIVILEGES = 1 << 0,
+        WRITE_CACHE = 1 << 0, WRITE_KILL_PRIVILEGES = 1 << 2,
+        FSYNC_DATA = 1 << 0,
+        SETXATTR_KILL_SET_GROUP = 1 << 0,
+    }
+}
+
+/// Takes a request apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Input<'a>(pub(super) &'a [u8]);
+
+impl<'a> Input<'a> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(Errno::INVAL)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16> {
+        self.take().map(u16::from_ne_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32> {
+        self.take().map(u32::from_ne_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64> {
+        self.take().map(u64::from_ne_bytes)
+    }
+
+    pub(super) fn skip(&mut self, bytes: usize) -> Result<()> {
+        self.bytes(bytes).map(drop)
+    }
+
+    pub(super) fn bytes(&mut self, count: usize) -> Result<&'a [u8]> {
+        let (first, rest) = self.0.split_at_checked(count).ok_or(Errno::INVAL)?;
+        self.0 = rest;
+        Ok(first)
+    }
+
+    /// A name that ends with a zero byte.
+    pub(super) fn name(&mut self) -> Result<&'a [u8]> {
+        let end = self.0.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
+        let name = self.bytes(end)?;
+        self.skip(1)?;
+        Ok(name)
+    }
+}
+
+/// The head of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    pub(super) bytes: usize,
+    pub(super) operation: u32,
+    pub(super) unique: u64,
+    pub(super) node: u64,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) pid: u32,
+}
+
+impl Header {
+    pub(super) fn parse(input: &mut Input<'_>) -> Result<Self> {
+        let bytes = usize::try_from(input.u32()?).map_err(|_| Errno::INVAL)?;
+        let header = Self {
+            bytes,
+            operation: input.u32()?,
+            unique: input.u64()?,
+            node: input.u64()?,
+            uid: input.u32()?,
+            gid: input.u32()?,
+            pid: input.u32()?,
+        };
+        // Extensions at the end, none of which was asked for.
+        let _extensions = input.u16()?;
+        input.skip(2)?;
+        Ok(header)
+    }
+}
+
+/// Puts an answer together.
+#[derive(Debug, Default)]
+pub(super) struct Output(pub(super) Vec<u8>);
+
+impl Output {
+    pub(super) fn u16(&mut self, value: u16) -> &mut Self {
+        self.bytes(&value.to_ne_bytes())
+    }
+
+    pub(super) fn u32(&mut self, value: u32) -> &mut Self {
+        self.bytes(&value.to_ne_bytes())
+    }
+
+    pub(super) fn u64(&mut self, value: u64) -> &mut Self {
+        self.bytes(&value.to_ne_bytes())
+    }
+
+    pub(super) fn i64(&mut self, value: i64) -> &mut Self {
+        self.bytes(&value.to_ne_bytes())
+    }
+
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    pub(super) fn zeros(&mut self, count: usize) -> &mut Self {
+        self.0.resize(self.0.len().saturating_add(count), 0);
+        self
+    }
+
+    /// Fills up to a multiple of eight bytes.
+    pub(super) fn align(&mut self) -> &mut Self {
+        let whole = self.0.len().checked_next_multiple_of(8).unwrap_or(0);
+        self.0.resize(whole.max(self.0.len()), 0);
+        self
+    }
+
+    /// `fuse_attr`.
+    pub(super) fn attributes(&mut self, number: u64, metadata: &Metadata) -> &mut Self {
+        self.u64(number)
+            .u64(metadata.size.get())
+            .u64(metadata.blocks_512())
+            .i64(metadata.accessed.seconds)
+            .i64(metadata.modified.seconds)
+            .i64(metadata.changed.seconds)
+            .u32(nanoseconds(metadata.accessed))
+            .u32(nanoseconds(metadata.modified))
+            .u32(nanoseconds(metadata.changed))
+            .u32(shown_mode(metadata))
+            .u32(metadata.nlink)
+            .u32(metadata.uid)
+            .u32(metadata.gid)
+            .u32(device_of(metadata))
+            .u32(metadata.block_bytes)
+            .u32(0)
+    }
+
+    /// `fuse_entry_out`.
+    pub(super) fn entry(
+        &mut self,
+        node: u64,
+        generation: u64,
+        (name_lasts, lasts): (u64, u64),
+        number: u64,
+        metadata: &Metadata,
+    ) -> &mut Self {
+        self.u64(node)
+            .u64(generation)
+            .u64(name_lasts)
+            .u64(lasts)
+            .u32(0)
+            .u32(0)
+            .attributes(number, metadata)
+    }
+
+    fn statx_time(&mut self, time: Timestamp) -> &mut Self {
+        self.i64(time.seconds).u32(nanoseconds(time)).u32(0)
+    }
+
+    /// `fuse_statx_out`.
+    pub(super) fn statx(&mut self, lasts: u64, number: u64, metadata: &Metadata) -> &mut Self {
+        const BASIC: u32 = 0x7ff;
+        const BIRTH: u32 = 0x800;
+        let mode = u16::try_from(shown_mode(metadata) & 0xffff).unwrap_or(0);
+        let mask = if metadata.created.is_some() {
+            BASIC | BIRTH
+        } else {
+            BASIC
+        };
+        let device = metadata.device;
+        self.u64(lasts).u32(0).u32(0).zeros(16);
+        self.u32(mask)
+            .u32(metadata.block_bytes)
+            .u64(0)
+            .u32(metadata.nlink)
+            .u32(metadata.uid)
+            .u32(metadata.gid)
+            .u16(mode)
+            .u16(0)
+            .u64(number)
+            .u64(metadata.size.get())
+            .u64(metadata.blocks_512())
+            .u64(0)
+            .statx_time(metadata.accessed)
+            .statx_time(metadata.created.unwrap_or_default())
+            .statx_time(metadata.changed)
+            .statx_time(metadata.modified)
+            .u32(device.map_or(0, |device| device.major))
+            .u32(device.map_or(0, |device| device.minor))
+            .zeros(8)
+            .zeros(14 * 8)
+    }
+}
+
+/// The kernel refuses others.
+const fn nanoseconds(time: Timestamp) -> u32 {
+    if time.nanoseconds < 1_000_000_000 {
+        time.nanoseconds
+    } else {
+        0
+    }
+}
+
+/// The mode with a type that the kernel knows: it takes a connection for broken that tells it another.
+fn shown_mode(metadata: &Metadata) -> u32 {
+    match metadata.kind {
+        FileKind::Unknown | FileKind::Xattr => libc::S_IFREG,
+        _ => metadata.mode & 0xffff,
+    }
+}
+
+/// A device's number as the kernel gives it to programs.
+fn device_of(metadata: &Metadata) -> u32 {
+    let Some(device) = metadata.device else { return 0 };
+    (device.minor & 0xff) | (device.major << 8) | ((device.minor & !0xff) << 12)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_short_is_invalid() {
+        let mut input = Input(&[1, 2, 3]);
+        assert_eq!(input.u32(), Err(Errno::INVAL));
+        assert_eq!(input.name(), Err(Errno::INVAL));
+        assert_eq!(input.bytes(4), Err(Errno::INVAL));
+        assert_eq!(input.bytes(3), Ok(&[1, 2, 3][..]));
+        assert!(matches!(
+            Header::parse(&mut Input(&[0; IN_HEADER - 1])),
+            Err(Errno::INVAL)
+        ));
+        assert!(Header::parse(&mut Input(&[0; IN_HEADER])).is_ok());
+    }
+
+    #[test]
+    fn names_end_with_a_zero_byte() {
+        let mut input = Input(b"one\0two\0three");
+        assert_eq!(input.name(), Ok(&b"one"[..]));
+        assert_eq!(input.name(), Ok(&b"two"[..]));
+        assert_eq!(input.name(), Err(Errno::INVAL));
+    }
+}

@@ -1,0 +1,453 @@
+//! An open volume as a [`Vfs`].
+//!
+//! | part | holds |
+//! |---|---|
+//! | `numbers`, `nodes`, `handles` | inode numbers, references to nodes, what is open |
+//! | `names` | looking up, making, linking, renaming, removing, listing |
+//! | `attributes` | what `stat(2)` shows and `setattr` changes, extended attributes |
+//! | `content` | files: reading, writing, room, holes, copies |
+//! | `control` | commands (`ioctl(2)`) of file systems in general and of btrfs |
+//! | `idle` | a commit soon after the last file that was written is closed |
+//!
+//! # Unlinked, and still in use
+//!
+//! The kernel goes on using an inode without a name as long as it has a reference. So before the last name of a node goes that
+//! has references, the inode is held open in the writer, and the hold is kept with the node. A crash leaves it as an orphan, which the next
+//! opening removes.
+//!
+//! # Errors
+//!
+//! A caller of system calls learns a number. What a person should know (damage, a device that fails, a defect of this program)
+//! goes to the log as well, each text once in a while.
+
+mod attributes;
+mod content;
+mod control;
+mod handles;
+mod idle;
+mod names;
+mod nodes;
+mod numbers;
+
+use crate::vfs::{
+    Answered, Changes, Control, Entry, Errno, HandleId, Listed, NewKind, NewNode, NodeId, OpenMode,
+    RenameHow, Result, SeekTo, SetHow, Statistics, Vfs,
+};
+use crate::vfs::{Caller, NewTime};
+use buttress::accounts::Accounts as _;
+use buttress::fs::{Filesystem, Location};
+use buttress::writer::WritableFilesystem;
+use buttress::{AllocateMode, ErrorKind, FileKind, Metadata, Timestamp};
+use core::fmt;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU64};
+use handles::Handles;
+use idle::Idle;
+use nodes::Nodes;
+use numbers::Numbers;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How a volume is open.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// As it is on its devices.
+    Reading(Filesystem),
+    /// For changes.
+    Writing(WritableFilesystem),
+}
+
+impl Access {
+    /// A state of the volume that does not change.
+    #[must_use]
+    pub fn view(&self) -> Filesystem {
+        match self {
+            Self::Reading(filesystem) => filesystem.clone(),
+            Self::Writing(writer) => writer.view(),
+        }
+    }
+}
+
+/// How files are shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Showing {
+    /// All files belong to this user.
+    pub uid: Option<u32>,
+    /// All files belong to this group.
+    pub gid: Option<u32>,
+    /// Reading does not change the time of the last access.
+    pub no_access_times: bool,
+}
+
+/// Where messages for a person go.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// How long a figure of the volume's space holds.
+const SPACE_LASTS_MS: u128 = 1000;
+
+/// A volume as a file system. See the module.
+pub struct MountedVolume {
+    access: Access,
+    root: Location,
+    showing: Showing,
+    numbers: Numbers,
+    nodes: Nodes,
+    handles: Arc<Handles>,
+    idle: Option<Idle>,
+    log: Log,
+    /// Leaves.
+    told: Mutex<Vec<(String, Instant)>>,
+    statistics: Mutex<Option<(Statistics, Instant)>>,
+    /// Raised when a file may have got a capability: see `content`.
+    capabilities: AtomicU64,
+    /// Nothing is done any more.
+    is_shut_down: AtomicBool,
+}
+
+impl fmt::Debug for MountedVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MountedVolume")
+            .field("root", &self.root)
+            .field("open", &self.handles.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl MountedVolume {
+    /// The directory `root` of a volume, and all below it.
+    #[must_use]
+    pub fn new(access: Access, root: Location, showing: Showing, log: Log) -> Self {
+        let handles = Arc::new(Handles::default());
+        let idle = match &access {
+            Access::Reading(_) => None,
+            Access::Writing(writer) => Idle::start(writer.clone(), Arc::clone(&handles)),
+        };
+        Self {
+            access,
+            root,
+            showing,
+            numbers: Numbers::new(root.subvolume),
+            nodes: Nodes::new(),
+            handles,
+            idle,
+            log,
+            told: Mutex::default(),
+            statistics: Mutex::default(),
+            capabilities: AtomicU64::new(1),
+            is_shut_down: AtomicBool::new(false),
+        }
+    }
+
+    /// Whoever served it is gone: closes all that was open, removes what has no names, and commits.
+    ///
+    /// # Errors
+    /// That the last commit failed.
+    pub fn leave(&self) -> core::result::Result<(), buttress::fs::Error> {
+        self.handles.clear();
+        self.nodes.clear();
+        if let Some(idle) = &self.idle {
+            idle.stop();
+        }
+        match &self.access {
+            Access::Writing(writer) if !self.is_down() => writer.commit().map(drop),
+            Access::Writing(writer) => {
+                writer.clone().abandon();
+                Ok(())
+            }
+            Access::Reading(_) => Ok(()),
+        }
+    }
+
+    fn is_down(&self) -> bool {
+        self.is_shut_down.load(core::sync::atomic::Ordering::SeqCst)
+    }
+
+    fn location(&self, node: NodeId) -> Result<Location> {
+        if self.is_down() {
+            return Err(Errno::SHUTDOWN);
+        }
+        self.numbers.location(node)
+    }
+
+    fn writer(&self) -> Result<&WritableFilesystem> {
+        match &self.access {
+            Access::Writing(writer) if !self.is_down() => Ok(writer),
+            Access::Writing(_) => Err(Errno::SHUTDOWN),
+            Access::Reading(_) => Err(Errno::ROFS),
+        }
+    }
+
+    /// The number of an error; what a person should know of it is told.
+    fn failed(&self, error: &buttress::fs::Error) -> Errno {
+        if error.kind() != ErrorKind::Caller {
+            self.tell(&error.to_string());
+        }
+        Errno(error.errno())
+    }
+
+    fn tell(&self, text: &str) {
+        const AGAIN_AFTER_S: u64 = 60;
+        const KEPT: usize = 64;
+        let mut told = self.told.lock();
+        told.retain(|(_, at)| at.elapsed().as_secs() < AGAIN_AFTER_S);
+        if told.len() >= KEPT || told.iter().any(|(known, _)| known == text) {
+            return;
+        }
+        told.push((text.to_owned(), Instant::now()));
+        drop(told);
+        (self.log)(text);
+    }
+
+    fn now() -> Timestamp {
+        buttress::Environment::now(&buttress::SystemEnvironment)
+    }
+
+    fn space(&self) -> core::result::Result<Statistics, buttress::fs::Error> {
+        let view = self.access.view();
+        let space = view.space()?;
+        let totals = space.totals();
+        let block_bytes = view.sector_bytes();
+        let unit = u64::from(block_bytes.max(1));
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a ratio of raw bytes, as `filesystem usage` shows it"
+        )]
+        let by_ratio = |raw: u64| (raw as f64 / totals.data_ratio.max(1.0)) as u64;
+        let size = by_ratio(totals.device_size.get());
+        let used = by_ratio(totals.used.get());
+        let free = size
+            .saturating_sub(used)
+            .saturating_sub(space.global_reserve.get());
+        let blocks = |bytes: u64| bytes.checked_div(unit).unwrap_or(0);
+        Ok(Statistics {
+            block_bytes,
+            blocks: blocks(size),
+            free: blocks(free),
+            available: blocks(space.available().get()),
+            name_bytes_max: 255,
+        })
+    }
+}
+
+impl Vfs for MountedVolume {
+    fn root(&self) -> NodeId {
+        self.numbers.of(self.root).unwrap_or(NodeId(0))
+    }
+
+    fn lookup(&self, directory: NodeId, name: &[u8]) -> Result<Entry> {
+        self.look_up(directory, name)
+    }
+
+    fn parent(&self, directory: NodeId) -> Result<Entry> {
+        self.parent_of(directory)
+    }
+
+    fn revive(&self, node: NodeId, listed_in: Option<NodeId>) -> Result<Entry> {
+        self.entry(self.location(node)?, listed_in)
+            .map_err(|_| Errno::STALE)
+    }
+
+    fn forget(&self, node: NodeId, references: u64) {
+        self.nodes.forget(node, references);
+    }
+
+    fn attributes(&self, node: NodeId) -> Result<Metadata> {
+        self.metadata(self.location(node)?)
+    }
+
+    fn change(&self, node: NodeId, changes: &Changes) -> Result<Metadata> {
+        self.change_attributes(self.location(node)?, changes)
+    }
+
+    fn read_link(&self, node: NodeId) -> Result<Vec<u8>> {
+        let location = self.location(node)?;
+        match &self.access {
+            Access::Reading(filesystem) => filesystem.read_link(location),
+            Access::Writing(writer) => writer.read_link(location),
+        }
+        .map_err(|error| self.failed(&error))
+    }
+
+    fn make(&self, directory: NodeId, name: &[u8], new: &NewNode, kind: NewKind<'_>) -> Result<Entry> {
+        let location = self.make_named(directory, name, new, kind)?;
+        self.entry(location, Some(directory))
+    }
+
+    fn create(
+        &self,
+        directory: NodeId,
+        name: &[u8],
+        new: &NewNode,
+        mode: OpenMode,
+    ) -> Result<(Entry, HandleId)> {
+        let location = self.make_named(directory, name, new, NewKind::File)?;
+        let entry = self.entry(location, Some(directory))?;
+        let handle = self.open_at(location, mode)?;
+        Ok((entry, handle))
+    }
+
+    fn create_unnamed(&self, directory: NodeId, new: &NewNode, mode: OpenMode) -> Result<(Entry, HandleId)> {
+        self.make_without_name(directory, new, mode)
+    }
+
+    fn link(&self, node: NodeId, directory: NodeId, name: &[u8]) -> Result<Entry> {
+        self.add_name(node, directory, name)
+    }
+
+    fn unlink(&self, directory: NodeId, name: &[u8]) -> Result<()> {
+        self.take_name(directory, name)
+    }
+
+    fn remove_directory(&self, directory: NodeId, name: &[u8]) -> Result<()> {
+        self.take_directory(directory, name)
+    }
+
+    fn rename(
+        &self,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        how: RenameHow,
+        caller: Caller,
+    ) -> Result<()> {
+        self.give_name(from, to, how, caller)
+    }
+
+    fn open(&self, node: NodeId, mode: OpenMode) -> Result<HandleId> {
+        self.open_file(self.location(node)?, mode)
+    }
+
+    fn read(&self, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.read_file(handle, offset, buffer)
+    }
+
+    fn write(
+        &self,
+        handle: HandleId,
+        offset: u64,
+        bytes: &[u8],
+        cached: bool,
+        drop_privileges: bool,
+    ) -> Result<()> {
+        self.write_file(handle, offset, bytes, cached, drop_privileges)
+    }
+
+    fn flush(&self, handle: HandleId) -> Result<()> {
+        self.handles.file(handle).map(drop)
+    }
+
+    fn sync(&self, node: NodeId, only_data: bool) -> Result<()> {
+        self.sync_node(self.location(node)?, only_data)
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        match &self.access {
+            Access::Reading(_) => Ok(()),
+            Access::Writing(_) => {
+                let committed = self.writer()?.commit();
+                committed.map(drop).map_err(|error| self.failed(&error))
+            }
+        }
+    }
+
+    fn release(&self, handle: HandleId) {
+        let was_last = self.handles.release(handle);
+        if was_last && let Some(idle) = &self.idle {
+            idle.closed();
+        }
+    }
+
+    fn allocate(&self, handle: HandleId, range: Range<u64>, mode: AllocateMode) -> Result<()> {
+        self.allocate_in(handle, range, mode)
+    }
+
+    fn seek(&self, handle: HandleId, offset: u64, to: SeekTo) -> Result<u64> {
+        self.seek_in(handle, offset, to)
+    }
+
+    fn copy(&self, from: (HandleId, u64), to: (HandleId, u64), bytes: u64) -> Result<u64> {
+        self.copy_between(from, to, bytes)
+    }
+
+    fn open_directory(&self, node: NodeId) -> Result<HandleId> {
+        self.open_listing(self.location(node)?)
+    }
+
+    fn list(&self, handle: HandleId, position: u64, count: usize) -> Result<Vec<Listed>> {
+        self.list_from(handle, position, count)
+    }
+
+    fn statistics(&self) -> Result<Statistics> {
+        if self.is_down() {
+            return Err(Errno::SHUTDOWN);
+        }
+        let known = *self.statistics.lock();
+        if let Some((statistics, at)) = known
+            && at.elapsed().as_millis() < SPACE_LASTS_MS
+        {
+            return Ok(statistics);
+        }
+        let statistics = self.space().map_err(|error| self.failed(&error))?;
+        *self.statistics.lock() = Some((statistics, Instant::now()));
+        Ok(statistics)
+    }
+
+    fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
+        self.one_xattr(self.location(node)?, name)
+    }
+
+    fn xattr_names(&self, node: NodeId) -> Result<Vec<Vec<u8>>> {
+        self.names_of_xattrs(self.location(node)?)
+    }
+
+    fn set_xattr(
+        &self,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        how: SetHow,
+        drop_set_group: bool,
+    ) -> Result<()> {
+        self.put_xattr(self.location(node)?, name, value, how, drop_set_group)
+    }
+
+    fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
+        self.drop_xattr(self.location(node)?, name)
+    }
+
+    fn control(&self, node: NodeId, control: &Control<'_>) -> Result<Answered> {
+        self.command(self.location(node)?, control)
+    }
+
+    fn lasts(&self, metadata: &Metadata) -> u64 {
+        const LONG: u64 = 3600;
+        /// What a file takes up changes when it is written back, which nobody asks for.
+        const SETTLES_AFTER: u64 = 90;
+        if matches!(self.access, Access::Reading(_)) || metadata.kind != FileKind::Regular {
+            return LONG;
+        }
+        match Self::now().seconds.abs_diff(metadata.changed.seconds) {
+            age if age > SETTLES_AFTER => LONG,
+            _ => 1,
+        }
+    }
+
+    fn broke(&self) {
+        self.is_shut_down
+            .store(true, core::sync::atomic::Ordering::SeqCst);
+        self.tell(
+            "a call of the file system panicked, which is a defect of this program: nothing is done any more, and what was \
+             not committed is lost; please report it",
+        );
+    }
+}
+
+/// A time of a call, or another.
+fn resolved(time: Option<NewTime>, now: Timestamp) -> Option<Timestamp> {
+    time.map(|time| match time {
+        NewTime::Now => now,
+        NewTime::At(time) => time,
+    })
+}

@@ -1,0 +1,166 @@
+//! What `stat(2)` shows and what changes it; extended attributes.
+
+use super::{Access, MountedVolume, resolved};
+use crate::vfs::{Changes, Errno, Result, SetHow};
+use buttress::fs::Location;
+use buttress::writer::operations::{AttributeChanges, SetXattr};
+use buttress::{ByteCount, FileKind, Metadata};
+use core::sync::atomic::Ordering;
+
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+/// The name spaces of attributes that btrfs has.
+const NAME_SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"btrfs."];
+
+const SET_USER_ID: u32 = 0o4000;
+const SET_GROUP_ID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
+
+/// The mode of a file whose content somebody changed who has no right to keep its privileges.
+fn without_privileges(mode: u32) -> u32 {
+    let mode = mode & !SET_USER_ID;
+    // Without execution by the group the bit means something else, and stays.
+    if mode & GROUP_EXECUTE != 0 {
+        mode & !SET_GROUP_ID
+    } else {
+        mode
+    }
+}
+
+impl MountedVolume {
+    pub(super) fn metadata(&self, location: Location) -> Result<Metadata> {
+        let mut metadata = match &self.access {
+            Access::Reading(filesystem) => filesystem.metadata(location),
+            Access::Writing(writer) => writer.metadata(location),
+        }
+        .map_err(|error| self.failed(&error))?;
+        metadata.uid = self.showing.uid.unwrap_or(metadata.uid);
+        metadata.gid = self.showing.gid.unwrap_or(metadata.gid);
+        Ok(metadata)
+    }
+
+    pub(super) fn change_attributes(&self, location: Location, changes: &Changes) -> Result<Metadata> {
+        let writer = self.writer()?;
+        if let Some(size) = changes.size {
+            writer
+                .truncate(location, ByteCount::new(size))
+                .map_err(|error| self.failed(&error))?;
+        }
+        if changes.drop_privileges {
+            self.drop_privileges(location)?;
+        }
+        let now = Self::now();
+        // Shown as somebody else's, it stays whose it is.
+        let mine = |new: Option<u32>, shown: Option<u32>| new.filter(|_| shown.is_none());
+        let wanted = AttributeChanges {
+            mode: changes.mode.map(|mode| mode & 0o7777),
+            uid: mine(changes.uid, self.showing.uid),
+            gid: mine(changes.gid, self.showing.gid),
+            accessed: resolved(changes.accessed, now),
+            modified: resolved(changes.modified, now),
+            changed: changes.changed,
+            created: None,
+        };
+        if wanted != AttributeChanges::default() {
+            writer
+                .set_attributes(location, &wanted)
+                .map_err(|error| self.failed(&error))?;
+        }
+        self.metadata(location)
+    }
+
+    /// Takes away what gives a file the rights of its owner and group, and its capabilities.
+    pub(super) fn drop_privileges(&self, location: Location) -> Result<()> {
+        let writer = self.writer()?;
+        let metadata = self.metadata(location)?;
+        if metadata.kind != FileKind::Regular {
+            return Ok(());
+        }
+        self.drop_capability(location)?;
+        let mode = without_privileges(metadata.permissions());
+        if mode != metadata.permissions() {
+            let changes = AttributeChanges {
+                mode: Some(mode),
+                ..AttributeChanges::default()
+            };
+            writer
+                .set_attributes(location, &changes)
+                .map_err(|error| self.failed(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Takes away a file's capabilities, if it has any.
+    pub(super) fn drop_capability(&self, location: Location) -> Result<()> {
+        let writer = self.writer()?;
+        let found = writer.xattr(location, CAPABILITY);
+        if found.map_err(|error| self.failed(&error))?.is_some() {
+            writer
+                .remove_xattr(location, CAPABILITY)
+                .map_err(|error| self.failed(&error))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn one_xattr(&self, location: Location, name: &[u8]) -> Result<Vec<u8>> {
+        let is_known = NAME_SPACES.iter().any(|space| name.starts_with(space));
+        if !is_known && name != ACCESS_LIST && name != DEFAULT_LIST {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let found = match &self.access {
+            Access::Reading(filesystem) => filesystem.xattr(location, name),
+            Access::Writing(writer) => writer.xattr(location, name),
+        };
+        found.map_err(|error| self.failed(&error))?.ok_or(Errno::NODATA)
+    }
+
+    pub(super) fn names_of_xattrs(&self, location: Location) -> Result<Vec<Vec<u8>>> {
+        let found = match &self.access {
+            Access::Reading(filesystem) => filesystem.xattrs(location),
+            Access::Writing(writer) => writer.xattrs(location),
+        };
+        let xattrs = found.map_err(|error| self.failed(&error))?;
+        Ok(xattrs.into_iter().map(|xattr| xattr.name).collect())
+    }
+
+    pub(super) fn put_xattr(
+        &self,
+        location: Location,
+        name: &[u8],
+        value: &[u8],
+        how: SetHow,
+        drop_set_group: bool,
+    ) -> Result<()> {
+        let writer = self.writer()?;
+        let how = match how {
+            SetHow::CreateOrReplace => SetXattr::CreateOrReplace,
+            SetHow::Create => SetXattr::Create,
+            SetHow::Replace => SetXattr::Replace,
+        };
+        if name == CAPABILITY {
+            self.capabilities.fetch_add(1, Ordering::SeqCst);
+        }
+        writer
+            .set_xattr(location, name, value, how)
+            .map_err(|error| self.failed(&error))?;
+        if drop_set_group && name == ACCESS_LIST {
+            let mode = self.metadata(location)?.permissions();
+            if mode & SET_GROUP_ID != 0 {
+                let changes = AttributeChanges {
+                    mode: Some(mode & !SET_GROUP_ID),
+                    ..AttributeChanges::default()
+                };
+                writer
+                    .set_attributes(location, &changes)
+                    .map_err(|error| self.failed(&error))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn drop_xattr(&self, location: Location, name: &[u8]) -> Result<()> {
+        let removed = self.writer()?.remove_xattr(location, name);
+        removed.map_err(|error| self.failed(&error))
+    }
+}

@@ -1,0 +1,207 @@
+//! Files: opening, reading, writing, room, holes, copies, durability.
+//!
+//! # Capabilities
+//!
+//! Whoever writes to a file takes its capabilities away, and must not ask for them at each write. So there is a count that is raised
+//! whenever a file may have got some, and each open file knows at which count it was seen to have none.
+//!
+//! # Times of access
+//!
+//! As the kernel's `relatime`: a read moves the time forward when it is not later than the last change, or a day old.
+
+use super::handles::OpenFile;
+use super::{Access, MountedVolume};
+use crate::vfs::{Errno, HandleId, OpenMode, Result, SeekTo};
+use buttress::accounts::Maps as _;
+use buttress::format::InodeFlags;
+use buttress::fs::Location;
+use buttress::writer::operations::AttributeChanges;
+use buttress::{AllocateMode, ByteCount, FileOffset, Metadata, Timestamp};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const DAY_SECONDS: u64 = 24 * 60 * 60;
+
+/// Whether a read is noted, where the times are these.
+fn wants_access_time(metadata: &Metadata, now: Timestamp) -> bool {
+    let accessed = metadata.accessed;
+    let is_older = accessed <= metadata.modified || accessed <= metadata.changed;
+    is_older || now.seconds.abs_diff(accessed.seconds) >= DAY_SECONDS
+}
+
+impl MountedVolume {
+    pub(super) fn open_file(&self, location: Location, mode: OpenMode) -> Result<HandleId> {
+        if mode.write {
+            self.writer()?;
+            let flags = self.metadata(location)?.flags;
+            let must_append = flags.contains(InodeFlags::APPEND) && (!mode.append || mode.truncate);
+            if flags.contains(InodeFlags::IMMUTABLE) || must_append {
+                return Err(Errno::PERM);
+            }
+        }
+        self.open_at(location, mode)
+    }
+
+    /// Opens what is known to be there and to be a file.
+    pub(super) fn open_at(&self, location: Location, mode: OpenMode) -> Result<HandleId> {
+        if mode.truncate {
+            let writer = self.writer()?;
+            writer
+                .truncate(location, ByteCount::ZERO)
+                .map_err(|error| self.failed(&error))?;
+            if mode.drop_privileges {
+                self.drop_privileges(location)?;
+            }
+        }
+        let file = match &self.access {
+            Access::Reading(filesystem) => Some(
+                filesystem
+                    .open_file(location)
+                    .map_err(|error| self.failed(&error))?,
+            ),
+            Access::Writing(_) => None,
+        };
+        Ok(self.handles.add_file(OpenFile {
+            location,
+            mode,
+            file,
+            without_capability: AtomicU64::new(0),
+        }))
+    }
+
+    pub(super) fn read_file(&self, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let open = self.handles.file(handle)?;
+        let offset = FileOffset::new(offset);
+        let read = match (&self.access, &open.file) {
+            (Access::Reading(_), Some(file)) => file.read_at(offset, buffer),
+            (Access::Writing(_), _) => {
+                let writer = self.writer()?;
+                self.note_access(open.location);
+                writer.read_at(open.location, offset, buffer)
+            }
+            (Access::Reading(_), None) => return Err(Errno::BADF),
+        };
+        read.map_err(|error| self.failed(&error))
+    }
+
+    /// Notes that something was read. That it cannot be noted keeps nobody from reading.
+    pub(super) fn note_access(&self, location: Location) {
+        let Access::Writing(writer) = &self.access else {
+            return;
+        };
+        if self.showing.no_access_times {
+            return;
+        }
+        let Ok(metadata) = writer.metadata(location) else {
+            return;
+        };
+        let now = Self::now();
+        let keeps = metadata.flags.contains(InodeFlags::NOATIME);
+        if !keeps && wants_access_time(&metadata, now) {
+            let changes = AttributeChanges {
+                accessed: Some(now),
+                changed: Some(metadata.changed),
+                ..AttributeChanges::default()
+            };
+            drop(writer.set_attributes(location, &changes));
+        }
+    }
+
+    pub(super) fn write_file(
+        &self,
+        handle: HandleId,
+        offset: u64,
+        bytes: &[u8],
+        cached: bool,
+        drop_privileges: bool,
+    ) -> Result<()> {
+        let open = self.handles.file(handle)?;
+        if !open.mode.write && !cached {
+            return Err(Errno::BADF);
+        }
+        let writer = self.writer()?;
+        let location = open.location;
+        if drop_privileges {
+            self.drop_privileges(location)?;
+        } else {
+            self.drop_capability_once(&open)?;
+        }
+        let written = writer.write_at(location, FileOffset::new(offset), bytes);
+        written.map_err(|error| self.failed(&error))
+    }
+
+    fn drop_capability_once(&self, open: &OpenFile) -> Result<()> {
+        let now = self.capabilities.load(Ordering::SeqCst);
+        if open.without_capability.load(Ordering::Relaxed) != now {
+            self.drop_capability(open.location)?;
+            open.without_capability.store(now, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    pub(super) fn sync_node(&self, location: Location, only_data: bool) -> Result<()> {
+        let writer = match &self.access {
+            Access::Reading(_) => return Ok(()),
+            Access::Writing(_) => self.writer()?,
+        };
+        if location.placeholder().is_some() {
+            return Ok(());
+        }
+        let synced = match only_data {
+            true => writer.fdatasync(location),
+            false => writer.fsync(location),
+        };
+        synced.map(drop).map_err(|error| self.failed(&error))
+    }
+
+    pub(super) fn allocate_in(&self, handle: HandleId, range: Range<u64>, mode: AllocateMode) -> Result<()> {
+        let open = self.handles.file(handle)?;
+        if !open.mode.write {
+            return Err(Errno::BADF);
+        }
+        let writer = self.writer()?;
+        self.drop_capability_once(&open)?;
+        let range = FileOffset::new(range.start)..FileOffset::new(range.end);
+        writer
+            .allocate(open.location, range, mode)
+            .map_err(|error| self.failed(&error))
+    }
+
+    pub(super) fn seek_in(&self, handle: HandleId, offset: u64, to: SeekTo) -> Result<u64> {
+        let open = self.handles.file(handle)?;
+        let start = FileOffset::new(offset);
+        let found = match (&self.access, &open.file, to) {
+            (Access::Reading(_), Some(file), SeekTo::Data) => file.seek_data(start),
+            (Access::Reading(_), Some(file), SeekTo::Hole) => file.seek_hole(start),
+            (Access::Writing(_), _, SeekTo::Data) => self.writer()?.seek_data(open.location, start),
+            (Access::Writing(_), _, SeekTo::Hole) => self.writer()?.seek_hole(open.location, start),
+            (Access::Reading(_), None, _) => return Err(Errno::BADF),
+        };
+        let found = found.map_err(|error| self.failed(&error))?;
+        found.map(FileOffset::get).ok_or(Errno::NXIO)
+    }
+
+    pub(super) fn copy_between(
+        &self,
+        (from, from_offset): (HandleId, u64),
+        (to, to_offset): (HandleId, u64),
+        bytes: u64,
+    ) -> Result<u64> {
+        let (source, target) = (self.handles.file(from)?, self.handles.file(to)?);
+        if !target.mode.write {
+            return Err(Errno::BADF);
+        }
+        let writer = self.writer()?;
+        self.drop_capability_once(&target)?;
+        let end = from_offset.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
+        let range = FileOffset::new(from_offset)..FileOffset::new(end);
+        let copied = writer.copy_range(
+            source.location,
+            range,
+            target.location,
+            FileOffset::new(to_offset),
+        );
+        self.note_access(source.location);
+        copied.map(ByteCount::get).map_err(|error| self.failed(&error))
+    }
+}

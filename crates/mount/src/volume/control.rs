@@ -1,0 +1,100 @@
+//! Control commands (`ioctl(2)`).
+//!
+//! Numbers and structures are the kernel's, for programs that call them directly. Only commands whose data has one fixed size
+//! reach a FUSE server; pointers inside it lead nowhere.
+
+use super::MountedVolume;
+use crate::vfs::{Answered, Control, Errno, Result};
+use buttress::fs::{FileAttributes, Location};
+
+mod number;
+
+/// Bytes of `struct fsxattr`.
+const FSXATTR_BYTES: usize = 28;
+
+/// Flags as `struct fsxattr` has them.
+const EXTENDED: [(FileAttributes, u32); 5] = [
+    (FileAttributes::IMMUTABLE, 0x08),
+    (FileAttributes::APPEND, 0x10),
+    (FileAttributes::SYNC, 0x20),
+    (FileAttributes::NOATIME, 0x40),
+    (FileAttributes::NODUMP, 0x80),
+];
+
+fn extended_flags(attributes: FileAttributes) -> u32 {
+    EXTENDED
+        .iter()
+        .filter(|(attribute, _)| attributes.contains(*attribute))
+        .fold(0, |bits, (_, bit)| bits | bit)
+}
+
+impl MountedVolume {
+    pub(super) fn command(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
+        match control.command {
+            number::FS_IOC_GETFLAGS | number::FS_IOC32_GETFLAGS => {
+                let flags = self.metadata(location)?.attributes().bits();
+                Ok(flags.to_ne_bytes().to_vec().into())
+            }
+            number::FS_IOC_SETFLAGS | number::FS_IOC32_SETFLAGS => {
+                self.set_flags(location, control)?;
+                Ok(Answered::default())
+            }
+            // What the kernel asks for before it changes flags.
+            number::FS_IOC_FSGETXATTR => {
+                let flags = self.metadata(location)?.attributes();
+                let mut answer = extended_flags(flags).to_ne_bytes().to_vec();
+                answer.resize(FSXATTR_BYTES, 0);
+                Ok(answer.into())
+            }
+            number::FS_IOC_FSSETXATTR => {
+                self.set_extended_flags(location, control)?;
+                Ok(Answered::default())
+            }
+            number::FS_IOC_GETVERSION => {
+                let generation = self.metadata(location)?.generation.get();
+                let low = u32::try_from(generation & 0xffff_ffff).unwrap_or(0);
+                Ok(low.to_ne_bytes().to_vec().into())
+            }
+            _ => Err(Errno::NOTTY),
+        }
+    }
+
+    fn set_flags(&self, location: Location, control: &Control<'_>) -> Result<()> {
+        let bits = control.input.first_chunk().ok_or(Errno::INVAL)?;
+        let bits = u32::from_ne_bytes(*bits);
+        let attributes = FileAttributes::from_bits(bits).ok_or(Errno::OPNOTSUPP)?;
+        self.put_flags(location, control, attributes)
+    }
+
+    fn set_extended_flags(&self, location: Location, control: &Control<'_>) -> Result<()> {
+        let (bits, others) = control.input.split_first_chunk().ok_or(Errno::INVAL)?;
+        if others.iter().any(|byte| *byte != 0) {
+            // Extent sizes and projects are for other file systems.
+            return Err(Errno::OPNOTSUPP);
+        }
+        let bits = u32::from_ne_bytes(*bits);
+        let known = EXTENDED.iter().fold(0, |known, (_, bit)| known | bit);
+        if bits & !known != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let mut attributes = self.metadata(location)?.attributes();
+        for (attribute, bit) in EXTENDED {
+            attributes.set(attribute, bits & bit != 0);
+        }
+        self.put_flags(location, control, attributes)
+    }
+
+    fn put_flags(&self, location: Location, control: &Control<'_>, attributes: FileAttributes) -> Result<()> {
+        let metadata = self.metadata(location)?;
+        if control.caller.uid != 0 && control.caller.uid != metadata.uid {
+            return Err(Errno::PERM);
+        }
+        let privileged = FileAttributes::IMMUTABLE | FileAttributes::APPEND;
+        let changed = metadata.attributes().symmetric_difference(attributes);
+        if control.caller.uid != 0 && changed.intersects(privileged) {
+            return Err(Errno::PERM);
+        }
+        let set = self.writer()?.set_flags(location, attributes);
+        set.map_err(|error| self.failed(&error))
+    }
+}

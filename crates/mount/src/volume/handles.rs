@@ -1,0 +1,101 @@
+//! What is open.
+
+use crate::vfs::{Errno, HandleId, OpenMode, Result};
+use buttress::fs::{File, Location};
+use core::sync::atomic::{AtomicU64, Ordering};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    pub(super) location: Location,
+    pub(super) mode: OpenMode,
+    /// Of a volume that is open for reading: the file, whose inode need not be read again.
+    pub(super) file: Option<File>,
+    /// The state of capabilities in which the file is known to have none; see [`super::content`].
+    pub(super) without_capability: AtomicU64,
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub(super) struct OpenDirectory {
+    pub(super) location: Location,
+    /// Names that get this index or a later one are not listed: they came after the listing began.
+    pub(super) end: Mutex<u64>,
+}
+
+#[derive(Debug)]
+enum Handle {
+    File(Arc<OpenFile>),
+    Directory(Arc<OpenDirectory>),
+}
+
+/// All that is open.
+#[derive(Debug, Default)]
+pub(super) struct Handles {
+    /// A leaf.
+    open: RwLock<HashMap<HandleId, Handle>>,
+    last: AtomicU64,
+    /// How many files are open for writing.
+    writers: AtomicU64,
+}
+
+impl Handles {
+    fn add(&self, handle: Handle) -> HandleId {
+        let id = HandleId(self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
+        self.open.write().insert(id, handle);
+        id
+    }
+
+    pub(super) fn add_file(&self, file: OpenFile) -> HandleId {
+        if file.mode.write {
+            self.writers.fetch_add(1, Ordering::Relaxed);
+        }
+        self.add(Handle::File(Arc::new(file)))
+    }
+
+    pub(super) fn add_directory(&self, directory: OpenDirectory) -> HandleId {
+        self.add(Handle::Directory(Arc::new(directory)))
+    }
+
+    pub(super) fn file(&self, id: HandleId) -> Result<Arc<OpenFile>> {
+        match self.open.read().get(&id) {
+            Some(Handle::File(file)) => Ok(Arc::clone(file)),
+            _ => Err(Errno::BADF),
+        }
+    }
+
+    pub(super) fn directory(&self, id: HandleId) -> Result<Arc<OpenDirectory>> {
+        match self.open.read().get(&id) {
+            Some(Handle::Directory(directory)) => Ok(Arc::clone(directory)),
+            _ => Err(Errno::BADF),
+        }
+    }
+
+    /// Closes it; whether it was the last file that was open for writing.
+    pub(super) fn release(&self, id: HandleId) -> bool {
+        let gone = self.open.write().remove(&id);
+        match gone {
+            Some(Handle::File(file)) if file.mode.write => self.writers.fetch_sub(1, Ordering::Relaxed) == 1,
+            _ => false,
+        }
+    }
+
+    /// How many files are open for writing.
+    pub(super) fn writers(&self) -> u64 {
+        self.writers.load(Ordering::Relaxed)
+    }
+
+    /// How many files and directories are open.
+    pub(super) fn len(&self) -> usize {
+        self.open.read().len()
+    }
+
+    /// Closes everything: whoever had it open is gone.
+    pub(super) fn clear(&self) {
+        self.open.write().clear();
+        self.writers.store(0, Ordering::Relaxed);
+    }
+}
