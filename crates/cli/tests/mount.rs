@@ -368,6 +368,27 @@ fn attributes_times_and_rights() {
     std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o755);
     drop(open);
+
+    // What can only be appended to can be touched all the same.
+    let chattr = |flag: &str| Command::new("chattr").arg(flag).arg(&path).status().unwrap();
+    assert!(chattr("+a").success());
+    let now = rustix::fs::Timespec {
+        tv_sec: 0,
+        tv_nsec: rustix::fs::UTIME_NOW,
+    };
+    let touched = rustix::fs::Timestamps {
+        last_access: now,
+        last_modification: now,
+    };
+    rustix::fs::utimensat(CWD, &path, &touched, AtFlags::empty()).unwrap();
+    let refused = rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty());
+    assert_eq!(refused, Err(Errno::PERM));
+    assert_eq!(
+        errno(OpenOptions::new().write(true).open(&path)),
+        Some(Errno::PERM.raw_os_error())
+    );
+    assert!(OpenOptions::new().append(true).open(&path).is_ok());
+    assert!(chattr("-a").success());
     mounted.umount();
     mounted.expect_sound();
 }
@@ -405,13 +426,13 @@ fn a_killed_server_loses_nothing_that_was_synced() {
     let mounted = Mounted::new();
     mounted.mount("rw");
     let mut file = File::create(mounted.path("synced")).unwrap();
-    file.write_all(&[7; 100_000]).unwrap();
+    file.write_all(&vec![7; 100_000]).unwrap();
     file.sync_all().unwrap();
     drop(file);
     mounted.signal(rustix::process::Signal::KILL);
     mounted.wait_until_gone();
     mounted.mount("rw");
-    assert_eq!(fs::read(mounted.path("synced")).unwrap(), [7; 100_000]);
+    assert_eq!(fs::read(mounted.path("synced")).unwrap(), vec![7; 100_000]);
     mounted.umount();
     mounted.expect_sound();
 }

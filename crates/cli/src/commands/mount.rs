@@ -136,7 +136,7 @@ pub(crate) fn is_helper(program: &OsStr) -> bool {
 
 fn list(context: &Context) -> Result<Outcome> {
     let servers = Known::all()?;
-    let field = |record: &Value, name: &str| record[name].as_str().unwrap_or_default().to_owned();
+    let field = |server: &Known, name: &str| server.text(name).unwrap_or_default().to_owned();
     if context.json() {
         let rows: Vec<Value> = servers.iter().map(|server| server.record.clone()).collect();
         context.print_json("mount-list", json!(rows))?;
@@ -144,7 +144,7 @@ fn list(context: &Context) -> Result<Outcome> {
     }
     let mut out = context.stdout();
     for server in &servers {
-        let mode = if server.record["writes"].as_bool() == Some(true) {
+        let mode = if server.record.get("writes").and_then(Value::as_bool) == Some(true) {
             "rw"
         } else {
             "ro"
@@ -152,9 +152,9 @@ fn list(context: &Context) -> Result<Outcome> {
         writeln!(
             out,
             "{} on {} ({mode}, process {})",
-            terminal::shown(field(&server.record, "image")),
-            terminal::shown(field(&server.record, "directory")),
-            server.record["pid"]
+            terminal::shown(field(server, "image")),
+            terminal::shown(field(server, "directory")),
+            server.record.get("pid").unwrap_or(&Value::Null)
         )?;
     }
     out.flush()?;

@@ -1,7 +1,7 @@
 //! What `stat(2)` shows and what changes it; extended attributes.
 
 use super::{Access, MountedVolume, resolved};
-use crate::vfs::{Changes, Errno, Result, SetHow};
+use crate::vfs::{Changes, Errno, NewTime, Result, SetHow};
 use buttress::fs::Location;
 use buttress::writer::operations::{AttributeChanges, SetXattr};
 use buttress::{ByteCount, FileKind, Metadata};
@@ -63,9 +63,14 @@ impl MountedVolume {
             created: None,
         };
         if wanted != AttributeChanges::default() {
-            writer
-                .set_attributes(location, &wanted)
-                .map_err(|error| self.failed(&error))?;
+            let is_past = |time: Option<NewTime>| matches!(time, Some(NewTime::At(_)));
+            let is_given = wanted.mode.is_some() || wanted.uid.is_some() || wanted.gid.is_some();
+            let is_touch = !is_given && !is_past(changes.accessed) && !is_past(changes.modified);
+            let set = match is_touch {
+                true => writer.touch(location, &wanted),
+                false => writer.set_attributes(location, &wanted),
+            };
+            set.map_err(|error| self.failed(&error))?;
         }
         self.metadata(location)
     }

@@ -103,7 +103,7 @@ impl MountedVolume {
                 changed: Some(metadata.changed),
                 ..AttributeChanges::default()
             };
-            drop(writer.set_attributes(location, &changes));
+            drop(writer.touch(location, &changes));
         }
     }
 

@@ -52,12 +52,46 @@ impl WritableFilesystem {
     /// [`Error::ReadOnlySubvolume`]; [`Error::Invalid`] for a mode with other bits, or nanoseconds above 999,999,999.
     pub fn set_attributes(&self, location: Location, changes: &AttributeChanges) -> Result<()> {
         changes.check()?;
+        self.set_attributes_where(location, changes, |operation, item| {
+            operation.require_changeable(location, item)
+        })
+    }
+
+    /// Sets times as a call does that names none, only `now`: append-only inodes allow that.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::set_attributes`].
+    pub fn touch(&self, location: Location, changes: &AttributeChanges) -> Result<()> {
+        let times = AttributeChanges {
+            accessed: changes.accessed,
+            modified: changes.modified,
+            changed: changes.changed,
+            ..AttributeChanges::default()
+        };
+        times.check()?;
+        self.set_attributes_where(location, &times, |_, item| {
+            if item.flags.contains(InodeFlags::IMMUTABLE) {
+                return Err(Error::NotPermitted {
+                    location,
+                    why: "it is immutable",
+                });
+            }
+            Ok(())
+        })
+    }
+
+    fn set_attributes_where(
+        &self,
+        location: Location,
+        changes: &AttributeChanges,
+        require: impl Fn(&Operation<'_>, &InodeItem) -> Result<()>,
+    ) -> Result<()> {
         let changes = &changes.no_later_than(self.latest_time());
         let set = |filesystem: &Self| {
             filesystem.operate(Need::items(CHANGE_ITEMS), |operation| {
                 operation.require_writable(location)?;
                 let item = operation.inode(location)?;
-                operation.require_changeable(location, &item)?;
+                require(operation, &item)?;
                 operation.set_attributes(location, &item, changes)
             })
         };

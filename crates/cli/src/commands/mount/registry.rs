@@ -129,16 +129,21 @@ impl Known {
         Ok(())
     }
 
+    /// A text that it says.
+    pub(super) fn text(&self, field: &str) -> Option<&str> {
+        self.record.get(field)?.as_str()
+    }
+
     /// The directory on which it is mounted.
     pub(super) fn directory(&self) -> &Path {
-        Path::new(self.record["directory"].as_str().unwrap_or_default())
+        Path::new(self.text("directory").unwrap_or_default())
     }
 
     /// Waits for servers of this image whose mount is gone already, as after a plain umount(8): they are at their last commit.
     pub(super) fn wait_for_those_that_end(image: &Path) -> Result<()> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         for known in Self::all()? {
-            let is_of_image = known.record["image"].as_str().map(Path::new) == Some(image);
+            let is_of_image = known.text("image").map(Path::new) == Some(image);
             // Names there have octal escapes for blanks: such a mount is taken for one that ends only if it is not listed.
             let directory = known.directory().to_string_lossy().replace(' ', "\\040");
             let is_mounted = mounts
@@ -157,7 +162,7 @@ impl Known {
         self.read()?;
         // Where that fails, whoever looks next does it.
         drop(std::fs::remove_file(&self.path));
-        match self.record["failed"].as_str() {
+        match self.text("failed") {
             Some(text) => {
                 bail!("the last commit failed, and what was written since the one before is lost: {text}")
             }
