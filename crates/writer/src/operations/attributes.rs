@@ -84,7 +84,7 @@ impl WritableFilesystem {
         &self,
         location: Location,
         changes: &AttributeChanges,
-        require: impl Fn(&Operation<'_>, &InodeItem) -> Result<()>,
+        require: impl Fn(&mut Operation<'_>, &InodeItem) -> Result<()>,
     ) -> Result<()> {
         let changes = &changes.no_later_than(self.latest_time());
         let set = |filesystem: &Self| {
