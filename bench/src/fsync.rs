@@ -6,10 +6,12 @@
 //! - `append`: lines of a log file, each made durable with `fdatasync`;
 //! - `mail`: create, write 4 KiB, sync, rename, sync the directory;
 //! - `threads`: files of their own, each write synced, by 1, 2, 8 and 32 threads;
+//! - `joined`: the same by Buttress alone, on a device whose flush takes a millisecond;
 //! - `account`: bytes and flushes that reach the device for one sync, both sides on a loop device.
 //!
 //! Every side makes the same calls in one process; Buttress works on the image file, the kernel on a loop device over one.
-//! `BUTTRESS_BENCH_FILES` changes the number of files of the directory.
+//! `BUTTRESS_BENCH_FILES` changes the number of files of the directory, `BUTTRESS_BENCH_PLACES` (`memory`, `disk`) where the
+//! images lie, `BUTTRESS_BENCH_SIDES` (`buttress`, `btrfs`, `ext4`, `xfs`) who takes part.
 
 use crate::Scale;
 use crate::images::folder;
@@ -19,7 +21,7 @@ use buttress::fs::Location;
 use buttress::writer::operations::{NewInode, RenameMode};
 use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{DeviceOptions, FileOffset, OpenOptions, SubvolumeId};
-use buttress_device::Device;
+use buttress_device::{Backend, Device, Engine};
 use buttress_oracle::content::Random;
 use buttress_oracle::loop_device::LoopDevice;
 use buttress_oracle::tools::{newest, run};
@@ -27,7 +29,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// After so many files the directory is synced, as in the seed.
 const SYNC_EVERY: usize = 100;
@@ -140,7 +143,10 @@ impl Ours {
             write: true,
             ..DeviceOptions::default()
         };
-        let device = Device::open(image, &options)?;
+        Self::on(Device::open(image, &options)?)
+    }
+
+    fn on(device: Device) -> Result<Self> {
         let filesystem = OpenOptions::new(vec![device]).open()?;
         Ok(Self(WritableFilesystem::new(
             filesystem,
@@ -210,7 +216,7 @@ impl Amounts {
         };
         Ok(Self {
             files,
-            file_bytes: if is_full { 1 << 30 } else { 8 << 20 },
+            file_bytes: if is_full { 8 << 30 } else { 8 << 20 },
             calls: if is_full { 2000 } else { 50 },
         })
     }
@@ -331,6 +337,14 @@ fn mean(times: &[f64]) -> f64 {
     times.iter().sum::<f64>() / times.len().max(1) as f64
 }
 
+/// Of each tenth of the syncs: median and mean.
+fn tenths(times: &[f64]) {
+    let tenth = (times.len() / 10).max(1);
+    let of = |part: &[f64]| format!("{:.3}/{:.3}", median(&sorted(part.to_vec())), mean(part));
+    let all: Vec<String> = times.chunks(tenth).map(of).collect();
+    println!("   Median/mean of each tenth: {}", all.join(" "));
+}
+
 /// The figures of the syncs in the seed's form.
 fn histogram(side: &str, times: &[f64]) {
     let ordered = sorted(times.to_vec());
@@ -380,6 +394,7 @@ fn histogram(side: &str, times: &[f64]) {
         );
     }
     let tenth = (times.len() / 10).max(1);
+    tenths(times);
     let (first, last) = (mean(&times[..tenth]), mean(&times[times.len() - tenth..]));
     println!(
         "   First tenth: {first:.3}; last tenth: {last:.3}; ratio {:.2}\n",
@@ -405,7 +420,7 @@ impl Drop for Image {
 }
 
 fn side(side: &str, folder: &Path, name: &str, amounts: Amounts) -> Result<Vec<f64>> {
-    let image = Image::new(folder, side, 6)?;
+    let image = Image::new(folder, side, 16)?;
     if side == "buttress" {
         let ours = Ours::new(&image.0)?;
         let times = job(name, &ours, amounts)?;
@@ -422,6 +437,72 @@ fn side(side: &str, folder: &Path, name: &str, amounts: Amounts) -> Result<Vec<f
     let times = job(name, &kernel, amounts);
     kernel.close()?;
     times
+}
+
+/// A device whose flush takes a millisecond, as that of a disk without a cache of its own does at best.
+#[derive(Debug)]
+struct SlowFlush(Arc<dyn Backend>);
+
+impl Backend for SlowFlush {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn read_vectored_at(&self, offset: u64, buffers: &mut [&mut [u8]]) -> std::io::Result<()> {
+        self.0.read_vectored_at(offset, buffers)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.write_at(offset, bytes)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        std::thread::sleep(Duration::from_millis(1));
+        self.0.flush()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> std::io::Result<()> {
+        self.0.discard(offset, length)
+    }
+
+    fn zero(&self, offset: u64, length: u64) -> std::io::Result<()> {
+        self.0.zero(offset, length)
+    }
+}
+
+/// How many syncs a second there are by so many threads, on a device whose flush takes a millisecond.
+fn joined(amounts: Amounts) -> Result<()> {
+    println!("| threads | syncs a second | times those of one | logs written |\n|---|---|---|---|");
+    let mut alone = None;
+    for count in [1, 2, 8, 32] {
+        let image = Image::new(Path::new("/dev/shm"), "joined", 2)?;
+        run(Command::new(newest("mkfs.btrfs"))
+            .args(["-q", "-f"])
+            .arg(&image.0))?;
+        let options = DeviceOptions {
+            write: true,
+            ..DeviceOptions::default()
+        };
+        let slow = SlowFlush(Device::open_backend(&image.0, &options)?);
+        let ours = Ours::on(Device::with_backend(Arc::new(slow), Engine::Threads))?;
+        let calls = amounts.calls.min(600) * count.min(8);
+        let times = threads(&ours, count, Amounts { calls, ..amounts })?;
+        let rate = 1000.0 / mean(&times);
+        let ratio = rate / *alone.get_or_insert(rate);
+        let written = ours.0.log_statistics().written;
+        println!("| {count} | {rate:.0} | {ratio:.2} | {written} |");
+        ours.0.close()?;
+    }
+    println!();
+    Ok(())
 }
 
 /// Sectors written to a device and flushes of it so far.
@@ -494,11 +575,18 @@ pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     let amounts = Amounts::of(scale)?;
     let is_wanted = |job: &str| wanted.is_empty() || wanted.iter().any(|word| job.starts_with(word));
     let disk = folder()?;
+    let sides =
+        std::env::var("BUTTRESS_BENCH_SIDES").unwrap_or_else(|_| "buttress btrfs ext4 xfs".to_owned());
     let mut rows = Vec::new();
-    for (place, folder) in [("memory", Path::new("/dev/shm")), ("disk", disk.as_path())] {
+    let places = std::env::var("BUTTRESS_BENCH_PLACES").unwrap_or_else(|_| "memory disk".to_owned());
+    let all = [("memory", Path::new("/dev/shm")), ("disk", disk.as_path())];
+    for (place, folder) in all.into_iter().filter(|(place, _)| places.contains(place)) {
         for name in JOBS.iter().filter(|name| is_wanted(name)) {
             let mut means = Vec::new();
-            for kind in ["buttress", "btrfs", "ext4", "xfs"] {
+            for kind in ["buttress", "btrfs", "ext4", "xfs"]
+                .into_iter()
+                .filter(|kind| sides.contains(kind))
+            {
                 let times = side(kind, folder, name, amounts)
                     .with_context(|| format!("{name} by {kind}, {place}"))?;
                 if *name == "directory" && ["buttress", "btrfs"].contains(&kind) {
@@ -506,7 +594,7 @@ pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
                 }
                 means.push(mean(&times));
             }
-            let ratio = means[0] / means[1];
+            let ratio = means.get(1).map_or(f64::NAN, |kernel| means[0] / kernel);
             let means: Vec<String> = means.iter().map(|mean| format!("{mean:.3}")).collect();
             rows.push(format!(
                 "| {name} | {place} | {} | {ratio:.2} |",
@@ -519,6 +607,9 @@ pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     );
     rows.iter().for_each(|row| println!("{row}"));
     println!();
+    if is_wanted("joined") {
+        joined(amounts)?;
+    }
     if is_wanted("account") {
         account(amounts)?;
     }

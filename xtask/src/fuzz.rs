@@ -25,6 +25,8 @@ const RUST_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage
 const IMAGE: &str = "image";
 /// The name of the target of whole commands.
 const COMMAND: &str = "command";
+/// The name of the target of logs that are replayed.
+const LOG: &str = "log";
 /// An input may take this long.
 const TIMEOUT_SECONDS: u64 = 30;
 /// The whole process may take this much memory: 8 MiB of cache, what is under way, and the fuzzer's own.
@@ -176,7 +178,7 @@ fn run_to_end(command: &mut Command) -> Result<()> {
 fn weight(name: &str) -> u64 {
     match name {
         IMAGE => 100,
-        COMMAND => 40,
+        COMMAND | LOG => 40,
         "superblock" | "tree_block" | "leaf" | "zlib" | "lzo" | "zstd" => 5,
         _ => 1,
     }

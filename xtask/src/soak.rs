@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::time::Instant;
 
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
-     --concurrent N | --cuts N | --fiemap N]";
+     --concurrent N | --cuts N | --fsync N | --fiemap N]";
 
 /// What is run, and from where on.
 struct Options {
@@ -23,6 +23,8 @@ struct Options {
     concurrent: Option<u64>,
     /// Only crashes, with so many cuts.
     cuts: Option<u64>,
+    /// Only histories with syncs, so many, each cut off five times.
+    fsync: Option<u64>,
     /// Only extents and seeks beside the kernel's, on so many volumes.
     fiemap: Option<u64>,
 }
@@ -36,6 +38,7 @@ fn parse(words: &[String]) -> Result<Options> {
         operations: None,
         concurrent: None,
         cuts: None,
+        fsync: None,
         fiemap: None,
     };
     for pair in words.chunks(2) {
@@ -53,6 +56,7 @@ fn parse(words: &[String]) -> Result<Options> {
             "--operations" => options.operations = Some(number()?),
             "--concurrent" => options.concurrent = Some(number()?),
             "--cuts" => options.cuts = Some(number()?),
+            "--fsync" => options.fsync = Some(number()?),
             "--fiemap" => options.fiemap = Some(number()?),
             _ => bail!(USAGE),
         }
@@ -63,13 +67,15 @@ fn parse(words: &[String]) -> Result<Options> {
 /// Seeds count up from `--seed` until the seconds are over: once for random volumes, and once for random histories
 /// that are sent. With `--histories` or `--seeds` only histories, so many (within the seconds) or these. With
 /// `--operations`, `--concurrent` or `--cuts` the writer instead: random operations beside its model, threads whose calls must
-/// have an order, or crashes; with `--fiemap` extents
-/// and seeks: as many as are said, however long that takes.
+/// have an order, or crashes; with `--fsync` histories of operations and syncs, cut off; with `--fiemap` extents and seeks: as many as are said, however long that takes.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let options = parse(words)?;
     tools::install_missing();
     if options.operations.is_some() || options.concurrent.is_some() || options.cuts.is_some() {
         return run_writer(&options);
+    }
+    if let Some(histories) = options.fsync {
+        return run_fsync(options.seed, histories);
     }
     run::run(cargo()?.args(["build", "--release", "--quiet", "-p", "buttress-cli"]))?;
     if let Some(volumes) = options.fiemap {
@@ -167,6 +173,45 @@ fn run_writer(options: &Options) -> Result<()> {
     }
     Ok(())
 }
+
+/// Histories with syncs in one run, over the nine kinds of volumes and runs of the crash tests.
+const FSYNC_A_RUN: u64 = 900;
+
+/// Histories of operations and syncs, with seeds that count up; five cuts of each.
+fn run_fsync(seed: u64, histories: u64) -> Result<()> {
+    let each = FSYNC_A_RUN / FSYNC_KINDS;
+    for number in 0..histories.div_ceil(FSYNC_A_RUN) {
+        let (begin, first) = (Instant::now(), seed + number * each);
+        let mut command = cargo()?;
+        command
+            .args([
+                "test",
+                "--release",
+                "-p",
+                "buttress-proof",
+                "--test",
+                "fsync_crash",
+            ])
+            .env("CI", "true")
+            .env("BUTTRESS_CRASH_SEED", first.to_string())
+            .env("BUTTRESS_FSYNC_HISTORIES", each.to_string())
+            .env("BUTTRESS_CRASH_CUTS", "5");
+        if let Some(folder) = tools::newer_progs()? {
+            command.env("BUTTRESS_PROGS", folder);
+        }
+        run::run(&mut command)?;
+        println!(
+            "syncs: seeds {first} to {}, {FSYNC_A_RUN} histories, {} cuts, in {} s",
+            first + each - 1,
+            FSYNC_A_RUN * 5,
+            begin.elapsed().as_secs()
+        );
+    }
+    Ok(())
+}
+
+/// How many tests of those take histories.
+const FSYNC_KINDS: u64 = 9;
 
 /// Calls of threads at once in one run, over three volumes.
 const CONCURRENT_A_RUN: u64 = 100_000;

@@ -57,8 +57,8 @@ enum Content {
 impl File {
     pub(crate) fn open(volume: &Volume, location: Location) -> Result<Self> {
         let content = match volume.access() {
-            Access::Reading(filesystem) => Content::Still {
-                file: filesystem.open_file(location)?,
+            Access::Reading(shown) => Content::Still {
+                file: shown.filesystem.open_file(location)?,
                 stream: None,
             },
             Access::Writing(filesystem) => {
@@ -366,6 +366,42 @@ impl File {
         if let Access::Writing(filesystem) = self.volume.access() {
             filesystem.fdatasync(self.location)?;
         }
+        Ok(())
+    }
+}
+
+impl File {
+    /// Makes what was written to a range durable, as `sync_file_range(2)`'s users want it. Where nothing waits in the range
+    /// nothing is written, whatever else of the file does.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::FileOffset;
+    ///
+    /// let file = root.create("journal")?;
+    /// file.write_at(FileOffset::new(0), &[7; 8192])?;
+    /// file.sync_range(FileOffset::new(0)..FileOffset::new(4096))?;
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Volume::sync`].
+    pub fn sync_range(&self, range: Range<FileOffset>) -> Result<()> {
+        if let Access::Writing(filesystem) = self.volume.access() {
+            filesystem.sync_range(self.location, range)?;
+        }
+        Ok(())
+    }
+
+    /// Writes all bytes at a position, and returns when that is durable, as `write(2)` does on a file that was opened with
+    /// `O_DSYNC`.
+    ///
+    /// # Errors
+    /// As for [`File::write_at`] and [`Volume::sync`].
+    pub fn write_durably_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
+        let writer = self.volume.writer()?;
+        writer.write_durably_at(self.location, offset, bytes)?;
         Ok(())
     }
 }

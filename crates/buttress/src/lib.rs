@@ -121,7 +121,7 @@ pub use buttress_format::{
 pub use buttress_fs::{DeviceNumber, Metadata, Name, Notice, Progress, SubvolumeInfo, Xattr};
 pub use buttress_stream::send::Summary as SendSummary;
 pub use buttress_writer::operations::NodeKind;
-pub use buttress_writer::{AllocateMode, Environment, SystemEnvironment};
+pub use buttress_writer::{AllocateMode, CommitCause, Environment, LogStatistics, SystemEnvironment};
 
 #[cfg(feature = "unstable")]
 pub use {

@@ -6,9 +6,12 @@ use buttress_device::{Device, Offset, OpenOptions as DeviceOptions};
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{ByteCount, ChecksumType, Profile, SubvolumeId, Uuid};
 use buttress_fs::{Filesystem, OpenOptions};
+use buttress_volume::Rescue;
 use buttress_writer::mkfs;
 use buttress_writer::operations::NewInode;
-use buttress_writer::{DataOptions, Environment, SystemEnvironment, WritableFilesystem, WriteOptions};
+use buttress_writer::{
+    DataOptions, Environment, SystemEnvironment, WritableFilesystem, WriteOptions, open_replayed,
+};
 use std::fs::OpenOptions as HostOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +37,7 @@ pub struct VolumeOptions {
     new_files: NewInode,
     data: DataOptions,
     environment: Arc<dyn Environment>,
+    replay_log: bool,
 }
 
 impl Default for VolumeOptions {
@@ -48,6 +52,7 @@ impl Default for VolumeOptions {
             new_files: NEW_FILES,
             data: DataOptions::default(),
             environment: Arc::new(SystemEnvironment),
+            replay_log: true,
         }
     }
 }
@@ -104,6 +109,22 @@ impl VolumeOptions {
     #[must_use]
     pub fn degraded(mut self, degraded: bool) -> Self {
         self.degraded = degraded;
+        self
+    }
+
+    /// Whether a volume that is opened for reading shows what was synced after its last commit, replayed in memory, as it
+    /// does by default. Without it the last commit is shown. One that is opened for writing is always replayed.
+    ///
+    /// ```no_run
+    /// # fn main() -> buttress::Result<()> {
+    /// // A copy of a disk that was in use: as its last commit left it.
+    /// let volume = buttress::Volume::options().replay_log(false).open("copied.img")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn replay_log(mut self, replay: bool) -> Self {
+        self.replay_log = replay;
         self
     }
 
@@ -172,8 +193,8 @@ impl VolumeOptions {
         if let Some(cache) = self.cache {
             options = options.cache(cache);
         }
-        let filesystem: Filesystem = options.open()?;
         let access = if self.write {
+            let filesystem: Filesystem = options.open()?;
             let options = WriteOptions {
                 environment: self.environment,
                 data: self.data,
@@ -181,7 +202,11 @@ impl VolumeOptions {
             };
             Access::Writing(WritableFilesystem::new(filesystem, options)?)
         } else {
-            Access::Reading(filesystem)
+            let rescue = Rescue {
+                no_log_replay: !self.replay_log,
+                ..Rescue::default()
+            };
+            Access::Reading(open_replayed(options.rescue(rescue))?)
         };
         Ok(Volume::new(access, self.new_files, SubvolumeId::TOP_LEVEL))
     }

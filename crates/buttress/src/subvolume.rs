@@ -191,10 +191,38 @@ impl Subvolume {
         self.metadata_with(&path.volume_path(), Follow::NotLast)
     }
 
+    /// Makes a directory or anything else durable as it is now, as `fsync(2)` on it does: of a directory its names, those that
+    /// came and those that went. A symlink at the end of the path is itself what is meant. It costs what is new, however
+    /// much the directory holds.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.create_dir("mail")?;
+    /// root.write("mail/tmp.1", "Dear reader")?;
+    /// root.open("mail/tmp.1")?.sync()?;
+    /// root.rename("mail/tmp.1", "mail/1")?;
+    /// root.sync_path("mail")?; // now it is there, under this name, whatever happens
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Subvolume::metadata`] and [`Volume::sync`](crate::Volume::sync).
+    pub fn sync_path(&self, path: impl VolumePath) -> Result<()> {
+        let path = path.volume_path();
+        let location = self.resolve(&path, Follow::NotLast)?;
+        if let crate::volume::Access::Writing(filesystem) = self.volume.access() {
+            filesystem
+                .fsync(location)
+                .map_err(|error| crate::Error::from(error).at(&path))?;
+        }
+        Ok(())
+    }
+
     fn metadata_with(&self, path: &[u8], follow: Follow) -> Result<Metadata> {
         let location = self.resolve(path, follow)?;
         let metadata = match self.volume.access() {
-            crate::volume::Access::Reading(filesystem) => filesystem.metadata(location),
+            crate::volume::Access::Reading(shown) => shown.filesystem.metadata(location),
             crate::volume::Access::Writing(filesystem) => filesystem.metadata(location),
         };
         metadata.map_err(|error| crate::Error::from(error).at(path))

@@ -8,8 +8,8 @@ use buttress_accounts::Space;
 use buttress_check as check;
 use buttress_format::{ByteCount, SubvolumeId};
 use buttress_fs::{Filesystem, Notice, Progress, SubvolumeInfo};
-use buttress_writer::WritableFilesystem;
 use buttress_writer::operations::NewInode;
+use buttress_writer::{LogStatistics, Shown, WritableFilesystem};
 use std::path::Path;
 
 /// An open btrfs volume. A cheap handle: clones are the same volume, and all calls may come from any thread.
@@ -43,7 +43,7 @@ pub struct Volume {
 /// How a volume is open.
 #[derive(Clone, Debug)]
 pub(crate) enum Access {
-    Reading(Filesystem),
+    Reading(Shown),
     Writing(WritableFilesystem),
 }
 
@@ -207,6 +207,25 @@ impl Volume {
         Ok(())
     }
 
+    /// What syncs of files and directories there were since the volume was opened for writing, and what they cost: how many
+    /// were logged, how many joined others, which took a whole commit, and why. All zero on a volume that is open for reading.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("ledger", "paid")?;
+    /// root.open("ledger")?.sync()?;
+    /// assert_eq!(volume.log_statistics().written, 1);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    #[must_use]
+    pub fn log_statistics(&self) -> LogStatistics {
+        match &self.access {
+            Access::Reading(_) => LogStatistics::default(),
+            Access::Writing(filesystem) => filesystem.log_statistics(),
+        }
+    }
+
     /// Gives back the space of deleted subvolumes. Opening and changing a volume do not wait for that.
     ///
     /// ```
@@ -241,7 +260,7 @@ impl Volume {
     /// The volume is open for writing, or the job was cancelled. What is wrong with the volume is in the report.
     pub fn check(&self, options: &check::Options, progress: &Progress) -> Result<check::Report> {
         match &self.access {
-            Access::Reading(filesystem) => Ok(check::check(filesystem, options, progress)?),
+            Access::Reading(shown) => Ok(check::check(&shown.on_disk, options, progress)?),
             Access::Writing(_) => Err(buttress_fs::Error::Invalid {
                 what: "a check of a volume that is open for writing: open it for reading",
             }
@@ -252,7 +271,7 @@ impl Volume {
     /// The volume as it is now: a state that never changes.
     pub(crate) fn view(&self) -> Filesystem {
         match &self.access {
-            Access::Reading(filesystem) => filesystem.clone(),
+            Access::Reading(shown) => shown.filesystem.clone(),
             Access::Writing(filesystem) => filesystem.view(),
         }
     }

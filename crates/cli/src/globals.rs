@@ -54,7 +54,7 @@ pub enum Rescue {
     /// Do not verify data checksums.
     #[value(alias = "idatacsums")]
     IgnoreDataCsums,
-    /// Do not mention a pending log tree.
+    /// Show the last commit, and not what a pending log tree has.
     NoLogReplay,
     /// All of them.
     All,

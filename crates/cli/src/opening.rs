@@ -19,6 +19,7 @@ use buttress::device::{
 use buttress::format::{ByteCount, SubvolumeId};
 use buttress::fs::{Filesystem, Follow, Location, OpenOptions};
 use buttress::logical_volume::{DevicesError, Rescue};
+use buttress::writer::open_replayed;
 
 use crate::context::Context;
 use crate::exit::Advice;
@@ -130,6 +131,17 @@ fn advised(error: buttress::fs::Error) -> anyhow::Error {
     ))
 }
 
+/// What a volume is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// Its files and what belongs to them: a pending log is replayed in memory.
+    Files,
+    /// What lies on its devices, and changing that.
+    Devices,
+    /// The same; it need not have a root tree that can be read.
+    Inspection,
+}
+
 /// Marks errors of opening a volume, which name the image themselves. It prints as nothing.
 #[derive(Debug)]
 struct Opening;
@@ -180,35 +192,51 @@ impl Context {
 
     /// As [`open_volume`](Self::open_volume), with devices opened in the way that is given.
     pub fn open_volume_with(&self, image: &Path, options: &DeviceOptions) -> Result<Opened> {
-        let filesystem = self.open_filesystem_with(&[image.to_owned()], options, false)?;
+        let purpose = match options.write {
+            true => Purpose::Devices,
+            false => Purpose::Files,
+        };
+        let filesystem = self.open_filesystem_with(&[image.to_owned()], options, purpose)?;
         let root = self.root_of(&filesystem)?;
         Ok(Opened { filesystem, root })
     }
 
-    /// As [`open_volume_with`](Self::open_volume_with), of several images beside those of `--device`.
+    /// The volume as it lies on its devices, of several images beside those of `--device`.
     pub fn open_images_with(&self, images: &[PathBuf], options: &DeviceOptions) -> Result<Opened> {
-        let filesystem = self.open_filesystem_with(images, options, false)?;
+        let filesystem = self.open_filesystem_with(images, options, Purpose::Devices)?;
         let root = self.root_of(&filesystem)?;
         Ok(Opened { filesystem, root })
     }
 
-    /// Opens the volume for a command that reads much of it, and once: not through the page cache, unless it is
-    /// there already.
+    /// Opens the volume, as it lies on its devices, for a command that reads much of it, and once: not through the page
+    /// cache, unless it is there already.
     pub fn open_for_one_pass(&self, image: &Path) -> Result<Filesystem> {
-        let options = DeviceOptions {
+        let options = self.options_for_one_pass();
+        self.open_filesystem_with(&[image.to_owned()], &options, Purpose::Devices)
+    }
+
+    /// Opens the volume as it lies on its devices, which are opened in the way that is given.
+    pub fn open_devices_of_volume(&self, image: &Path, options: &DeviceOptions) -> Result<Opened> {
+        let filesystem = self.open_filesystem_with(&[image.to_owned()], options, Purpose::Devices)?;
+        let root = self.root_of(&filesystem)?;
+        Ok(Opened { filesystem, root })
+    }
+
+    fn options_for_one_pass(&self) -> DeviceOptions {
+        DeviceOptions {
             direct_when_cold: true,
             ..self.device_options()
-        };
-        self.open_filesystem_with(&[image.to_owned()], &options, false)
+        }
     }
 
-    /// As [`open_for_one_pass`](Self::open_for_one_pass), with the directory in which paths begin. In a session it is
-    /// the session's volume.
+    /// Opens the volume for a command that reads much of its files, and once, with the directory in which paths begin. In a
+    /// session it is the session's volume.
     pub fn open_volume_for_one_pass(&self, image: &Path) -> Result<Opened> {
         if let Some(place) = self.place() {
             return Ok(place.opened);
         }
-        let filesystem = self.open_for_one_pass(image)?;
+        let options = self.options_for_one_pass();
+        let filesystem = self.open_filesystem_with(&[image.to_owned()], &options, Purpose::Files)?;
         let root = self.root_of(&filesystem)?;
         Ok(Opened { filesystem, root })
     }
@@ -216,32 +244,25 @@ impl Context {
     /// Opens the volume on images or devices for looking at its blocks: it need not have a root tree that can be
     /// read.
     pub fn open_for_inspection(&self, images: &[PathBuf]) -> Result<Filesystem> {
-        self.open_filesystem(images, true)
+        self.open_filesystem_with(images, &self.device_options(), Purpose::Inspection)
     }
 
     /// Opens the volume for a check: it need not have a root tree that can be read, and what is passed over on the
     /// way is the check's to tell.
     pub fn open_for_check(&self, image: &Path) -> Result<Filesystem> {
-        let options = DeviceOptions {
-            direct_when_cold: true,
-            ..self.device_options()
-        };
-        let opened = self.opened(&[image.to_owned()], &options, true);
+        let options = self.options_for_one_pass();
+        let opened = self.opened(&[image.to_owned()], &options, Purpose::Inspection);
         opened.map_err(|error| error.context(Opening))
     }
 
     /// Opens the volume and prints what is to be said about it. Errors name the image.
-    fn open_filesystem(&self, images: &[PathBuf], for_inspection: bool) -> Result<Filesystem> {
-        self.open_filesystem_with(images, &self.device_options(), for_inspection)
-    }
-
     fn open_filesystem_with(
         &self,
         images: &[PathBuf],
         options: &DeviceOptions,
-        for_inspection: bool,
+        purpose: Purpose,
     ) -> Result<Filesystem> {
-        self.try_filesystem(images, options, for_inspection)
+        self.try_filesystem(images, options, purpose)
             .map_err(|error| error.context(Opening))
     }
 
@@ -249,20 +270,15 @@ impl Context {
         &self,
         images: &[PathBuf],
         options: &DeviceOptions,
-        for_inspection: bool,
+        purpose: Purpose,
     ) -> Result<Filesystem> {
-        let filesystem = self.opened(images, options, for_inspection)?;
+        let filesystem = self.opened(images, options, purpose)?;
         let image = images.first().map_or(Path::new(""), PathBuf::as_path);
         self.report_faults(&filesystem, image);
         Ok(filesystem)
     }
 
-    fn opened(
-        &self,
-        images: &[PathBuf],
-        options: &DeviceOptions,
-        for_inspection: bool,
-    ) -> Result<Filesystem> {
+    fn opened(&self, images: &[PathBuf], options: &DeviceOptions, purpose: Purpose) -> Result<Filesystem> {
         let globals = self.globals();
         let devices = self.open_devices_with(images, options)?;
         let image = images.first().map_or(Path::new(""), PathBuf::as_path);
@@ -272,13 +288,17 @@ impl Context {
             ignore_data_checksums: globals.rescues(RescueOption::IgnoreDataCsums),
             no_log_replay: globals.rescues(RescueOption::NoLogReplay),
         };
-        let filesystem = OpenOptions::new(devices)
+        let options = OpenOptions::new(devices)
             .cache(ByteCount::new(globals.cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES)))
             .degraded(globals.degraded)
             .rescue(rescue)
-            .for_inspection(for_inspection)
-            .open()
-            .map_err(|error| advised(error).context(format!("opening {}", image.display())))?;
+            .for_inspection(purpose == Purpose::Inspection);
+        let opened = match purpose {
+            Purpose::Files => open_replayed(options).map(|shown| shown.filesystem),
+            _ => options.open(),
+        };
+        let filesystem =
+            opened.map_err(|error| advised(error).context(format!("opening {}", image.display())))?;
         // Some name a device, all are about this volume: a command may be about several.
         let name = image.display().to_string();
         for notice in filesystem.notices() {

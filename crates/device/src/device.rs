@@ -13,7 +13,7 @@ use crate::engine::threads::ThreadEngine;
 use crate::engine::{Engine, RunRequests};
 use crate::error::{IoError, Operation, byte_length};
 use crate::memory::MemoryBackend;
-use crate::overlay::BaseState;
+use crate::overlay::{BaseState, VolatileOverlay};
 use crate::partition::Offset;
 use crate::pending::{PendingRead, PendingWrite};
 use crate::queue::plug::Plug;
@@ -189,6 +189,18 @@ impl Device {
     #[must_use]
     pub fn as_if_on(&self, model: &Model, clock: &VirtualClock) -> Self {
         Self::simulated(Arc::clone(&self.core().backend), model, clock)
+    }
+
+    /// A device that begins as this one and keeps what is written to it in memory: this one stays as it is, and may be open
+    /// for reading only.
+    #[must_use]
+    pub fn with_changes_in_memory(&self) -> Self {
+        let overlay = VolatileOverlay::new(Arc::clone(&self.core().backend));
+        let engine = match self.virtual_clock() {
+            Some(_) => Engine::Inline,
+            None => Engine::Threads,
+        };
+        Self::with_backend(Arc::new(overlay), engine)
     }
 
     pub(crate) fn base_state(&self) -> Option<BaseState> {

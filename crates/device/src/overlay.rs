@@ -4,6 +4,8 @@
 //! elsewhere. Closed and opened again, the overlay is as its last flush left it, at least. In the end it is put into the
 //! base ([`apply`]) or thrown away, by deleting the side file.
 //!
+//! A [`VolatileOverlay`] keeps changes in memory instead.
+//!
 //! The side file's format is in `side`, and for users in docs/overlay.md. Invariants:
 //!
 //! - the base is never written to while the overlay is in use, and a base that changed since (by size or time of its last
@@ -13,9 +15,11 @@
 
 mod apply;
 mod side;
+mod volatile;
 
 pub use apply::{Applied, apply};
 pub use side::BLOCK_BYTES;
+pub use volatile::VolatileOverlay;
 
 use std::io;
 use std::path::Path;

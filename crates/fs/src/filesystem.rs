@@ -202,6 +202,17 @@ impl Filesystem {
         notices
     }
 
+    /// The same with other notices than its own: of a volume that was just opened, and that nobody else has yet.
+    #[must_use]
+    pub fn with_notices(mut self, notices: Vec<Notice>) -> Self {
+        let of_volume: Vec<Notice> = self.volume().notices().into_iter().map(Notice::from).collect();
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            let others = notices.into_iter().filter(|notice| !of_volume.contains(notice));
+            shared.notices = others.collect();
+        }
+        self
+    }
+
     /// The exceptions that the volume was opened with.
     #[must_use]
     pub fn rescue(&self) -> &Rescue {

@@ -9,6 +9,18 @@ use core::fmt;
 pub enum Notice {
     /// Something about its devices.
     Volume(buttress_volume::Notice),
+    /// Synced changes wait in a log tree, and are shown as if it had been replayed.
+    LogReplayed {
+        /// The commit that it follows.
+        generation: Generation,
+    },
+    /// Synced changes wait in a log tree that cannot be replayed: the volume is read as of its last commit.
+    LogNotReplayed {
+        /// The commit that it follows.
+        generation: Generation,
+        /// Why.
+        reason: String,
+    },
     /// Synced changes wait in a log tree that is not replayed: the volume is read as of its last commit.
     PendingLog {
         /// The root of the log tree.
@@ -49,8 +61,18 @@ impl fmt::Display for Notice {
             } => write!(
                 f,
                 "a log tree is pending (root {logical}, level {level}, after generation {generation}); it is \
-                 replayed when the volume is opened for writing, and read as of its last commit before that \
+                 replayed when the volume is opened for writing, and this looks at the last commit \
                  (rescue=nologreplay silences this)"
+            ),
+            Self::LogReplayed { generation } => write!(
+                f,
+                "a log tree is pending, after generation {generation}; what was synced is shown, replayed in memory, and \
+                 nothing is written (rescue=nologreplay shows the last commit)"
+            ),
+            Self::LogNotReplayed { generation, reason } => write!(
+                f,
+                "a log tree is pending, after generation {generation}, and cannot be replayed, so what was synced since is \
+                 not shown: {reason} (rescue=nologreplay silences this; `buttress rescue zero-log` drops the log)"
             ),
             Self::BackupRootUsed {
                 slot,

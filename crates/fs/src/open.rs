@@ -7,8 +7,8 @@
 //!    which the root tree and the trees in it that every volume has can be read.
 //! 4. With the raid-stripe-tree feature, data addresses go through that tree: it is handed down to the volume.
 //!
-//! A pending log tree is not replayed by readers: the volume is read as of its last commit, and a [`Notice`] says so.
-//! The crate `writer` replays it.
+//! A pending log tree is not replayed here: the volume is as of its last commit, and a [`Notice`] says so. The crate `writer`
+//! replays it: on the volume where that is opened for writing, in memory where it is opened for reading.
 //! A tree that cannot be read does not stop opening, as it does in the kernel: a notice names it, and calls
 //! that need it fail.
 
@@ -30,7 +30,7 @@ mod stripe_tree;
 pub const DEFAULT_CACHE: ByteCount = ByteCount::new(256 << 20);
 
 /// How to open a volume.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[must_use]
 pub struct OpenOptions {
     devices: Vec<Device>,
@@ -50,6 +50,17 @@ impl OpenOptions {
             rescue: Rescue::default(),
             for_inspection: false,
         }
+    }
+
+    /// The devices.
+    #[must_use]
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The same on other devices.
+    pub fn on(self, devices: Vec<Device>) -> Self {
+        Self { devices, ..self }
     }
 
     /// The budget of the node cache.

@@ -75,6 +75,17 @@ pub fn image(bytes: &[u8]) -> Depth {
     }
 }
 
+/// Reads all that there is, as far as it goes.
+pub fn read_all(filesystem: &Filesystem) {
+    let reader = Reader {
+        filesystem,
+        read_ahead: ReadAhead::sweep(),
+        steps: Cell::new(0),
+        content_bytes: Cell::new(0),
+    };
+    reader.read_all();
+}
+
 struct Reader<'a> {
     filesystem: &'a Filesystem,
     read_ahead: ReadAhead,

@@ -12,6 +12,7 @@
 //! - [`items`], [`blocks`], [`compressed`], [`partitions`], [`streams`]: the targets of single structures;
 //! - [`views`]: the target of looking into streams;
 //! - [`image`]: the target of whole volumes, read by the library; `command`: by the command;
+//! - `logs`: the target of pending logs, which are replayed;
 //! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them; [`editor`]: one change, at a
 //!   place that is known; [`plants`]: volumes broken in one place each, and what a check must find;
 //! - [`seeds`]: inputs to begin with, cut out of those volumes; [`corpus`]: inputs kept in one file.
@@ -25,6 +26,8 @@ pub mod editor;
 pub mod image;
 pub mod input;
 pub mod items;
+#[cfg(feature = "log")]
+pub mod logs;
 pub mod mutation;
 pub mod partitions;
 pub mod plants;
@@ -75,6 +78,12 @@ pub fn targets() -> Vec<Target> {
             name: "command",
             input_bytes_max: 512,
             body: command::command,
+        },
+        #[cfg(feature = "log")]
+        Target {
+            name: "log",
+            input_bytes_max: 512,
+            body: logs::log,
         },
         Target {
             name: "superblock",

@@ -84,6 +84,17 @@ impl Aims {
         aims
     }
 
+    /// Finds what there is in the log of a volume: changes are aimed at that alone.
+    #[must_use]
+    pub fn of_log(volume: SeedVolume) -> Self {
+        let mut aims = Self::new(volume);
+        let superblock = aims.volume.devices[0].read(SUPERBLOCK_OFFSETS[0].get(), SUPERBLOCK_BYTES);
+        let found = aims.scan(&superblock[0x20..0x30]);
+        aims.places = aims.reachable(&found, &[number(&superblock, 0x60, 8)]);
+        aims.superblocks.clear();
+        aims
+    }
+
     /// Every block with the volume's uuid and a right checksum: the newest at each address.
     fn scan(&self, fsid: &[u8]) -> BTreeMap<u64, Place> {
         let mut found: BTreeMap<u64, (u64, Place)> = BTreeMap::new();

@@ -100,6 +100,13 @@ fn collect() -> BTreeMap<&'static str, BTreeSet<Vec<u8>>> {
             }
         }
     }
+    // Each of the volumes with a log, as it is and with a change to an item.
+    for volume in 0..3 {
+        add("log", vec![volume]);
+        for place in 0..6 {
+            add("log", vec![volume, 2, place, 0, 3, 20, 0, 0, 1]);
+        }
+    }
     for (key, data) in by_hand::items() {
         if let Some(target) = items::target_of(&key) {
             add(target, items::encode(&key, &data));

@@ -9,7 +9,10 @@
 //! - attributes are those of one such moment;
 //!
 //! and a directory that was synced has no name less and none more than it had at a moment since. Of the images some are
-//! replayed by the kernel as well, which must find the same.
+//! replayed by the kernel as well, which must find the same. The same on volumes without room for data, where syncs may fail.
+//!
+//! Several threads at once write files of their own and sync them: after a cut each file is as its thread had synced it, or as
+//! it did later.
 //!
 //! `BUTTRESS_CRASH_SEED` and `BUTTRESS_CRASH_CUTS` choose the first seed and the number of cuts of each history;
 //! `BUTTRESS_FSYNC_HISTORIES` the number of histories.
@@ -264,6 +267,10 @@ fn step(filesystem: &WritableFilesystem, random: &mut Random, now: &Moment) -> R
     Ok(None)
 }
 
+fn is_no_space(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(buttress::fs::Error::NoSpace { .. }))
+}
+
 fn run(base: Backends, seed: u64, operations: usize) -> Result<Run> {
     let lab = CrashLab::new();
     let recorded = base
@@ -288,8 +295,11 @@ fn run(base: Backends, seed: u64, operations: usize) -> Result<Run> {
     lab.mark(0);
     for operation in 1..=operations {
         let now = moments.last().cloned().unwrap_or_default();
-        let synced =
-            step(&filesystem, &mut random, &now).with_context(|| format!("operation {operation}"))?;
+        let synced = match step(&filesystem, &mut random, &now) {
+            // It did nothing, or a part of it that is seen.
+            Err(error) if is_no_space(&error) => None,
+            other => other.with_context(|| format!("operation {operation}"))?,
+        };
         moments.push(moment(&filesystem)?);
         syncs.extend(synced.map(|inode| (operation, inode)));
         lab.mark(operation as u64);
@@ -513,6 +523,170 @@ fn histories(devices: &[usize], options: &Options, salt: u64) {
         let run = run(base, seed, 80).unwrap();
         cut(&run, seed, cuts, asks_kernel).unwrap();
     }
+}
+
+/// Has a file take all the room for data, behind its end, where nobody reads it.
+fn fill(base: &Backends) -> Result<()> {
+    let filesystem = open_for_writing(base)?;
+    let filler = filesystem.create(TOP, b"filler", &NewInode::of_root(0o644))?;
+    let mut at = 0;
+    for piece in [4_u64 << 20, 256 << 10, 16 << 10] {
+        loop {
+            let range = FileOffset::new(at)..FileOffset::new(at + piece);
+            match filesystem.allocate(filler, range, AllocateMode::AllocateKeepSize) {
+                Ok(()) => at += piece,
+                Err(buttress::fs::Error::NoSpace { .. }) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    filesystem.close()?;
+    Ok(())
+}
+
+#[test]
+fn on_a_full_volume() {
+    let count = number("BUTTRESS_FSYNC_HISTORIES", 10);
+    let first = number("BUTTRESS_CRASH_SEED", 1) + 6 * 1_000_003;
+    for seed in first..first + count {
+        let base = empty(&[128 << 20], &Options::default()).unwrap();
+        fill(&base).unwrap();
+        let run = run(base, seed, 80).unwrap();
+        cut(&run, seed, number("BUTTRESS_CRASH_CUTS", 24), true).unwrap();
+    }
+}
+
+/// Threads, each with a file of its own.
+const THREADS: usize = 4;
+
+/// How much each of them writes at once.
+const PIECE_BYTES: usize = 6000;
+
+/// A run of several threads: its history, and at each mark the last round that each thread had synced.
+struct Threads {
+    history: buttress::device::crash::History,
+    synced: Vec<[u64; THREADS]>,
+}
+
+fn run_threads(base: Backends, seed: u64) -> Result<Threads> {
+    let lab = CrashLab::new();
+    let recorded = base
+        .into_iter()
+        .map(|backend| Device::with_backend(lab.device(backend), Engine::Inline));
+    let options = WriteOptions {
+        environment: Arc::new(Ticking::default()),
+        ..WriteOptions::default()
+    };
+    let filesystem = WritableFilesystem::new(OpenOptions::new(recorded.collect()).open()?, options)?;
+    let create = |thread| {
+        let name = format!("thread-{thread}");
+        filesystem.create(TOP, name.as_bytes(), &NewInode::of_root(0o644))
+    };
+    let files = (0..THREADS).map(create).collect::<Result<Vec<_>, _>>()?;
+    filesystem.commit()?;
+    let synced = std::sync::Mutex::new(vec![[0; THREADS]]);
+    lab.mark(0);
+    let work = |thread: usize, file: Location| -> Result<()> {
+        let mut random = Random::new(seed * 1000 + thread as u64);
+        for round in 1..=25_u64 {
+            let piece: Vec<u8> = round.to_le_bytes().repeat(PIECE_BYTES / 8);
+            filesystem.write_at(file, FileOffset::MIN, &piece)?;
+            match random.below(12) {
+                0 => drop(filesystem.commit()?),
+                1..4 => drop(filesystem.fdatasync(file)?),
+                _ => drop(filesystem.fsync(file)?),
+            }
+            let mut synced = synced.lock().expect("no thread panics");
+            let mut now = *synced.last().expect("there is a first one");
+            now[thread] = round;
+            synced.push(now);
+            lab.mark(synced.len() as u64 - 1);
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| -> Result<()> {
+        let work = &work;
+        let running: Vec<_> = files
+            .iter()
+            .enumerate()
+            .map(|(thread, file)| scope.spawn(move || work(thread, *file)))
+            .collect();
+        for thread in running {
+            thread.join().expect("no thread panics")?;
+        }
+        Ok(())
+    })?;
+    let history = lab.history();
+    filesystem.abandon();
+    Ok(Threads {
+        history,
+        synced: synced.into_inner()?,
+    })
+}
+
+/// Each file is as its thread last synced it, or as it synced it later: all of it of one round.
+fn expect_rounds(filesystem: &WritableFilesystem, least: &[u64; THREADS]) -> Result<()> {
+    for (thread, least) in least.iter().enumerate() {
+        let name = format!("thread-{thread}");
+        let entry = filesystem.lookup(TOP, name.as_bytes())?;
+        let file = entry.with_context(|| format!("{name} is not there"))?.target;
+        let mut content = vec![0; PIECE_BYTES + 1];
+        let read = filesystem.read_at(file, FileOffset::MIN, &mut content)?;
+        let rounds: BTreeSet<u64> = content[..read]
+            .chunks_exact(8)
+            .map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()))
+            .collect();
+        let is_whole = read == 0 || read == PIECE_BYTES && rounds.len() == 1;
+        let round = rounds.first().copied().unwrap_or(0);
+        ensure!(
+            is_whole && round >= *least,
+            "{name} has {read} bytes of the rounds {rounds:?}, and had synced round {least}"
+        );
+    }
+    Ok(())
+}
+
+fn threads(devices: &[usize], options: &Options, salt: u64) {
+    let count = number("BUTTRESS_FSYNC_HISTORIES", 8);
+    let first = number("BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
+    for seed in first..first + count {
+        let run = run_threads(empty(devices, options).unwrap(), seed).unwrap();
+        let mut random = Random::new(seed ^ 0x7eed);
+        for _ in 0..number("BUTTRESS_CRASH_CUTS", 24) {
+            let cut = usize::try_from(random.below(run.history.len() as u64 + 1)).unwrap();
+            let Some(done) = run.history.last_mark(cut) else {
+                continue;
+            };
+            let seed_of_losses = random.number();
+            let images = run
+                .history
+                .images_at(cut, Outcome::Drawn { seed: seed_of_losses });
+            let told = format!("seed {seed}, cut at event {cut}, losses {seed_of_losses}");
+            let filesystem = open_for_writing(&images).context(told.clone()).unwrap();
+            expect_rounds(&filesystem, &run.synced[done as usize])
+                .context(told.clone())
+                .unwrap();
+            // So that there is something to commit, which mends superblocks that were torn.
+            filesystem.set_label(b"after the cut").unwrap();
+            filesystem.close().unwrap();
+            open_checked_but_for_holes(&images).context(told).unwrap();
+        }
+    }
+}
+
+#[test]
+fn by_several_threads() {
+    threads(&[128 << 20], &Options::default(), 7);
+}
+
+#[test]
+fn by_several_threads_on_two_devices() {
+    let options = Options {
+        data: Some(Profile::Raid1),
+        metadata: Some(Profile::Raid1),
+        ..Options::default()
+    };
+    threads(&[160 << 20; 2], &options, 8);
 }
 
 #[test]

@@ -149,6 +149,13 @@ impl Forest {
         self.cache.hold_outside(bytes.get());
     }
 
+    /// Forgets blocks that their tree left, and whose addresses others may get in the same transaction.
+    pub fn forget_blocks(&self, pointers: &[BlockPointer]) {
+        for pointer in pointers {
+            self.cache.forget(pointer);
+        }
+    }
+
     pub(crate) const fn reader(&self) -> &Arc<BlockReader> {
         &self.reader
     }

@@ -33,7 +33,7 @@ mod subvolume;
 pub mod transaction;
 
 pub use data::{AllocateMode, DataOptions};
-pub use log_tree::{CommitCause, LogStatistics, Synced};
+pub use log_tree::{CommitCause, LogStatistics, Shown, Synced, open_replayed};
 pub use transaction::{
     Environment, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions, replacement_item,
     wipe_superblocks,

@@ -7,6 +7,8 @@
 //! | module | holds |
 //! |---|---|
 //! | `syncing` | `fsync` and `fdatasync`: what is written when, and for whom |
+//! | `subvolume_log` | the log of one subvolume: what is in it, and what a sync has to add |
+//! | `writing`, `blocks` | a round of writing logs, and where their blocks lie |
 //! | `collecting`, `content` | what of an inode is new, and what must be logged with it |
 //! | `names` | names that went in the running transaction |
 //! | `state` | what the log has of an inode: kept in the live inode |
@@ -14,24 +16,30 @@
 //! | `statistics` | counters |
 //! | `pending` | the log that waits at opening: read once as a whole, and the space that it keeps |
 //! | `replay` | what its items mean for the subvolumes |
+//! | `in_memory` | a volume opened for reading, shown with its log replayed |
 //!
 //! docs/log-tree.md has the promises and the mechanism.
 //!
 //! Source: on-disk format documentation, section "Log tree"; what replaying is to lead to was learnt from logs that the
 //! kernel wrote and replayed.
 
+mod blocks;
 mod collecting;
 mod content;
 mod editor;
+mod in_memory;
 pub(crate) mod names;
 pub(crate) mod pending;
 mod replay;
 pub(crate) mod state;
 mod statistics;
+mod subvolume_log;
 pub(crate) mod syncing;
 #[cfg(test)]
 mod tests;
+mod writing;
 
+pub use in_memory::{Shown, open_replayed};
 pub use statistics::{CommitCause, LogStatistics};
 pub use syncing::Synced;
 

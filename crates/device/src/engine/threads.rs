@@ -4,11 +4,12 @@
 //! medium there is one for each dispatch that is queued, at once. A thread takes longer to start than a cached read takes,
 //! and what is in the page cache is work for the processor: while nothing shows that the medium has to be waited for, one
 //! worker starts, and each starts another when it has done its own and more is queued, up to as many as there are cores.
-//! A worker that is about to wait starts all others. Two shortcuts keep small and cached reads from paying for a thread
+//! A worker that is about to wait starts all others. Shortcuts keep small writes, and small and cached reads, from paying for a thread
 //! switch:
 //!
 //! - small dispatches whose bytes are in the page cache are served at once, on the caller's thread; the first
 //!   one of a batch that is not ends the attempts for that batch, so a cold medium costs one failed system call;
+//! - a small batch of writes that end in the page cache is copied there at once, on the caller's thread;
 //! - who waits for a dispatch that no worker has started yet runs it itself.
 //!
 //! The queue is first in, first out: batches arrive sorted, and the kernel's scheduler below sorts on.
@@ -22,6 +23,9 @@ use parking_lot::{Condvar, Mutex};
 use crate::engine::{Engine, RunRequests, serve_from_cache};
 use crate::queue::Core;
 use crate::queue::request::Dispatch;
+
+/// Copying as much as this into the page cache takes about as long as waking workers and waiting for them.
+const COPIED_BYTES: u64 = 512 << 10;
 
 #[derive(Debug)]
 pub(crate) struct ThreadEngine {
@@ -81,6 +85,12 @@ impl RunRequests for ThreadEngine {
     }
 
     fn submit(&self, dispatches: &[Arc<Dispatch>]) {
+        if self.shared.is_small_copy(dispatches) {
+            for dispatch in dispatches.iter().filter(|dispatch| dispatch.start()) {
+                self.shared.core.execute(dispatch);
+            }
+            return;
+        }
         let rest = serve_from_cache(&self.shared.core, dispatches);
         let is_cold = rest.is_cold;
         let rest = rest.dispatches;
@@ -139,6 +149,24 @@ impl Drop for ThreadEngine {
 }
 
 impl Shared {
+    /// Whether these are writes that do nothing but copy a little into the page cache.
+    fn is_small_copy(&self, dispatches: &[Arc<Dispatch>]) -> bool {
+        let lengths = dispatches.iter().map(|dispatch| dispatch.length_bytes);
+        let total = lengths.fold(0, u64::saturating_add);
+        if total > COPIED_BYTES || !dispatches.iter().all(|dispatch| dispatch.is_write()) {
+            return false;
+        }
+        let target = self.core.backend.ring_target();
+        target.is_some_and(|target| {
+            let is_large = |length| {
+                target
+                    .large_writes
+                    .is_some_and(|large| length >= large.least_bytes)
+            };
+            target.alignment_bytes == 1 && !dispatches.iter().any(|dispatch| is_large(dispatch.length_bytes))
+        })
+    }
+
     /// Starts up to `wanted` workers, as far as something is queued for them and there are fewer than `workers_max`.
     fn start_workers(self: &Arc<Self>, wanted: usize, workers_max: usize) {
         let count = {

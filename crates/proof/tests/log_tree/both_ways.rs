@@ -3,7 +3,7 @@
 //! For each situation, and each side that logs: what came before is committed, then the script runs, and its last lines sync.
 //! The devices are copied with everything else unflushed. The kernel mounts one copy, which replays the log; Buttress opens
 //! another for writing, which replays it too. Both must show the same names, bytes, attributes and times; `btrfs check` and
-//! Buttress's own check must find nothing in either; and what the last syncs promised must be there.
+//! Buttress's own check must find nothing in either; opened for reading, the image must show the same; and what the last syncs promised must be there.
 //!
 //! The one difference that is left out: the kernel gives directories from which its replay takes names the time of the
 //! replay; Buttress leaves them the time that they had.
@@ -12,7 +12,9 @@ use crate::script::{Line, parse};
 use crate::sides::{Kernel, Ours};
 use crate::situations::{SITUATIONS, Situation};
 use anyhow::{Context, Result, ensure};
-use buttress::writer::{CommitCause, Environment, WritableFilesystem, WriteOptions};
+use buttress::format::Logical;
+use buttress::fs::Notice;
+use buttress::writer::{CommitCause, Environment, WritableFilesystem, WriteOptions, open_replayed};
 use buttress::{Location, OpenOptions, SubvolumeId, Timestamp};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;
@@ -169,6 +171,24 @@ fn expect_kept(promises: &[Promise], found: &Manifest) -> Result<()> {
     Ok(())
 }
 
+/// What a volume with a log shows when it is opened for reading. It stays as it is.
+fn shown(image: &Path) -> Result<Manifest> {
+    let options = OpenOptions::new(open_images(&[image.to_path_buf()], false)?);
+    let shown = open_replayed(options)?;
+    ensure!(
+        shown.on_disk.superblock().log_root == Logical::MIN
+            || shown
+                .filesystem
+                .notices()
+                .iter()
+                .any(|notice| matches!(notice, Notice::LogReplayed { .. })),
+        "the log is not replayed for reading: {:?}",
+        shown.filesystem.notices()
+    );
+    expect_nothing_found(&shown.filesystem)?;
+    manifest(&shown.filesystem, Location::root_of(SubvolumeId::TOP_LEVEL))
+}
+
 /// Replays copies of an image on both sides, and compares. Gives what they hold.
 fn replay_both(image: &Path, logged_at: (i64, u32)) -> Result<Manifest> {
     let (by_kernel, by_us) = (copy(image, "by-kernel")?, copy(image, "by-us")?);
@@ -179,6 +199,7 @@ fn replay_both(image: &Path, logged_at: (i64, u32)) -> Result<Manifest> {
     open_for_writing(&by_us).context("Buttress replays")?.close()?;
     btrfs_check(std::slice::from_ref(&by_us)).context("after our replay")?;
     let mut found = read_checked(&by_us).context("after our replay")?;
+    expect_equal("read with the log replayed in memory", &found, &shown(image)?)?;
     for (path, entry) in &mut expected {
         // See the module.
         if entry.mode & 0o170_000 == 0o040_000

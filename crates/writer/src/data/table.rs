@@ -364,6 +364,14 @@ impl WritableFilesystem {
         self.with_content(location, |content| content.write_back())
     }
 
+    /// Whether content in a range of a file waits to be written back, or is being written.
+    pub(crate) fn has_dirty_in(&self, location: Location, range: &Range<u64>) -> Result<bool> {
+        self.with_content(location, |content| {
+            let waiting = content.waiting_ranges(range.start, 1);
+            Ok(waiting.first().is_some_and(|first| first.start < range.end))
+        })
+    }
+
     /// Does something with the content of two files, under both locks, which are taken in the order of the inodes. The
     /// first is `None` when both are the same file.
     pub(super) fn with_two<T>(

@@ -17,7 +17,7 @@
 
 use super::names::RemovedName;
 use super::statistics::CommitCause;
-use super::syncing::SubvolumeLog;
+use super::subvolume_log::SubvolumeLog;
 use crate::operations::Operation;
 use crate::operations::entries::Target;
 use crate::operations::inode_state::FIRST_INDEX;

@@ -1,8 +1,8 @@
 //! A log's own trees: items put in and taken out.
 //!
-//! Blocks of a log belong to no extent. They get their addresses when the log is written, from what is free, and are pinned at
-//! that moment until the commit: a block that is changed again gets another address, and the old one is not used again
-//! before the commit, which needs no log, is durable. So nothing is to be noted when a block is copied or dropped.
+//! Blocks of a log belong to no extent. They get their addresses when the log is written, and a block that is changed again
+//! gets another one. The old one is noted: a later log may have it once the log that no longer needs it is durable
+//! ([`super::writing`]).
 
 use super::collecting::{InodeBatch, Item};
 use crate::data::items::{Stored, is_inline};
@@ -14,24 +14,29 @@ use buttress_fs::error::{Corruption, Result};
 use buttress_tree::{BlockPointer, ContextError, EditContext, EditableTree};
 use core::ops::{ControlFlow, Range};
 
-/// What edits of a log keep account of: nothing.
+/// What edits of a log keep account of: blocks that were written and that the log has left.
 #[derive(Debug)]
-pub(super) struct LogContext(pub(super) Generation);
+pub(super) struct LogContext<'a> {
+    pub(super) generation: Generation,
+    pub(super) superseded: &'a mut Vec<BlockPointer>,
+}
 
-impl EditContext for LogContext {
+impl EditContext for LogContext<'_> {
     fn generation(&self) -> Generation {
-        self.0
+        self.generation
     }
 
     fn copied(
         &mut self,
         _: TreeId,
-        _: &BlockPointer,
+        old: &BlockPointer,
         _: &TreeBlock,
     ) -> core::result::Result<(), ContextError> {
+        self.superseded.push(*old);
         Ok(())
     }
 
+    /// Blocks get addresses when they are frozen, so none has one that was not.
     fn dropped(
         &mut self,
         _: TreeId,
@@ -45,7 +50,7 @@ impl EditContext for LogContext {
 /// Edits of one subvolume's log.
 pub(super) struct Editor<'a> {
     pub(super) tree: &'a mut EditableTree,
-    pub(super) context: LogContext,
+    pub(super) context: LogContext<'a>,
     pub(super) format: BlockFormat,
 }
 

@@ -65,6 +65,12 @@ impl ChangedRanges {
         self.0.iter()
     }
 
+    /// Whether one of them has something in common with a range.
+    pub(crate) fn meets(&self, range: &Range<u64>) -> bool {
+        let from = self.0.partition_point(|other| other.end <= range.start);
+        self.0.get(from).is_some_and(|other| other.start < range.end)
+    }
+
     pub(crate) fn whole() -> Self {
         Self(core::iter::once(0..u64::MAX).collect())
     }
@@ -104,6 +110,23 @@ mod tests {
         assert_eq!(ranges(&[0..4, 8..12, 20..24, 2..21]), vec![0..24]);
         assert_eq!(ranges(&[0..20, 4..8]), vec![0..20]);
         assert_eq!(ranges(&[4..4, 0..2]), vec![0..2]);
+    }
+
+    #[test]
+    fn ranges_meet_what_they_share_bytes_with() {
+        let mut changed = ChangedRanges::default();
+        changed.add(&(4..8));
+        changed.add(&(12..16));
+        for (range, meets) in [
+            (0..4, false),
+            (0..5, true),
+            (7..12, true),
+            (8..12, false),
+            (8..13, true),
+            (16..20, false),
+        ] {
+            assert_eq!(changed.meets(&range), meets, "{range:?}");
+        }
     }
 
     #[test]

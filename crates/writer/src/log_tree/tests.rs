@@ -27,20 +27,59 @@ impl Environment for Still {
     }
 }
 
+/// Memory whose flush takes its time, so that others come to wait for it.
+#[derive(Debug)]
+struct Slow(MemoryBackend);
+
+impl Backend for Slow {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn read_vectored_at(&self, offset: u64, buffers: &mut [&mut [u8]]) -> std::io::Result<()> {
+        self.0.read_vectored_at(offset, buffers)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.write_at(offset, bytes)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        std::thread::sleep(core::time::Duration::from_millis(1));
+        self.0.flush()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> std::io::Result<()> {
+        self.0.discard(offset, length)
+    }
+
+    fn zero(&self, offset: u64, length: u64) -> std::io::Result<()> {
+        self.0.zero(offset, length)
+    }
+}
+
 fn made(sizes: &[usize], profile: Option<Profile>) -> Vec<Arc<FaultyBackend>> {
-    let backends: Vec<Arc<FaultyBackend>> = sizes
-        .iter()
-        .enumerate()
-        .map(|(number, size)| {
-            let memory = MemoryBackend::new(format!("memory-{number}"), vec![0; *size]);
-            FaultyBackend::new(Arc::new(memory) as Arc<dyn Backend>, 1)
-        })
-        .collect();
+    let memory = |(number, size): (usize, &usize)| {
+        let memory = MemoryBackend::new(format!("memory-{number}"), vec![0; *size]);
+        FaultyBackend::new(Arc::new(memory) as Arc<dyn Backend>, 1)
+    };
+    formatted(sizes.iter().enumerate().map(memory).collect(), profile)
+}
+
+fn formatted(backends: Vec<Arc<FaultyBackend>>, profile: Option<Profile>) -> Vec<Arc<FaultyBackend>> {
     let identity = Identity {
         fsid: Uuid::from_u128(1),
         chunk_tree: Uuid::from_u128(2),
         top_level: Uuid::from_u128(3),
-        devices: (4..).take(sizes.len()).map(Uuid::from_u128).collect(),
+        devices: (4..).take(backends.len()).map(Uuid::from_u128).collect(),
         time: Timestamp::default(),
     };
     let options = mkfs::Options {
@@ -187,6 +226,149 @@ fn a_device_that_fails_ends_the_sync_and_not_what_was_synced_before() {
         assert_eq!(content, vec![b'a'; 10_000]);
         filesystem.close().unwrap();
     }
+}
+
+/// Threads sync until the device fails; of each what it was promised is there afterwards.
+fn expect_promises_kept(fault: impl FnOnce(u64, u64) -> Fault) {
+    let slow = Slow(MemoryBackend::new("slow", vec![0; 160 * MIB]));
+    let backends = formatted(
+        vec![FaultyBackend::new(Arc::new(slow) as Arc<dyn Backend>, 1)],
+        None,
+    );
+    let filesystem = open(&backends);
+    let files: Vec<Location> = (0..8)
+        .map(|number| {
+            let name = format!("file-{number}");
+            filesystem.create(ROOT, name.as_bytes(), &NEW).unwrap()
+        })
+        .collect();
+    filesystem.commit().unwrap();
+    let work = |file: Location| {
+        let mut promised = 0_u64;
+        loop {
+            let content = (promised + 1).to_le_bytes().repeat(700);
+            let written = filesystem.write_at(file, FileOffset::MIN, &content);
+            if written.is_err() || filesystem.fsync(file).is_err() {
+                return promised;
+            }
+            promised += 1;
+        }
+    };
+    let promised: Vec<u64> = std::thread::scope(|scope| {
+        let work = &work;
+        let running: Vec<_> = files
+            .iter()
+            .map(|file| scope.spawn(move || work(*file)))
+            .collect();
+        while filesystem.log_statistics().written < 20 {
+            std::thread::yield_now();
+        }
+        let (_, writes, flushes) = backends[0].request_counts();
+        backends[0].inject(fault(writes, flushes));
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    filesystem.abandon();
+    backends[0].heal();
+    let filesystem = open(&backends);
+    for (file, promised) in files.into_iter().zip(promised) {
+        let mut found = [0; 8];
+        filesystem.read_at(file, FileOffset::MIN, &mut found).unwrap();
+        let found = u64::from_le_bytes(found);
+        assert!(
+            found >= promised,
+            "round {promised} was synced, and round {found} is there"
+        );
+    }
+    filesystem.close().unwrap();
+}
+
+#[test]
+fn nobody_is_promised_what_a_failed_round_wrote() {
+    expect_promises_kept(|writes, _| Fault::FailWritesFrom(writes + 40));
+}
+
+#[test]
+fn nobody_is_promised_what_a_failed_flush_wrote() {
+    expect_promises_kept(|_, flushes| Fault::FailFlushesFrom(flushes + 10));
+}
+
+/// A range of which nothing waits costs nothing, whatever else of the file does.
+#[test]
+fn a_range_with_nothing_new_is_durable() {
+    let backends = made(&[160 * MIB], None);
+    let filesystem = open(&backends);
+    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    write(&filesystem, file, b'a', MIB);
+    let range = |start: u64, end: u64| FileOffset::new(start)..FileOffset::new(end);
+    assert_eq!(
+        filesystem.sync_range(file, range(0, 4096)).unwrap(),
+        Synced::Logged
+    );
+    filesystem
+        .write_at(file, FileOffset::new(500_000), &[b'b'; 5000])
+        .unwrap();
+    let writes = backends[0].request_counts().1;
+    for clean in [range(0, 4096), range(600_000, 1 << 20)] {
+        assert_eq!(filesystem.sync_range(file, clean).unwrap(), Synced::Unneeded);
+    }
+    assert_eq!(backends[0].request_counts().1, writes);
+    assert_eq!(
+        filesystem.sync_range(file, range(504_000, 504_001)).unwrap(),
+        Synced::Logged
+    );
+    // What lies behind the end that was logged is not there after a crash.
+    filesystem
+        .write_at(file, FileOffset::new(2 << 20), &[b'c'; 4096])
+        .unwrap();
+    filesystem.write_back().unwrap();
+    assert_eq!(
+        filesystem.sync_range(file, range(1 << 20, 3 << 20)).unwrap(),
+        Synced::Logged
+    );
+    let end = FileOffset::new((2 << 20) + 4096);
+    let durably = filesystem.write_durably_at(file, end, b"end").unwrap();
+    assert_eq!(durably, Synced::Logged);
+    filesystem.abandon();
+    let filesystem = open(&backends);
+    let mut content = vec![0; 4 << 20];
+    let read = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+    assert_eq!(read, (2 << 20) + 4096 + 3);
+    assert_eq!((content[504_000], content[read - 1]), (b'b', b'd'));
+    filesystem.close().unwrap();
+}
+
+/// However many syncs there are in a transaction, their logs take no more room than the few that there are at once.
+#[test]
+fn logs_take_turns_at_the_same_places() {
+    let backends = made(&[160 * MIB], None);
+    let filesystem = open(&backends);
+    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    filesystem.commit().unwrap();
+    for round in 0..2000_u32 {
+        let content = round.to_le_bytes();
+        filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
+        assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged, "round {round}");
+        if round % 500 == 499 {
+            // A crash now, on a copy.
+            let copy: Vec<Arc<FaultyBackend>> = backends
+                .iter()
+                .map(|backend| {
+                    let mut bytes = vec![0; 160 * MIB];
+                    backend.read_vectored_at(0, &mut [&mut bytes]).unwrap();
+                    let memory = MemoryBackend::new("copy", bytes);
+                    FaultyBackend::new(Arc::new(memory) as Arc<dyn Backend>, 1)
+                })
+                .collect();
+            let copied = open(&copy);
+            let mut found = [0; 4];
+            copied.read_at(file, FileOffset::MIN, &mut found).unwrap();
+            assert_eq!(u32::from_le_bytes(found), round);
+            copied.close().unwrap();
+        }
+    }
+    // Metadata has 32 MiB there or less: 2000 logs of two blocks would not all fit.
+    assert_eq!(filesystem.log_statistics().commits, []);
+    filesystem.abandon();
 }
 
 /// A device that is left out has the generation of those that have the log; a commit tells them apart.

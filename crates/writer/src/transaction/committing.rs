@@ -20,7 +20,7 @@ use super::uncommitted::Counted;
 use super::{WritableFilesystem, Writer};
 use buttress_device::Buffer;
 use buttress_format::{ByteCount, Generation, TreeBlock, TreeId};
-use buttress_fs::error::{Error, Result};
+use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::executor::Task;
 use buttress_tree::{Frozen, FrozenBlock};
 use buttress_volume::{ExtentWrite, Volume};
@@ -30,6 +30,10 @@ use std::sync::Arc;
 
 /// What one thread seals at once, into one buffer.
 const SEALED_BYTES: usize = 1 << 20;
+
+/// So few blocks, as a log has that was written before, are sealed one by one on this thread: handing that to another would
+/// take as long.
+const FEW_BLOCKS: usize = 24;
 
 /// How many of those buffers are handed to the devices at once, so that sealing the next ones overlaps with writing.
 const BATCH_BUFFERS: usize = 8;
@@ -238,6 +242,13 @@ impl WritableFilesystem {
         let node_bytes = usize::try_from(volume.block_format().node_bytes)
             .unwrap_or(1 << 14)
             .max(1);
+        if blocks.len() <= FEW_BLOCKS {
+            let sealed = blocks
+                .iter()
+                .map(|(tree, block)| self.seal_alone(*tree, block, node_bytes))
+                .collect::<Result<Vec<_>>>()?;
+            return Ok(volume.write(&sealed)?);
+        }
         let at_once = SEALED_BYTES.checked_div(node_bytes).unwrap_or(1).max(1);
         // The next batch is sealed by other threads while this one is written.
         let mut batches = blocks.chunks(at_once.saturating_mul(BATCH_BUFFERS));
@@ -249,6 +260,20 @@ impl WritableFilesystem {
             volume.write(&ready)?;
         }
         Ok(())
+    }
+
+    /// Gives one block its checksum, and puts it into the cache: cache and devices share its bytes.
+    fn seal_alone(&self, tree: TreeId, block: &FrozenBlock, node_bytes: usize) -> Result<ExtentWrite> {
+        let forest = self.forest();
+        let mut buffer = Buffer::zeroed(node_bytes);
+        let header = block.seal_into(&mut buffer, forest.block_format().checksum_type);
+        let header = header.ok_or_else(|| Defect::new("a block has not the volume's size"))?;
+        let bytes = buffer.into_bytes();
+        if block.is_likely_to_change() || forest.has_room_for_block() {
+            forest.keep_written(tree, TreeBlock::of_sealed(header, bytes.clone()));
+        }
+        let logical = block.logical();
+        Ok(ExtentWrite { logical, bytes })
     }
 
     /// Has blocks given their checksums, side by side in buffers that the devices take as they are. Blocks that are likely to

@@ -44,6 +44,19 @@ pub(super) const FAULTS: &[Fault] = &[
         &[fsync_crash("on_one_device"), fsync_crash("with_small_nodes")],
     ),
     loses(
+        "log-over-durable-log",
+        "A log is written over the one that the superblock still names: cut off in between, all that was synced is gone.",
+        &[fsync_crash("on_one_device"), fsync_crash("with_small_nodes")],
+    ),
+    loses(
+        "log-failed-round-joined",
+        "Of syncs that wait for one another's log all are told that it is durable, though a device failed while it was written.",
+        &[
+            writer("log_tree::tests::nobody_is_promised_what_a_failed_round_wrote"),
+            writer("log_tree::tests::nobody_is_promised_what_a_failed_flush_wrote"),
+        ],
+    ),
+    loses(
         "log-in-new-chunk",
         "What was synced lies where the last commit has no chunk: a volume that neither Linux nor Buttress replays.",
         &[

@@ -89,7 +89,7 @@ pub(super) fn run(
         direct_when_cold_to_write: true,
         ..context.device_options()
     };
-    let opened = context.open_volume_with(image, &opening)?;
+    let opened = context.open_devices_of_volume(image, &opening)?;
     let filesystem = &opened.filesystem;
     let progress = context.progress();
     let uuid = filesystem.superblock().fsid;

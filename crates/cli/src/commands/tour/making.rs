@@ -1,4 +1,8 @@
 //! The steps that make a volume out of a directory and change it.
+//!
+//! - `crash`: syncs a directory, and cuts the power.
+
+mod crash;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -57,7 +61,7 @@ type Step<'a> = fn(&mut Making<'a>) -> Result<String>;
 
 impl<'a> Making<'a> {
     /// The steps in their order.
-    pub(super) fn steps() -> [(&'static str, Step<'a>); 10] {
+    pub(super) fn steps() -> [(&'static str, Step<'a>); 11] {
         [
             ("make a volume", Self::make),
             ("copy a directory into it", Self::fill),
@@ -68,6 +72,7 @@ impl<'a> Making<'a> {
             ("delete a directory", Self::delete),
             ("take another snapshot", Self::snapshot_after),
             ("delete a snapshot that was emptied", Self::drop_snapshot),
+            ("sync a directory, cut the power", Self::cut_power),
             ("check every cross-reference", Self::check),
         ]
     }

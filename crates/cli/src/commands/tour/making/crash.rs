@@ -1,0 +1,105 @@
+//! The step that syncs a directory and cuts the power.
+
+use anyhow::{Context as _, Result, ensure};
+use buttress::device::{Device, OpenOptions as DeviceOptions};
+use buttress::format::{FileOffset, SubvolumeId};
+use buttress::fs::{Filesystem, Follow, Location, OpenOptions};
+use buttress::writer::data::DataOptions;
+use buttress::writer::operations::NewInode;
+use buttress::writer::{WritableFilesystem, open_replayed};
+
+use super::Making;
+use crate::opening::Opened;
+use crate::writing::Writing;
+
+/// The directory that is synced.
+const INBOX: &[u8] = b"inbox";
+
+/// How many files it gets, and how many of them are synced themselves.
+const MESSAGES: usize = 100;
+const SYNCED: usize = 10;
+
+/// What lies in the directory.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Found {
+    names: usize,
+    /// Those with content.
+    with_content: usize,
+}
+
+fn found(filesystem: &Filesystem) -> Result<Found> {
+    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let mut found = Found::default();
+    let path = [b"/".as_slice(), INBOX].concat();
+    let Ok(directory) = filesystem.resolve(top, &path, Follow::NotLast) else {
+        return Ok(found);
+    };
+    for entry in filesystem.read_dir(directory)? {
+        let size = filesystem.metadata(entry?.target)?.size.get();
+        found.names = found.names.saturating_add(1);
+        found.with_content = found.with_content.saturating_add(usize::from(size > 0));
+    }
+    Ok(found)
+}
+
+fn fill(filesystem: &WritableFilesystem) -> Result<()> {
+    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let inbox = filesystem.make_directory(top, INBOX, &NewInode::of_root(0o755))?;
+    let write = |name: String, is_synced: bool| -> Result<()> {
+        let message = filesystem.create(inbox, name.as_bytes(), &NewInode::of_root(0o644))?;
+        filesystem.write_at(message, FileOffset::MIN, name.as_bytes())?;
+        if is_synced {
+            filesystem.fsync(message)?;
+        }
+        Ok(())
+    };
+    for number in 0..MESSAGES {
+        write(format!("message {number}"), number < SYNCED)?;
+    }
+    filesystem.fsync(inbox)?;
+    write("too late".to_owned(), false)
+}
+
+impl Making<'_> {
+    /// Syncs a directory and some of its files, loses all that waits in memory, and looks at what survived: with the log
+    /// replayed in memory, and then on the volume.
+    pub(super) fn cut_power(&mut self) -> Result<String> {
+        let writing = self.writing.take().context("the volume is not open")?;
+        let filesystem = writing.filesystem.clone();
+        drop(writing);
+        filesystem.commit()?;
+        fill(&filesystem)?;
+        let statistics = filesystem.log_statistics();
+        filesystem.abandon();
+
+        let device = Device::open(&self.image, &DeviceOptions::default())?;
+        let shown = open_replayed(OpenOptions::new(vec![device]))?;
+        let before = found(&shown.on_disk)?;
+        let survived = found(&shown.filesystem)?;
+        drop(shown);
+        let options = DeviceOptions {
+            write: true,
+            ..DeviceOptions::default()
+        };
+        let device = Device::open(&self.image, &options)?;
+        let opened = Opened {
+            filesystem: OpenOptions::new(vec![device]).open()?,
+            root: Location::root_of(SubvolumeId::TOP_LEVEL),
+        };
+        let writing = Writing::new(opened, DataOptions::default())?;
+        let replayed = found(&writing.filesystem.view())?;
+        self.writing = Some(writing);
+        ensure!(
+            before == Found::default() && survived == replayed,
+            "the last commit has {before:?}, the log replayed in memory {survived:?}, and on the volume {replayed:?}"
+        );
+        ensure!(
+            survived.names == MESSAGES && survived.with_content >= SYNCED,
+            "of {MESSAGES} names that were synced, {SYNCED} with content, {survived:?} survived"
+        );
+        Ok(format!(
+            "{} names survived, {} with their content, none that came later; {} logs of {} blocks",
+            survived.names, survived.with_content, statistics.written, statistics.blocks
+        ))
+    }
+}

@@ -1,0 +1,287 @@
+//! Writing logs: blocks, the tree of log roots, a flush, the primary superblocks, a flush.
+//!
+//! One round writes the logs of all subvolumes that changed, for all who wait. Blocks get addresses under the edit lock; all
+//! else is done without it. While a round is at it no commit is under way: both hold the lock of commits.
+//!
+//! When a round is durable, nothing leads any more to the blocks that its logs left since the round before: the next round may
+//! write there ([`super::blocks`]).
+
+use super::blocks::Place;
+use super::editor::LogContext;
+use super::statistics::{CommitCause, count};
+use super::subvolume_log::SubvolumeLog;
+use super::syncing::{LogLock, SharedLog};
+use crate::transaction::WritableFilesystem;
+use crate::transaction::block_groups::Purpose;
+use crate::transaction::running::Running;
+use buttress_format::{
+    ByteCount, Generation, InodeItem, InodeNumber, ItemType, Key, Logical, RootFlags, RootItem, Timestamp,
+    TreeId, Uuid,
+};
+use buttress_fs::error::{Defect, Error, Result};
+use buttress_locks::MutexGuard;
+use buttress_tree::{BlockPointer, EditableTree, Frozen};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The logs of all subvolumes, locked.
+type Guards<'a> = Vec<(TreeId, &'a Arc<SharedLog>, MutexGuard<'a, SubvolumeLog, LogLock>)>;
+
+/// The tree of log roots of a transaction, and addresses that its logs have done with.
+#[derive(Debug)]
+pub(crate) struct LogRoots {
+    generation: Generation,
+    tree: EditableTree,
+    superseded: Vec<BlockPointer>,
+    spare: BTreeSet<Logical>,
+}
+
+/// What is to be written of logs.
+struct LogWrite {
+    /// Of each log the blocks that changed.
+    frozen: Vec<Frozen>,
+    /// Whose they are, in the same order.
+    logs: Vec<Arc<SharedLog>>,
+    /// The tree of log roots: the last of what is written.
+    roots: Frozen,
+    root: Logical,
+    level: u8,
+    /// Blocks to which nothing leads any more once this is durable.
+    superseded: Vec<BlockPointer>,
+}
+
+/// How writing logs ended.
+pub(super) enum Written {
+    /// Everything up to here is durable.
+    UpTo(u64),
+    /// It takes a commit.
+    Commit(CommitCause),
+}
+
+impl WritableFilesystem {
+    /// Writes all logs that changed.
+    pub(super) fn write_logs(&self) -> Result<Written> {
+        let _no_commit = self.committing().lock();
+        self.require_writing()?;
+        let devices_before = self.forest().volume().written_devices();
+        let node_bytes = u64::from(self.forest().block_format().node_bytes);
+        self.fault_in_free_space(Purpose::Metadata, node_bytes)?;
+        let applied = self.logs().joining.lock().applied;
+        let logs: Vec<(TreeId, Arc<SharedLog>)> = {
+            let subvolumes = self.logs().subvolumes.lock();
+            subvolumes
+                .iter()
+                .map(|(tree, log)| (*tree, Arc::clone(log)))
+                .collect()
+        };
+        let mut guards: Guards<'_> = logs
+            .iter()
+            .map(|(tree, shared)| (*tree, shared, shared.log.lock()))
+            .collect();
+        let write = match self.freeze_logs(&mut guards)? {
+            Ok(write) => write,
+            Err(cause) => {
+                // Whoever waits, too, must not take the log for written.
+                guards.iter_mut().for_each(|(_, _, log)| log.is_broken = true);
+                return Ok(Written::Commit(cause));
+            }
+        };
+        drop(guards);
+        let Some(write) = write else {
+            // The commit that came in between has all of it.
+            return Ok(Written::UpTo(applied));
+        };
+        if let Err(error) = self.write_out_logs(&write) {
+            self.forest().volume().stop_writing(&error);
+            return Err(error);
+        }
+        for (log, frozen) in write.logs.iter().zip(&write.frozen) {
+            if let Some(tree) = &mut log.log.lock().tree {
+                tree.forget_written(frozen);
+            }
+        }
+        if let Some(roots) = self.logs().roots.lock().as_mut() {
+            roots.tree.forget_written(&write.roots);
+            // What is written there next has the same generation.
+            self.forest().forget_blocks(&write.superseded);
+            let addresses = write.superseded.iter().map(|block| block.logical);
+            roots.spare.extend(addresses);
+        }
+        if self.forest().volume().written_devices() != devices_before {
+            // A device that was left out has the same generation as those that have the log: only a commit tells them apart.
+            logs.iter()
+                .for_each(|(_, shared)| shared.log.lock().is_broken = true);
+            return Ok(Written::Commit(CommitCause::DeviceLost));
+        }
+        Ok(Written::UpTo(applied))
+    }
+
+    /// Gives the blocks of all logs that changed addresses, and freezes them. `None` when nothing is left to be written.
+    fn freeze_logs(
+        &self,
+        guards: &mut Guards<'_>,
+    ) -> Result<core::result::Result<Option<LogWrite>, CommitCause>> {
+        // Blocks for the logs, and for the way to each of their roots.
+        let of_logs = guards.iter().filter(|(_, _, log)| log.is_dirty);
+        let count = of_logs.fold(4_u64, |sum, (_, _, log)| {
+            let blocks = log.tree.as_ref().map_or(0, EditableTree::unassigned_nodes);
+            sum.saturating_add(blocks).saturating_add(2)
+        });
+        if buttress_faults::on("log-over-durable-log")
+            && let Some(roots) = self.logs().roots.lock().as_mut()
+        {
+            let left = guards.iter().flat_map(|(_, _, log)| &log.superseded);
+            roots.spare.extend(left.map(|block| block.logical));
+        }
+        let handle = self.start_to_look();
+        let spare = self.take_spare(handle.core.generation, count);
+        let missing = count.saturating_sub(ByteCount::of(spare.len()).get());
+        let (mut handle, places) = self.retry(handle, |handle| handle.take_log_blocks(missing))?;
+        let Some(places) = places else {
+            return Ok(Err(CommitCause::Space));
+        };
+        let mut places = spare.into_iter().chain(places);
+        let frozen = self.freeze_into(&mut handle, guards, &mut places);
+        let unused: Vec<Place> = places.collect();
+        if let Some(roots) = self.logs().roots.lock().as_mut() {
+            let spare = unused.iter().filter(|place| place.is_spare);
+            roots.spare.extend(spare.map(|place| place.logical));
+        }
+        handle.give_back_log_blocks(unused);
+        frozen
+    }
+
+    /// Takes addresses that earlier logs of this transaction have done with: the lowest ones, at most `count` of them.
+    fn take_spare(&self, generation: Generation, count: u64) -> Vec<Place> {
+        let mut roots = self.logs().roots.lock();
+        let Some(roots) = roots.as_mut().filter(|roots| roots.generation == generation) else {
+            return Vec::new();
+        };
+        let place = |logical| Place {
+            logical,
+            is_spare: true,
+        };
+        (0..count)
+            .map_while(|_| roots.spare.pop_first().map(place))
+            .collect()
+    }
+
+    fn freeze_into(
+        &self,
+        running: &mut Running,
+        guards: &mut Guards<'_>,
+        places: &mut impl Iterator<Item = Place>,
+    ) -> Result<core::result::Result<Option<LogWrite>, CommitCause>> {
+        let generation = running.core.generation;
+        for (_, _, log) in guards
+            .iter_mut()
+            .filter(|(_, _, log)| log.generation != generation)
+        {
+            // Its transaction is committed.
+            **log = SubvolumeLog::default();
+        }
+        if running.core.has_new_chunk && guards.iter().any(|(_, _, log)| log.is_dirty) {
+            return Ok(Err(CommitCause::NewChunk));
+        }
+        if guards.iter().any(|(_, _, log)| log.is_broken) {
+            return Ok(Err(CommitCause::Incomplete));
+        }
+        let mut roots = self.logs().roots.lock();
+        let roots = match &mut *roots {
+            Some(roots) if roots.generation == generation => roots,
+            old => old.insert(LogRoots {
+                generation,
+                tree: running.new_log(generation),
+                superseded: Vec::new(),
+                spare: BTreeSet::new(),
+            }),
+        };
+        let (mut frozen, mut logs, mut superseded) = (Vec::new(), Vec::new(), Vec::new());
+        for (tree, shared, log) in guards.iter_mut().filter(|(_, _, log)| log.is_dirty) {
+            let Some(of_subvolume) = log.tree.as_mut() else {
+                continue;
+            };
+            running.assign_log(of_subvolume, places)?;
+            let root = (of_subvolume.root_logical(), of_subvolume.level());
+            let (Some(blocks), (Some(logical), level)) = (of_subvolume.freeze()?, root) else {
+                continue;
+            };
+            frozen.push(blocks);
+            logs.push(Arc::clone(shared));
+            let key = Key::new(TreeId::TREE_LOG.object_id(), ItemType::ROOT_ITEM, tree.get());
+            let item = log_root_item(generation, logical, level);
+            let mut context = LogContext {
+                generation,
+                superseded: &mut roots.superseded,
+            };
+            roots.tree.put(&mut context, &key, &item.to_bytes())?;
+            superseded.append(&mut log.superseded);
+            log.is_dirty = false;
+        }
+        if frozen.is_empty() {
+            return Ok(Ok(None));
+        }
+        superseded.append(&mut roots.superseded);
+        let roots = &mut roots.tree;
+        running.assign_log(roots, places)?;
+        let (root, level) = (roots.root_logical(), roots.level());
+        let (Some(root), Some(roots)) = (root, roots.freeze()?) else {
+            return Err(Error::from(Defect::new("the tree of log roots has no root")));
+        };
+        Ok(Ok(Some(LogWrite {
+            frozen,
+            logs,
+            roots,
+            root,
+            level,
+            superseded,
+        })))
+    }
+
+    fn write_out_logs(&self, write: &LogWrite) -> Result<()> {
+        let volume = self.forest().volume();
+        let all = write.frozen.iter().chain([&write.roots]);
+        self.write_nodes(all.clone(), volume)?;
+        if !buttress_faults::on("log-unflushed-before-superblocks") {
+            volume.flush()?;
+        }
+        volume.write_log_root(write.root, write.level)?;
+        let blocks = all.fold(0_u64, |sum, frozen| sum.saturating_add(frozen.nodes()));
+        let counters = &self.logs().counters;
+        let node_bytes = u64::from(volume.block_format().node_bytes);
+        count(&counters.written, 1);
+        count(&counters.blocks, blocks);
+        count(&counters.bytes, blocks.saturating_mul(node_bytes));
+        Ok(())
+    }
+}
+
+/// What the log of a subvolume is named by.
+fn log_root_item(generation: Generation, logical: Logical, level: u8) -> RootItem {
+    RootItem {
+        inode: InodeItem::empty(Timestamp::default()),
+        generation,
+        root_directory: InodeNumber::MIN,
+        logical,
+        byte_limit: 0,
+        bytes_used: ByteCount::ZERO,
+        last_snapshot: Generation::MIN,
+        flags: RootFlags::empty(),
+        references: 0,
+        drop_progress: Key::MIN,
+        drop_level: 0,
+        level,
+        generation_v2: generation,
+        uuid: Uuid::nil(),
+        parent_uuid: Uuid::nil(),
+        received_uuid: Uuid::nil(),
+        ctransid: Generation::MIN,
+        otransid: Generation::MIN,
+        stransid: Generation::MIN,
+        rtransid: Generation::MIN,
+        ctime: Timestamp::default(),
+        otime: Timestamp::default(),
+        stime: Timestamp::default(),
+        rtime: Timestamp::default(),
+    }
+}
