@@ -1,20 +1,30 @@
 //! [`ImageBuilder`]: sources in, a volume out.
+//!
+//! 1. [`ImageBuilder::gather`] takes all entries, sorts them and lays out the tree: `gather`, `links`, `layers`, `tree`,
+//!    `layout`. Nothing is written.
+//! 2. [`Gathered::write`] wipes the devices, reads contents, writes data and blocks, and superblocks at last: `write`.
 
 use crate::entry::Entry;
 use crate::error::{Error, Result};
-use crate::options::BuildOptions;
-use crate::source::Source;
+use crate::gather;
+use crate::layout::Layout;
+use crate::options::{BuildOptions, Size};
+use crate::source::{Contents, Source};
+use crate::spool::SpoolFolder;
+use crate::write;
 use buttress_device::Device;
-use buttress_format::ByteCount;
+use buttress_format::{ByteCount, Timestamp};
 use buttress_fs::Progress;
+use buttress_writer::mkfs::parts::Settings;
 use buttress_writer::mkfs::{Identity, Made};
+use std::sync::Arc;
 
 /// What an adapter says of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It stays, as the adapter left it.
     Keep,
-    /// It is left out, and what is below it.
+    /// It is left out, and what is below it of the same source.
     LeaveOut,
 }
 
@@ -24,9 +34,9 @@ pub type Adapter = Box<dyn Fn(&mut Entry) -> Verdict + Send + Sync>;
 
 /// Builds a volume from sources. Those that are added later lie above those that are added earlier.
 pub struct ImageBuilder {
-    options: BuildOptions,
-    sources: Vec<Box<dyn Source>>,
-    adapters: Vec<Adapter>,
+    pub(crate) options: BuildOptions,
+    pub(crate) sources: Vec<Box<dyn Source>>,
+    pub(crate) adapters: Vec<Adapter>,
 }
 
 impl core::fmt::Debug for ImageBuilder {
@@ -63,27 +73,52 @@ impl ImageBuilder {
         self
     }
 
-    /// Takes all entries from all sources, and lays out the tree.
+    /// Takes all entries from all sources, and lays out the tree for a volume on so many devices. `time` is that of
+    /// directories that nobody named.
     ///
     /// # Errors
     /// What a source fails with, entries that do not fit together, options that do not.
-    pub fn gather(self, progress: &Progress) -> Result<Gathered> {
-        progress.check().map_err(|_| Error::Cancelled)?;
-        Ok(Gathered { builder: self })
+    pub fn gather(self, devices: usize, time: Timestamp, progress: &Progress) -> Result<Gathered> {
+        progress.check()?;
+        let settings = Settings::new(&self.options.volume, devices)?;
+        if matches!(self.options.size, Size::Least { .. }) && devices != 1 {
+            return Err(Error::LeastSizeDevices { devices });
+        }
+        gather::gather(self, settings, time, progress)
     }
 }
 
 /// A tree whose entries are all there and in order, and whose contents are still to be read.
-#[derive(Debug)]
 pub struct Gathered {
-    builder: ImageBuilder,
+    pub(crate) options: BuildOptions,
+    pub(crate) settings: Settings,
+    pub(crate) layout: Layout,
+    pub(crate) contents: Vec<Arc<dyn Contents>>,
+    pub(crate) folder: SpoolFolder,
+}
+
+impl core::fmt::Debug for Gathered {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Gathered")
+            .field("settings", &self.settings)
+            .field("totals", &self.layout.totals)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Gathered {
-    /// How large a device has to be that the volume fits on in any case; what it takes in the end may be less.
+    /// How large a device has to be that the volume fits on in any case, if it is the only one; what it takes in the end may
+    /// be less.
     #[must_use]
     pub fn enough_bytes(&self) -> ByteCount {
-        ByteCount::ZERO
+        write::enough_bytes(self)
+    }
+
+    /// How many files there are, and how many bytes their contents have.
+    #[must_use]
+    pub const fn contents(&self) -> (u64, ByteCount) {
+        let totals = &self.layout.totals;
+        (totals.files, ByteCount::new(totals.content_bytes))
     }
 
     /// Reads contents and writes the volume. Superblocks come last: what fails leaves nothing that opens as a volume.
@@ -91,8 +126,6 @@ impl Gathered {
     /// # Errors
     /// What a source or a device fails with, too little room, [`Error::Cancelled`].
     pub fn write(self, devices: &[Device], identity: &Identity, progress: &Progress) -> Result<Made> {
-        progress.check().map_err(|_| Error::Cancelled)?;
-        let made = buttress_writer::mkfs::make(devices, &self.builder.options.volume, identity)?;
-        Ok(made)
+        write::write(self, devices, identity, progress)
     }
 }

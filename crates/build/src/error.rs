@@ -1,8 +1,9 @@
 //! Why an image cannot be built.
 
 use crate::source::SourceError;
-use buttress_format::ErrorKind;
+use buttress_format::{ByteCount, ErrorKind, ItemProblem};
 use buttress_writer::mkfs;
+use std::path::PathBuf;
 
 /// What building ends with when it fails.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +18,92 @@ pub enum Error {
     /// The job was asked to stop.
     #[error("stopped before the image was whole")]
     Cancelled,
+    /// What does not fit memory cannot be put aside.
+    #[error("spooling to a file in {}: {cause}", folder.display())]
+    Spool {
+        /// Where.
+        folder: PathBuf,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// Two entries of one path, of which neither has precedence.
+    #[error("{source_name} names {path:?} twice")]
+    Duplicate {
+        /// The path.
+        path: String,
+        /// The source.
+        source_name: String,
+    },
+    /// Something lies below what is no directory.
+    #[error("{path:?} lies below {above:?}, which is no directory")]
+    NotADirectory {
+        /// The path.
+        path: String,
+        /// What it lies below.
+        above: String,
+    },
+    /// A hard link to nothing, to a directory, or in a circle.
+    #[error("{path:?} is a hard link to {target:?}, {problem}")]
+    HardLink {
+        /// The link.
+        path: String,
+        /// What it leads to.
+        target: String,
+        /// What is wrong with that.
+        problem: &'static str,
+    },
+    /// Something that an option names is not in the tree, or is not what it must be.
+    #[error("{option} {path:?}: {problem}")]
+    Option {
+        /// The option: "subvolume".
+        option: &'static str,
+        /// What it names.
+        path: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// An inode holds what no inode can.
+    #[error("{path:?}: {problem}")]
+    Entry {
+        /// The path.
+        path: String,
+        /// What is wrong, with the numbers.
+        problem: String,
+    },
+    /// The devices are too small.
+    #[error("no room for {what}: {needed} bytes more are needed than the devices have")]
+    NoRoom {
+        /// What was to be written.
+        what: &'static str,
+        /// How much is missing, as far as is known.
+        needed: ByteCount,
+    },
+    /// What sources give is in order, but not supported.
+    #[error("{path:?}: {what} is not supported")]
+    Unsupported {
+        /// Where.
+        path: String,
+        /// What.
+        what: &'static str,
+    },
+    /// More sources than can be told apart.
+    #[error("more than 65,534 sources")]
+    Sources,
+    /// As small as possible is only possible on one device.
+    #[error("a volume that is as small as possible lies on one device; {devices} are given")]
+    LeastSizeDevices {
+        /// How many.
+        devices: usize,
+    },
+    /// What writes to the devices ended before all was written; it says why itself.
+    #[error("writing ended before the image was whole")]
+    WriterGone,
+    /// The builder contradicts itself: a defect of this program.
+    #[error("a defect of the builder: {what}")]
+    Defect {
+        /// What should not be.
+        what: &'static str,
+    },
 }
 
 impl Error {
@@ -26,9 +113,42 @@ impl Error {
         match self {
             Self::Source(error) => error.kind(),
             Self::Volume(error) => error.kind(),
-            Self::Cancelled => ErrorKind::Caller,
+            Self::Spool { .. } => ErrorKind::Io,
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Caller,
         }
     }
+
+    /// Something that one inode cannot have.
+    pub(crate) fn of_item(path: &[u8], problem: &ItemProblem) -> Self {
+        Self::Entry {
+            path: shown(path),
+            problem: problem.to_string(),
+        }
+    }
+}
+
+impl From<buttress_volume::Error> for Error {
+    fn from(error: buttress_volume::Error) -> Self {
+        Self::Volume(error.into())
+    }
+}
+
+impl From<buttress_device::IoError> for Error {
+    fn from(error: buttress_device::IoError) -> Self {
+        Self::Volume(error.into())
+    }
+}
+
+impl From<buttress_fs::Error> for Error {
+    fn from(_: buttress_fs::Error) -> Self {
+        Self::Cancelled
+    }
+}
+
+/// A path for messages.
+pub(crate) fn shown(path: &[u8]) -> String {
+    format!("/{}", String::from_utf8_lossy(path))
 }
 
 /// The result of building.

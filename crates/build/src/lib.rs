@@ -24,17 +24,36 @@
     allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers")
 )]
 
+mod blocks;
 pub mod builder;
+mod content;
+mod data;
+pub mod directory;
+mod emit;
 pub mod entry;
 pub mod error;
+mod finish;
+mod gather;
+mod layers;
+mod layout;
+mod links;
 pub mod options;
+mod record;
+mod sort;
+mod sort_key;
 pub mod source;
+mod space;
+mod spool;
+mod tree;
+mod write;
 
 pub use builder::{Gathered, ImageBuilder, Verdict};
+pub use directory::DirectorySource;
 pub use entry::{
     Attributes, Compress, Entry, EntryKind, EntryPath, FileContent, LinkKey, PathProblem, Precedence,
     ShareKey, SubvolumeMark,
 };
 pub use error::{Error, Result};
+pub use finish::derived_uuid;
 pub use options::{BuildOptions, Owners, Size};
 pub use source::{ContentReader, Contents, LocatorContents, MemorySource, Source, SourceError};

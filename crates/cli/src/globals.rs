@@ -223,13 +223,20 @@ impl Globals {
 }
 
 /// Adds the global flags to a command. Short flags that the command has itself stay the command's; `--help`
-/// loses its `-h` where the command uses that letter.
+/// loses its `-h` where the command uses that letter. A flag that the command has under the id of a global one is the
+/// command's, too: it may be given more often there.
 pub fn attach(command: Command) -> Command {
     let taken: Vec<char> = command.get_arguments().filter_map(clap::Arg::get_short).collect();
     // Adding a derived group of arguments also sets the text about the command: put it back.
     let about = command.get_about().cloned();
     let long_about = command.get_long_about().cloned();
-    let mut command = Globals::augment_args(command)
+    let own: Vec<clap::Id> = command.get_arguments().map(|own| own.get_id().clone()).collect();
+    let globals = Globals::augment_args(Command::new("globals"));
+    let added = globals
+        .get_arguments()
+        .filter(|global| !own.contains(global.get_id()));
+    let mut command = command
+        .args(added.cloned())
         .about(clap::builder::Resettable::from(about))
         .long_about(clap::builder::Resettable::from(long_about));
     for (letter, id) in [('q', "global-quiet"), ('v', "global-verbose")] {

@@ -279,9 +279,33 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
         .or_else(|_| command().try_get_matches_from(arguments))
 }
 
+/// Names of programs that are commands of this one, when it is called by them: through a link.
+const PROGRAMS: [(&str, &str); 1] = [("mkfs.btrfs", "mkfs")];
+
+/// A command line as if the program had been called by its own name.
+fn under_own_name(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let name = arguments
+        .first()
+        .map(std::path::Path::new)
+        .and_then(std::path::Path::file_name);
+    let program = PROGRAMS
+        .iter()
+        .find(|(program, _)| name.is_some_and(|name| name == *program));
+    if let Some((_, command)) = program {
+        let version = |argument: &OsString| argument == "-V" || argument == "--version";
+        if arguments.get(1).is_some_and(version) {
+            // Who calls it by that name asks for the version of all of it.
+            arguments = vec!["buttress".into(), "--version".into()];
+        } else {
+            arguments.insert(1, command.into());
+        }
+    }
+    arguments
+}
+
 /// Parses and runs a command line, the program's name first.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = under_own_name(arguments.into_iter().collect());
     let matches = match parse(&arguments) {
         Ok(matches) => matches,
         Err(error) => {

@@ -27,6 +27,13 @@ pub mod options;
 pub mod signatures;
 mod trees;
 
+/// What those use, too, who make volumes that are not empty.
+pub mod parts {
+    pub use super::options::Settings;
+    pub use super::trees::{device_items, empty_superblock};
+    pub use super::{device_id, usable_sizes, wipe};
+}
+
 pub use chunks::PlannedChunk;
 pub use error::Error;
 pub use options::{Feature, Options};
@@ -118,8 +125,11 @@ pub fn least_device_bytes(options: &Options, devices: usize) -> Result<ByteCount
     Ok(chunks::least_bytes(devices, &settings))
 }
 
-/// What the volume uses of each device: whole sectors of it, or of what the options give.
-fn usable_sizes(devices: &[Device], settings: &Settings) -> Result<Vec<u64>, Error> {
+/// What the volume uses of each device, in bytes: whole sectors of it, or of what the options give.
+///
+/// # Errors
+/// A device that is smaller than the options want.
+pub fn usable_sizes(devices: &[Device], settings: &Settings) -> Result<Vec<u64>, Error> {
     let sector_bytes = u64::from(settings.sector_bytes);
     let size = |device: &Device| {
         let has = device.size_bytes();
@@ -149,7 +159,10 @@ fn too_small(devices: &[Device], sizes: &[u64], settings: &Settings, device: usi
 /// Makes a device forget what it held: first that it held a volume, so that nothing half-discarded is ever taken for one;
 /// then its contents, as far as it can discard; then both ends and the places of superblocks once more, since discarded
 /// bytes may come back.
-fn wipe(device: &Device, settings: &Settings) -> Result<(), Error> {
+///
+/// # Errors
+/// What the device fails with.
+pub fn wipe(device: &Device, settings: &Settings) -> Result<(), Error> {
     zero_ends(device)?;
     device.flush()?;
     if settings.discard {
@@ -180,6 +193,7 @@ fn zero_ends(device: &Device) -> Result<(), Error> {
 }
 
 /// The id of the device with this index.
-fn device_id(index: usize) -> DeviceId {
+#[must_use]
+pub fn device_id(index: usize) -> DeviceId {
     DeviceId::new(ByteCount::of(index).get().saturating_add(1))
 }

@@ -6,8 +6,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use buttress::build::derived_uuid;
 use buttress::device::{Device, OpenOptions as DeviceOptions};
 use buttress::format::{ByteCount, ChecksumType, Profile, Uuid};
+use buttress::writer::Environment;
 use buttress::writer::mkfs::{self, Feature, Identity, Made, Options, signatures};
 use clap::Args;
 
@@ -20,12 +22,17 @@ use crate::signals::Cancelling;
 use crate::table::Subcommand;
 use crate::writing;
 
+mod build;
 mod summary;
 
 /// Make a volume on images or devices
 ///
 /// An image file that does not exist is made: sparse, and of 16 GiB unless --size says otherwise. When the command fails,
 /// it is removed again. Whatever the devices hold is lost; one that seems to hold something needs -f.
+///
+/// With --rootdir the volume holds what a directory holds: nothing is mounted, and no privilege is needed. An image file
+/// that does not exist is then made as small as possible, unless --size says otherwise. The same content and options give
+/// the same bytes, if -U, SOURCE_DATE_EPOCH and DETERMINISTIC_SEED=1 are given.
 #[derive(Args, Debug)]
 pub struct Mkfs {
     /// How data is replicated: single, dup, raid0, raid1, raid1c3, raid1c4, raid10, raid5, raid6 [default: single]
@@ -67,9 +74,12 @@ pub struct Mkfs {
     /// The device's uuid, on one device [default: a random one]
     #[arg(long, value_name = "UUID")]
     device_uuid: Option<Uuid>,
-    /// Use so much of each device; image files that do not exist are made of this size [default: all of a device; 16G]
-    #[arg(short, long, visible_alias = "size", value_name = "SIZE", value_parser = parse_size)]
-    byte_count: Option<u64>,
+    /// Use so much of each device; image files that do not exist are made of this size; auto: as little as possible [default:
+    /// all of a device; 16G for an image, auto with --rootdir]
+    #[arg(short, long, visible_alias = "size", value_name = "SIZE", value_parser = size)]
+    byte_count: Option<SizeWish>,
+    #[command(flatten)]
+    build: build::BuildArguments,
     /// Do not discard the devices' contents first
     #[arg(short = 'K', long)]
     nodiscard: bool,
@@ -79,6 +89,20 @@ pub struct Mkfs {
     /// The image files or block devices
     #[arg(value_name = "IMAGE", required_unless_present = "features")]
     images: Vec<PathBuf>,
+}
+
+/// What `--size` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SizeWish {
+    Auto,
+    Bytes(u64),
+}
+
+fn size(text: &str) -> Result<SizeWish, String> {
+    match text {
+        "auto" => Ok(SizeWish::Auto),
+        text => parse_size(text).map(SizeWish::Bytes),
+    }
 }
 
 fn profile(text: &str) -> Result<Profile, String> {
@@ -179,6 +203,10 @@ impl Subcommand for Mkfs {
             "Makes a volume in a new sparse image file of 16 GiB",
         ),
         example(
+            "buttress mkfs --rootdir tree --compress zstd image.img",
+            "Makes the smallest volume that holds what a directory holds, compressed",
+        ),
+        example(
             "buttress mkfs -d raid1 -m raid1 -b 4G one.img two.img",
             "Makes a volume of two images that mirror each other",
         ),
@@ -200,11 +228,15 @@ impl Subcommand for Mkfs {
             .chain(&context.globals().devices)
             .cloned()
             .collect();
+        if self.build.has_source() || self.build.shrinks() || self.byte_count == Some(SizeWish::Auto) {
+            return self.build_volume(context, &images, options);
+        }
+        self.build.refuse_alone()?;
         let least = mkfs::least_device_bytes(&options, images.len())?;
         let progress = context.progress();
         // Who ends it early leaves no file behind that is no volume.
         let cancelling = Cancelling::start(&progress)?;
-        let new_files = self.make_files(context, &images, least)?;
+        let new_files = self.make_files(context, &images, self.bytes(), least)?;
         let (made, devices) = self.make(context, &images, &options)?;
         progress.check()?;
         new_files.keep();
@@ -215,6 +247,13 @@ impl Subcommand for Mkfs {
 }
 
 impl Mkfs {
+    fn bytes(&self) -> Option<u64> {
+        match self.byte_count {
+            Some(SizeWish::Bytes(bytes)) => Some(bytes),
+            Some(SizeWish::Auto) | None => None,
+        }
+    }
+
     fn make(&self, context: &Context, images: &[PathBuf], options: &Options) -> Result<(Made, Vec<Device>)> {
         let opening = DeviceOptions {
             write: true,
@@ -225,7 +264,7 @@ impl Mkfs {
         for (device, image) in devices.iter().zip(images) {
             self.refuse_content(device, image)?;
         }
-        let identity = self.identity(&devices)?;
+        let identity = self.identity(devices.len(), self.environment()?.as_ref())?;
         let made = mkfs::make(&devices, options, &identity).context("making the volume")?;
         Ok((made, devices))
     }
@@ -253,14 +292,20 @@ impl Mkfs {
             data: self.data,
             metadata: self.metadata,
             features,
-            device_bytes: self.byte_count.map(ByteCount::new),
+            device_bytes: self.bytes().map(ByteCount::new),
             keep_contents: self.nodiscard,
         })
     }
 
     /// Makes the image files that are not there.
-    fn make_files(&self, context: &Context, images: &[PathBuf], least: ByteCount) -> Result<NewFiles> {
-        let bytes = self.byte_count.unwrap_or(IMAGE_BYTES);
+    fn make_files(
+        &self,
+        context: &Context,
+        images: &[PathBuf],
+        wanted: Option<u64>,
+        least: ByteCount,
+    ) -> Result<NewFiles> {
+        let bytes = wanted.unwrap_or(IMAGE_BYTES);
         let missing: Vec<&PathBuf> = images
             .iter()
             .filter_map(|image| {
@@ -283,7 +328,7 @@ impl Mkfs {
         for image in missing {
             new.make(image, bytes)?;
         }
-        if self.byte_count.is_none() && !new.0.is_empty() {
+        if wanted.is_none() && !new.0.is_empty() {
             let size = Units::default().text(bytes);
             context.notice(format!(
                 "{} made as a sparse file of {size}; --size makes one of another size",
@@ -305,25 +350,48 @@ impl Mkfs {
         }
     }
 
-    fn identity(&self, devices: &[Device]) -> Result<Identity> {
-        if self.device_uuid.is_some() && devices.len() > 1 {
+    /// Where the time and random uuids come from.
+    fn environment(&self) -> Result<std::sync::Arc<dyn Environment>> {
+        writing::environment(&format!("mkfs {}", self.label.display()))
+    }
+
+    fn identity(&self, devices: usize, environment: &dyn Environment) -> Result<Identity> {
+        if self.device_uuid.is_some() && devices > 1 {
             return Err(anyhow::anyhow!(
-                "--device-uuid is for one device; {} are given",
-                devices.len()
+                "--device-uuid is for one device; {devices} are given"
             ));
         }
-        let environment = writing::environment(&format!("mkfs {}", self.label.display()))?;
         let mut time = environment.now();
         time.nanoseconds = 0;
+        let follows = std::env::var_os(SEED_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
+        let fsid = match (self.uuid, follows) {
+            (Some(uuid), _) => uuid,
+            (None, false) => environment.new_uuid(),
+            (None, true) => {
+                return Err(anyhow::anyhow!("{SEED_VARIABLE} is set, but no uuid is given")).context(
+                    Advice::new("-U gives the volume's uuid, which all others then follow from"),
+                );
+            }
+        };
+        let other = |role: &str, number: u64| {
+            if follows {
+                derived_uuid(fsid, role, number)
+            } else {
+                environment.new_uuid()
+            }
+        };
         Ok(Identity {
-            fsid: self.uuid.unwrap_or_else(|| environment.new_uuid()),
-            chunk_tree: environment.new_uuid(),
-            top_level: environment.new_uuid(),
-            devices: devices
-                .iter()
-                .map(|_| self.device_uuid.unwrap_or_else(|| environment.new_uuid()))
+            fsid,
+            chunk_tree: other("chunk tree", 0),
+            top_level: other("top level", 0),
+            devices: (1_u64..)
+                .take(devices)
+                .map(|number| self.device_uuid.unwrap_or_else(|| other("device", number)))
                 .collect(),
             time,
         })
     }
 }
+
+/// With this variable set, all uuids follow from the volume's.
+const SEED_VARIABLE: &str = "DETERMINISTIC_SEED";

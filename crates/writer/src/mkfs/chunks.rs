@@ -53,6 +53,25 @@ pub struct PlannedChunk {
 }
 
 impl PlannedChunk {
+    /// A chunk like all but the very first that mkfs.btrfs makes.
+    #[must_use]
+    pub const fn new(
+        logical: Logical,
+        flags: BlockGroupFlags,
+        length: ByteCount,
+        device_extent: ByteCount,
+        stripes: Vec<(usize, Physical)>,
+    ) -> Self {
+        Self {
+            logical,
+            flags,
+            length,
+            device_extent,
+            stripes,
+            first_system: false,
+        }
+    }
+
     /// Its profile.
     #[must_use]
     pub fn profile(&self) -> Profile {
@@ -60,7 +79,8 @@ impl PlannedChunk {
     }
 
     /// The chunk item. `uuids` are those of the devices, by index.
-    pub(super) fn item(&self, uuids: &[Uuid], sector_bytes: u32) -> Chunk {
+    #[must_use]
+    pub fn item(&self, uuids: &[Uuid], sector_bytes: u32) -> Chunk {
         let stripes = self.stripes.iter().map(|(device, physical)| Stripe {
             device: device_id(*device),
             physical: *physical,

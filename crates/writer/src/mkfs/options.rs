@@ -119,24 +119,39 @@ pub struct Missing {
 
 /// Options that were checked and completed.
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
-    pub(super) label: Vec<u8>,
-    pub(super) node_bytes: u32,
-    pub(super) sector_bytes: u32,
-    pub(super) checksum: ChecksumType,
-    pub(super) data: Profile,
-    pub(super) metadata: Profile,
-    pub(super) mixed: bool,
-    pub(super) incompat: Incompat,
-    pub(super) compat_ro: CompatRo,
-    pub(super) device_bytes: Option<ByteCount>,
-    pub(super) discard: bool,
+pub struct Settings {
+    /// The label.
+    pub label: Vec<u8>,
+    /// Size of tree blocks.
+    pub node_bytes: u32,
+    /// Unit of data.
+    pub sector_bytes: u32,
+    /// The checksum of everything.
+    pub checksum: ChecksumType,
+    /// How data is replicated.
+    pub data: Profile,
+    /// How metadata is replicated.
+    pub metadata: Profile,
+    /// Data and metadata share block groups.
+    pub mixed: bool,
+    /// Features that readers must know.
+    pub incompat: Incompat,
+    /// Features that writers must know.
+    pub compat_ro: CompatRo,
+    /// Use so many bytes of each device instead of all.
+    pub device_bytes: Option<ByteCount>,
+    /// Discard the devices' contents first.
+    pub discard: bool,
     /// Nothing, but in tests.
     pub(super) missing: Missing,
 }
 
 impl Settings {
-    pub(super) fn new(options: &Options, devices: usize) -> Result<Self, Error> {
+    /// Checks and completes options for so many devices.
+    ///
+    /// # Errors
+    /// Options that do not fit together.
+    pub fn new(options: &Options, devices: usize) -> Result<Self, Error> {
         if devices == 0 {
             return Err(Error::NoDevice);
         }

@@ -325,7 +325,9 @@ impl Place {
     }
 }
 
-fn device_items(
+/// The items of devices that hold these chunks.
+#[must_use]
+pub fn device_items(
     settings: &Settings,
     identity: &Identity,
     sizes: &[u64],
@@ -365,7 +367,8 @@ fn device_items(
 }
 
 /// A superblock without roots.
-fn empty_superblock(settings: &Settings, identity: &Identity, devices: &[DeviceItem]) -> Superblock {
+#[must_use]
+pub fn empty_superblock(settings: &Settings, identity: &Identity, devices: &[DeviceItem]) -> Superblock {
     let nowhere = BackupTree {
         logical: Logical::MIN,
         generation: Generation::MIN,

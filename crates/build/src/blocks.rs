@@ -1,0 +1,400 @@
+//! Trees packed into blocks, one pass over their items.
+//!
+//! A [`Packer`] fills leaves to the end in the order of keys, and a node as soon as it has all the children that fit. Each
+//! finished block takes the next address and goes to the [`BlockLog`]: blocks of one tree lie one behind the other, in
+//! addresses that belong to metadata alone. Where they come to lie on devices is settled when all are there.
+//!
+//! [`Shape`] packs in the same way, but only counts: it tells how many blocks a tree will have, and of which levels, before
+//! anything of it is written.
+
+use crate::error::{Error, Result};
+use crate::spool::{Spool, SpoolFolder, Spooled};
+use buttress_format::node::edit::{ITEM_HEAD_BYTES, NewBlock, leaf_data_bytes_max, node_pointers_max};
+use buttress_format::{
+    ByteCount, ChecksumType, Generation, Key, KeyPointer, Logical, TreeBlock, TreeId, Uuid,
+};
+
+/// What of a finished block the extent tree says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockNote {
+    pub(crate) owner: TreeId,
+    pub(crate) level: u8,
+    pub(crate) first_key: Key,
+}
+
+/// The root of a finished tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Root {
+    pub(crate) id: TreeId,
+    pub(crate) logical: Logical,
+    pub(crate) level: u8,
+    pub(crate) blocks: u64,
+}
+
+/// What all blocks have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockFormat {
+    pub(crate) fsid: Uuid,
+    pub(crate) chunk_tree_uuid: Uuid,
+    pub(crate) node_bytes: u32,
+    pub(crate) checksum: ChecksumType,
+    pub(crate) generation: Generation,
+}
+
+impl BlockFormat {
+    /// How much items with their heads take of a leaf.
+    fn leaf_bytes(&self) -> usize {
+        leaf_data_bytes_max(self.node_bytes).saturating_add(ITEM_HEAD_BYTES)
+    }
+}
+
+/// Finished blocks, one behind the other.
+#[derive(Debug)]
+pub(crate) struct BlockLog {
+    pub(crate) format: BlockFormat,
+    base: Logical,
+    notes: Vec<BlockNote>,
+    blocks: Spool,
+}
+
+impl BlockLog {
+    pub(crate) fn new(format: BlockFormat, base: Logical, folder: &SpoolFolder, memory: usize) -> Self {
+        Self {
+            format,
+            base,
+            notes: Vec::new(),
+            blocks: Spool::new(folder.clone(), memory),
+        }
+    }
+
+    pub(crate) fn notes(&self) -> &[BlockNote] {
+        &self.notes
+    }
+
+    pub(crate) const fn base(&self) -> Logical {
+        self.base
+    }
+
+    /// The address of a block by its number.
+    pub(crate) fn address(&self, number: usize) -> Logical {
+        let offset = (number as u64).saturating_mul(u64::from(self.format.node_bytes));
+        self.base.saturating_add(ByteCount::new(offset))
+    }
+
+    fn push(&mut self, note: BlockNote, fill: impl FnOnce(&mut TreeBlock) -> bool) -> Result<Logical> {
+        let logical = self.address(self.notes.len());
+        let format = &self.format;
+        let new = NewBlock {
+            fsid: format.fsid,
+            chunk_tree_uuid: format.chunk_tree_uuid,
+            logical,
+            generation: format.generation,
+            owner: note.owner,
+            level: note.level,
+        };
+        let mut block = TreeBlock::new_empty(format.node_bytes, &new);
+        if !fill(&mut block) {
+            return Err(Error::Defect {
+                what: "items that do not fit their block",
+            });
+        }
+        let sealed = block.seal(logical, format.checksum, |_| None);
+        self.blocks.append(sealed.bytes())?;
+        self.notes.push(note);
+        Ok(logical)
+    }
+
+    /// All blocks, to be written.
+    pub(crate) fn finish(self) -> Spooled {
+        self.blocks.finish()
+    }
+}
+
+/// A tree that is being packed.
+#[derive(Debug)]
+pub(crate) struct Packer {
+    owner: TreeId,
+    heads: Vec<(Key, usize)>,
+    data: Vec<u8>,
+    /// For each level above the leaves, the children of the node that is being filled.
+    levels: Vec<Vec<(Key, Logical)>>,
+    blocks: u64,
+}
+
+impl Packer {
+    pub(crate) const fn new(owner: TreeId) -> Self {
+        Self {
+            owner,
+            heads: Vec::new(),
+            data: Vec::new(),
+            levels: Vec::new(),
+            blocks: 0,
+        }
+    }
+
+    /// How many bytes the data of the next item may have without beginning a new leaf.
+    pub(crate) fn room(&self, log: &BlockLog) -> usize {
+        let taken = self.heads.len().saturating_add(1).saturating_mul(ITEM_HEAD_BYTES);
+        log.format
+            .leaf_bytes()
+            .saturating_sub(taken.saturating_add(self.data.len()))
+    }
+
+    /// Adds the item with the next key.
+    pub(crate) fn push(&mut self, log: &mut BlockLog, key: &Key, data: &[u8]) -> Result<()> {
+        if data.len() > self.room(log) || self.is_full(log) {
+            self.leaf(log)?;
+        }
+        self.heads.push((*key, data.len()));
+        self.data.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// Whether not even an item without data fits.
+    fn is_full(&self, log: &BlockLog) -> bool {
+        let heads = self.heads.len().saturating_add(1).saturating_mul(ITEM_HEAD_BYTES);
+        heads.saturating_add(self.data.len()) > log.format.leaf_bytes()
+    }
+
+    fn leaf(&mut self, log: &mut BlockLog) -> Result<()> {
+        let first_key = self.heads.first().map_or(Key::MIN, |(key, _)| *key);
+        let note = BlockNote {
+            owner: self.owner,
+            level: 0,
+            first_key,
+        };
+        let (heads, data) = (&self.heads, &self.data);
+        let logical = log.push(note, |block| {
+            block.edit_leaf(|leaf| {
+                let mut rest = data.as_slice();
+                heads.iter().enumerate().all(|(slot, (key, length))| {
+                    let Some((item, after)) = rest.split_at_checked(*length) else {
+                        return false;
+                    };
+                    rest = after;
+                    leaf.insert(slot, key, *length).is_some_and(|place| {
+                        place.copy_from_slice(item);
+                        true
+                    })
+                })
+            })
+        })?;
+        self.heads.clear();
+        self.data.clear();
+        self.child(log, 1, first_key, logical)
+    }
+
+    /// Adds a finished block to the node above it.
+    fn child(&mut self, log: &mut BlockLog, level: u8, first_key: Key, logical: Logical) -> Result<()> {
+        self.blocks = self.blocks.saturating_add(1);
+        let place = usize::from(level).saturating_sub(1);
+        if self.levels.len() <= place {
+            self.levels.push(Vec::new());
+        }
+        let most = node_pointers_max(log.format.node_bytes).max(2);
+        // A node is made only when there is a child beyond it, so that a root has at least two.
+        if self
+            .levels
+            .get(place)
+            .is_some_and(|children| children.len() >= most)
+        {
+            self.node(log, level)?;
+        }
+        if let Some(children) = self.levels.get_mut(place) {
+            children.push((first_key, logical));
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, log: &mut BlockLog, level: u8) -> Result<()> {
+        let place = usize::from(level).saturating_sub(1);
+        let children = self
+            .levels
+            .get_mut(place)
+            .map(core::mem::take)
+            .unwrap_or_default();
+        let first_key = children.first().map_or(Key::MIN, |(key, _)| *key);
+        let note = BlockNote {
+            owner: self.owner,
+            level,
+            first_key,
+        };
+        let generation = log.format.generation;
+        let logical = log.push(note, |block| {
+            block.edit_node(|node| {
+                children.iter().enumerate().all(|(slot, (key, logical))| {
+                    let pointer = KeyPointer {
+                        key: *key,
+                        logical: *logical,
+                        generation,
+                    };
+                    node.insert(slot, &pointer)
+                })
+            })
+        })?;
+        self.child(log, level.saturating_add(1), first_key, logical)
+    }
+
+    /// Finishes the tree. A tree without items is an empty leaf.
+    pub(crate) fn finish(mut self, log: &mut BlockLog) -> Result<Root> {
+        if !self.heads.is_empty() || self.levels.is_empty() {
+            self.leaf(log)?;
+        }
+        let mut level = 1_u8;
+        loop {
+            let place = usize::from(level).saturating_sub(1);
+            let is_top = self.levels.len() == usize::from(level);
+            match self.levels.get(place).map(Vec::as_slice) {
+                Some([(_, logical)]) if is_top => {
+                    return Ok(Root {
+                        id: self.owner,
+                        logical: *logical,
+                        level: level.saturating_sub(1),
+                        blocks: self.blocks,
+                    });
+                }
+                Some(_) => self.node(log, level)?,
+                None => {
+                    return Err(Error::Defect {
+                        what: "a tree without a root",
+                    });
+                }
+            }
+            level = level.saturating_add(1);
+        }
+    }
+}
+
+/// Counts the blocks of a tree.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    leaf_bytes: usize,
+    pointers: usize,
+    taken: usize,
+    first_key: Key,
+    /// For each level above the leaves, how many children the node that is being filled has, and the first key.
+    children: Vec<(usize, Key)>,
+    /// Levels and first keys of blocks, in the order in which they are finished.
+    blocks: Vec<(u8, Key)>,
+}
+
+impl Shape {
+    pub(crate) fn new(format: &BlockFormat) -> Self {
+        Self {
+            leaf_bytes: format.leaf_bytes(),
+            pointers: node_pointers_max(format.node_bytes).max(2),
+            taken: 0,
+            first_key: Key::MIN,
+            children: Vec::new(),
+            blocks: Vec::new(),
+        }
+    }
+
+    pub(crate) fn of_items(format: &BlockFormat, items: &[(Key, Vec<u8>)]) -> Vec<(u8, Key)> {
+        let mut shape = Self::new(format);
+        for (key, data) in items {
+            shape.push(key, data.len());
+        }
+        shape.finish()
+    }
+
+    /// Adds an item with data of this length.
+    pub(crate) fn push(&mut self, key: &Key, length: usize) {
+        let needed = length.saturating_add(ITEM_HEAD_BYTES);
+        if self.taken.saturating_add(needed) > self.leaf_bytes && self.taken > 0 {
+            self.block(0, self.first_key);
+            self.taken = 0;
+        }
+        if self.taken == 0 {
+            self.first_key = *key;
+        }
+        self.taken = self.taken.saturating_add(needed);
+    }
+
+    fn block(&mut self, level: u8, first_key: Key) {
+        self.blocks.push((level, first_key));
+        let place = usize::from(level);
+        if self.children.len() <= place {
+            self.children.push((0, Key::MIN));
+        }
+        if self
+            .children
+            .get(place)
+            .is_some_and(|(children, _)| *children >= self.pointers)
+        {
+            self.node(level.saturating_add(1));
+        }
+        if let Some((children, first)) = self.children.get_mut(place) {
+            if *children == 0 {
+                *first = first_key;
+            }
+            *children = children.saturating_add(1);
+        }
+    }
+
+    fn node(&mut self, level: u8) {
+        let place = usize::from(level).saturating_sub(1);
+        let first_key = match self.children.get_mut(place) {
+            Some((children, first)) => {
+                *children = 0;
+                *first
+            }
+            None => Key::MIN,
+        };
+        self.block(level, first_key);
+    }
+
+    pub(crate) fn finish(mut self) -> Vec<(u8, Key)> {
+        if self.taken > 0 || self.children.is_empty() {
+            self.block(0, self.first_key);
+        }
+        let mut level = 1_u8;
+        loop {
+            let is_top = self.children.len() == usize::from(level);
+            match self.children.get(usize::from(level).saturating_sub(1)) {
+                Some((1, _)) if is_top => return self.blocks,
+                Some(_) => self.node(level),
+                None => return self.blocks,
+            }
+            level = level.saturating_add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buttress_format::{ItemType, ObjectId};
+
+    /// What is counted is what is packed, for trees of one block, of two levels and of three.
+    #[test]
+    fn shapes_are_those_of_packed_trees() {
+        let format = BlockFormat {
+            fsid: Uuid::nil(),
+            chunk_tree_uuid: Uuid::nil(),
+            node_bytes: 4096,
+            checksum: ChecksumType::Crc32c,
+            generation: Generation::new(8),
+        };
+        let folder = SpoolFolder::new(None);
+        // A node of 4 KiB has 121 pointers, a leaf of items of 1000 bytes three items.
+        for items in [0, 1, 3, 4, 360, 363, 364, 366, 121 * 121 * 3, 121 * 121 * 3 + 1] {
+            let mut log = BlockLog::new(format, Logical::new(1 << 30), &folder, 1 << 20);
+            let mut packer = Packer::new(TreeId::FS);
+            let mut shape = Shape::new(&format);
+            let data = vec![7; 1000];
+            for number in 0..items {
+                let key = Key::new(ObjectId::new(256 + number), ItemType::INODE_ITEM, 0);
+                packer.push(&mut log, &key, &data).unwrap();
+                shape.push(&key, data.len());
+            }
+            let root = packer.finish(&mut log).unwrap();
+            let notes = log.notes().iter();
+            let levels: Vec<_> = notes.map(|note| (note.level, note.first_key)).collect();
+            assert!(shape.finish() == levels, "{items} items");
+            assert_eq!(root.blocks, levels.len() as u64);
+            assert_eq!(root.level, levels.last().unwrap().0);
+            assert_eq!(root.logical, log.address(levels.len() - 1));
+        }
+    }
+}

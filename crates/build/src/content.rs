@@ -1,0 +1,300 @@
+//! Contents, read by workers: each file becomes pieces that are compressed and checksummed, ready to be given addresses.
+//!
+//! A file is cut into *segments*, each of which is one job for one worker; so all workers help with a large file. Jobs are
+//! taken in the order in which they were made, and what comes of them is asked for in that order: what comes out does not
+//! depend on how many workers there are. A job's pieces wait in a channel of its own. Jobs are only made while the bytes
+//! that are on the way stay below a limit ([`Budget`]).
+
+use crate::entry::Compress;
+use crate::error::{Error, Result, shown};
+use crate::layout::FileInfo;
+use crate::source::{ContentReader, Contents, SourceError};
+use buttress_format::compression::{CompressionMethod, Compressor, looks_compressible};
+use buttress_format::{COMPRESSED_EXTENT_BYTES_MAX, ChecksumType, Compression, FileOffset};
+use buttress_fs::Progress;
+use core::ops::Range;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::sync::Arc;
+
+/// How much of a file one job reads. A multiple of [`PIECE_BYTES`].
+pub(crate) const SEGMENT_BYTES: u64 = 4 << 20;
+
+/// The longest piece.
+const PIECE_BYTES: u64 = 512 << 10;
+
+/// How many pieces of one job can wait: all of it.
+const PIECES_MAX: usize = 40;
+
+/// The most bytes of content that an inode item is followed by.
+const INLINE_BYTES_MAX: u64 = 2048;
+
+/// What one worker does in one go.
+pub(crate) struct Job {
+    pub(crate) file: Arc<FileInfo>,
+    pub(crate) start: u64,
+    pub(crate) is_first: bool,
+    pub(crate) method: Option<CompressionMethod>,
+    pub(crate) checksums: bool,
+    /// Content may stand in the tree.
+    pub(crate) inline: bool,
+    pub(crate) to: Sender<Result<Piece>>,
+}
+
+/// What comes of a job, in this order: `Begin` of a first segment, then data in order of the file.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// How many bytes of the file are no holes, in whole sectors.
+    Begin {
+        data_bytes: u64,
+    },
+    /// All content, which is short.
+    Inline {
+        stored: Vec<u8>,
+        compression: Compression,
+        content_bytes: u64,
+    },
+    Data(Data),
+}
+
+/// A run of content that is not a hole.
+#[derive(Debug)]
+pub(crate) struct Data {
+    pub(crate) at: u64,
+    /// Whole sectors.
+    pub(crate) content_bytes: u64,
+    pub(crate) stored: Vec<u8>,
+    pub(crate) compression: Compression,
+    /// Of what is stored; empty where there are to be none.
+    pub(crate) checksums: Vec<u8>,
+}
+
+/// What all workers know.
+pub(crate) struct Shop {
+    pub(crate) contents: Vec<Arc<dyn Contents>>,
+    pub(crate) sector_bytes: u32,
+    pub(crate) checksum: ChecksumType,
+    pub(crate) progress: Progress,
+}
+
+/// The channel of a new job.
+pub(crate) fn channel() -> (Sender<Result<Piece>>, Receiver<Result<Piece>>) {
+    bounded(PIECES_MAX)
+}
+
+/// The compression of a file's content.
+pub(crate) fn method(own: Option<Compress>, default: Compress, may: bool) -> Option<CompressionMethod> {
+    match own.unwrap_or(default) {
+        Compress::With(method) if may && method.compression() != Compression::None => Some(method),
+        _ => None,
+    }
+}
+
+/// Does jobs until there are no more.
+pub(crate) fn work(shop: &Shop, jobs: &Receiver<Job>) {
+    let mut worker = Worker {
+        shop,
+        compressor: Compressor::new(),
+        buffer: Vec::new(),
+    };
+    for job in jobs {
+        if let Err(error) = shop
+            .progress
+            .check()
+            .map_err(Error::from)
+            .and_then(|()| worker.job(&job))
+        {
+            // Nobody may be waiting any more.
+            let _ = job.to.send(Err(error));
+        }
+    }
+}
+
+struct Worker<'a> {
+    shop: &'a Shop,
+    compressor: Compressor,
+    buffer: Vec<u8>,
+}
+
+impl Worker<'_> {
+    fn job(&mut self, job: &Job) -> Result<()> {
+        let file = &job.file;
+        let contents = self.shop.contents.get(usize::from(file.source));
+        let contents = contents.ok_or(Error::Defect {
+            what: "a source that is not there",
+        })?;
+        let mut reader = contents.open(&file.path, &file.content)?;
+        self.segment(job, reader.as_mut())?;
+        reader.finish()?;
+        Ok(())
+    }
+
+    fn segment(&mut self, job: &Job, reader: &mut dyn ContentReader) -> Result<()> {
+        let size = job.file.content.size.get();
+        if job.is_first {
+            if job.inline && size <= u64::from(self.shop.sector_bytes) && self.inline(job, reader)? {
+                return Ok(());
+            }
+            let mut data_bytes = 0_u64;
+            let mut scan = Scan::new(self.shop.sector_bytes, 0..size);
+            while let Some(range) = scan.next(reader, job)? {
+                data_bytes = data_bytes.saturating_add(range.end.saturating_sub(range.start));
+            }
+            send(job, Piece::Begin { data_bytes });
+        }
+        let end = job.start.saturating_add(SEGMENT_BYTES).min(size);
+        let mut scan = Scan::new(self.shop.sector_bytes, job.start..end);
+        while let Some(range) = scan.next(reader, job)? {
+            self.range(job, reader, range)?;
+        }
+        Ok(())
+    }
+
+    /// Content that is short enough to stand in the tree. False when it is not, after all.
+    fn inline(&mut self, job: &Job, reader: &mut dyn ContentReader) -> Result<bool> {
+        let size = job.file.content.size.get();
+        if size > INLINE_BYTES_MAX && job.method.is_none() {
+            return Ok(false);
+        }
+        if reader.next_data(FileOffset::MIN)?.is_none() {
+            return Ok(false);
+        }
+        self.read(reader, 0, size, size)?;
+        let limit = usize::try_from(INLINE_BYTES_MAX).unwrap_or(0);
+        let sector_bytes = self.sector_bytes();
+        let compressed = job.method.and_then(|method| {
+            let stored = self
+                .compressor
+                .compress_inline(method, &self.buffer, sector_bytes, limit);
+            stored.map(|stored| (stored, method.compression()))
+        });
+        let (stored, compression) = match compressed {
+            Some(compressed) => compressed,
+            None if size <= INLINE_BYTES_MAX => (self.buffer.clone(), Compression::None),
+            None => return Ok(false),
+        };
+        send(
+            job,
+            Piece::Inline {
+                stored,
+                compression,
+                content_bytes: size,
+            },
+        );
+        Ok(true)
+    }
+
+    fn sector_bytes(&self) -> usize {
+        usize::try_from(self.shop.sector_bytes).unwrap_or(4096)
+    }
+
+    /// Reads `length` bytes of content into the buffer, which gets `whole` bytes: what follows is zero.
+    fn read(&mut self, reader: &mut dyn ContentReader, at: u64, length: u64, whole: u64) -> Result<()> {
+        let number = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.buffer.clear();
+        self.buffer.resize(number(whole), 0);
+        if let Some(place) = self.buffer.get_mut(..number(length)) {
+            reader.read_exact_at(FileOffset::new(at), place)?;
+        }
+        Ok(())
+    }
+
+    /// A range of data in whole sectors.
+    fn range(&mut self, job: &Job, reader: &mut dyn ContentReader, range: Range<u64>) -> Result<()> {
+        let size = job.file.content.size.get();
+        let mut at = range.start;
+        let step = match job.method {
+            Some(_) => COMPRESSED_EXTENT_BYTES_MAX,
+            None => PIECE_BYTES,
+        };
+        while at < range.end {
+            self.shop.progress.check()?;
+            let end = range.end.min(at.saturating_add(step));
+            let whole = end.saturating_sub(at);
+            let length = end.min(size).saturating_sub(at);
+            self.read(reader, at, length, whole)?;
+            let sector_bytes = self.sector_bytes();
+            let compressed = match job.method {
+                Some(method) if looks_compressible(&self.buffer) => {
+                    let stored = self.compressor.compress(method, &self.buffer, sector_bytes);
+                    stored.map(|stored| (stored, method.compression()))
+                }
+                _ => None,
+            };
+            let (stored, compression) =
+                compressed.unwrap_or_else(|| (core::mem::take(&mut self.buffer), Compression::None));
+            let mut checksums = Vec::new();
+            if job.checksums {
+                self.shop
+                    .checksum
+                    .compute_sectors(&stored, sector_bytes, &mut checksums);
+            }
+            send(
+                job,
+                Piece::Data(Data {
+                    at,
+                    content_bytes: whole,
+                    stored,
+                    compression,
+                    checksums,
+                }),
+            );
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+/// Who waited may have given up: then nothing of the image will be used.
+fn send(job: &Job, piece: Piece) {
+    let _ = job.to.send(Ok(piece));
+}
+
+/// Ranges of data in whole sectors, in order, none touching the next.
+struct Scan {
+    sector_bytes: u64,
+    at: u64,
+    end: u64,
+}
+
+impl Scan {
+    fn new(sector_bytes: u32, range: Range<u64>) -> Self {
+        Self {
+            sector_bytes: u64::from(sector_bytes),
+            at: range.start,
+            end: range.end,
+        }
+    }
+
+    fn next(&mut self, reader: &mut dyn ContentReader, job: &Job) -> Result<Option<Range<u64>>> {
+        let up = |at: u64| at.checked_next_multiple_of(self.sector_bytes).unwrap_or(u64::MAX);
+        let mut found: Option<Range<u64>> = None;
+        while self.at < self.end {
+            let Some(data) = reader.next_data(FileOffset::new(self.at))? else {
+                self.at = self.end;
+                break;
+            };
+            let (from, to) = (data.start.get(), data.end.get());
+            if to <= self.at || to < from {
+                return Err(SourceError::Changed {
+                    place: shown(job.file.path.as_bytes()),
+                    what: format!("data from {from} to {to} is told of after {}", self.at),
+                }
+                .into());
+            }
+            let start = from.max(self.at);
+            let start = start.saturating_sub(start.checked_rem(self.sector_bytes).unwrap_or(0));
+            let stop = up(to.min(self.end));
+            match &mut found {
+                _ if start >= self.end => {
+                    self.at = self.end;
+                    break;
+                }
+                Some(range) if start > range.end => break,
+                Some(range) => range.end = range.end.max(stop),
+                None => found = Some(start..stop),
+            }
+            self.at = to.min(self.end).max(stop.min(self.end));
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,273 @@
+//! Data on its way to the devices: pieces get addresses, addresses get checksums and references, bytes go to the writer.
+//!
+//! Addresses run on in the order of contents, so that what is written is one sequence of large writes. Uncompressed pieces
+//! that follow each other in file and address become one extent, up to the longest that the kernel makes; each compressed
+//! piece is one.
+
+use crate::content::Data;
+use crate::error::{Error, Result};
+use crate::layout::GENERATION;
+use crate::sort::Sorter;
+use crate::space::DataSpace;
+use crate::spool::Spool;
+use crate::write::DataParts;
+use buttress_device::Buffer;
+use buttress_format::{
+    ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, InodeNumber, Logical, TreeId,
+};
+use buttress_volume::{ExtentWrite, StripeGeometry, Volume};
+use buttress_writer::mkfs::PlannedChunk;
+use crossbeam_channel::Sender;
+
+/// The longest uncompressed extent.
+const EXTENT_BYTES_MAX: u64 = 128 << 20;
+
+/// About how much is handed to the writer at once.
+const WRITE_BYTES: u64 = 2 << 20;
+
+/// Where an extent of a file is, and how much of the file it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) at: u64,
+    pub(crate) logical: Logical,
+    pub(crate) stored_bytes: u64,
+    pub(crate) content_bytes: u64,
+    pub(crate) compression: Compression,
+}
+
+impl Extent {
+    /// The item of a file that has this extent.
+    pub(crate) fn item(&self) -> Vec<u8> {
+        FileExtent {
+            generation: GENERATION,
+            ram_bytes: ByteCount::new(self.content_bytes),
+            compression: self.compression,
+            other_encoding: 0,
+            body: FileExtentBody::Regular(ExtentSlice {
+                disk: self.logical,
+                disk_bytes: ByteCount::new(self.stored_bytes),
+                offset: ByteCount::ZERO,
+                num_bytes: ByteCount::new(self.content_bytes),
+            }),
+        }
+        .encode()
+    }
+}
+
+/// Who refers to an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) tree: TreeId,
+    pub(crate) inode: InodeNumber,
+}
+
+/// What adds a chunk to the volume that is being written.
+type AddChunk<'a> = Box<dyn Fn(&PlannedChunk) -> Result<()> + 'a>;
+
+/// Gives data addresses and hands it on.
+pub(crate) struct DataWriter<'a> {
+    pub(crate) space: DataSpace,
+    /// References to extents, under address and owner.
+    pub(crate) references: Sorter,
+    /// Address, length and checksums of each extent in order of address.
+    pub(crate) checksums: Spool,
+    add_chunk: AddChunk<'a>,
+    to_writer: Sender<ExtentWrite>,
+    buffer: Option<(Logical, Buffer, usize)>,
+    /// The run of uncompressed pieces that may go on.
+    open: Option<Extent>,
+}
+
+impl<'a> DataWriter<'a> {
+    pub(crate) fn new(
+        space: DataSpace,
+        references: Sorter,
+        checksums: Spool,
+        volume: &'a Volume,
+        item: impl Fn(&PlannedChunk) -> buttress_format::Chunk + 'a,
+        to_writer: Sender<ExtentWrite>,
+    ) -> Self {
+        Self {
+            space,
+            references,
+            checksums,
+            add_chunk: Box::new(move |chunk| Ok(volume.add_chunk(chunk.logical, item(chunk))?)),
+            to_writer,
+            buffer: None,
+            open: None,
+        }
+    }
+
+    /// Takes the next piece of a file; gives extents that are finished to `done`.
+    pub(crate) fn piece(&mut self, piece: &Data, done: &mut dyn FnMut(Extent) -> Result<()>) -> Result<()> {
+        if piece.compression != Compression::None {
+            self.end(done)?;
+            let stored_bytes = piece.stored.len() as u64;
+            let logical = self.take(stored_bytes, true)?.0;
+            self.write(logical, &piece.stored)?;
+            self.checksum(logical, stored_bytes, &piece.checksums)?;
+            return done(Extent {
+                at: piece.at,
+                logical,
+                stored_bytes,
+                content_bytes: piece.content_bytes,
+                compression: piece.compression,
+            });
+        }
+        let mut rest = piece.stored.as_slice();
+        let mut sums = piece.checksums.as_slice();
+        let mut at = piece.at;
+        while !rest.is_empty() {
+            let (logical, bytes) = self.take(rest.len() as u64, false)?;
+            let length = usize::try_from(bytes).unwrap_or(usize::MAX).min(rest.len());
+            let (now, later) = rest.split_at(length);
+            self.write(logical, now)?;
+            let share = sums
+                .len()
+                .checked_mul(length)
+                .and_then(|all| all.checked_div(rest.len()));
+            let (own, others) = sums.split_at(share.unwrap_or(0).min(sums.len()));
+            self.checksum(logical, bytes, own)?;
+            self.extend(at, logical, bytes, done)?;
+            (rest, sums) = (later, others);
+            at = at.saturating_add(bytes);
+        }
+        Ok(())
+    }
+
+    /// Adds a run to the open extent, or ends that and begins another.
+    fn extend(
+        &mut self,
+        at: u64,
+        logical: Logical,
+        bytes: u64,
+        done: &mut dyn FnMut(Extent) -> Result<()>,
+    ) -> Result<()> {
+        let begins_chunk = self
+            .space
+            .chunks
+            .last()
+            .is_some_and(|last| last.chunk.logical == logical);
+        if let Some(open) = &mut self.open {
+            let follows = open.at.saturating_add(open.content_bytes) == at
+                && open.logical.saturating_add(ByteCount::new(open.stored_bytes)) == logical
+                && !begins_chunk
+                && open.stored_bytes.saturating_add(bytes) <= EXTENT_BYTES_MAX;
+            if follows {
+                open.stored_bytes = open.stored_bytes.saturating_add(bytes);
+                open.content_bytes = open.content_bytes.saturating_add(bytes);
+                return Ok(());
+            }
+        }
+        self.end(done)?;
+        self.open = Some(Extent {
+            at,
+            logical,
+            stored_bytes: bytes,
+            content_bytes: bytes,
+            compression: Compression::None,
+        });
+        Ok(())
+    }
+
+    /// Ends a file.
+    pub(crate) fn end(&mut self, done: &mut dyn FnMut(Extent) -> Result<()>) -> Result<()> {
+        self.open.take().map_or(Ok(()), done)
+    }
+
+    /// Notes that a file has an extent.
+    pub(crate) fn refer(&mut self, owner: Owner, extent: &Extent) -> Result<()> {
+        let numbers = [
+            extent.logical.get(),
+            owner.tree.get(),
+            owner.inode.get(),
+            extent.at,
+        ];
+        let key: Vec<u8> = numbers.iter().flat_map(|number| number.to_be_bytes()).collect();
+        self.references.push(&key, &extent.stored_bytes.to_le_bytes())
+    }
+
+    fn checksum(&mut self, logical: Logical, bytes: u64, checksums: &[u8]) -> Result<()> {
+        if checksums.is_empty() {
+            return Ok(());
+        }
+        self.checksums.append(&logical.get().to_le_bytes())?;
+        self.checksums.append(&bytes.to_le_bytes())?;
+        self.checksums.append(&(checksums.len() as u64).to_le_bytes())?;
+        self.checksums.append(checksums)
+    }
+
+    fn take(&mut self, wanted: u64, whole: bool) -> Result<(Logical, u64)> {
+        let room = self.space.take(wanted, whole)?;
+        if room.new_chunk
+            && let Some(last) = self.space.chunks.last()
+        {
+            (self.add_chunk)(&last.chunk)?;
+        }
+        Ok((room.logical, room.bytes))
+    }
+
+    /// Whole rows, so that parity is written without a read.
+    fn write_bytes(&self) -> usize {
+        let chunk = self.space.chunks.last().map(|last| &last.chunk);
+        let geometry = chunk.and_then(|chunk| StripeGeometry::new(chunk.profile(), chunk.stripes.len()).ok());
+        let row = geometry.map_or(1, |geometry| geometry.row_bytes().get());
+        let rows = WRITE_BYTES.checked_div(row).unwrap_or(1).max(1);
+        usize::try_from(rows.saturating_mul(row)).unwrap_or(usize::MAX)
+    }
+
+    fn write(&mut self, logical: Logical, bytes: &[u8]) -> Result<()> {
+        let mut rest = bytes;
+        let mut at = logical;
+        while !rest.is_empty() {
+            let follows = self
+                .buffer
+                .as_ref()
+                .is_some_and(|(start, _, filled)| start.saturating_add(ByteCount::of(*filled)) == at);
+            if !follows {
+                self.flush()?;
+            }
+            let (start, mut buffer, filled) = match self.buffer.take() {
+                Some(open) => open,
+                None => (at, Buffer::zeroed(self.write_bytes()), 0),
+            };
+            let room = buffer.get_mut(filled..).unwrap_or_default();
+            let length = room.len().min(rest.len());
+            let (now, later) = rest.split_at(length);
+            if let Some(place) = room.get_mut(..length) {
+                place.copy_from_slice(now);
+            }
+            let is_full = length == room.len();
+            self.buffer = Some((start, buffer, filled.saturating_add(length)));
+            if is_full {
+                self.flush()?;
+            }
+            rest = later;
+            at = at.saturating_add(ByteCount::of(length));
+        }
+        Ok(())
+    }
+
+    /// Ends writing.
+    pub(crate) fn into_parts(self) -> DataParts {
+        DataParts {
+            space: self.space,
+            references: self.references,
+            checksums: self.checksums,
+        }
+    }
+
+    /// Hands what is gathered to the writer.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        let Some((logical, mut buffer, filled)) = self.buffer.take() else {
+            return Ok(());
+        };
+        buffer.truncate(filled);
+        let write = ExtentWrite {
+            logical,
+            bytes: buffer.into_bytes(),
+        };
+        // The writer ends early only when it failed, which it tells itself.
+        self.to_writer.send(write).map_err(|_| Error::WriterGone)
+    }
+}

@@ -1,0 +1,173 @@
+//! All entries of all sources, sorted, and the tree laid out.
+
+use crate::builder::{Gathered, ImageBuilder, Verdict};
+use crate::entry::{Attributes, Entry, EntryKind, EntryPath, Precedence};
+use crate::error::{Error, Result};
+use crate::layout::{Rules, lay_out};
+use crate::links::{push_link, resolve};
+use crate::options::{BuildOptions, Owners};
+use crate::record::Encoder;
+use crate::sort::Sorter;
+use crate::sort_key::{Class, Order, Place, sort_key};
+use crate::source::{Contents, LocatorContents};
+use crate::spool::SpoolFolder;
+use crate::tree::{Settling, Tree};
+use buttress_format::Timestamp;
+use buttress_fs::Progress;
+use buttress_writer::mkfs::parts::Settings;
+use std::sync::Arc;
+
+/// Of the memory that may be taken, the sorter of entries gets a third, and so does that of items.
+const SORTER_SHARE: u64 = 3;
+
+pub(crate) fn gather(
+    builder: ImageBuilder,
+    settings: Settings,
+    time: Timestamp,
+    progress: &Progress,
+) -> Result<Gathered> {
+    let ImageBuilder {
+        options,
+        mut sources,
+        adapters,
+    } = builder;
+    let folder = SpoolFolder::new(options.spool.as_deref());
+    let memory = options.memory.get().checked_div(SORTER_SHARE).unwrap_or(0);
+    let memory = usize::try_from(memory).unwrap_or(usize::MAX);
+    let default = default_attributes(&options, time);
+    let mut records = Sorter::new(&folder, memory);
+    let mut links = Sorter::new(&folder, memory);
+    add_own(&mut records, &options, &default)?;
+    let mut contents: Vec<Arc<dyn Contents>> = vec![Arc::new(LocatorContents)];
+    let mut names = vec!["the builder".to_owned()];
+    for (index, source) in sources.iter_mut().enumerate() {
+        let number = u16::try_from(index.saturating_add(1)).map_err(|_| Error::Sources)?;
+        while let Some(mut entry) = source.next_entry()? {
+            progress.check()?;
+            let left_out = adapters
+                .iter()
+                .any(|adapter| adapter(&mut entry) == Verdict::LeaveOut);
+            adapt(&mut entry, &options.owners, options.latest_time);
+            add(&mut records, &mut links, number, &entry, left_out)?;
+        }
+        contents.push(source.contents()?);
+        names.push(source.name());
+    }
+    let records = records.finish()?;
+    let links = resolve(&records, links, &folder, memory)?;
+    let tree = Tree::new(&Settling {
+        records: &records,
+        links: links.as_ref(),
+        source_names: &names,
+        default: &default,
+        subvolumes: &options.subvolumes,
+        folder: &folder,
+        memory,
+    })?;
+    drop((records, links));
+    let rules = Rules {
+        inode_flags: &options.inode_flags,
+        node_bytes: settings.node_bytes,
+        sector_bytes: settings.sector_bytes,
+        folder: &folder,
+        memory,
+    };
+    let layout = lay_out(&tree, &rules, progress)?;
+    Ok(Gathered {
+        options,
+        settings,
+        layout,
+        contents,
+        folder,
+    })
+}
+
+/// What a directory has that nobody named.
+fn default_attributes(options: &BuildOptions, time: Timestamp) -> Attributes {
+    Attributes {
+        permissions: 0o755,
+        uid: options.owners.uid.unwrap_or(0),
+        gid: options.owners.gid.unwrap_or(0),
+        mtime: time,
+        ..Attributes::default()
+    }
+}
+
+/// The root directory and the subvolumes that options name, below whatever sources say of them.
+fn add_own(records: &mut Sorter, options: &BuildOptions, default: &Attributes) -> Result<()> {
+    let root = EntryPath::root();
+    let subvolumes = options.subvolumes.iter().map(|(path, _)| path);
+    let mut paths: Vec<&EntryPath> = core::iter::once(&root).chain(subvolumes).collect();
+    paths.sort_by_key(|path| path.as_bytes().to_vec());
+    paths.dedup();
+    for path in paths {
+        let mut entry = Entry {
+            path: path.clone(),
+            precedence: Precedence::default(),
+            kind: EntryKind::Directory(None),
+            attributes: default.clone(),
+        };
+        own_root(&mut entry, &options.owners);
+        let mut encoder = Encoder::default();
+        encoder.entry(&entry);
+        let key = sort_key(path.as_bytes(), Order::default(), Class::Entry);
+        records.push(&key, &encoder.0)?;
+    }
+    Ok(())
+}
+
+fn own_root(entry: &mut Entry, owners: &Owners) {
+    if let (true, Some((uid, gid, permissions))) = (entry.path.is_root(), owners.root) {
+        entry.attributes.uid = uid;
+        entry.attributes.gid = gid;
+        if let Some(permissions) = permissions {
+            entry.attributes.permissions = permissions;
+        }
+    }
+}
+
+/// What options say of every entry.
+fn adapt(entry: &mut Entry, owners: &Owners, latest: Option<Timestamp>) {
+    let attributes = &mut entry.attributes;
+    attributes.uid = owners.uid.unwrap_or(attributes.uid);
+    attributes.gid = owners.gid.unwrap_or(attributes.gid);
+    if let Some(latest) = latest {
+        let times = [
+            Some(&mut attributes.mtime),
+            attributes.atime.as_mut(),
+            attributes.ctime.as_mut(),
+            attributes.otime.as_mut(),
+        ];
+        for time in times.into_iter().flatten() {
+            if (time.seconds, time.nanoseconds) > (latest.seconds, latest.nanoseconds) {
+                *time = latest;
+            }
+        }
+    }
+    own_root(entry, owners);
+}
+
+fn add(records: &mut Sorter, links: &mut Sorter, source: u16, entry: &Entry, left_out: bool) -> Result<()> {
+    let class = match entry.kind {
+        _ if left_out => Class::LeftOut,
+        EntryKind::Whiteout => Class::Whiteout,
+        EntryKind::Opaque => Class::Opaque,
+        _ => Class::Entry,
+    };
+    let order = Order {
+        source,
+        precedence: entry.precedence,
+    };
+    let key = sort_key(entry.path.as_bytes(), order, class);
+    if let (EntryKind::HardLink(target), false) = (&entry.kind, left_out) {
+        let link = Place {
+            path: Vec::new(),
+            order,
+            class,
+        };
+        push_link(links, target, &link, &key)?;
+    }
+    let mut encoder = Encoder::default();
+    encoder.entry(entry);
+    records.push(&key, &encoder.0)
+}

@@ -1,0 +1,629 @@
+//! Inodes get their numbers, and everything but content becomes items.
+//!
+//! One pass over the tree, in the order of a walk: that is the order of inode numbers in each subvolume, of names in each
+//! directory, and later of contents on the devices. Items are sorted by subvolume and key. A directory's own item is made
+//! when all names in it are known.
+
+use crate::entry::{Attributes, Compress, Entry, EntryKind, EntryPath, FileContent, SubvolumeMark};
+use crate::error::{Error, Result, shown};
+use crate::record::{Decoder, Encoder};
+use crate::sort::{Sorted, Sorter};
+use crate::spool::SpoolFolder;
+use crate::tree::{Name, Tree, is_below};
+use buttress_format::node::edit::leaf_data_bytes_max;
+use buttress_format::{
+    ByteCount, Compression, DirItem, FileExtent, FileExtentBody, FileKind, FileOffset, Generation,
+    InodeFlags, InodeItem, InodeNumber, InodeRefs, ItemType, Key, ObjectId, Timestamp, TreeId,
+};
+use buttress_fs::Progress;
+use buttress_writer::operations::NodeKind;
+use std::collections::HashMap;
+
+/// The generation of all that is built.
+pub(crate) const GENERATION: Generation = Generation::new(8);
+
+/// How many names an inode can have.
+const NAMES_MAX: u64 = 65_535;
+
+/// The first number of an inode besides the root directory's.
+const FIRST_INODE: u64 = 257;
+
+/// The index of the first name in a directory.
+const FIRST_INDEX: u64 = 2;
+
+/// The longest target of a symbolic link.
+const SYMLINK_BYTES_MAX: usize = 4095;
+
+/// How long an item of an inode with the bytes of its file's description behind it is.
+pub(crate) const INODE_ITEM_BYTES: usize = 160;
+
+/// A subvolume that is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Subvolume {
+    pub(crate) id: TreeId,
+    pub(crate) mark: SubvolumeMark,
+    pub(crate) parent: TreeId,
+    /// The directory that holds its name.
+    pub(crate) directory: InodeNumber,
+    pub(crate) index: u64,
+    pub(crate) name: Vec<u8>,
+}
+
+/// How much there is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    /// Bytes of all contents, holes included.
+    pub(crate) content_bytes: u64,
+    /// At most so many bytes of data extents.
+    pub(crate) data_bytes: u64,
+    /// Bytes of items of files, with their heads, and without file extents.
+    pub(crate) item_bytes: u64,
+    /// Regular files.
+    pub(crate) files: u64,
+    /// Entries of all kinds.
+    pub(crate) names: u64,
+}
+
+/// A tree whose items are all known but for contents.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    /// Items under (subvolume, key).
+    pub(crate) items: Sorted,
+    pub(crate) subvolumes: Vec<Subvolume>,
+    pub(crate) default_subvolume: TreeId,
+    pub(crate) totals: Totals,
+}
+
+/// What is needed to read the content of a regular file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileInfo {
+    pub(crate) source: u16,
+    pub(crate) path: EntryPath,
+    pub(crate) content: FileContent,
+    pub(crate) compress: Option<Compress>,
+}
+
+impl FileInfo {
+    fn encode(&self, to: &mut Encoder) {
+        to.number(u64::from(self.source)).bytes(self.path.as_bytes());
+        to.content(&self.content);
+        to.compress(self.compress);
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut decoder = Decoder(bytes);
+        Some(Self {
+            source: u16::try_from(decoder.number()?).ok()?,
+            path: decoder.path()?,
+            content: decoder.content()?,
+            compress: decoder.compress()?,
+        })
+    }
+}
+
+/// A subvolume and a key, as items are sorted.
+pub(crate) fn item_key(tree: TreeId, key: &Key) -> [u8; 25] {
+    let mut bytes = [0; 25];
+    let parts = [
+        (0, tree.get().to_be_bytes()),
+        (8, key.objectid.get().to_be_bytes()),
+        (17, key.offset.to_be_bytes()),
+    ];
+    for (at, part) in parts {
+        if let Some(place) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<8>()) {
+            *place = part;
+        }
+    }
+    if let Some(place) = bytes.get_mut(16) {
+        *place = key.item_type.0;
+    }
+    bytes
+}
+
+pub(crate) fn item_place(bytes: &[u8]) -> Option<(TreeId, Key)> {
+    let (tree, rest) = bytes.split_first_chunk::<8>()?;
+    let (objectid, rest) = rest.split_first_chunk::<8>()?;
+    let (item_type, rest) = rest.split_first()?;
+    let (offset, _) = rest.split_first_chunk::<8>()?;
+    let key = Key::new(
+        ObjectId::new(u64::from_be_bytes(*objectid)),
+        ItemType(*item_type),
+        u64::from_be_bytes(*offset),
+    );
+    Some((TreeId::new(u64::from_be_bytes(*tree)), key))
+}
+
+/// What the layout depends on besides the tree.
+pub(crate) struct Rules<'a> {
+    pub(crate) inode_flags: &'a [(EntryPath, InodeFlags)],
+    pub(crate) node_bytes: u32,
+    pub(crate) sector_bytes: u32,
+    pub(crate) folder: &'a SpoolFolder,
+    pub(crate) memory: usize,
+}
+
+pub(crate) fn lay_out(tree: &Tree, rules: &Rules<'_>, progress: &Progress) -> Result<Layout> {
+    let mut pass = Pass {
+        items: Sorter::new(rules.folder, rules.memory),
+        flags: rules
+            .inode_flags
+            .iter()
+            .map(|(path, flags)| (path.as_bytes(), *flags))
+            .collect(),
+        rules,
+        frames: Vec::new(),
+        holders: HashMap::new(),
+        next_inodes: HashMap::new(),
+        subvolumes: Vec::new(),
+        default_subvolume: None,
+        totals: Totals::default(),
+    };
+    let mut reader = tree.reader()?;
+    while let Some((number, name)) = reader.next()? {
+        progress.check()?;
+        pass.name(number, name)?;
+    }
+    while pass.close()? {}
+    if let Some((path, _)) = pass.flags.iter().min_by_key(|(path, _)| **path) {
+        return Err(Error::Option {
+            option: "inode flags",
+            path: shown(path),
+            problem: "is not in the tree",
+        });
+    }
+    Ok(Layout {
+        items: pass.items.finish()?,
+        subvolumes: pass.subvolumes,
+        default_subvolume: pass.default_subvolume.unwrap_or(TreeId::FS),
+        totals: pass.totals,
+    })
+}
+
+/// A directory around where the pass is.
+struct Frame {
+    path: Vec<u8>,
+    tree: TreeId,
+    inode: InodeNumber,
+    item: InodeItem,
+    next_index: u64,
+    /// Flags for what is below, from the options.
+    flags: InodeFlags,
+}
+
+struct Pass<'a> {
+    items: Sorter,
+    /// Inode flags that options name and that were not met yet.
+    flags: HashMap<&'a [u8], InodeFlags>,
+    rules: &'a Rules<'a>,
+    frames: Vec<Frame>,
+    /// The inodes of names that hold one, with how many names are to come.
+    holders: HashMap<u64, (InodeNumber, u64, FileKind)>,
+    next_inodes: HashMap<TreeId, u64>,
+    subvolumes: Vec<Subvolume>,
+    default_subvolume: Option<TreeId>,
+    totals: Totals,
+}
+
+impl Pass<'_> {
+    fn name(&mut self, number: u64, name: Name) -> Result<()> {
+        let path = name.entry.path.as_bytes().to_vec();
+        while self
+            .frames
+            .last()
+            .is_some_and(|frame| !is_below(&path, &frame.path))
+        {
+            self.close()?;
+        }
+        self.totals.names = self.totals.names.saturating_add(1);
+        if let EntryKind::Snapshot { .. } = name.entry.kind {
+            return Err(Error::Unsupported {
+                path: shown(&path),
+                what: "a snapshot",
+            });
+        }
+        let inherited = self
+            .frames
+            .last()
+            .map_or(InodeFlags::empty(), |frame| frame.flags);
+        let flags = inherited | self.flags.remove(path.as_slice()).unwrap_or_default();
+        if let EntryKind::Directory(mark) = name.entry.kind {
+            return self.directory(path, &name, mark, flags);
+        }
+        let Some(parent) = self.frames.last() else {
+            return Err(Error::Defect {
+                what: "a name without a directory",
+            });
+        };
+        let (tree, component) = (parent.tree, name.entry.path.name().to_vec());
+        if let Some(link) = &name.link
+            && let Some((inode, left, kind)) = self.holders.get_mut(&link.holder)
+        {
+            let (inode, kind) = (*inode, *kind);
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.holders.remove(&link.holder);
+            }
+            return self.link(inode, kind, &component);
+        }
+        let inode = self.next_inode(tree);
+        let (source, held, names) = match name.link {
+            Some(link) => {
+                let (source, held) = link.inode.ok_or(Error::Defect {
+                    what: "links without an inode",
+                })?;
+                (source, held, link.names)
+            }
+            None => (name.source, name.entry, 1),
+        };
+        if names > NAMES_MAX {
+            return Err(Error::Entry {
+                path: shown(&path),
+                problem: format!("it has {names} hard links; at most {NAMES_MAX} are possible"),
+            });
+        }
+        let kind = self.inode(tree, inode, source, held, names, flags)?;
+        if names > 1 {
+            self.holders
+                .insert(number, (inode, names.saturating_sub(1), kind));
+        }
+        self.link(inode, kind, &component)
+    }
+
+    fn next_inode(&mut self, tree: TreeId) -> InodeNumber {
+        let next = self.next_inodes.entry(tree).or_insert(FIRST_INODE);
+        let inode = InodeNumber::new(*next);
+        *next = next.saturating_add(1);
+        inode
+    }
+
+    fn push(&mut self, tree: TreeId, key: &Key, data: &[u8]) -> Result<()> {
+        // What stands in front of each item in a leaf.
+        let taken = (data.len() as u64).saturating_add(25);
+        self.totals.item_bytes = self.totals.item_bytes.saturating_add(taken);
+        self.items.push(&item_key(tree, key), data)
+    }
+
+    /// Opens a directory.
+    fn directory(
+        &mut self,
+        path: Vec<u8>,
+        name: &Name,
+        mark: Option<SubvolumeMark>,
+        flags: InodeFlags,
+    ) -> Result<()> {
+        let component = name.entry.path.name();
+        let (tree, inode) = match (self.frames.last().map(|parent| parent.tree), name.subvolume) {
+            (None, _) => {
+                if mark.is_some_and(|mark| mark.default) {
+                    self.set_default(TreeId::FS, &path)?;
+                }
+                (TreeId::FS, InodeNumber::ROOT_DIRECTORY)
+            }
+            (Some(_), Some(id)) => {
+                self.subvolume(id, mark.unwrap_or_default(), component, &path)?;
+                (id, InodeNumber::ROOT_DIRECTORY)
+            }
+            (Some(tree), None) => {
+                let inode = self.next_inode(tree);
+                self.link(inode, FileKind::Directory, component)?;
+                (tree, inode)
+            }
+        };
+        if inode == InodeNumber::ROOT_DIRECTORY {
+            // The root of a subvolume is its own parent.
+            let mut data = Vec::new();
+            let pushed = InodeRefs::push(&mut data, 0, b"..");
+            pushed.map_err(|_| Error::Defect {
+                what: "a root's name",
+            })?;
+            self.push(tree, &InodeRefs::key(inode, inode), &data)?;
+        }
+        let attributes = &name.entry.attributes;
+        self.xattrs(tree, inode, &path, attributes)?;
+        let mut item = inode_item(attributes, 0o040_000, flags, false);
+        item.nlink = 1;
+        self.frames.push(Frame {
+            path,
+            tree,
+            inode,
+            item,
+            next_index: FIRST_INDEX,
+            flags,
+        });
+        Ok(())
+    }
+
+    /// Closes the innermost directory; `false` when there is none.
+    fn close(&mut self) -> Result<bool> {
+        let Some(frame) = self.frames.pop() else {
+            return Ok(false);
+        };
+        let key = InodeItem::key(frame.inode);
+        self.push(frame.tree, &key, &frame.item.to_bytes())?;
+        Ok(true)
+    }
+
+    fn set_default(&mut self, tree: TreeId, path: &[u8]) -> Result<()> {
+        if self.default_subvolume.replace(tree).is_some() {
+            return Err(Error::Option {
+                option: "default subvolume",
+                path: shown(path),
+                problem: "there is another one already",
+            });
+        }
+        Ok(())
+    }
+
+    /// The name of a subvolume in the directory around it.
+    fn subvolume(&mut self, id: TreeId, mark: SubvolumeMark, name: &[u8], path: &[u8]) -> Result<()> {
+        if mark.default {
+            self.set_default(id, path)?;
+        }
+        let Some(parent) = self.frames.last() else {
+            return Err(Error::Defect {
+                what: "a subvolume without a directory",
+            });
+        };
+        self.subvolumes.push(Subvolume {
+            id,
+            mark,
+            parent: parent.tree,
+            directory: parent.inode,
+            index: parent.next_index,
+            name: name.to_vec(),
+        });
+        let location = Key::new(id.object_id(), ItemType::ROOT_ITEM, u64::MAX);
+        self.entry_in_directory(location, FileKind::Directory, name)
+    }
+
+    /// A name of an inode in the innermost directory.
+    fn link(&mut self, inode: InodeNumber, kind: FileKind, name: &[u8]) -> Result<()> {
+        let Some(parent) = self.frames.last() else {
+            return Err(Error::Defect {
+                what: "a name without a directory",
+            });
+        };
+        let (tree, directory, index) = (parent.tree, parent.inode, parent.next_index);
+        let mut data = Vec::new();
+        InodeRefs::push(&mut data, index, name).map_err(|problem| Error::Entry {
+            path: shown(name),
+            problem: problem.to_string(),
+        })?;
+        self.push(tree, &InodeRefs::key(inode, directory), &data)?;
+        self.entry_in_directory(InodeItem::key(inode), kind, name)
+    }
+
+    /// The two items of a name in the innermost directory.
+    fn entry_in_directory(&mut self, location: Key, kind: FileKind, name: &[u8]) -> Result<()> {
+        let Some(parent) = self.frames.last_mut() else {
+            return Err(Error::Defect {
+                what: "a name without a directory",
+            });
+        };
+        let (tree, directory, index) = (parent.tree, parent.inode, parent.next_index);
+        parent.next_index = index.saturating_add(1);
+        let added = (name.len() as u64).saturating_mul(2);
+        parent.item.size = parent.item.size.saturating_add(ByteCount::new(added));
+        let entry = DirItem {
+            location,
+            transid: GENERATION,
+            kind,
+            name,
+            data: &[],
+        };
+        let data = entry.encode().map_err(|problem| Error::of_item(name, &problem))?;
+        self.push(tree, &DirItem::key(directory, name), &data)?;
+        self.push(tree, &DirItem::index_key(directory, index), &data)
+    }
+
+    fn xattrs(
+        &mut self,
+        tree: TreeId,
+        inode: InodeNumber,
+        path: &[u8],
+        attributes: &Attributes,
+    ) -> Result<()> {
+        let mut names: Vec<&[u8]> = Vec::with_capacity(attributes.xattrs.len());
+        for xattr in &attributes.xattrs {
+            names.push(&xattr.name);
+            let item = DirItem {
+                location: Key::MIN,
+                transid: GENERATION,
+                kind: FileKind::Xattr,
+                name: &xattr.name,
+                data: &xattr.value,
+            };
+            let data = item.encode().map_err(|problem| Error::of_item(path, &problem))?;
+            let most = leaf_data_bytes_max(self.rules.node_bytes);
+            if data.len() > most {
+                return Err(Error::Entry {
+                    path: shown(path),
+                    problem: format!(
+                        "its extended attribute {:?} takes {} bytes; at most {most} are possible",
+                        String::from_utf8_lossy(&xattr.name),
+                        data.len()
+                    ),
+                });
+            }
+            self.push(tree, &DirItem::xattr_key(inode, &xattr.name), &data)?;
+        }
+        names.sort_unstable();
+        if names.windows(2).any(|pair| pair.first() == pair.last()) {
+            return Err(Error::Entry {
+                path: shown(path),
+                problem: "it has an extended attribute twice".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The items of an inode that is no directory, besides its names.
+    fn inode(
+        &mut self,
+        tree: TreeId,
+        inode: InodeNumber,
+        source: u16,
+        entry: Entry,
+        names: u64,
+        flags: InodeFlags,
+    ) -> Result<FileKind> {
+        let Entry {
+            path,
+            kind,
+            attributes,
+            ..
+        } = entry;
+        let is_file = matches!(kind, EntryKind::File(_));
+        let type_bits = match &kind {
+            EntryKind::File(_) => 0o100_000,
+            EntryKind::Symlink(_) => 0o120_000,
+            EntryKind::Node(NodeKind::Fifo) => 0o010_000,
+            EntryKind::Node(NodeKind::Socket) => 0o140_000,
+            EntryKind::Node(NodeKind::CharacterDevice(_)) => 0o020_000,
+            EntryKind::Node(NodeKind::BlockDevice(_)) => 0o060_000,
+            _ => {
+                return Err(Error::Defect {
+                    what: "an inode of no kind",
+                });
+            }
+        };
+        self.xattrs(tree, inode, path.as_bytes(), &attributes)?;
+        let mut item = inode_item(&attributes, type_bits, flags, is_file);
+        item.nlink = u32::try_from(names).unwrap_or(u32::MAX);
+        let mut payload = Encoder::default();
+        match kind {
+            EntryKind::File(content) => {
+                item.size = content.size;
+                self.count_file(&path, &content)?;
+                payload.0.extend_from_slice(&item.to_bytes());
+                let info = FileInfo {
+                    source,
+                    path,
+                    content,
+                    compress: attributes.compression,
+                };
+                info.encode(&mut payload);
+            }
+            EntryKind::Symlink(target) => {
+                self.symlink(tree, inode, &path, &target, &mut item)?;
+                payload.0.extend_from_slice(&item.to_bytes());
+            }
+            EntryKind::Node(NodeKind::CharacterDevice(number) | NodeKind::BlockDevice(number)) => {
+                item.rdev = number.to_raw().ok_or_else(|| Error::Entry {
+                    path: shown(path.as_bytes()),
+                    problem: format!(
+                        "no volume holds the device number {}:{}",
+                        number.major, number.minor
+                    ),
+                })?;
+                payload.0.extend_from_slice(&item.to_bytes());
+            }
+            _ => payload.0.extend_from_slice(&item.to_bytes()),
+        }
+        self.push(tree, &InodeItem::key(inode), &payload.0)?;
+        Ok(FileKind::from_mode(item.mode).unwrap_or(FileKind::Unknown))
+    }
+
+    fn count_file(&mut self, path: &EntryPath, content: &FileContent) -> Result<()> {
+        let whole = content.size.checked_align_up(u64::from(self.rules.sector_bytes));
+        let whole = whole.filter(|size| i64::try_from(size.get()).is_ok());
+        let whole = whole.ok_or_else(|| Error::Entry {
+            path: shown(path.as_bytes()),
+            problem: format!("no file has {} bytes", content.size),
+        })?;
+        let totals = &mut self.totals;
+        totals.files = totals.files.saturating_add(1);
+        totals.content_bytes = totals.content_bytes.saturating_add(content.size.get());
+        totals.data_bytes = totals.data_bytes.saturating_add(whole.get());
+        Ok(())
+    }
+
+    fn symlink(
+        &mut self,
+        tree: TreeId,
+        inode: InodeNumber,
+        path: &EntryPath,
+        target: &[u8],
+        item: &mut InodeItem,
+    ) -> Result<()> {
+        let most = SYMLINK_BYTES_MAX
+            .min(leaf_data_bytes_max(self.rules.node_bytes).saturating_sub(FileExtent::INLINE_HEAD_BYTES));
+        if target.is_empty() || target.len() > most || target.contains(&0) {
+            return Err(Error::Entry {
+                path: shown(path.as_bytes()),
+                problem: format!(
+                    "its target has {} bytes; 1 to {most} are possible, without a zero byte",
+                    target.len()
+                ),
+            });
+        }
+        item.size = ByteCount::of(target.len());
+        item.nbytes = item.size;
+        let extent = FileExtent {
+            generation: GENERATION,
+            ram_bytes: item.size,
+            compression: Compression::None,
+            other_encoding: 0,
+            body: FileExtentBody::Inline(target),
+        };
+        let key = FileExtent::key(inode, FileOffset::MIN);
+        self.push(tree, &key, &extent.encode())
+    }
+}
+
+/// The item of an inode with these attributes.
+fn inode_item(attributes: &Attributes, type_bits: u32, flags: InodeFlags, is_file: bool) -> InodeItem {
+    let Attributes {
+        permissions,
+        uid,
+        gid,
+        mtime,
+        atime,
+        ctime,
+        otime,
+        ..
+    } = *attributes;
+    let mut flags = flags | attributes.flags;
+    if is_file && flags.contains(InodeFlags::NODATACOW) {
+        flags |= InodeFlags::NODATASUM;
+    }
+    let or_mtime = |time: Option<Timestamp>| time.unwrap_or(mtime);
+    InodeItem {
+        generation: GENERATION,
+        transid: GENERATION,
+        uid,
+        gid,
+        mode: type_bits | (permissions & 0o7777),
+        flags,
+        atime: or_mtime(atime),
+        ctime: or_mtime(ctime),
+        otime: or_mtime(otime),
+        ..InodeItem::empty(mtime)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_items_sort_as_keys_do() {
+        let keys = [
+            (256, 1, 0),
+            (256, 12, 256),
+            (256, 84, u64::MAX),
+            (257, 1, 0),
+            (257, 108, 1 << 40),
+        ];
+        let key = |(objectid, item_type, offset): (u64, u8, u64)| {
+            Key::new(ObjectId::new(objectid), ItemType(item_type), offset)
+        };
+        let trees = [5, 256, 300].map(TreeId::new);
+        let encoded = trees
+            .iter()
+            .flat_map(|tree| keys.iter().map(|parts| item_key(*tree, &key(*parts))));
+        let encoded: Vec<_> = encoded.collect();
+        assert!(encoded.is_sorted());
+        assert_eq!(item_place(&encoded[9]), Some((trees[1], key(keys[4]))));
+    }
+}

@@ -1,0 +1,142 @@
+//! Hard links by path: which inode each leads to.
+//!
+//! A link leads to the entry of its target's path, of its own source, that has the highest precedence up to its own: what
+//! was there when the link was made. That entry may be hidden in the tree as a whole; its inode lives on under the names of
+//! its links. A target that is itself a link is followed, a round over all entries for each step.
+//!
+//! Names of one inode have one *group*: bytes that name it.
+
+use crate::entry::{EntryKind, EntryPath, LinkKey};
+use crate::error::{Error, Result, shown};
+use crate::record::Decoder;
+use crate::sort::{Record, Sorted, Sorter};
+use crate::sort_key::{Class, Place, place, same_path_and_source, sort_key};
+use crate::spool::SpoolFolder;
+
+/// How long a chain of links may be.
+const CHAIN_MAX: usize = 40;
+
+/// Which groups there are, by the keys of entries.
+#[derive(Debug)]
+pub(crate) struct Links {
+    /// Of links by path.
+    pub(crate) links: Sorted,
+    /// Of what they lead to.
+    pub(crate) targets: Sorted,
+}
+
+/// The group of names with a key of their source's.
+pub(crate) fn group_of_key(source: u16, key: LinkKey) -> Vec<u8> {
+    let mut group = vec![1];
+    group.extend(source.to_be_bytes());
+    group.extend(key.0.to_be_bytes());
+    group.extend(key.1.to_be_bytes());
+    group
+}
+
+/// A link, as [`resolve`] takes them: under the key that its target's would precede.
+pub(crate) fn push_link(
+    pending: &mut Sorter,
+    target: &EntryPath,
+    link: &Place,
+    link_key: &[u8],
+) -> Result<()> {
+    let wanted = sort_key(target.as_bytes(), link.order, Class::Last);
+    pending.push(&wanted, link_key)
+}
+
+/// Follows all links.
+pub(crate) fn resolve(
+    records: &Sorted,
+    mut pending: Sorter,
+    folder: &SpoolFolder,
+    memory: usize,
+) -> Result<Option<Links>> {
+    if pending.is_empty() {
+        return Ok(None);
+    }
+    let mut links = Sorter::new(folder, memory);
+    let mut targets = Sorter::new(folder, memory);
+    for _ in 0..CHAIN_MAX {
+        let wanted = pending.finish()?;
+        pending = Sorter::new(folder, memory);
+        round(records, &wanted, |want, target| {
+            follow(want, target, &mut links, &mut targets, &mut pending)
+        })?;
+        if pending.is_empty() {
+            return Ok(Some(Links {
+                links: links.finish()?,
+                targets: targets.finish()?,
+            }));
+        }
+    }
+    let rest = pending.finish()?;
+    let mut record = Record::default();
+    rest.reader()?.next(&mut record)?;
+    Err(broken(&record, "and so on without an end"))
+}
+
+/// Finds the entry before each wanted key.
+fn round(
+    records: &Sorted,
+    wanted: &Sorted,
+    mut found: impl FnMut(&Record, Option<&Record>) -> Result<()>,
+) -> Result<()> {
+    let mut wants = wanted.reader()?;
+    let mut want = Record::default();
+    let mut reader = records.reader()?;
+    let mut next = Record::default();
+    let mut has_next = reader.next(&mut next)?;
+    let mut last: Option<Record> = None;
+    while wants.next(&mut want)? {
+        while has_next && next.key < want.key {
+            if next.key.last() == Some(&(Class::Entry as u8)) {
+                core::mem::swap(last.get_or_insert_default(), &mut next);
+            }
+            has_next = reader.next(&mut next)?;
+        }
+        let target = last
+            .as_ref()
+            .filter(|last| same_path_and_source(&last.key, &want.key));
+        found(&want, target)?;
+    }
+    Ok(())
+}
+
+fn follow(
+    want: &Record,
+    target: Option<&Record>,
+    links: &mut Sorter,
+    targets: &mut Sorter,
+    pending: &mut Sorter,
+) -> Result<()> {
+    let Some(target) = target else {
+        return Err(broken(want, "which is not there"));
+    };
+    let at = place(&target.key).ok_or(Error::Defect { what: "a key" })?;
+    let path = EntryPath::new(&at.path).unwrap_or_default();
+    let entry = Decoder(&target.payload).entry(path, at.order.precedence);
+    let entry = entry.ok_or(Error::Defect { what: "an entry" })?;
+    match entry.kind {
+        EntryKind::Directory(_) | EntryKind::Snapshot { .. } => Err(broken(want, "which is a directory")),
+        EntryKind::Whiteout | EntryKind::Opaque => Err(broken(want, "which is not there")),
+        EntryKind::HardLink(further) => push_link(pending, &further, &at, &want.payload),
+        EntryKind::File(_) | EntryKind::Symlink(_) | EntryKind::Node(_) => {
+            let group = match entry.attributes.link {
+                Some(key) => group_of_key(at.order.source, key),
+                None => [&[0][..], &target.key].concat(),
+            };
+            links.push(&want.payload, &group)?;
+            targets.push(&target.key, &group)
+        }
+    }
+}
+
+fn broken(want: &Record, problem: &'static str) -> Error {
+    let path = |key: &[u8]| place(key).map(|place| shown(&place.path)).unwrap_or_default();
+    Error::HardLink {
+        path: path(&want.payload),
+        target: path(&want.key),
+        problem,
+    }
+}

@@ -1,0 +1,212 @@
+//! Where chunks lie on devices, and which addresses data gets.
+//!
+//! Chunks are placed one behind the other on each device, and never over the place of a superblock copy: a chunk ends there
+//! and the next one begins behind it. So nothing in a chunk is ever left out, and addresses of extents run on from chunk to
+//! chunk.
+//!
+//! Data and metadata have ranges of addresses of their own. Those of data come first and are long enough for all contents;
+//! so blocks of trees have their addresses before it is known how much data there is.
+
+use crate::error::{Error, Result};
+use buttress_format::{
+    BlockGroupFlags, ByteCount, DEVICE_RESERVED_BYTES, Logical, Physical, Profile, STRIPE_BYTES,
+    SUPERBLOCK_OFFSETS,
+};
+use buttress_volume::StripeGeometry;
+use buttress_writer::mkfs::PlannedChunk;
+
+/// The longest device extent of a chunk.
+pub(crate) const DEVICE_EXTENT_BYTES_MAX: u64 = 1 << 30;
+
+/// A run of free bytes in front of a superblock copy that is not worth a chunk.
+const RUN_BYTES_MIN: u64 = 1 << 20;
+
+/// Places chunks.
+#[derive(Clone, Debug)]
+pub(crate) struct Placer {
+    sizes: Vec<u64>,
+    next: Vec<u64>,
+}
+
+impl Placer {
+    pub(crate) fn new(sizes: &[u64]) -> Self {
+        Self {
+            sizes: sizes.to_vec(),
+            next: vec![DEVICE_RESERVED_BYTES; sizes.len()],
+        }
+    }
+
+    /// Where chunks end on each device.
+    pub(crate) fn ends(&self) -> &[u64] {
+        &self.next
+    }
+
+    /// The next run of free bytes on a device.
+    fn run(&self, device: usize) -> (u64, u64) {
+        let size = self.sizes.get(device).copied().unwrap_or(0);
+        let mut start = self.next.get(device).copied().unwrap_or(u64::MAX);
+        for copy in SUPERBLOCK_OFFSETS {
+            let (from, to) = (copy.get(), copy.get().saturating_add(STRIPE_BYTES));
+            if start >= to {
+                continue;
+            }
+            if start.saturating_add(RUN_BYTES_MIN) <= from || size <= from {
+                return (start, from.min(size));
+            }
+            start = to;
+        }
+        (start, size)
+    }
+
+    /// A chunk of about `wanted` bytes, or of as many as there is room for up to the next superblock copy. `None` where there
+    /// is no room at all.
+    pub(crate) fn chunk(
+        &mut self,
+        logical: Logical,
+        kind: BlockGroupFlags,
+        profile: Profile,
+        wanted: u64,
+    ) -> Option<PlannedChunk> {
+        let halved = u32::from(profile == Profile::Dup);
+        let room = |device: usize| {
+            let (start, end) = self.run(device);
+            let whole = end.saturating_sub(start).wrapping_shr(halved);
+            whole & !(STRIPE_BYTES.saturating_sub(1))
+        };
+        let mut devices: Vec<usize> = (0..self.sizes.len()).filter(|device| room(*device) > 0).collect();
+        let geometry = StripeGeometry::widest(profile, devices.len())?;
+        let free = |device: usize| {
+            let size = self.sizes.get(device).copied().unwrap_or(0);
+            size.saturating_sub(self.run(device).0)
+        };
+        devices.sort_by_key(|device| core::cmp::Reverse(free(*device)));
+        devices.truncate(geometry.devices());
+        devices.sort_unstable();
+        let row = geometry.row_bytes().get();
+        let wanted = wanted.max(1).checked_next_multiple_of(row)?;
+        let extent = geometry.device_extent_bytes(ByteCount::new(wanted)).get();
+        let least_room = devices.iter().map(|device| room(*device)).min()?;
+        let extent = extent.min(least_room).min(DEVICE_EXTENT_BYTES_MAX);
+        let mut stripes = Vec::new();
+        for device in devices {
+            let (mut at, _) = self.run(device);
+            for _ in 0..=halved {
+                stripes.push((device, Physical::new(at)));
+                at = at.saturating_add(extent);
+            }
+            if let Some(next) = self.next.get_mut(device) {
+                *next = at;
+            }
+        }
+        let device_extent = ByteCount::new(extent);
+        Some(PlannedChunk::new(
+            logical,
+            kind | profile.flag(),
+            geometry.chunk_bytes(device_extent)?,
+            device_extent,
+            stripes,
+        ))
+    }
+
+    /// Makes the chunk that was placed last as short as what is used of it allows.
+    pub(crate) fn trim(&mut self, chunk: &mut PlannedChunk, used: u64) -> Option<()> {
+        let profile = chunk.profile();
+        let devices = match profile {
+            // Its second half lies behind the first one and cannot come nearer.
+            Profile::Dup => return Some(()),
+            _ => chunk.stripes.len(),
+        };
+        let geometry = StripeGeometry::new(profile, devices).ok()?;
+        let length = used.max(1).checked_next_multiple_of(geometry.row_bytes().get())?;
+        let extent = geometry.device_extent_bytes(ByteCount::new(length));
+        for (device, physical) in &chunk.stripes {
+            if let Some(next) = self.next.get_mut(*device) {
+                *next = physical.get().saturating_add(extent.get());
+            }
+        }
+        chunk.length = geometry.chunk_bytes(extent)?;
+        chunk.device_extent = extent;
+        Some(())
+    }
+}
+
+/// A chunk with how much of it is used, from its beginning.
+#[derive(Clone, Debug)]
+pub(crate) struct UsedChunk {
+    pub(crate) chunk: PlannedChunk,
+    pub(crate) used: u64,
+}
+
+/// Gives addresses to data, one behind the other.
+#[derive(Debug)]
+pub(crate) struct DataSpace {
+    pub(crate) placer: Placer,
+    pub(crate) chunks: Vec<UsedChunk>,
+    kind: BlockGroupFlags,
+    profile: Profile,
+    next_logical: u64,
+    /// At most so much is still to come.
+    left: u64,
+}
+
+/// Where data goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) logical: Logical,
+    /// So much of it fits there.
+    pub(crate) bytes: u64,
+    /// The chunk is new.
+    pub(crate) new_chunk: bool,
+}
+
+impl DataSpace {
+    pub(crate) const fn new(
+        placer: Placer,
+        kind: BlockGroupFlags,
+        profile: Profile,
+        first: Logical,
+        most: u64,
+    ) -> Self {
+        Self {
+            placer,
+            chunks: Vec::new(),
+            kind,
+            profile,
+            next_logical: first.get(),
+            left: most,
+        }
+    }
+
+    /// Room for `wanted` bytes, or for the first of them where `whole` is not asked for.
+    pub(crate) fn take(&mut self, wanted: u64, whole: bool) -> Result<Room> {
+        let mut new_chunk = false;
+        loop {
+            if let Some(last) = self.chunks.last_mut() {
+                let free = last.chunk.length.get().saturating_sub(last.used);
+                if free > 0 && (!whole || free >= wanted) {
+                    let bytes = wanted.min(free);
+                    let logical = last.chunk.logical.saturating_add(ByteCount::new(last.used));
+                    last.used = last.used.saturating_add(bytes);
+                    self.left = self.left.saturating_sub(bytes);
+                    return Ok(Room {
+                        logical,
+                        bytes,
+                        new_chunk,
+                    });
+                }
+            }
+            let no_room = Error::NoRoom {
+                what: "data",
+                needed: ByteCount::new(self.left.max(wanted)),
+            };
+            let logical = Logical::new(self.next_logical);
+            let chunk = self
+                .placer
+                .chunk(logical, self.kind, self.profile, self.left.max(wanted));
+            let chunk = chunk.ok_or(no_room)?;
+            self.next_logical = self.next_logical.saturating_add(chunk.length.get());
+            self.chunks.push(UsedChunk { chunk, used: 0 });
+            new_chunk = true;
+        }
+    }
+}

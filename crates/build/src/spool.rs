@@ -1,0 +1,185 @@
+//! Bytes that are written once and read again in order: in memory as long as they fit, then in a file without a name.
+
+use crate::error::{Error, Result};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How much a reader fetches at once.
+const READ_BYTES: usize = 128 << 10;
+
+/// Where spool files are made, and who is told when that fails.
+#[derive(Clone, Debug)]
+pub(crate) struct SpoolFolder(pub(crate) PathBuf);
+
+impl SpoolFolder {
+    pub(crate) fn new(folder: Option<&Path>) -> Self {
+        Self(folder.map_or_else(std::env::temp_dir, Path::to_owned))
+    }
+
+    pub(crate) fn failed(&self, cause: io::Error) -> Error {
+        Error::Spool {
+            folder: self.0.clone(),
+            cause,
+        }
+    }
+
+    fn file(&self) -> Result<File> {
+        tempfile::tempfile_in(&self.0).map_err(|error| self.failed(error))
+    }
+}
+
+/// What is being written.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    folder: SpoolFolder,
+    limit: usize,
+    buffer: Vec<u8>,
+    file: Option<File>,
+    in_file: u64,
+}
+
+impl Spool {
+    /// A spool that keeps at most `limit` bytes in memory.
+    pub(crate) const fn new(folder: SpoolFolder, limit: usize) -> Self {
+        Self {
+            folder,
+            limit,
+            buffer: Vec::new(),
+            file: None,
+            in_file: 0,
+        }
+    }
+
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() > self.limit {
+            self.put_aside()?;
+        }
+        Ok(())
+    }
+
+    /// How long it is.
+    pub(crate) fn len(&self) -> u64 {
+        self.in_file.saturating_add(self.buffer.len() as u64)
+    }
+
+    fn put_aside(&mut self) -> Result<()> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => self.folder.file()?,
+        };
+        let written = file.write_all_at(&self.buffer, self.in_file);
+        written.map_err(|error| self.folder.failed(error))?;
+        self.in_file = self.len();
+        self.buffer.clear();
+        self.file = Some(file);
+        Ok(())
+    }
+
+    pub(crate) fn finish(self) -> Spooled {
+        Spooled {
+            folder: self.folder,
+            buffer: Arc::new(self.buffer),
+            file: self.file.map(Arc::new),
+            in_file: self.in_file,
+        }
+    }
+}
+
+/// What was written; it can be read any number of times.
+#[derive(Clone, Debug)]
+pub(crate) struct Spooled {
+    folder: SpoolFolder,
+    buffer: Arc<Vec<u8>>,
+    file: Option<Arc<File>>,
+    in_file: u64,
+}
+
+impl Spooled {
+    /// How long it is.
+    pub(crate) fn len(&self) -> u64 {
+        self.in_file.saturating_add(self.buffer.len() as u64)
+    }
+
+    pub(crate) fn reader(&self) -> SpoolReader {
+        SpoolReader {
+            spooled: self.clone(),
+            at: 0,
+            ahead: Vec::new(),
+            ahead_at: 0,
+        }
+    }
+
+    /// Fills `into` from this place on.
+    fn read_at(&self, into: &mut [u8], at: u64) -> Result<()> {
+        let from_file = self.in_file.saturating_sub(at).min(into.len() as u64);
+        let (first, rest) =
+            into.split_at_mut(usize::try_from(from_file).unwrap_or(usize::MAX).min(into.len()));
+        if let (Some(file), false) = (&self.file, first.is_empty()) {
+            let read = file.read_exact_at(first, at);
+            read.map_err(|error| self.folder.failed(error))?;
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let start = at.saturating_add(from_file).saturating_sub(self.in_file);
+        let start = usize::try_from(start).unwrap_or(usize::MAX);
+        let kept = self.buffer.get(start..start.saturating_add(rest.len()));
+        match kept {
+            Some(kept) => rest.copy_from_slice(kept),
+            None => return Err(self.folder.failed(io::ErrorKind::UnexpectedEof.into())),
+        }
+        Ok(())
+    }
+}
+
+/// Reads from the beginning to the end.
+#[derive(Debug)]
+pub(crate) struct SpoolReader {
+    spooled: Spooled,
+    at: u64,
+    ahead: Vec<u8>,
+    ahead_at: usize,
+}
+
+impl SpoolReader {
+    pub(crate) fn at_end(&self) -> bool {
+        self.left() == 0
+    }
+
+    fn left(&self) -> u64 {
+        let ahead = self.ahead.len().saturating_sub(self.ahead_at) as u64;
+        self.spooled.len().saturating_sub(self.at).saturating_add(ahead)
+    }
+
+    /// Replaces what is in `into` by the next `length` bytes.
+    pub(crate) fn read(&mut self, into: &mut Vec<u8>, length: usize) -> Result<()> {
+        into.clear();
+        if length as u64 > self.left() {
+            return Err(self.spooled.folder.failed(io::ErrorKind::UnexpectedEof.into()));
+        }
+        while into.len() < length {
+            let wanted = length.saturating_sub(into.len());
+            let end = self.ahead_at.saturating_add(wanted).min(self.ahead.len());
+            if let Some(bytes) = self
+                .ahead
+                .get(self.ahead_at..end)
+                .filter(|bytes| !bytes.is_empty())
+            {
+                into.extend_from_slice(bytes);
+                self.ahead_at = end;
+                continue;
+            }
+            let rest = self.spooled.len().saturating_sub(self.at);
+            let next = usize::try_from(rest).unwrap_or(usize::MAX).min(READ_BYTES);
+            self.ahead.resize(next, 0);
+            self.spooled.read_at(&mut self.ahead, self.at)?;
+            self.at = self.at.saturating_add(next as u64);
+            self.ahead_at = 0;
+        }
+        Ok(())
+    }
+}
