@@ -13,11 +13,23 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`entry`] | what a source hands over |
-//! | [`source`] | the traits of sources |
-//! | [`options`] | what the volume is to be like |
+//! | [`entry`], [`source`] | what a source hands over, and the traits of sources |
+//! | [`directory`] | a directory of the system as a source |
+//! | [`options`], [`error`] | what the volume is to be like; why it failed |
 //! | [`builder`] | [`ImageBuilder`] |
-//! | [`error`] | why it failed |
+//! | `gather`, `record`, `sort`, `sort_key`, `spool` | entries in order, on disk where they do not fit memory |
+//! | `layers`, `links`, `tree` | what stays of several sources, and which names are one inode |
+//! | `layout` | inode numbers; items of everything but content |
+//! | `emit`, `content`, `data` | the pass that reads contents, packs items and gives data addresses |
+//! | `blocks`, `space` | packed trees; where chunks lie |
+//! | `finish`, `write` | the trees that say where everything lies; the order of writes |
+//!
+//! docs/images.md says how they work together.
+//!
+//! # What is not done
+//!
+//! Snapshots among entries are refused by name. Content is shared only where a source says that it is equal. Quotas and zoned
+//! volumes.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -182,6 +182,75 @@ fn the_same_epoch_gives_the_same_bytes() {
 }
 
 /// Times of everything that a volume holds, in seconds, by what they are.
+/// A directory goes into the smallest image that holds it, and again into the same bytes, whatever the workers; also under
+/// the name of mkfs.btrfs.
+#[test]
+fn mkfs_builds_a_directory_into_the_same_image_each_time() {
+    let (folder, image) = fresh();
+    let source = folder.path().join("source");
+    make_source(&source);
+    std::fs::create_dir(source.join("home")).unwrap();
+    std::fs::write(source.join("home/large"), vec![b'x'; 3_000_000]).unwrap();
+    std::fs::hard_link(source.join("home/large"), source.join("linked")).unwrap();
+    let link = folder.path().join("mkfs.btrfs");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_buttress"), &link).unwrap();
+    let make = |program: &Path, words: &[&str], image: &str| {
+        let output = Command::new(program)
+            .args(words)
+            .args(["-q", "-U", "12345678-1234-1234-1234-123456789abc", "-r"])
+            .arg(&source)
+            .args([
+                "--subvol",
+                "ro:home",
+                "-u",
+                "new:default",
+                "--compress",
+                "zstd:5",
+                image,
+            ])
+            .env("SOURCE_DATE_EPOCH", "1700000000")
+            .env("DETERMINISTIC_SEED", "1")
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        std::fs::read(image).unwrap()
+    };
+    let program = Path::new(env!("CARGO_BIN_EXE_buttress"));
+    let one = make(program, &["mkfs", "--workers", "1"], &image);
+    let again = folder.path().join("again.img");
+    let two = make(&link, &["--workers", "5"], again.to_str().unwrap());
+    assert!(one == two);
+    assert!(one.len() < 16 << 20, "{} bytes", one.len());
+    check(&image);
+    let list = stdout(&["subvolume", "list", &image]);
+    assert!(list.contains("path home") && list.contains("path new"), "{list}");
+    assert_eq!(
+        stdout(&["cat", &format!("{image}:/home/large")]),
+        "x".repeat(3_000_000)
+    );
+    // A seed without the uuid that all others follow from.
+    let output = Command::new(program)
+        .args(["mkfs", "-f", &image])
+        .env("DETERMINISTIC_SEED", "1")
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no uuid is given"));
+    // A source that is not there leaves no image behind.
+    let none = folder.path().join("none.img");
+    let (code, error) = failure(&["mkfs", "-r", "/nowhere/at/all", none.to_str().unwrap()]);
+    assert!(code == 1 && error.contains("/nowhere/at/all"), "{error}");
+    assert!(!none.exists());
+    let (_, error) = failure(&["mkfs", "--compress", "zstd", none.to_str().unwrap()]);
+    assert!(
+        error.contains("needs something to put into the volume"),
+        "{error}"
+    );
+}
+
 fn times(image: &str) -> Vec<(String, i64)> {
     let dump = stdout(&["inspect-internal", "dump-tree", image]);
     let words: Vec<&str> = dump.split_whitespace().collect();

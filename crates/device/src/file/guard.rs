@@ -1,7 +1,8 @@
 //! Keeping out of each other's way: locks between our own processes, and what the kernel has mounted.
 //!
 //! - Between processes of ours, writers hold an exclusive lock (`flock`) on every device, readers a shared one.
-//!   Locks on network file systems that know none are done without.
+//!   Locks on network file systems that know none are done without. A lock on a block device that a process holds which
+//!   started this one is held for this one, too: `udevadm lock` and systemd-repart run programs such as mkfs so.
 //! - A volume that the kernel has mounted changes under a reader and would be destroyed by a writer. A block
 //!   device for writing is opened exclusively, which the kernel refuses while it is mounted. An image file can
 //!   be mounted through a loop device, which the kernel does not connect with opening the file: the loop devices
@@ -62,6 +63,7 @@ fn lock_patiently(file: &File, write: bool, is_block_device: bool) -> io::Result
     let tries = if is_block_device { 20 } else { 0 };
     for _ in 0..tries {
         match lock(file, write) {
+            Err(_) if is_held_for_us(file) => return Ok(()),
             Err(cause) if cause.kind() == io::ErrorKind::ResourceBusy => {
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -89,6 +91,42 @@ fn lock(file: &File, write: bool) -> io::Result<()> {
         }
         Err(cause) => Err(cause.into()),
     }
+}
+
+/// Whether a process that started this one, directly or not, holds a lock on this file.
+fn is_held_for_us(file: &File) -> bool {
+    let (Ok(metadata), Ok(locks)) = (file.metadata(), fs::read_to_string("/proc/locks")) else {
+        return false;
+    };
+    let device = metadata.dev();
+    let file = format!(
+        "{:02x}:{:02x}:{}",
+        rustix::fs::major(device),
+        rustix::fs::minor(device),
+        metadata.ino()
+    );
+    let ancestors = ancestors();
+    locks.lines().any(|line| {
+        // `1: FLOCK  ADVISORY  WRITE 1234 00:05:321 0 EOF`; of who waits, an arrow stands second.
+        let mut words = line.split_whitespace().skip(1);
+        let is_lock = words.next() == Some("FLOCK");
+        let holder = words.nth(2).and_then(|pid| pid.parse::<u32>().ok());
+        is_lock && words.next() == Some(&file) && holder.is_some_and(|pid| ancestors.contains(&pid))
+    })
+}
+
+/// The processes that started this one, nearest first.
+fn ancestors() -> Vec<u32> {
+    /// Deeper than processes are nested.
+    const MOST: usize = 64;
+    let parent = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+        line.trim().parse().ok().filter(|parent| *parent > 0)
+    };
+    std::iter::successors(parent(&std::process::id()), parent)
+        .take(MOST)
+        .collect()
 }
 
 /// The loop devices, among them partitions of loop devices, that lie on this file and are in use.
