@@ -281,3 +281,36 @@ fn a_replacement_that_was_cut_off_goes_on_or_is_given_up() {
         &["check", "--check-data-csum", "--device", "b.img", "a.img"],
     );
 }
+
+#[test]
+fn a_directory_shows_what_belongs_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    mirror(folder);
+    done(folder, &["mkfs", "-q", "-b", "300M", "-L", "alone", "alone.img"]);
+    fs::create_dir(folder.join("below")).unwrap();
+    let told = done(folder, &["filesystem", "show", "--format", "json", "."]);
+    let document: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let volumes = document["filesystem-show"].as_array().unwrap();
+    assert_eq!(volumes.len(), 2, "{told}");
+    for volume in volumes {
+        let devices = volume["devices"].as_array().unwrap();
+        let names: Vec<_> = devices
+            .iter()
+            .map(|device| device["path"].as_str().unwrap())
+            .collect();
+        match volume["label"].as_str() {
+            Some("alone") => assert_eq!(names, ["./alone.img"]),
+            _ => assert_eq!(names, ["./a.img", "./b.img"]),
+        }
+        assert_eq!(volume["missing_devices"], 0);
+    }
+    fs::remove_file(folder.join("a.img")).unwrap();
+    let told = done(folder, &["filesystem", "show", "."]);
+    assert_eq!(told.matches("Total devices").count(), 2, "{told}");
+    assert_eq!(told.matches("*** Some devices missing").count(), 1, "{told}");
+    assert!(
+        told.contains("devid    2 size 300.00MiB") && !told.contains("a.img"),
+        "{told}"
+    );
+}

@@ -1,12 +1,13 @@
 //! `buttress tour [DIRECTORY]`: every main job in turn, with what each did and how long it took.
 //!
 //! It makes a volume out of a directory, in a sparse file that stays for trying things on; changes files, takes snapshots,
-//! deletes, checks (`making`); then opens it as a reader and looks at all of it, sends it, and reads it with one copy
-//! rotten (`steps`). With an image in place of the directory only that second part is done, and nothing is written.
+//! deletes, checks (`making`); then opens it as a reader and looks at all of it, sends it, reads it with one copy
+//! rotten, and scrubs it whole (`steps`, `scrubbing`). With an image in place of the directory only that second part is done, and nothing is written.
 //!
 //! A step that fails is told, the rest is done all the same, and the exit code is 1.
 
 mod making;
+mod scrubbing;
 mod steps;
 
 use std::ffi::OsString;

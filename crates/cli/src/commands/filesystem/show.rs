@@ -1,9 +1,12 @@
-//! `buttress filesystem show IMAGE`: label, uuid and devices, in the format of `btrfs filesystem show`.
+//! `buttress filesystem show IMAGE|DIRECTORY`: label, uuid and devices, in the format of `btrfs filesystem show`.
+
+mod directory;
 
 use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
+use buttress::Superblock;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -15,25 +18,34 @@ use crate::output::size::UnitFlags;
 use crate::output::terminal;
 use crate::table::Subcommand;
 
-/// Show label, uuid and devices
+/// Show label, uuid and devices of a volume, or which files of a directory belong together
 #[derive(Args, Debug)]
 pub struct Show {
     #[command(flatten)]
     units: UnitFlags,
-    /// The image or device
-    #[arg(value_name = "IMAGE")]
+    /// The image or device, or a directory whose files are looked through
+    #[arg(value_name = "IMAGE|DIRECTORY")]
     image: OsString,
 }
 
 impl Subcommand for Show {
     const NAME: &'static str = "show";
-    const EXAMPLES: &'static [Example] = &[example(
-        "buttress filesystem show backup.img",
-        "Shows label, uuid and devices",
-    )];
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress filesystem show backup.img",
+            "Shows label, uuid and devices",
+        ),
+        example(
+            "buttress filesystem show images/",
+            "Shows which of the images are devices of which volume, and where some are missing",
+        ),
+    ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);
+        if context.place().is_none() && target.image.is_dir() {
+            return directory::show(context, &target.image, self.units.units());
+        }
         let filesystem = context.open_volume(&target.image)?.filesystem;
         let superblock = filesystem.superblock();
         let mut devices = filesystem.volume().devices();
@@ -65,14 +77,7 @@ impl Subcommand for Show {
         }
         let units = self.units.units();
         let mut out = context.stdout();
-        if superblock.label.is_empty() {
-            write!(out, "Label: none ")?;
-        } else {
-            write!(out, "Label: '")?;
-            out.write_all(&context.printable(&superblock.label))?;
-            write!(out, "' ")?;
-        }
-        writeln!(out, " uuid: {}", superblock.fsid.hyphenated())?;
+        print_label(context, &mut out, &superblock)?;
         writeln!(
             out,
             "\tTotal devices {} FS bytes used {}",
@@ -94,4 +99,16 @@ impl Subcommand for Show {
         out.flush()?;
         Ok(Outcome::Done)
     }
+}
+
+fn print_label(context: &Context, out: &mut dyn Write, superblock: &Superblock) -> Result<()> {
+    if superblock.label.is_empty() {
+        write!(out, "Label: none ")?;
+    } else {
+        write!(out, "Label: '")?;
+        out.write_all(&context.printable(&superblock.label))?;
+        write!(out, "' ")?;
+    }
+    writeln!(out, " uuid: {}", superblock.fsid.hyphenated())?;
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use buttress::accounts::Accounts as _;
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,8 +38,11 @@ pub(super) const STEPS: &[(&str, Step)] = &[
     ("send it in each mode of read-ahead", Tour::send_read_ahead),
 ];
 
-/// The step that needs the volume in a file of its own, over which faults can be put.
-const ROTTEN: (&str, Step) = ("read it with one copy rotten", Tour::read_rotten);
+/// The steps that need the volume in a file of its own, over which faults can be put.
+const ROTTEN: [(&str, Step); 2] = [
+    ("read it with one copy rotten", Tour::read_rotten),
+    ("scrub it whole again", Tour::scrub_rotten),
+];
 
 /// What the steps hand on.
 #[derive(Default)]
@@ -52,7 +56,7 @@ pub(super) struct Tour {
 
 /// What reading everything gave.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Contents {
+pub(super) struct Contents {
     files: u64,
     bytes: u64,
     hole_bytes: u64,
@@ -63,6 +67,16 @@ struct Contents {
 }
 
 impl Tour {
+    /// What reading everything gave.
+    pub(super) const fn contents(&self) -> Option<&Contents> {
+        self.contents.as_ref()
+    }
+
+    /// The file that the volume is in, if the tour made it.
+    pub(super) fn file(&self) -> Option<Arc<dyn Backend>> {
+        self.file.clone()
+    }
+
     /// Looks at the volume in a file.
     pub(super) fn use_file(&mut self, image: &Path) -> Result<()> {
         let options = DeviceOptions::default();
@@ -76,11 +90,11 @@ impl Tour {
         STEPS
             .iter()
             .copied()
-            .chain(self.file.is_some().then_some(ROTTEN))
+            .chain(ROTTEN.into_iter().filter(|_| self.file.is_some()))
             .collect()
     }
 
-    fn filesystem(&self) -> Result<&Filesystem> {
+    pub(super) fn filesystem(&self) -> Result<&Filesystem> {
         self.filesystem.as_ref().context("the volume is not open")
     }
 
@@ -318,14 +332,7 @@ impl Tour {
     fn read_rotten(&mut self) -> Result<String> {
         let expected = self.contents.as_ref().context("the files were not read before")?;
         let filesystem = self.filesystem()?;
-        let mut ranges = Vec::new();
-        for chunk in filesystem.volume().chunk_map().chunks() {
-            let mirrored = chunk.flags().contains(BlockGroupFlags::DUP);
-            if let Some(stripe) = chunk.chunk().stripes.first().filter(|_| mirrored) {
-                let start = stripe.physical.get();
-                ranges.push(start..start.saturating_add(chunk.length().get()));
-            }
-        }
+        let ranges = first_copies(filesystem);
         let inner = self
             .file
             .clone()
@@ -349,6 +356,19 @@ impl Tour {
             "{faults} bad blocks passed over, every name and byte is the same"
         ))
     }
+}
+
+/// Where the first copy lies of everything that has two.
+pub(super) fn first_copies(filesystem: &Filesystem) -> Vec<Range<u64>> {
+    let mut ranges = Vec::new();
+    for chunk in filesystem.volume().chunk_map().chunks() {
+        let mirrored = chunk.flags().contains(BlockGroupFlags::DUP);
+        if let Some(stripe) = chunk.chunk().stripes.first().filter(|_| mirrored) {
+            let start = stripe.physical.get();
+            ranges.push(start..start.saturating_add(chunk.length().get()));
+        }
+    }
+    ranges
 }
 
 /// Sends a snapshot into memory, decodes the stream, and says what was in it.
@@ -381,13 +401,13 @@ fn send_and_decode(snapshot: &Snapshot, options: &SendOptions) -> Result<String>
 }
 
 /// Draws the places of the rotten bits.
-const ROT_SEED: u64 = 1;
+pub(super) const ROT_SEED: u64 = 1;
 
 /// One bit is flipped in so many bytes: in every block.
-const ROT_EVERY_BYTES: u64 = 4096;
+pub(super) const ROT_EVERY_BYTES: u64 = 4096;
 
 /// Reads all files of all subvolumes, verified against their checksums.
-fn read_everything(filesystem: &Filesystem) -> Result<Contents> {
+pub(super) fn read_everything(filesystem: &Filesystem) -> Result<Contents> {
     let mut contents = Contents::default();
     for item in filesystem.walk(Tour::top(), WalkOptions::default()) {
         let mut entry = match item {

@@ -1,0 +1,140 @@
+//! What of a directory belongs together: the volumes that its image files are devices of, by their superblocks alone.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use buttress::format::{Superblock, Uuid};
+use buttress::logical_volume::superblocks;
+use serde_json::{Map, Value, json};
+
+use super::print_label;
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::output::json::insert_name;
+use crate::output::size::Units;
+use crate::output::terminal;
+
+/// A device of a volume.
+struct Found {
+    path: PathBuf,
+    superblock: Superblock,
+}
+
+/// Shows the volumes of a directory, those below it left out.
+pub(super) fn show(context: &Context, directory: &Path, units: Units) -> Result<Outcome> {
+    let volumes = look(context, directory)?;
+    if context.json() {
+        let volumes = volumes.values().map(|found| as_json(found)).collect();
+        context.print_json("filesystem-show", volumes)?;
+        return Ok(Outcome::Done);
+    }
+    let mut out = context.stdout();
+    for (number, found) in volumes.values().enumerate() {
+        if number > 0 {
+            writeln!(out)?;
+        }
+        let Some(newest) = newest(found) else { continue };
+        print_label(context, &mut out, newest)?;
+        writeln!(
+            out,
+            "\tTotal devices {} FS bytes used {}",
+            newest.num_devices,
+            units.text(newest.bytes_used.get())
+        )?;
+        for device in found {
+            let item = &device.superblock.device_item;
+            writeln!(
+                out,
+                "\tdevid {:>4} size {} used {} path {}",
+                item.device,
+                units.text(item.total_bytes.get()),
+                units.text(item.bytes_used.get()),
+                terminal::shown(device.path.display())
+            )?;
+        }
+        if missing(found) > 0 {
+            writeln!(out, "\t*** Some devices missing")?;
+        }
+    }
+    out.flush()?;
+    Ok(Outcome::Done)
+}
+
+/// The devices in a directory, by volume, in order of their ids.
+fn look(context: &Context, directory: &Path) -> Result<BTreeMap<Uuid, Vec<Found>>> {
+    let named = || directory.display().to_string();
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(directory).with_context(named)? {
+        let path = entry.with_context(named)?.path();
+        // What is no file or block device is opened for nothing, or waits for ever.
+        if path.metadata().is_ok_and(|metadata| may_be_device(&metadata)) {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let mut volumes: BTreeMap<Uuid, Vec<Found>> = BTreeMap::new();
+    for path in paths {
+        let device = match context.open_device(&path, &context.device_options()) {
+            Ok(device) => device,
+            Err(error) => {
+                context.warn(format_args!("{error:#}"));
+                continue;
+            }
+        };
+        if let Ok(found) = superblocks::choose(&device) {
+            let superblock = found.superblock;
+            volumes
+                .entry(superblock.fsid)
+                .or_default()
+                .push(Found { path, superblock });
+        }
+    }
+    for found in volumes.values_mut() {
+        found.sort_by_key(|device| device.superblock.device_item.device);
+    }
+    Ok(volumes)
+}
+
+fn may_be_device(metadata: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    metadata.is_file() || metadata.file_type().is_block_device()
+}
+
+fn newest(found: &[Found]) -> Option<&Superblock> {
+    let superblocks = found.iter().map(|device| &device.superblock);
+    superblocks.max_by_key(|superblock| superblock.generation)
+}
+
+/// How many devices of a volume are not there. The target of a replacement is none of them yet.
+fn missing(found: &[Found]) -> u64 {
+    let own = |device: &&Found| device.superblock.device_item.device.get() != 0;
+    let there = u64::try_from(found.iter().filter(own).count()).unwrap_or(u64::MAX);
+    newest(found).map_or(0, |newest| newest.num_devices.saturating_sub(there))
+}
+
+fn as_json(found: &[Found]) -> Value {
+    let mut object = Map::new();
+    if let Some(newest) = newest(found) {
+        insert_name(&mut object, "label", &newest.label);
+        object.insert("uuid".into(), newest.fsid.hyphenated().to_string().into());
+        object.insert("total_devices".into(), newest.num_devices.into());
+        object.insert("bytes_used".into(), newest.bytes_used.get().into());
+    }
+    object.insert("missing_devices".into(), missing(found).into());
+    let devices = found.iter().map(|device| {
+        let item = &device.superblock.device_item;
+        json!({
+            "devid": item.device.get(),
+            "uuid": item.uuid.hyphenated().to_string(),
+            "size": item.total_bytes.get(),
+            "used": item.bytes_used.get(),
+            "path": device.path.display().to_string(),
+            "generation": device.superblock.generation.get(),
+            "missing": false,
+        })
+    });
+    object.insert("devices".into(), devices.collect());
+    Value::Object(object)
+}
