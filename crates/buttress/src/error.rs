@@ -28,6 +28,8 @@ pub(crate) enum Cause {
     #[error(transparent)]
     Send(#[from] buttress_stream::send::Error),
     #[error(transparent)]
+    Receive(#[from] buttress_stream::receive::Error),
+    #[error(transparent)]
     Host(#[from] io::Error),
     #[error("the volume is open for reading only: open it with `Volume::options().write(true)`")]
     ReadOnly,
@@ -43,6 +45,7 @@ impl Error {
             Cause::Filesystem(error) => error.kind(),
             Cause::Make(error) => error.kind(),
             Cause::Send(error) => error.kind(),
+            Cause::Receive(error) => error.kind(),
             Cause::Host(_) => ErrorKind::Io,
             Cause::ReadOnly | Cause::NoName => ErrorKind::Caller,
         }
@@ -78,6 +81,8 @@ impl Error {
             Cause::Send(buttress_stream::send::Error::Filesystem(error)) => error.errno(),
             Cause::Make(error) => by_kind(error.kind()),
             Cause::Send(error) => by_kind(error.kind()),
+            Cause::Receive(buttress_stream::receive::Error::Filesystem(error)) => error.errno(),
+            Cause::Receive(error) => by_kind(error.kind()),
             Cause::Host(error) => error.raw_os_error().unwrap_or(EIO),
             Cause::ReadOnly => EROFS,
             Cause::NoName => EBUSY,

@@ -7,7 +7,7 @@
 //! | read and change files by their paths | [`Subvolume`] |
 //! | read and write one file | [`File`] |
 //! | make snapshots | [`Subvolume::create_snapshot`] |
-//! | send snapshots to a receiver | [`Subvolume::send`] |
+//! | send snapshots to a receiver, and receive them | [`Subvolume::send`], [`Subvolume::receive`] |
 //! | see where the space went | [`Volume::space`] |
 //! | check every cross-reference | [`Volume::check`] |
 //!

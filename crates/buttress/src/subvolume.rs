@@ -3,10 +3,11 @@
 //! - this file: looking;
 //! - `changing`: making, renaming and removing;
 //! - `directory`: listings;
-//! - `send`: snapshots as streams.
+//! - `send`, `receive`: snapshots as streams, and from them.
 
 mod changing;
 pub(crate) mod directory;
+mod receive;
 pub(crate) mod send;
 
 use crate::error::Result;

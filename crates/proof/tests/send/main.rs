@@ -4,6 +4,7 @@
 //! thought of; [`histories`] are random ones from seeds; [`views`] looks into the streams of such. Where
 //! `BUTTRESS_SENDER=kernel`, the kernel's own streams take the place of Buttress's: that tests the tests.
 
+mod broken;
 mod histories;
 mod named;
 mod views;
@@ -16,6 +17,7 @@ fn main() -> std::process::ExitCode {
         .into_iter()
         .chain(histories::cases())
         .chain(views::cases())
+        .chain(broken::cases())
         .collect();
     let code = run(cases);
     volumes::close();

@@ -1,0 +1,49 @@
+//! Snapshots from streams that `btrfs send` or [`Subvolume::send`] made.
+
+use super::Subvolume;
+use crate::error::Result;
+use crate::path::VolumePath;
+use buttress_fs::Follow;
+use buttress_stream::receive::{Options, receive};
+use std::io::Read;
+
+impl Subvolume {
+    /// Receives all streams of `input` into a directory: each makes a read-only subvolume there, durable when the next stream
+    /// begins, or nothing. A stream that is incremental builds on what was received, or sent, before.
+    ///
+    /// ```
+    /// # let volume = || buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])]);
+    /// use buttress::SnapshotMode;
+    ///
+    /// let (here, there) = (volume()?, volume()?);
+    /// let home = here.root().create_subvolume("home")?;
+    /// home.write("letter", "Dear Bob")?;
+    /// let monday = here.root().create_snapshot(&home, "monday", SnapshotMode::ReadOnly)?;
+    /// let mut stream = Vec::new();
+    /// monday.send()?.to(&mut stream)?;
+    ///
+    /// let received = there.root().receive("", stream.as_slice())?;
+    /// assert_eq!(received[0].read("letter")?, b"Dear Bob");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The volume is open for reading only; the directory is none; a stream is not whole, asks for what cannot be, or builds on
+    /// what is not there. The streams before that one are received then; what was made of it gives its space back with
+    /// [`Volume::drop_deleted_subvolumes`](crate::Volume::drop_deleted_subvolumes), or when the volume is next opened for
+    /// writing.
+    pub fn receive(&self, directory: impl VolumePath, input: impl Read) -> Result<Vec<Self>> {
+        let path = directory.volume_path();
+        let filesystem = self.volume.writer()?;
+        let location = self.resolve(&path, Follow::All)?;
+        let summary = receive(filesystem, location, input, &Options::default(), &mut |_| {})
+            .map_err(|error| crate::Error::from(error).at(&path))?;
+        let subvolumes = summary.subvolumes.into_iter();
+        Ok(subvolumes
+            .map(|received| Self {
+                volume: self.volume.clone(),
+                id: received.id,
+            })
+            .collect())
+    }
+}

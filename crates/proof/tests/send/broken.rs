@@ -1,0 +1,233 @@
+//! Streams that are cut, damaged, or received when the power goes: nothing of them is to be seen, and the volume is sound.
+
+use anyhow::{Context, Result, ensure};
+use buttress::device::crash::{CrashLab, Outcome as Kept};
+use buttress::writer::mkfs;
+use buttress::{Location, OpenOptions, SubvolumeId};
+use buttress_proof::harness::{Case, Outcome};
+use buttress_proof::writing::state::describe;
+use buttress_proof::writing::volume::{
+    Backends, devices, empty, open_after_crash, open_checked, open_for_writing,
+};
+use buttress_stream::receive::{Options, Result as Received, Summary, receive};
+use buttress_writer::{WritableFilesystem, WriteOptions};
+use std::path::PathBuf;
+
+const DEVICE_BYTES: usize = 128 << 20;
+
+/// Where the first command of a stream begins, and how long the header of a command is.
+const HEADER_BYTES: usize = 17;
+const COMMAND_HEADER_BYTES: usize = 10;
+
+fn golden(name: &str) -> Result<Vec<u8>> {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../stream/tests/golden", name]
+        .iter()
+        .collect();
+    std::fs::read(&path).with_context(|| path.display().to_string())
+}
+
+fn take(filesystem: &WritableFilesystem, stream: &[u8]) -> Received<Summary> {
+    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    receive(filesystem, top, stream, &Options::default(), &mut |_| {})
+}
+
+fn names(filesystem: &WritableFilesystem) -> Result<Vec<Vec<u8>>> {
+    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let entries = filesystem.list(top, 0, usize::MAX)?;
+    Ok(entries.into_iter().map(|entry| entry.name).collect())
+}
+
+/// A stream that ends early, wherever that is, is refused, and nothing of it shows.
+fn cut_at_every_byte() -> Result<Outcome> {
+    let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
+    let filesystem = open_for_writing(&base)?;
+    let (full, more) = (
+        golden("kernel-full-v2.stream")?,
+        golden("kernel-incremental-v2.stream")?,
+    );
+    for length in 0..full.len() {
+        ensure!(take(&filesystem, &full[..length]).is_err(), "cut at {length}");
+        ensure!(
+            names(&filesystem)?.is_empty(),
+            "something shows of a cut at {length}"
+        );
+    }
+    take(&filesystem, &full)?;
+    // Each of these makes a snapshot first.
+    for length in (0..more.len()).step_by(7) {
+        ensure!(take(&filesystem, &more[..length]).is_err(), "cut at {length}");
+        ensure!(
+            names(&filesystem)?.len() == 1,
+            "something shows of a cut at {length}"
+        );
+    }
+    take(&filesystem, &more)?;
+    ensure!(names(&filesystem)?.len() == 2);
+    filesystem.drop_deleted_subvolumes(&buttress::Progress::new())?;
+    filesystem.close()?;
+    open_checked(&base)?;
+    Ok(Outcome::Passed)
+}
+
+/// Puts the right checksum into each command that is whole.
+fn mend(stream: &mut [u8]) {
+    let mut at = HEADER_BYTES;
+    while let Some(length) = stream.get(at..at + 4).and_then(|bytes| bytes.first_chunk::<4>()) {
+        let end = at + COMMAND_HEADER_BYTES + u32::from_le_bytes(*length) as usize;
+        let Some(command) = stream.get_mut(at..end) else {
+            return;
+        };
+        command[6..10].fill(0);
+        let sum = !crc32c::crc32c_append(!0, command);
+        command[6..10].copy_from_slice(&sum.to_le_bytes());
+        at = end;
+    }
+}
+
+/// A bit that is not what it was is an error; with checksums that fit it again, an error or a stream that can be received. What
+/// was there before stays in both cases.
+fn every_bit_flipped() -> Result<Outcome> {
+    let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
+    let filesystem = open_for_writing(&base)?;
+    let keep = filesystem.make_directory(
+        Location::root_of(SubvolumeId::TOP_LEVEL),
+        b"kept",
+        &buttress_writer::operations::NewInode::of_root(0o755),
+    )?;
+    filesystem.create(
+        keep,
+        b"file",
+        &buttress_writer::operations::NewInode::of_root(0o644),
+    )?;
+    let mut received = 0_u64;
+    let streams = [
+        "chmod",
+        "chown",
+        "clone",
+        "encoded_write",
+        "fallocate",
+        "fileattr",
+        "link",
+        "mkfile",
+        "mknod",
+        "rename",
+        "rmdir",
+        "set_xattr",
+        "remove_xattr",
+        "symlink",
+        "truncate",
+        "unlink",
+        "utimes",
+        "write",
+    ];
+    for name in streams {
+        let whole = golden(&format!("{name}.stream"))?;
+        for bit in 0..whole.len() * 8 {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            ensure!(take(&filesystem, &flipped).is_err(), "{name}, bit {bit}");
+            mend(&mut flipped);
+            if let Ok(summary) = take(&filesystem, &flipped) {
+                received += 1;
+                for subvolume in summary.subvolumes {
+                    filesystem.delete_subvolume(subvolume.id)?;
+                }
+            }
+            ensure!(
+                names(&filesystem)? == [b"kept"],
+                "{name}, bit {bit}: other names are left"
+            );
+        }
+        filesystem.drop_deleted_subvolumes(&buttress::Progress::new())?;
+    }
+    ensure!(filesystem.lookup(keep, b"file")?.is_some());
+    println!("{received} of the streams with mended checksums could be received");
+    ensure!(
+        received > 100,
+        "only {received} streams could be received: what is flipped is hardly tried"
+    );
+    filesystem.close()?;
+    open_checked(&base)?;
+    Ok(Outcome::Passed)
+}
+
+/// What a volume shows: every path with all that its inode has, but not what root items say.
+fn shown(filesystem: &buttress::Filesystem) -> Result<String> {
+    let all = describe(filesystem)?;
+    let is_path = |line: &&str| !line.starts_with("subvolume ") && !line.starts_with("deleted subvolume ");
+    Ok(all.lines().filter(is_path).collect::<Vec<_>>().join("\n"))
+}
+
+/// A power cut at every write: what is found is the state before a stream or after it.
+fn power_cut_at_every_write() -> Result<Outcome> {
+    let streams = [
+        golden("kernel-full-v2.stream")?,
+        golden("kernel-incremental-v2.stream")?,
+    ];
+    let lab = CrashLab::new();
+    let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
+    let recorded: Backends = base.into_iter().map(|backend| lab.device(backend)).collect();
+    let filesystem = OpenOptions::new(devices(&recorded)).open()?;
+    let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default())?;
+    let mut states = vec![shown(&filesystem.view())?];
+    for (number, stream) in (1..).zip(&streams) {
+        take(&filesystem, stream)?;
+        lab.mark(number);
+        states.push(shown(&filesystem.view())?);
+        // What is cut short of the next one is in the way of nobody.
+        ensure!(take(&filesystem, &stream[..stream.len() - 30]).is_err());
+        filesystem.commit()?;
+    }
+    filesystem.close()?;
+    let history = lab.history();
+    let mut found_unfinished = 0_u64;
+    for cut in 0..=history.len() {
+        for kept in [Kept::AllKept, Kept::NoneKept, Kept::Drawn { seed: cut as u64 }] {
+            let images = history.images_at(cut, kept);
+            let looked = || -> Result<u64> {
+                let found = shown(&open_after_crash(&images)?)?;
+                let least = usize::try_from(history.last_mark(cut).unwrap_or(0))?;
+                let which = states.iter().position(|state| *state == found);
+                ensure!(
+                    which.is_some_and(|which| which >= least),
+                    "state {which:?} after {least} streams were received"
+                );
+                let before = OpenOptions::new(devices(&images)).open()?;
+                let unfinished = before.subvolumes()?.iter().filter(|one| one.is_deleted()).count();
+                drop(before);
+                let swept = open_for_writing(&images)?;
+                let dead = |info: &buttress::fs::SubvolumeInfo| {
+                    info.root_item.flags.bits() == 0 && info.is_deleted()
+                };
+                ensure!(
+                    !swept.view().subvolumes()?.iter().any(dead),
+                    "an unfinished subvolume is left"
+                );
+                ensure!(
+                    shown(&swept.view())? == found,
+                    "opening it for writing changed what it shows"
+                );
+                swept.set_label(b"after the cut")?;
+                swept.close()?;
+                open_checked(&images)?;
+                Ok(unfinished as u64)
+            };
+            found_unfinished +=
+                looked().with_context(|| format!("cut {cut} of {}, {kept:?}", history.len()))?;
+        }
+    }
+    println!(
+        "{} cuts, {found_unfinished} unfinished or dropped subvolumes found",
+        3 * (history.len() + 1)
+    );
+    ensure!(found_unfinished > 0, "no cut found an unfinished subvolume");
+    Ok(Outcome::Passed)
+}
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("broken::cut_at_every_byte", cut_at_every_byte),
+        Case::new("broken::every_bit_flipped", every_bit_flipped),
+        Case::new("broken::power_cut_at_every_write", power_cut_at_every_write),
+    ]
+}
