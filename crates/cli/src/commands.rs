@@ -12,6 +12,7 @@ pub mod filesystem;
 pub mod inspect_internal;
 pub mod ls;
 pub mod man;
+pub mod manifest;
 pub mod mkfs;
 pub mod mount;
 pub mod overlay;

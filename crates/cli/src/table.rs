@@ -130,6 +130,7 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::tree::Tree>(),
     leaf::<commands::cp::Cp>(),
     leaf::<commands::tar::Tar>(),
+    leaf::<commands::manifest::Manifest>(),
     leaf::<commands::diff::Diff>(),
     leaf::<commands::mkfs::Mkfs>(),
     leaf::<commands::check::Check>(),

@@ -217,6 +217,7 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
             ],
         ),
         ("tar", vec!["-f NEW4 @/", "@/none%", "@/"]),
+        ("manifest", vec!["IMAGE", "-f NEW21 IMAGE", "IMAGE%"]),
         (
             "diff",
             vec![

@@ -252,6 +252,18 @@ fn taking_out() -> Vec<Case> {
             )
         },
         Case {
+            json: Json::Refused,
+            is_job: true,
+            ..look("manifest", "{image}", "")
+        },
+        Case {
+            form: "-f",
+            answer: SILENT,
+            makes_files: true,
+            is_job: true,
+            ..look("manifest", "-f {out}/plan.toml {image}", "")
+        },
+        Case {
             form: "of what is the same",
             answer: SILENT,
             ..look("diff", "{image}:/home {image}:/home", "")

@@ -1,0 +1,90 @@
+//! `buttress manifest IMAGE`: the plan that makes the image again, as `mkfs --manifest` reads it.
+//!
+//! Contents are not copied: the manifest names the image, by the path that was given here, and reads them from there. Such a
+//! path is relative to where the manifest lies.
+
+use std::ffi::OsString;
+use std::io::{BufWriter, Write as _};
+use std::path::PathBuf;
+
+use anyhow::Result;
+use buttress::format::compression::CompressionMethod;
+use buttress::fs::Progress;
+use buttress::sources::manifest::write::{Lost, Options, write};
+use clap::Args;
+
+use crate::compression::Method;
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::manual::{Example, example};
+use crate::output::destination::{Destination, named};
+use crate::output::json::written_file;
+use crate::output::writer_thread::WriterThread;
+use crate::progress::Watch;
+use crate::table::Subcommand;
+
+/// Write the plan of a volume, which makes the same volume again
+#[derive(Args, Debug)]
+pub struct Manifest {
+    /// Write to this file, not to standard output
+    #[arg(short = 'f', long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// How the manifest names the image that contents are in, relative to itself [default: as on the command line]
+    #[arg(long, value_name = "PATH")]
+    contents: Option<OsString>,
+    /// The level that files of this method were compressed with, which is kept nowhere on disk: zstd:9, zlib:6
+    #[arg(long, value_name = "METHOD:LEVEL")]
+    compressed_with: Vec<Method>,
+    /// The image or device
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+}
+
+impl Subcommand for Manifest {
+    const NAME: &'static str = "manifest";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress manifest -f plan.toml root.img",
+            "Writes down what makes root.img again",
+        ),
+        example(
+            "buttress manifest root.img | less",
+            "Looks into the plan without keeping it",
+        ),
+    ];
+
+    fn writes_contents(&self) -> bool {
+        named(self.file.as_deref()).is_none()
+    }
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = context.target(&self.image);
+        let opened = context.open_volume(&target.image)?;
+        let image = match &self.contents {
+            Some(path) => path.to_string_lossy().into_owned(),
+            None => target.image.display().to_string(),
+        };
+        let levels: Vec<CompressionMethod> = self.compressed_with.iter().map(|Method(method)| *method).collect();
+        let progress = Progress::new();
+        let options = Options {
+            image,
+            levels,
+            progress: progress.clone(),
+        };
+        let watch = Watch::start(context, "manifest", progress.clone());
+        let destination = Destination::open(context, self.file.as_deref())?;
+        let mut out = BufWriter::with_capacity(1 << 16, WriterThread::new(destination));
+        write(&opened.filesystem, &options, &mut out, &mut |lost| match lost {
+            Lost::Failed(error) => context.lost(&target.name_in(error)),
+            left_out => context.warn(left_out),
+        })?;
+        out.flush()?;
+        let writer = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        writer.finish()?.finish()?;
+        watch.end();
+        if let Some(file) = named(self.file.as_deref()).filter(|_| context.json()) {
+            context.print_json("manifest", written_file(file, &progress.snapshot()))?;
+        }
+        Ok(Outcome::Done)
+    }
+}
