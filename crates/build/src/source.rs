@@ -31,6 +31,20 @@ pub trait Source: Send {
     fn contents(&mut self) -> Result<Arc<dyn Contents>, SourceError>;
 }
 
+impl Source for Box<dyn Source> {
+    fn name(&self) -> String {
+        (**self).name()
+    }
+
+    fn next_entry(&mut self) -> Result<Option<Entry>, SourceError> {
+        (**self).next_entry()
+    }
+
+    fn contents(&mut self) -> Result<Arc<dyn Contents>, SourceError> {
+        (**self).contents()
+    }
+}
+
 /// The contents of a source's files.
 pub trait Contents: Send + Sync {
     /// Opens the content of one entry.

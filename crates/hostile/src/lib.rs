@@ -10,7 +10,7 @@
 //!
 //! - [`input`]: draws numbers and bytes from an input;
 //! - [`items`], [`blocks`], [`compressed`], [`partitions`], [`streams`]: the targets of single structures;
-//! - [`views`]: the target of looking into streams;
+//! - [`views`]: the target of looking into streams; [`sources`]: of what images are made from;
 //! - [`image`]: the target of whole volumes, read by the library; `command`: by the command;
 //! - `logs`: the target of pending logs, which are replayed;
 //! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them; [`editor`]: one change, at a
@@ -33,6 +33,7 @@ pub mod partitions;
 pub mod plants;
 pub mod seed_volume;
 pub mod seeds;
+pub mod sources;
 pub mod streams;
 pub mod views;
 
@@ -129,6 +130,21 @@ pub fn targets() -> Vec<Target> {
             name: "mbr",
             input_bytes_max: 4096,
             body: partitions::mbr,
+        },
+        Target {
+            name: "tar",
+            input_bytes_max: 8192,
+            body: sources::tar,
+        },
+        Target {
+            name: "manifest",
+            input_bytes_max: 4096,
+            body: sources::manifest,
+        },
+        Target {
+            name: "oci",
+            input_bytes_max: 4096,
+            body: sources::oci,
         },
         Target {
             name: "stream",

@@ -161,6 +161,9 @@ fn collect() -> BTreeMap<&'static str, BTreeSet<Vec<u8>>> {
             add(name, compressed::encode(&stored, content.len(), false));
         }
     }
+    for (target, input) in crate::sources::seeds() {
+        add(target, input);
+    }
     for input in crate::partitions::seeds() {
         add("gpt", input.clone());
         add("mbr", input);

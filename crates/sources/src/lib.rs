@@ -11,6 +11,7 @@
 //! | [`oci`] | layouts of container images on disk |
 //! | [`manifest`] | the plan of an image as text: read, and written of an image that is there |
 //! | [`adapters`] | what changes entries of any source: rules, owners, exclusions, contexts |
+//! | [`tree`] | the tree that a source makes, in memory |
 //! | [`store`] | an archive's bytes, to be read in any place; compression |
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -32,6 +33,7 @@ pub mod oci;
 mod segments;
 pub mod store;
 pub mod tar;
+pub mod tree;
 
 pub use acl::AclError;
 pub use layers::{Layer, Layers};

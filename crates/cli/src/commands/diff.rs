@@ -1,4 +1,4 @@
-//! `buttress diff A B`: what differs between two directory trees, each in a volume or on the host.
+//! `buttress diff A B`: what differs between two directory trees, each in a volume, on the host, in a tar archive or of a plan.
 //!
 //! Both are gone through side by side in the order of their names. For each difference a line is printed:
 //!
@@ -21,6 +21,7 @@ mod content;
 mod difference;
 mod host;
 mod moves;
+mod planned;
 mod side;
 
 use std::ffi::{OsStr, OsString};
@@ -63,10 +64,10 @@ pub struct Diff {
     /// Do not descend into nested subvolumes and other file systems
     #[arg(long)]
     one_file_system: bool,
-    /// The old state: a path in an image, or a directory
+    /// The old state: a path in an image, a directory, a tar archive, or a manifest (NAME.toml)
     #[arg(value_name = "OLD")]
     old: OsString,
-    /// The new state: a path in an image, or a directory
+    /// The new state: a path in an image, a directory, a tar archive, or a manifest (NAME.toml)
     #[arg(value_name = "NEW")]
     new: OsString,
 }
@@ -131,7 +132,7 @@ impl Subcommand for Diff {
     fn run(self, context: &Context) -> Result<Outcome> {
         allow_deep_trees();
         let mut images = Images::new(context);
-        let mut root = |argument: &OsStr| root(&mut images, argument, self.one_file_system);
+        let mut root = |argument: &OsStr| root(context, &mut images, argument, self.one_file_system);
         let (old, new) = (root(&self.old)?, root(&self.new)?);
         let mut options = Options::without(&self.ignore, self.holes);
         if !self.no_sharing {
@@ -178,11 +179,17 @@ fn not_shared(old: &Side, new: &Side) -> Option<ChangedInodes> {
         .unwrap_or(None)
 }
 
-/// A directory of the host, if there is one of that name; else something in an image.
-fn root(images: &mut Images<'_>, argument: &OsStr, one_file_system: bool) -> Result<Root> {
+/// A directory of the host, an archive or a manifest, if there is one of that name; else something in an image.
+fn root(context: &Context, images: &mut Images<'_>, argument: &OsStr, one_file_system: bool) -> Result<Root> {
     if Path::new(argument).is_dir() {
         return Ok(Root {
             side: Side::host(Path::new(argument), one_file_system)?,
+            name: argument.to_owned(),
+        });
+    }
+    if let Some(tree) = planned::open(context, Path::new(argument))? {
+        return Ok(Root {
+            side: Side::Planned(tree),
             name: argument.to_owned(),
         });
     }

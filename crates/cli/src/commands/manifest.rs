@@ -64,7 +64,11 @@ impl Subcommand for Manifest {
             Some(path) => path.to_string_lossy().into_owned(),
             None => target.image.display().to_string(),
         };
-        let levels: Vec<CompressionMethod> = self.compressed_with.iter().map(|Method(method)| *method).collect();
+        let levels: Vec<CompressionMethod> = self
+            .compressed_with
+            .iter()
+            .map(|Method(method)| *method)
+            .collect();
         let progress = Progress::new();
         let options = Options {
             image,

@@ -23,7 +23,9 @@ use crate::table::Subcommand;
 use crate::writing;
 
 mod build;
+mod sources;
 mod summary;
+mod wishes;
 
 /// Make a volume on images or devices
 ///
@@ -212,13 +214,14 @@ impl Subcommand for Mkfs {
         ),
     ];
 
-    fn run(self, context: &Context) -> Result<Outcome> {
+    fn run(mut self, context: &Context) -> Result<Outcome> {
         let features = self.features.iter().chain(&self.runtime_features);
-        let words: Vec<&str> = features.flat_map(|list| list.split(',')).collect();
-        if words.contains(&"list-all") {
+        if features
+            .flat_map(|list| list.split(','))
+            .any(|word| word == "list-all")
+        {
             return summary::list_features(context);
         }
-        let options = self.options(&words)?;
         if self.images.is_empty() {
             return Err(anyhow::anyhow!("no image or device was given"));
         }
@@ -228,8 +231,18 @@ impl Subcommand for Mkfs {
             .chain(&context.globals().devices)
             .cloned()
             .collect();
+        let mut time = self.environment()?.now();
+        time.nanoseconds = 0;
+        let sources = self
+            .build
+            .sources
+            .open(context, &images, time, &context.progress())?;
+        self.follow(&sources.wishes)?;
+        let features = self.features.iter().chain(&self.runtime_features);
+        let words: Vec<&str> = features.flat_map(|list| list.split(',')).collect();
+        let options = self.options(&words)?;
         if self.build.has_source() || self.build.shrinks() || self.byte_count == Some(SizeWish::Auto) {
-            return self.build_volume(context, &images, options);
+            return self.build_volume(context, &images, options, sources);
         }
         self.build.refuse_alone()?;
         let least = mkfs::least_device_bytes(&options, images.len())?;

@@ -8,6 +8,8 @@ use anyhow::Result;
 use buttress::fs::{Content, FileReader};
 use rustix::io::Errno;
 
+use super::planned::{PlannedContent, Run};
+
 /// How much of a host file is read at once.
 const READ_BYTES: usize = 256 << 10;
 
@@ -27,6 +29,7 @@ enum Source {
         offset: u64,
         size_bytes: u64,
     },
+    Planned(Box<PlannedContent>),
     Ended,
 }
 
@@ -70,6 +73,13 @@ impl Segments {
     pub(super) fn image(reader: FileReader) -> Self {
         Self {
             source: Source::Image(Box::new(reader)),
+            current: Segment::Hole { length: 0 },
+        }
+    }
+
+    pub(super) fn planned(content: PlannedContent) -> Self {
+        Self {
+            source: Source::Planned(Box::new(content)),
             current: Segment::Hole { length: 0 },
         }
     }
@@ -123,6 +133,10 @@ impl Segments {
                     offset,
                     size_bytes,
                 } => next_of_host(file, offset, *size_bytes)?,
+                Source::Planned(content) => content.next(READ_BYTES)?.map(|run| match run {
+                    Run::Data(bytes) => Segment::Data { bytes: bytes.into() },
+                    Run::Hole(length) => Segment::Hole { length },
+                }),
                 Source::Ended => None,
             };
             match next {

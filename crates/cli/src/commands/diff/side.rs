@@ -1,4 +1,4 @@
-//! One side of a comparison: a tree in a volume or on the host, in the same terms.
+//! One side of a comparison: a tree in a volume, on the host, in an archive or of a plan, in the same terms.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -6,9 +6,11 @@ use std::path::Path;
 use anyhow::Result;
 use buttress::format::{FileKind, Generation, SubvolumeId, Timestamp};
 use buttress::fs::{FileRange, Filesystem, Location, RangeKind};
+use buttress::sources::tree::EntryTree;
 
 use super::content::Segments;
 use super::host::{self, HostTree};
+use super::planned;
 use crate::host::HostFile;
 
 /// The beginning of a side.
@@ -28,6 +30,7 @@ pub(super) enum Side {
         one_file_system: bool,
     },
     Host(HostTree),
+    Planned(EntryTree),
 }
 
 /// Something on one side.
@@ -35,6 +38,8 @@ pub(super) enum Side {
 pub(super) enum Node {
     Image(Location),
     Host(HostFile),
+    /// A path of an archive or a manifest.
+    Planned(Vec<u8>),
 }
 
 /// What both sides know of a file.
@@ -80,7 +85,7 @@ impl Side {
             Self::Image {
                 filesystem, start, ..
             } => Some((filesystem, *start)),
-            Self::Host(_) => None,
+            Self::Host(_) | Self::Planned(_) => None,
         }
     }
 
@@ -93,6 +98,7 @@ impl Side {
         match self {
             Self::Image { start, .. } => Node::Image(*start),
             Self::Host(tree) => Node::Host(tree.start()),
+            Self::Planned(_) => Node::Planned(Vec::new()),
         }
     }
 
@@ -123,6 +129,7 @@ impl Side {
                 entries
             }
             (Self::Host(tree), Node::Host(file)) => tree.entries(file)?,
+            (Self::Planned(tree), Node::Planned(path)) => planned::entries(tree, path),
             _ => anyhow::bail!("a file was asked for on the wrong side"),
         };
         entries.sort_by(|a, b| a.name.cmp(&b.name));
@@ -147,6 +154,7 @@ impl Side {
                 })
             }
             (Self::Host(_), Node::Host(file)) => host::facts(file),
+            (Self::Planned(tree), Node::Planned(path)) => planned::facts(tree, path),
             _ => anyhow::bail!("a file was asked for on the wrong side"),
         }
     }
@@ -160,6 +168,7 @@ impl Side {
                 .map(|xattr| (xattr.name, xattr.value))
                 .collect(),
             (Self::Host(_), Node::Host(file)) => file.xattrs()?,
+            (Self::Planned(tree), Node::Planned(path)) => planned::xattrs(tree, path)?,
             _ => anyhow::bail!("a file was asked for on the wrong side"),
         };
         xattrs.sort();
@@ -170,6 +179,7 @@ impl Side {
         match (self, node) {
             (Self::Image { filesystem, .. }, Node::Image(location)) => Ok(filesystem.read_link(*location)?),
             (Self::Host(_), Node::Host(file)) => file.link_target(),
+            (Self::Planned(tree), Node::Planned(path)) => planned::link_target(tree, path),
             _ => anyhow::bail!("a file was asked for on the wrong side"),
         }
     }
@@ -180,6 +190,7 @@ impl Side {
                 Ok(Segments::image(filesystem.open_file(*location)?.reader()))
             }
             (Self::Host(_), Node::Host(file)) => host::segments(file),
+            (Self::Planned(tree), Node::Planned(path)) => planned::segments(tree, path),
             _ => anyhow::bail!("a file was asked for on the wrong side"),
         }
     }

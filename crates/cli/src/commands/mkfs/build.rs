@@ -15,6 +15,7 @@ use buttress::format::{ByteCount, InodeFlags};
 use buttress::writer::mkfs::{Made, Options};
 use clap::Args;
 
+use super::sources::{OpenedSources, SourceArguments};
 use super::{Mkfs, NewFiles, SizeWish, is_missing, summary};
 use crate::compression::Method;
 use crate::context::Context;
@@ -26,9 +27,12 @@ use crate::signals::Cancelling;
 /// Flags for volumes that are not empty.
 #[derive(Args, Debug)]
 pub(super) struct BuildArguments {
+    // First: it looks at where directories stand among all sources.
+    #[command(flatten)]
+    pub(super) sources: SourceArguments,
     /// Put in what this directory holds; may be repeated, and later ones lie above earlier ones
     #[arg(short, long, value_name = "DIR")]
-    rootdir: Vec<PathBuf>,
+    pub(super) rootdir: Vec<PathBuf>,
     /// Make this directory of the volume a subvolume: DIR, or TYPE:DIR with ro, rw, default or default-ro, or DIR:TYPE with
     /// types joined by commas; it is made if it is not there
     #[arg(id = "global-subvol", short = 'u', long = "subvol", value_name = "[TYPE:]DIR")]
@@ -167,7 +171,7 @@ fn inode_flags(text: &OsStr) -> Result<(EntryPath, InodeFlags)> {
 
 impl BuildArguments {
     pub(super) fn has_source(&self) -> bool {
-        !(self.rootdir.is_empty() && self.subvol.is_empty())
+        !(self.rootdir.is_empty() && self.subvol.is_empty()) || self.sources.has_source()
     }
 
     pub(super) const fn shrinks(&self) -> bool {
@@ -181,8 +185,9 @@ impl BuildArguments {
             (self.compress.is_some(), "--compress"),
             (self.slack.is_some(), "--slack"),
         ];
-        match given.into_iter().find(|(given, _)| *given) {
-            Some((_, flag)) => Err(anyhow::anyhow!("{flag} needs something to put into the volume"))
+        let given = given.into_iter().find(|(given, _)| *given).map(|(_, flag)| flag);
+        match given.or(self.sources.changes_sources()) {
+            Some(flag) => Err(anyhow::anyhow!("{flag} needs something to put into the volume"))
                 .context(Advice::new("--rootdir DIR puts in what a directory holds")),
             None => Ok(()),
         }
@@ -205,6 +210,7 @@ impl Mkfs {
         context: &Context,
         images: &[PathBuf],
         volume: Options,
+        sources: OpenedSources,
     ) -> Result<Outcome> {
         if self.build.reflink {
             return Err(anyhow::anyhow!("--reflink is not supported yet"))
@@ -221,20 +227,18 @@ impl Mkfs {
             .collect::<Result<Vec<_>>>()?;
         let size = self.size_wish(&missing);
         let options = self.build_options(volume, size, environment.latest())?;
-        let mut builder = ImageBuilder::new(options);
-        for directory in &self.build.rootdir {
-            builder = builder.source(
-                images
-                    .iter()
-                    .fold(DirectorySource::new(directory), |source, image| {
-                        match image.metadata() {
-                            Ok(metadata) => source.without(metadata.dev(), metadata.ino()),
-                            // Not there yet, and so not in the directory.
-                            Err(_) => source,
-                        }
-                    }),
-            );
-        }
+        let builder = ImageBuilder::new(options);
+        let builder = self.build.sources.add(builder, sources, |directory| {
+            images
+                .iter()
+                .fold(DirectorySource::new(directory), |source, image| {
+                    match image.metadata() {
+                        Ok(metadata) => source.without(metadata.dev(), metadata.ino()),
+                        // Not there yet, and so not in the directory.
+                        Err(_) => source,
+                    }
+                })
+        })?;
         let identity = self.identity(images.len(), environment.as_ref())?;
         let gathered = builder
             .gather(images.len(), identity.time, &progress)

@@ -126,7 +126,9 @@ pub(super) struct OpenedSources {
 impl SourceArguments {
     /// Whether anything is given besides directories.
     pub(super) fn has_source(&self) -> bool {
-        self.order.iter().any(|given| !matches!(given, Given::Directory(_)))
+        self.order
+            .iter()
+            .any(|given| !matches!(given, Given::Directory(_)))
     }
 
     /// Flags that say how sources are changed.
@@ -275,6 +277,8 @@ fn refuse_same(source: &Path, images: &[PathBuf]) -> Result<()> {
             "{} would be read and written at once",
             image.display()
         ))
-        .context(Advice::new("write to another image, and rename it when it is done")),
+        .context(Advice::new(
+            "write to another image, and rename it when it is done",
+        )),
     }
 }

@@ -1,0 +1,311 @@
+//! The tree that a source's entries make, in memory: for looking at a source without building an image.
+//!
+//! What the builder does on disk is done here with a map, so memory grows with the number of entries; of contents nothing is
+//! kept. Rules are the builder's: higher precedence stays, a file that takes a directory's place takes all below with it,
+//! directories that nobody named are there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use buttress_build::{
+    ContentReader, Contents, Entry, EntryKind, EntryPath, LinkKey, Precedence, Source, SourceError,
+};
+
+use crate::layers::is_in;
+use crate::member;
+
+/// How many hard links may lead to each other.
+const LINKS_MAX: usize = 64;
+
+/// The tree of a source.
+pub struct EntryTree {
+    name: String,
+    entries: BTreeMap<Vec<u8>, Entry>,
+    /// The names in each directory, sorted.
+    names: HashMap<Vec<u8>, Vec<Vec<u8>>>,
+    /// For each file with several names the first of them, and how many there are.
+    links: HashMap<LinkKey, (Vec<u8>, u32)>,
+    contents: Arc<dyn Contents>,
+}
+
+impl core::fmt::Debug for EntryTree {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("EntryTree")
+            .field("name", &self.name)
+            .field("entries", &self.entries.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl EntryTree {
+    /// Takes all entries of a source, after `adapt` saw them.
+    ///
+    /// # Errors
+    /// What the source fails with; links and snapshots that lead nowhere.
+    pub fn gather(mut source: impl Source, mut adapt: impl FnMut(&mut Entry)) -> Result<Self, SourceError> {
+        let mut all = Vec::new();
+        while let Some(mut entry) = source.next_entry()? {
+            adapt(&mut entry);
+            all.push(entry);
+        }
+        // Those of one precedence have different paths, or the builder would refuse them.
+        all.sort_by_key(|entry| entry.precedence);
+        let mut entries = BTreeMap::new();
+        for entry in all {
+            put(&mut entries, entry);
+        }
+        let mut tree = Self {
+            name: source.name(),
+            entries,
+            names: HashMap::new(),
+            links: HashMap::new(),
+            contents: source.contents()?,
+        };
+        tree.make_snapshots()?;
+        tree.make_parents();
+        tree.follow_links()?;
+        tree.list();
+        Ok(tree)
+    }
+
+    fn invalid(&self, path: &[u8], problem: &str) -> SourceError {
+        SourceError::Invalid {
+            place: format!("{}: /{}", self.name, String::from_utf8_lossy(path)),
+            problem: problem.into(),
+        }
+    }
+
+    /// Snapshots become directories with all that is below what they are of.
+    fn make_snapshots(&mut self) -> Result<(), SourceError> {
+        let snapshots: Vec<(Vec<u8>, EntryPath)> = self
+            .entries
+            .iter()
+            .filter_map(|(path, entry)| match &entry.kind {
+                EntryKind::Snapshot { of, .. } => Some((path.clone(), of.clone())),
+                _ => None,
+            })
+            .collect();
+        for (path, of) in snapshots {
+            let copies: Vec<Entry> = self
+                .entries
+                .values()
+                .filter(|entry| is_in(&entry.path, &of))
+                .cloned()
+                .collect();
+            if !copies
+                .iter()
+                .any(|entry| matches!(entry.kind, EntryKind::Directory(_)) && entry.path == of)
+            {
+                return Err(self.invalid(&path, "a snapshot of what is no subvolume of this source"));
+            }
+            for mut copy in copies {
+                let below = copy
+                    .path
+                    .as_bytes()
+                    .get(of.as_bytes().len()..)
+                    .unwrap_or_default();
+                let moved = [path.as_slice(), b"/", below].concat();
+                copy.path = EntryPath::new(&moved).map_err(|_| self.invalid(&path, "it is no path"))?;
+                self.entries.insert(copy.path.as_bytes().to_vec(), copy);
+            }
+        }
+        Ok(())
+    }
+
+    fn make_parents(&mut self) {
+        let mut missing: Vec<Vec<u8>> = vec![Vec::new()];
+        for path in self.entries.keys() {
+            let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+            missing.extend(ends.filter_map(|(at, _)| path.get(..at)).map(<[u8]>::to_vec));
+        }
+        for path in missing {
+            if let Ok(as_path) = EntryPath::new(&path) {
+                self.entries
+                    .entry(path)
+                    .or_insert_with(|| member::directory(as_path, Precedence(0), None));
+            }
+        }
+    }
+
+    /// Hard links become what they lead to.
+    fn follow_links(&mut self) -> Result<(), SourceError> {
+        let links: Vec<(Vec<u8>, EntryPath)> = self
+            .entries
+            .iter()
+            .filter_map(|(path, entry)| match &entry.kind {
+                EntryKind::HardLink(target) => Some((path.clone(), target.clone())),
+                _ => None,
+            })
+            .collect();
+        for (number, (path, target)) in (1_u64..).zip(links) {
+            let mut end = target;
+            for _ in 0..LINKS_MAX {
+                match self.entries.get(end.as_bytes()).map(|entry| &entry.kind) {
+                    Some(EntryKind::HardLink(next)) => end = next.clone(),
+                    _ => break,
+                }
+            }
+            let found = self.entries.get_mut(end.as_bytes()).filter(|entry| {
+                !matches!(
+                    entry.kind,
+                    EntryKind::Directory(_) | EntryKind::HardLink(_) | EntryKind::Snapshot { .. }
+                )
+            });
+            let Some(found) = found else {
+                return Err(self.invalid(&path, "a hard link to no file of this source"));
+            };
+            // Keys of sources begin with numbers of layers or devices: this one is nobody's.
+            found.attributes.link.get_or_insert(LinkKey(u64::MAX, number));
+            let mut copy = found.clone();
+            copy.path = EntryPath::new(&path).unwrap_or_default();
+            // The content is asked for under the path that has it.
+            self.entries.insert(path, copy);
+        }
+        Ok(())
+    }
+
+    fn list(&mut self) {
+        for (path, entry) in &self.entries {
+            if let Some(key) = entry.attributes.link {
+                self.links
+                    .entry(key)
+                    .and_modify(|(_, count)| *count = count.saturating_add(1))
+                    .or_insert_with(|| (path.clone(), 1));
+            }
+            let name = entry.path.name();
+            if name.is_empty() {
+                continue;
+            }
+            let directory = path.strip_suffix(name).unwrap_or_default();
+            let directory = directory.strip_suffix(b"/").unwrap_or(directory);
+            self.names
+                .entry(directory.to_vec())
+                .or_default()
+                .push(name.to_vec());
+        }
+    }
+
+    /// What is at a path.
+    #[must_use]
+    pub fn entry(&self, path: &[u8]) -> Option<&Entry> {
+        self.entries.get(path)
+    }
+
+    /// The names in a directory, sorted.
+    #[must_use]
+    pub fn names(&self, directory: &[u8]) -> &[Vec<u8>] {
+        self.names.get(directory).map_or(&[], Vec::as_slice)
+    }
+
+    /// The first name of a file with several, and how many there are.
+    #[must_use]
+    pub fn link(&self, key: LinkKey) -> Option<(&[u8], u32)> {
+        self.links
+            .get(&key)
+            .map(|(path, count)| (path.as_slice(), *count))
+    }
+
+    /// Opens the content of a file.
+    ///
+    /// # Errors
+    /// What the source fails with; that it is no file.
+    pub fn open(&self, entry: &Entry) -> Result<Box<dyn ContentReader>, SourceError> {
+        let EntryKind::File(content) = &entry.kind else {
+            return Err(self.invalid(entry.path.as_bytes(), "no regular file"));
+        };
+        // Of names of one file the first is the one that contents are known by.
+        let first = entry.attributes.link.and_then(|key| self.link(key));
+        match first.and_then(|(path, _)| EntryPath::new(path).ok()) {
+            Some(path) => self.contents.open(&path, content),
+            None => self.contents.open(&entry.path, content),
+        }
+    }
+}
+
+/// Puts an entry above those that are there.
+fn put(entries: &mut BTreeMap<Vec<u8>, Entry>, entry: Entry) {
+    let path = entry.path.as_bytes().to_vec();
+    let remove_below = |entries: &mut BTreeMap<Vec<u8>, Entry>| {
+        let start = [path.as_slice(), b"/"].concat();
+        let end = [path.as_slice(), b"0"].concat();
+        let below: Vec<Vec<u8>> = if path.is_empty() {
+            entries.keys().filter(|path| !path.is_empty()).cloned().collect()
+        } else {
+            entries.range(start..end).map(|(path, _)| path.clone()).collect()
+        };
+        for path in below {
+            entries.remove(&path);
+        }
+    };
+    match entry.kind {
+        EntryKind::Opaque => remove_below(entries),
+        EntryKind::Whiteout => {
+            remove_below(entries);
+            entries.remove(&path);
+        }
+        EntryKind::Directory(_) => {
+            entries.insert(path, entry);
+        }
+        _ => {
+            remove_below(entries);
+            entries.insert(path, entry);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Manifest;
+    use buttress_format::{FileOffset, Timestamp};
+    use std::io::Cursor;
+    use std::path::Path;
+
+    fn tree(text: &str) -> Result<EntryTree, SourceError> {
+        let text = format!("manifest = 1\n{text}").into_bytes();
+        let input = Box::new(Cursor::new(text));
+        let manifest = Manifest::new("plan", input, Path::new(""), Timestamp::default(), &|_| {
+            Err("none".into())
+        })?;
+        EntryTree::gather(manifest, |_| {})
+    }
+
+    #[test]
+    fn snapshots_links_and_directories_that_nobody_named() {
+        let tree = tree(
+            "[[subvolume]]\npath = \"/s\"\n[[file]]\npath = \"/s/d/a\"\ntext = \"hello\"\n\
+             [[hard-link]]\npath = \"/s/c\"\nto = \"/s/b\"\n[[hard-link]]\npath = \"/s/b\"\nto = \"/s/d/a\"\n\
+             [[snapshot]]\npath = \"/t/u\"\nof = \"/s\"\n",
+        )
+        .unwrap();
+        assert_eq!(tree.names(b""), [b"s", b"t"]);
+        assert_eq!(tree.names(b"s"), [b"b", b"c", b"d"]);
+        assert_eq!(tree.names(b"t/u"), [b"b", b"c", b"d"]);
+        let key = tree.entry(b"s/d/a").unwrap().attributes.link.unwrap();
+        assert!(tree.link(key).unwrap().1 >= 3);
+        for path in [&b"s/b"[..], b"s/c", b"t/u/d/a"] {
+            let entry = tree.entry(path).unwrap();
+            let mut reader = tree.open(entry).unwrap();
+            let mut bytes = [0; 5];
+            reader.read_exact_at(FileOffset::new(0), &mut bytes).unwrap();
+            assert_eq!(&bytes, b"hello");
+        }
+    }
+
+    #[test]
+    fn links_in_a_loop_and_to_nothing_are_told() {
+        for text in [
+            "[[hard-link]]\npath = \"/a\"\nto = \"/b\"\n[[hard-link]]\npath = \"/b\"\nto = \"/a\"\n",
+            "[[hard-link]]\npath = \"/a\"\nto = \"/a\"\n",
+            "[[hard-link]]\npath = \"/a\"\nto = \"/nothing\"\n",
+            "[[directory]]\npath = \"/d\"\n[[hard-link]]\npath = \"/a\"\nto = \"/d\"\n",
+        ] {
+            let error = tree(text).unwrap_err().to_string();
+            assert!(error.contains("a hard link to no file"), "{error}");
+        }
+        let error = tree("[[snapshot]]\npath = \"/a\"\nof = \"/b\"\n")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("no subvolume"), "{error}");
+    }
+}
