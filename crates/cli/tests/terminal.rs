@@ -336,7 +336,10 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ),
         ("inspect-internal rootid", vec!["@/sub%", "@/none%"]),
         ("inspect-internal tree-stats", vec!["IMAGE"]),
-        ("mount", vec!["IMAGE /none%", "-o none% IMAGE /", "IMAGE% /"]),
+        (
+            "mount",
+            vec!["IMAGE /none%", "-o none% IMAGE /none", "IMAGE% /none"],
+        ),
         ("umount", vec!["/none%"]),
         ("shell", vec!["-c ls IMAGE", "IMAGE -c %"]),
         ("tour", vec!["NEW10%"]),

@@ -282,7 +282,12 @@ impl Operation<'_> {
 
     /// Whether a subvolume is being made that nobody sees yet. Inode flags forbid nothing in there.
     pub(crate) fn is_unfinished(&mut self, subvolume: SubvolumeId) -> Result<bool> {
-        Ok(self.look().open_tree(subvolume.tree())?.tree.is_unfinished())
+        match self.look().open_tree(subvolume.tree()) {
+            Ok(open) => Ok(open.tree.is_unfinished()),
+            // It was dropped.
+            Err(Error::TreeNotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Refuses read-only subvolumes, and deleted ones.

@@ -197,9 +197,11 @@ fn is_in_use(name: &str) -> bool {
 
 /// Whether a block device is the source of a mount that this process can see.
 fn is_mounted(device: u64) -> bool {
-    let Ok(table) = fs::read_to_string("/proc/self/mountinfo") else {
+    // Sources and directories of mounts are names that anybody chose: not all are UTF-8.
+    let Ok(table) = fs::read("/proc/self/mountinfo") else {
         return false;
     };
+    let table = String::from_utf8_lossy(&table);
     // btrfs's mounts have an anonymous device number, so it is the source's that counts.
     table.lines().filter_map(mount_source).any(|source| {
         fs::metadata(source)

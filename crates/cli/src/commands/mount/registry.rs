@@ -141,7 +141,9 @@ impl Known {
 
     /// Waits for servers of this image whose mount is gone already, as after a plain umount(8): they are at their last commit.
     pub(super) fn wait_for_those_that_end(image: &Path) -> Result<()> {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        // Names there are what anybody chose: not all are UTF-8.
+        let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = String::from_utf8_lossy(&mounts);
         for known in Self::all()? {
             let is_of_image = known.text("image").map(Path::new) == Some(image);
             // Names there have octal escapes for blanks: such a mount is taken for one that ends only if it is not listed.

@@ -71,8 +71,9 @@ enum Messages {
 }
 
 impl Messages {
-    fn open(file: Option<&Path>, in_background: bool) -> Result<Self> {
+    fn open(context: &Context, file: Option<&Path>, in_background: bool) -> Result<Self> {
         if let Some(path) = file {
+            context.sources().refuse_path(path)?;
             let file = OpenOptions::new().append(true).create(true).open(path);
             let file = file.with_context(|| format!("opening {}", path.display()))?;
             return Ok(Self::File(Mutex::new(file)));
@@ -148,7 +149,7 @@ pub(super) fn serve(
     Known::wait_for_those_that_end(&shown)?;
     let (access, root) = open(context, image, wishes)?;
     let image = shown;
-    let log = Messages::open(log, in_background)?.log(image.clone());
+    let log = Messages::open(context, log, in_background)?.log(image.clone());
     let showing = Showing {
         uid: wishes.uid,
         gid: wishes.gid,
