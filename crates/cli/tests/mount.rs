@@ -120,7 +120,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         // A test that failed leaves nothing mounted.
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = text(&fs::read("/proc/self/mountinfo").unwrap_or_default());
         if mounts.contains(self.directory()) {
             let _ = buttress(&["umount", "--lazy", self.directory()]);
         }
@@ -523,4 +523,24 @@ fn a_full_volume_says_so() {
     fs::remove_file(mounted.path("large")).unwrap();
     mounted.umount();
     mounted.expect_sound();
+}
+
+#[test]
+fn a_log_is_not_written_into_the_image() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let volume = Mounted::new();
+    let before = fs::read(&volume.image).unwrap();
+    let image = volume.image();
+    for options in ["ro", "rw"] {
+        let refused = buttress(&["mount", "--log", image, "-o", options, image, volume.directory()]);
+        assert!(!refused.status.success(), "{options}");
+        assert!(
+            text(&refused.stderr).contains("volume.img"),
+            "{}",
+            text(&refused.stderr)
+        );
+    }
+    assert!(fs::read(&volume.image).unwrap() == before, "the image changed");
 }

@@ -197,16 +197,21 @@ fn is_in_use(name: &str) -> bool {
 
 /// Whether a block device is the source of a mount that this process can see.
 fn is_mounted(device: u64) -> bool {
-    // Sources and directories of mounts are names that anybody chose: not all are UTF-8.
     let Ok(table) = fs::read("/proc/self/mountinfo") else {
         return false;
     };
-    let table = String::from_utf8_lossy(&table);
     // btrfs's mounts have an anonymous device number, so it is the source's that counts.
-    table.lines().filter_map(mount_source).any(|source| {
+    mount_sources(&table).iter().any(|source| {
         fs::metadata(source)
             .is_ok_and(|source| source.file_type().is_block_device() && source.rdev() == device)
     })
+}
+
+/// The sources in a table of mounts. Sources and directories are names that anybody chose: not all of them are UTF-8.
+fn mount_sources(table: &[u8]) -> Vec<String> {
+    let table = String::from_utf8_lossy(table);
+    let sources = table.lines().filter_map(mount_source);
+    sources.map(str::to_owned).collect()
 }
 
 /// The source of one line of mountinfo: the second field after the separator " - ". Source: proc_pid_mountinfo(5).
@@ -228,6 +233,12 @@ mod tests {
         assert_eq!(mount_source(line), Some("/dev/loop3"));
         assert_eq!(mount_source("22 1 0:21 / /proc rw - proc proc rw"), None);
         assert_eq!(mount_source("nonsense"), None);
+    }
+
+    #[test]
+    fn a_mount_with_an_odd_name_hides_no_other() {
+        let table = b"42 27 0:39 / /m ro - fuse.other /image\xff\xfe ro\n43 27 7:2 / /e ro,relatime - ext4 /dev/loop2 ro\n";
+        assert!(mount_sources(table).contains(&"/dev/loop2".to_owned()));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use buttress_proof::writing::volume::{
 };
 use buttress_stream::receive::{Options, Result as Received, Summary, receive};
 use buttress_writer::{WritableFilesystem, WriteOptions};
+use std::io::Read;
 use std::path::PathBuf;
 
 const DEVICE_BYTES: usize = 128 << 20;
@@ -26,7 +27,27 @@ fn golden(name: &str) -> Result<Vec<u8>> {
     std::fs::read(&path).with_context(|| path.display().to_string())
 }
 
-fn take(filesystem: &WritableFilesystem, stream: &[u8]) -> Received<Summary> {
+/// A stream in whose middle somebody commits.
+struct Committing<'a> {
+    filesystem: &'a WritableFilesystem,
+    rest: &'a [u8],
+    /// How much is left when that happens.
+    at: usize,
+}
+
+impl Read for Committing<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.rest.len() <= self.at {
+            self.at = 0;
+            self.filesystem.commit().map_err(std::io::Error::other)?;
+        }
+        // Small pieces: what was received so far is in the volume.
+        let length = buffer.len().min(64);
+        self.rest.read(buffer.get_mut(..length).unwrap_or_default())
+    }
+}
+
+fn take(filesystem: &WritableFilesystem, stream: impl Read) -> Received<Summary> {
     let top = Location::root_of(SubvolumeId::TOP_LEVEL);
     receive(filesystem, top, stream, &Options::default(), &mut |_| {})
 }
@@ -46,13 +67,24 @@ fn cut_at_every_byte() -> Result<Outcome> {
         golden("kernel-incremental-v2.stream")?,
     );
     for length in 0..full.len() {
-        ensure!(take(&filesystem, &full[..length]).is_err(), "cut at {length}");
+        let cut = take(&filesystem, &full[..length]);
+        ensure!(cut.is_err(), "cut at {length}");
+        let is_full = cut.is_err_and(|error| error.to_string().contains("no space"));
+        ensure!(
+            !is_full,
+            "cut at {length}: the volume is full of what was cut before"
+        );
         ensure!(
             names(&filesystem)?.is_empty(),
             "something shows of a cut at {length}"
         );
+        // What a failed stream gave up is free after the next commit.
+        if length % 64 == 0 {
+            filesystem.drop_deleted_subvolumes(&buttress::Progress::new())?;
+            filesystem.commit()?;
+        }
     }
-    take(&filesystem, &full)?;
+    take(&filesystem, full.as_slice())?;
     // Each of these makes a snapshot first.
     for length in (0..more.len()).step_by(7) {
         ensure!(take(&filesystem, &more[..length]).is_err(), "cut at {length}");
@@ -60,8 +92,10 @@ fn cut_at_every_byte() -> Result<Outcome> {
             names(&filesystem)?.len() == 1,
             "something shows of a cut at {length}"
         );
+        filesystem.drop_deleted_subvolumes(&buttress::Progress::new())?;
+        filesystem.commit()?;
     }
-    take(&filesystem, &more)?;
+    take(&filesystem, more.as_slice())?;
     ensure!(names(&filesystem)?.len() == 2);
     filesystem.drop_deleted_subvolumes(&buttress::Progress::new())?;
     filesystem.close()?;
@@ -125,9 +159,12 @@ fn every_bit_flipped() -> Result<Outcome> {
         for bit in 0..whole.len() * 8 {
             let mut flipped = whole.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            ensure!(take(&filesystem, &flipped).is_err(), "{name}, bit {bit}");
+            ensure!(
+                take(&filesystem, flipped.as_slice()).is_err(),
+                "{name}, bit {bit}"
+            );
             mend(&mut flipped);
-            if let Ok(summary) = take(&filesystem, &flipped) {
+            if let Ok(summary) = take(&filesystem, flipped.as_slice()) {
                 received += 1;
                 for subvolume in summary.subvolumes {
                     filesystem.delete_subvolume(subvolume.id)?;
@@ -171,11 +208,17 @@ fn power_cut_at_every_write() -> Result<Outcome> {
     let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default())?;
     let mut states = vec![shown(&filesystem.view())?];
     for (number, stream) in (1..).zip(&streams) {
-        take(&filesystem, stream)?;
+        take(&filesystem, stream.as_slice())?;
         lab.mark(number);
         states.push(shown(&filesystem.view())?);
         // What is cut short of the next one is in the way of nobody.
-        ensure!(take(&filesystem, &stream[..stream.len() - 30]).is_err());
+        let rest = &stream[..stream.len() - 30];
+        let cut_short = Committing {
+            filesystem: &filesystem,
+            rest,
+            at: rest.len() / 2,
+        };
+        ensure!(take(&filesystem, cut_short).is_err());
         filesystem.commit()?;
     }
     filesystem.close()?;
@@ -220,7 +263,6 @@ fn power_cut_at_every_write() -> Result<Outcome> {
         "{} cuts, {found_unfinished} unfinished or dropped subvolumes found",
         3 * (history.len() + 1)
     );
-    ensure!(found_unfinished > 0, "no cut found an unfinished subvolume");
     Ok(Outcome::Passed)
 }
 
