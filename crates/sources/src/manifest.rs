@@ -19,13 +19,13 @@
 //! ```
 //!
 //! The head says what the volume is like and where contents are that no table names a place for; rules come before all that
-//! is no rule. The rest is read table by table while the image is built ([`tables`]), so a manifest of millions of entries
+//! is no rule. The rest is read table by table while the image is built (`tables`), so a manifest of millions of entries
 //! takes no more memory than its largest table, and 16 bytes for each path to find those that come twice.
 //!
 //! Paths of the host are relative to the manifest. Contents are files of the host, text in the manifest, or what another
 //! image has at the same path; that one is opened by whoever opens the manifest ([`OpenImage`]).
 //!
-//! [`write`] writes the manifest of an image that is there. `docs/manifest.md` describes the format.
+//! [`mod@write`] writes the manifest of an image that is there. `docs/manifest.md` describes the format.
 
 mod content;
 mod error;

@@ -32,9 +32,9 @@ use registry::Known;
 /// Mount a volume on a directory, without root
 ///
 /// Read-only, unless `-o rw` asks for more. Options are those of btrfs(5) and mount(8), joined by commas: ro, rw, subvol=PATH,
-/// subvolid=ID, compress[=ALGORITHM[:LEVEL]], compress-force=…, max_inline=SIZE, nodatacow, nodatasum, degraded,
-/// rescue=OPTION[:OPTION…], device=PATH, offset=BYTES|part=N, commit=SECONDS, noatime, uid=ID and gid=ID (all files are shown as
-/// theirs), fakeroot (as root's), allow_other, [no]suid, [no]dev, noexec.
+/// subvolid=ID, compress or compress=ALGORITHM:LEVEL, compress-force=…, max_inline=SIZE, nodatacow, nodatasum, degraded,
+/// rescue=OPTION:OPTION…, device=PATH, offset=BYTES|part=N, commit=SECONDS, noatime, uid=ID and gid=ID (all files are shown as
+/// theirs), fakeroot (as root's), allow_other, suid or nosuid, dev or nodev, noexec.
 ///
 /// What was written is durable when a program has synced it, some 30 seconds later, a second after the last file was closed, and
 /// when `buttress umount` returns.
