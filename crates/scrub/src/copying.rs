@@ -8,7 +8,7 @@
 
 use crate::fetched::View;
 use crate::group::{Arrived, Group, Piece};
-use crate::scrub::Job;
+use crate::job::Job;
 use buttress_device::{Buffer, Device, IoError, WriteRequest};
 use buttress_format::{ByteCount, Physical};
 use buttress_volume::{DeviceSlot, MappedChunk, Replacement};

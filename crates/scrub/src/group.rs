@@ -172,3 +172,11 @@ pub(crate) fn place(chunk: &MappedChunk, logical: Logical) -> Option<(ChunkOffse
     let offset = chunk.offset_of(logical)?;
     Some((offset, chunk.layout().place(offset)?))
 }
+
+/// The number of the group that holds an address.
+pub(crate) fn group_number(chunk: &MappedChunk, logical: Logical, stripes: u64) -> u64 {
+    let columns = ByteCount::of(chunk.layout().data_columns()).get();
+    let group_bytes = stripes.saturating_mul(STRIPE_BYTES).saturating_mul(columns);
+    let offset = chunk.offset_of(logical).map_or(0, |offset| offset.get());
+    offset.checked_div(group_bytes.max(1)).unwrap_or(0)
+}

@@ -6,11 +6,12 @@
 //! commit. Readers wait for nothing: where more is told than the healer keeps up with, the rest is forgotten. It is found
 //! again by the next reader, or by a scrub.
 
+use crate::options::Options;
 use crate::report::Report;
-use crate::scrub::{Options, Scrub};
+use crate::scrub::Scrub;
 use buttress_format::Logical;
 use buttress_fs::{Filesystem, Progress};
-use buttress_volume::{Fault, FaultReason, Volume};
+use buttress_volume::{Fault, FaultReason, MappedChunk, Volume};
 use buttress_writer::WritableFilesystem;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use parking_lot::{Condvar, Mutex};
@@ -79,6 +80,20 @@ impl Healer {
             shared,
             thread: Some(thread),
         })
+    }
+
+    /// As [`Healer::start`], where it can be of use: where a chunk has other copies or parity. `None` elsewhere, and on
+    /// simulated devices, whose runs repeat. `None`, too, where no thread can be had: then a scrub finds what readers do not mend.
+    #[must_use]
+    pub fn start_where_redundant(filesystem: &WritableFilesystem) -> Option<Self> {
+        let view = filesystem.committed_view();
+        let volume = view.volume();
+        let chunks = volume.chunk_map();
+        let is_redundant = |chunk: &Arc<MappedChunk>| chunk.layout().ways() > 1;
+        if volume.virtual_clock().is_some() || !chunks.chunks().iter().any(is_redundant) {
+            return None;
+        }
+        Self::start(filesystem).ok()
     }
 
     /// What was healed so far.

@@ -13,10 +13,15 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`mod@scrub`] | [`Scrub`]: the job, its threads, its progress |
+//! | [`mod@scrub`] | [`Scrub`]: begun, run, asked how far it is |
+//! | `options`, `error`, `expected` | how to scrub, why not, how much there is to do |
+//! | `job` | what all threads share |
+//! | `streams` | who walks, who checks, how much is under way |
 //! | `schedule` | which chunk is next, so that all devices have work |
 //! | `used` | what of a chunk is in use, with checksums: the two trees, walked once |
 //! | `group`, `filling` | a group: what is read of each stripe; how a chunk becomes groups |
+//! | `reading` | asking devices for a group, and waiting for it |
+//! | `judging` | what becomes of a group that has arrived |
 //! | `fetched` | what came back from one stripe, sector by sector where it failed |
 //! | `verify` | one copy of one piece against its checksum or header |
 //! | `mirrors` | profiles with copies: bad ones from good ones |
@@ -26,7 +31,7 @@
 //! | [`damage`], [`report`] | what is found, counted and told |
 //! | [`position`] | where a scrub is, to go on from there |
 //! | `limit` | so many bytes in a second of each device |
-//! | `copying` | what goes to the target of a replacement |
+//! | `copying`, `filling_target` | what goes to the target of a replacement; in which order, and how far it is |
 //! | [`healing`] | what readers pass over, mended behind their backs |
 //! | [`replace`] | replacing a device: copied, committed on the way, finished |
 //!
@@ -47,26 +52,36 @@
 
 mod copying;
 pub mod damage;
+mod error;
+mod expected;
 mod fetched;
 mod filling;
+mod filling_target;
 mod group;
 pub mod healing;
+mod job;
+mod judging;
 mod limit;
 mod mending;
 mod mirrors;
+mod options;
 pub mod position;
+mod reading;
 pub mod replace;
 pub mod report;
 mod rows;
 mod schedule;
 pub mod scrub;
+mod streams;
 mod superblocks;
 mod used;
 mod verify;
 
 pub use damage::{Cause, Damage, Outcome, Part};
+pub use error::Error;
 pub use healing::{Healed, Healer};
+pub use options::{Options, Shape};
 pub use position::{ChunkPosition, Position};
 pub use replace::{Replace, ReplaceOptions, Replaced};
 pub use report::{Counters, DeviceReport, Report};
-pub use scrub::{Error, Options, Scrub, Shape};
+pub use scrub::{IsWritten, Scrub, Views};

@@ -5,8 +5,8 @@
 //! what was mended on it uncertain, which the report says.
 
 use crate::damage::{Cause, Damage, Outcome, Part};
+use crate::job::Job;
 use crate::report::Counters;
-use crate::scrub::Job;
 use buttress_format::{ByteCount, Logical, Physical};
 use buttress_volume::layout::StripeOffset;
 use buttress_volume::{DeviceErrors, DeviceSlot, MappedChunk};

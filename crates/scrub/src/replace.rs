@@ -15,8 +15,11 @@
 
 use crate::Shape;
 use crate::copying::Copying;
+use crate::error::Error;
+use crate::filling_target::Replacing;
+use crate::options::Options;
 use crate::report::Report;
-use crate::scrub::{Error, Options, Replacing, Scrub};
+use crate::scrub::Scrub;
 use buttress_device::IoError;
 use buttress_format::{ByteCount, Physical, ReplaceState};
 use buttress_fs::Progress;

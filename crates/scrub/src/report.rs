@@ -177,3 +177,16 @@ impl Report {
             .fold(0, |sum, device| sum.saturating_add(device.to_scrub))
     }
 }
+
+/// Damages in order of address, neighbours of a kind as one: groups end in any order.
+pub(crate) fn joined(mut damages: Vec<Damage>) -> Vec<Damage> {
+    damages.sort_by_key(|damage| (damage.device, damage.physical));
+    let mut joined: Vec<Damage> = Vec::new();
+    for damage in damages {
+        if !joined.last_mut().is_some_and(|last| last.absorb(&damage)) {
+            joined.push(damage);
+        }
+    }
+    joined.sort_by_key(|damage| (damage.logical, damage.device, damage.physical));
+    joined
+}

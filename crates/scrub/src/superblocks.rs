@@ -4,8 +4,8 @@
 //! rewritten from a good one of the same device; where there is none, from the volume's and the device's item.
 
 use crate::damage::{Cause, Outcome, Part};
+use crate::job::Job;
 use crate::mending::Site;
-use crate::scrub::Job;
 use buttress_device::Device;
 use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 use buttress_format::{ByteCount, Logical, Physical};

@@ -11,10 +11,10 @@
 mod support;
 
 use anyhow::{Context, Result, ensure};
-use buttress_device::{Device, OpenOptions as DeviceOptions};
+use buttress_device::Device;
 use buttress_format::node::RawHeader;
-use buttress_format::{ChecksumItem, ChecksumType, ItemType, Key, Physical, Superblock, TreeId};
-use buttress_fs::{Filesystem, OpenOptions, Progress};
+use buttress_format::{ChecksumType, Physical, Superblock};
+use buttress_fs::Progress;
 use buttress_oracle::content::Random;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::skip::skips;
@@ -24,19 +24,9 @@ use buttress_scrub::{Counters, Options, Scrub};
 use buttress_volume::MappingContent;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use support::images::{open, summed};
 use support::{Use, uses_of};
 use zerocopy::FromBytes;
-
-fn open(images: &[PathBuf]) -> Result<(Vec<Device>, Filesystem)> {
-    let options = DeviceOptions {
-        write: true,
-        ..DeviceOptions::default()
-    };
-    let devices = images.iter().map(|image| Device::open(image, &options));
-    let devices = devices.collect::<Result<Vec<_>, _>>()?;
-    let filesystem = OpenOptions::new(devices.clone()).open()?;
-    Ok((devices, filesystem))
-}
 
 /// What is done to a volume.
 type Damage = fn(&[Device], &[Use], &mut Random) -> Result<()>;
@@ -116,20 +106,6 @@ fn rot_two(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<()> 
     let parity = uses.iter().find(its).context("no parity")?;
     devices[used.device].write(used.physical, &random.bytes(4096, false))?;
     Ok(devices[parity.device].write(parity.physical, &random.bytes(4096, false))?)
-}
-
-/// The ranges of addresses that have checksums.
-fn summed(filesystem: &Filesystem) -> Result<Vec<std::ops::Range<u64>>> {
-    let tree = filesystem.tree(TreeId::CHECKSUM)?;
-    let mut ranges = Vec::new();
-    for item in tree.range(Key::MIN..=Key::MAX, buttress_tree::ReadAhead::None) {
-        let item = item?;
-        if item.key().item_type == ItemType::EXTENT_CSUM {
-            let sums = ChecksumItem::parse(&item.key(), item.data(), 4096, filesystem.checksum_type())?;
-            ranges.push(sums.start.get()..sums.end.get());
-        }
-    }
-    Ok(ranges)
 }
 
 fn counters(images: &[PathBuf], read_only: bool) -> Result<Counters> {

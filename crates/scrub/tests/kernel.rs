@@ -11,9 +11,7 @@
 mod support;
 
 use anyhow::{Context, Result, ensure};
-use buttress_device::{Device, OpenOptions as DeviceOptions};
-use buttress_format::{ChecksumItem, ItemType, Key, TreeId};
-use buttress_fs::{Filesystem, OpenOptions, Progress};
+use buttress_fs::Progress;
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::content::Random;
 use buttress_oracle::loop_device::Mount;
@@ -25,32 +23,8 @@ use buttress_scrub::{Options, Scrub};
 use buttress_volume::MappingContent;
 use std::path::PathBuf;
 use std::process::Command;
+use support::images::{open, summed};
 use support::{Use, uses_of};
-
-fn open(images: &[PathBuf]) -> Result<(Vec<Device>, Filesystem)> {
-    let options = DeviceOptions {
-        write: true,
-        ..DeviceOptions::default()
-    };
-    let devices = images.iter().map(|image| Device::open(image, &options));
-    let devices = devices.collect::<Result<Vec<_>, _>>()?;
-    let filesystem = OpenOptions::new(devices.clone()).open()?;
-    Ok((devices, filesystem))
-}
-
-/// The ranges of addresses that have checksums.
-fn summed(filesystem: &Filesystem) -> Result<Vec<std::ops::Range<u64>>> {
-    let tree = filesystem.tree(TreeId::CHECKSUM)?;
-    let mut ranges = Vec::new();
-    for item in tree.range(Key::MIN..=Key::MAX, buttress_tree::ReadAhead::None) {
-        let item = item?;
-        if item.key().item_type == ItemType::EXTENT_CSUM {
-            let sums = ChecksumItem::parse(&item.key(), item.data(), 4096, filesystem.checksum_type())?;
-            ranges.push(sums.start.get()..sums.end.get());
-        }
-    }
-    Ok(ranges)
-}
 
 /// Spoils a third of the blocks of one device; how many.
 fn spoil(images: &[PathBuf], seed: u64) -> Result<usize> {

@@ -1,12 +1,14 @@
 //! A few threads that check blocks that were read ahead, shared by all sweeps of a forest.
 //!
-//! They start with the first sweep and end when the forest is dropped. On simulated devices there are none:
+//! They start with the first sweep, and have ended when the forest is dropped: what they hold of the volume is let go of by
+//! then, so that it can be opened again at once. On simulated devices there are none:
 //! whoever needs a block does the work, so that runs can be repeated. A full queue is no obstacle either: work
 //! that no thread has begun is done by whoever needs its result.
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
-use std::sync::OnceLock;
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
 
 /// More threads than this gain nothing: the devices are slower.
 const THREADS_MAX: usize = 8;
@@ -20,13 +22,22 @@ pub(crate) type Work = Box<dyn FnOnce() + Send>;
 /// The threads, once they are wanted.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
-    sender: OnceLock<Option<Sender<Work>>>,
+    pool: OnceLock<Option<Pool>>,
+}
+
+#[derive(Debug)]
+struct Pool {
+    sender: Option<Sender<Work>>,
+    threads: Vec<JoinHandle<()>>,
+    /// Nobody wants what still waits.
+    is_closed: Arc<AtomicBool>,
 }
 
 impl Workers {
     /// Gives work to the threads, or drops it where there are none or they are busy.
     pub(crate) fn offer(&self, work: Work) {
-        let Some(sender) = self.sender.get_or_init(start) else {
+        let pool = self.pool.get_or_init(start).as_ref();
+        let Some(sender) = pool.and_then(|pool| pool.sender.as_ref()) else {
             return;
         };
         match sender.try_send(work) {
@@ -35,26 +46,62 @@ impl Workers {
     }
 }
 
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.sender = None;
+        for thread in self.threads.drain(..) {
+            // A panic there was told there, and nobody waits for what it did.
+            let _ended = thread.join();
+        }
+    }
+}
+
 /// Starts the threads; `None` when the system gives none.
-fn start() -> Option<Sender<Work>> {
+fn start() -> Option<Pool> {
     let threads = thread::available_parallelism()
         .map_or(1, usize::from)
         .min(THREADS_MAX);
     let (sender, receiver) = bounded::<Work>(QUEUE_LENGTH_MAX);
-    let mut started = false;
-    for number in 0..threads {
-        let receiver: Receiver<Work> = receiver.clone();
+    let is_closed = Arc::new(AtomicBool::new(false));
+    let one = |number: usize| {
+        let (receiver, is_closed) = (receiver.clone(), Arc::clone(&is_closed));
         let name = format!("tree-check-{number}");
-        started |= thread::Builder::new()
-            .name(name)
-            .spawn(move || run(&receiver))
-            .is_ok();
-    }
-    started.then_some(sender)
+        let work = move || run(&receiver, &is_closed);
+        thread::Builder::new().name(name).spawn(work).ok()
+    };
+    let threads: Vec<_> = (0..threads).filter_map(one).collect();
+    (!threads.is_empty()).then(|| Pool {
+        sender: Some(sender),
+        threads,
+        is_closed,
+    })
 }
 
-fn run(receiver: &Receiver<Work>) {
+fn run(receiver: &Receiver<Work>, is_closed: &AtomicBool) {
     for work in receiver {
-        work();
+        if !is_closed.load(Ordering::Acquire) {
+            work();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn nothing_is_held_when_they_are_dropped() {
+        let (workers, held) = (Workers::default(), Arc::new(()));
+        for _ in 0..100 {
+            let held = Arc::clone(&held);
+            workers.offer(Box::new(move || {
+                thread::sleep(Duration::from_millis(5));
+                drop(held);
+            }));
+        }
+        drop(workers);
+        assert_eq!(Arc::strong_count(&held), 1);
     }
 }

@@ -150,6 +150,10 @@ const fn beside(name: &'static str) -> Test {
     test("buttress-scrub", "beside", name)
 }
 
+const fn crash_of_scrub(name: &'static str) -> Test {
+    test("buttress-scrub", "crash", name)
+}
+
 const fn replace(name: &'static str) -> Test {
     test("buttress-scrub", "replace", name)
 }

@@ -8,6 +8,9 @@
     reason = "tests compute with known numbers, and a panic is how a test fails; each test uses a part of this"
 )]
 
+pub(crate) mod images;
+pub(crate) mod replacing;
+
 use anyhow::Result;
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{

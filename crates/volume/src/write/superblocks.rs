@@ -31,7 +31,12 @@ impl Volume {
     pub fn flush(&self) -> Result<(), Error> {
         self.require_writing()?;
         let _writes = self.writes().read();
-        let slots = self.slots_to_write()?;
+        let mut slots = self.slots_to_write()?;
+        if let Some(replacement) = self.replacement()
+            && buttress_faults::on("replace-target-unflushed")
+        {
+            slots.retain(|slot| !Arc::ptr_eq(slot, replacement.target()));
+        }
         self.go_on_without(flush_all(&slots))
     }
 

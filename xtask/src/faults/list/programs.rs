@@ -123,6 +123,22 @@ pub(super) const FAULTS: &[Fault] = &[
             replace("a_device_is_replaced_beside_a_writer"),
         ],
     ),
+    loses(
+        "replace-target-unflushed",
+        "A replacement goes on after a crash above what never reached the new device.",
+        &[
+            crash_of_scrub("a_replacement_that_is_cut_off_goes_on_or_is_given_up"),
+            crash_of_scrub("a_replacement_of_a_missing_device_that_is_cut_off_goes_on_or_is_given_up"),
+        ],
+    ),
+    loses(
+        "replace-cursor-ahead",
+        "A replacement goes on after a crash above what was not copied yet.",
+        &[
+            crash_of_scrub("a_replacement_that_is_cut_off_goes_on_or_is_given_up"),
+            crash_of_scrub("a_replacement_of_a_missing_device_that_is_cut_off_goes_on_or_is_given_up"),
+        ],
+    ),
     harms(
         "scrub-rows-unlocked",
         "A scrub beside a writer takes what is being written for damage.",

@@ -1,0 +1,41 @@
+//! Why a volume is not scrubbed, or a device not replaced.
+
+use buttress_device::IoError;
+use buttress_format::ErrorKind;
+
+/// Why a volume is not scrubbed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A feature whose volumes are not scrubbed.
+    #[error("scrub does not support volumes with {feature}")]
+    Unsupported {
+        /// Its name.
+        feature: &'static str,
+    },
+    /// A tree without which nothing is known of what is in use; that the job was cancelled.
+    #[error(transparent)]
+    Filesystem(#[from] buttress_fs::Error),
+    /// No device is being replaced.
+    #[error("no device of the volume is being replaced")]
+    NoReplacement,
+    /// The target of a replacement failed.
+    #[error("the target failed: {0}; the replacement waits, and goes on once the target is good")]
+    TargetFailed(IoError),
+    /// Parts of trees cannot be read: what is in use there is not known, so the target may lack it.
+    #[error("the replacement waits: {}", .0.join("; "))]
+    NotWalked(Vec<String>),
+}
+
+impl Error {
+    /// The kind of the error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::Filesystem(error) => error.kind(),
+            Self::NoReplacement => ErrorKind::Caller,
+            Self::TargetFailed(_) => ErrorKind::Io,
+            Self::NotWalked(_) => ErrorKind::Corrupt,
+        }
+    }
+}

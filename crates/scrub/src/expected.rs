@@ -1,0 +1,61 @@
+//! How much there is to be scrubbed, before it is.
+
+use buttress_format::{BlockGroupItem, ByteCount, CompatRo, ItemType, Key, ObjectId, TreeId};
+use buttress_fs::Filesystem;
+use buttress_volume::Volume;
+use std::collections::HashMap;
+use uuid::Uuid;
+
+/// What is to be scrubbed of each device: what block groups say is used, once for each copy, and no parity. For a device that
+/// is replaced, missing or not, it is what is to be copied, with parity.
+pub(crate) fn bytes_to_scrub(
+    filesystem: &Filesystem,
+    volume: &Volume,
+    replaced: Option<Uuid>,
+) -> HashMap<Uuid, u64> {
+    let has_own_tree = filesystem
+        .superblock()
+        .compat_ro
+        .contains(CompatRo::BLOCK_GROUP_TREE);
+    let tree = filesystem.tree(if has_own_tree {
+        TreeId::BLOCK_GROUP
+    } else {
+        TreeId::EXTENT
+    });
+    let mut bytes: HashMap<Uuid, u64> = HashMap::new();
+    let Ok(tree) = tree else {
+        return bytes;
+    };
+    for chunk in volume.chunk_map().chunks() {
+        let start = ObjectId::new(chunk.start().get());
+        let key = Key::new(start, ItemType::BLOCK_GROUP_ITEM, chunk.length().get());
+        let item = tree.get(&key).ok().flatten();
+        let group = item.and_then(|item| BlockGroupItem::parse(&key, item.data()).ok());
+        let used = group.map_or(0, |group| group.used.get());
+        let layout = chunk.layout();
+        let copies = match layout.has_parity() {
+            true => 1,
+            false => u64::from(layout.ways()),
+        };
+        let stripes = match layout.has_parity() && replaced.is_some() {
+            true => ByteCount::of(layout.data_columns()).get(),
+            false => ByteCount::of(chunk.devices().len()).get(),
+        };
+        let all = used.saturating_mul(copies);
+        let share = all.checked_div(stripes).unwrap_or(0);
+        // What does not divide is the first's.
+        let mut more = all.checked_rem(stripes).unwrap_or(0);
+        for slot in chunk.devices() {
+            let own = share.saturating_add(core::mem::take(&mut more));
+            let counts = match replaced {
+                Some(replaced) => slot.uuid() == replaced,
+                None => slot.device().is_some(),
+            };
+            if counts {
+                let sum = bytes.entry(slot.uuid()).or_default();
+                *sum = sum.saturating_add(own);
+            }
+        }
+    }
+    bytes
+}

@@ -1,0 +1,138 @@
+//! Filling the target of a replacement: which chunks in which order, group after group with its rows locked, how far it is.
+
+use crate::copying::{Copied, Copying, Wanted};
+use crate::group::Arrived;
+use crate::job::{Job, physical_of};
+use crate::scrub::Scrub;
+use buttress_device::IoError;
+use buttress_format::{Logical, Physical};
+use buttress_volume::{DeviceErrors, MappedChunk};
+use std::sync::Arc;
+
+/// Filling the target of a replacement: nothing is rewritten then.
+#[derive(Clone, Debug)]
+pub(crate) struct Replacing {
+    pub(crate) copying: Copying,
+    /// Below it the target has everything.
+    pub(crate) cursor: Physical,
+}
+
+/// What became of filling the target.
+#[derive(Debug, Default)]
+pub(crate) struct Filled {
+    /// Chunks with a stripe on the source that are to be copied, and where the first of those lies.
+    pub(crate) chunks: Option<Vec<(Logical, Physical)>>,
+    /// Bytes that no copy gave.
+    pub(crate) lost: u64,
+    /// What the target failed with.
+    pub(crate) failure: Option<IoError>,
+}
+
+impl Scrub<'_> {
+    /// Of a replacement: below it the target has everything.
+    pub(crate) fn cursor(&self) -> Physical {
+        let done = self.job.running.lock().position();
+        let replaced = self.job.replaced.lock();
+        let Some(replaces) = &self.job.replaces else {
+            return Physical::MIN;
+        };
+        let Some(chunks) = &replaced.chunks else {
+            return replaces.cursor;
+        };
+        let mut open = chunks.iter();
+        let item = replaces.copying.replacement.source().item();
+        let end = item.map_or(Physical::MAX, |item| Physical::new(item.total_bytes.get()));
+        if buttress_faults::on("replace-cursor-ahead") {
+            open.find(|(chunk, _)| !done.finished.contains(chunk));
+        }
+        open.find(|(chunk, _)| !done.finished.contains(chunk))
+            .map_or(end, |(_, physical)| *physical)
+    }
+
+    /// Of a replacement: bytes that no copy gave, and what the target failed with.
+    pub(crate) fn replaced(&self) -> (u64, Option<IoError>) {
+        let replaced = self.job.replaced.lock();
+        (replaced.lost, replaced.failure.clone())
+    }
+}
+
+impl Job<'_> {
+    /// Copies a group to the target of a replacement. Its rows are locked until the target has it; what was written to them
+    /// since they were read is read again.
+    pub(crate) fn copy(&self, copying: &Copying, mut arrived: Arrived, writes: Option<u64>) {
+        let chunk = Arc::clone(&arrived.group.chunk);
+        let rows = arrived.group.rows();
+        let _locked = self.volume.lock_rows(&chunk, rows.clone());
+        let is_unwritten = writes.is_some() && self.volume.writes_to_rows(&chunk, rows) == writes;
+        if !is_unwritten {
+            arrived = self.fetch_again(arrived, Wanted::Few);
+        }
+        let copied = self.copied(copying, &arrived);
+        if copied.lacking == 0 {
+            self.count_group(&arrived);
+            return self.write_copied(copying, copied);
+        }
+        drop(copied);
+        let arrived = self.fetch_again(arrived, Wanted::All);
+        self.judge(&arrived);
+        self.write_copied(copying, self.copied(copying, &arrived));
+    }
+
+    fn write_copied(&self, copying: &Copying, copied: Copied<'_>) {
+        let lacking = copied.lacking;
+        let target = copying.replacement.target();
+        let written = match target.device().filter(|_| target.is_written()) {
+            Some(device) => copied.write(device),
+            // It failed a writer.
+            None => return self.fail(target.failure().cloned()),
+        };
+        match written {
+            Ok(bytes) => self.progress.advance(0, bytes),
+            Err(error) => {
+                let errors = DeviceErrors {
+                    writes: 1,
+                    ..DeviceErrors::default()
+                };
+                target.count_errors(errors);
+                return self.fail(Some(error));
+            }
+        }
+        let mut replaced = self.replaced.lock();
+        replaced.lost = replaced.lost.saturating_add(lacking);
+    }
+
+    fn fail(&self, failure: Option<IoError>) {
+        let mut replaced = self.replaced.lock();
+        if replaced.failure.is_none() {
+            replaced.failure = failure;
+        }
+    }
+
+    /// The chunks that are to be gone over, in order: of their addresses, or of their places on a device that is replaced.
+    pub(crate) fn chunks(&self) -> Vec<Arc<MappedChunk>> {
+        let map = self.volume.chunk_map();
+        let is_open = |chunk: &&Arc<MappedChunk>| self.first_group(chunk.start()).is_some();
+        let open = map.chunks().iter().filter(is_open).cloned();
+        let Some(replacing) = &self.replaces else {
+            return open.collect();
+        };
+        let mut placed: Vec<(Physical, Arc<MappedChunk>)> = Vec::new();
+        for chunk in open {
+            let own = replacing.copying.stripes_on_source(&chunk);
+            let starts: Vec<Physical> = own
+                .iter()
+                .filter_map(|stripe| physical_of(&chunk, *stripe))
+                .collect();
+            let length = chunk.layout().device_extent_bytes();
+            if let (Some(first), Some(last)) = (starts.iter().min(), starts.iter().max())
+                && last.saturating_add(length) > replacing.cursor
+            {
+                placed.push((*first, chunk));
+            }
+        }
+        placed.sort_by_key(|(physical, _)| *physical);
+        let listed = placed.iter().map(|(at, chunk)| (chunk.start(), *at));
+        self.replaced.lock().chunks = Some(listed.collect());
+        placed.into_iter().map(|(_, chunk)| chunk).collect()
+    }
+}

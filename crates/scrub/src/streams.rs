@@ -1,0 +1,204 @@
+//! Who does what: streams walk chunks and submit groups; checkers, one for each core, wait for what was submitted and check it.
+//!
+//! A stream has at most [`Shape::groups`](crate::Shape) under way. On simulated devices everything happens on the caller's
+//! thread, so that runs repeat.
+
+use crate::filling::{Filled, Groups, Trees};
+use crate::group::Submitted;
+use crate::job::Job;
+use crate::schedule::Schedule;
+use buttress_volume::MappedChunk;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The most streams, however many devices there are.
+const STREAMS_MAX: usize = 16;
+
+impl Job<'_> {
+    /// Everything on this thread, a stream at a time.
+    pub(crate) fn run_inline(&self, schedule: &Schedule) {
+        while let Some(chunk) = schedule.next() {
+            let mut under_way: VecDeque<Submitted> = VecDeque::new();
+            self.walk(&chunk, &mut |submitted| {
+                under_way.push_back(submitted);
+                if under_way.len() >= self.options.shape.groups.max(1)
+                    && let Some(oldest) = under_way.pop_front()
+                {
+                    self.check(oldest);
+                }
+            });
+            under_way.into_iter().for_each(|submitted| self.check(submitted));
+            schedule.end(&chunk);
+            if self.progress.is_cancelled() {
+                schedule.stop();
+            }
+        }
+    }
+
+    pub(crate) fn run_threads(&self, schedule: &Schedule) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let streams = self.devices.len().clamp(1, STREAMS_MAX);
+        let queued = streams.saturating_mul(self.options.shape.groups.max(1));
+        let (submit, submitted) = bounded::<Ticket>(queued);
+        std::thread::scope(|scope| {
+            let checkers = (0..cores).map(|number| (format!("buttress-scrub-check-{number}"), number));
+            let checkers: Vec<_> = checkers
+                .filter_map(|(name, _)| {
+                    let submitted = submitted.clone();
+                    let work = move || self.check_all(&submitted);
+                    std::thread::Builder::new()
+                        .name(name)
+                        .spawn_scoped(scope, work)
+                        .ok()
+                })
+                .collect();
+            drop(submitted);
+            if checkers.is_empty() {
+                // No thread can be had: everything is done here.
+                self.run_inline(schedule);
+                return;
+            }
+            let walkers: Vec<_> = (1..streams)
+                .filter_map(|number| {
+                    let submit = submit.clone();
+                    std::thread::Builder::new()
+                        .name(format!("buttress-scrub-walk-{number}"))
+                        .spawn_scoped(scope, move || self.walk_all(schedule, &submit))
+                        .ok()
+                })
+                .collect();
+            self.walk_all(schedule, &submit);
+            drop(submit);
+            for thread in walkers.into_iter().chain(checkers) {
+                if let Err(panic) = thread.join() {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        });
+    }
+
+    /// A stream after another, until all chunks have begun.
+    fn walk_all(&self, schedule: &Schedule, submit: &Sender<Ticket>) {
+        while let Some(chunk) = schedule.next() {
+            let window = Arc::new(Window::default());
+            self.walk(&chunk, &mut |submitted| {
+                let place = Window::enter(&window, self.options.shape.groups.max(1));
+                // Nobody takes it when the checkers are gone, which have panicked: that is passed on elsewhere.
+                let _gone = submit.send(Ticket { submitted, place });
+            });
+            window.wait_until_empty();
+            schedule.end(&chunk);
+            if self.progress.is_cancelled() {
+                schedule.stop();
+            }
+        }
+    }
+
+    fn check_all(&self, submitted: &Receiver<Ticket>) {
+        for ticket in submitted {
+            let Ticket { submitted, place } = ticket;
+            self.check(submitted);
+            drop(place);
+        }
+    }
+
+    /// Walks a chunk from its first group that is not done, and submits group after group.
+    fn walk(&self, chunk: &Arc<MappedChunk>, submit: &mut dyn FnMut(Submitted)) {
+        let Some(first) = self.first_group(chunk.start()) else {
+            return;
+        };
+        self.running.lock().begin(chunk.start(), first);
+        let trees = match self.views.map(|views| Trees::of(&views())) {
+            None => self.trees.clone(),
+            Some(Ok(trees)) => trees,
+            Some(Err(error)) => {
+                self.ledger.lock().cannot_walk(error.to_string());
+                return;
+            }
+        };
+        let mut groups = Groups::new(&trees, &self.format, chunk, self.options.shape.stripes, first);
+        while let Some(filled) = groups.next() {
+            match filled {
+                Filled::Unwalked(what) => self.ledger.lock().cannot_walk(what),
+                Filled::Group(mut group) => {
+                    if self.progress.is_cancelled() || self.replaced.lock().failure.is_some() {
+                        return;
+                    }
+                    if let Some(replacing) = &self.replaces {
+                        replacing.copying.keep_wanted(&mut group);
+                    }
+                    if group.pieces.is_empty() {
+                        continue;
+                    }
+                    self.running.lock().submitted(chunk.start(), group.number);
+                    submit(self.submit(group, &trees));
+                }
+            }
+        }
+        self.running.lock().all_submitted(chunk.start());
+    }
+
+    /// Scrubs one group, if anything of it is in use.
+    pub(crate) fn walk_group(&self, chunk: &Arc<MappedChunk>, number: u64) {
+        let trees = self
+            .views
+            .map_or_else(|| Ok(self.trees.clone()), |views| Trees::of(&views()));
+        let Ok(trees) = trees else { return };
+        let stripes = self.options.shape.stripes;
+        let mut groups = Groups::new(&trees, &self.format, chunk, stripes, number);
+        while let Some(filled) = groups.next() {
+            match filled {
+                Filled::Unwalked(_) => {}
+                Filled::Group(group) if group.number == number => {
+                    return self.check(self.submit(group, &trees));
+                }
+                Filled::Group(_) => return,
+            }
+        }
+    }
+}
+
+/// A group on its way to a checker, with its place in its stream's window.
+struct Ticket {
+    submitted: Submitted,
+    place: InWindow,
+}
+
+/// How many groups of a stream are under way.
+#[derive(Debug, Default)]
+struct Window {
+    under_way: Mutex<usize>,
+    left: Condvar,
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+struct InWindow(Arc<Window>);
+
+impl Window {
+    fn enter(window: &Arc<Self>, most: usize) -> InWindow {
+        let mut under_way = window.under_way.lock();
+        while *under_way >= most {
+            window.left.wait(&mut under_way);
+        }
+        *under_way = under_way.saturating_add(1);
+        InWindow(Arc::clone(window))
+    }
+
+    fn wait_until_empty(&self) {
+        let mut under_way = self.under_way.lock();
+        while *under_way > 0 {
+            self.left.wait(&mut under_way);
+        }
+    }
+}
+
+impl Drop for InWindow {
+    fn drop(&mut self) {
+        let mut under_way = self.0.under_way.lock();
+        *under_way = under_way.saturating_sub(1);
+        self.0.left.notify_all();
+    }
+}
