@@ -75,6 +75,55 @@ fn a_range_of_zeros_past_the_end_is_seen_whole() {
     filesystem.close().unwrap();
 }
 
+/// A hole whose bounds are inside sectors is made in steps: what lies in the sectors between goes, then zeros are written at the end.
+#[test]
+fn a_hole_is_in_a_snapshot_as_a_whole_or_not_at_all() {
+    let (gate, filesystem) = new_volume();
+    let source = filesystem.create_subvolume(ROOT, b"source").unwrap();
+    let file = create(
+        &filesystem,
+        Location::root_of(source),
+        b"file",
+        &vec![b'o'; 20_000],
+    );
+    filesystem.commit().unwrap();
+    filesystem
+        .create(ROOT, b"other", &NewInode::of_root(0o644))
+        .unwrap();
+
+    // A commit is at its tree blocks; for that the snapshot waits, which has nothing to write back.
+    let is_tree_block = |bytes: &[u8]| bytes.len() >= 16_384;
+    let is_of_hole = |bytes: &[u8]| bytes.len() == 4096 && bytes.last() == Some(&b'o');
+    gate.close(move |request| {
+        matches!(request, Request::Write { bytes, .. } if is_tree_block(bytes) || is_of_hole(bytes))
+    });
+    let of = filesystem.clone();
+    let commit = WatchedThread::start(move || of.commit().map(drop)).unwrap();
+    gate.wait_for_arrivals(1);
+    let of = filesystem.clone();
+    let snapshot = WatchedThread::start(move || of.snapshot(source, ROOT, b"snapshot", true)).unwrap();
+    let _ = snapshot.comes_to_wait();
+    let of = filesystem.clone();
+    let punch = WatchedThread::start(move || {
+        let range = FileOffset::MIN..FileOffset::new(9029);
+        of.allocate(file, range, AllocateMode::PunchHole)
+    })
+    .unwrap();
+    let _ = punch.comes_to_wait();
+    gate.close(move |request| matches!(request, Request::Write { bytes, .. } if is_of_hole(bytes)));
+    commit.join().unwrap().unwrap();
+    let id = snapshot.join().unwrap().unwrap();
+    gate.open();
+    punch.join().unwrap().unwrap();
+
+    let seen = content_of(&filesystem, Location::new(id, file.inode));
+    let before = vec![b'o'; 20_000];
+    let after = [&[0; 9029][..], &[b'o'; 20_000 - 9029]].concat();
+    assert!(seen == before || seen == after, "the snapshot has half a hole");
+    assert!(content_of(&filesystem, file) == after);
+    filesystem.close().unwrap();
+}
+
 /// A clone whose source goes while it is written back: then the target has what it had, dirty data included.
 fn clone_without_source(in_subvolume: bool) {
     let (gate, filesystem) = new_volume();

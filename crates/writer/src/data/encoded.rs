@@ -57,7 +57,7 @@ impl WritableFilesystem {
     /// # Errors
     /// As for [`WritableFilesystem::write_at`].
     pub fn write_encoded(&self, location: Location, extents: &[EncodedExtent]) -> Result<bool> {
-        self.with_content(location, |content| content.write_encoded(extents))
+        self.with_content_in_steps(location, |content| content.write_encoded(extents))
     }
 }
 

@@ -45,7 +45,7 @@ impl WritableFilesystem {
                 what: "a range that is empty, or ends past 2^63 - 1",
             });
         }
-        self.with_content(location, |content| match mode {
+        self.with_content_in_steps(location, |content| match mode {
             AllocateMode::Allocate => content.allocate(&range, true),
             AllocateMode::AllocateKeepSize => content.allocate(&range, false),
             AllocateMode::PunchHole => content.punch(&range),

@@ -43,6 +43,7 @@ impl WritableFilesystem {
         target_offset: FileOffset,
     ) -> Result<()> {
         let share = share_of(&range, target_offset);
+        let _steps = self.begin_steps();
         self.with_two(source, target, |mut from, to| {
             to.require_changeable()?;
             require_file(to, source)?;
@@ -103,6 +104,7 @@ impl WritableFilesystem {
         target_offset: FileOffset,
     ) -> Result<ByteCount> {
         let mut share = share_of(&range, target_offset);
+        let _steps = self.begin_steps();
         let copied = self.with_two(source, target, |mut from, to| {
             to.require_changeable()?;
             require_file(to, source)?;

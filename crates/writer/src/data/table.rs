@@ -12,7 +12,7 @@ use buttress_format::{ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, T
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::atomic::{AtomicU64, AtomicUsize, Ordering};
-use buttress_locks::{Mutex, Rank, RwLock, lock_class};
+use buttress_locks::{Mutex, Rank, RwLock, RwLockReadGuard, lock_class};
 use core::ops::Range;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use std::sync::Arc;
 pub(super) type FileId = (TreeId, InodeNumber);
 
 lock_class!(FilesLock, "files", Rank::LEAF);
+lock_class!(pub(crate) SeveralStepsLock, "several_steps", Rank::new(5).over_device());
 lock_class!(pub(crate) InPlaceLock, "in_place", Rank::new(30).over_device_when_shared());
 
 /// What a file takes in memory beside its content.
@@ -49,6 +50,9 @@ pub(crate) struct DataTable {
     /// Held for reading from the decision to overwrite something in place until that is done, and for writing while a
     /// commit freezes its state: what a snapshot shares is not overwritten.
     pub(crate) in_place: RwLock<(), InPlaceLock>,
+    /// Held for reading by calls that change content in several steps, of which a snapshot must have all or none, and for
+    /// writing while a snapshot freezes its source.
+    pub(crate) several_steps: RwLock<(), SeveralStepsLock>,
 }
 
 /// What a call knows of a file beside the dirty data.
@@ -105,6 +109,7 @@ impl DataTable {
             delalloc_bytes: AtomicU64::new(0),
             delalloc_bytes_max: options.delalloc_bytes_max.min(limit).get(),
             in_place: RwLock::default(),
+            several_steps: RwLock::default(),
         }
     }
 
@@ -239,6 +244,22 @@ impl WritableFilesystem {
             }
             return result;
         }
+    }
+
+    /// As [`with_content`](Self::with_content), for a call whose steps a snapshot must have all or none of.
+    pub(super) fn with_content_in_steps<T>(
+        &self,
+        location: Location,
+        body: impl FnOnce(&mut Content<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let _steps = self.begin_steps();
+        self.with_content(location, body)
+    }
+
+    /// Keeps snapshots from freezing their sources until the call that has begun is done.
+    pub(super) fn begin_steps(&self) -> Option<RwLockReadGuard<'_, (), SeveralStepsLock>> {
+        let is_left_out = buttress_faults::on("snapshot-between-steps");
+        (!is_left_out).then(|| self.data().several_steps.read())
     }
 
     /// Has readers of the inode find its content from now on.

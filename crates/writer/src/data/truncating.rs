@@ -23,7 +23,7 @@ impl WritableFilesystem {
     /// # Errors
     /// As for [`WritableFilesystem::write_at`]; append-only files are refused.
     pub fn truncate(&self, location: Location, size: ByteCount) -> Result<()> {
-        self.with_content(location, |content| content.resize(size.get()))
+        self.with_content_in_steps(location, |content| content.resize(size.get()))
     }
 }
 

@@ -189,12 +189,15 @@ impl LiveInodes {
         }
     }
 
-    /// Lets go of the object of an inode that turned out not to exist.
+    /// Lets go of the object of an inode that turned out not to exist, unless somebody has it: he may be about to put something
+    /// into it, which nobody would find.
     pub(crate) fn forget_unknown(&self, id: InodeId) {
         let mut shard = self.shard(id).write();
         let is_unknown = |inode: &Arc<LiveInode>| {
+            let is_alone =
+                Arc::strong_count(inode) == 1 || buttress_faults::on("live-inode-forgotten-in-use");
             let state = inode.read();
-            state.item.is_none() && state.is_in_tree()
+            is_alone && state.item.is_none() && state.is_in_tree()
         };
         if shard.inodes.get(&id).is_some_and(is_unknown) {
             shard.inodes.remove(&id);
@@ -227,5 +230,24 @@ impl LiveInodes {
                 inode.write().next_index = None;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who has it puts something into it next: a second object would not have that.
+    #[test]
+    fn an_object_in_use_is_not_forgotten() {
+        let inodes = LiveInodes::default();
+        let id = (TreeId::FS, InodeNumber::new(257));
+        let entry = inodes.entry(id);
+        inodes.forget_unknown(id);
+        entry.write().calls = 7;
+        assert_eq!(inodes.look(id, |state| state.calls), Some(7));
+        drop(entry);
+        inodes.forget_unknown(id);
+        assert_eq!((inodes.look(id, |_| ()), inodes.len()), (None, 0));
     }
 }

@@ -78,7 +78,7 @@ impl WritableFilesystem {
             operation.reach_new_subvolume(directory, name, &new)?;
             operation.reach_source(source)
         })?;
-        let (_, id) = self.commit_then(|handle, committing| {
+        let (_, id) = self.commit_for_snapshot(|handle, committing| {
             self.operate_on(handle, |operation| {
                 operation.require_space(need)?;
                 operation.require_new_entry(directory, name)?;

@@ -86,7 +86,7 @@ impl WritableFilesystem {
             operation.reach_unfinished()?;
             operation.reach_source(source)
         })?;
-        let (_, id) = self.commit_then(|handle, committing| {
+        let (_, id) = self.commit_for_snapshot(|handle, committing| {
             self.operate_on(handle, |operation| {
                 operation.require_space(need)?;
                 operation.require_subvolume(source)?;

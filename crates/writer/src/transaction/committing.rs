@@ -87,6 +87,23 @@ impl WritableFilesystem {
         Ok(committed)
     }
 
+    /// As [`commit_then`](Self::commit_then), for a snapshot: calls that change content in several steps are in what is frozen
+    /// as a whole, or not at all. They wait while it is being frozen, and no longer.
+    pub(crate) fn commit_for_snapshot<T>(
+        &self,
+        then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
+    ) -> Result<(Generation, T)> {
+        // The most of it, before anybody is kept from anything.
+        self.write_back()?;
+        // Before the lock of commits: a call that is in the middle of its steps may commit for want of room.
+        let no_steps = self.data().several_steps.write();
+        self.commit_then(move |handle, prepared| {
+            let answer = then(handle, prepared);
+            drop(no_steps);
+            answer
+        })
+    }
+
     /// Commits without writing back dirty data: what edits do when they find no room. Files keep the sizes that
     /// their extents reach to.
     pub(crate) fn commit_metadata(&self) -> Result<Generation> {

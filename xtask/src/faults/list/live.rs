@@ -12,6 +12,11 @@ pub(super) const FAULTS: &[Fault] = &[
             live("a_new_file_is_read_while_it_is_written_back"),
         ],
     ),
+    harms(
+        "live-inode-forgotten-in-use",
+        "Beside a call that ends, what another one writes to the same file is not seen until it is written back.",
+        &[writer("live::inodes::tests::an_object_in_use_is_not_forgotten")],
+    ),
     loses(
         "live-hold-untaken",
         "A read beside a program that deletes the file gives another file's content.",
@@ -47,6 +52,11 @@ pub(super) const FAULTS: &[Fault] = &[
             whole_calls("a_range_of_zeros_past_the_end_is_seen_whole"),
             schedules("changes_of_extents_are_seen_whole"),
         ],
+    ),
+    harms(
+        "snapshot-between-steps",
+        "A snapshot has a hole, and not the zeros beside it: neither the file before the call nor after it.",
+        &[whole_calls("a_hole_is_in_a_snapshot_as_a_whole_or_not_at_all")],
     ),
     loses(
         "clone-forgets-dirty-data",

@@ -2,14 +2,20 @@
 //!
 //! `/run/buttress` for root, `$XDG_RUNTIME_DIR/buttress` or a directory of one's own in the temporary directory for others.
 //! A file whose lock nobody has is of a server that ended: whoever looks next removes it.
+//!
+//! The kernel closes what a process had open in no order that it promises, so the lock may be free before the image is: whoever wants
+//! the image waits for the end of the process too. When that process began is kept, as its number may be given to another one.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 
 /// The file of a server, which has its lock.
@@ -26,6 +32,8 @@ pub(super) struct Known {
     path: PathBuf,
     /// What it says.
     pub(super) record: Value,
+    /// Its lock was free.
+    has_ended: bool,
 }
 
 fn directory() -> Result<PathBuf> {
@@ -66,6 +74,7 @@ impl Entry {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let record = json!({
             "pid": pid,
+            "began": began(Pid::from_raw(i32::try_from(pid)?).context("the number of this process")?),
             "image": image.display().to_string(),
             "directory": mounted_on.display().to_string(),
             "writes": writes,
@@ -96,9 +105,26 @@ impl Entry {
     }
 }
 
+/// When a process began, in clock ticks since the machine did: the 22nd field of its `stat`, which follows a name in brackets that may
+/// hold anything.
+fn began(pid: Pid) -> Option<u64> {
+    let line = std::fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    let line = String::from_utf8_lossy(&line);
+    let (_, after_name) = line.rsplit_once(')')?;
+    after_name.split_whitespace().nth(19)?.parse().ok()
+}
+
 impl Known {
     /// All servers of this user.
     pub(super) fn all() -> Result<Vec<Self>> {
+        Ok(Self::all_and_ended()?
+            .into_iter()
+            .filter(|known| !known.has_ended)
+            .collect())
+    }
+
+    /// All servers of this user, and those that ended and that nobody saw after that.
+    fn all_and_ended() -> Result<Vec<Self>> {
         let mut all = Vec::new();
         for found in std::fs::read_dir(directory()?)? {
             let path = found?.path();
@@ -107,14 +133,17 @@ impl Known {
                 file,
                 path,
                 record: Value::Null,
+                has_ended: false,
             };
             if known.read().is_err() {
                 continue;
             }
             if flock(&known.file, FlockOperation::NonBlockingLockShared).is_ok() {
-                // Its server is gone.
-                drop(std::fs::remove_file(&known.path));
-                continue;
+                known.has_ended = true;
+                // As long as the process is there, others may have to wait for it.
+                if known.process().is_none() {
+                    drop(std::fs::remove_file(&known.path));
+                }
             }
             all.push(known);
         }
@@ -144,16 +173,34 @@ impl Known {
         // Names there are what anybody chose: not all are UTF-8.
         let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         let mounts = String::from_utf8_lossy(&mounts);
-        for known in Self::all()? {
+        for known in Self::all_and_ended()? {
             let is_of_image = known.text("image").map(Path::new) == Some(image);
             // Names there have octal escapes for blanks: such a mount is taken for one that ends only if it is not listed.
             let directory = known.directory().to_string_lossy().replace(' ', "\\040");
             let is_mounted = mounts
                 .lines()
                 .any(|line| line.split(' ').nth(4) == Some(directory.as_str()));
-            if is_of_image && !is_mounted {
+            if is_of_image && (known.has_ended || !is_mounted) {
                 flock(&known.file, FlockOperation::LockShared)?;
+                known.wait_for_process()?;
             }
+        }
+        Ok(())
+    }
+
+    /// The process, if it is still there.
+    fn process(&self) -> Option<OwnedFd> {
+        let field = |name| self.record.get(name).and_then(Value::as_u64);
+        let pid = Pid::from_raw(i32::try_from(field("pid")?).ok()?)?;
+        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // It may be another one by that number.
+        (began(pid)? == field("began")?).then_some(process)
+    }
+
+    /// Waits until the process is gone, and with it all that it had open.
+    fn wait_for_process(&self) -> Result<()> {
+        if let Some(process) = self.process() {
+            poll(&mut [PollFd::new(&process, PollFlags::IN)], None)?;
         }
         Ok(())
     }
@@ -161,6 +208,7 @@ impl Known {
     /// Waits until the server is done with its image.
     pub(super) fn wait(mut self) -> Result<()> {
         flock(&self.file, FlockOperation::LockShared)?;
+        self.wait_for_process()?;
         self.read()?;
         // Where that fails, whoever looks next does it.
         drop(std::fs::remove_file(&self.path));

@@ -17,6 +17,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result};
 use buttress_mount::fuse::unmount;
+use rustix::io::Errno;
 
 /// Names the directory that is watched, to the process that does.
 const VARIABLE: &str = "BUTTRESS_WATCHES_MOUNT";
@@ -81,9 +82,18 @@ pub(super) fn run(directory: &OsStr) {
         let _ = unmount(directory, true);
         return;
     }
-    // Only what answers with the error of a server that is gone.
-    let is_dead = matches!(rustix::fs::stat(directory), Err(rustix::io::Errno::NOTCONN));
-    if is_dead {
+    if is_dead(directory) {
         let _ = unmount(directory, true);
     }
+}
+
+/// Whether what is mounted on a directory answers with the errors of a server that is gone.
+///
+/// The end of the server's pipe is seen before the last of its descriptors is closed: until then the kernel answers from what it
+/// remembers, and keeps requests waiting. So it is told to ask the server. A request that waits when the connection breaks ends with
+/// `ECONNABORTED`, a later one with `ENOTCONN`; a mount that somebody else made there meanwhile answers well.
+fn is_dead(directory: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    let asked = statx(CWD, directory, AtFlags::STATX_FORCE_SYNC, StatxFlags::MODE);
+    matches!(asked, Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
