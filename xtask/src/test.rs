@@ -9,11 +9,14 @@ mod quick;
 
 use crate::run::{self, cargo};
 use crate::tools;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use buttress_oracle::needs::{self, REFERENCE_PROGS};
 use counts::{Counts, Skipped};
+use rustix::process::{Pid, Signal};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 /// What the command line asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -97,20 +100,71 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     counts::finish(counts, skipped, success, &words)
 }
 
+/// How long a test program may say nothing before it is taken to hang. The harness tells after a minute which tests still run.
+const SILENCE_MAX: Duration = Duration::from_secs(20 * 60);
+
 /// Runs a command of tests, shows what it says and counts it. Whether it ended well.
+///
+/// A program that hangs is ended, and counts as a test that failed: the others still have their turn.
 fn listen(command: &mut Command, counts: &mut Counts) -> Result<bool> {
+    listen_within(command, counts, SILENCE_MAX)
+}
+
+fn listen_within(command: &mut Command, counts: &mut Counts, silence_max: Duration) -> Result<bool> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("starting {command:?}"))?;
     let output = child.stdout.take().context("the output of tests")?;
-    for line in BufReader::new(output).split(b'\n') {
-        let line = line?;
-        let line = String::from_utf8_lossy(&line);
-        counts.add(&line);
-        println!("{line}");
+    let (lines, said) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || -> Result<()> {
+        for line in BufReader::new(output).split(b'\n') {
+            lines.send(line?)?;
+        }
+        Ok(())
+    });
+    let mut last = String::new();
+    loop {
+        match said.recv_timeout(silence_max) {
+            Ok(line) => {
+                last = String::from_utf8_lossy(&line).into_owned();
+                counts.add(&last);
+                println!("{last}");
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                println!(
+                    "nothing was said for {} s, so what runs is taken to hang, and ended; its last line: {last}",
+                    silence_max.as_secs()
+                );
+                counts.add_hang(&last);
+                if end_children(child.id())? == 0 {
+                    // Somebody that it left behind has its output.
+                    child.kill()?;
+                    child.wait()?;
+                    return Ok(false);
+                }
+            }
+        }
     }
+    reader.join().map_err(|_| anyhow!("reading what tests say"))??;
     Ok(child.wait()?.success())
+}
+
+/// Ends what a process has started. How many those were.
+fn end_children(parent: u32) -> Result<usize> {
+    let mut ended = 0;
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task"))?;
+    for task in tasks {
+        let children = std::fs::read_to_string(task?.path().join("children"))?;
+        for child in children.split_whitespace() {
+            if let Some(child) = child.parse().ok().and_then(Pid::from_raw) {
+                rustix::process::kill_process(child, Signal::KILL)?;
+                ended += 1;
+            }
+        }
+    }
+    Ok(ended)
 }
 
 #[cfg(test)]
@@ -148,6 +202,20 @@ mod tests {
         ] {
             assert!(Words::parse(&words(wrong)).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_ended_and_counts_as_failed() {
+        let script = "echo 'test first ... ok'; sleep 1000; echo 'test second ... ok'; echo 'test result: ok. 2 passed; 0 failed'";
+        let mut counts = Counts::default();
+        let ended = listen_within(
+            Command::new("sh").args(["-c", script]),
+            &mut counts,
+            Duration::from_millis(300),
+        );
+        // The shell goes on after the child that was ended, as cargo does.
+        assert!(ended.unwrap());
+        assert_eq!((counts.passed, counts.failed), (2, 1));
     }
 
     /// Tests leave things out by [`buttress_oracle::skip`] alone: what only prints that it was skipped passes.

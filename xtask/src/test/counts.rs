@@ -70,6 +70,13 @@ impl Counts {
         }
     }
 
+    /// A program hung after this line.
+    pub(super) fn add_hang(&mut self, last: &str) {
+        self.failed += 1;
+        self.failures
+            .insert(format!("a program that hung after {last:?}"));
+    }
+
     fn add_closing(&mut self, line: &str) {
         for part in line.split(['.', ';']) {
             let mut words = part.split_whitespace();
