@@ -38,7 +38,7 @@ const SYNC_EVERY: usize = 100;
 const BLOCK: usize = 4096;
 
 /// The calls that all sides make.
-trait Calls: Sync {
+pub(crate) trait Calls: Sync {
     type Handle: Send + Sync;
     fn directory(&self, name: &str) -> Result<Self::Handle>;
     fn create(&self, directory: &Self::Handle, name: &str) -> Result<Self::Handle>;
@@ -134,7 +134,7 @@ impl Calls for Kernel {
 }
 
 /// Buttress.
-struct Ours(WritableFilesystem);
+pub(crate) struct Ours(WritableFilesystem);
 
 impl Ours {
     fn new(image: &Path) -> Result<Self> {
@@ -146,12 +146,17 @@ impl Ours {
         Self::on(Device::open(image, &options)?)
     }
 
-    fn on(device: Device) -> Result<Self> {
+    pub(crate) fn on(device: Device) -> Result<Self> {
         let filesystem = OpenOptions::new(vec![device]).open()?;
         Ok(Self(WritableFilesystem::new(
             filesystem,
             WriteOptions::default(),
         )?))
+    }
+
+    pub(crate) fn close(self) -> Result<()> {
+        self.0.close()?;
+        Ok(())
     }
 }
 
@@ -198,10 +203,10 @@ impl Calls for Ours {
 
 /// How much is done.
 #[derive(Clone, Copy)]
-struct Amounts {
-    files: usize,
-    file_bytes: u64,
-    calls: usize,
+pub(crate) struct Amounts {
+    pub(crate) files: usize,
+    pub(crate) file_bytes: u64,
+    pub(crate) calls: usize,
 }
 
 impl Amounts {
@@ -320,7 +325,7 @@ fn threads<C: Calls>(calls: &C, count: usize, amounts: Amounts) -> Result<Vec<f6
 }
 
 /// One job on one side.
-fn job<C: Calls>(name: &str, calls: &C, amounts: Amounts) -> Result<Vec<f64>> {
+pub(crate) fn job<C: Calls>(name: &str, calls: &C, amounts: Amounts) -> Result<Vec<f64>> {
     match name {
         "directory" => directory(calls, amounts),
         "overwrite" => overwrite(calls, amounts),
@@ -403,10 +408,10 @@ fn histogram(side: &str, times: &[f64]) {
 }
 
 /// A new image, and its removal.
-struct Image(PathBuf);
+pub(crate) struct Image(pub(crate) PathBuf);
 
 impl Image {
-    fn new(folder: &Path, name: &str, gib: u64) -> Result<Self> {
+    pub(crate) fn new(folder: &Path, name: &str, gib: u64) -> Result<Self> {
         let path = folder.join(format!("buttress-fsync-{name}-{}.img", std::process::id()));
         File::create(&path)?.set_len(gib << 30)?;
         Ok(Self(path))

@@ -14,6 +14,7 @@
 //! - `live`: calls of the library on a volume in memory, by several threads and beside a writer, and what of them is
 //!   exclusive ([`live`]); `live holds`: how long locks are held while everything goes on at once;
 //! - `fsync`: making files and directories durable, against btrfs, ext4 and xfs on a loop device ([`fsync`]);
+//!   `fsync simulated`: on the simulated spinning disk, beside commits ([`fsync_simulated`]);
 //! - `space`: accounts of space over many snapshots, against compsize and `btrfs filesystem du` ([`space`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
 //!
@@ -24,6 +25,7 @@ mod cache;
 mod check;
 mod fiemap;
 mod fsync;
+mod fsync_simulated;
 mod images;
 mod live;
 mod measure;
@@ -118,6 +120,7 @@ fn run() -> Result<()> {
         ["scrub", jobs @ ..] => scrub::run_all(full, jobs),
         ["live", "holds"] => live::holds::run(full),
         ["live", calls @ ..] => live::run(full, calls),
+        ["fsync", "simulated"] => fsync_simulated::run_all(full),
         ["fsync", jobs @ ..] => fsync::run_all(full, jobs),
         ["space", jobs @ ..] => space::run_all(full, jobs),
         ["fiemap", jobs @ ..] => fiemap::run_all(full, jobs),
@@ -130,6 +133,7 @@ fn run() -> Result<()> {
             println!("tiny volumes: this shows that the benchmarks run; the figures mean nothing\n");
             live::run(TINY, &[])?;
             fsync::run_all(TINY, &[])?;
+            fsync_simulated::run_all(TINY)?;
             read::run_all(TINY, &[])?;
             send::run_all(TINY, &[])?;
             send_simulated::run(TINY)?;
@@ -143,7 +147,7 @@ fn run() -> Result<()> {
         }
         _ => bail!(
             "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | write [JOB…] | sweep | check | scrub [pairs|shapes] | live [holds|CALL…] | \
-             fsync [JOB…] | space | fiemap [JOB…] | tiny"
+             fsync [simulated|JOB…] | space | fiemap [JOB…] | tiny"
         ),
     }
 }

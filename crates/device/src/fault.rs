@@ -113,6 +113,12 @@ impl FaultyBackend {
         self.state.lock().faults.clear();
     }
 
+    /// How many bytes were written so far, or were to be.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.state.lock().written_bytes
+    }
+
     /// How many reads, writes and flushes were asked for so far, failed ones included.
     #[must_use]
     pub fn request_counts(&self) -> (u64, u64, u64) {

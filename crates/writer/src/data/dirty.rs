@@ -194,6 +194,32 @@ impl DirtyData {
             .collect()
     }
 
+    /// Takes a range of whole sectors out.
+    pub(super) fn take_range(&mut self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
+        self.split(range.start);
+        self.split(range.end);
+        let mut inside = self.pieces.split_off(&range.start);
+        self.pieces.append(&mut inside.split_off(&range.end));
+        let taken = inside
+            .values()
+            .fold(0, |sum: u64, piece| sum.saturating_add(length_of(piece)));
+        self.bytes = self.bytes.saturating_sub(taken);
+        inside
+            .into_iter()
+            .map(|(start, piece)| (start, Bytes::from(piece)))
+            .collect()
+    }
+
+    /// Has a piece begin at `at` if one goes on there.
+    fn split(&mut self, at: u64) {
+        let before = self.pieces.range_mut(..at).next_back();
+        let tail = before.and_then(|(start, piece)| {
+            let keep = usize::try_from(at.saturating_sub(*start)).unwrap_or(usize::MAX);
+            (keep < piece.len()).then(|| piece.split_off(keep))
+        });
+        self.pieces.extend(tail.map(|tail| (at, tail)));
+    }
+
     /// Puts back what was taken out and could not be written.
     pub(super) fn restore(&mut self, pieces: Vec<(u64, Bytes)>) {
         for (start, piece) in pieces {
@@ -241,6 +267,7 @@ mod tests {
         Remove(u64, u64),
         Zero(u64, u64),
         TakeAndRestore,
+        TakeRange(u64, u64),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -249,6 +276,7 @@ mod tests {
             2 => (0_u64..40, 0_u64..12).prop_map(|(at, length)| Step::Remove(at, length)),
             1 => (0_u64..20_000, 0_u64..3000).prop_map(|(at, length)| Step::Zero(at, length)),
             1 => Just(Step::TakeAndRestore),
+            2 => (0_u64..40, 0_u64..12).prop_map(|(at, length)| Step::TakeRange(at, length)),
         ]
     }
 
@@ -283,6 +311,15 @@ mod tests {
                     Step::TakeAndRestore => {
                         let taken = pending.take();
                         prop_assert!(pending.is_empty() && pending.bytes() == 0);
+                        pending.restore(taken);
+                    }
+                    Step::TakeRange(at, length) => {
+                        let range = at..at + length;
+                        let taken = pending.take_range(&(at * SECTOR..(at + length) * SECTOR));
+                        let bytes: usize = taken.iter().map(|(_, piece)| piece.len()).sum();
+                        let inside = model.keys().filter(|sector| range.contains(sector)).count();
+                        prop_assert_eq!(bytes as u64, inside as u64 * SECTOR);
+                        prop_assert!(range.clone().all(|sector| !pending.has(sector * SECTOR)));
                         pending.restore(taken);
                     }
                 }

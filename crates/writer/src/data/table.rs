@@ -385,6 +385,11 @@ impl WritableFilesystem {
         self.with_content(location, |content| content.write_back())
     }
 
+    /// Writes back what waits in a range of a file.
+    pub(crate) fn write_back_range(&self, location: Location, range: &Range<u64>) -> Result<()> {
+        self.with_content(location, |content| content.write_back_range(range))
+    }
+
     /// Whether content in a range of a file waits to be written back, or is being written.
     pub(crate) fn has_dirty_in(&self, location: Location, range: &Range<u64>) -> Result<bool> {
         self.with_content(location, |content| {

@@ -77,6 +77,12 @@ impl Waiting {
         self.in_flight.clone()
     }
 
+    /// As [`begin_write_back`](Self::begin_write_back), of a range of whole sectors.
+    pub(super) fn begin_write_back_of(&mut self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
+        self.in_flight = self.pending.take_range(range);
+        self.in_flight.clone()
+    }
+
     /// What was taken out is in extents by now, or nobody wants it any more.
     pub(super) fn end_write_back(&mut self) {
         self.in_flight.clear();

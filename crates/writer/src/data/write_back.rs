@@ -72,23 +72,68 @@ impl Content<'_> {
             Err(error) => return Err(error),
         };
         let pieces = self.file.waiting.write().begin_write_back();
-        match self.write_pieces(&item, &pieces) {
-            Ok(()) => self.file.waiting.write().end_write_back(),
+        if self.write_taken(&item, pieces)? {
+            self.set_written(None);
+            self.state.writes = 0;
+            let reserved = self.state.reserved;
+            self.release(reserved);
+        }
+        Ok(())
+    }
+
+    /// Writes back what waits in a range of the file, and leaves the rest in memory. Where the file has another size than its
+    /// items say, or fits into the tree, all of it is written back: the one goes with the other.
+    pub(super) fn write_back_range(&mut self, range: &Range<u64>) -> Result<()> {
+        let range = self.align_down(range.start)..self.align_up(range.end);
+        let waits = self.look_at_dirty(|dirty| dirty.ranges(range.start, 1));
+        if waits.first().is_none_or(|first| first.start >= range.end) {
+            return Ok(());
+        }
+        let found = self
+            .filesystem
+            .look(|operation| self.require_still_there(operation));
+        let size = self.size()?;
+        let item = found.ok().filter(|item| {
+            let keeps_size = item.size.get() == size && size > self.sector_bytes;
+            keeps_size && !buttress_faults::on("range-writes-all")
+        });
+        let Some(item) = item else {
+            return self.write_back();
+        };
+        let pieces = self.file.waiting.write().begin_write_back_of(&range);
+        let length = |piece: &Bytes| u64::try_from(piece.len()).unwrap_or(u64::MAX);
+        let bytes = pieces
+            .iter()
+            .fold(0_u64, |sum, (_, piece)| sum.saturating_add(length(piece)));
+        if self.write_taken(&item, pieces)? {
+            self.state.writes = 0;
+            self.release(bytes);
+            if self.look_at_dirty(DirtyData::is_empty) {
+                self.set_written(None);
+                let reserved = self.state.reserved;
+                self.release(reserved);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes back what was taken out to be. False when nobody wants it any more.
+    fn write_taken(&mut self, item: &InodeItem, pieces: Pieces) -> Result<bool> {
+        match self.write_pieces(item, &pieces) {
+            Ok(()) => {
+                self.file.waiting.write().end_write_back();
+                Ok(true)
+            }
             // It went meanwhile.
             Err(error) if is_of_gone_file(&error) => {
                 self.discard();
-                return Ok(());
+                Ok(false)
             }
             Err(error) => {
                 self.file.waiting.write().fail_write_back(pieces);
-                return Err(error);
+                Err(error)
             }
         }
-        self.set_written(None);
-        self.state.writes = 0;
-        let reserved = self.state.reserved;
-        self.release(reserved);
-        Ok(())
     }
 
     /// The file's inode, if it is still there: others may remove it, or its subvolume, whenever the edit lock is not held.

@@ -28,6 +28,7 @@ use buttress_format::{
 use buttress_fs::Location;
 use buttress_fs::error::{Corruption, Error};
 use core::ops::{ControlFlow, Range};
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The most inodes, and bytes of items, that are logged at once. A commit writes more than that with less effort.
@@ -46,8 +47,17 @@ pub(super) enum Extent {
     Whole,
 }
 
+/// The bytes of an item of a log: those of most names and extents are kept in place, as a sync has very many of them.
+pub(super) type Data = SmallVec<[u8; 56]>;
+
 /// An item of a log.
-pub(super) type Item = (Key, Vec<u8>);
+pub(super) type Item = (Key, Data);
+
+/// Names and attributes of an inode: most have one name, and nothing else.
+pub(super) type NamesAndAttributes = SmallVec<[Item; 1]>;
+
+/// A name that an inode has, with its directory.
+type OwnName = (InodeNumber, SmallVec<[u8; 32]>);
 
 /// What is logged of one inode.
 #[derive(Debug, Default)]
@@ -57,7 +67,7 @@ pub(super) struct InodeBatch {
     /// How much of it the log has afterwards.
     pub(super) whole: bool,
     /// All names and attributes; `None`: those in the log stay.
-    pub(super) names: Option<Vec<Item>>,
+    pub(super) names: Option<NamesAndAttributes>,
     /// File extents, each with the range whose extents it takes the place of.
     pub(super) content: Vec<(Range<u64>, Vec<Item>)>,
     /// New entries of a directory.
@@ -336,10 +346,13 @@ impl<'a, 'b> Collector<'a, 'b> {
     }
 
     /// All items of names and attributes, and the names.
-    fn names_and_attributes(&mut self, inode: InodeNumber) -> Walk<(Vec<Item>, Vec<RemovedName>)> {
+    fn names_and_attributes(
+        &mut self,
+        inode: InodeNumber,
+    ) -> Walk<(NamesAndAttributes, SmallVec<[OwnName; 1]>)> {
         let object = ObjectId::new(inode.get());
         let tree = self.tree();
-        let mut items: Vec<Item> = Vec::new();
+        let mut items = NamesAndAttributes::new();
         let mut bytes = 0_usize;
         let mut has_others = false;
         let open = self.operation.look().open_tree(tree)?;
@@ -351,25 +364,18 @@ impl<'a, 'b> Collector<'a, 'b> {
                     return ControlFlow::Break(());
                 }
                 bytes = bytes.saturating_add(data.len());
-                items.push((*key, data.to_vec()));
+                items.push((*key, Data::from_slice(data)));
                 ControlFlow::Continue(())
             })?;
         if has_others {
             return Err(Stop::Commit(CommitCause::OtherItems));
         }
         self.bytes = self.bytes.saturating_add(bytes);
-        let mut names = Vec::new();
+        let mut names = SmallVec::new();
         let mut take = |name: buttress_format::InodeName<'_>| {
             // The root's name for itself is none.
             if name.parent != inode {
-                names.push(RemovedName {
-                    directory: name.parent,
-                    index: name.index,
-                    name: name.name.into(),
-                    inode,
-                    is_directory: false,
-                    is_committed: false,
-                });
+                names.push((name.parent, SmallVec::from_slice(name.name)));
             }
         };
         for (key, data) in &items {
@@ -387,16 +393,16 @@ impl<'a, 'b> Collector<'a, 'b> {
     }
 
     /// What the names of a logged inode ask for: those that it has, and those that it lost.
-    fn names(&mut self, inode: InodeNumber, names: &[RemovedName]) -> Walk {
+    fn names(&mut self, inode: InodeNumber, names: &[OwnName]) -> Walk {
         let tree = self.tree();
         let mut parent = None;
-        for name in names {
-            if parent.replace(name.directory) != Some(name.directory) {
-                self.reach(name.directory)?;
+        for (directory, name) in names {
+            if parent.replace(*directory) != Some(*directory) {
+                self.reach(*directory)?;
             }
             let changes = self.operation.look().names.of(tree);
             let others: Vec<RemovedName> = changes.map_or_else(Vec::new, |changes| {
-                let others = changes.under(name.directory, &name.name);
+                let others = changes.under(*directory, name);
                 others
                     .filter(|other| other.inode != inode && other.is_committed)
                     .cloned()
@@ -517,12 +523,13 @@ impl<'a, 'b> Collector<'a, 'b> {
             if key.objectid != first.objectid || key.item_type != ItemType::DIR_INDEX {
                 return ControlFlow::Break(());
             }
-            items.push((*key, data.to_vec()));
+            items.push((*key, Data::from_slice(data)));
             match items.len() > INODES_MAX {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }
         })?;
+        self.wanted.reserve(items.len());
         // The last one first, so that they are visited in order.
         for (key, data) in items.iter().rev() {
             self.bytes = self.bytes.saturating_add(data.len());

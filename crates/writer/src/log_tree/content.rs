@@ -7,7 +7,7 @@
 //! Replaying cuts a file off at its size. So the first log of a file in a transaction has all that lies behind it:
 //! preallocated room.
 
-use super::collecting::{Collector, Item, Stop, Walk};
+use super::collecting::{Collector, Data, Item, Stop, Walk};
 use super::statistics::CommitCause;
 use crate::data::items::{Stored, hole};
 use buttress_format::{
@@ -100,7 +100,7 @@ impl Collector<'_, '_> {
                 return ControlFlow::Break(());
             }
             bytes = bytes.saturating_add(data.len());
-            items.push((*key, data.to_vec()));
+            items.push((*key, Data::from_slice(data)));
             ControlFlow::Continue(())
         })?;
         if items.len() > EXTENTS_MAX {
@@ -115,7 +115,7 @@ impl Collector<'_, '_> {
         let is_wanted = range.start < range.end && !is_new && !buttress_faults::on("log-without-holes");
         is_wanted.then(|| {
             let key = FileExtent::key(inode, FileOffset::new(range.start));
-            (key, hole(range, self.generation).encode())
+            (key, hole(range, self.generation).encode().into())
         })
     }
 

@@ -4,7 +4,7 @@
 //! gets another one. The old one is noted: a later log may have it once the log that no longer needs it is durable
 //! ([`super::writing`]).
 
-use super::collecting::{InodeBatch, Item};
+use super::collecting::{Data, InodeBatch, Item};
 use crate::data::items::{Stored, is_inline};
 use buttress_format::{
     BlockFormat, ByteCount, ChecksumItem, DirItem, FileExtent, FileOffset, Generation, InodeItem,
@@ -91,13 +91,13 @@ impl Editor<'_> {
     }
 
     /// Puts the items in of inodes that the log has nothing of, in order.
-    pub(super) fn insert_new(&mut self, inodes: &[(InodeNumber, InodeBatch)]) -> Result<()> {
-        let mut heads = Vec::new();
+    pub(super) fn insert_new(&mut self, inodes: &[(InodeNumber, &InodeBatch)]) -> Result<()> {
+        let mut heads = Vec::with_capacity(inodes.len());
         for (inode, batch) in inodes {
             let item = batch.item.map(InodeItem::to_bytes);
             heads.push((InodeItem::key(*inode), item));
         }
-        let mut items: Vec<(Key, &[u8])> = Vec::new();
+        let mut items: Vec<(Key, &[u8])> = Vec::with_capacity(inodes.len().saturating_mul(2));
         for ((_, batch), (key, head)) in inodes.iter().zip(&heads) {
             items.extend(head.as_ref().map(|head| (*key, head.as_slice())));
             let names = batch.names.iter().flatten();
@@ -264,7 +264,7 @@ impl Editor<'_> {
                 return ControlFlow::Break(());
             }
             match ChecksumItem::parse(key, data, sector_bytes, checksum_type) {
-                Ok(item) if item.end >= at => found.push((*key, data.to_vec())),
+                Ok(item) if item.end >= at => found.push((*key, Data::from_slice(data))),
                 Ok(_) => {}
                 Err(error) => broken = Some(error),
             }

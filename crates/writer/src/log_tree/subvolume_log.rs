@@ -73,17 +73,16 @@ impl SubvolumeLog {
             editor.remove_inode(inode)?;
             self.inodes.remove(&inode);
         }
-        let (known, new): (Vec<_>, Vec<_>) = batch
-            .inodes
-            .into_iter()
-            .partition(|(inode, _)| self.inodes.contains_key(inode));
+        let inodes = batch.inodes.iter().map(|(inode, of_inode)| (*inode, of_inode));
+        let (known, new): (Vec<_>, Vec<_>) = inodes.partition(|(inode, _)| self.inodes.contains_key(inode));
         editor.insert_new(&new)?;
         for (inode, of_inode) in &known {
             editor.update(*inode, of_inode)?;
         }
-        for (inode, of_inode) in known.iter().chain(&new) {
-            editor.rest(*inode, of_inode)?;
-            let entry = self.inodes.entry(*inode).or_insert(InLog {
+        self.inodes.reserve(new.len());
+        for (inode, of_inode) in known.into_iter().chain(new) {
+            editor.rest(inode, of_inode)?;
+            let entry = self.inodes.entry(inode).or_insert(InLog {
                 whole: false,
                 names_seen: 0,
             });

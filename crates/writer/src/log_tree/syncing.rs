@@ -116,7 +116,7 @@ impl WritableFilesystem {
     /// # Errors
     /// `Error::InodeNotFound`; `Error::NoSpace` for content that waits; when writing has stopped, or stops now.
     pub fn fsync(&self, location: Location) -> Result<Synced> {
-        self.sync_inode(location, false)
+        self.sync_inode(location, false, None)
     }
 
     /// As [`fsync`](Self::fsync), but times that changed alone need not last.
@@ -124,18 +124,19 @@ impl WritableFilesystem {
     /// # Errors
     /// As there.
     pub fn fdatasync(&self, location: Location) -> Result<Synced> {
-        self.sync_inode(location, true)
+        self.sync_inode(location, true, None)
     }
 
-    /// As [`fdatasync`](Self::fdatasync), for a range of a file alone, as `sync_file_range(2)`'s users and writes with `O_DSYNC`
-    /// want it. Where nothing waits in the range nothing is written; otherwise what else is new of the file is made durable with
-    /// it.
+    /// As [`fdatasync`](Self::fdatasync), for a range of a file alone, as `sync_file_range(2)`'s users want it. Where nothing
+    /// waits in the range nothing is written; otherwise what waits elsewhere in the file stays in memory, unless the file has
+    /// another size than was written.
     ///
     /// # Errors
     /// As for [`fsync`](Self::fsync).
     pub fn sync_range(&self, location: Location, range: Range<FileOffset>) -> Result<Synced> {
-        if !self.is_range_durable(location, &(range.start.get()..range.end.get()))? {
-            return self.fdatasync(location);
+        let range = range.start.get()..range.end.get();
+        if !self.is_range_durable(location, &range)? {
+            return self.sync_inode(location, true, Some(&range));
         }
         self.require_writing()?;
         count(&self.logs().counters.syncs, 1);
@@ -149,7 +150,11 @@ impl WritableFilesystem {
     /// As for [`write_at`](Self::write_at) and [`fsync`](Self::fsync).
     pub fn write_durably_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<Synced> {
         self.write_at(location, offset, bytes)?;
-        self.fdatasync(location)
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.sync_range(
+            location,
+            offset..FileOffset::new(offset.get().saturating_add(length)),
+        )
     }
 
     /// Whether a durable log has a range of a file as it is now. Where that is not known at a look, the answer is no.
@@ -181,13 +186,16 @@ impl WritableFilesystem {
         self.logs().counters.read()
     }
 
-    fn sync_inode(&self, location: Location, only_data: bool) -> Result<Synced> {
+    fn sync_inode(&self, location: Location, only_data: bool, range: Option<&Range<u64>>) -> Result<Synced> {
         let logs = self.logs();
         count(&logs.counters.syncs, 1);
         self.require_writing()?;
         let (item, _) = self.live_inode(location)?;
         if item.kind() == FileKind::Regular {
-            self.write_back_file(location)?;
+            match range {
+                None => self.write_back_file(location)?,
+                Some(range) => self.write_back_range(location, range)?,
+            }
         }
         let (number, is_new) = match self.log(location, only_data)? {
             Logging::Batch { number, is_new } => (number, is_new),
@@ -238,7 +246,13 @@ impl WritableFilesystem {
             }
             Collected::Commit(cause) => return Ok(Logging::Commit(cause)),
         };
-        let marks: Vec<InodeNumber> = batch.inodes.keys().copied().collect();
+        // What the log has of others is not asked for: they are logged anew when they are synced themselves.
+        let marks: Vec<InodeNumber> = batch
+            .inodes
+            .iter()
+            .filter(|(inode, of_inode)| of_inode.whole || log.has_whole(**inode))
+            .map(|(inode, _)| *inode)
+            .collect();
         if let Err(error) = log.take_in(*batch, self.forest().block_format().clone()) {
             log.is_broken = true;
             self.forget_marks(location, &marks);

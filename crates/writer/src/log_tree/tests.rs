@@ -1,5 +1,7 @@
 //! What a sync costs, who joins whom, and devices that fail meanwhile.
 
+mod lasting;
+
 use super::{CommitCause, Synced};
 use crate::mkfs::{self, Identity};
 use crate::operations::{NewInode, RenameMode};
@@ -334,6 +336,58 @@ fn a_range_with_nothing_new_is_durable() {
     let read = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
     assert_eq!(read, (2 << 20) + 4096 + 3);
     assert_eq!((content[504_000], content[read - 1]), (b'b', b'd'));
+    filesystem.close().unwrap();
+}
+
+/// What waits elsewhere in a file stays in memory when a range is synced, and is there with the next sync of all of it.
+#[test]
+fn a_range_costs_the_range() {
+    let backends = made(&[160 * MIB], None);
+    let filesystem = open(&backends);
+    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    // Small enough for the chunk that there is.
+    let length = 2 * MIB;
+    write(&filesystem, file, b'a', length);
+    filesystem.commit().unwrap();
+    write(&filesystem, file, b'b', length);
+    let before = backends[0].written_bytes();
+    let range = |start: u64, end: u64| FileOffset::new(start)..FileOffset::new(end);
+    let middle = MIB as u64;
+    // Bytes in the midst of sectors: those sectors are written.
+    let synced = filesystem.sync_range(file, range(middle + 5, middle + 8195));
+    assert_eq!(synced.unwrap(), Synced::Logged);
+    let written = backends[0].written_bytes() - before;
+    assert!(written < MIB as u64 / 2, "{written} bytes for three sectors");
+    let mut content = vec![0; length];
+    let mut read = |filesystem: &WritableFilesystem| {
+        let bytes = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+        assert_eq!(bytes, length);
+        content.clone()
+    };
+    assert!(read(&filesystem).iter().all(|byte| *byte == b'b'));
+    // The same range, with what waits around it, once more, and then the rest.
+    filesystem
+        .write_at(file, FileOffset::new(middle), &[b'c'; 4096])
+        .unwrap();
+    let synced = filesystem.sync_range(file, range(middle, middle + 1)).unwrap();
+    assert_eq!(synced, Synced::Logged);
+    filesystem.abandon();
+    let filesystem = open(&backends);
+    let survived = read(&filesystem);
+    let (at, sector) = (MIB, 4096);
+    let expected = |number: usize| match number {
+        number if (at..at + sector).contains(&number) => b'c',
+        number if (at + sector..at + 3 * sector).contains(&number) => b'b',
+        _ => b'a',
+    };
+    let wrong = (0..length).find(|number| survived[*number] != expected(*number));
+    assert_eq!(wrong, None);
+    write(&filesystem, file, b'd', length);
+    filesystem.sync_range(file, range(0, 4096)).unwrap();
+    filesystem.fsync(file).unwrap();
+    filesystem.abandon();
+    let filesystem = open(&backends);
+    assert!(read(&filesystem).iter().all(|byte| *byte == b'd'));
     filesystem.close().unwrap();
 }
 

@@ -16,7 +16,7 @@ pub(super) const FAULTS: &[Fault] = &[
     harms(
         "log-without-holes",
         "Content that was cut off or punched out is back after a crash, though the file was synced since.",
-        &[fsync_crash("on_one_device")],
+        &[writer("log_tree::tests::lasting::what_was_punched_out_stays_out")],
     ),
     harms(
         "log-keeps-old-names",
@@ -31,12 +31,20 @@ pub(super) const FAULTS: &[Fault] = &[
     loses(
         "log-forgets-successor",
         "A file that was replaced by rename and synced is under neither name after a crash.",
-        &[fsync_crash("on_one_device"), fsync_crash("with_small_nodes")],
+        &[
+            writer("log_tree::tests::lasting::a_name_that_was_taken_over_is_always_there"),
+            fsync_crash("with_small_nodes"),
+        ],
     ),
     harms(
         "log-index-forgotten",
         "Each sync of a directory writes all that was new in it since the last commit.",
         &[writer("log_tree::tests::a_directory_costs_what_is_new")],
+    ),
+    harms(
+        "range-writes-all",
+        "A sync of a range writes all that waits of the file.",
+        &[writer("log_tree::tests::a_range_costs_the_range")],
     ),
     loses(
         "log-blocks-unpinned",
@@ -51,10 +59,9 @@ pub(super) const FAULTS: &[Fault] = &[
     loses(
         "log-failed-round-joined",
         "Of syncs that wait for one another's log all are told that it is durable, though a device failed while it was written.",
-        &[
-            writer("log_tree::tests::nobody_is_promised_what_a_failed_round_wrote"),
-            writer("log_tree::tests::nobody_is_promised_what_a_failed_flush_wrote"),
-        ],
+        &[writer(
+            "log_tree::tests::nobody_is_promised_what_a_failed_round_wrote",
+        )],
     ),
     loses(
         "log-in-new-chunk",
@@ -82,6 +89,8 @@ pub(super) const FAULTS: &[Fault] = &[
     harms(
         "replay-keeps-xattrs",
         "Attributes that were removed and synced are back after a crash.",
-        &[fsync_crash("on_one_device")],
+        &[writer(
+            "log_tree::tests::lasting::a_removed_attribute_is_not_back",
+        )],
     ),
 ];

@@ -1,0 +1,100 @@
+//! What is there after a crash: the smallest cases of rules that random histories come to only now and then.
+
+use super::{MIB, NEW, ROOT, made, open, write};
+use crate::AllocateMode;
+use crate::log_tree::Synced;
+use crate::operations::{RenameMode, SetXattr};
+use buttress_format::{ByteCount, FileOffset};
+
+/// The last commit has content where a hole is now: the log must say that there is one.
+#[test]
+fn what_was_punched_out_stays_out() {
+    let backends = made(&[160 * MIB], None);
+    let filesystem = open(&backends);
+    let (punched, cut) = (
+        filesystem.create(ROOT, b"punched", &NEW).unwrap(),
+        filesystem.create(ROOT, b"cut", &NEW).unwrap(),
+    );
+    write(&filesystem, punched, b'a', 40_960);
+    write(&filesystem, cut, b'a', 40_960);
+    filesystem.commit().unwrap();
+    let hole = FileOffset::new(8192)..FileOffset::new(16_384);
+    filesystem
+        .allocate(punched, hole, AllocateMode::PunchHole)
+        .unwrap();
+    assert_eq!(filesystem.fsync(punched).unwrap(), Synced::Logged);
+    // Cut off, and longer again: nothing of what was there comes back.
+    filesystem.truncate(cut, ByteCount::new(4096)).unwrap();
+    filesystem.truncate(cut, ByteCount::new(40_960)).unwrap();
+    assert_eq!(filesystem.fsync(cut).unwrap(), Synced::Logged);
+    filesystem.abandon();
+
+    let filesystem = open(&backends);
+    let mut content = vec![0; 40_960];
+    let read = filesystem
+        .read_at(punched, FileOffset::MIN, &mut content)
+        .unwrap();
+    let zeros = content.iter().filter(|byte| **byte == 0).count();
+    assert_eq!((read, zeros), (40_960, 8192));
+    let read = filesystem.read_at(cut, FileOffset::MIN, &mut content).unwrap();
+    let zeros = content.iter().filter(|byte| **byte == 0).count();
+    assert_eq!((read, zeros), (40_960, 40_960 - 4096));
+    filesystem.close().unwrap();
+}
+
+/// A name was given to another file by a rename. The log takes it from the file that had it, so the one that has it now is
+/// there under it: at no moment was the name nobody's.
+#[test]
+fn a_name_that_was_taken_over_is_always_there() {
+    let backends = made(&[160 * MIB], None);
+    let filesystem = open(&backends);
+    let old = filesystem.create(ROOT, b"name", &NEW).unwrap();
+    let new = filesystem.create(ROOT, b"temporary", &NEW).unwrap();
+    let other = filesystem.create(ROOT, b"other", &NEW).unwrap();
+    write(&filesystem, old, b'o', 5000);
+    write(&filesystem, new, b'n', 5000);
+    filesystem.commit().unwrap();
+    // The log has the file that is about to go.
+    write(&filesystem, old, b'p', 5000);
+    assert_eq!(filesystem.fsync(old).unwrap(), Synced::Logged);
+    filesystem
+        .rename(ROOT, b"temporary", ROOT, b"name", RenameMode::Replace)
+        .unwrap();
+    // A sync of something else takes notice that it went.
+    write(&filesystem, other, b'q', 5000);
+    assert_eq!(filesystem.fsync(other).unwrap(), Synced::Logged);
+    filesystem.abandon();
+
+    let filesystem = open(&backends);
+    let found = filesystem.lookup(ROOT, b"name").unwrap();
+    assert!(found.is_some(), "the name is gone");
+    let mut content = vec![0; 5000];
+    filesystem.read_at(new, FileOffset::MIN, &mut content).unwrap();
+    assert!(content.iter().all(|byte| *byte == b'n'));
+    filesystem.close().unwrap();
+}
+
+/// An attribute that the last commit has and that was removed is not back.
+#[test]
+fn a_removed_attribute_is_not_back() {
+    let backends = made(&[160 * MIB], None);
+    let filesystem = open(&backends);
+    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    for name in [&b"user.kept"[..], b"user.removed"] {
+        filesystem
+            .set_xattr(file, name, b"value", SetXattr::CreateOrReplace)
+            .unwrap();
+    }
+    filesystem.commit().unwrap();
+    filesystem.remove_xattr(file, b"user.removed").unwrap();
+    assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged);
+    filesystem.abandon();
+
+    let filesystem = open(&backends);
+    assert_eq!(
+        filesystem.xattr(file, b"user.kept").unwrap().as_deref(),
+        Some(&b"value"[..])
+    );
+    assert_eq!(filesystem.xattr(file, b"user.removed").unwrap(), None);
+    filesystem.close().unwrap();
+}
