@@ -69,32 +69,37 @@ pub(crate) fn kept_unmounted(
 /// that compresses as source does, 12 files to a directory on average, one symbolic link in 40.
 pub(crate) fn source_tree(scale: Scale) -> Result<PathBuf> {
     kept("source", scale, 8, "", |top| {
-        let mut random = Random::new(1);
-        let mut directories = vec![top.join("source")];
-        std::fs::create_dir(&directories[0])?;
-        for number in 0..scale.source_files {
-            if number % 12 == 11 {
-                let parent = random.below(directories.len() as u64) as usize;
-                let path = directories[parent].join(format!("module_{number}"));
-                if path.components().count() < 16 {
-                    std::fs::create_dir(&path)?;
-                    directories.push(path);
-                }
-            }
-            let nearby = random.below((directories.len() as u64).min(4));
-            let recent = directories.len() as u64 - 1 - nearby;
-            let path = directories[recent as usize].join(format!("file_{number}.rs"));
-            if number % 40 == 39 {
-                std::os::unix::fs::symlink(format!("file_{}.rs", number - 1), &path)?;
-                continue;
-            }
-            // A geometric mix: most files are a few KiB, a few are hundreds.
-            let half = 1u64 << (8 + random.below(5) + random.below(4) + random.below(3));
-            let length = half + random.below(half);
-            std::fs::write(&path, random.bytes(length as usize, true))?;
-        }
-        Ok(())
+        fill_source_tree(scale, &top.join("source"))
     })
+}
+
+/// The files of [`source_tree`], in a directory that is made.
+pub(crate) fn fill_source_tree(scale: Scale, top: &Path) -> Result<()> {
+    let mut random = Random::new(1);
+    let mut directories = vec![top.to_path_buf()];
+    std::fs::create_dir(&directories[0])?;
+    for number in 0..scale.source_files {
+        if number % 12 == 11 {
+            let parent = random.below(directories.len() as u64) as usize;
+            let path = directories[parent].join(format!("module_{number}"));
+            if path.components().count() < 16 {
+                std::fs::create_dir(&path)?;
+                directories.push(path);
+            }
+        }
+        let nearby = random.below((directories.len() as u64).min(4));
+        let recent = directories.len() as u64 - 1 - nearby;
+        let path = directories[recent as usize].join(format!("file_{number}.rs"));
+        if number % 40 == 39 {
+            std::os::unix::fs::symlink(format!("file_{}.rs", number - 1), &path)?;
+            continue;
+        }
+        // A geometric mix: most files are a few KiB, a few are hundreds.
+        let half = 1u64 << (8 + random.below(5) + random.below(4) + random.below(3));
+        let length = half + random.below(half);
+        std::fs::write(&path, random.bytes(length as usize, true))?;
+    }
+    Ok(())
 }
 
 /// One file of `scale.large_bytes` in a volume that is mounted with `options` to write it.

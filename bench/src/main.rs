@@ -15,6 +15,8 @@
 //!   exclusive ([`live`]); `live holds`: how long locks are held while everything goes on at once;
 //! - `fsync`: making files and directories durable, against btrfs, ext4 and xfs on a loop device ([`fsync`]);
 //!   `fsync simulated`: on the simulated spinning disk, beside commits ([`fsync_simulated`]);
+//! - `mkfs`: images from a source tree, against mkfs.btrfs, `tar c`, and the makers of other file systems; reading them back under the
+//!   kernel's mount ([`mkfs`]);
 //! - `space`: accounts of space over many snapshots, against compsize and `btrfs filesystem du` ([`space`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
 //!
@@ -29,6 +31,7 @@ mod fsync_simulated;
 mod images;
 mod live;
 mod measure;
+mod mkfs;
 mod plot;
 mod read;
 mod report;
@@ -122,6 +125,7 @@ fn run() -> Result<()> {
         ["live", calls @ ..] => live::run(full, calls),
         ["fsync", "simulated"] => fsync_simulated::run_all(full),
         ["fsync", jobs @ ..] => fsync::run_all(full, jobs),
+        ["mkfs", jobs @ ..] => mkfs::run_all(full, jobs),
         ["space", jobs @ ..] => space::run_all(full, jobs),
         ["fiemap", jobs @ ..] => fiemap::run_all(full, jobs),
         ["tiny"] => {
@@ -142,12 +146,13 @@ fn run() -> Result<()> {
             sweep::run(TINY)?;
             check::run(TINY)?;
             scrub::run_all(TINY, &[])?;
+            mkfs::run_all(TINY, &[])?;
             space::run_all(TINY, &[])?;
             fiemap::run_all(TINY, &[])
         }
         _ => bail!(
             "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | write [JOB…] | sweep | check | scrub [pairs|shapes] | live [holds|CALL…] | \
-             fsync [simulated|JOB…] | space | fiemap [JOB…] | tiny"
+             fsync [simulated|JOB…] | mkfs [JOB…] | space | fiemap [JOB…] | tiny"
         ),
     }
 }

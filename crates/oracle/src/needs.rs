@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 pub const WITHOUT: &str = "BUTTRESS_WITHOUT";
 
 /// Programs that tests start, and the Debian packages that bring them. What every Linux system has is not listed.
-pub const PROGRAMS: [(&str, &str); 15] = [
+pub const PROGRAMS: [(&str, &str); 16] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("btrfs", "btrfs-progs"),
     ("losetup", "mount"),
@@ -27,6 +27,7 @@ pub const PROGRAMS: [(&str, &str); 15] = [
     ("strace", "strace"),
     ("xfs_io", "xfsprogs"),
     ("dpkg-deb", "dpkg"),
+    ("umoci", "umoci"),
 ];
 
 /// Needs that no package brings, and what each is.

@@ -1,0 +1,270 @@
+//! Images from a source tree, against mkfs.btrfs and others on the same tree, and the images themselves under the kernel's mount.
+//!
+//! Like against like: the tree lies in memory, and each side writes an image, or an archive, to the same disk, without waiting for the
+//! disk: none of them syncs but by its own wish. Options are those that give the same: `--rootdir --shrink`, with one profile and one size
+//! of nodes. Makers of other file systems are rows beside these, where their packages are there: what they make is something else.
+
+use crate::Scale;
+use crate::cache::Cache;
+use crate::images;
+use crate::measure::{Run, run};
+use crate::read::{Theirs, command};
+use crate::report::Pairs;
+use anyhow::{Result, bail, ensure};
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::tools::{newest, run as run_to_end};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+type Job = fn(&Bench) -> Result<()>;
+
+/// Our command for an output.
+type Ours<'a> = &'a dyn Fn(&Path) -> Result<Command>;
+
+/// What all jobs read, and where they write.
+struct Bench {
+    scale: Scale,
+    tree: tempfile::TempDir,
+    outputs: tempfile::TempDir,
+}
+
+/// Runs the jobs whose names are given, or all.
+pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
+    let all: [(&str, Job); 5] = [
+        ("plain", plain),
+        ("zstd", zstd),
+        ("tar", tar),
+        ("others", others),
+        ("reading", reading),
+    ];
+    if let Some(unknown) = wanted
+        .iter()
+        .find(|word| !all.iter().any(|(name, _)| name == *word))
+    {
+        bail!("no job {unknown}; there are plain, zstd, tar, others, reading");
+    }
+    let bench = Bench {
+        scale,
+        tree: buttress_oracle::volumes::scratch()?,
+        outputs: tempfile::tempdir_in(images::folder()?)?,
+    };
+    images::fill_source_tree(scale, &bench.tree())?;
+    println!("{}", Pairs::head());
+    for (name, job) in all {
+        if wanted.is_empty() || wanted.contains(&name) {
+            job(&bench)?;
+        }
+    }
+    Ok(())
+}
+
+impl Bench {
+    fn tree(&self) -> PathBuf {
+        self.tree.path().join("source")
+    }
+
+    fn output(&self, name: &str) -> PathBuf {
+        self.outputs.path().join(name)
+    }
+
+    /// Our command that makes `output` of the tree.
+    fn ours(&self, words: &[&str], output: &Path) -> Result<Command> {
+        let mut command = command(&["mkfs", "-q", "-f", "--shrink", "--rootdir"])?;
+        command.arg(self.tree()).args(words).arg(output);
+        Ok(command)
+    }
+
+    /// That of btrfs-progs. It wants a file that is there, or makes one of its own size.
+    fn theirs(&self, words: &[&str], output: &Path) -> Command {
+        let mut command = Command::new(newest("mkfs.btrfs"));
+        command
+            .args(["-q", "-f", "--shrink", "--rootdir"])
+            .arg(self.tree())
+            .args(words)
+            .arg(output);
+        command
+    }
+
+    /// Pairs of runs, each onto nothing: neither side has to clear away what was there.
+    fn pairs(
+        &self,
+        job: &str,
+        goal: f64,
+        (ours, our_output): (Ours<'_>, &Path),
+        (theirs, their_output): (Theirs<'_>, &Path),
+    ) -> Result<()> {
+        let mut pairs = Pairs {
+            job: job.to_owned(),
+            cache: "warm",
+            ours: Vec::new(),
+            theirs: Vec::new(),
+            goal,
+        };
+        for _ in 0..self.scale.rounds {
+            pairs.ours.push(fresh(our_output, &mut ours(our_output)?)?);
+            pairs.theirs.push(fresh(their_output, &mut theirs(their_output))?);
+        }
+        println!("{}", pairs.row());
+        let peak = pairs.theirs.iter().map(|run| run.peak_kib).max().unwrap_or(0) / 1024;
+        println!(
+            "    {job}: {} MiB ours, {} MiB theirs; their peak memory {peak} MiB",
+            mib(our_output)?,
+            mib(their_output)?
+        );
+        Ok(())
+    }
+}
+
+/// A run whose output is not there before, and whose disk has nothing left to write of the run before.
+fn fresh(output: &Path, command: &mut Command) -> Result<Run> {
+    match std::fs::remove_file(output) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    rustix::fs::sync();
+    run(command)
+}
+
+fn mib(path: &Path) -> Result<u64> {
+    Ok(std::fs::metadata(path)?.len() >> 20)
+}
+
+fn plain(bench: &Bench) -> Result<()> {
+    bench.pairs(
+        "mkfs --rootdir --shrink of a source tree",
+        0.25,
+        (&|output| bench.ours(&[], output), &bench.output("ours.img")),
+        (&|output| bench.theirs(&[], output), &bench.output("theirs.img")),
+    )
+}
+
+fn zstd(bench: &Bench) -> Result<()> {
+    let help = Command::new(newest("mkfs.btrfs")).arg("--help").output()?;
+    let help = [help.stdout, help.stderr].concat();
+    if !String::from_utf8_lossy(&help).contains("--compress") {
+        println!("    this mkfs.btrfs compresses nothing: no row with zstd");
+        return Ok(());
+    }
+    bench.pairs(
+        "the same with --compress zstd",
+        0.25,
+        (
+            &|output| bench.ours(&["--compress", "zstd"], output),
+            &bench.output("ours-zstd.img"),
+        ),
+        (
+            &|output| bench.theirs(&["--compress", "zstd"], output),
+            &bench.output("theirs-zstd.img"),
+        ),
+    )
+}
+
+fn tar(bench: &Bench) -> Result<()> {
+    let archive = |output: &Path| {
+        let mut command = Command::new("tar");
+        command
+            .arg("-cf")
+            .arg(output)
+            .arg("-C")
+            .arg(bench.tree())
+            .arg(".");
+        command
+    };
+    bench.pairs(
+        "mkfs --rootdir --shrink, against tar c",
+        1.1,
+        (&|output| bench.ours(&[], output), &bench.output("ours.img")),
+        (&archive, &bench.output("tree.tar")),
+    )
+}
+
+/// What makers of other file systems take for the tree.
+fn others(bench: &Bench) -> Result<()> {
+    let tree = bench.tree();
+    let output = bench.output("other.img");
+    let bytes = bench.scale.source_files as u64 * (32 << 10);
+    let mut ext4 = Command::new("mke2fs");
+    ext4.args(["-q", "-F", "-t", "ext4", "-d"])
+        .arg(&tree)
+        .arg(&output)
+        .arg(format!("{}k", (bytes >> 10).max(64 << 10)));
+    let mut erofs = Command::new("mkfs.erofs");
+    erofs.arg("--quiet").arg(&output).arg(&tree);
+    let mut squashfs = Command::new("mksquashfs");
+    squashfs
+        .arg(&tree)
+        .arg(&output)
+        .args(["-quiet", "-no-progress", "-comp", "zstd"]);
+    for (name, mut command) in [
+        ("mke2fs -d", ext4),
+        ("mkfs.erofs", erofs),
+        ("mksquashfs -comp zstd", squashfs),
+    ] {
+        let is_there = std::env::var_os("PATH").is_some_and(|path| {
+            std::env::split_paths(&path).any(|folder| folder.join(command.get_program()).exists())
+        });
+        if !is_there {
+            println!("    {name}: not installed");
+            continue;
+        }
+        let done = fresh(&output, &mut command)?;
+        println!(
+            "    {name}: {:.3} s, {} MiB, peak memory {} MiB",
+            done.seconds,
+            mib(&output)?,
+            done.peak_kib / 1024
+        );
+    }
+    Ok(())
+}
+
+/// Both images under the kernel's mount, cold.
+fn reading(bench: &Bench) -> Result<()> {
+    let (ours, theirs) = (bench.output("ours.img"), bench.output("theirs.img"));
+    fresh(&ours, &mut bench.ours(&[], &ours)?)?;
+    fresh(&theirs, &mut bench.theirs(&[], &theirs))?;
+    let list = |top: &Path| {
+        let mut command = Command::new("ls");
+        command.args(["-l", "-n", "-R"]).arg(top);
+        command
+    };
+    let content = |top: &Path| {
+        let mut command = Command::new("tar");
+        // To a pipe: tar reads nothing for /dev/null.
+        command.args(["-cf", "-", "-C"]).arg(top).arg(".");
+        command
+    };
+    let jobs: [(&str, Theirs<'_>); 2] = [
+        ("ls -lR of our image and theirs", &list),
+        ("all content of our image and theirs", &content),
+    ];
+    for (job, read) in jobs {
+        let mut pairs = Pairs {
+            job: job.to_owned(),
+            cache: Cache::Cold.name(),
+            ours: Vec::new(),
+            theirs: Vec::new(),
+            goal: 0.6,
+        };
+        for _ in 0..bench.scale.rounds {
+            for (image, runs) in [(&ours, &mut pairs.ours), (&theirs, &mut pairs.theirs)] {
+                let mount = Mount::new(std::slice::from_ref(image), "ro")?;
+                Cache::Cold.prepare(image)?;
+                runs.push(run(&mut read(mount.path()))?);
+                mount.close()?;
+            }
+        }
+        println!("{}", pairs.row());
+        let bytes = |runs: &[Run]| runs.last().map_or(0, |run| run.output_bytes);
+        let (one, other) = (bytes(&pairs.ours), bytes(&pairs.theirs));
+        // Names in another order, and sizes of directories, are all that may differ.
+        ensure!(
+            one.abs_diff(other) <= one / 50,
+            "{job}: {one} and {other} bytes came out"
+        );
+    }
+    for image in [&ours, &theirs] {
+        run_to_end(Command::new(newest("btrfs")).arg("check").arg(image))?;
+    }
+    Ok(())
+}
