@@ -15,11 +15,22 @@ pub(crate) struct Run {
     pub(crate) peak_kib: u64,
     /// Bytes that came out of standard output.
     pub(crate) output_bytes: u64,
+    /// Seconds of processor time of the process, its own and the kernel's on its behalf.
+    pub(crate) cpu_seconds: f64,
+}
+
+/// Processor seconds of children that have ended.
+fn children_seconds() -> f64 {
+    let fields = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name, in brackets, may hold anything; `cutime` and `cstime` are fields 16 and 17, in hundredths.
+    let after = fields.rsplit_once(") ").map_or("", |(_, after)| after);
+    let ticks = after.split(' ').skip(13).take(2);
+    ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// Runs `command` with standard output into a pipe that is drained as fast as it fills.
 pub(crate) fn run(command: &mut Command) -> Result<Run> {
-    let start = Instant::now();
+    let (start, cpu_before) = (Instant::now(), children_seconds());
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -60,6 +71,7 @@ pub(crate) fn run(command: &mut Command) -> Result<Run> {
         seconds,
         peak_kib: peak_kib.into_inner(),
         output_bytes,
+        cpu_seconds: children_seconds() - cpu_before,
     })
 }
 

@@ -42,6 +42,11 @@ impl Pairs {
         [&self.ours, &self.theirs].map(|runs| median(&sorted(runs.iter().map(|run| run.seconds).collect())))
     }
 
+    /// The median of our processor seconds.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        median(&sorted(self.ours.iter().map(|run| run.cpu_seconds).collect()))
+    }
+
     /// One row of the table, times as medians.
     pub(crate) fn row(&self) -> String {
         let [ours, theirs] = self.seconds();

@@ -2,7 +2,12 @@
 //! under each shape of reading, beside the seed's table.
 //!
 //! Ours is a whole process on the image files: `buttress scrub start -B -r`. The kernel's is `btrfs scrub start -B -r` on a
-//! read-only mount, which is made before the clock starts: volumes are kept, and stay as they are. Cold, a scrub can be no faster than the disk: how fast that hands over the same
+//! read-only mount, which is made before the clock starts: volumes are kept, and stay as they are.
+//!
+//! Replacing ([`replace`]): `buttress replace start -B` on image files, and `btrfs replace start -B` on loop devices with a mount.
+//! Both by turns on the same volume: the device that was replaced is the next one's target.
+//!
+//! Cold, a scrub can be no faster than the disk: how fast that hands over the same
 //! bytes in order is measured in the same round.
 
 use crate::Scale;
@@ -32,11 +37,14 @@ const GOAL_OF_SEVERAL: f64 = 0.8;
 /// Bytes of the file in the volumes of several devices, and in the one whose queue is looked at.
 const SMALLER_BY: u64 = 8;
 
-/// Runs both: the pairs, and the table of shapes.
+/// Runs all: the pairs, replacing, and the table of shapes.
 pub(crate) fn run_all(scale: Scale, words: &[&str]) -> Result<()> {
     let wants = |name: &str| words.is_empty() || words.contains(&name);
     if wants("pairs") {
         pairs(scale)?;
+    }
+    if wants("replace") {
+        replace(scale)?;
     }
     if wants("shapes") {
         shapes(scale)?;
@@ -60,8 +68,15 @@ fn volumes(scale: Scale) -> Result<Vec<Volume>> {
     let several = |job, profile, devices| -> Result<Volume> {
         Ok(Volume {
             job,
-            images: pool(scale, profile, devices)?,
+            images: pool(scale, "scrub", profile, devices, "crc32c")?,
             goals: [GOAL_OF_SEVERAL; 2],
+        })
+    };
+    let summed = |job, checksum| -> Result<Volume> {
+        Ok(Volume {
+            job,
+            images: pool(scale, "scrub", "single", 1, checksum)?,
+            goals: GOALS,
         })
     };
     Ok(vec![
@@ -79,14 +94,26 @@ fn volumes(scale: Scale) -> Result<Vec<Volume>> {
         one("a source tree", images::source_tree(scale)?, [GOAL_OF_SEVERAL; 2]),
         several("RAID1 of two", "raid1", 2)?,
         several("RAID6 of six", "raid6", 6)?,
+        summed("data, single, xxhash64", "xxhash")?,
+        summed("data, single, sha256", "sha256")?,
+        summed("data, single, blake2b", "blake2")?,
     ])
 }
 
-/// A volume of several devices with one file in it, made once.
-fn pool(scale: Scale, profile: &str, devices: usize) -> Result<Vec<PathBuf>> {
+/// The bytes of each device of a pool.
+const DEVICE_BYTES: u64 = 4 << 30;
+
+/// A volume of some devices with one file in it, made once.
+fn pool(scale: Scale, purpose: &str, profile: &str, devices: usize, checksum: &str) -> Result<Vec<PathBuf>> {
     let folder = images::folder()?;
-    let name =
-        |number: usize, end: &str| folder.join(format!("scrub-{profile}-{}-{number}.{end}", scale.name));
+    let name = |number: usize, end: &str| {
+        let sums = if checksum == "crc32c" {
+            String::new()
+        } else {
+            format!("-{checksum}")
+        };
+        folder.join(format!("{purpose}-{profile}{sums}-{}-{number}.{end}", scale.name))
+    };
     let images: Vec<PathBuf> = (0..devices).map(|number| name(number, "img")).collect();
     if images.iter().all(|image| image.exists()) {
         return Ok(images);
@@ -94,14 +121,14 @@ fn pool(scale: Scale, profile: &str, devices: usize) -> Result<Vec<PathBuf>> {
     let unfinished: Vec<PathBuf> = (0..devices).map(|number| name(number, "unfinished")).collect();
     eprintln!("making a volume of {profile} in {}", folder.display());
     for image in &unfinished {
-        File::create(image)?.set_len(4 << 30)?;
+        File::create(image)?.set_len(DEVICE_BYTES)?;
     }
     let attached = unfinished
         .iter()
         .map(|image| LoopDevice::attach(image))
         .collect::<Result<Vec<_>>>()?;
     run(Command::new(newest("mkfs.btrfs"))
-        .args(["-q", "-f", "-d", profile, "-m", profile])
+        .args(["-q", "-f", "-d", profile, "-m", profile, "--csum", checksum])
         .args(attached.iter().map(LoopDevice::path)))?;
     drop(attached);
     let mount = Mount::new(&unfinished, "")?;
@@ -123,6 +150,86 @@ fn write_noise(path: &Path, bytes: u64) -> Result<()> {
         left -= length;
     }
     Ok(file.sync_all()?)
+}
+
+/// Replaces device 1 by turns, here and in the kernel.
+fn replace(scale: Scale) -> Result<()> {
+    println!("\nreplacing device 1\n{}", Pairs::head());
+    let mut more = Vec::new();
+    for (job, profile, devices) in [
+        ("1 GiB of data, single", "single", 1),
+        ("1 GiB on RAID1 of two", "raid1", 2),
+        ("1 GiB on RAID6 of six", "raid6", 6),
+    ] {
+        let mut images = pool(scale, "replace", profile, devices, "crc32c")?;
+        let mut spare = images::folder()?.join(format!("replace-{profile}-{}-spare.img", scale.name));
+        for cache in Cache::BOTH {
+            let mut pairs = Pairs {
+                job: job.to_owned(),
+                cache: cache.name(),
+                ours: Vec::new(),
+                theirs: Vec::new(),
+                goal: 1.0,
+            };
+            for _ in 0..scale.rounds {
+                for by_kernel in [false, true] {
+                    File::create(&spare)?.set_len(DEVICE_BYTES)?;
+                    prepare(cache, &images)?;
+                    let run = match by_kernel {
+                        true => their_replace(&images, &spare)?,
+                        false => our_replace(&images, &spare)?,
+                    };
+                    if by_kernel {
+                        &mut pairs.theirs
+                    } else {
+                        &mut pairs.ours
+                    }
+                    .push(run);
+                    std::mem::swap(images.first_mut().context("an image")?, &mut spare);
+                }
+            }
+            println!("{}", pairs.row());
+            more.push(format!(
+                "{job}, {}: {:.2} s of processor time",
+                cache.name(),
+                pairs.cpu_seconds()
+            ));
+        }
+        // Where it is looked for the next time.
+        let first = pool_image(scale, profile)?;
+        if images.first() != Some(&first) {
+            std::fs::rename(images.first().context("an image")?, &first)?;
+        }
+    }
+    println!("\n{}", more.join("\n"));
+    Ok(())
+}
+
+/// Where the first device of a pool for replacing is kept.
+fn pool_image(scale: Scale, profile: &str) -> Result<PathBuf> {
+    Ok(images::folder()?.join(format!("replace-{profile}-{}-0.img", scale.name)))
+}
+
+fn our_replace(images: &[PathBuf], spare: &Path) -> Result<Run> {
+    let mut command = Command::new(buttress()?);
+    command.args(["-q", "replace", "start", "-Bf", "1"]).arg(spare);
+    for image in images.iter().skip(1) {
+        command.arg("--device").arg(image);
+    }
+    measure::run(command.arg(images.first().context("an image")?))
+}
+
+fn their_replace(images: &[PathBuf], spare: &Path) -> Result<Run> {
+    let mount = Mount::new(images, "noatime")?;
+    let target = LoopDevice::attach(spare)?;
+    let done = measure::run(
+        Command::new(newest("btrfs"))
+            .args(["replace", "start", "-Bf", "1"])
+            .arg(target.path())
+            .arg(mount.path()),
+    )?;
+    mount.close()?;
+    Ok(done)
 }
 
 fn prepare(cache: Cache, images: &[PathBuf]) -> Result<()> {
@@ -206,7 +313,7 @@ fn floor(images: &[PathBuf], bytes: u64) -> Result<f64> {
 fn pairs(scale: Scale) -> Result<()> {
     let status = images::folder()?.join("scrub-status");
     println!("\n{}", Pairs::head());
-    let mut floors = Vec::new();
+    let (mut floors, mut processor) = (Vec::new(), Vec::new());
     for volume in volumes(scale)? {
         let bytes = scrubbed_bytes(&volume.images)?;
         for (cache, goal) in Cache::BOTH.into_iter().zip(volume.goals) {
@@ -228,6 +335,12 @@ fn pairs(scale: Scale) -> Result<()> {
                 pairs.theirs.push(theirs(&volume.images, cache)?);
             }
             println!("{}", pairs.row());
+            processor.push(format!(
+                "{}, {}: {:.2} s",
+                volume.job,
+                cache.name(),
+                pairs.cpu_seconds()
+            ));
             if cache == Cache::Cold {
                 let [own, _] = pairs.seconds();
                 floors.push(format!(
@@ -240,6 +353,7 @@ fn pairs(scale: Scale) -> Result<()> {
         }
     }
     println!("\n{}", floors.join("\n"));
+    println!("\nour processor time:\n{}", processor.join("\n"));
     Ok(())
 }
 

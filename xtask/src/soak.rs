@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::time::Instant;
 
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
-     --concurrent N | --cuts N | --fsync N | --fiemap N]";
+     --concurrent N | --cuts N | --fsync N | --fiemap N | --scrub SECONDS]";
 
 /// What is run, and from where on.
 struct Options {
@@ -27,6 +27,8 @@ struct Options {
     fsync: Option<u64>,
     /// Only extents and seeks beside the kernel's, on so many volumes.
     fiemap: Option<u64>,
+    /// Only scrubs and replacements, and so many seconds of them beside a writer.
+    scrub: Option<u64>,
 }
 
 fn parse(words: &[String]) -> Result<Options> {
@@ -40,6 +42,7 @@ fn parse(words: &[String]) -> Result<Options> {
         cuts: None,
         fsync: None,
         fiemap: None,
+        scrub: None,
     };
     for pair in words.chunks(2) {
         let [word, value] = pair else { bail!(USAGE) };
@@ -58,6 +61,7 @@ fn parse(words: &[String]) -> Result<Options> {
             "--cuts" => options.cuts = Some(number()?),
             "--fsync" => options.fsync = Some(number()?),
             "--fiemap" => options.fiemap = Some(number()?),
+            "--scrub" => options.scrub = Some(number()?),
             _ => bail!(USAGE),
         }
     }
@@ -67,7 +71,8 @@ fn parse(words: &[String]) -> Result<Options> {
 /// Seeds count up from `--seed` until the seconds are over: once for random volumes, and once for random histories
 /// that are sent. With `--histories` or `--seeds` only histories, so many (within the seconds) or these. With
 /// `--operations`, `--concurrent` or `--cuts` the writer instead: random operations beside its model, threads whose calls must
-/// have an order, or crashes; with `--fsync` histories of operations and syncs, cut off; with `--fiemap` extents and seeks: as many as are said, however long that takes.
+/// have an order, or crashes; with `--fsync` histories of operations and syncs, cut off; with `--fiemap` extents and seeks: as many as are said, however long that takes. With `--scrub` damage at
+/// every place, crashes at every write of repairs and replacements, and scrubs beside a writer for so long.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let options = parse(words)?;
     tools::install_missing();
@@ -76,6 +81,9 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     if let Some(histories) = options.fsync {
         return run_fsync(options.seed, histories);
+    }
+    if let Some(seconds) = options.scrub {
+        return run_scrub(seconds);
     }
     run::run(cargo()?.args(["build", "--release", "--quiet", "-p", "buttress-cli"]))?;
     if let Some(volumes) = options.fiemap {
@@ -101,6 +109,25 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         command.env("BUTTRESS_PROGS", folder);
     }
     run::run(&mut command)
+}
+
+/// Every block of every copy spoilt in turn, every cut of repairs and replacements, and a writer beside scrubs.
+fn run_scrub(seconds: u64) -> Result<()> {
+    let begin = Instant::now();
+    let mut command = cargo()?;
+    command
+        .args(["test", "--release", "-p", "buttress-scrub", "--no-fail-fast"])
+        .args(["--test", "damage", "--test", "crash", "--test", "beside"])
+        .args(["--", "--nocapture"])
+        .env("CI", "true")
+        .env("BUTTRESS_SOAK", "1")
+        .env("BUTTRESS_SOAK_SECONDS", seconds.to_string());
+    run::run(&mut command)?;
+    println!(
+        "scrubs and replacements: all places and all cuts, {seconds} s beside a writer, in {} s",
+        begin.elapsed().as_secs()
+    );
+    Ok(())
 }
 
 /// Half of the volumes made by the kernel, half by Buttress, with seeds that count up.

@@ -250,6 +250,7 @@ pub(super) fn kernel_step(scale: Scale, step: Step, image: &Path) -> Result<Run>
         seconds,
         peak_kib: 0,
         output_bytes: 0,
+        cpu_seconds: 0.0,
     })
 }
 

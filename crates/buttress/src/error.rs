@@ -30,6 +30,8 @@ pub(crate) enum Cause {
     #[error(transparent)]
     Receive(#[from] buttress_stream::receive::Error),
     #[error(transparent)]
+    Scrub(#[from] buttress_scrub::Error),
+    #[error(transparent)]
     Host(#[from] io::Error),
     #[error("the volume is open for reading only: open it with `Volume::options().write(true)`")]
     ReadOnly,
@@ -46,6 +48,7 @@ impl Error {
             Cause::Make(error) => error.kind(),
             Cause::Send(error) => error.kind(),
             Cause::Receive(error) => error.kind(),
+            Cause::Scrub(error) => error.kind(),
             Cause::Host(_) => ErrorKind::Io,
             Cause::ReadOnly | Cause::NoName => ErrorKind::Caller,
         }
@@ -83,6 +86,8 @@ impl Error {
             Cause::Send(error) => by_kind(error.kind()),
             Cause::Receive(buttress_stream::receive::Error::Filesystem(error)) => error.errno(),
             Cause::Receive(error) => by_kind(error.kind()),
+            Cause::Scrub(buttress_scrub::Error::Filesystem(error)) => error.errno(),
+            Cause::Scrub(error) => by_kind(error.kind()),
             Cause::Host(error) => error.raw_os_error().unwrap_or(EIO),
             Cause::ReadOnly => EROFS,
             Cause::NoName => EBUSY,

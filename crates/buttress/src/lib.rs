@@ -10,6 +10,7 @@
 //! | send snapshots to a receiver, and receive them | [`Subvolume::send`], [`Subvolume::receive`] |
 //! | see where the space went | [`Volume::space`] |
 //! | check every cross-reference | [`Volume::check`] |
+//! | read every copy, and mend what is bad | [`Volume::scrub`], [`Volume::healed`] |
 //!
 //! # Looking into an image
 //!
@@ -119,6 +120,7 @@ pub use buttress_format::{
     SubvolumeId, Timestamp, Uuid,
 };
 pub use buttress_fs::{DeviceNumber, Metadata, Name, Notice, Progress, SubvolumeInfo, Xattr};
+pub use buttress_scrub::{Healed, Options as ScrubOptions, Report as ScrubReport};
 pub use buttress_stream::send::Summary as SendSummary;
 pub use buttress_writer::operations::NodeKind;
 pub use buttress_writer::{AllocateMode, CommitCause, Environment, LogStatistics, SystemEnvironment};

@@ -6,6 +6,7 @@ use buttress_device::{Device, Offset, OpenOptions as DeviceOptions};
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{ByteCount, ChecksumType, Profile, SubvolumeId, Uuid};
 use buttress_fs::{Filesystem, OpenOptions};
+use buttress_scrub::Healer;
 use buttress_volume::Rescue;
 use buttress_writer::mkfs;
 use buttress_writer::operations::NewInode;
@@ -38,6 +39,7 @@ pub struct VolumeOptions {
     data: DataOptions,
     environment: Arc<dyn Environment>,
     replay_log: bool,
+    heal: bool,
 }
 
 impl Default for VolumeOptions {
@@ -53,6 +55,7 @@ impl Default for VolumeOptions {
             data: DataOptions::default(),
             environment: Arc::new(SystemEnvironment),
             replay_log: true,
+            heal: true,
         }
     }
 }
@@ -128,6 +131,14 @@ impl VolumeOptions {
         self
     }
 
+    /// Whether a bad copy that a reader passes over is rewritten from a good one, in the background, as it is by default on
+    /// a volume that is open for writing. [`Volume::healed`] says what was.
+    #[must_use]
+    pub fn heal(mut self, heal: bool) -> Self {
+        self.heal = heal;
+        self
+    }
+
     /// How much memory cached tree blocks and waiting changes may take; 256 MiB by default.
     #[must_use]
     pub fn cache(mut self, budget: ByteCount) -> Self {
@@ -193,22 +204,32 @@ impl VolumeOptions {
         if let Some(cache) = self.cache {
             options = options.cache(cache);
         }
-        let access = if self.write {
+        let (access, healer) = if self.write {
             let filesystem: Filesystem = options.open()?;
             let options = WriteOptions {
                 environment: self.environment,
                 data: self.data,
                 ..WriteOptions::default()
             };
-            Access::Writing(WritableFilesystem::new(filesystem, options)?)
+            let filesystem = WritableFilesystem::new(filesystem, options)?;
+            let healer = match self.heal {
+                true => Healer::start_where_redundant(&filesystem).map(Arc::new),
+                false => None,
+            };
+            (Access::Writing(filesystem), healer)
         } else {
             let rescue = Rescue {
                 no_log_replay: !self.replay_log,
                 ..Rescue::default()
             };
-            Access::Reading(open_replayed(options.rescue(rescue))?)
+            (Access::Reading(open_replayed(options.rescue(rescue))?), None)
         };
-        Ok(Volume::new(access, self.new_files, SubvolumeId::TOP_LEVEL))
+        Ok(Volume::new(
+            access,
+            healer,
+            self.new_files,
+            SubvolumeId::TOP_LEVEL,
+        ))
     }
 }
 

@@ -8,9 +8,11 @@ use buttress_accounts::Space;
 use buttress_check as check;
 use buttress_format::{ByteCount, SubvolumeId};
 use buttress_fs::{Filesystem, Notice, Progress, SubvolumeInfo};
+use buttress_scrub::{Healed, Healer, Options as ScrubOptions, Report as ScrubReport, Scrub};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{LogStatistics, Shown, WritableFilesystem};
 use std::path::Path;
+use std::sync::Arc;
 
 /// An open btrfs volume. A cheap handle: clones are the same volume, and all calls may come from any thread.
 ///
@@ -35,6 +37,8 @@ use std::path::Path;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Volume {
+    /// Gone before the last handle of the writer, which it uses.
+    healer: Option<Arc<Healer>>,
     access: Access,
     new_files: NewInode,
     root: SubvolumeId,
@@ -48,8 +52,14 @@ pub(crate) enum Access {
 }
 
 impl Volume {
-    pub(crate) const fn new(access: Access, new_files: NewInode, root: SubvolumeId) -> Self {
+    pub(crate) const fn new(
+        access: Access,
+        healer: Option<Arc<Healer>>,
+        new_files: NewInode,
+        root: SubvolumeId,
+    ) -> Self {
         Self {
+            healer,
             access,
             new_files,
             root,
@@ -266,6 +276,68 @@ impl Volume {
             }
             .into()),
         }
+    }
+
+    /// Reads every copy and all parity, compares it, and mends what is bad from what is good. Others may use the volume
+    /// meanwhile, and write to it. On a volume that is open for reading nothing is mended.
+    ///
+    /// ```
+    /// use buttress::{Device, Profile, Progress, ScrubOptions, Volume};
+    ///
+    /// # fn main() -> buttress::Result<()> {
+    /// let devices: Vec<Device> = (0..2).map(|_| Device::memory(vec![0; 256 << 20])).collect();
+    /// let volume = Volume::create().profiles(Profile::Raid1, Profile::Raid1).on_devices(devices)?;
+    /// volume.root().write("ledger", vec![7; 1 << 20])?;
+    /// volume.sync()?;
+    ///
+    /// let report = volume.scrub(ScrubOptions::default(), &Progress::new())?;
+    /// assert_eq!(report.totals().errors(), 0);
+    /// assert!(!report.has_uncorrectable());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A feature whose volumes are not scrubbed; [`buttress_fs::Error::Cancelled`] within. What is wrong with the volume is in
+    /// the report.
+    pub fn scrub(&self, options: ScrubOptions, progress: &Progress) -> Result<ScrubReport> {
+        let progress = progress.clone();
+        match &self.access {
+            Access::Reading(shown) => {
+                let options = ScrubOptions {
+                    read_only: true,
+                    ..options
+                };
+                let scrub = Scrub::new(&shown.on_disk, options, progress)?;
+                scrub.run()?;
+                Ok(scrub.report())
+            }
+            Access::Writing(filesystem) => {
+                let views = || filesystem.committed_view();
+                let scrub = Scrub::new(&views(), options, progress)?.beside(&views);
+                scrub.run()?;
+                Ok(scrub.report())
+            }
+        }
+    }
+
+    /// Of a volume that is open for writing: what readers passed over since it was opened and was mended behind them, from
+    /// another copy or from parity. What is being mended is waited for.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # volume.root().write("ledger", "paid")?;
+    /// volume.root().read("ledger")?;
+    /// assert_eq!(volume.healed().corrected, 0);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    #[must_use]
+    pub fn healed(&self) -> Healed {
+        let Some(healer) = &self.healer else {
+            return Healed::default();
+        };
+        healer.wait();
+        healer.healed()
     }
 
     /// The volume as it is now: a state that never changes.

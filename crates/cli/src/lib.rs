@@ -33,6 +33,7 @@
     )
 )]
 
+pub mod background;
 pub mod commands;
 pub mod compression;
 pub mod context;

@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result};
 use buttress::device::OpenOptions as DeviceOptions;
 use buttress::format::{ChecksumType, Timestamp, Uuid};
 use buttress::fs::{Follow, Location};
+use buttress::scrub::Healer;
 use buttress::writer::data::DataOptions;
 use buttress::writer::operations::NewInode;
 use buttress::writer::{Environment, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions};
@@ -108,6 +109,8 @@ impl Environment for FixedEnvironment {
 /// A volume that is being changed. What is not [committed](Self::commit) is lost.
 #[derive(Clone, Debug)]
 pub struct Writing {
+    /// What this command reads past is mended. Gone before the volume.
+    _healer: Option<Arc<Healer>>,
     /// The volume.
     pub filesystem: WritableFilesystem,
     /// What `IMAGE:/` means.
@@ -155,8 +158,10 @@ impl Writing {
             gives_up_replacement,
             ..WriteOptions::default()
         };
+        let filesystem = WritableFilesystem::new(opened.filesystem, options)?;
         Ok(Self {
-            filesystem: WritableFilesystem::new(opened.filesystem, options)?,
+            _healer: Healer::start_where_redundant(&filesystem).map(Arc::new),
+            filesystem,
             root: opened.root,
             caller: caller(),
             environment,

@@ -8,6 +8,9 @@
     reason = "tests state what must hold, and say what they skipped"
 )]
 
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::skip::skips;
+use buttress_oracle::tools::kernel_missing;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -96,6 +99,7 @@ fn a_device_is_replaced_and_the_old_one_is_none_any_more() {
         &[
             "replace",
             "start",
+            "-B",
             "--format",
             "json",
             "--degraded",
@@ -151,14 +155,16 @@ fn what_cannot_be_a_target_is_refused_by_name() {
         let [source, target] = words;
         let output = buttress(
             folder,
-            &["replace", "start", source, target, "--device", "b.img", "a.img"],
+            &[
+                "replace", "start", "-B", source, target, "--device", "b.img", "a.img",
+            ],
         );
         assert_eq!(output.status.code(), Some(1), "{words:?}");
         let told = text(&output.stderr);
         assert!(told.contains(wanted), "{words:?}: {told}");
     }
     // A device that was forgotten is not taken for one that is lost.
-    let output = buttress(folder, &["replace", "start", "1", "good.img", "a.img"]);
+    let output = buttress(folder, &["replace", "start", "-B", "1", "good.img", "a.img"]);
     assert!(
         text(&output.stderr).contains("--degraded"),
         "{}",
@@ -170,7 +176,7 @@ fn what_cannot_be_a_target_is_refused_by_name() {
         &[
             "replace",
             "start",
-            "-f",
+            "-Bf",
             "2",
             "other.img",
             "--device",
@@ -185,7 +191,7 @@ fn cut_off(folder: &Path) {
     let mut child = Command::new(PROGRAM)
         .current_dir(folder)
         .args([
-            "replace", "start", "--limit", "64K", "2", "c.img", "--device", "b.img", "a.img",
+            "replace", "start", "-B", "--limit", "64K", "2", "c.img", "--device", "b.img", "a.img",
         ])
         .spawn()
         .unwrap();
@@ -235,7 +241,9 @@ fn a_replacement_that_was_cut_off_goes_on_or_is_given_up() {
     // Another device than the one that was begun with.
     let refused = buttress(
         folder,
-        &["replace", "start", "1", "c.img", "--device", "b.img", "a.img"],
+        &[
+            "replace", "start", "-B", "1", "c.img", "--device", "b.img", "a.img",
+        ],
     );
     assert!(
         text(&refused.stderr).contains("device 2 is being replaced already"),
@@ -244,7 +252,9 @@ fn a_replacement_that_was_cut_off_goes_on_or_is_given_up() {
     );
     done(
         folder,
-        &["replace", "start", "2", "c.img", "--device", "b.img", "a.img"],
+        &[
+            "replace", "start", "-B", "2", "c.img", "--device", "b.img", "a.img",
+        ],
     );
     done(
         folder,
@@ -312,5 +322,191 @@ fn a_directory_shows_what_belongs_together() {
     assert!(
         told.contains("devid    2 size 300.00MiB") && !told.contains("a.img"),
         "{told}"
+    );
+}
+
+/// Begins in the background, so slowly that it does not end; its process.
+fn begun_slowly(folder: &Path) -> u32 {
+    let told = done(
+        folder,
+        &[
+            "replace", "start", "--limit", "256K", "--format", "json", "b.img", "c.img", "--device", "b.img",
+            "a.img",
+        ],
+    );
+    let document: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let document = &document["replace-start"];
+    assert_eq!(document["finished"], false, "{told}");
+    u32::try_from(document["process"].as_u64().unwrap()).unwrap()
+}
+
+#[test]
+fn one_in_the_background_is_looked_at_given_up_and_brought_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let content = mirror(folder);
+    empty(folder, "c.img", 300);
+    begun_slowly(folder);
+    // While it runs it alone has the volume: what is said of it comes from its status file.
+    let told = done(folder, &["replace", "status", "a.img"]);
+    assert!(
+        told.ends_with("% done, 0 write errs, 0 uncorr. read errs\n"),
+        "{told}"
+    );
+    let second = buttress(
+        folder,
+        &[
+            "replace", "start", "-B", "b.img", "c.img", "--device", "b.img", "a.img",
+        ],
+    );
+    assert_eq!(second.status.code(), Some(1));
+    let told = text(&second.stderr);
+    assert!(
+        told.contains("device 2 is being replaced already (process "),
+        "{told}"
+    );
+    let told = done(folder, &["replace", "cancel", "a.img"]);
+    assert_eq!(told, "replacement given up: device 2 stays\n");
+    assert!(!folder.join("a.img.replace-status").exists());
+    let told = done(folder, &["replace", "status", "--device", "b.img", "a.img"]);
+    assert!(told.contains("canceled on"), "{told}");
+    done(
+        folder,
+        &["check", "--check-data-csum", "--device", "b.img", "a.img"],
+    );
+    // Without a limit it is soon done.
+    done(
+        folder,
+        &["replace", "start", "b.img", "c.img", "--device", "b.img", "a.img"],
+    );
+    while folder.join("a.img.replace-status").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    fs::remove_file(folder.join("a.img")).unwrap();
+    assert!(buttress(folder, &["cat", "--degraded", "c.img:/content"]).stdout == content);
+    // What cannot begin says why, as in the foreground.
+    let failed = buttress(folder, &["replace", "start", "--degraded", "7", "d.img", "c.img"]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(text(&failed.stderr).contains("d.img"), "{}", text(&failed.stderr));
+}
+
+#[test]
+fn a_signal_suspends_it_and_the_same_command_goes_on() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let content = mirror(folder);
+    empty(folder, "c.img", 300);
+    let process = begun_slowly(folder);
+    let process = Pid::from_raw(i32::try_from(process).unwrap()).unwrap();
+    kill_process(process, Signal::INT).unwrap();
+    while folder.join("a.img.replace-status").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let all = ["--device", "b.img", "--device", "c.img", "a.img"];
+    // The process may still have the devices for a moment.
+    let told = loop {
+        let output = buttress(folder, &[&["replace", "status"], &all[..]].concat());
+        if output.status.success() {
+            break text(&output.stdout);
+        }
+        assert!(text(&output.stderr).contains("another process"), "{output:?}");
+    };
+    assert!(told.contains(", suspended on "), "{told}");
+    let words = [
+        "replace", "start", "-B", "b.img", "c.img", "--device", "b.img", "a.img",
+    ];
+    assert_eq!(done(folder, &words), "c.img took the place of device 2\n");
+    fs::remove_file(folder.join("a.img")).unwrap();
+    assert!(buttress(folder, &["cat", "--degraded", "c.img:/content"]).stdout == content);
+}
+
+#[test]
+fn what_may_not_be_written_or_is_in_use_is_no_target() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    mirror(folder);
+    empty(folder, "c.img", 300);
+    let before = fs::read(folder.join("a.img")).unwrap();
+    let start = [
+        "replace", "start", "-B", "2", "c.img", "--device", "b.img", "a.img",
+    ];
+    // In use.
+    let lock = File::open(folder.join("c.img")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared).unwrap();
+    let output = buttress(folder, &start);
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(
+        told.contains("c.img") && told.contains("another process has it open"),
+        "{told}"
+    );
+    drop(lock);
+    // A target that may not be written; root may everything but an immutable file.
+    let locked = Command::new("chattr")
+        .args(["+i", "c.img"])
+        .current_dir(folder)
+        .output();
+    if locked.is_ok_and(|output| output.status.success()) {
+        let output = buttress(folder, &start);
+        let opened = Command::new("chattr")
+            .args(["-i", "c.img"])
+            .current_dir(folder)
+            .status();
+        assert!(opened.unwrap().success());
+        assert_eq!(output.status.code(), Some(1));
+        let told = text(&output.stderr);
+        assert!(told.contains("c.img") && told.contains("not permitted"), "{told}");
+    } else {
+        eprintln!("SKIPPED: no immutable files here");
+    }
+    // One that the kernel has mounted, even with -f.
+    if !skips(kernel_missing()) {
+        done(folder, &["mkfs", "-q", "-b", "400M", "other.img"]);
+        let mount = Mount::new(&[folder.join("other.img")], "ro").unwrap();
+        let output = buttress(
+            folder,
+            &[
+                "replace",
+                "start",
+                "-Bf",
+                "2",
+                "other.img",
+                "--device",
+                "b.img",
+                "a.img",
+            ],
+        );
+        mount.close().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let told = text(&output.stderr);
+        assert!(
+            told.contains("other.img") && told.contains("mounted or in use"),
+            "{told}"
+        );
+    }
+    assert!(fs::read(folder.join("a.img")).unwrap() == before);
+    // Its output is closed: nothing is begun. Nobody reads it: it is done all the same.
+    let shell = |line: &str| {
+        Command::new("sh")
+            .current_dir(folder)
+            .args(["-c", line, PROGRAM])
+            .args(start)
+            .output()
+            .unwrap()
+    };
+    let closed = shell("exec \"$0\" \"$@\" >&-");
+    assert_eq!(closed.status.code(), Some(1));
+    assert!(fs::read(folder.join("a.img")).unwrap() == before);
+    let unread = shell("{ \"$0\" \"$@\"; echo $? >code; } | true");
+    assert_eq!(
+        fs::read_to_string(folder.join("code")).unwrap(),
+        "0\n",
+        "{}",
+        text(&unread.stderr)
+    );
+    done(
+        folder,
+        &["check", "--check-data-csum", "--device", "c.img", "a.img"],
     );
 }

@@ -299,10 +299,24 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ),
         (
             "replace start",
-            vec!["1 NEW21 IMAGE", "NEW21% NEW21 IMAGE", "1 IMAGE IMAGE%"],
+            vec![
+                "-B --status-file NEW22 1 NEW21 IMAGE",
+                "-B NEW21% NEW21 IMAGE",
+                "1 IMAGE IMAGE%",
+            ],
         ),
-        ("replace status", vec!["IMAGE", "--format json IMAGE", "IMAGE%"]),
-        ("replace cancel", vec!["IMAGE", "IMAGE%"]),
+        (
+            "replace status",
+            vec![
+                "--status-file NEW22 IMAGE",
+                "--format json IMAGE",
+                "--status-file NEW22% IMAGE%",
+            ],
+        ),
+        (
+            "replace cancel",
+            vec!["--status-file NEW22 IMAGE", "--status-file NEW22% IMAGE%"],
+        ),
         ("filesystem show", vec!["IMAGE", "--format json IMAGE"]),
         ("filesystem df", vec!["IMAGE"]),
         ("filesystem usage", vec!["IMAGE", "-T IMAGE"]),

@@ -61,13 +61,11 @@ impl Job<'_> {
         if is_clean {
             return self.count_group(&arrived);
         }
-        let Arrived { group, stripes } = arrived;
-        drop(stripes);
-        let chunk = Arc::clone(&group.chunk);
-        let _locked = (!buttress_faults::on("scrub-rows-unlocked"))
-            .then(|| self.volume.lock_rows(&chunk, group.rows()));
-        let stripes = self.submit_stripes(&group, Wanted::All);
-        self.judge(&self.wait(group, stripes));
+        let chunk = Arc::clone(&arrived.group.chunk);
+        let rows = arrived.group.rows();
+        let _locked =
+            (!buttress_faults::on("scrub-rows-unlocked")).then(|| self.volume.lock_rows(&chunk, rows));
+        self.judge(&self.fetch_again(arrived, Wanted::All));
     }
 
     /// On simulated devices the clock moves on by what checking a group takes.

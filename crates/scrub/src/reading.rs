@@ -8,7 +8,7 @@ use crate::job::{Job, physical_of};
 use crate::verify::sector_of;
 use buttress_device::{PendingRead, ReadRequest};
 use buttress_format::Physical;
-use buttress_volume::{DeviceSlot, MappedChunk};
+use buttress_volume::MappedChunk;
 use core::time::Duration;
 use std::time::Instant;
 
@@ -18,6 +18,8 @@ const NAP: Duration = Duration::from_millis(100);
 impl Job<'_> {
     /// Asks all devices for what a group needs of them.
     pub(crate) fn submit(&self, group: Group, trees: &Trees) -> Submitted {
+        // Before any of it is read: columns of a row that are read apart from each other look wrong beside a writer.
+        self.nap(self.charge_limits(&group, Wanted::Few));
         let writes = self.volume.writes_to_rows(&group.chunk, group.rows());
         Submitted {
             stripes: self.submit_stripes(&group, Wanted::Few),
@@ -27,11 +29,22 @@ impl Job<'_> {
         }
     }
 
-    pub(crate) fn submit_stripes(&self, group: &Group, wanted: Wanted) -> Vec<StripeReads> {
+    /// Asks for a group once more, with its rows locked: nobody is kept waiting by a limit then, but what comes later is.
+    fn submit_again(&self, group: &Group, wanted: Wanted) -> Vec<StripeReads> {
+        let _paid_later = self.charge_limits(group, wanted);
+        self.submit_stripes(group, wanted)
+    }
+
+    /// Whether a stripe of a group is to be read.
+    fn is_wanted(&self, group: &Group, stripe: usize, wanted: Wanted) -> bool {
+        let copying = self.replaces.as_ref().map(|replacing| &replacing.copying);
+        copying.is_none_or(|copying| copying.wants(&group.chunk, stripe, wanted))
+    }
+
+    fn submit_stripes(&self, group: &Group, wanted: Wanted) -> Vec<StripeReads> {
         let requests = group.requests().into_iter().enumerate();
         let submitted = requests.map(|(stripe, runs)| {
-            let copying = self.replaces.as_ref().map(|replacing| &replacing.copying);
-            if copying.is_some_and(|copying| !copying.wants(&group.chunk, stripe, wanted)) {
+            if !self.is_wanted(group, stripe, wanted) {
                 return StripeReads { runs, reads: None };
             }
             self.submit_stripe(&group.chunk, stripe, runs)
@@ -45,10 +58,9 @@ impl Job<'_> {
         stripe: usize,
         runs: Vec<core::ops::Range<u64>>,
     ) -> StripeReads {
-        let slot = chunk.devices().get(stripe);
-        let device = slot.and_then(|slot| slot.device());
+        let device = chunk.devices().get(stripe).and_then(|slot| slot.device());
         let physical = physical_of(chunk, stripe);
-        let (Some(slot), Some(device), Some(physical)) = (slot, device, physical) else {
+        let (Some(device), Some(physical)) = (device, physical) else {
             return StripeReads { runs, reads: None };
         };
         let requests: Vec<ReadRequest> = runs
@@ -58,10 +70,6 @@ impl Job<'_> {
                 length: usize::try_from(run.end.saturating_sub(run.start)).unwrap_or(usize::MAX),
             })
             .collect();
-        let bytes = runs.iter().fold(0_u64, |sum, run| {
-            sum.saturating_add(run.end.saturating_sub(run.start))
-        });
-        self.slow_down(slot, bytes);
         let reads: Vec<PendingRead> = if self.options.shape.plugged {
             device.start_reads(&requests)
         } else {
@@ -76,12 +84,27 @@ impl Job<'_> {
         }
     }
 
-    /// Keeps to the limit of a device.
-    fn slow_down(&self, slot: &DeviceSlot, bytes: u64) {
-        let Some(state) = self.devices.get(&slot.uuid()) else {
-            return;
-        };
-        let mut left = state.limiter.delay(bytes, Instant::now());
+    /// Counts what a group reads of each device; how long to wait for the last of their limits.
+    fn charge_limits(&self, group: &Group, wanted: Wanted) -> Duration {
+        let mut longest = Duration::ZERO;
+        if self.options.limit.is_none() {
+            return longest;
+        }
+        let now = Instant::now();
+        for (stripe, runs) in group.requests().into_iter().enumerate() {
+            let slot = group.chunk.devices().get(stripe);
+            let state = slot.and_then(|slot| self.devices.get(&slot.uuid()));
+            if let Some(state) = state.filter(|_| self.is_wanted(group, stripe, wanted)) {
+                let lengths = runs.iter().map(|run| run.end.saturating_sub(run.start));
+                let bytes = lengths.fold(0_u64, u64::saturating_add);
+                longest = longest.max(state.limiter.delay(bytes, now));
+            }
+        }
+        longest
+    }
+
+    /// Sleeps, but not for long once the job is cancelled.
+    fn nap(&self, mut left: Duration) {
         while left > Duration::ZERO && !self.progress.is_cancelled() {
             let nap = left.min(NAP);
             std::thread::sleep(nap);
@@ -100,10 +123,11 @@ impl Job<'_> {
         Arrived { group, stripes }
     }
 
+    /// Reads a group once more, with its rows locked by the caller.
     pub(crate) fn fetch_again(&self, arrived: Arrived, wanted: Wanted) -> Arrived {
         let Arrived { group, stripes } = arrived;
         drop(stripes);
-        let stripes = self.submit_stripes(&group, wanted);
+        let stripes = self.submit_again(&group, wanted);
         self.wait(group, stripes)
     }
 }

@@ -30,8 +30,26 @@ struct Written {
 }
 
 impl Written {
+    fn add(&mut self, more: &Self) {
+        self.calls += more.calls;
+        self.longest = self.longest.max(more.longest);
+        self.elapsed += more.elapsed;
+    }
+
     fn rate(&self) -> f64 {
         self.calls as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+/// In how many turns each of the runs is done.
+const SLICES: u32 = 4;
+
+/// Tells the writer to stop when it is dropped, also by a scrub that found what it should not.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
@@ -138,12 +156,10 @@ fn logical_of(uses: &[Use], place: u64) -> u64 {
     used.logical.get() + (place - used.physical)
 }
 
-/// How long each profile is scrubbed beside a writer: `BUTTRESS_SOAK` asks for longer.
+/// How long each of twelve runs takes, three for each of four profiles: `BUTTRESS_SOAK_SECONDS` gives all of them together.
 fn seconds() -> u64 {
-    match std::env::var_os("BUTTRESS_SOAK").is_some() {
-        true => 450,
-        false => 1,
-    }
+    let all = std::env::var("BUTTRESS_SOAK_SECONDS").map(|text| text.parse::<u64>().unwrap());
+    all.map_or(1, |all| all.div_ceil(12))
 }
 
 #[test]
@@ -174,17 +190,19 @@ fn beside_a_writer_what_was_damaged_is_found_and_nothing_else() {
         let (alone, beside, limited, scrubs) = std::thread::scope(|scope| {
             let for_a_while = |seed: u64, scrubs: &mut dyn FnMut()| {
                 stop.store(false, Ordering::SeqCst);
+                let stops = Stops(&stop);
                 let (filesystem, stop) = (&filesystem, &stop);
                 let writer = scope.spawn(move || write(filesystem, stop, seed));
                 scrubs();
-                stop.store(true, Ordering::SeqCst);
+                drop(stops);
                 writer.join().unwrap()
             };
             let mut scrubs = 0;
+            let slice = Duration::from_secs(seconds()) / SLICES;
             let mut round = |limit: Option<ByteCount>, is_first: bool| {
                 let begun = Instant::now();
                 let mut is_first = is_first;
-                while begun.elapsed() < Duration::from_secs(seconds()) {
+                while begun.elapsed() < slice {
                     let report = scrub_beside(&filesystem, limit);
                     let totals = report.totals();
                     let expected = if is_first { damaged } else { 0 };
@@ -196,17 +214,25 @@ fn beside_a_writer_what_was_damaged_is_found_and_nothing_else() {
                     scrubs += 1;
                 }
             };
-            let beside = for_a_while(1, &mut || round(None, true));
-            let limited = for_a_while(2, &mut || round(Some(ByteCount::new(8 << 20)), false));
-            let alone = for_a_while(3, &mut || std::thread::sleep(Duration::from_secs(seconds())));
+            let (mut alone, mut beside, mut limited) =
+                (Written::default(), Written::default(), Written::default());
+            // By turns: what else the machine does, and how full the volume is, is then the same for all.
+            for turn in 0..u64::from(SLICES) {
+                let is_first = turn == 0;
+                beside.add(&for_a_while(turn * 3 + 1, &mut || round(None, is_first)));
+                let limit = Some(ByteCount::new(8 << 20));
+                limited.add(&for_a_while(turn * 3 + 2, &mut || round(limit, false)));
+                alone.add(&for_a_while(turn * 3 + 3, &mut || std::thread::sleep(slice)));
+            }
             (alone, beside, limited, scrubs)
         });
         eprintln!(
-            "{profile}: {scrubs} scrubs; writer alone {:.0}/s, longest {:?}; beside a scrub {:.0}/s, longest {:?}; beside one \
-             with a limit {:.0}/s ({:.2}), longest {:?}",
+            "{profile}: {scrubs} scrubs; writer alone {:.0}/s, longest {:?}; beside a scrub {:.0}/s ({:.2}), longest {:?}; beside \
+             one with a limit {:.0}/s ({:.2}), longest {:?}",
             alone.rate(),
             alone.longest,
             beside.rate(),
+            beside.rate() / alone.rate(),
             beside.longest,
             limited.rate(),
             limited.rate() / alone.rate(),

@@ -29,7 +29,16 @@ const CUTS: usize = 16;
 /// Looks at the images of a crash, which a text describes.
 type Tried<'a> = dyn FnMut(&[Arc<dyn Backend>], &str) + 'a;
 
-/// Tries cuts, each with all, with nothing and with some of what was in doubt.
+/// What is there of writes that were in doubt: all but those to a device that was slow to write.
+fn all_but(history: &History, cut: usize, slow: usize) -> Vec<Arc<dyn Backend>> {
+    let of_slow: Vec<bool> = history
+        .events()
+        .map(|event| matches!(event, Event::Write { device, .. } if *device == slow))
+        .collect();
+    history.images_with(cut, &mut |number, _, _| !of_slow[number])
+}
+
+/// Tries cuts, each with all, with nothing, with some of what was in doubt, and with all but what was to go to the last device.
 fn each_cut(what: &str, history: &History, cuts: &[usize], tried: &mut Tried<'_>) {
     let all = std::env::var_os("BUTTRESS_SOAK").is_some();
     let step = if all { 1 } else { cuts.len().div_ceil(CUTS) };
@@ -40,6 +49,10 @@ fn each_cut(what: &str, history: &History, cuts: &[usize], tried: &mut Tried<'_>
             tried(&history.images_at(cut, outcome), &what);
             images += 1;
         }
+        let last = history.images_at(0, Cut::NoneKept).len() - 1;
+        let what = format!("{what}, cut {cut} of {}, all but the last device", history.len());
+        tried(&all_but(history, cut, last), &what);
+        images += 1;
     }
     eprintln!(
         "{what}: {} events, {} cuts, {images} crashes tried",

@@ -160,7 +160,7 @@ fn a_device_is_replaced_beside_a_writer() {
             ..Make::new(profile, devices)
         })
         .unwrap();
-        let target = Spy::of_noise("target", lab.spies[0].size_bytes());
+        let target = Spy::all_of_noise("target", lab.spies[0].size_bytes());
         let mut given = lab.devices();
         if missing {
             given.remove(0);

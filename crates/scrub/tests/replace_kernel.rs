@@ -136,6 +136,34 @@ fn the_kernel_finds_nothing_where_a_device_was_replaced() {
     }
 }
 
+/// Replaces until some chunks are done and committed, and others are not.
+fn half_way(filesystem: &WritableFilesystem) -> Result<()> {
+    let progress = Progress::new();
+    let options = ReplaceOptions {
+        commit_every: Duration::from_millis(5),
+        limit: Some(ByteCount::new(4 << 20)),
+        ..ReplaceOptions::default()
+    };
+    let cursor = || filesystem.replacement().map(|item| item.cursor_left);
+    let replace = Replace::new(filesystem.clone(), options, progress.clone());
+    let ended = std::thread::scope(|scope| {
+        let replacing = scope.spawn(|| replace.run());
+        let mut first = None;
+        while !replacing.is_finished() {
+            let now = cursor().filter(|cursor| *cursor > Physical::MIN);
+            first = first.or(now);
+            if now > first {
+                progress.cancel();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        replacing.join()
+    });
+    let ended = ended.map_err(|_| anyhow::anyhow!("it panicked"))??;
+    ensure!(matches!(ended, Replaced::Suspended), "{ended:?}");
+    Ok(())
+}
+
 #[test]
 fn the_kernel_goes_on_with_what_was_begun_here() {
     if skips(kernel_missing()) {
@@ -145,7 +173,10 @@ fn the_kernel_goes_on_with_what_was_begun_here() {
     for (data, metadata, devices) in [
         ("raid1", "raid1", 2),
         ("raid0", "raid1", 2),
+        ("raid1c3", "raid1c3", 3),
+        ("raid10", "raid10", 4),
         ("raid5", "raid5", 3),
+        ("raid6", "raid6", 4),
     ] {
         let went_on = || -> Result<()> {
             let volume = make(&Specification {
@@ -158,11 +189,7 @@ fn the_kernel_goes_on_with_what_was_begun_here() {
             let target = new_image(&volume, 512)?;
             let filesystem = writable(&volume.images)?;
             filesystem.start_replacement(DeviceId::new(1), device(&target)?, false)?;
-            // As far as a run that was stopped after its first chunk.
-            let progress = Progress::new();
-            progress.cancel();
-            let ended = Replace::new(filesystem.clone(), ReplaceOptions::default(), progress).run()?;
-            ensure!(matches!(ended, Replaced::Suspended), "{ended:?}");
+            half_way(&filesystem)?;
             filesystem.close()?;
             let mut images = volume.images.clone();
             images.push(target.clone());

@@ -1,6 +1,12 @@
 //! `buttress replace …`: another device takes the place of one, in the words of btrfs-progs, on volumes that are not mounted.
+//!
+//! - `start`: looks whether the target will do, begins or goes on, in the background unless `-B` says otherwise
+//! - `running`: a replacement under way, its record kept up to date, signals suspend it
+//! - `record`: the status file, by which it is looked at and given up while it runs
 
 mod cancel;
+mod record;
+mod running;
 mod start;
 mod status;
 

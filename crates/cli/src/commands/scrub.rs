@@ -26,6 +26,9 @@ pub const ROWS: &[Row] = &[
     leaf::<status::Status>(),
 ];
 
+/// What the name of a status file ends with.
+const STATUS_ENDING: &str = ".scrub-status";
+
 /// Nothing is running, or there is nothing to go on with.
 const NOTHING: u8 = 2;
 

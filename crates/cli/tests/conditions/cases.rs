@@ -418,7 +418,7 @@ fn about_volumes() -> Vec<Case> {
         look("scrub status", "{image}", ""),
         Case {
             is_job: true,
-            ..write("replace start", "1 {target} {image}", "")
+            ..write("replace start", "-B 1 {target} {image}", "")
         },
         look("replace status", "{image}", ""),
         Case {

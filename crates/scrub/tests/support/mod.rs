@@ -49,14 +49,25 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Spy {
-    /// A device that holds nothing of use.
+    /// A device that holds nothing of use, where chunks begin.
     pub(crate) fn of_noise(name: &str, size: u64) -> Arc<Self> {
         let spy = Self::new(name.to_owned(), size as usize);
-        let noise = Random::new(99).bytes(1 << 20, false);
-        for at in (0..size / 4).step_by(noise.len()) {
-            spy.put(at, &noise);
-        }
+        spy.put_noise(size / 4);
         spy
+    }
+
+    /// The same, everywhere.
+    pub(crate) fn all_of_noise(name: &str, size: u64) -> Arc<Self> {
+        let spy = Self::new(name.to_owned(), size as usize);
+        spy.put_noise(size);
+        spy
+    }
+
+    fn put_noise(&self, bytes: u64) {
+        let noise = Random::new(99).bytes(1 << 20, false);
+        for at in (0..bytes).step_by(noise.len()) {
+            self.put(at, &noise[..noise.len().min((bytes - at) as usize)]);
+        }
     }
 
     pub(crate) fn device(self: &Arc<Self>) -> Device {

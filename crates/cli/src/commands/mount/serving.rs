@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, anyhow};
 use buttress::device::OpenOptions as DeviceOptions;
 use buttress::format::{Timestamp, Uuid};
 use buttress::fs::Location;
+use buttress::scrub::Healer;
 use buttress::writer::{Environment, Uncommitted, WritableFilesystem, WriteOptions};
 use buttress_mount::fuse::{MountOptions, Session};
 use buttress_mount::volume::{Access, Log, MountedVolume, Showing};
@@ -149,6 +150,10 @@ pub(super) fn serve(
     Known::wait_for_those_that_end(&shown)?;
     let (access, root) = open(context, image, wishes)?;
     let image = shown;
+    let healer = match &access {
+        Access::Writing(writer) => Healer::start_where_redundant(writer),
+        Access::Reading(_) => None,
+    };
     let log = Messages::open(context, log, in_background)?.log(image.clone());
     let showing = Showing {
         uid: wishes.uid,
@@ -180,6 +185,8 @@ pub(super) fn serve(
     }
     let served = session.serve();
     drop(ended);
+    // What it mended is counted by the last commit.
+    drop(healer);
     let left = volume.leave();
     if let Err(error) = &served {
         log(&format!("the connection to the kernel broke: {error}"));

@@ -1,7 +1,8 @@
-//! `buttress replace cancel IMAGE`: gives a replacement up that was interrupted.
+//! `buttress replace cancel IMAGE`: gives a replacement up that runs, or was interrupted.
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use buttress::DeviceOptions;
@@ -9,19 +10,26 @@ use buttress::writer::{replacement_item, wipe_superblocks};
 use clap::Args;
 use serde_json::json;
 
+use super::record::{ENDING, Record};
 use super::{CANCEL_EXIT_CODES, NOTHING};
+use crate::background::{self, status_file};
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::identity::Identity;
 use crate::manual::{Example, ExitCode, example};
 use crate::table::Subcommand;
 use crate::target::Target;
 use crate::writing::Writing;
 
-/// Give up a replacement that was interrupted: the device stays
+/// Give up a replacement that runs, or was interrupted: the device stays
 ///
-/// The target need not be there; where it is, its superblocks are wiped.
+/// One that runs is stopped first; its devices are those that it was started with. The target need not be there; where it is,
+/// its superblocks are wiped.
 #[derive(Args, Debug)]
 pub(super) struct Cancel {
+    /// The status file of one that runs, if it is not IMAGE.replace-status
+    #[arg(long, value_name = "FILE")]
+    status_file: Option<PathBuf>,
     /// An image or device of the volume
     #[arg(value_name = "IMAGE")]
     image: OsString,
@@ -41,7 +49,20 @@ impl Subcommand for Cancel {
             write: true,
             ..context.device_options()
         };
-        let opened = context.open_volume_with(&image, &options)?;
+        let mut images = vec![image.clone()];
+        let path = status_file(&image, self.status_file.as_deref(), ENDING).ok();
+        let running = path.as_deref().and_then(Record::load);
+        if let Some(record) = running.filter(Record::is_alive) {
+            background::stop(record.process)?;
+            let given = [images.clone(), context.globals().devices.clone()].concat();
+            images.extend(
+                record
+                    .devices
+                    .into_iter()
+                    .filter(|device| !is_among(device, &given)),
+            );
+        }
+        let opened = context.open_images_with(&images, &options)?;
         let before = replacement_item(&opened.filesystem)?;
         let target = opened.filesystem.volume().found_target();
         let writing = Writing::to_give_up_replacement(opened).with_context(|| image.display().to_string())?;
@@ -57,6 +78,7 @@ impl Subcommand for Cancel {
         if let Some(target) = target {
             wipe_superblocks(&target.device, target.uuid).context("wiping the target's superblocks")?;
         }
+        path.as_deref().map_or(Ok(()), Record::remove)?;
         let id = before.map(|item| item.source.get());
         if context.json() {
             context.print_json("replace-cancel", json!({ "canceled": true, "devid": id }))?;
@@ -67,4 +89,13 @@ impl Subcommand for Cancel {
         }
         Ok(Outcome::Done)
     }
+}
+
+fn is_among(device: &Path, given: &[PathBuf]) -> bool {
+    let Some(own) = Identity::of_path(device) else {
+        // It is missing.
+        return true;
+    };
+    let is_it = |other: &PathBuf| Identity::of_path(other).is_some_and(|other| other.overlaps(&own));
+    given.iter().any(is_it)
 }

@@ -1,4 +1,4 @@
-//! `buttress replace start SOURCE TARGET IMAGE`: begins to replace a device, or goes on with that, to its end.
+//! `buttress replace start SOURCE TARGET IMAGE`: begins to replace a device, or goes on with that.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -10,19 +10,20 @@ use buttress::device::Device;
 use buttress::format::{ByteCount, DeviceId, Uuid};
 use buttress::logical_volume::replacement::TARGET_ID;
 use buttress::logical_volume::{DeviceSlot, superblocks};
-use buttress::scrub::{Replace, ReplaceOptions, Replaced};
+use buttress::scrub::{ReplaceOptions, Replaced};
 use buttress::writer::mkfs::signatures;
 use clap::Args;
 use serde_json::json;
 
+use super::record::{ENDING, Record};
+use super::running::Running;
+use crate::background::{self, status_file};
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::globals::parse_size;
 use crate::identity::Identity;
 use crate::manual::{Example, example};
 use crate::output::terminal;
-use crate::progress::Watch;
-use crate::signals::Cancelling;
 use crate::table::Subcommand;
 use crate::target::Target;
 use crate::writing::Writing;
@@ -34,8 +35,8 @@ use crate::writing::Writing;
 /// volume with both devices. In the end the old device is no part of the volume any more.
 #[derive(Args, Debug)]
 pub(super) struct Start {
-    /// For compatibility: it never goes to the background
-    #[arg(short = 'B', hide = true)]
+    /// Do not go to the background
+    #[arg(short = 'B')]
     foreground: bool,
     /// Overwrite the target even where it seems to hold something
     #[arg(short = 'f')]
@@ -49,6 +50,12 @@ pub(super) struct Start {
     /// Read at most so many bytes a second of each device; 0 for no limit
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<u64>,
+    /// Keep the status in this file while it runs, not in IMAGE.replace-status
+    #[arg(long, value_name = "FILE")]
+    status_file: Option<PathBuf>,
+    /// This is the process in the background
+    #[arg(long, hide = true)]
+    in_background: bool,
     /// The device that goes: its image or device, or its id; a missing one by its id, with --degraded
     #[arg(value_name = "SOURCE")]
     source: OsString,
@@ -64,17 +71,39 @@ impl Subcommand for Start {
     const NAME: &'static str = "start";
     const EXAMPLES: &'static [Example] = &[
         example(
-            "buttress replace start old.img new.img --device old.img first.img",
+            "buttress replace start -B old.img new.img --device old.img first.img",
             "Puts new.img in the place of old.img in a volume of two devices",
         ),
         example(
-            "buttress replace start --degraded 2 new.img first.img",
+            "buttress replace start -B --degraded 2 new.img first.img",
             "The same for device 2, which is lost",
         ),
     ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let image = Target::parse(&self.image).image;
+        let status = match status_file(&image, self.status_file.as_deref(), ENDING) {
+            Ok(path) => Some(path),
+            Err(_) if self.foreground => None,
+            Err(error) => return Err(error),
+        };
+        if let Some(record) = status.as_deref().and_then(Record::load)
+            && record.is_alive()
+            && !self.in_background
+        {
+            return Err(already_running(&image, &record));
+        }
+        match &status {
+            Some(status) if !self.foreground && !self.in_background => go_to_background(context, status),
+            _ => self.run_here(context, &image, status.as_deref()),
+        }
+    }
+}
+
+impl Start {
+    /// Begins, or goes on, in this process.
+    fn run_here(&self, context: &Context, image: &Path, status: Option<&Path>) -> Result<Outcome> {
+        let image = image.to_owned();
         let paths: Vec<PathBuf> = core::iter::once(&image)
             .chain(&context.globals().devices)
             .cloned()
@@ -123,12 +152,24 @@ impl Subcommand for Start {
                 .context(Advice::new("wipe its superblocks first: `wipefs -a`"));
             }
         }
-        let ended = self.replace(context, &writing)?;
+        let devices = paths.iter().chain([&self.target]);
+        let devices = devices.map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
+        let running = Running {
+            context,
+            writing: &writing,
+            status,
+            in_background: self.in_background,
+            device: source.id(),
+            devices: devices.collect(),
+        };
+        let options = ReplaceOptions {
+            limit: self.limit.filter(|limit| *limit > 0).map(ByteCount::new),
+            ..ReplaceOptions::default()
+        };
+        let ended = running.run(options)?;
         print(context, &source, &self.target, &ended)
     }
-}
 
-impl Start {
     /// Opens the target, and looks whether it will do.
     fn open_target(
         &self,
@@ -159,20 +200,36 @@ impl Start {
             _ => Ok(device),
         }
     }
+}
 
-    fn replace(&self, context: &Context, writing: &Writing) -> Result<Replaced> {
-        let progress = context.progress();
-        let cancelling = Cancelling::start(&progress)?;
-        let watch = Watch::start(context, "replace", progress.clone());
-        let options = ReplaceOptions {
-            limit: self.limit.filter(|limit| *limit > 0).map(ByteCount::new),
-            ..ReplaceOptions::default()
-        };
-        let replaced = Replace::new(writing.filesystem.clone(), options, progress).run();
-        watch.end_as(replaced.is_ok());
-        drop(cancelling);
-        Ok(replaced?)
+fn already_running(image: &Path, record: &Record) -> anyhow::Error {
+    let (process, _) = record.process;
+    anyhow!(
+        "{}: device {} is being replaced already (process {process})",
+        image.display(),
+        record.device
+    )
+    .context(Advice::new(
+        "`buttress replace status IMAGE` shows how far it is, `buttress replace cancel IMAGE` gives it up",
+    ))
+}
+
+/// Has a process of its own do it, and waits until it has begun.
+fn go_to_background(context: &Context, status: &Path) -> Result<Outcome> {
+    let (process, record) = background::start(|process| {
+        let record = Record::load(status);
+        record.filter(|record| record.process.0 == process)
+    })?;
+    let id = record.device;
+    if context.json() {
+        let document = json!({ "devid": id, "finished": false, "lost_bytes": 0, "process": process });
+        context.print_json("replace-start", document)?;
+    } else if !context.globals().quiet {
+        let mut out = context.stdout();
+        writeln!(out, "replacement of device {id} started (pid={process})")?;
+        out.flush()?;
     }
+    Ok(Outcome::Done)
 }
 
 /// Refuses a target that is one of the volume's devices.
@@ -245,6 +302,7 @@ fn print(context: &Context, source: &DeviceSlot, target: &Path, ended: &Replaced
             "devid": id.get(),
             "finished": is_finished,
             "lost_bytes": lost.get(),
+            "process": null,
         });
         context.print_json("replace-start", document)?;
     } else if !context.globals().quiet {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 
 use anyhow::Result;
 use buttress::format::{ReplaceItem, ReplaceState};
@@ -10,6 +11,8 @@ use buttress::writer::replacement_item;
 use clap::Args;
 use serde_json::json;
 
+use super::record::{ENDING, Record};
+use crate::background::status_file;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
@@ -23,6 +26,9 @@ pub(super) struct Status {
     /// For compatibility: it is always printed once
     #[arg(short = '1', hide = true)]
     once: bool,
+    /// The status file of one that runs, if it is not IMAGE.replace-status
+    #[arg(long, value_name = "FILE")]
+    status_file: Option<PathBuf>,
     /// An image or device of the volume
     #[arg(value_name = "IMAGE")]
     image: OsString,
@@ -32,11 +38,20 @@ impl Subcommand for Status {
     const NAME: &'static str = "status";
     const EXAMPLES: &'static [Example] = &[example(
         "buttress replace status first.img",
-        "Shows how far the replacement is that was interrupted",
+        "Shows how far the replacement is that runs or was interrupted",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let filesystem = context.open_volume(&Target::parse(&self.image).image)?.filesystem;
+        let image = Target::parse(&self.image).image;
+        let path = status_file(&image, self.status_file.as_deref(), ENDING).ok();
+        let record = path.as_deref().and_then(Record::load);
+        if let Some(record) = record.as_ref().filter(|record| record.is_alive()) {
+            return print_running(context, record);
+        }
+        if let Some(error) = record.and_then(|record| record.error) {
+            context.warn(format_args!("{}: the last run failed: {error}", image.display()));
+        }
+        let filesystem = context.open_volume(&image)?.filesystem;
         let item = replacement_item(&filesystem)?;
         let tenths = item.map_or(0, |item| tenths_of_percent(&filesystem, &item));
         if context.json() {
@@ -50,6 +65,7 @@ impl Subcommand for Status {
                     "stopped": item.time_stopped_seconds,
                     "write_errors": item.write_errors,
                     "uncorrectable_read_errors": item.uncorrectable_read_errors,
+                    "process": null,
                 }),
             };
             context.print_json("replace-status", document)?;
@@ -60,6 +76,42 @@ impl Subcommand for Status {
         out.flush()?;
         Ok(Outcome::Done)
     }
+}
+
+/// Of one that a process is at: the volume is not opened meanwhile.
+fn print_running(context: &Context, record: &Record) -> Result<Outcome> {
+    if context.json() {
+        let document = json!({
+            "state": state(Some(ReplaceState::Started)),
+            "devid": record.device,
+            "progress_1000": record.tenths,
+            "started": record.started,
+            "stopped": 0,
+            "write_errors": record.write_errors,
+            "uncorrectable_read_errors": record.uncorrectable_read_errors,
+            "process": record.process.0,
+        });
+        context.print_json("replace-status", document)?;
+        return Ok(Outcome::Done);
+    }
+    let mut out = context.stdout();
+    writeln!(
+        out,
+        "{} done, {} write errs, {} uncorr. read errs",
+        percent(record.tenths),
+        record.write_errors,
+        record.uncorrectable_read_errors
+    )?;
+    out.flush()?;
+    Ok(Outcome::Done)
+}
+
+fn percent(tenths: u64) -> String {
+    format!(
+        "{}.{}%",
+        tenths.checked_div(10).unwrap_or(0),
+        tenths.checked_rem(10).unwrap_or(0)
+    )
 }
 
 const fn state(state: Option<ReplaceState>) -> &'static str {
@@ -96,11 +148,7 @@ fn line(item: Option<&ReplaceItem>, tenths: u64) -> String {
     let clock = Clock::system();
     let time = |seconds: u64| clock.day_and_time(i64::try_from(seconds).unwrap_or(i64::MAX));
     let (started, stopped) = (time(item.time_started_seconds), time(item.time_stopped_seconds));
-    let percent = format!(
-        "{}.{}%",
-        tenths.checked_div(10).unwrap_or(0),
-        tenths.checked_rem(10).unwrap_or(0)
-    );
+    let percent = percent(tenths);
     let so_far = match item.state {
         ReplaceState::Finished => format!("Started on {started}, finished on {stopped}"),
         ReplaceState::Canceled => format!("Started on {started}, canceled on {stopped} at {percent}"),

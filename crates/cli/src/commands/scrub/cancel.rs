@@ -3,15 +3,14 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use super::NOTHING;
-use super::record::{self, Record, State};
+use super::record::{Record, State};
+use super::{NOTHING, STATUS_ENDING};
+use crate::background::{self, status_file};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::manual::{Example, ExitCode, example};
@@ -29,9 +28,6 @@ pub(super) struct Cancel {
     image: OsString,
 }
 
-/// How often it is looked whether the scrub has stopped.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-
 impl Subcommand for Cancel {
     const NAME: &'static str = "cancel";
     const EXAMPLES: &'static [Example] = &[example(
@@ -46,7 +42,7 @@ impl Subcommand for Cancel {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let image = Target::parse(&self.image).image;
-        let path = record::path_of(&image, self.status_file.as_deref())?;
+        let path = status_file(&image, self.status_file.as_deref(), STATUS_ENDING)?;
         let running = Record::load(&path)?.filter(|record| record.state == State::Running);
         let Some(record) = running else {
             // Opened, so that a volume that is not there is told as everywhere.
@@ -64,13 +60,7 @@ impl Subcommand for Cancel {
             }
             return Ok(Outcome::Code(NOTHING));
         };
-        let (process, _) = record.process;
-        let process = i32::try_from(process).ok().and_then(Pid::from_raw);
-        let process = process.context("the status file names no process")?;
-        kill_process(process, Signal::INT).context("asking the scrub to stop")?;
-        while record.is_alive() {
-            std::thread::sleep(LOOK_EVERY);
-        }
+        background::stop(record.process)?;
         if context.json() {
             let document = json!({ "uuid": record.uuid.to_string(), "cancelled": true });
             context.print_json("scrub-cancel", document)?;

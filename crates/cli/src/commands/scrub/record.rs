@@ -4,17 +4,16 @@
 //! then there is none unless one is named. It is JSON, and replaced as a whole. A scrub that says that it runs does so only if
 //! its process is there, begun when the record says: else it was interrupted, and can be resumed.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::FileTypeExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress::format::{DeviceId, Logical, Uuid};
 use buttress::scrub::{ChunkPosition, Counters, DeviceReport, Position, Report};
 use serde_json::{Map, Value, json};
 
+use crate::background::is_alive;
 use crate::context::Context;
 use crate::exit::Advice;
 
@@ -68,43 +67,6 @@ pub(super) struct Record {
     pub(super) position: Position,
 }
 
-/// Where the status file of an image is.
-///
-/// # Errors
-/// None was named, and beside a block device there is no place.
-pub(super) fn path_of(image: &Path, named: Option<&Path>) -> Result<PathBuf> {
-    if let Some(named) = named {
-        return Ok(named.to_owned());
-    }
-    if fs::metadata(image).is_ok_and(|found| found.file_type().is_block_device()) {
-        return Err(anyhow!(
-            "{}: there is no place for a status file beside a block device",
-            image.display()
-        ))
-        .context(Advice::new("--status-file FILE says where it is to be"));
-    }
-    let mut name: OsString = image.as_os_str().to_owned();
-    name.push(".scrub-status");
-    Ok(name.into())
-}
-
-/// When a process began, by the kernel's count; `None` when there is none.
-fn beginning_of(process: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Its name, in brackets, may hold anything. What follows begins with the third field.
-    let (_, fields) = text.rsplit_once(") ")?;
-    let mut fields = fields.split(' ');
-    let is_gone = matches!(fields.next()?, "Z" | "X");
-    let begun = fields.nth(18)?.parse().ok()?;
-    (!is_gone).then_some(begun)
-}
-
-/// This process.
-pub(super) fn this_process() -> (u32, u64) {
-    let id = std::process::id();
-    (id, beginning_of(id).unwrap_or(0))
-}
-
 impl Record {
     /// The record at `path`; `None` when there is no file.
     ///
@@ -141,7 +103,7 @@ impl Record {
     /// Whether its process is there.
     pub(super) fn is_alive(&self) -> bool {
         let (process, begun) = self.process;
-        beginning_of(process) == Some(begun)
+        is_alive(process, begun)
     }
 
     /// The counters as a report has them, without damages.
@@ -248,6 +210,7 @@ fn device_from_json(value: &Value) -> Option<DeviceReport> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::background::this_process;
     use std::sync::Arc;
 
     #[test]

@@ -13,8 +13,9 @@ use buttress::writer::data::DataOptions;
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::options::Options;
-use super::record::{self, Record, State};
+use super::record::{Record, State};
 use super::{UNCORRECTABLE, files, printing, start};
+use crate::background;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::opening::Opened;
@@ -177,7 +178,7 @@ fn first_record(
     Record {
         uuid,
         state: State::Running,
-        process: record::this_process(),
+        process: background::this_process(),
         started: resumed.map_or(now, |record| record.started),
         resumed: resumed.map(|_| now),
         milliseconds: resumed.map_or(0, |record| record.milliseconds),

@@ -1,10 +1,7 @@
 //! `buttress scrub start IMAGE` and `buttress scrub resume IMAGE`.
 
-use std::io::{Read as _, Write as _};
-use std::os::unix::process::CommandExt as _;
+use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress::scrub::Position;
@@ -12,8 +9,9 @@ use clap::Args;
 use serde_json::json;
 
 use super::options::Options;
-use super::record::{self, Record, State};
-use super::{EXIT_CODES, NOTHING, running};
+use super::record::{Record, State};
+use super::{EXIT_CODES, NOTHING, STATUS_ENDING, running};
+use crate::background::{self, status_file};
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::manual::{Example, ExitCode, example};
@@ -94,7 +92,7 @@ impl Subcommand for Resume {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.options.image);
-        let path = record::path_of(&target.image, self.options.status_file.as_deref())?;
+        let path = status_file(&target.image, self.options.status_file.as_deref(), STATUS_ENDING)?;
         let record = match Record::load(&path)? {
             Some(record) if record.state == State::Running && !self.options.in_background => {
                 return Err(already_running(&target.image, &record));
@@ -118,7 +116,7 @@ impl Subcommand for Resume {
 
 /// The status file. A scrub in the foreground of a block device does without, unless one is named.
 fn status_path(image: &Path, options: &Options) -> Result<Option<std::path::PathBuf>> {
-    match record::path_of(image, options.status_file.as_deref()) {
+    match status_file(image, options.status_file.as_deref(), STATUS_ENDING) {
         Ok(path) => Ok(Some(path)),
         Err(_) if options.foreground => Ok(None),
         Err(error) => Err(error),
@@ -153,42 +151,14 @@ fn nothing_to_resume(context: &Context, image: &Path) -> Result<Outcome> {
     Ok(Outcome::Code(NOTHING))
 }
 
-/// How long the process in the background is given to take the volume.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-
 /// Starts this command line again as a process of its own, and waits until its record says that it runs.
 fn go_to_background(context: &Context, image: &Path, path: Option<&Path>) -> Result<Outcome> {
     let path = path.context("a scrub in the background needs a status file")?;
-    let program = std::env::current_exe().context("finding this program")?;
-    let mut child = Command::new(program)
-        .args(std::env::args_os().skip(1))
-        .arg("--in-background")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .context("starting the process in the background")?;
-    let record = loop {
-        let ended = child
-            .try_wait()
-            .context("waiting for the process in the background")?;
+    let (process, record) = background::start(|process| {
         let record = Record::load(path).ok().flatten();
-        if let Some(record) = record.filter(|record| record.process.0 == child.id()) {
-            break record;
-        }
-        if ended.is_some() {
-            let mut told = String::new();
-            if let Some(mut errors) = child.stderr.take() {
-                errors.read_to_string(&mut told)?;
-            }
-            let told = told.trim_start_matches("error: ").trim_end();
-            return Err(anyhow!("{}", terminal::shown(told)));
-        }
-        std::thread::sleep(LOOK_EVERY);
-    };
+        record.filter(|record| record.process.0 == process)
+    })?;
     let uuid = record.uuid;
-    let process = child.id();
     if context.json() {
         let document = json!({ "uuid": uuid.to_string(), "status": "started", "process": process });
         context.print_json("scrub-start", document)?;

@@ -10,8 +10,10 @@ use buttress::scrub::{Options as ScrubOptions, Scrub};
 use clap::Args;
 use serde_json::json;
 
+use super::STATUS_ENDING;
 use super::printing::{Style, as_json, print_record};
-use super::record::{self, Record, State};
+use super::record::{Record, State};
+use crate::background::status_file;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
@@ -47,7 +49,7 @@ impl Subcommand for Status {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let image = Target::parse(&self.image).image;
-        let path = record::path_of(&image, self.status_file.as_deref())?;
+        let path = status_file(&image, self.status_file.as_deref(), STATUS_ENDING)?;
         let style = Style {
             units: self.units.units(),
             raw_counters: self.raw_counters,

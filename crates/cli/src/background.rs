@@ -1,0 +1,113 @@
+//! Jobs that go on in a process of their own: how one is started, which process it is, where it says how far it came.
+//!
+//! A job that says that it runs does so only if its process is there, and began when the status file says: numbers are given
+//! again.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::exit::Advice;
+use crate::output::terminal;
+
+/// How often it is looked whether a process has come so far, or ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Where the status file of a job on an image is: beside it, with this ending, unless one is named.
+///
+/// # Errors
+/// None was named, and beside a block device there is no place.
+pub fn status_file(image: &Path, named: Option<&Path>, ending: &str) -> Result<PathBuf> {
+    if let Some(named) = named {
+        return Ok(named.to_owned());
+    }
+    if fs::metadata(image).is_ok_and(|found| found.file_type().is_block_device()) {
+        return Err(anyhow!(
+            "{}: there is no place for a status file beside a block device",
+            image.display()
+        ))
+        .context(Advice::new("--status-file FILE says where it is to be"));
+    }
+    let mut name: OsString = image.as_os_str().to_owned();
+    name.push(ending);
+    Ok(name.into())
+}
+
+/// When a process began, by the kernel's count; `None` when there is none.
+fn beginning_of(process: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Its name, in brackets, may hold anything. What follows begins with the third field.
+    let (_, fields) = text.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    let is_gone = matches!(fields.next()?, "Z" | "X");
+    let begun = fields.nth(18)?.parse().ok()?;
+    (!is_gone).then_some(begun)
+}
+
+/// This process.
+pub fn this_process() -> (u32, u64) {
+    let id = std::process::id();
+    (id, beginning_of(id).unwrap_or(0))
+}
+
+/// Whether a process is there that began then.
+pub fn is_alive(process: u32, begun: u64) -> bool {
+    beginning_of(process) == Some(begun)
+}
+
+/// Asks a process to stop in order, and waits until it did.
+///
+/// # Errors
+/// That it cannot be asked.
+pub fn stop((process, begun): (u32, u64)) -> Result<()> {
+    let id = i32::try_from(process).ok().and_then(Pid::from_raw);
+    let id = id.context("the status file names no process")?;
+    kill_process(id, Signal::INT).with_context(|| format!("asking process {process} to stop"))?;
+    while is_alive(process, begun) {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+/// Starts this command line again as a process of its own, with `--in-background`, and waits until `is_ready` gives something
+/// for its number.
+///
+/// # Errors
+/// What it says when it ends before that.
+pub fn start<T>(is_ready: impl Fn(u32) -> Option<T>) -> Result<(u32, T)> {
+    let program = std::env::current_exe().context("finding this program")?;
+    let mut child = Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .arg("--in-background")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .context("starting the process in the background")?;
+    loop {
+        let ended = child
+            .try_wait()
+            .context("waiting for the process in the background")?;
+        if let Some(ready) = is_ready(child.id()) {
+            return Ok((child.id(), ready));
+        }
+        if ended.is_some() {
+            let mut told = String::new();
+            if let Some(mut errors) = child.stderr.take() {
+                errors.read_to_string(&mut told)?;
+            }
+            let told = told.trim_start_matches("error: ").trim_end();
+            return Err(anyhow!("{}", terminal::shown(told)));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}

@@ -1,0 +1,97 @@
+//! A replacement under way: its record written every second, signals suspend it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use buttress::format::DeviceId;
+use buttress::fs::Progress;
+use buttress::scrub::{Replace, ReplaceOptions, Replaced};
+use crossbeam_channel::{RecvTimeoutError, bounded};
+
+use super::record::Record;
+use crate::background::this_process;
+use crate::context::Context;
+use crate::progress::Watch;
+use crate::signals::Cancelling;
+use crate::writing::Writing;
+
+/// How often the record is written.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+
+/// A replacement that was begun, and who wants to know of it.
+pub(super) struct Running<'a> {
+    pub(super) context: &'a Context,
+    pub(super) writing: &'a Writing,
+    /// The status file, if there is a place for one.
+    pub(super) status: Option<&'a Path>,
+    pub(super) in_background: bool,
+    pub(super) device: DeviceId,
+    pub(super) devices: Vec<PathBuf>,
+}
+
+impl Running<'_> {
+    /// Brings it to its end, or to where it is suspended.
+    pub(super) fn run(&self, options: ReplaceOptions) -> Result<Replaced> {
+        let progress = self.context.progress();
+        let cancelling = Cancelling::start(&progress)?;
+        self.save(&progress, None)?;
+        let watch = Watch::start(self.context, "replace", progress.clone());
+        let ended = self.run_and_save(options, &progress);
+        watch.end_as(ended.is_ok());
+        drop(cancelling);
+        match &ended {
+            Err(error) if self.in_background => self.save(&progress, Some(error.to_string()))?,
+            _ => self.status.map_or(Ok(()), Record::remove)?,
+        }
+        ended
+    }
+
+    fn run_and_save(&self, options: ReplaceOptions, progress: &Progress) -> Result<Replaced> {
+        let (stop, stopped) = bounded::<()>(0);
+        std::thread::scope(|scope| {
+            let saving = scope.spawn(move || -> Result<()> {
+                while stopped.recv_timeout(SAVE_EVERY) == Err(RecvTimeoutError::Timeout) {
+                    self.save(progress, None)?;
+                }
+                Ok(())
+            });
+            let filesystem = self.writing.filesystem.clone();
+            let ended = Replace::new(filesystem, options, progress.clone()).run();
+            drop(stop);
+            match saving.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => self
+                    .context
+                    .warn(format_args!("the status file is out of date: {error:#}")),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+            Ok(ended?)
+        })
+    }
+
+    fn save(&self, progress: &Progress, error: Option<String>) -> Result<()> {
+        let Some(path) = self.status else {
+            return Ok(());
+        };
+        let item = self.writing.filesystem.replacement();
+        let snapshot = progress.snapshot();
+        let (done, all) = (snapshot.bytes.get(), snapshot.expected.get());
+        let tenths = u128::from(done)
+            .saturating_mul(1000)
+            .checked_div(u128::from(all))
+            .unwrap_or(0);
+        let record = Record {
+            process: this_process(),
+            device: self.device.get(),
+            // What is not done is never said to be all of it.
+            tenths: u64::try_from(tenths).unwrap_or(999).min(999),
+            write_errors: item.map_or(0, |item| item.write_errors),
+            uncorrectable_read_errors: item.map_or(0, |item| item.uncorrectable_read_errors),
+            started: item.map_or(0, |item| item.time_started_seconds),
+            devices: self.devices.clone(),
+            error,
+        };
+        record.save(self.context, path)
+    }
+}
