@@ -486,27 +486,30 @@ fn what_may_not_be_written_or_is_in_use_is_no_target() {
         );
     }
     assert!(fs::read(folder.join("a.img")).unwrap() == before);
-    // Its output is closed: nothing is begun. Nobody reads it: it is done all the same.
-    let shell = |line: &str| {
+    // Its output is closed: what it says is lost, and told as a failure; the device is replaced. Nobody reads it: as ever.
+    let shell = |line: &str, words: &[&str]| {
         Command::new("sh")
             .current_dir(folder)
             .args(["-c", line, PROGRAM])
-            .args(start)
+            .args(words)
             .output()
             .unwrap()
     };
-    let closed = shell("exec \"$0\" \"$@\" >&-");
+    let closed = shell("exec \"$0\" \"$@\" >&-", &start);
     assert_eq!(closed.status.code(), Some(1));
-    assert!(fs::read(folder.join("a.img")).unwrap() == before);
-    let unread = shell("{ \"$0\" \"$@\"; echo $? >code; } | true");
-    assert_eq!(
-        fs::read_to_string(folder.join("code")).unwrap(),
-        "0\n",
-        "{}",
-        text(&unread.stderr)
-    );
+    assert!(text(&closed.stderr).contains("standard output is closed"));
     done(
         folder,
         &["check", "--check-data-csum", "--device", "c.img", "a.img"],
+    );
+    let back = [
+        "replace", "start", "-B", "2", "b.img", "--device", "c.img", "a.img",
+    ];
+    let unread = shell("{ \"$0\" \"$@\"; echo $? >code; } | true", &back);
+    let code = fs::read_to_string(folder.join("code")).unwrap();
+    assert_eq!(code, "0\n", "{}", text(&unread.stderr));
+    done(
+        folder,
+        &["check", "--check-data-csum", "--device", "b.img", "a.img"],
     );
 }
