@@ -6,6 +6,7 @@
 //! - `send`: sending snapshots, cold and warm, against the kernel's send ([`send`]);
 //!   `send simulated`: on simulated disks, beside the seeds' tables ([`send_simulated`]);
 //!   `send disk`: under each read-ahead mode from this machine's disk, cold ([`send_disk`]);
+//! - `receive`: receiving streams, against the kernel's receive on a loop device ([`receive`]);
 //! - `sweep`: a whole tree under each read-ahead mode on the simulated spinning disk ([`sweep`]);
 //! - `write`: changing volumes, against the kernel on a loop device ([`write`]);
 //! - `fiemap`: extents of files, cold and warm, against `filefrag` and the ioctl ([`fiemap`]);
@@ -34,6 +35,7 @@ mod measure;
 mod mkfs;
 mod plot;
 mod read;
+mod receive;
 mod report;
 mod scrub;
 mod send;
@@ -112,6 +114,7 @@ fn run() -> Result<()> {
         ["send", "simulated"] => send_simulated::run(full),
         ["send", "disk"] => send_disk::run_all(full),
         ["send", jobs @ ..] => send::run_all(full, jobs),
+        ["receive", jobs @ ..] => receive::run_all(full, jobs),
         ["sweep"] => sweep::run(full),
         ["write", jobs @ ..] => write::run_all(full, jobs),
         // One of our steps, in a process of its own.
@@ -142,6 +145,7 @@ fn run() -> Result<()> {
             send::run_all(TINY, &[])?;
             send_simulated::run(TINY)?;
             send_disk::run_all(TINY)?;
+            receive::run_all(TINY, &[])?;
             write::run_all(TINY, &[])?;
             sweep::run(TINY)?;
             check::run(TINY)?;
@@ -151,7 +155,7 @@ fn run() -> Result<()> {
             fiemap::run_all(TINY, &[])
         }
         _ => bail!(
-            "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | write [JOB…] | sweep | check | scrub [pairs|shapes] | live [holds|CALL…] | \
+            "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | receive [JOB…] | write [JOB…] | sweep | check | scrub [pairs|shapes] | live [holds|CALL…] | \
              fsync [simulated|JOB…] | mkfs [JOB…] | space | fiemap [JOB…] | tiny"
         ),
     }

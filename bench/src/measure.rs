@@ -30,9 +30,14 @@ fn children_seconds() -> f64 {
 
 /// Runs `command` with standard output into a pipe that is drained as fast as it fills.
 pub(crate) fn run(command: &mut Command) -> Result<Run> {
+    run_from(command, Stdio::null())
+}
+
+/// As [`run`], with a standard input.
+pub(crate) fn run_from(command: &mut Command, input: Stdio) -> Result<Run> {
     let (start, cpu_before) = (Instant::now(), children_seconds());
     let mut child = command
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

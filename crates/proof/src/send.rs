@@ -10,6 +10,7 @@
 //! - [`round_trip`]: a whole history in every format, and what is kept of one that fails.
 
 pub mod compare;
+pub mod merged;
 pub mod received;
 pub mod round_trip;
 pub mod transfer;

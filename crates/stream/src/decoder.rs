@@ -148,6 +148,18 @@ impl<R: Read> Decoder<R> {
         }
     }
 
+    /// Goes on in the middle: `input` begins with the command at `place` of the stream with the number `stream`, which has this
+    /// version.
+    #[must_use]
+    pub fn going_on(input: R, streams: Streams, place: Place, stream: u64, version: Version) -> Self {
+        Self {
+            place,
+            stream,
+            state: State::Commands(version),
+            ..Self::with_streams(input, streams)
+        }
+    }
+
     /// How many bytes of the input were decoded: where the next header begins.
     #[must_use]
     pub const fn offset(&self) -> u64 {

@@ -10,7 +10,9 @@
 //! | write streams | [`encoder`] |
 //! | send snapshots | [`mod@send`] |
 //! | receive them into a volume | [`mod@receive`] |
+//! | know how far a transfer came | [`trail`] |
 //! | look into streams | [`view`] |
+//! | make new streams out of streams | [`mod@merge`] |
 //! | read streams | [`decoder`] |
 //! | print them | [`dump`] |
 //! | know what went wrong | [`error`] |
@@ -27,8 +29,10 @@ pub mod decoder;
 pub mod dump;
 pub mod encoder;
 pub mod error;
+pub mod merge;
 pub mod receive;
 pub mod send;
+pub mod trail;
 pub mod view;
 
 pub use buttress_format::send::{AttributeKind, CommandKind, EncodedCompression, Version};

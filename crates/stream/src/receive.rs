@@ -10,10 +10,12 @@
 //! | [`Options`], [`Event`], [`Summary`] | how to receive, what is told meanwhile, what came of it |
 //! | `making` | the subvolumes of a stream, from the first command to the end |
 //! | `names` | from paths to inodes, without a walk for each command |
+//! | `new_file` | small files, made at once with all that they hold |
 //! | `applying` | names and attributes |
 //! | `content` | data: written, encoded, cloned, allocated |
 //! | `encoded` | encoded data on its way into a file, many extents at a time |
 //! | `sources` | the subvolumes that a stream names by uuid |
+//! | `keeping` | what there is of a stream that was cut off, kept to go on with |
 //!
 //! A stream is not trusted: whatever it says, nothing outside the subvolume that it makes is changed, and memory does not
 //! depend on it.
@@ -25,18 +27,22 @@ mod applying;
 mod content;
 mod encoded;
 mod error;
+mod keeping;
 mod making;
 mod names;
+mod new_file;
 mod sources;
 
 pub use error::{Error, Problem, Result};
+pub use keeping::{Kept, kept};
 
 use crate::decoder::{Decoder, Streams};
+use buttress_format::send::MAGIC;
 use buttress_format::{ByteCount, Generation, SubvolumeId, Uuid};
 use buttress_fs::{Location, Progress};
 use buttress_writer::WritableFilesystem;
 use making::Receiver;
-use std::io::Read;
+use std::io::{Cursor, Read};
 
 /// How to receive.
 #[derive(Clone, Debug)]
@@ -47,6 +53,11 @@ pub struct Options {
     pub force_decompress: bool,
     /// Give up after so many commands that cannot be carried out; 0: never. The others are left out.
     pub errors_max: u64,
+    /// Keep what there is of a stream that is cut off, in the volume but under no name that anybody would look for: how often it
+    /// is made sure of while the stream arrives, in bytes of that.
+    pub keep_every: Option<ByteCount>,
+    /// Go on with this. The input is the rest of the stream, or all of it. What is kept goes when the stream is received.
+    pub resume: Option<Kept>,
     /// Counts commands and bytes of the stream, and can end the work.
     pub progress: Progress,
 }
@@ -57,6 +68,8 @@ impl Default for Options {
             streams: Streams::All,
             force_decompress: false,
             errors_max: 1,
+            keep_every: None,
+            resume: None,
             progress: Progress::new(),
         }
     }
@@ -128,13 +141,35 @@ pub fn receive(
     options: &Options,
     notify: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Summary> {
-    let mut decoder = Decoder::with_streams(input, options.streams);
     let mut receiver = Receiver::new(filesystem, directory, options, notify);
-    match receiver.receive(&mut decoder) {
+    let received = match &options.resume {
+        None => receiver.receive(&mut Decoder::with_streams(input, options.streams)),
+        Some(kept) => go_on(&mut receiver, input, kept, options.streams),
+    };
+    match received {
         Ok(()) => Ok(receiver.into_summary()),
         Err(error) => {
+            receiver.keep_after(&error);
             receiver.discard();
             Err(error)
         }
     }
+}
+
+/// Goes on with a stream: whether `input` is all of it or the rest is seen by how it begins.
+fn go_on(receiver: &mut Receiver<'_>, mut input: impl Read, kept: &Kept, streams: Streams) -> Result<()> {
+    let mut beginning = Vec::new();
+    let most = u64::try_from(MAGIC.len()).unwrap_or(0);
+    let read = input.by_ref().take(most).read_to_end(&mut beginning);
+    read.map_err(|error| crate::Error::Read { offset: 0, error })?;
+    let is_whole = beginning == MAGIC;
+    let input = Cursor::new(beginning).chain(input);
+    if is_whole {
+        let mut decoder = Decoder::with_streams(input, streams);
+        kept.pass(&mut decoder)?;
+        receiver.begin_again(kept)?;
+        return receiver.receive(&mut decoder);
+    }
+    receiver.begin_again(kept)?;
+    receiver.receive(&mut kept.decoder(input, streams))
 }

@@ -40,7 +40,7 @@ mod snapshot;
 mod times;
 
 pub use error::{Error, NamesProblem, Result};
-pub use options::Options;
+pub use options::{Following, Options};
 pub use snapshot::Snapshot;
 
 use buttress_format::ByteCount;
@@ -57,6 +57,8 @@ pub struct Summary {
     pub commands: u64,
     /// Bytes of the stream, with those that were left out as asked.
     pub stream_bytes: ByteCount,
+    /// How far along a receiver's trail it came; `None` once all that the receiver has was left out.
+    pub following: Option<Following>,
 }
 
 /// Sends `snapshot` to `sink`.
@@ -97,6 +99,7 @@ impl Summary {
             inodes,
             commands: output.commands(),
             stream_bytes: ByteCount::new(output.position()),
+            following: output.following(),
         }
     }
 }
@@ -108,7 +111,7 @@ fn make_stream<'a>(
     progress: &'a Progress,
 ) -> Result<u64> {
     if !options.omit_header {
-        output.header();
+        output.header()?;
     }
     let inodes = sender::send_commands(snapshot, options, output, progress)?;
     output.finish()?;

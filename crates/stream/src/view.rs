@@ -24,7 +24,7 @@
 mod apply;
 pub(crate) mod content;
 mod error;
-mod extents;
+pub(crate) mod extents;
 mod input;
 pub(crate) mod tree;
 
@@ -168,6 +168,14 @@ impl Series {
             path: path.to_vec(),
             problem,
         })
+    }
+
+    /// Reads bytes of a stream file.
+    pub(crate) fn read_input(&self, number: u32, position: u64, buffer: &mut [u8]) -> Result<()> {
+        let input = usize::try_from(number)
+            .ok()
+            .and_then(|number| self.inputs.get(number));
+        input.map_or(Ok(()), |input| input.read_exact_at(buffer, position))
     }
 
     fn read(&mut self, input: &Input, number: u32) -> Result<()> {

@@ -13,6 +13,7 @@
 //! | [`set_xattr`], [`acl`], [`property`] | extended attributes and what some of them mean |
 //! | [`subvolumes`] | subvolumes and snapshots, as directories hold them; the label |
 //! | [`unfinished`] | subvolumes that nobody sees before they are whole |
+//! | `whole_file` | small files that are made at once, with their content |
 //! | `inherit` | what a directory gives to new inodes |
 //! | [`orphan`] | inodes without names: held open, or cleaned up |
 //! | `looking` | single names and inodes as they are now |
@@ -54,6 +55,7 @@ pub mod subvolumes;
 #[cfg(test)]
 pub(crate) mod tests;
 pub mod unfinished;
+mod whole_file;
 
 pub use attributes::AttributeChanges;
 pub use create::{NewInode, NodeKind};

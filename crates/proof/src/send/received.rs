@@ -97,13 +97,22 @@ impl Target {
         Ok(received?)
     }
 
-    fn receive_by_kernel(&self, stream: &Path) -> Result<()> {
+    /// Has the kernel receive a stream.
+    pub fn receive_by_kernel(&self, stream: &Path) -> Result<()> {
         let mount = Mount::new(&self.images, "noatime")?;
         run(Command::new(newest("btrfs"))
             .args(["receive", "-q", "-f"])
             .arg(stream)
             .arg(mount.path()))?;
         mount.close()
+    }
+
+    /// What the kernel shows of a snapshot.
+    pub fn tree(&self, snapshot: &str) -> Result<Tree> {
+        let mount = Mount::new(&self.images, "ro,noatime")?;
+        let tree = of_snapshot(&mount.path().join(snapshot))?;
+        mount.close()?;
+        Ok(tree)
     }
 
     /// What the kernel shows of the snapshots of a history.

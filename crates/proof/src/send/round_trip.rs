@@ -1,6 +1,7 @@
 //! A whole history in every format, and what is kept of one that fails.
 
 use super::compare::{same_but_for_times_of_directories, same_content, same_holes, same_sharing};
+use super::merged;
 use super::received::{self, Expected, Receivers};
 use super::transfer::{receive, send};
 use super::tree::{Tree, of_snapshot};
@@ -144,6 +145,7 @@ impl RoundTrip<'_> {
                 has_times_of_directories: true,
             };
             received::compare(number, Receivers::of(number >> 3), history, &ours, expected)?;
+            merged::compare(number, history, &ours, sources).context("of streams that were merged")?;
         }
         // Where the kernel's streams are wrong, the snapshot alone says what is right.
         if verdict.is_ok()

@@ -3,13 +3,13 @@
 use anyhow::{Context, Result, ensure};
 use buttress::device::crash::{CrashLab, Outcome as Kept};
 use buttress::writer::mkfs;
-use buttress::{Location, OpenOptions, SubvolumeId};
+use buttress::{ByteCount, Location, OpenOptions, SubvolumeId};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::state::describe;
 use buttress_proof::writing::volume::{
     Backends, devices, empty, open_after_crash, open_checked, open_for_writing,
 };
-use buttress_stream::receive::{Options, Result as Received, Summary, receive};
+use buttress_stream::receive::{self, Options, Result as Received, Summary, receive};
 use buttress_writer::{WritableFilesystem, WriteOptions};
 use std::io::Read;
 use std::path::PathBuf;
@@ -266,8 +266,118 @@ fn power_cut_at_every_write() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// Receives with what is kept of earlier streams, and keeps what there is. Of the volume something is made sure of often.
+fn take_keeping(
+    filesystem: &WritableFilesystem,
+    stream: impl Read,
+    resume: Option<receive::Kept>,
+) -> Received<Summary> {
+    let options = Options {
+        keep_every: Some(ByteCount::new(300)),
+        resume,
+        ..Options::default()
+    };
+    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    receive(filesystem, top, stream, &options, &mut |_| {})
+}
+
+/// What is kept, which is of one stream at most.
+fn kept(filesystem: &WritableFilesystem) -> Result<Option<receive::Kept>> {
+    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let mut kept = receive::kept(&filesystem.view(), top)?;
+    ensure!(kept.len() <= 1, "{} streams are kept", kept.len());
+    Ok(kept.pop())
+}
+
+/// What a subvolume holds, but for what depends on when it was made.
+fn content(filesystem: &WritableFilesystem, name: &[u8]) -> Result<String> {
+    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let found = filesystem.lookup(top, name)?.context("the subvolume")?;
+    let all = describe(&filesystem.view())?;
+    let prefix = format!("{} ", found.target.subvolume);
+    let mut own = Vec::new();
+    for line in all.lines().filter_map(|line| line.strip_prefix(&prefix)) {
+        let (before, rest) = line.split_once(" transactions ").context("transactions")?;
+        let words = rest.split(' ').skip(4).collect::<Vec<_>>();
+        own.push(format!("{before} {}", words.join(" ")));
+    }
+    ensure!(!own.is_empty(), "nothing is said of {prefix:?}:\n{all}");
+    Ok(own.join("\n"))
+}
+
+/// A stream that is cut anywhere, kept, and gone on with is received as one that was not cut, whether the rest of it comes or
+/// all of it, over several cuts and after the volume was opened anew.
+fn resumed_is_as_uncut() -> Result<Outcome> {
+    let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
+    let mut filesystem = open_for_writing(&base)?;
+    let streams = [
+        golden("kernel-full-v2.stream")?,
+        golden("kernel-incremental-v2.stream")?,
+    ];
+    let mut resumed = 0_u64;
+    for stream in &streams {
+        let uncut = take(&filesystem, stream.as_slice())?;
+        let made = uncut.subvolumes.first().context("a subvolume")?.clone();
+        let expected = content(&filesystem, &made.name)?;
+        let before = names(&filesystem)?;
+        for cut in (0..stream.len()).step_by(stream.len() / 60) {
+            filesystem.delete_subvolume(made_id(&filesystem, &made.name)?)?;
+            ensure!(take_keeping(&filesystem, &stream[..cut], None).is_err());
+            if cut % 3 == 0 {
+                filesystem.close()?;
+                filesystem = open_for_writing(&base)?;
+            }
+            let mut found = kept(&filesystem)?;
+            // Somewhat further, and cut again.
+            if let Some(first) = found.take() {
+                let start = usize::try_from(first.trail.bytes())?;
+                ensure!(start <= cut, "{start} bytes are kept of {cut}");
+                let again = cut + (stream.len() - cut) / 2;
+                ensure!(take_keeping(&filesystem, &stream[start..again], Some(first)).is_err());
+                found = kept(&filesystem)?;
+                resumed += 1;
+            }
+            let rest = match &found {
+                Some(found) if cut % 2 == 0 => &stream[usize::try_from(found.trail.bytes())?..],
+                _ => stream.as_slice(),
+            };
+            take_keeping(&filesystem, rest, found).with_context(|| format!("cut at {cut}"))?;
+            ensure!(
+                names(&filesystem)?.len() == before.len(),
+                "cut at {cut}: something is left"
+            );
+            ensure!(kept(&filesystem)?.is_none());
+            ensure!(content(&filesystem, &made.name)? == expected, "cut at {cut}");
+            filesystem.drop_deleted_subvolumes(&buttress::Progress::new())?;
+        }
+    }
+    ensure!(resumed > 60, "only {resumed} streams were kept");
+    // What is kept of one stream is not gone on with by another.
+    let last = names(&filesystem)?.pop().context("a name")?;
+    filesystem.delete_subvolume(made_id(&filesystem, &last)?)?;
+    let [full, more] = &streams;
+    ensure!(take_keeping(&filesystem, &more[..more.len() / 2], None).is_err());
+    let found = kept(&filesystem)?;
+    ensure!(found.is_some());
+    let other = take_keeping(&filesystem, full.as_slice(), found);
+    ensure!(
+        matches!(other, Err(receive::Error::OtherStream { .. })),
+        "{other:?}"
+    );
+    filesystem.close()?;
+    open_checked(&base)?;
+    Ok(Outcome::Passed)
+}
+
+fn made_id(filesystem: &WritableFilesystem, name: &[u8]) -> Result<SubvolumeId> {
+    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let found = filesystem.lookup(top, name)?;
+    Ok(found.context("the subvolume")?.target.subvolume)
+}
+
 pub fn cases() -> Vec<Case> {
     vec![
+        Case::new("broken::resumed_is_as_uncut", resumed_is_as_uncut),
         Case::new("broken::cut_at_every_byte", cut_at_every_byte),
         Case::new("broken::every_bit_flipped", every_bit_flipped),
         Case::new("broken::power_cut_at_every_write", power_cut_at_every_write),

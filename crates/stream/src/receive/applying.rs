@@ -19,7 +19,6 @@ const DIRECTORY_MODE: u32 = 0o700;
 /// What a command makes.
 #[derive(Clone, Copy, Debug)]
 enum New<'a> {
-    File,
     Directory,
     Node(NodeKind, u32),
     Symlink(&'a [u8]),
@@ -28,6 +27,9 @@ enum New<'a> {
 impl Receiver<'_> {
     /// Carries out a command on the subvolume with this root.
     pub(super) fn apply(&mut self, root: Location, command: &Command<'_>) -> Result<(), Problem> {
+        if self.gather(root, command)? {
+            return Ok(());
+        }
         match *command {
             Command::Chown { path, uid, gid } => return self.change_owner(root, path, uid, gid),
             Command::Chmod { path, mode } => return self.change_mode(root, path, mode),
@@ -45,7 +47,7 @@ impl Receiver<'_> {
         }
         self.flush_batch()?;
         match *command {
-            Command::Mkfile { path, .. } => self.create(root, path, New::File),
+            Command::Mkfile { path, .. } => self.begin_file(root, path),
             Command::Mkdir { path, .. } => self.create(root, path, New::Directory),
             Command::Mknod {
                 path, mode, device, ..
@@ -105,10 +107,6 @@ impl Receiver<'_> {
         let (directory, name) = self.names.place(self.filesystem, root, path)?;
         let filesystem = self.filesystem;
         let (made, kind) = match new {
-            New::File => (
-                filesystem.create(directory, name, &NewInode::of_root(FILE_MODE)),
-                FileKind::Regular,
-            ),
             New::Directory => (
                 filesystem.make_directory(directory, name, &NewInode::of_root(DIRECTORY_MODE)),
                 FileKind::Directory,
@@ -129,7 +127,9 @@ impl Receiver<'_> {
         };
         let location = made.map_err(about(path))?;
         let node = Node { location, kind };
-        self.names.insert(directory, name, node);
+        if kind == FileKind::Directory {
+            self.names.insert(directory, name, node);
+        }
         self.names.remember(root, path, node);
         Ok(())
     }
@@ -165,10 +165,7 @@ impl Receiver<'_> {
     }
 
     fn change_owner(&mut self, root: Location, path: &[u8], uid: u64, gid: u64) -> Result<(), Problem> {
-        let id = |field, value| {
-            u32::try_from(value).map_err(|_| Problem::from(TreeProblem::OutOfRange { field, value }))
-        };
-        let (uid, gid) = (id("uid", uid)?, id("gid", gid)?);
+        let (uid, gid) = owner(uid, gid)?;
         // A mode that was set before loses bits.
         let is_after_mode = |changes: &AttributeChanges| changes.mode.is_some();
         let changes = self.changes_of(root, path, is_after_mode)?;
@@ -229,13 +226,27 @@ impl Receiver<'_> {
         let Some((location, changes)) = self.changes.take() else {
             return Ok(());
         };
-        self.filesystem
+        let changed = self
+            .filesystem
             .set_attributes(location, &changes)
-            .map_err(about(b""))
+            .map_err(about(b""));
+        if changed.as_ref().is_err_and(Problem::is_no_space) {
+            // It is tried again if room can be made.
+            self.changes = Some((location, changes));
+        }
+        changed
     }
 }
 
-fn permissions(mode: u64) -> u32 {
+/// An owner as an inode has it.
+pub(super) fn owner(uid: u64, gid: u64) -> Result<(u32, u32), Problem> {
+    let id = |field, value| {
+        u32::try_from(value).map_err(|_| Problem::from(TreeProblem::OutOfRange { field, value }))
+    };
+    Ok((id("uid", uid)?, id("gid", gid)?))
+}
+
+pub(super) fn permissions(mode: u64) -> u32 {
     u32::try_from(mode & 0o7777).unwrap_or(0)
 }
 

@@ -71,19 +71,25 @@ impl Receiver<'_> {
 
     /// Writes what is gathered.
     pub(super) fn flush_batch(&mut self) -> Result<(), Problem> {
-        let Batch { file, extents, .. } = core::mem::take(&mut self.batch);
-        let Some(file) = file.filter(|_| !extents.is_empty()) else {
+        let batch = core::mem::take(&mut self.batch);
+        let Some(file) = batch.file.filter(|_| !batch.extents.is_empty()) else {
             return Ok(());
         };
-        let stored = self
-            .filesystem
-            .write_encoded(file, &extents)
-            .map_err(about(b""))?;
+        let written = self.write_batch(file, &batch.extents);
+        if written.as_ref().is_err_and(Problem::is_no_space) {
+            // It is tried again if room can be made.
+            self.batch = batch;
+        }
+        written
+    }
+
+    fn write_batch(&mut self, file: Location, extents: &[EncodedExtent]) -> Result<(), Problem> {
+        let stored = self.filesystem.write_encoded(file, extents).map_err(about(b""))?;
         if stored {
             return Ok(());
         }
         // One of them cannot be stored as it is: each by itself.
-        for extent in &extents {
+        for extent in extents {
             let is_alone = extents.len() == 1;
             let stored = !is_alone
                 && self

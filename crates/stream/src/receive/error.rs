@@ -1,6 +1,7 @@
 //! What can stop a stream from being received.
 
 use crate::error::Place;
+use crate::trail::Trail;
 use crate::view::Problem as TreeProblem;
 use buttress_format::printable::Printable;
 use buttress_format::send::{CommandKind, Version};
@@ -30,6 +31,14 @@ pub enum Error {
     /// The volume could not be read or written, or the caller cancelled.
     #[error(transparent)]
     Filesystem(#[from] buttress_fs::Error),
+    /// What was kept to go on with is the beginning of another stream.
+    #[error("what was kept is the beginning of another stream: {kept}, this one has {found}")]
+    OtherStream {
+        /// How far what is kept comes.
+        kept: Trail,
+        /// What the stream has up to there.
+        found: Trail,
+    },
 }
 
 impl Error {
@@ -40,6 +49,7 @@ impl Error {
             Self::Stream(error) => error.kind(),
             Self::Refused { problem, .. } => problem.kind(),
             Self::Filesystem(error) => error.kind(),
+            Self::OtherStream { .. } => ErrorKind::Caller,
         }
     }
 }
@@ -133,6 +143,17 @@ impl Problem {
             | Self::NoData => ErrorKind::Caller,
             Self::Name { .. } => ErrorKind::Corrupt,
         }
+    }
+
+    /// Whether there is no room for it in the volume.
+    pub(super) const fn is_no_space(&self) -> bool {
+        matches!(
+            self,
+            Self::Filesystem {
+                error: buttress_fs::Error::NoSpace { .. },
+                ..
+            }
+        )
     }
 
     /// Whether the next command may be tried: the volume is fine, and has room.

@@ -2,7 +2,9 @@
 
 use super::encoded::Batch;
 use super::error::{Error, Problem, Result};
+use super::keeping::Keeping;
 use super::names::Names;
+use super::new_file::NewFile;
 use super::sources::{self, Found};
 use super::{Event, Options, ReceivedSubvolume, Summary};
 use crate::command::Command;
@@ -24,30 +26,36 @@ const SUBVOLUMES_MAX: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Making {
     pub(super) id: SubvolumeId,
-    name: Vec<u8>,
+    pub(super) name: Vec<u8>,
     pub(super) uuid: Uuid,
-    transid: Generation,
+    pub(super) transid: Generation,
     /// The uuid that the subvolume has which it was made from.
-    parent: Option<Uuid>,
+    pub(super) parent: Option<Uuid>,
 }
 
 /// Receives streams. See the module above.
 pub(super) struct Receiver<'a> {
     pub(super) filesystem: &'a WritableFilesystem,
-    directory: Location,
+    pub(super) directory: Location,
     pub(super) options: &'a Options,
     notify: &'a mut dyn FnMut(&Event<'_>),
     pub(super) sector_bytes: u64,
     pub(super) names: Names,
     /// Attributes of one inode that wait for more of them.
     pub(super) changes: Option<(Location, AttributeChanges)>,
+    /// The file that was made last, if it is not in the volume yet.
+    pub(super) new_file: Option<NewFile>,
+    /// How much content a file has at most that is made at once.
+    pub(super) whole_file_bytes_max: usize,
     /// Extents of one file that wait for more of them.
     pub(super) batch: Batch,
     pub(super) decompressor: Decompressor,
     /// The subvolume that commands are about.
-    making: Option<Making>,
+    pub(super) making: Option<Making>,
+    /// What is kept of it.
+    pub(super) keeping: Keeping,
     /// Those of the same stream that are whole, and wait for its end.
-    made: Vec<Making>,
+    pub(super) made: Vec<Making>,
     /// Subvolumes that were cloned from.
     clone_sources: HashMap<[u8; 16], SubvolumeId>,
     summary: Summary,
@@ -68,9 +76,12 @@ impl<'a> Receiver<'a> {
             sector_bytes: u64::from(filesystem.view().sector_bytes()),
             names: Names::default(),
             changes: None,
+            new_file: None,
+            whole_file_bytes_max: filesystem.whole_file_bytes_max(),
             batch: Batch::default(),
             decompressor: Decompressor::default(),
             making: None,
+            keeping: Keeping::default(),
             made: Vec::new(),
             clone_sources: HashMap::new(),
             summary: Summary::default(),
@@ -88,11 +99,33 @@ impl<'a> Receiver<'a> {
             self.options.progress.advance(1, bytes);
             self.summary.commands = self.summary.commands.saturating_add(1);
             self.summary.stream_bytes = self.summary.stream_bytes.saturating_add(bytes);
-            if let Err(problem) = self.take(&frame) {
+            if let Err(problem) = self.take_with_room(&frame) {
+                self.keeping.is_sure = false;
                 self.judge(&frame, problem)?;
             }
+            self.keep_on(&frame)?;
         }
         Ok(())
+    }
+
+    /// Carries out one command; where there is no room for it once more, when what earlier streams gave up was dropped.
+    fn take_with_room(&mut self, frame: &Frame<'_>) -> Result<(), Problem> {
+        let taken = self.take(frame);
+        let is_full = taken.as_ref().is_err_and(Problem::is_no_space);
+        if !is_full
+            || self
+                .filesystem
+                .deleted_subvolumes()
+                .map_err(about(b""))?
+                .is_empty()
+        {
+            return taken;
+        }
+        self.filesystem
+            .drop_deleted_subvolumes(&self.options.progress)
+            .and_then(|()| self.filesystem.commit())
+            .map_err(about(b""))?;
+        self.take(frame)
     }
 
     /// Whether to go on after a command that could not be carried out.
@@ -183,13 +216,13 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    fn begin(&mut self, making: Making) {
+    pub(super) fn begin(&mut self, making: Making) {
         self.names = Names::default();
         self.making = Some(making);
     }
 
     /// The name of a subvolume that begins.
-    fn name(&self, path: &[u8]) -> Result<Vec<u8>, Problem> {
+    pub(super) fn name(&self, path: &[u8]) -> Result<Vec<u8>, Problem> {
         let is_one_name = buttress_fs::directory::is_valid_name(path);
         if !is_one_name || path.len() > buttress_format::NAME_BYTES_MAX {
             return Err(Problem::Name { name: path.to_vec() });
@@ -290,7 +323,11 @@ impl<'a> Receiver<'a> {
         let made = core::mem::take(&mut self.made);
         self.clone_sources.clear();
         self.names = Names::default();
+        let kept = self.give_up_kept().map_err(about(&name))?;
         self.filesystem.commit().map_err(about(&name))?;
+        if kept {
+            self.drop_deleted().map_err(about(&name))?;
+        }
         self.summary
             .subvolumes
             .extend(made.into_iter().map(|made| ReceivedSubvolume {
@@ -311,7 +348,8 @@ impl<'a> Receiver<'a> {
     }
 
     /// The command that ends a subvolume is not its own: whatever waits is put in now.
-    fn flush_all(&mut self) -> Result<(), Problem> {
+    pub(super) fn flush_all(&mut self) -> Result<(), Problem> {
+        self.make_file()?;
         self.flush_batch()?;
         self.flush_changes()
     }

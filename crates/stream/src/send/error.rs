@@ -1,5 +1,6 @@
 //! What can stop a send.
 
+use crate::trail::Trail;
 use buttress_format::printable::Printable;
 use buttress_format::{ErrorKind, InodeNumber, SubvolumeId};
 use core::fmt;
@@ -61,6 +62,16 @@ pub enum Error {
         inode: InodeNumber,
         /// The longest path.
         limit_bytes: usize,
+    },
+    /// The commands are not those that the receiver has.
+    #[error(
+        "the receiver has the beginning of another stream: {wanted} of it, which does not fit what would be sent up to byte {bytes}"
+    )]
+    OtherStream {
+        /// How far the receiver came.
+        wanted: Trail,
+        /// Where that was seen.
+        bytes: u64,
     },
     /// A command does not fit into the stream.
     #[error(transparent)]

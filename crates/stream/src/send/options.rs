@@ -1,6 +1,7 @@
 //! How to send.
 
 use crate::send::snapshot::Snapshot;
+use crate::trail::Trail;
 use buttress_format::send::Version;
 use buttress_tree::ReadAhead;
 
@@ -25,6 +26,17 @@ pub struct Options {
     pub omit_end: bool,
     /// How many bytes of the stream to leave out, from its start: for going on where an earlier send was cut off.
     pub skip_bytes: u64,
+    /// How far a receiver came: the commands that are left out must be those that it has.
+    pub following: Option<Following>,
+}
+
+/// A receiver's trail, and how far along it the sends before this one went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Following {
+    /// How far what is sent before comes.
+    pub so_far: Trail,
+    /// How far the receiver came.
+    pub wanted: Trail,
 }
 
 impl Default for Options {
@@ -40,6 +52,7 @@ impl Default for Options {
             omit_header: false,
             omit_end: false,
             skip_bytes: 0,
+            following: None,
         }
     }
 }

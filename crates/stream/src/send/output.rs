@@ -12,8 +12,8 @@
 use crate::command::Command;
 use crate::encoder::Encoder;
 use crate::send::error::{Error, Result};
-use crate::send::options::Options;
-use buttress_format::send::Version;
+use crate::send::options::{Following, Options};
+use buttress_format::send::{CommandKind, Version};
 use buttress_format::{ByteCount, FileOffset};
 use buttress_fs::{Content, File, FileReader, PendingStored, Progress};
 use bytes::Bytes;
@@ -92,6 +92,8 @@ pub(crate) struct Output<'a> {
     cut: usize,
     /// For commands that are only measured.
     scratch: Vec<u8>,
+    /// What is left out must be what the receiver has.
+    following: Option<Following>,
 }
 
 impl core::fmt::Debug for Output<'_> {
@@ -170,6 +172,9 @@ impl<'a> Output<'a> {
             skip,
             cut: 0,
             scratch: Vec::new(),
+            following: options
+                .following
+                .filter(|following| following.wanted.bytes() > following.so_far.bytes()),
         };
         let drain = Drain {
             pieces: received,
@@ -205,18 +210,64 @@ impl<'a> Output<'a> {
         self.position
     }
 
+    /// How far along the receiver's trail this came; `None` where there is none, or all that the receiver has was left out.
+    pub(crate) const fn following(&self) -> Option<Following> {
+        self.following
+    }
+
     /// How much of the stream is left out at its start.
     pub(crate) const fn skipped(&self) -> u64 {
         self.skip
     }
 
     /// The stream's header.
-    pub(crate) fn header(&mut self) {
+    pub(crate) fn header(&mut self) -> Result<()> {
         let mut header = Vec::new();
         self.encoder.header(&mut header);
         if self.admit(header.len()) {
             self.finished.extend_from_slice(&header);
         }
+        if let Some(following) = &mut self.following {
+            following.so_far.pass_header(self.version);
+        }
+        self.compare_trails()
+    }
+
+    /// Whether the commands so far may be the beginning of what the receiver has. Asked after each of them.
+    fn compare_trails(&mut self) -> Result<()> {
+        let Some(Following { so_far, wanted }) = self.following else {
+            return Ok(());
+        };
+        if so_far.bytes() < wanted.bytes() {
+            return Ok(());
+        }
+        self.following = None;
+        if so_far == wanted {
+            return Ok(());
+        }
+        Err(Error::OtherStream {
+            wanted,
+            bytes: so_far.bytes(),
+        })
+    }
+
+    /// Goes along the receiver's trail by commands with data, `data_bytes` in all.
+    fn follow_data(&mut self, kind: CommandKind, overhead_bytes: usize, data_bytes: usize) -> Result<()> {
+        let mut left = data_bytes;
+        while left > 0
+            && let Some(following) = &mut self.following
+        {
+            let bytes = match kind {
+                CommandKind::Write => left.min(self.version.write_bytes_max()),
+                _ => left,
+            };
+            following
+                .so_far
+                .pass_data(kind, overhead_bytes.saturating_add(bytes));
+            left = left.saturating_sub(bytes);
+            self.compare_trails()?;
+        }
+        Ok(())
     }
 
     /// Counts the next `bytes` of the stream. Returns whether any of them are to be written.
@@ -242,6 +293,10 @@ impl<'a> Output<'a> {
         self.commands = self.commands.saturating_add(1);
         if self.position < self.skip {
             let bytes = self.overhead_bytes(command)?;
+            if let Some(following) = &mut self.following {
+                following.so_far.pass_command(&self.scratch, bytes);
+            }
+            self.compare_trails()?;
             if !self.admit(bytes) {
                 return Ok(());
             }
@@ -285,6 +340,7 @@ impl<'a> Output<'a> {
             offset: range.start,
             data: &[],
         })?;
+        self.follow_data(CommandKind::Write, overhead, length)?;
         let writes = length.div_ceil(self.write_bytes_max());
         self.commands = self.commands.saturating_add(ByteCount::of(writes).get());
         if !self.admit(overhead.saturating_mul(writes).saturating_add(length)) {
@@ -311,6 +367,7 @@ impl<'a> Output<'a> {
     ) -> Result<()> {
         self.commands = self.commands.saturating_add(1);
         let overhead = self.overhead_bytes(&write.command(&path, &[]))?;
+        self.follow_data(CommandKind::EncodedWrite, overhead, bytes)?;
         if !self.admit(overhead.saturating_add(bytes)) {
             return Ok(());
         }

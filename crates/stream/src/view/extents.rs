@@ -30,19 +30,19 @@ pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// Data of an encoded write, whole.
 #[derive(Debug)]
-pub(super) struct Encoded {
+pub(crate) struct Encoded {
     /// Which input.
-    pub(super) file: u32,
+    pub(crate) file: u32,
     /// Where the encoded bytes begin in it.
-    pub(super) position: u64,
-    pub(super) encoded_bytes: u64,
-    pub(super) unencoded_bytes: u64,
-    pub(super) compression: EncodedCompression,
+    pub(crate) position: u64,
+    pub(crate) encoded_bytes: u64,
+    pub(crate) unencoded_bytes: u64,
+    pub(crate) compression: EncodedCompression,
 }
 
 /// Where the bytes of an extent are.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// As they are, in an input from `position` on.
     Stored { file: u32, position: u64 },
     /// In what these data decode to.
@@ -53,7 +53,7 @@ pub(super) enum Source {
 
 /// A range of a file that is not a hole, or not wholly.
 #[derive(Clone, Debug)]
-pub(super) struct Extent {
+pub(crate) struct Extent {
     pub(super) length: u64,
     /// How far from the beginning of the source it begins.
     pub(super) skip: u64,
@@ -83,7 +83,7 @@ impl Default for CopyBudget {
 
 /// The extents of a file by their offsets in it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ExtentMap {
+pub(crate) struct ExtentMap {
     extents: RedBlackTreeMapSync<u64, Extent>,
     /// How deep maps are nested in it, at most.
     depth: u32,
@@ -214,12 +214,12 @@ impl ExtentMap {
 
 /// A range of a file whose bytes lie in one place.
 #[derive(Clone, Debug)]
-pub(super) struct Piece {
+pub(crate) struct Piece {
     /// Where in the file.
-    pub(super) offset: u64,
-    pub(super) length: u64,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
     /// How far into the source, and the source; `None` is a hole.
-    pub(super) data: Option<(u64, Source)>,
+    pub(crate) data: Option<(u64, Source)>,
 }
 
 /// A map that is being walked.
@@ -234,7 +234,7 @@ struct Level {
 /// The pieces of a file from its beginning to its size, holes too, in order. Pieces that follow each other may be
 /// of the same kind.
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub(crate) struct Pieces {
     stack: Vec<Level>,
     /// In the file.
     offset: u64,

@@ -125,7 +125,7 @@ impl WritableFilesystem {
 }
 
 impl AttributeChanges {
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         if self.mode.is_some_and(|mode| mode & !MODE_PERMISSION_MASK != 0) {
             return Err(Error::Invalid {
                 what: "a mode with bits beyond the permissions",
@@ -145,7 +145,7 @@ impl AttributeChanges {
     }
 
     /// The same with no time later than `latest`.
-    fn no_later_than(&self, latest: Option<Timestamp>) -> Self {
+    pub(super) fn no_later_than(&self, latest: Option<Timestamp>) -> Self {
         let clamped = |time: Option<Timestamp>| match (time, latest) {
             (Some(time), Some(latest)) => Some(time.min(latest)),
             (time, _) => time,
@@ -157,6 +157,16 @@ impl AttributeChanges {
             created: clamped(self.created),
             ..*self
         }
+    }
+
+    /// Changes all of an inode but the time of its last change.
+    pub(super) fn apply_to(&self, item: &mut InodeItem) {
+        item.mode = self.mode_after(item);
+        item.uid = self.uid.unwrap_or(item.uid);
+        item.gid = self.gid.unwrap_or(item.gid);
+        item.atime = self.accessed.unwrap_or(item.atime);
+        item.mtime = self.modified.unwrap_or(item.mtime);
+        item.otime = self.created.unwrap_or(item.otime);
     }
 
     /// The mode of an inode afterwards.

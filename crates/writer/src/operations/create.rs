@@ -8,6 +8,7 @@
 use super::entries::{Entry, Target, check_name};
 use super::inherit::NewInodeAttributes;
 use super::orphan::OpenInode;
+use super::whole_file::Whole;
 use super::{Operation, entries};
 use crate::transaction::WritableFilesystem;
 use crate::transaction::reservation::Need;
@@ -23,7 +24,7 @@ use buttress_fs::lookup::PATH_LIMIT;
 
 /// The type bits of modes.
 pub(super) const DIRECTORY: u32 = 0o040_000;
-const REGULAR: u32 = 0o100_000;
+pub(super) const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
 /// Items that a new inode takes at most: inode, name, two entries, three attributes, the directory, an orphan item or
@@ -99,6 +100,8 @@ pub(super) struct Plan<'a> {
     pub(super) rdev: u64,
     /// The target of a symlink.
     pub(super) target: Option<&'a [u8]>,
+    /// What a file has that is made at once.
+    pub(super) whole: Option<Whole<'a>>,
 }
 
 impl Plan<'_> {
@@ -107,6 +110,7 @@ impl Plan<'_> {
             type_bits,
             rdev: 0,
             target: None,
+            whole: None,
         }
     }
 }
@@ -217,7 +221,13 @@ impl WritableFilesystem {
         Ok(OpenInode::held(self.clone(), location))
     }
 
-    fn make(&self, directory: Location, name: &[u8], new: &NewInode, plan: Plan<'_>) -> Result<Location> {
+    pub(super) fn make(
+        &self,
+        directory: Location,
+        name: &[u8],
+        new: &NewInode,
+        plan: Plan<'_>,
+    ) -> Result<Location> {
         check_name(name)?;
         self.operate(Need::items(CREATE_ITEMS), |operation| {
             let parent = operation.require_new_entry(directory, name)?;
@@ -298,7 +308,13 @@ impl Operation<'_> {
         if let Some(target) = plan.target {
             items.push((
                 FileExtent::key(inode, FileOffset::MIN),
-                self.symlink_content(target),
+                self.inline_content(target),
+            ));
+        }
+        if let Some(whole) = plan.whole.filter(|whole| !whole.content.is_empty()) {
+            items.push((
+                FileExtent::key(inode, FileOffset::MIN),
+                self.inline_content(whole.content),
             ));
         }
         self.insert_items(tree, items)?;
@@ -325,10 +341,9 @@ impl Operation<'_> {
 
     fn new_item(&self, inherited_attributes: &NewInodeAttributes, plan: Plan<'_>, nlink: u32) -> InodeItem {
         let (generation, now) = (self.generation(), self.now());
-        let content_bytes = plan
-            .target
-            .map_or(ByteCount::ZERO, |target| ByteCount::of(target.len()));
-        InodeItem {
+        let content = plan.target.or(plan.whole.map(|whole| whole.content));
+        let content_bytes = content.map_or(ByteCount::ZERO, |content| ByteCount::of(content.len()));
+        let mut item = InodeItem {
             generation,
             transid: generation,
             size: content_bytes,
@@ -345,16 +360,22 @@ impl Operation<'_> {
             ctime: now,
             mtime: now,
             otime: now,
+        };
+        if let Some(whole) = plan.whole {
+            item.sequence = u64::from(!whole.content.is_empty());
+            whole.attributes.apply_to(&mut item);
+            item.ctime = whole.attributes.changed.unwrap_or(now);
         }
+        item
     }
 
-    fn symlink_content(&self, target: &[u8]) -> Vec<u8> {
+    fn inline_content(&self, content: &[u8]) -> Vec<u8> {
         let extent = FileExtent {
             generation: self.generation(),
-            ram_bytes: ByteCount::of(target.len()),
+            ram_bytes: ByteCount::of(content.len()),
             compression: Compression::None,
             other_encoding: 0,
-            body: FileExtentBody::Inline(target),
+            body: FileExtentBody::Inline(content),
         };
         extent.encode()
     }

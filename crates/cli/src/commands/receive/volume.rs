@@ -47,6 +47,7 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
         force_decompress: arguments.force_decompress,
         errors_max: arguments.max_errors,
         progress: progress.clone(),
+        ..Options::default()
     };
     let _cancelling = Cancelling::start(&progress)?;
     let watch = Watch::start(context, "receive", progress);

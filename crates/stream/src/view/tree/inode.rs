@@ -129,7 +129,7 @@ impl File {
         ByteCount::new(self.extents.covered_bytes(self.size))
     }
 
-    pub(in crate::view) fn pieces(&self) -> Pieces {
+    pub(crate) fn pieces(&self) -> Pieces {
         Pieces::new(&self.extents, self.size)
     }
 

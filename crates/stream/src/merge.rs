@@ -1,0 +1,471 @@
+//! New streams out of streams, without a volume: [`merge`] makes a full one of a chain, [`rebase`] gives an incremental one
+//! another parent.
+//!
+//! A merged stream makes what the chain makes in the end: names, attributes, times, holes, hard links, and data that was sent
+//! once and is in several places as clones of the first. It has uuid and generation of the chain's last snapshot, so that what
+//! builds on that one builds on it. Encoded data stays as it is. Files come in the order of their names, times last.
+//!
+//! Left out: which extents the chain shared with other subvolumes than its own (a merged stream needs none), and sharing of parts
+//! that are not whole sectors.
+
+use crate::command::Command;
+use crate::decoder::Decoder;
+use crate::encoder::Encoder;
+use crate::view::extents::{Encoded, Piece, Source};
+use crate::view::{File, Inode, Node, NodeId, Series, Snapshot};
+use buttress_format::send::{EncodedCompression, Version};
+use buttress_format::{ByteCount, ErrorKind, FileOffset, Generation, Uuid};
+use buttress_fs::Progress;
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+/// What is written at once.
+const OUTPUT_BYTES: usize = 1 << 20;
+
+/// What clones are whole multiples of: the largest sector there is would share less than most volumes can.
+const CLONE_BYTES: u64 = 4096;
+
+/// The attribute that a new owner takes away.
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// What can stop a stream from being made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Streams cannot be read or encoded.
+    #[error(transparent)]
+    Stream(#[from] crate::Error),
+    /// What they hold cannot be.
+    #[error(transparent)]
+    View(#[from] crate::view::Error),
+    /// The new stream cannot be written.
+    #[error("the new stream cannot be written: {0}")]
+    Output(#[from] io::Error),
+    /// The caller ended it.
+    #[error(transparent)]
+    Cancelled(buttress_fs::Error),
+    /// A file has fs-verity, which needs the descriptor of the chain's sender.
+    #[error("{}: fs-verity cannot be merged", path.escape_ascii())]
+    Verity {
+        /// The file.
+        path: Vec<u8>,
+    },
+    /// The stream to be rebased builds on nothing.
+    #[error("the stream is a full one: it has no parent that another could take the place of")]
+    Full,
+}
+
+impl Error {
+    /// The kind of the error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Stream(error) => error.kind(),
+            Self::View(error) => error.kind(),
+            Self::Output(_) => ErrorKind::Io,
+            Self::Cancelled(error) => error.kind(),
+            Self::Verity { .. } => ErrorKind::Unsupported,
+            Self::Full => ErrorKind::Caller,
+        }
+    }
+}
+
+/// Writes a full stream of what `snapshot`, one of the series, holds.
+///
+/// # Errors
+/// See [`Error`]. What was written until then is a stream without its end, which a receiver refuses.
+pub fn merge(
+    series: &Series,
+    snapshot: &Snapshot,
+    sink: &mut dyn Write,
+    progress: &Progress,
+) -> Result<(), Error> {
+    let newest = series.snapshots().iter().map(|one| one.version).max();
+    let version = newest.unwrap_or(Version::V1);
+    let mut merging = Merging {
+        series,
+        snapshot,
+        encoder: Encoder::new(version),
+        version,
+        sink,
+        progress,
+        out: Vec::new(),
+        places: HashMap::new(),
+        paths: HashMap::new(),
+    };
+    merging.run()
+}
+
+/// Where bytes of a stream file begin that were sent already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct From {
+    file: u32,
+    position: u64,
+    /// How far into what they decode to; for others zero.
+    skip: u64,
+}
+
+/// Where they went.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    id: NodeId,
+    offset: u64,
+    length: u64,
+}
+
+struct Merging<'a> {
+    series: &'a Series,
+    snapshot: &'a Snapshot,
+    encoder: Encoder,
+    version: Version,
+    sink: &'a mut dyn Write,
+    progress: &'a Progress,
+    out: Vec<u8>,
+    places: HashMap<From, Sent>,
+    /// The first path of files that have several, or were cloned from.
+    paths: HashMap<NodeId, Arc<[u8]>>,
+}
+
+impl Merging<'_> {
+    fn run(&mut self) -> Result<(), Error> {
+        let snapshot = self.snapshot;
+        self.encoder.header(&mut self.out);
+        self.put(&Command::Subvolume {
+            path: &snapshot.name,
+            uuid: snapshot.uuid,
+            transid: snapshot.transid,
+        })?;
+        let tree = &snapshot.tree;
+        let mut late = Vec::new();
+        for entry in tree.walk(NodeId::ROOT) {
+            let Some(inode) = tree.inode(entry.id) else {
+                continue;
+            };
+            if let Some(first) = self.paths.get(&entry.id).filter(|_| inode.links > 1).cloned() {
+                self.put(&Command::Link {
+                    path: &entry.path,
+                    target: &first,
+                })?;
+                continue;
+            }
+            let path: Arc<[u8]> = entry.path.into();
+            self.paths.insert(entry.id, Arc::clone(&path));
+            self.make(entry.id, inode, &path)?;
+            self.attributes(inode, &path)?;
+            if inode.links > 1 || matches!(inode.node, Node::Directory(_)) {
+                // More names to come, and what is made inside, would change them.
+                late.push((entry.id, path));
+            } else {
+                self.times(inode, &path)?;
+            }
+        }
+        for (id, path) in late {
+            if let Some(inode) = tree.inode(id) {
+                self.times(inode, &path)?;
+            }
+        }
+        self.put(&Command::End)?;
+        self.flush()
+    }
+
+    fn make(&mut self, id: NodeId, inode: &Inode, path: &Arc<[u8]>) -> Result<(), Error> {
+        let number = inode.number;
+        match &inode.node {
+            Node::Directory(_) if id == NodeId::ROOT => Ok(()),
+            Node::Directory(_) => self.put(&Command::Mkdir { path, inode: number }),
+            Node::Symlink { target } => self.put(&Command::Symlink {
+                path,
+                inode: number,
+                target,
+            }),
+            Node::Fifo => self.put(&Command::Mkfifo {
+                path,
+                inode: number,
+                device: Some(0),
+                mode: Some(0o010_000 | u64::from(inode.permissions)),
+            }),
+            Node::Socket => self.put(&Command::Mksock {
+                path,
+                inode: number,
+                device: Some(0),
+                mode: Some(0o140_000 | u64::from(inode.permissions)),
+            }),
+            Node::Device { block, major, minor } => {
+                let kind = if *block { 0o060_000 } else { 0o020_000 };
+                let (major, minor) = (u64::from(*major), u64::from(*minor));
+                self.put(&Command::Mknod {
+                    path,
+                    inode: number,
+                    device: (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12,
+                    mode: kind | u64::from(inode.permissions),
+                })
+            }
+            Node::File(file) => {
+                self.put(&Command::Mkfile { path, inode: number })?;
+                self.content(id, file, path)
+            }
+        }
+    }
+
+    fn content(&mut self, id: NodeId, file: &File, path: &Arc<[u8]>) -> Result<(), Error> {
+        if file.has_verity() {
+            return Err(Error::Verity { path: path.to_vec() });
+        }
+        if file.lacks_data() {
+            let path = path.to_vec();
+            return Err(crate::view::Error::NoData { path }.into());
+        }
+        let mut end = 0;
+        for piece in file.pieces() {
+            self.progress.check().map_err(Error::Cancelled)?;
+            let Some((skip, source)) = &piece.data else {
+                continue;
+            };
+            end = piece.offset.saturating_add(piece.length);
+            let (from, encoded) = match source {
+                Source::Stored { file, position } => (
+                    From {
+                        file: *file,
+                        position: position.saturating_add(*skip),
+                        skip: 0,
+                    },
+                    None,
+                ),
+                Source::Encoded(encoded) if encoded.compression == EncodedCompression::None => (
+                    From {
+                        file: encoded.file,
+                        position: encoded.position.saturating_add(*skip),
+                        skip: 0,
+                    },
+                    None,
+                ),
+                Source::Encoded(encoded) => (
+                    From {
+                        file: encoded.file,
+                        position: encoded.position,
+                        skip: *skip,
+                    },
+                    Some(encoded),
+                ),
+                // Pieces have no shared sources.
+                Source::Shared(_) => continue,
+            };
+            if self.clone_range(from, &piece, path)? {
+                continue;
+            }
+            match encoded {
+                None => self.plain(from, &piece, path)?,
+                Some(encoded) => self.encoded(encoded, from.skip, &piece, path)?,
+            }
+            let sent = Sent {
+                id,
+                offset: piece.offset,
+                length: piece.length,
+            };
+            self.places.entry(from).or_insert(sent);
+        }
+        let size = file.size();
+        if end == size.get() {
+            return Ok(());
+        }
+        self.put(&Command::Truncate { path, size })
+    }
+
+    /// Shares a range whose bytes were sent before.
+    fn clone_range(&mut self, from: From, piece: &Piece, path: &[u8]) -> Result<bool, Error> {
+        let Some(sent) = self.places.get(&from).copied() else {
+            return Ok(false);
+        };
+        let is_whole = |at: u64| at.checked_rem(CLONE_BYTES) == Some(0);
+        let fits = piece.length <= sent.length
+            && is_whole(piece.offset)
+            && is_whole(sent.offset)
+            && is_whole(piece.length);
+        let Some(source_path) = self.paths.get(&sent.id).filter(|_| fits).cloned() else {
+            return Ok(false);
+        };
+        self.put(&Command::Clone {
+            offset: FileOffset::new(piece.offset),
+            length: ByteCount::new(piece.length),
+            path,
+            source_uuid: self.snapshot.uuid,
+            source_transid: self.snapshot.transid,
+            source_path: &source_path,
+            source_offset: FileOffset::new(sent.offset),
+        })?;
+        Ok(true)
+    }
+
+    fn plain(&mut self, from: From, piece: &Piece, path: &[u8]) -> Result<(), Error> {
+        let most = u64::try_from(self.version.write_bytes_max()).unwrap_or(u64::MAX);
+        let mut done = 0;
+        while done < piece.length {
+            let length = piece.length.saturating_sub(done).min(most);
+            let mut data = vec![0; usize::try_from(length).unwrap_or(0)];
+            self.series
+                .read_input(from.file, from.position.saturating_add(done), &mut data)?;
+            self.put(&Command::Write {
+                path,
+                offset: FileOffset::new(piece.offset.saturating_add(done)),
+                data: &data,
+            })?;
+            done = done.saturating_add(length);
+        }
+        Ok(())
+    }
+
+    fn encoded(&mut self, encoded: &Encoded, skip: u64, piece: &Piece, path: &[u8]) -> Result<(), Error> {
+        let mut data = vec![0; usize::try_from(encoded.encoded_bytes).unwrap_or(0)];
+        self.series
+            .read_input(encoded.file, encoded.position, &mut data)?;
+        self.put(&Command::EncodedWrite {
+            path,
+            offset: FileOffset::new(piece.offset),
+            unencoded_file_bytes: ByteCount::new(piece.length),
+            unencoded_bytes: ByteCount::new(encoded.unencoded_bytes),
+            unencoded_offset: ByteCount::new(skip),
+            compression: Some(encoded.compression.to_raw()),
+            encryption: None,
+            data: &data,
+        })
+    }
+
+    fn attributes(&mut self, inode: &Inode, path: &[u8]) -> Result<(), Error> {
+        let xattrs = inode.xattrs();
+        let set = |merging: &mut Self, is_capability: bool| {
+            let wanted = xattrs
+                .iter()
+                .filter(|(name, _)| (*name == CAPABILITY) == is_capability);
+            wanted
+                .into_iter()
+                .try_for_each(|(name, value)| merging.put(&Command::SetXattr { path, name, value }))
+        };
+        set(self, false)?;
+        self.put(&Command::Chown {
+            path,
+            uid: u64::from(inode.uid),
+            gid: u64::from(inode.gid),
+        })?;
+        if !matches!(inode.node, Node::Symlink { .. }) {
+            self.put(&Command::Chmod {
+                path,
+                mode: u64::from(inode.permissions),
+            })?;
+        }
+        set(self, true)?;
+        match inode.flags {
+            Some(attributes) if self.version >= Version::V2 => {
+                self.put(&Command::FileAttributes { path, attributes })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn times(&mut self, inode: &Inode, path: &[u8]) -> Result<(), Error> {
+        self.put(&Command::Utimes {
+            path,
+            atime: inode.times.accessed,
+            mtime: inode.times.modified,
+            ctime: inode.times.changed,
+            otime: inode.times.created,
+        })
+    }
+
+    fn put(&mut self, command: &Command<'_>) -> Result<(), Error> {
+        self.encoder.encode(command, &mut self.out)?;
+        if self.out.len() < OUTPUT_BYTES {
+            return Ok(());
+        }
+        self.progress.check().map_err(Error::Cancelled)?;
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.sink.write_all(&self.out)?;
+        self.progress.advance(0, ByteCount::of(self.out.len()));
+        self.out.clear();
+        Ok(())
+    }
+}
+
+/// A subvolume as streams name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Its uuid.
+    pub uuid: Uuid,
+    /// The generation at which it last changed.
+    pub transid: Generation,
+}
+
+/// The last subvolume that streams make.
+///
+/// # Errors
+/// [`Error::Stream`].
+pub fn last_subvolume(input: impl Read) -> Result<Option<Named>, Error> {
+    let mut decoder = Decoder::new(input);
+    let mut last = None;
+    while let Some(frame) = decoder.next_command()? {
+        if let Command::Subvolume { uuid, transid, .. } | Command::Snapshot { uuid, transid, .. } =
+            *frame.command()
+        {
+            last = Some(Named { uuid, transid });
+        }
+    }
+    Ok(last)
+}
+
+/// Writes the streams of `input` so that what builds on the first one's parent, or clones from it, takes `parent` instead. That
+/// `parent` has the same content is the caller's word. Gives the old parent.
+///
+/// # Errors
+/// [`Error::Full`] for a stream without a parent, and see [`Error`].
+pub fn rebase(
+    input: impl Read,
+    parent: Named,
+    sink: &mut dyn Write,
+    progress: &Progress,
+) -> Result<Uuid, Error> {
+    let mut decoder = Decoder::new(input);
+    let mut out = Vec::new();
+    let (mut stream, mut old) = (0, None);
+    while let Some(frame) = decoder.next_command()? {
+        progress.check().map_err(Error::Cancelled)?;
+        let encoder = Encoder::new(frame.version());
+        if frame.stream() != stream {
+            stream = frame.stream();
+            encoder.header(&mut out);
+        }
+        let mut command = *frame.command();
+        match &mut command {
+            Command::Subvolume { .. } if old.is_none() => return Err(Error::Full),
+            Command::Snapshot {
+                clone_uuid,
+                clone_transid,
+                ..
+            } if *old.get_or_insert(*clone_uuid) == *clone_uuid => {
+                (*clone_uuid, *clone_transid) = (parent.uuid, parent.transid);
+            }
+            Command::Clone {
+                source_uuid,
+                source_transid,
+                ..
+            } if old == Some(*source_uuid) => {
+                (*source_uuid, *source_transid) = (parent.uuid, parent.transid);
+            }
+            _ => {}
+        }
+        if command == *frame.command() {
+            out.extend_from_slice(frame.bytes());
+        } else {
+            encoder.encode(&command, &mut out)?;
+        }
+        if out.len() >= OUTPUT_BYTES {
+            sink.write_all(&out)?;
+            progress.advance(0, ByteCount::of(out.len()));
+            out.clear();
+        }
+    }
+    sink.write_all(&out)?;
+    old.ok_or(Error::Full)
+}

@@ -1,0 +1,349 @@
+//! Keeping what there is of a stream that was cut off, and going on with it.
+//!
+//! The directory that a stream is received into gets another one for as long as the stream is not whole, `.receive-UUID`, with
+//! the uuid of the stream's subvolume. An extended attribute of it says what is being received. In it lies a read-only snapshot
+//! of the unfinished subvolume, whose name says how far into the stream it is; no uuid leads to it. A newer one is there for
+//! good before the older one goes, so that whatever is found after a crash is one place of the stream.
+//!
+//! Going on makes a snapshot of that again, unfinished as the first one was. When the stream is whole, the directory goes in the
+//! same transaction that shows the subvolume, or in the next.
+//!
+//! Left out: streams with several subvolumes before their end command. Of those only what comes before the end of the first one
+//! is kept.
+
+use super::Options;
+use super::error::{Error, Problem, Result};
+use super::making::{Making, Receiver, about};
+use crate::decoder::{Decoder, Frame, Streams};
+use crate::error::Place;
+use crate::trail::Trail;
+use buttress_format::send::{CommandKind, Version};
+use buttress_format::{FileKind, Generation, SubvolumeId, Uuid};
+use buttress_fs::directory::DirEntry;
+use buttress_fs::{Filesystem, Location, Progress};
+use buttress_writer::operations::{FinishedSubvolume, NewInode, SetXattr};
+use std::io::Read;
+
+/// What the names of directories begin with that hold what is kept.
+const PREFIX: &str = ".receive-";
+
+/// The attribute that says what is being received.
+const XATTR: &[u8] = b"user.buttress.receive";
+
+/// What there is of a stream that was cut off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The name that its subvolume gets.
+    pub name: Vec<u8>,
+    /// The uuid of the subvolume in the stream.
+    pub uuid: Uuid,
+    /// How far into the stream it is: a sender that is given this goes on there.
+    pub trail: Trail,
+    transid: Generation,
+    parent: Option<Uuid>,
+    version: Version,
+    /// Which stream of the input it is, and which of its commands comes next.
+    stream: u64,
+    command: u64,
+    /// The directory that holds it, and the snapshot.
+    holder: Location,
+    snapshot: SubvolumeId,
+}
+
+/// How far a stream is kept while it is received.
+#[derive(Debug, Default)]
+pub(super) struct Keeping {
+    /// All commands up to here were carried out.
+    trail: Trail,
+    version: Option<Version>,
+    stream: u64,
+    command: u64,
+    /// None of them was left out, or failed.
+    pub(super) is_sure: bool,
+    /// Where the trail was when something was kept last.
+    kept_bytes: u64,
+    /// The directory that holds what is kept.
+    holder: Option<Location>,
+}
+
+/// What is kept in a directory of the volume, of each stream once.
+///
+/// # Errors
+/// When the volume cannot be read.
+pub fn kept(filesystem: &Filesystem, directory: Location) -> buttress_fs::Result<Vec<Kept>> {
+    let mut all = Vec::new();
+    for entry in filesystem.read_dir(directory)? {
+        let entry = entry?;
+        let Some(uuid) = uuid_in(&entry.name).filter(|_| entry.kind == FileKind::Directory) else {
+            continue;
+        };
+        let holder = entry.target;
+        if holder.subvolume != directory.subvolume {
+            continue;
+        }
+        let Some(text) = filesystem.xattr(holder, XATTR)? else {
+            continue;
+        };
+        let inside: Vec<DirEntry> = filesystem.read_dir(holder)?.collect::<Result<_, _>>()?;
+        let found = inside
+            .iter()
+            .filter(|entry| entry.target.subvolume != directory.subvolume)
+            .filter_map(|entry| Kept::parse(uuid, &text, holder, &entry.name, entry.target.subvolume))
+            .max_by_key(|kept| kept.trail.bytes());
+        all.extend(found);
+    }
+    Ok(all)
+}
+
+fn uuid_in(name: &[u8]) -> Option<Uuid> {
+    let text = core::str::from_utf8(name).ok()?;
+    Uuid::parse_str(text.strip_prefix(PREFIX)?).ok()
+}
+
+impl Kept {
+    /// What attribute and name say.
+    fn parse(uuid: Uuid, text: &[u8], holder: Location, place: &[u8], snapshot: SubvolumeId) -> Option<Self> {
+        let mut words = text.splitn(4, |byte| *byte == b' ');
+        let mut word = || core::str::from_utf8(words.next()?).ok();
+        let version = Version::from_raw(word()?.parse().ok()?)?;
+        let transid = Generation::new(word()?.parse().ok()?);
+        let parent = match word()? {
+            "-" => None,
+            parent => Some(Uuid::parse_str(parent).ok()?),
+        };
+        let name = words.next()?.to_vec();
+        let place = core::str::from_utf8(place).ok()?;
+        let mut numbers = place.split(' ');
+        let trail = numbers.next()?.parse().ok()?;
+        let mut number = || numbers.next()?.parse().ok();
+        let (stream, command) = (number()?, number()?);
+        Some(Self {
+            name,
+            uuid,
+            trail,
+            transid,
+            parent,
+            version,
+            stream,
+            command,
+            holder,
+            snapshot,
+        })
+    }
+
+    /// For an input that begins where this ends.
+    pub(super) fn decoder<R: Read>(&self, input: R, streams: Streams) -> Decoder<R> {
+        let place = Place {
+            offset: self.trail.bytes(),
+            command: self.command,
+        };
+        Decoder::going_on(input, streams, place, self.stream, self.version)
+    }
+
+    /// Passes over what was received already.
+    pub(super) fn pass<R: Read>(&self, decoder: &mut Decoder<R>) -> Result<()> {
+        let mut found = Trail::default();
+        while found.bytes() < self.trail.bytes()
+            && let Some(frame) = decoder.next_command()?
+        {
+            pass(&mut found, &frame);
+        }
+        if found == self.trail {
+            return Ok(());
+        }
+        Err(Error::OtherStream {
+            kept: self.trail,
+            found,
+        })
+    }
+}
+
+/// Past a command, and the header of its stream before the first one.
+fn pass(trail: &mut Trail, frame: &Frame<'_>) {
+    if trail.bytes() < frame.offset() {
+        trail.pass_header(frame.version());
+    }
+    trail.pass_command(frame.bytes(), frame.bytes().len());
+}
+
+const fn keeps(options: &Options) -> bool {
+    options.keep_every.is_some() || options.resume.is_some()
+}
+
+impl Receiver<'_> {
+    /// Goes on with what is kept.
+    pub(super) fn begin_again(&mut self, kept: &Kept) -> Result<()> {
+        let again = |receiver: &mut Self| -> Result<Making, Problem> {
+            let name = receiver.name(&kept.name)?;
+            let begun = receiver.filesystem.begin_snapshot(kept.snapshot);
+            Ok(Making {
+                id: begun.map_err(about(&kept.name))?,
+                name,
+                uuid: kept.uuid,
+                transid: kept.transid,
+                parent: kept.parent,
+            })
+        };
+        let making = again(self).map_err(|problem| Error::Refused {
+            place: Place {
+                offset: kept.trail.bytes(),
+                command: kept.command,
+            },
+            command: match kept.parent {
+                None => CommandKind::Subvolume,
+                Some(_) => CommandKind::Snapshot,
+            },
+            problem: Box::new(problem),
+        })?;
+        self.begin(making);
+        self.keeping = Keeping {
+            trail: kept.trail,
+            version: Some(kept.version),
+            stream: kept.stream,
+            command: kept.command,
+            is_sure: true,
+            kept_bytes: kept.trail.bytes(),
+            holder: Some(kept.holder),
+        };
+        Ok(())
+    }
+
+    /// A command is done: takes note of it, and keeps what there is from time to time.
+    pub(super) fn keep_on(&mut self, frame: &Frame<'_>) -> Result<()> {
+        if !keeps(self.options) {
+            return Ok(());
+        }
+        let keeping = &mut self.keeping;
+        let begins = matches!(
+            frame.command().kind(),
+            CommandKind::Subvolume | CommandKind::Snapshot
+        );
+        keeping.is_sure |= begins && self.made.is_empty();
+        pass(&mut keeping.trail, frame);
+        keeping.version = Some(frame.version());
+        keeping.stream = frame.stream();
+        keeping.command = frame.index().saturating_add(1);
+        let since = keeping.trail.bytes().saturating_sub(keeping.kept_bytes);
+        if self.options.keep_every.is_none_or(|every| since < every.get()) {
+            return Ok(());
+        }
+        self.keep().map_err(|problem| Error::Refused {
+            place: frame.place(),
+            command: frame.command().kind(),
+            problem: Box::new(problem),
+        })
+    }
+
+    /// The stream ended early: keeps what there is. What was kept before stays where that cannot be done.
+    pub(super) fn keep_after(&mut self, error: &Error) {
+        let was_cut_off = match error {
+            Error::Stream(_) | Error::Filesystem(buttress_fs::Error::Cancelled) => true,
+            Error::Refused { .. } | Error::Filesystem(_) | Error::OtherStream { .. } => false,
+        };
+        if was_cut_off && keeps(self.options) {
+            drop(self.keep());
+        }
+    }
+
+    /// Keeps what there is, for good.
+    fn keep(&mut self) -> Result<(), Problem> {
+        let keeping = &self.keeping;
+        let (Some(making), Some(version)) = (&self.making, keeping.version) else {
+            return Ok(());
+        };
+        let is_new = keeping.trail.bytes() > keeping.kept_bytes;
+        if !keeping.is_sure || !self.made.is_empty() || !is_new {
+            return Ok(());
+        }
+        let (id, uuid) = (making.id, making.uuid);
+        let mut text = format!("{} {} ", version.to_raw(), making.transid).into_bytes();
+        match making.parent {
+            None => text.push(b'-'),
+            Some(parent) => text.extend_from_slice(parent.to_string().as_bytes()),
+        }
+        text.push(b' ');
+        text.extend_from_slice(&making.name);
+        let place = format!("{} {} {}", keeping.trail, keeping.stream, keeping.command);
+        self.flush_all()?;
+        let holder = match self.keeping.holder {
+            Some(holder) => holder,
+            None => self.holder(uuid).map_err(about(b""))?,
+        };
+        self.keep_snapshot(id, holder, &text, place.as_bytes())
+            .map_err(about(b""))?;
+        self.keeping.holder = Some(holder);
+        self.keeping.kept_bytes = self.keeping.trail.bytes();
+        Ok(())
+    }
+
+    /// The directory for what is kept, which is empty: what was there of an earlier attempt is given up.
+    fn holder(&self, uuid: Uuid) -> buttress_fs::Result<Location> {
+        let name = format!("{PREFIX}{uuid}");
+        if let Some(present) = self.filesystem.lookup(self.directory, name.as_bytes())? {
+            self.empty(present.target, None)?;
+            return Ok(present.target);
+        }
+        let new = NewInode::of_root(0o700);
+        self.filesystem
+            .make_directory(self.directory, name.as_bytes(), &new)
+    }
+
+    fn keep_snapshot(
+        &self,
+        of: SubvolumeId,
+        holder: Location,
+        text: &[u8],
+        place: &[u8],
+    ) -> buttress_fs::Result<()> {
+        let filesystem = self.filesystem;
+        filesystem.set_xattr(holder, XATTR, text, SetXattr::CreateOrReplace)?;
+        let id = filesystem.begin_snapshot(of)?;
+        let finished = FinishedSubvolume {
+            id,
+            directory: holder,
+            name: place.to_vec(),
+            parent: None,
+            received: None,
+        };
+        let named = filesystem.finish_subvolumes(&[finished]);
+        if named.is_err() {
+            drop(filesystem.discard_subvolume(id));
+        }
+        named?;
+        filesystem.commit()?;
+        self.empty(holder, Some(id))?;
+        self.drop_deleted()
+    }
+
+    /// Deletes the subvolumes in a directory, all but one.
+    fn empty(&self, holder: Location, except: Option<SubvolumeId>) -> buttress_fs::Result<()> {
+        for entry in self.filesystem.list(holder, 0, usize::MAX)? {
+            let inside = entry.target.subvolume;
+            if inside != holder.subvolume && Some(inside) != except {
+                self.filesystem.delete_subvolume(inside)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The stream is whole: what was kept of it is deleted. Returns whether there was anything.
+    pub(super) fn give_up_kept(&mut self) -> buttress_fs::Result<bool> {
+        self.keeping.kept_bytes = self.keeping.trail.bytes();
+        self.keeping.is_sure = false;
+        let Some(holder) = self.keeping.holder.take() else {
+            return Ok(false);
+        };
+        self.empty(holder, None)?;
+        let entries = self.filesystem.list(self.directory, 0, usize::MAX)?;
+        if let Some(entry) = entries.iter().find(|entry| entry.target == holder) {
+            self.filesystem.remove_directory(self.directory, &entry.name)?;
+        }
+        Ok(true)
+    }
+
+    /// Has what was deleted go, for good.
+    pub(super) fn drop_deleted(&self) -> buttress_fs::Result<()> {
+        self.filesystem.drop_deleted_subvolumes(&Progress::new())?;
+        self.filesystem.commit().map(drop)
+    }
+}

@@ -1,0 +1,124 @@
+//! A file that was made and is not in the volume yet: small ones are made at once, with content and attributes.
+//!
+//! What a stream says next is mostly about the file that it has just made. As long as that is so, and the content lies inside the
+//! tree, it is gathered; the times come last and end it, as does any command about something else. That there is room for the
+//! name is seen when the command comes that asks for it, so that an error names that one.
+
+use super::error::Problem;
+use super::making::{Receiver, about};
+use super::names::Node;
+use crate::command::Command;
+use buttress_format::FileKind;
+use buttress_fs::Location;
+use buttress_writer::operations::{AttributeChanges, NewInode};
+
+/// The permissions of a bare new file, until the stream gives it others.
+const FILE_MODE: u32 = 0o600;
+
+/// A file to be made.
+#[derive(Debug)]
+pub(super) struct NewFile {
+    root: Location,
+    path: Vec<u8>,
+    directory: Location,
+    name: Vec<u8>,
+    attributes: AttributeChanges,
+    content: Vec<u8>,
+}
+
+impl Receiver<'_> {
+    /// Begins a file.
+    pub(super) fn begin_file(&mut self, root: Location, path: &[u8]) -> Result<(), Problem> {
+        let (directory, name) = self.names.place(self.filesystem, root, path)?;
+        let present = self.filesystem.lookup(directory, name).map_err(about(path))?;
+        if present.is_some() {
+            return Err(about(path)(buttress_fs::Error::Exists {
+                name: buttress_fs::error::Name::from(name),
+            }));
+        }
+        self.new_file = Some(NewFile {
+            root,
+            path: path.to_vec(),
+            directory,
+            name: name.to_vec(),
+            attributes: AttributeChanges::default(),
+            content: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// Takes what a command says of the file that is to be made; `false`, and that file is made, where it is about anything
+    /// else.
+    pub(super) fn gather(&mut self, root: Location, command: &Command<'_>) -> Result<bool, Problem> {
+        let Some(file) = &mut self.new_file else {
+            return Ok(false);
+        };
+        let is_same = |path: &[u8]| file.root == root && file.path == path;
+        match *command {
+            Command::Write { path, offset, data }
+                if is_same(path)
+                    && usize::try_from(offset.get()) == Ok(file.content.len())
+                    && file.content.len().saturating_add(data.len()) <= self.whole_file_bytes_max =>
+            {
+                file.content.extend_from_slice(data);
+                Ok(true)
+            }
+            // A mode that was set before loses bits.
+            Command::Chown { path, uid, gid } if is_same(path) && file.attributes.mode.is_none() => {
+                let (uid, gid) = super::applying::owner(uid, gid)?;
+                (file.attributes.uid, file.attributes.gid) = (Some(uid), Some(gid));
+                Ok(true)
+            }
+            Command::Chmod { path, mode } if is_same(path) => {
+                file.attributes.mode = Some(super::applying::permissions(mode));
+                Ok(true)
+            }
+            Command::Utimes {
+                path,
+                atime,
+                mtime,
+                ctime,
+                otime,
+            } if is_same(path) => {
+                let attributes = &mut file.attributes;
+                (attributes.accessed, attributes.modified) = (Some(atime), Some(mtime));
+                (attributes.changed, attributes.created) = (Some(ctime), otime.or(attributes.created));
+                self.make_file()?;
+                Ok(true)
+            }
+            _ => {
+                self.make_file()?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Makes the file that waits.
+    pub(super) fn make_file(&mut self) -> Result<(), Problem> {
+        let Some(file) = self.new_file.take() else {
+            return Ok(());
+        };
+        let new = NewInode::of_root(FILE_MODE);
+        let made = self
+            .filesystem
+            .create_whole(file.directory, &file.name, &new, &file.attributes, &file.content)
+            .map_err(about(&file.path));
+        match made {
+            Ok(location) => {
+                let node = Node {
+                    location,
+                    kind: FileKind::Regular,
+                };
+                self.names.remember(file.root, &file.path, node);
+                Ok(())
+            }
+            Err(problem) => {
+                if problem.is_no_space() {
+                    // It is tried again if room can be made.
+                    self.new_file = Some(file);
+                }
+                Err(problem)
+            }
+        }
+    }
+}
