@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::exit;
 use crate::failures::ToldFailures;
 use crate::globals::{Format, Globals, Progress as When};
+use crate::mounted::places::Below;
 use crate::opening::Place;
 use crate::output::terminal;
 use crate::output::{self, events, json};
@@ -36,6 +37,10 @@ pub struct Context {
     /// In a session: where targets are.
     place: Mutex<Option<Place>>,
     sources: Sources,
+    /// Whether the command can be done by the server of a mount.
+    takes_mounted: AtomicBool,
+    /// The mount whose server is to do it.
+    handed_on: Mutex<Option<Below>>,
     /// In a session: set when the word that runs is to end.
     cancel: Arc<AtomicBool>,
 }
@@ -80,6 +85,8 @@ impl Context {
             told_failures: ToldFailures::default(),
             place: Mutex::new(None),
             sources: Sources::default(),
+            takes_mounted: AtomicBool::new(false),
+            handed_on: Mutex::new(None),
             cancel: Arc::default(),
         }
     }
@@ -145,9 +152,33 @@ impl Context {
         message_on_stderr("note", AnsiColor::Cyan, &message);
     }
 
+    /// From now on the server of a mount may be asked to do this.
+    pub(crate) fn allow_mounted(&self) {
+        self.takes_mounted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the server of a mount may be asked.
+    pub(crate) fn takes_mounted(&self) -> bool {
+        self.takes_mounted.load(Ordering::Relaxed)
+    }
+
+    /// The server of this mount is to do it.
+    pub(crate) fn set_handed_on(&self, below: Below) {
+        *self.handed_on.lock() = Some(below);
+    }
+
+    /// The mount whose server is to do it.
+    pub(crate) fn handed_on(&self) -> Option<Below> {
+        self.handed_on.lock().clone()
+    }
+
     /// Prints an error on stderr and goes on: something that was asked for is missing from the result, so the
     /// command will not exit with 0.
     pub fn lost(&self, error: &anyhow::Error) {
+        if self.handed_on().is_some() {
+            // Its server does it.
+            return;
+        }
         if !buttress_faults::on("command-forgets-losses") {
             self.losses.fetch_add(1, Ordering::Relaxed);
         }

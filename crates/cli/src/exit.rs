@@ -75,14 +75,19 @@ impl fmt::Display for Advice {
 
 /// Prints what is to be printed on stderr and gives the exit code.
 pub fn status(end: End) -> ExitCode {
+    ExitCode::from(code(end))
+}
+
+/// The same as a number.
+pub fn code(end: End) -> u8 {
     match end {
-        End::Code(code) => ExitCode::from(code),
-        End::Failed(_, error) if is_broken_pipe(&error) => ExitCode::from(SUCCESS),
+        End::Code(code) => code,
+        End::Failed(_, error) if is_broken_pipe(&error) => SUCCESS,
         End::Failed(code, error) => {
             print_error(&error);
-            ExitCode::from(code)
+            code
         }
-        End::CommandLine(mut error) => ExitCode::from(command_line(&mut error)),
+        End::CommandLine(mut error) => command_line(&mut error),
     }
 }
 

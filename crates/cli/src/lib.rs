@@ -18,6 +18,7 @@
 //! - [`replacing`]: what a copy does with what is there already.
 //! - [`removal`]: whole directories of a volume, removed.
 //! - [`shell`]: sessions: words that look at a volume and change it.
+//! - [`mounted`]: paths below a mount of ours, for which its server does the work.
 //! - [`commands`]: one thin module for each command. No file-system logic lives here.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -46,6 +47,7 @@ pub mod host;
 pub mod identity;
 pub mod insert;
 pub mod manual;
+pub mod mounted;
 pub mod opening;
 pub mod output;
 pub mod pax;

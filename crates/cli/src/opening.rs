@@ -26,7 +26,7 @@ use crate::exit::Advice;
 use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Offset, Rescue as RescueOption};
 use crate::sources::Role;
 use crate::target::Target;
-pub use place::{Place, absolute};
+pub use place::{Mount, Place, absolute};
 
 /// How many passed-over copies are printed one by one, without `-v`.
 const FAULTS_SHOWN: usize = 10;
@@ -93,6 +93,7 @@ impl Context {
     /// Opens one image or device in the way that is given.
     pub fn open_device(&self, path: &Path, options: &DeviceOptions) -> Result<Device> {
         if path.is_dir() {
+            self.hand_on(path)?;
             return Err(anyhow::anyhow!("{} is a directory", path.display())).context(Advice::new(
                 "give the image file or the block device itself; a mount point is not needed",
             ));
@@ -184,8 +185,8 @@ impl Context {
     /// Opens the volume on an image or device, and prints what is to be said about it. In a session it is the
     /// session's volume.
     pub fn open_volume(&self, image: &Path) -> Result<Opened> {
-        if let Some(place) = self.place() {
-            return Ok(place.opened);
+        if let Some(present) = self.present(image)? {
+            return Ok(present);
         }
         self.open_volume_with(image, &self.device_options())
     }
@@ -232,8 +233,8 @@ impl Context {
     /// Opens the volume for a command that reads much of its files, and once, with the directory in which paths begin. In a
     /// session it is the session's volume.
     pub fn open_volume_for_one_pass(&self, image: &Path) -> Result<Opened> {
-        if let Some(place) = self.place() {
-            return Ok(place.opened);
+        if let Some(present) = self.present(image)? {
+            return Ok(present);
         }
         let options = self.options_for_one_pass();
         let filesystem = self.open_filesystem_with(&[image.to_owned()], &options, Purpose::Files)?;

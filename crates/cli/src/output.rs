@@ -13,6 +13,7 @@
 //! - [`xattr`]: values of extended attributes as getfattr and setfattr know them.
 
 pub mod destination;
+pub mod elsewhere;
 pub mod events;
 pub mod file;
 pub mod json;

@@ -346,6 +346,7 @@ impl<'a> Session<'a> {
             opened: self.view(),
             image: self.image.clone(),
             directory: self.directory(),
+            mount: None,
         });
         Ok(())
     }

@@ -15,6 +15,8 @@ use crate::context::Context;
 use crate::exit::{self, End, Outcome};
 use crate::globals::{self, Globals};
 use crate::manual::{self, Example, ExitCode};
+use crate::mounted::client;
+use crate::opening::Place;
 use crate::output::{events, stdout};
 
 /// A command: its arguments are the type's fields.
@@ -23,6 +25,8 @@ pub trait Subcommand: clap::Args {
     const NAME: &'static str;
     /// Whether help leaves it out.
     const HIDDEN: bool = false;
+    /// Whether the server of a mount does it for a path below the mount. It then opens volumes by the context only, and no files.
+    const ON_MOUNTS: bool = false;
     /// The exit code when it fails or loses something.
     const TROUBLE: u8 = exit::FAILURE;
     /// Command lines that show what it is for; the first is the one to know.
@@ -57,6 +61,7 @@ pub(crate) enum Kind {
     },
     Leaf {
         hidden: bool,
+        on_mounts: bool,
         trouble: u8,
         examples: &'static [Example],
         exit_codes: &'static [ExitCode],
@@ -75,6 +80,7 @@ pub const fn leaf<C: Subcommand>() -> Row {
         alias: None,
         kind: Kind::Leaf {
             hidden: C::HIDDEN,
+            on_mounts: C::ON_MOUNTS,
             trouble: C::TROUBLE,
             examples: C::EXAMPLES,
             exit_codes: C::EXIT_CODES,
@@ -304,6 +310,48 @@ fn under_own_name(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
+/// A command as a command line calls it.
+struct Called<'a> {
+    run: RunFunction,
+    trouble: u8,
+    on_mounts: bool,
+    matches: &'a ArgMatches,
+    globals: Globals,
+}
+
+impl<'a> Called<'a> {
+    fn find(matches: &'a ArgMatches) -> Result<Self, clap::Error> {
+        let mut levels = vec![matches];
+        let mut rows = ROWS;
+        let mut current = matches;
+        while let Some((name, below)) = current.subcommand() {
+            levels.push(below);
+            current = below;
+            let Some(row) = rows.iter().find(|row| row.name == name) else {
+                break;
+            };
+            match &row.kind {
+                Kind::Group { rows: inner, .. } => rows = inner,
+                Kind::Leaf {
+                    trouble,
+                    run,
+                    on_mounts,
+                    ..
+                } => {
+                    return Ok(Self {
+                        run: *run,
+                        trouble: *trouble,
+                        on_mounts: *on_mounts,
+                        matches: current,
+                        globals: Globals::collect(&levels)?,
+                    });
+                }
+            }
+        }
+        Err(command().error(clap::error::ErrorKind::MissingSubcommand, "a command is missing"))
+    }
+}
+
 /// Parses and runs a command line, the program's name first.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
     let arguments = under_own_name(arguments.into_iter().collect());
@@ -316,26 +364,35 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
             return End::CommandLine(error);
         }
     };
-    let mut levels = vec![&matches];
-    let mut rows = ROWS;
-    let mut current = &matches;
-    while let Some((name, below)) = current.subcommand() {
-        levels.push(below);
-        current = below;
-        let Some(row) = rows.iter().find(|row| row.name == name) else {
-            break;
-        };
-        match &row.kind {
-            Kind::Group { rows: inner, .. } => rows = inner,
-            Kind::Leaf { trouble, run, .. } => {
-                return match Globals::collect(&levels) {
-                    Ok(globals) => run_leaf(*run, *trouble, current, globals),
-                    Err(error) => End::CommandLine(error),
-                };
-            }
-        }
+    match Called::find(&matches) {
+        Ok(called) => run_leaf(&arguments, called),
+        Err(error) => End::CommandLine(error),
     }
-    End::CommandLine(command().error(clap::error::ErrorKind::MissingSubcommand, "a command is missing"))
+}
+
+/// Runs a command line that somebody asked the server of a mount for, in its volume.
+pub(crate) fn run_on_mount(arguments: &[OsString], place: Place) -> End {
+    let matches = match parse(arguments) {
+        Ok(matches) => matches,
+        Err(error) => return End::CommandLine(error),
+    };
+    let called = match Called::find(&matches) {
+        Ok(called) if called.on_mounts => called,
+        Ok(called) => {
+            let error = anyhow::anyhow!("the server of a mount does not do this");
+            return End::Failed(called.trouble, error);
+        }
+        Err(error) => return End::CommandLine(error),
+    };
+    let globals = Globals {
+        progress: Some(globals::Progress::Never),
+        ..called.globals
+    };
+    let context = Context::new(globals);
+    context.enter(place);
+    let result = (called.run)(called.matches, &context);
+    context.finish();
+    ended(&context, called.trouble, result)
 }
 
 /// Whether a command line that is wrong asks for JSON lines on standard error all the same.
@@ -345,14 +402,26 @@ fn asks_for_events(arguments: &[OsString]) -> bool {
     arguments.windows(2).any(is_pair) || arguments.iter().any(|argument| argument == "--progress=json")
 }
 
-fn run_leaf(run: RunFunction, trouble: u8, matches: &ArgMatches, globals: Globals) -> End {
-    let context = Context::new(globals);
+fn run_leaf(arguments: &[OsString], called: Called<'_>) -> End {
+    let Called { run, trouble, .. } = called;
+    let context = Context::new(called.globals);
+    if called.on_mounts {
+        context.allow_mounted();
+    }
     if trouble != exit::FAILURE {
         stdout::go_on_unread();
     }
-    let result = run(matches, &context);
+    let mut result = run(called.matches, &context);
+    if let Some(mount) = context.handed_on() {
+        result = client::ask(&mount, arguments, called.matches).map(Outcome::Code);
+    }
     context.finish();
     let result = result.and_then(|outcome| Ok(stdout::finish().map(|()| outcome)?));
+    ended(&context, trouble, result)
+}
+
+/// What a command's end comes to.
+fn ended(context: &Context, trouble: u8, result: Result<Outcome>) -> End {
     match result {
         Err(error) => match error.downcast::<clap::Error>() {
             Ok(error) => End::CommandLine(error),

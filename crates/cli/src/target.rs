@@ -22,6 +22,8 @@ pub struct Target {
     pub path: Vec<u8>,
     /// Whether the argument had a path.
     pub has_path: bool,
+    /// Below a mount: the argument, for messages.
+    pub word: Option<OsString>,
 }
 
 impl Target {
@@ -36,6 +38,7 @@ impl Target {
             image: argument.into(),
             path: b"/".to_vec(),
             has_path: false,
+            word: None,
         };
         if exists(Path::new(argument)) {
             return whole();
@@ -53,6 +56,7 @@ impl Target {
                 image: OsString::from_vec(image.to_vec()).into(),
                 path,
                 has_path: true,
+                word: None,
             };
             if exists(&target.image) {
                 return target;
@@ -67,6 +71,7 @@ impl Target {
                 image: OsStr::from_bytes(image).into(),
                 path: b"/".to_vec(),
                 has_path: true,
+                word: None,
             };
         }
         first.unwrap_or_else(whole)
@@ -91,6 +96,9 @@ impl Target {
 
     /// The argument as the user wrote it, for messages.
     pub fn display(&self) -> String {
+        if let Some(word) = &self.word {
+            return word.display().to_string();
+        }
         let image = self.image.display();
         if self.has_path {
             format!("{image}:{}", String::from_utf8_lossy(&self.path))

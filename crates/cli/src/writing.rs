@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use buttress::device::OpenOptions as DeviceOptions;
-use buttress::format::{ChecksumType, Timestamp, Uuid};
+use buttress::format::{ChecksumType, SubvolumeId, Timestamp, Uuid};
 use buttress::fs::{Follow, Location};
 use buttress::scrub::Healer;
 use buttress::writer::data::DataOptions;
-use buttress::writer::operations::NewInode;
+use buttress::writer::operations::{AttributeChanges, NewInode};
 use buttress::writer::{Environment, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions};
 use rustix::fs::Mode;
 
@@ -128,6 +128,9 @@ impl Context {
 
     /// The same, with a say in how content is written.
     pub fn open_for_writing_with(&self, image: &Path, data: DataOptions) -> Result<Writing> {
+        if let Some(present) = self.present_for_writing(image)? {
+            return Ok(present);
+        }
         let options = DeviceOptions {
             write: true,
             ..self.device_options()
@@ -166,6 +169,31 @@ impl Writing {
             caller: caller(),
             environment,
         })
+    }
+
+    /// A volume that this process serves, for somebody.
+    pub fn for_somebody(filesystem: WritableFilesystem, root: Location, caller: NewInode) -> Self {
+        Self {
+            // The server has one for all that it does.
+            _healer: None,
+            filesystem,
+            root,
+            caller,
+            environment: Arc::new(Present),
+        }
+    }
+
+    /// Gives a new subvolume to who runs the command, as the kernel does.
+    pub fn give_to_caller(&self, subvolume: SubvolumeId) -> Result<()> {
+        let new = self.new_inode(0o777);
+        let changes = AttributeChanges {
+            mode: Some(new.mode & !new.umask),
+            uid: Some(new.uid),
+            gid: Some(new.gid),
+            ..AttributeChanges::default()
+        };
+        let root = Location::root_of(subvolume);
+        Ok(self.filesystem.set_attributes(root, &changes)?)
     }
 
     /// The volume as it is now, changes included, for reading.
@@ -254,14 +282,19 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     path.split_at_checked(start).unwrap_or((b"", path))
 }
 
-/// Who runs this program.
-fn caller() -> NewInode {
-    // The only way to learn the umask is to set it.
+/// The bits that new files of this process do not get.
+pub fn umask() -> u32 {
+    // The only way to learn it is to set it.
     let umask = rustix::process::umask(Mode::from_raw_mode(0o022));
     rustix::process::umask(umask);
+    umask.as_raw_mode() & 0o777
+}
+
+/// Who runs this program.
+fn caller() -> NewInode {
     NewInode {
         mode: 0,
-        umask: umask.as_raw_mode() & 0o777,
+        umask: umask(),
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
     }

@@ -7,125 +7,19 @@
     reason = "tests state what must hold"
 )]
 
-use buttress_oracle::needs::Missing;
 use buttress_oracle::skip::skips;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom as Seek, XattrFlags};
 use rustix::io::Errno;
-use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_buttress");
+mod mounting;
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn buttress(words: &[&str]) -> Output {
-    Command::new(PROGRAM).args(words).output().unwrap()
-}
-
-fn sound(words: &[&str]) -> Output {
-    let output = buttress(words);
-    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
-    output
-}
-
-/// What keeps these tests from running.
-fn no_fuse() -> Option<Missing> {
-    let opened = OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    match opened {
-        Ok(_) if rustix::process::geteuid().is_root() => None,
-        Ok(_) => Some(Missing::new("fuse", "only root mounts here")),
-        Err(error) => Some(Missing::new("fuse", format!("/dev/fuse: {error}"))),
-    }
-}
-
-/// A volume in a folder of its own, which may be mounted.
-struct Mounted {
-    _folder: tempfile::TempDir,
-    image: PathBuf,
-    at: PathBuf,
-}
-
-impl Mounted {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let folder_path = folder.path().canonicalize().unwrap();
-        let mounted = Self {
-            image: folder_path.join("volume.img"),
-            at: folder_path.join("at"),
-            _folder: folder,
-        };
-        fs::create_dir(&mounted.at).unwrap();
-        sound(&["mkfs", "-q", "-b", "512M", mounted.image()]);
-        mounted
-    }
-
-    fn image(&self) -> &str {
-        self.image.to_str().unwrap()
-    }
-
-    fn directory(&self) -> &str {
-        self.at.to_str().unwrap()
-    }
-
-    fn mount(&self, options: &str) {
-        sound(&["mount", "-o", options, self.image(), self.directory()]);
-    }
-
-    fn umount(&self) {
-        sound(&["umount", self.directory()]);
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.at.join(name)
-    }
-
-    fn expect_sound(&self) {
-        sound(&["check", self.image()]);
-    }
-
-    /// The process that serves it.
-    fn server(&self) -> i32 {
-        let listed = sound(&["mount", "--list", "--format", "json"]);
-        let document: Value = serde_json::from_slice(&listed.stdout).unwrap();
-        let rows = document["mount-list"].as_array().unwrap();
-        let row = rows
-            .iter()
-            .find(|row| row["directory"].as_str() == self.at.to_str())
-            .unwrap();
-        assert_eq!(row["image"].as_str(), self.image.to_str());
-        i32::try_from(row["pid"].as_i64().unwrap()).unwrap()
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_raw(self.server()).unwrap();
-        rustix::process::kill_process(pid, signal).unwrap();
-    }
-
-    /// Waits until nothing is mounted any more.
-    fn wait_until_gone(&self) {
-        let below = fs::metadata(self.at.parent().unwrap()).unwrap().dev();
-        while fs::metadata(&self.at).map_or(true, |found| found.dev() != below) {
-            std::thread::yield_now();
-        }
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        // A test that failed leaves nothing mounted.
-        let mounts = text(&fs::read("/proc/self/mountinfo").unwrap_or_default());
-        if mounts.contains(self.directory()) {
-            let _ = buttress(&["umount", "--lazy", self.directory()]);
-        }
-    }
-}
+use mounting::{Mounted, buttress, no_fuse, sound, text};
 
 fn errno(result: std::io::Result<impl Sized>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())

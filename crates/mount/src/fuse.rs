@@ -6,6 +6,7 @@
 //! | `connection` | mounting, with rights and without |
 //! | `negotiation` | what kernel and server agree on at first |
 //! | `dispatch` | from a request to a call of the file system, and back |
+//! | `notify` | has the kernel forget what it was told |
 //!
 //! Several threads read requests from one descriptor, answer one at a time, and hold nothing between two. A request that waits
 //! for a device holds up its thread only; there are [`THREADS`] of them.
@@ -16,9 +17,11 @@
 mod connection;
 mod dispatch;
 mod negotiation;
+mod notify;
 mod wire;
 
 pub use connection::{MountOptions, TYPE, unmount};
+pub use notify::Notifier;
 
 use crate::vfs::Vfs;
 use connection::Connection;
@@ -62,6 +65,14 @@ impl Session {
         Ok(Self { connection, server })
     }
 
+    /// Tells the kernel what changed otherwise than by its own calls.
+    ///
+    /// # Errors
+    /// That there is no descriptor left.
+    pub fn notifier(&self) -> io::Result<Notifier> {
+        Notifier::new(&self.connection.device, self.server.root())
+    }
+
     /// Serves until it is unmounted.
     ///
     /// # Errors
@@ -72,8 +83,14 @@ impl Session {
             self.connection.was_unmounted();
             return Ok(());
         }
+        let notifier = self.notifier()?;
+        let (later, waiting) = crossbeam_channel::unbounded();
+        self.server.answers_later_by(later);
         let server = &self.server;
         let ended: io::Result<()> = thread::scope(|scope| {
+            thread::Builder::new()
+                .name("buttress-fuse-notify".to_owned())
+                .spawn_scoped(scope, move || notify::answer_later(&notifier, &waiting))?;
             let threads: Vec<_> = (1..THREADS)
                 .filter_map(|number| {
                     thread::Builder::new()
@@ -83,10 +100,12 @@ impl Session {
                 })
                 .collect();
             let ended = server.answer_all(device);
-            threads.into_iter().fold(ended, |ended, thread| {
+            let ended = threads.into_iter().fold(ended, |ended, thread| {
                 let broken = |_| Err(io::Error::other("a thread of the server panicked"));
                 ended.and(thread.join().unwrap_or_else(broken))
-            })
+            });
+            server.answers_no_more();
+            ended
         });
         self.connection.was_unmounted();
         ended

@@ -28,6 +28,10 @@ pub struct Errno(pub i32);
 impl Errno {
     /// Not permitted.
     pub const PERM: Self = Self(libc::EPERM);
+    /// There is one already.
+    pub const EXIST: Self = Self(libc::EEXIST);
+    /// On another file system.
+    pub const XDEV: Self = Self(libc::EXDEV);
     /// No such file.
     pub const NOENT: Self = Self(libc::ENOENT);
     /// A device failed.
@@ -258,12 +262,16 @@ pub struct Answered {
     pub bytes: Vec<u8>,
     /// What is to be forgotten before he gets it.
     pub stale: Vec<Stale>,
+    /// 0, or the number of an error that he gets with it.
+    pub result: i32,
 }
 
 impl From<Vec<u8>> for Answered {
     fn from(bytes: Vec<u8>) -> Self {
-        let stale = Vec::new();
-        Self { bytes, stale }
+        Self {
+            bytes,
+            ..Self::default()
+        }
     }
 }
 

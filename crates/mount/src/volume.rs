@@ -7,6 +7,8 @@
 //! | `attributes` | what `stat(2)` shows and `setattr` changes, extended attributes |
 //! | `content` | files: reading, writing, room, holes, copies |
 //! | `control` | commands (`ioctl(2)`) of file systems in general and of btrfs |
+//! | `outside` | what changed otherwise than by the kernel's calls |
+//! | `cleaner` | gives back the space of deleted subvolumes |
 //! | `idle` | a commit soon after the last file that was written is closed |
 //!
 //! # Unlinked, and still in use
@@ -21,6 +23,7 @@
 //! goes to the log as well, each text once in a while.
 
 mod attributes;
+mod cleaner;
 mod content;
 mod control;
 mod handles;
@@ -28,6 +31,7 @@ mod idle;
 mod names;
 mod nodes;
 mod numbers;
+mod outside;
 
 use crate::vfs::{
     Answered, Changes, Control, Entry, Errno, HandleId, Listed, NewKind, NewNode, NodeId, OpenMode,
@@ -38,6 +42,7 @@ use buttress::accounts::Accounts as _;
 use buttress::fs::{Filesystem, Location};
 use buttress::writer::WritableFilesystem;
 use buttress::{AllocateMode, ErrorKind, FileKind, Metadata, Timestamp};
+use cleaner::Cleaner;
 use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -45,6 +50,7 @@ use handles::Handles;
 use idle::Idle;
 use nodes::Nodes;
 use numbers::Numbers;
+pub use outside::SubvolumeNames;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Instant;
@@ -95,6 +101,9 @@ pub struct MountedVolume {
     nodes: Nodes,
     handles: Arc<Handles>,
     idle: Option<Idle>,
+    cleaner: Option<Cleaner>,
+    /// The system's number of what is mounted, once it is; 0 before.
+    device: AtomicU64,
     log: Log,
     /// Leaves.
     told: Mutex<Vec<(String, Instant)>>,
@@ -123,6 +132,10 @@ impl MountedVolume {
             Access::Reading(_) => None,
             Access::Writing(writer) => Idle::start(writer.clone(), Arc::clone(&handles)),
         };
+        let cleaner = match &access {
+            Access::Reading(_) => None,
+            Access::Writing(writer) => Cleaner::start(writer.clone()),
+        };
         Self {
             access,
             root,
@@ -131,6 +144,8 @@ impl MountedVolume {
             nodes: Nodes::new(),
             handles,
             idle,
+            cleaner,
+            device: AtomicU64::new(0),
             log,
             told: Mutex::default(),
             statistics: Mutex::default(),
@@ -146,6 +161,9 @@ impl MountedVolume {
     pub fn leave(&self) -> core::result::Result<(), buttress::fs::Error> {
         self.handles.clear();
         self.nodes.clear();
+        if let Some(cleaner) = &self.cleaner {
+            cleaner.stop();
+        }
         if let Some(idle) = &self.idle {
             idle.stop();
         }
@@ -159,8 +177,41 @@ impl MountedVolume {
         }
     }
 
-    fn is_down(&self) -> bool {
+    /// Whether nothing is done any more.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
         self.is_shut_down.load(core::sync::atomic::Ordering::SeqCst)
+    }
+
+    /// It is mounted, on this directory.
+    ///
+    /// # Errors
+    /// That the system does not tell of it.
+    pub fn is_mounted_on(&self, directory: &std::path::Path) -> std::io::Result<()> {
+        // Nothing is asked of the server, which does not run yet.
+        let found = rustix::fs::statx(
+            rustix::fs::CWD,
+            directory,
+            rustix::fs::AtFlags::STATX_DONT_SYNC,
+            rustix::fs::StatxFlags::INO,
+        )?;
+        let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+        self.device.store(device, core::sync::atomic::Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn device(&self) -> Option<u64> {
+        match self.device.load(core::sync::atomic::Ordering::SeqCst) {
+            0 => None,
+            device => Some(device),
+        }
+    }
+
+    /// A subvolume was deleted: its space is to come back.
+    fn has_deleted(&self) {
+        if let Some(cleaner) = &self.cleaner {
+            cleaner.wake();
+        }
     }
 
     fn location(&self, node: NodeId) -> Result<Location> {

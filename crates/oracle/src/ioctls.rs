@@ -3,7 +3,7 @@
 //! Source: ioctl_ficlonerange(2), ioctl_fideduperange(2); btrfs-ioctl(2) for numbers and layouts.
 
 use rustix::io::{Errno, Result};
-use rustix::ioctl::{Setter, Updater, ioctl, opcode};
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, Updater, ioctl, opcode};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
@@ -205,4 +205,45 @@ pub fn set_default(root: &File) -> Result<()> {
 pub fn set_label(file: &File, label: &[u8]) -> Result<()> {
     let label: [u8; LABEL_BYTES] = name_of(label)?;
     set::<{ opcode::write::<[u8; LABEL_BYTES]>(GROUP, 50) }, _>(file, label)
+}
+
+/// Room for the data of any ioctl of btrfs whose size is in its number.
+pub type Data = [u8; 4096];
+
+/// An ioctl by its number, with its data.
+struct Numbered<'a> {
+    number: u32,
+    data: &'a mut Data,
+}
+
+// SAFETY: the data has room for as much as the number says, which `numbered` sees to; what it holds are plain bytes.
+unsafe impl Ioctl for Numbered<'_> {
+    type Output = i32;
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        self.number
+    }
+
+    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
+        self.data.as_mut_ptr().cast()
+    }
+
+    unsafe fn output_from_ptr(output: IoctlOutput, _: *mut std::ffi::c_void) -> Result<i32> {
+        Ok(output)
+    }
+}
+
+/// The ioctl with this number, by which the kernel reads and writes as many bytes of `data` as the number says.
+///
+/// # Errors
+/// The kernel's; `E2BIG` for one that the data has no room for.
+pub fn numbered(file: &File, number: u32, data: &mut Data) -> Result<i32> {
+    let bytes = (number >> 16) & 0x3fff;
+    if bytes > 4096 {
+        return Err(Errno::TOOBIG);
+    }
+    // SAFETY: `data` lives as long as the call, and is as large as the number says at least.
+    unsafe { ioctl(file, Numbered { number, data }) }
 }

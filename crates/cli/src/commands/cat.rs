@@ -31,6 +31,7 @@ pub struct Cat {
 
 impl Subcommand for Cat {
     const NAME: &'static str = "cat";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress cat backup.img:/etc/fstab",

@@ -61,6 +61,7 @@ impl Line {
 
 impl Subcommand for Compression {
     const NAME: &'static str = "compression";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress compression backup.img:/home",
         "Shows how well each algorithm did on the files of a directory",

@@ -99,6 +99,7 @@ impl Look {
 
 impl Subcommand for Ls {
     const NAME: &'static str = "ls";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress ls -l backup.img:/home",

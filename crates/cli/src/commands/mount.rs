@@ -3,12 +3,16 @@
 //! - `options`: what `-o` takes.
 //! - `serving`: opens the volume, mounts it, serves it.
 //! - `background`: the same in a process of its own.
+//! - `answering`: does what commands on paths below the mount ask for.
+//! - `closing_in`: the server gives up what it does not need.
 //! - `watch`: a process that unmounts when the server cannot.
 //! - `registry`: which servers there are.
 
+mod answering;
 mod background;
+mod closing_in;
 mod options;
-mod registry;
+pub(crate) mod registry;
 mod serving;
 mod watch;
 
@@ -91,6 +95,16 @@ impl Subcommand for Mount {
         let directory = directory
             .canonicalize()
             .with_context(|| format!("the directory {}", directory.display()))?;
+        if !directory.is_dir() {
+            return Err(anyhow::anyhow!("{} is not a directory", directory.display()));
+        }
+        if directory.parent().is_none() {
+            return Err(anyhow::anyhow!(
+                "{} is the root of all files",
+                directory.display()
+            ))
+            .context(Advice::new("mount on a directory of its own"));
+        }
         if self.foreground {
             return serving::serve(&context, image, &directory, &wishes, self.log.as_deref(), false);
         }

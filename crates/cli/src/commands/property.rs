@@ -108,13 +108,14 @@ pub struct Get {
 
 impl Subcommand for Get {
     const NAME: &'static str = "get";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress property get backup.img:/monday ro",
         "Says whether a subvolume is read-only",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = Target::parse(&self.object);
+        let target = context.target(&self.object);
         let (opened, location) = context.open_target(&target, Follow::All)?;
         let properties: Vec<Property> = match self.name {
             Some(property) => vec![property],
@@ -171,6 +172,7 @@ pub struct Set {
 
 impl Subcommand for Set {
     const NAME: &'static str = "set";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress property set new.img:/monday ro true",
@@ -183,7 +185,7 @@ impl Subcommand for Set {
     ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = Target::parse(&self.object);
+        let target = context.target(&self.object);
         if self.kind.is_some_and(|kind| kind != self.name.kind()) {
             return Err(usage(format_args!(
                 "property {} is not one of that type",
@@ -261,13 +263,14 @@ pub struct List {
 
 impl Subcommand for List {
     const NAME: &'static str = "list";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress property list backup.img:/monday",
         "Lists the properties that an object can have",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = Target::parse(&self.object);
+        let target = context.target(&self.object);
         let (_, location) = context.open_target(&target, Follow::All)?;
         let fits = |property: &Property| *property != Property::Ro || location.is_subvolume_root();
         let properties: Vec<Property> = wanted(&target, self.kind).filter(fits).collect();

@@ -24,7 +24,6 @@ use crate::output::json::written_file;
 use crate::progress::Watch;
 use crate::signals::Cancelling;
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// Write read-only snapshots as a send stream, to be received by `btrfs receive`
 #[derive(Args, Debug)]
@@ -103,6 +102,7 @@ impl From<Ahead> for ReadAhead {
 
 impl Subcommand for Send {
     const NAME: &'static str = "send";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress send backup.img:/monday > monday.stream",
@@ -172,7 +172,7 @@ impl Send {
     /// What is sent, in order, and how.
     fn plan(&self, context: &Context, version: Version) -> Result<Vec<(Snapshot, Options)>> {
         let mut images = Images::for_one_pass(context);
-        let mut open = |argument: &OsString| open_snapshot(&mut images, argument);
+        let mut open = |argument: &OsString| open_snapshot(context, &mut images, argument);
         let parent = self.parent.as_ref().map(&mut open).transpose()?;
         let mut sources: Vec<Snapshot> = self.clone_sources.iter().map(&mut open).collect::<Result<_>>()?;
         let snapshots: Vec<Snapshot> = self.snapshots.iter().map(&mut open).collect::<Result<_>>()?;
@@ -353,8 +353,8 @@ fn name_of(snapshot: &Snapshot) -> String {
 }
 
 /// The snapshot that an argument names.
-fn open_snapshot(images: &mut Images<'_>, argument: &OsString) -> Result<Snapshot> {
-    let target = Target::parse(argument);
+fn open_snapshot(context: &Context, images: &mut Images<'_>, argument: &OsString) -> Result<Snapshot> {
+    let target = context.target(argument);
     let mut open = || -> Result<Snapshot> {
         let opened = images.open(&target.image)?;
         let location = opened.resolve(&target.path, Follow::All)?;

@@ -80,6 +80,7 @@ struct Job<'a> {
 
 impl Subcommand for Space {
     const NAME: &'static str = "space";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress space backup.img",

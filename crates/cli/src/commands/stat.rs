@@ -41,6 +41,7 @@ struct Shown {
 
 impl Subcommand for Stat {
     const NAME: &'static str = "stat";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress stat backup.img:/home/letter",

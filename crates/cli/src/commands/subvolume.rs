@@ -54,6 +54,9 @@ fn subvolume_at(volume: &Writing, target: &Target, follow: Follow) -> Result<Sub
 /// Opens the volume of targets for writing: they must name one image.
 fn open_one_volume(context: &Context, targets: &[Target]) -> Result<Writing> {
     let (first, others) = targets.split_first().context("no target")?;
+    if !context.is_on_mount() {
+        context.hand_on(&first.image)?;
+    }
     let identity = Identity::of_path(&first.image);
     let is_other = |other: &&Target| {
         let same = match (&identity, Identity::of_path(&other.image)) {

@@ -46,6 +46,7 @@ pub struct Tree {
 
 impl Subcommand for Tree {
     const NAME: &'static str = "tree";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress tree -L 2 backup.img:/home",

@@ -22,12 +22,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::context::Context;
+use crate::exit::Advice;
 use crate::signals::BeforeTheEnd;
 use crate::sources::Sources;
 
@@ -120,12 +121,25 @@ enum Place {
 }
 
 impl Context {
+    /// The server of a mount writes no files.
+    fn refuse_file_on_mount(&self, path: &Path) -> Result<()> {
+        if !self.is_on_mount() {
+            return Ok(());
+        }
+        Err(anyhow!(
+            "{}: the server of a mount writes to standard output only",
+            path.display()
+        ))
+        .context(Advice::new("write `> FILE` instead of naming it"))
+    }
+
     /// Begins to write the file that an option names. Sources must have been opened before: nothing is changed by a command
     /// that does not find what it reads.
     ///
     /// # Errors
     /// That it is a source of this command, or cannot be made or written to.
     pub fn create_output(&self, path: &Path) -> Result<OutputFile> {
+        self.refuse_file_on_mount(path)?;
         let create = || OutputFile::create(path, self.sources(), true);
         create().with_context(|| format!("opening {}", path.display()))
     }
@@ -135,6 +149,7 @@ impl Context {
     /// # Errors
     /// As for [`Context::create_output`].
     pub fn create_output_to_keep(&self, path: &Path) -> Result<OutputFile> {
+        self.refuse_file_on_mount(path)?;
         let create = || -> Result<OutputFile> {
             let mut output = OutputFile::create(path, self.sources(), true)?;
             if let Form::Named { temporary, .. } = &mut output.form {
@@ -150,6 +165,7 @@ impl Context {
     /// # Errors
     /// As for [`Context::create_output`], and that it has fewer than `offset` bytes.
     pub fn continue_output(&self, path: &Path, partial: &Path, offset: u64) -> Result<OutputFile> {
+        self.refuse_file_on_mount(path)?;
         let resume = || OutputFile::resume(path, partial, offset, self.sources());
         resume().with_context(|| format!("opening {}", path.display()))
     }

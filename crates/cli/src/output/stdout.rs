@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_stdio::Stream;
 
+use super::elsewhere;
+
 /// What the pipe is asked to hold; the kernel's limit for unprivileged users.
 const PIPE_BYTES: usize = 1 << 20;
 
@@ -48,6 +50,8 @@ fn may_pass(error: &io::Error) -> bool {
 pub enum Raw {
     /// It.
     Open(StdoutLock<'static>),
+    /// That of who asked this process for something.
+    Elsewhere(File),
     /// It was closed when the process began.
     Closed,
 }
@@ -59,6 +63,9 @@ impl Raw {
         reason = "what commands print goes through `Context::stdout`, which is over this"
     )]
     pub fn stdout() -> Self {
+        if let Some(output) = elsewhere::output() {
+            return output.ok().flatten().map_or(Self::Closed, Self::Elsewhere);
+        }
         if buttress_stdio::was_closed(Stream::Output) {
             Self::Closed
         } else {
@@ -74,6 +81,7 @@ impl Write for Raw {
                 Err(error) if may_pass(&error) => Ok(bytes.len()),
                 written => written.map_err(named),
             },
+            Self::Elsewhere(out) => out.write(bytes).map_err(named),
             Self::Closed if bytes.is_empty() => Ok(0),
             Self::Closed => Err(closed()),
         }
@@ -85,7 +93,7 @@ impl Write for Raw {
                 Err(error) if may_pass(&error) => Ok(()),
                 flushed => flushed.map_err(named),
             },
-            Self::Closed => Ok(()),
+            Self::Elsewhere(_) | Self::Closed => Ok(()),
         }
     }
 }
@@ -93,6 +101,10 @@ impl Write for Raw {
 /// To be called when everything was printed: what is still gathered is written, and what closing would say is said.
 #[expect(clippy::disallowed_methods, reason = "nothing is printed")]
 pub fn finish() -> io::Result<()> {
+    if elsewhere::is_set() {
+        // Who asked closes it himself.
+        return Ok(());
+    }
     if buttress_stdio::was_closed(Stream::Output) {
         return Ok(());
     }
@@ -113,10 +125,11 @@ impl DirectOutput {
     /// Standard output. A pipe is made as large as it may be, so that reader and writer seldom wait.
     #[expect(clippy::disallowed_methods, reason = "contents are given as they are")]
     pub fn stdout() -> io::Result<Self> {
-        if buttress_stdio::was_closed(Stream::Output) {
-            return Err(closed());
-        }
-        let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let file = match elsewhere::output() {
+            Some(output) => output?.ok_or_else(closed)?,
+            None if buttress_stdio::was_closed(Stream::Output) => return Err(closed()),
+            None => File::from(io::stdout().as_fd().try_clone_to_owned()?),
+        };
         // Only pipes have a size; elsewhere this fails and does not matter.
         let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE_BYTES);
         Ok(Self { file })

@@ -24,7 +24,7 @@ use buttress::format::printable::is_printable;
 use clap::error::{ContextKind, ContextValue};
 
 use super::stdout::Raw;
-use super::{escape_controls, push_escape};
+use super::{elsewhere, escape_controls, push_escape};
 
 /// Bytes that are gathered before they go to standard output.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -44,12 +44,12 @@ pub fn stdout(is_json: bool) -> Stdout {
 
 /// Whether standard output is a terminal.
 pub fn stdout_is_terminal() -> bool {
-    io::stdout().is_terminal()
+    elsewhere::is_terminal().unwrap_or_else(|| io::stdout().is_terminal())
 }
 
 /// Whether standard error is a terminal.
 pub fn stderr_is_terminal() -> bool {
-    io::stderr().is_terminal()
+    !elsewhere::is_set() && io::stderr().is_terminal()
 }
 
 /// Text for a line of standard output that may hold anything, the name of an image for one: escaped on a terminal.
@@ -64,6 +64,9 @@ pub fn shown(text: impl Display) -> String {
 
 /// Prints a line on standard error, its label in bold colour. The text may hold anything.
 pub fn message(label: &str, colour: AnsiColor, text: &dyn Display) {
+    if elsewhere::tell(Some(label), &text.to_string()) {
+        return;
+    }
     let style = Style::new().bold().fg_color(Some(colour.into()));
     let text = escape_controls(text.to_string().as_bytes());
     // A terminal that is gone, or a pipe that nobody reads, is no reason to fail in another way.
@@ -72,6 +75,9 @@ pub fn message(label: &str, colour: AnsiColor, text: &dyn Display) {
 
 /// Prints a line on standard error. The text may hold anything.
 pub fn line(text: &dyn Display) {
+    if elsewhere::tell(None, &text.to_string()) {
+        return;
+    }
     let text = escape_controls(text.to_string().as_bytes());
     let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
@@ -85,11 +91,16 @@ pub fn prompt(text: &dyn Display) {
 
 /// Ends a line that was begun on standard error.
 pub fn end_line() {
-    let _ = writeln!(io::stderr());
+    if !elsewhere::is_set() {
+        let _ = writeln!(io::stderr());
+    }
 }
 
 /// Puts text in the place of the last line of the terminal, or nothing: for progress.
 pub fn status_line(text: &str) {
+    if elsewhere::is_set() {
+        return;
+    }
     let text = escape_controls(text.as_bytes());
     // Nothing depends on progress being seen.
     let _ = write!(io::stderr(), "\r\x1b[K{text}");
@@ -107,6 +118,12 @@ pub fn json_line(line: &serde_json::Value) {
 /// # Errors
 /// That help, which goes to standard output, cannot be written.
 pub fn print_clap_error(error: &mut clap::Error) -> io::Result<()> {
+    if elsewhere::is_set() {
+        for part in error.render().to_string().lines() {
+            line(&part);
+        }
+        return Ok(());
+    }
     let quoted: Vec<(ContextKind, ContextValue)> = error
         .context()
         .filter_map(|(kind, value)| Some((kind, escaped(value)?)))

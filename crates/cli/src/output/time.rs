@@ -3,6 +3,8 @@
 //! Times are printed in the local zone (`TZ`), as those programs do. Seconds on disk are any 64-bit number;
 //! what no calendar holds is printed as `@seconds`.
 
+use std::sync::OnceLock;
+
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -19,6 +21,9 @@ pub enum TimeStyle {
     Iso,
 }
 
+/// The machine's zone, as it was when it was first asked for: a server that closed itself in cannot ask again.
+static ZONE: OnceLock<TimeZone> = OnceLock::new();
+
 /// Half of a mean Gregorian year: beyond that, `ls` shows the year instead of the time of day.
 const HALF_YEAR_SECONDS: i64 = 31_556_952 / 2;
 
@@ -33,7 +38,7 @@ impl Clock {
     /// The machine's zone and the present moment.
     pub fn system() -> Self {
         Self {
-            zone: TimeZone::system(),
+            zone: ZONE.get_or_init(TimeZone::system).clone(),
             now_seconds: Timestamp::now().as_second(),
         }
     }

@@ -10,10 +10,14 @@ mod attributes;
 mod content;
 mod names;
 
+use super::notify::Later;
 use super::wire::{Header, IN_HEADER, Input, OUT_HEADER, Output, ROOT, operation};
 use super::{REQUEST_BYTES_MAX, receive};
+use crate::vfs::Stale;
 use crate::vfs::{Caller, Entry, Errno, NodeId, Result, Vfs};
 use buttress::Metadata;
+use crossbeam_channel::Sender;
+use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno as Os;
 use std::io;
@@ -27,6 +31,8 @@ const NAMES_LAST: u64 = 3600;
 enum Reply {
     /// What was put together.
     Answer,
+    /// The same, once the kernel has forgotten this.
+    After(Vec<Stale>),
     /// Nothing: the kernel does not wait for it.
     None,
 }
@@ -35,6 +41,8 @@ enum Reply {
 pub(super) struct Server {
     vfs: Arc<dyn Vfs>,
     root: NodeId,
+    /// A leaf.
+    later: Mutex<Option<Sender<Later>>>,
 }
 
 /// A request that was read.
@@ -57,7 +65,22 @@ impl Request<'_> {
 impl Server {
     pub(super) fn new(vfs: Arc<dyn Vfs>) -> Self {
         let root = vfs.root();
-        Self { vfs, root }
+        let later = Mutex::default();
+        Self { vfs, root, later }
+    }
+
+    pub(super) const fn root(&self) -> NodeId {
+        self.root
+    }
+
+    /// Who gives answers that have to wait for the kernel.
+    pub(super) fn answers_later_by(&self, later: Sender<Later>) {
+        *self.later.lock() = Some(later);
+    }
+
+    /// There are no more answers.
+    pub(super) fn answers_no_more(&self) {
+        self.later.lock().take();
     }
 
     /// Answers requests until it was unmounted.
@@ -78,10 +101,19 @@ impl Server {
             out.0.clear();
             out.zeros(OUT_HEADER);
             let request = Request { header, input };
-            let answered = self.answer_safely(device, request, &mut out);
+            let answered = self.answer_safely(request, &mut out);
             match answered {
                 Ok(Reply::None) => continue,
                 Ok(Reply::Answer) => seal(&mut out, header.unique, 0),
+                Ok(Reply::After(stale)) => {
+                    seal(&mut out, header.unique, 0);
+                    let answer = core::mem::take(&mut out);
+                    if let Some(later) = self.later.lock().as_ref() {
+                        // Its other end goes after this thread, or with the mount.
+                        let _is_sent = later.send(Later { stale, answer }).is_ok();
+                    }
+                    continue;
+                }
                 Err(errno) => {
                     out.0.truncate(OUT_HEADER);
                     seal(&mut out, header.unique, errno.0);
@@ -97,15 +129,15 @@ impl Server {
         Ok(())
     }
 
-    fn answer_safely(&self, device: &OwnedFd, request: Request<'_>, out: &mut Output) -> Result<Reply> {
-        let answered = catch_unwind(AssertUnwindSafe(|| self.answer(device, request, out)));
+    fn answer_safely(&self, request: Request<'_>, out: &mut Output) -> Result<Reply> {
+        let answered = catch_unwind(AssertUnwindSafe(|| self.answer(request, out)));
         answered.unwrap_or_else(|_| {
             self.vfs.broke();
             Err(Errno::IO)
         })
     }
 
-    fn answer(&self, device: &OwnedFd, mut request: Request<'_>, out: &mut Output) -> Result<Reply> {
+    fn answer(&self, mut request: Request<'_>, out: &mut Output) -> Result<Reply> {
         // The length is the kernel's, and it has been read whole.
         if request.header.bytes < IN_HEADER {
             return Err(Errno::INVAL);
@@ -142,7 +174,7 @@ impl Server {
             operation::LISTXATTR => self.xattr_names(request, out)?,
             operation::SETXATTR => self.set_xattr(request)?,
             operation::REMOVEXATTR => self.remove_xattr(request)?,
-            operation::IOCTL => self.control(device, request, out)?,
+            operation::IOCTL => return self.control(request, out),
             operation::OPEN => self.open(request, out)?,
             operation::CREATE => self.create(request, out)?,
             operation::TMPFILE => self.create_unnamed(request, out)?,

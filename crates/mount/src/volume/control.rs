@@ -2,12 +2,25 @@
 //!
 //! Numbers and structures are the kernel's, for programs that call them directly. Only commands whose data has one fixed size
 //! reach a FUSE server; pointers inside it lead nowhere.
+//!
+//! | part | holds |
+//! |---|---|
+//! | `number`, `arguments` | numbers and structures |
+//! | `rights` | what a caller may do |
+//! | `subvolumes` | making, deleting and changing them |
+//! | `information` | what is told of volume, devices and subvolumes; label and syncs |
+//! | `search` | items of trees by their keys |
 
 use super::MountedVolume;
 use crate::vfs::{Answered, Control, Errno, Result};
 use buttress::fs::{FileAttributes, Location};
 
+mod arguments;
+mod information;
 mod number;
+mod rights;
+mod search;
+mod subvolumes;
 
 /// Bytes of `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
@@ -55,6 +68,41 @@ impl MountedVolume {
                 let low = u32::try_from(generation & 0xffff_ffff).unwrap_or(0);
                 Ok(low.to_ne_bytes().to_vec().into())
             }
+            _ => self.command_of_btrfs(location, control),
+        }
+    }
+
+    fn command_of_btrfs(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
+        match control.command {
+            number::SUBVOL_CREATE => self.make_subvolume(location, control, false),
+            number::SUBVOL_CREATE_V2 => self.make_subvolume(location, control, true),
+            number::SNAP_CREATE => self.make_snapshot(location, control, false),
+            number::SNAP_CREATE_V2 => self.make_snapshot(location, control, true),
+            number::SNAP_DESTROY => self.delete_subvolume(location, control, false),
+            number::SNAP_DESTROY_V2 => self.delete_subvolume(location, control, true),
+            number::SUBVOL_GETFLAGS => self.subvolume_flags(location),
+            number::SUBVOL_SETFLAGS => self.set_subvolume_flags(location, control),
+            number::DEFAULT_SUBVOL => self.set_default(control),
+            number::GET_SUBVOL_INFO => self.subvolume_information(location),
+            number::GET_SUBVOL_ROOTREF => self.root_references(location, control),
+            number::INO_LOOKUP => self.inode_path(location, control),
+            number::INO_LOOKUP_USER => self.subvolume_path(location, control),
+            number::TREE_SEARCH => self.search(location, control),
+            number::FS_INFO => self.information(),
+            number::DEV_INFO => self.device_information(control),
+            number::GET_DEV_STATS => self.device_statistics(control),
+            number::GET_FEATURES => self.features(),
+            number::SPACE_INFO => self.kinds_of_space(control),
+            number::GET_FSLABEL => self.label(),
+            number::SET_FSLABEL => self.set_label(control),
+            number::START_SYNC => self.start_sync(),
+            // What was begun is done.
+            number::WAIT_SYNC => Ok(Answered::default()),
+            number::SYNC => {
+                self.committed()?;
+                Ok(Answered::default())
+            }
+            number::TREE_SEARCH_V2 => Err(Errno::OPNOTSUPP),
             _ => Err(Errno::NOTTY),
         }
     }

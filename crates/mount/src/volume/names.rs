@@ -199,7 +199,9 @@ impl MountedVolume {
                 return Err(Errno::NOTEMPTY);
             }
             let deleted = writer.delete_subvolume(target.subvolume);
-            return deleted.map_err(|error| self.failed(&error));
+            deleted.map_err(|error| self.failed(&error))?;
+            self.has_deleted();
+            return Ok(());
         }
         let held = self.hold(target);
         let removed = writer.remove_directory(directory, name);

@@ -184,6 +184,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();
         let target = |path: &[u8]| Target {
+            word: None,
             image: "i".into(),
             path: path.to_vec(),
             has_path: true,

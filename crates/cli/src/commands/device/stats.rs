@@ -14,7 +14,6 @@ use crate::exit::Outcome;
 use crate::manual::{Example, ExitCode, example};
 use crate::output::terminal;
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// Show how often each device of a volume failed, and how
 #[derive(Args, Debug)]
@@ -53,6 +52,7 @@ const NAMES: [&str; 5] = [
 
 impl Subcommand for Stats {
     const NAME: &'static str = "stats";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress device stats backup.img",
@@ -71,7 +71,7 @@ impl Subcommand for Stats {
     ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let image = Target::parse(&self.image).image;
+        let image = context.target(&self.image).image;
         let rows = if self.reset {
             let writing = context.open_for_writing(&image)?;
             let rows = rows(&writing.view().filesystem)?;

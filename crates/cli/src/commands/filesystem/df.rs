@@ -30,6 +30,7 @@ pub struct Df {
 
 impl Subcommand for Df {
     const NAME: &'static str = "df";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress filesystem df backup.img",
         "Shows what is allocated and used, by type and profile",

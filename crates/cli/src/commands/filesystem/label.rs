@@ -28,13 +28,14 @@ pub struct Label {
 
 impl Subcommand for Label {
     const NAME: &'static str = "label";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example("buttress filesystem label backup.img", "Prints the label"),
         example("buttress filesystem label backup.img archive", "Sets it"),
     ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = Target::parse(&self.image);
+        let target = context.target(&self.image);
         if let Some(label) = &self.label {
             let volume = context.open_for_writing(&target.image)?;
             volume.filesystem.set_label(label.as_bytes())?;

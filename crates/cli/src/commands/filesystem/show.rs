@@ -30,6 +30,7 @@ pub struct Show {
 
 impl Subcommand for Show {
     const NAME: &'static str = "show";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress filesystem show backup.img",
@@ -44,6 +45,7 @@ impl Subcommand for Show {
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);
         if context.place().is_none() && target.image.is_dir() {
+            context.hand_on(&target.image)?;
             return directory::show(context, &target.image, self.units.units());
         }
         let filesystem = context.open_volume(&target.image)?.filesystem;

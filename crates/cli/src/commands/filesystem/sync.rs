@@ -11,7 +11,6 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// Drop deleted subvolumes, commit, and flush the devices
 #[derive(Args, Debug)]
@@ -23,13 +22,14 @@ pub struct Sync {
 
 impl Subcommand for Sync {
     const NAME: &'static str = "sync";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress filesystem sync backup.img",
         "Drops deleted subvolumes and commits; a damaged primary superblock is written anew",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = Target::parse(&self.image);
+        let target = context.target(&self.image);
         let volume = context.open_for_writing(&target.image)?;
         volume
             .filesystem

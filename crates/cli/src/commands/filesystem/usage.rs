@@ -37,6 +37,7 @@ pub struct Usage {
 
 impl Subcommand for Usage {
     const NAME: &'static str = "usage";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress filesystem usage -T backup.img",

@@ -29,6 +29,7 @@ pub struct InodeResolve {
 
 impl Subcommand for InodeResolve {
     const NAME: &'static str = "inode-resolve";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress inspect-internal inode-resolve 257 backup.img:/home",
         "Prints all paths of an inode of a subvolume",

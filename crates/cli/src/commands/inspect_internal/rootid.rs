@@ -23,6 +23,7 @@ pub struct RootId {
 
 impl Subcommand for RootId {
     const NAME: &'static str = "rootid";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress inspect-internal rootid backup.img:/home",
         "Prints the id of the subvolume that a path lies in",

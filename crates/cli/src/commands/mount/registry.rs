@@ -20,18 +20,18 @@ use serde_json::{Value, json};
 
 /// The file of a server, which has its lock.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     file: File,
     record: Value,
 }
 
 /// A server's file as others find it.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(crate) struct Known {
     file: File,
     path: PathBuf,
     /// What it says.
-    pub(super) record: Value,
+    pub(crate) record: Value,
     /// Its lock was free.
     has_ended: bool,
 }
@@ -59,11 +59,32 @@ fn directory() -> Result<PathBuf> {
     Ok(path)
 }
 
+fn name_of(pid: u32) -> String {
+    format!("mount-{pid}")
+}
+
+/// Where the server's socket is, beside its file.
+fn socket_beside(file: &Path) -> PathBuf {
+    file.with_extension("socket")
+}
+
+/// Where this process, as a server, has its socket.
+pub(crate) fn own_socket() -> Result<PathBuf> {
+    Ok(socket_beside(&directory()?.join(name_of(std::process::id()))))
+}
+
+/// Takes away what is left of a server.
+fn remove(file: &Path) {
+    // Where that fails, whoever looks next does it.
+    drop(std::fs::remove_file(socket_beside(file)));
+    drop(std::fs::remove_file(file));
+}
+
 impl Entry {
     /// Says that this process is going to serve a mount.
-    pub(super) fn make(image: &Path, mounted_on: &Path, writes: bool) -> Result<Self> {
+    pub(crate) fn make(image: &Path, mounted_on: &Path, writes: bool) -> Result<Self> {
         let pid = std::process::id();
-        let path = directory()?.join(format!("mount-{pid}"));
+        let path = directory()?.join(name_of(pid));
         let file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -93,7 +114,7 @@ impl Entry {
 
     /// The server is done; whoever waits learns how it ended. The lock goes with the process, after its devices, which were
     /// opened before: then they are free for others.
-    pub(super) fn end(mut self, result: &Result<()>) {
+    pub(crate) fn end(mut self, result: &Result<()>) {
         if let Err(error) = result
             && let Some(record) = self.record.as_object_mut()
         {
@@ -116,7 +137,7 @@ fn began(pid: Pid) -> Option<u64> {
 
 impl Known {
     /// All servers of this user.
-    pub(super) fn all() -> Result<Vec<Self>> {
+    pub(crate) fn all() -> Result<Vec<Self>> {
         Ok(Self::all_and_ended()?
             .into_iter()
             .filter(|known| !known.has_ended)
@@ -142,7 +163,7 @@ impl Known {
                 known.has_ended = true;
                 // As long as the process is there, others may have to wait for it.
                 if known.process().is_none() {
-                    drop(std::fs::remove_file(&known.path));
+                    remove(&known.path);
                 }
             }
             all.push(known);
@@ -159,17 +180,22 @@ impl Known {
     }
 
     /// A text that it says.
-    pub(super) fn text(&self, field: &str) -> Option<&str> {
+    pub(crate) fn text(&self, field: &str) -> Option<&str> {
         self.record.get(field)?.as_str()
     }
 
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> PathBuf {
+        socket_beside(&self.path)
+    }
+
     /// The directory on which it is mounted.
-    pub(super) fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         Path::new(self.text("directory").unwrap_or_default())
     }
 
     /// Waits for servers of this image whose mount is gone already, as after a plain umount(8): they are at their last commit.
-    pub(super) fn wait_for_those_that_end(image: &Path) -> Result<()> {
+    pub(crate) fn wait_for_those_that_end(image: &Path) -> Result<()> {
         // Names there are what anybody chose: not all are UTF-8.
         let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         let mounts = String::from_utf8_lossy(&mounts);
@@ -206,12 +232,11 @@ impl Known {
     }
 
     /// Waits until the server is done with its image.
-    pub(super) fn wait(mut self) -> Result<()> {
+    pub(crate) fn wait(mut self) -> Result<()> {
         flock(&self.file, FlockOperation::LockShared)?;
         self.wait_for_process()?;
         self.read()?;
-        // Where that fails, whoever looks next does it.
-        drop(std::fs::remove_file(&self.path));
+        remove(&self.path);
         match self.text("failed") {
             Some(text) => {
                 bail!("the last commit failed, and what was written since the one before is lost: {text}")

@@ -23,13 +23,16 @@ use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::answering::{self, Served};
 use super::background;
+use super::closing_in;
 use super::options::MountWishes;
 use super::registry::{Entry, Known};
 use super::watch::Watch;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::opening::Opened;
+use crate::output::time::Clock;
 use crate::writing::environment;
 
 /// How long after it was unmounted the server has to see that.
@@ -160,7 +163,12 @@ pub(super) fn serve(
         gid: wishes.gid,
         no_access_times: wishes.no_access_times,
     };
-    let volume = Arc::new(MountedVolume::new(access, root, showing, Arc::clone(&log)));
+    let volume = Arc::new(MountedVolume::new(
+        access.clone(),
+        root,
+        showing,
+        Arc::clone(&log),
+    ));
     let is_root = rustix::process::geteuid().is_root();
     let options = MountOptions {
         source: image.clone().into_os_string(),
@@ -175,13 +183,31 @@ pub(super) fn serve(
     let session = mounted
         .with_context(|| format!("mounting on {}", directory.display()))
         .map_err(|error| error.context(advice(wishes)))?;
+    volume
+        .is_mounted_on(directory)
+        .with_context(|| format!("mounting on {}", directory.display()))?;
     // Not before: who mounts the same image waits for servers without a mount.
     let entry = Entry::make(&image, directory, wishes.write)?;
+    let served = Served {
+        access,
+        root,
+        image: image.clone(),
+        volume: Arc::downgrade(&volume),
+        notifier: session.notifier()?,
+    };
+    answering::start(answering::listen()?, served)?;
     let watch = Arc::new(Mutex::new(Some(Watch::start(directory)?)));
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, end)?;
     if in_background {
         background::say_ready()?;
+    }
+    // From files of the system, which cannot be opened later.
+    let _zone = Clock::system();
+    if let Err(error) = closing_in::close_in() {
+        log(&format!(
+            "the server is not closed in, which the system does not let it: {error:#}"
+        ));
     }
     let served = session.serve();
     drop(ended);

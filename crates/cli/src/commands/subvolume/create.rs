@@ -26,6 +26,7 @@ pub struct Create {
 
 impl Subcommand for Create {
     const NAME: &'static str = "create";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress subvolume create new.img:/home",
@@ -38,7 +39,7 @@ impl Subcommand for Create {
     ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let targets: Vec<Target> = self.targets.iter().map(|target| Target::parse(target)).collect();
+        let targets: Vec<Target> = self.targets.iter().map(|target| context.target(target)).collect();
         let volume = super::open_one_volume(context, &targets)?;
         let mut made = Vec::new();
         for target in &targets {
@@ -49,7 +50,11 @@ impl Subcommand for Create {
             }
             let (directory, name) = volume.place(&target.path).with_context(|| target.display())?;
             let created = volume.filesystem.create_subvolume(directory, &name);
-            made.push((created.with_context(|| target.display())?, target));
+            let id = created.with_context(|| target.display())?;
+            if context.is_on_mount() {
+                volume.give_to_caller(id).with_context(|| target.display())?;
+            }
+            made.push((id, target));
         }
         volume.commit()?;
         if context.json() {

@@ -34,6 +34,7 @@ pub struct Delete {
 
 impl Subcommand for Delete {
     const NAME: &'static str = "delete";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress subvolume delete new.img:/home-monday",
@@ -43,7 +44,7 @@ impl Subcommand for Delete {
     ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let targets: Vec<Target> = self.targets.iter().map(|target| Target::parse(target)).collect();
+        let targets: Vec<Target> = self.targets.iter().map(|target| context.target(target)).collect();
         let volume = super::open_one_volume(context, &targets)?;
         let mut deleted = Vec::new();
         for target in &targets {

@@ -25,6 +25,7 @@ pub struct GetDefault {
 
 impl Subcommand for GetDefault {
     const NAME: &'static str = "get-default";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress subvolume get-default backup.img",
         "Shows what a mount without options would show",

@@ -150,6 +150,7 @@ impl Listed {
 
 impl Subcommand for List {
     const NAME: &'static str = "list";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress subvolume list backup.img",

@@ -11,7 +11,6 @@ use crate::context::Context;
 use crate::exit::{Outcome, usage};
 use crate::manual::{Example, example};
 use crate::table::Subcommand;
-use crate::target::Target;
 
 /// Set the subvolume that a mount without options shows
 #[derive(Args, Debug)]
@@ -26,6 +25,7 @@ pub struct SetDefault {
 
 impl Subcommand for SetDefault {
     const NAME: &'static str = "set-default";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress subvolume set-default new.img:/home",
@@ -50,9 +50,9 @@ impl Subcommand for SetDefault {
                 } else {
                     SubvolumeId::new(id)
                 };
-                (Some(id), Target::parse(image))
+                (Some(id), context.target(image))
             }
-            None => (None, Target::parse(&self.subvolume)),
+            None => (None, context.target(&self.subvolume)),
         };
         let volume = context.open_for_writing(&target.image)?;
         let id = match id {

@@ -39,6 +39,7 @@ pub struct Show {
 
 impl Subcommand for Show {
     const NAME: &'static str = "show";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress subvolume show backup.img:/home",
         "Shows ids, times, flags and snapshots of a subvolume",

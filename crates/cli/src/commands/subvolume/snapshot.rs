@@ -31,6 +31,7 @@ pub struct Snapshot {
 
 impl Subcommand for Snapshot {
     const NAME: &'static str = "snapshot";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress subvolume snapshot -r new.img:/home new.img:/home-monday",
@@ -43,7 +44,7 @@ impl Subcommand for Snapshot {
     ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let (source, destination) = (Target::parse(&self.source), Target::parse(&self.destination));
+        let (source, destination) = (context.target(&self.source), context.target(&self.destination));
         let volume = super::open_one_volume(context, &[source.clone(), destination.clone()])?;
         let from = volume
             .resolve(&source.path, Follow::All)

@@ -1,13 +1,9 @@
 //! Requests about attributes, and control commands.
 
-use super::{Request, Server};
+use super::{Reply, Request, Server};
 use crate::fuse::wire::{Output, bit};
-use crate::vfs::{Changes, Control, Errno, HandleId, NewTime, Result, SetHow, Stale};
+use crate::vfs::{Changes, Control, Errno, HandleId, NewTime, Result, SetHow};
 use buttress::Timestamp;
-use rustix::fd::OwnedFd;
-
-const NOTIFY_INVALIDATE_NODE: u32 = 2;
-const NOTIFY_INVALIDATE_NAME: u32 = 3;
 
 /// Attributes of this name space are for root.
 const TRUSTED: &[u8] = b"trusted.";
@@ -95,12 +91,7 @@ impl Server {
         self.vfs.remove_xattr(self.node_of(request), name)
     }
 
-    pub(super) fn control(
-        &self,
-        device: &OwnedFd,
-        request: &mut Request<'_>,
-        out: &mut Output,
-    ) -> Result<()> {
+    pub(super) fn control(&self, request: &mut Request<'_>, out: &mut Output) -> Result<Reply> {
         let _handle = request.input.u64()?;
         let _flags = request.input.u32()?;
         let command = request.input.u32()?;
@@ -114,41 +105,16 @@ impl Server {
             caller: request.caller(),
         };
         let answered = self.vfs.control(self.node_of(request), &control)?;
-        for stale in &answered.stale {
-            self.invalidate(device, stale);
-        }
         let bytes = answered.bytes.get(..output_bytes).unwrap_or(&answered.bytes);
-        out.u32(0).u32(0).u32(0).u32(0).bytes(bytes);
-        Ok(())
-    }
-
-    /// Has the kernel forget something.
-    fn invalidate(&self, device: &OwnedFd, stale: &Stale) {
-        let mut message = Output::default();
-        let code = match stale {
-            Stale::Node(node) => {
-                message.u64(self.number(*node)).i64(0).i64(0);
-                NOTIFY_INVALIDATE_NODE
-            }
-            Stale::Name(directory, name) => {
-                message
-                    .u64(self.number(*directory))
-                    .u32(u32::try_from(name.len()).unwrap_or(u32::MAX))
-                    .u32(0)
-                    .bytes(name)
-                    .zeros(1);
-                NOTIFY_INVALIDATE_NAME
-            }
-        };
-        let mut whole = Output::default();
-        let length = message.0.len().saturating_add(super::OUT_HEADER);
-        whole
-            .u32(u32::try_from(length).unwrap_or(u32::MAX))
-            .u32(code)
-            .u64(0)
-            .bytes(&message.0);
-        // What it did not know it need not forget.
-        let _ = rustix::io::write(device, &whole.0);
+        out.bytes(&answered.result.wrapping_neg().to_ne_bytes())
+            .u32(0)
+            .u32(0)
+            .u32(0)
+            .bytes(bytes);
+        Ok(match answered.stale.is_empty() {
+            true => Reply::Answer,
+            false => Reply::After(answered.stale),
+        })
     }
 }
 

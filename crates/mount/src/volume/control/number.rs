@@ -2,8 +2,13 @@
 //!
 //! Source: `linux/fs.h` and `linux/btrfs.h`, the kernel's interface to programs.
 
+const NONE: u32 = 0;
 const WRITE: u32 = 1;
 const READ: u32 = 2;
+const BOTH: u32 = READ | WRITE;
+
+/// btrfs's letter.
+const BTRFS: u8 = 0x94;
 
 /// The number of a command, as the kernel puts it together.
 const fn command(direction: u32, kind: u8, number: u8, bytes: u32) -> u32 {
@@ -17,3 +22,31 @@ pub(super) const FS_IOC32_SETFLAGS: u32 = command(WRITE, b'f', 2, 4);
 pub(super) const FS_IOC_GETVERSION: u32 = command(READ, b'v', 1, 8);
 pub(super) const FS_IOC_FSGETXATTR: u32 = command(READ, b'X', 31, 28);
 pub(super) const FS_IOC_FSSETXATTR: u32 = command(WRITE, b'X', 32, 28);
+
+pub(super) const SNAP_CREATE: u32 = command(WRITE, BTRFS, 1, 4096);
+pub(super) const SYNC: u32 = command(NONE, BTRFS, 8, 0);
+pub(super) const SUBVOL_CREATE: u32 = command(WRITE, BTRFS, 14, 4096);
+pub(super) const SNAP_DESTROY: u32 = command(WRITE, BTRFS, 15, 4096);
+pub(super) const TREE_SEARCH: u32 = command(BOTH, BTRFS, 17, 4096);
+/// What is found lies behind its 112 bytes, where nothing of a FUSE server gets.
+pub(super) const TREE_SEARCH_V2: u32 = command(BOTH, BTRFS, 17, 112);
+pub(super) const INO_LOOKUP: u32 = command(BOTH, BTRFS, 18, 4096);
+pub(super) const DEFAULT_SUBVOL: u32 = command(WRITE, BTRFS, 19, 8);
+/// Likewise behind its 16 bytes; how much there is of it is in them.
+pub(super) const SPACE_INFO: u32 = command(BOTH, BTRFS, 20, 16);
+pub(super) const WAIT_SYNC: u32 = command(WRITE, BTRFS, 22, 8);
+pub(super) const SNAP_CREATE_V2: u32 = command(WRITE, BTRFS, 23, 4096);
+pub(super) const SUBVOL_CREATE_V2: u32 = command(WRITE, BTRFS, 24, 4096);
+pub(super) const START_SYNC: u32 = command(READ, BTRFS, 24, 8);
+pub(super) const SUBVOL_GETFLAGS: u32 = command(READ, BTRFS, 25, 8);
+pub(super) const SUBVOL_SETFLAGS: u32 = command(WRITE, BTRFS, 26, 8);
+pub(super) const DEV_INFO: u32 = command(BOTH, BTRFS, 30, 4096);
+pub(super) const FS_INFO: u32 = command(READ, BTRFS, 31, 1024);
+pub(super) const GET_FSLABEL: u32 = command(READ, BTRFS, 49, 256);
+pub(super) const SET_FSLABEL: u32 = command(WRITE, BTRFS, 50, 256);
+pub(super) const GET_DEV_STATS: u32 = command(BOTH, BTRFS, 52, 1032);
+pub(super) const GET_FEATURES: u32 = command(READ, BTRFS, 57, 24);
+pub(super) const GET_SUBVOL_INFO: u32 = command(READ, BTRFS, 60, 504);
+pub(super) const GET_SUBVOL_ROOTREF: u32 = command(BOTH, BTRFS, 61, 4096);
+pub(super) const INO_LOOKUP_USER: u32 = command(BOTH, BTRFS, 62, 4096);
+pub(super) const SNAP_DESTROY_V2: u32 = command(WRITE, BTRFS, 63, 4096);

@@ -1,0 +1,186 @@
+//! The server's side of commands on paths below its mount: see [`crate::mounted`].
+//!
+//! A thread waits for connections, and each that comes has one of its own, up to [`AT_ONCE`]. Nothing waits for them at the end of the mount: a command that
+//! is not done by then learns that the server ended.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::{IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use anyhow::{Context as _, Result, bail};
+use buttress::fs::Location;
+use buttress::writer::operations::NewInode;
+use buttress_mount::fuse::Notifier;
+use buttress_mount::vfs::Vfs as _;
+use buttress_mount::volume::{Access, MountedVolume, SubvolumeNames};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use super::registry;
+use crate::exit;
+use crate::mounted::protocol::{Answer, REQUEST_BYTES_MAX, Request};
+use crate::opening::{Mount, Opened, Place};
+use crate::output::elsewhere::{self, Elsewhere};
+use crate::signals;
+use crate::table;
+use crate::writing::Writing;
+
+/// How many commands are done at once.
+const AT_ONCE: usize = 16;
+
+/// What commands are done on.
+pub(super) struct Served {
+    pub(super) access: Access,
+    pub(super) root: Location,
+    pub(super) image: PathBuf,
+    pub(super) volume: Weak<MountedVolume>,
+    pub(super) notifier: Notifier,
+}
+
+/// Begins to wait for commands.
+pub(super) fn listen() -> Result<UnixListener> {
+    let path = registry::own_socket()?;
+    // Of a server that had this number before.
+    drop(std::fs::remove_file(&path));
+    UnixListener::bind(&path).with_context(|| format!("making the socket {}", path.display()))
+}
+
+/// Does what comes.
+pub(super) fn start(listener: UnixListener, served: Served) -> Result<()> {
+    // What a command would do about signals is the server's to do.
+    signals::enter_session();
+    let (served, running) = (Arc::new(served), Arc::new(AtomicUsize::new(0)));
+    let accept = move || {
+        for socket in listener.incoming() {
+            let Ok(socket) = socket else { continue };
+            if running.fetch_add(1, Ordering::SeqCst) >= AT_ONCE {
+                running.fetch_sub(1, Ordering::SeqCst);
+                continue;
+            }
+            let (served, running) = (Arc::clone(&served), Arc::clone(&running));
+            let answer = move || {
+                // Who asked learns of an error by the end of the connection.
+                let _ = served.answer(&socket);
+                running.fetch_sub(1, Ordering::SeqCst);
+            };
+            let thread = std::thread::Builder::new().name("buttress-command".to_owned());
+            drop(thread.spawn(answer));
+        }
+    };
+    let thread = std::thread::Builder::new().name("buttress-commands".to_owned());
+    thread.spawn(accept)?;
+    Ok(())
+}
+
+/// The request, and the standard output of who asks.
+fn receive(mut socket: &UnixStream) -> Result<(Request, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut length = [0; 8];
+    let received = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut length)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
+    )?;
+    let mut messages = ancillary.drain();
+    let output = messages.find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    let length = u64::from_le_bytes(length);
+    if received.bytes < 8 || length > REQUEST_BYTES_MAX {
+        bail!("no request");
+    }
+    let mut body = Vec::new();
+    std::io::Read::by_ref(&mut socket)
+        .take(length)
+        .read_to_end(&mut body)?;
+    Ok((Request::parse(&body)?, output))
+}
+
+impl Served {
+    fn answer(&self, socket: &UnixStream) -> Result<()> {
+        let peer = rustix::net::sockopt::socket_peercred(socket)?;
+        if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+            bail!("somebody else's");
+        }
+        let (request, output) = receive(socket)?;
+        let hears = socket.try_clone()?;
+        let hearer = move |label: Option<&str>, text: &str| {
+            let answer = match label {
+                Some(label) => Answer::Message(label.to_owned(), text.to_owned()),
+                None => Answer::Line(text.to_owned()),
+            };
+            // Who went away need not know.
+            let _ = (&hears).write_all(answer.to_line().as_bytes());
+        };
+        let elsewhere = Elsewhere {
+            output: output.filter(|_| request.has_output).map(Rc::new),
+            is_terminal: request.is_terminal,
+            hearer: Rc::new(hearer),
+        };
+        let caller = NewInode {
+            mode: 0,
+            umask: request.umask & 0o777,
+            uid: peer.uid.as_raw(),
+            gid: peer.gid.as_raw(),
+        };
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            elsewhere::within(elsewhere, || self.run(request, caller))
+        }));
+        let code = match done {
+            Ok(code) => code?,
+            Err(_) => {
+                if let Some(volume) = self.volume.upgrade() {
+                    volume.broke();
+                }
+                bail!("it panicked");
+            }
+        };
+        (&*socket).write_all(Answer::End(code).to_line().as_bytes())?;
+        Ok(())
+    }
+
+    fn run(&self, request: Request, caller: NewInode) -> Result<u8> {
+        if self.volume.upgrade().is_none_or(|volume| volume.is_down()) {
+            bail!("nothing is done any more");
+        }
+        let before = SubvolumeNames::of(&self.access.view())?;
+        let paths = Arc::new(request.paths);
+        let place = self.place(caller, Arc::clone(&paths))?;
+        let code = exit::code(table::run_on_mount(&request.arguments, place));
+        if let (Access::Writing(_), Some(volume)) = (&self.access, self.volume.upgrade()) {
+            let paths: Vec<Vec<u8>> = paths.values().cloned().collect();
+            self.notifier.forget(&volume.stale_since(&before, &paths));
+        }
+        Ok(code)
+    }
+
+    fn place(&self, caller: NewInode, paths: Arc<HashMap<OsString, Vec<u8>>>) -> Result<Place> {
+        let writing = match &self.access {
+            Access::Reading(_) => None,
+            Access::Writing(writer) => {
+                // What commands look at are extents: content must not wait in memory.
+                writer.write_back()?;
+                Some(Writing::for_somebody(writer.clone(), self.root, caller))
+            }
+        };
+        Ok(Place {
+            opened: Opened {
+                filesystem: self.access.view(),
+                root: self.root,
+            },
+            image: self.image.clone(),
+            directory: b"/".to_vec(),
+            mount: Some(Mount { writing, paths }),
+        })
+    }
+}

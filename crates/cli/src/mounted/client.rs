@@ -1,0 +1,112 @@
+//! A command that asks the server of a mount.
+
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use anstyle::AnsiColor;
+use anyhow::{Context as _, Result, anyhow};
+use buttress_stdio::Stream;
+use clap::ArgMatches;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use super::places::{self, Below};
+use super::protocol::{Answer, Request};
+use crate::commands::mount::registry::Known;
+use crate::exit::Advice;
+use crate::output::terminal;
+use crate::writing::umask;
+
+/// All that a command line has as values: paths are among them.
+fn values(matches: &ArgMatches) -> Vec<OsString> {
+    let ids = matches.ids().map(clap::Id::as_str);
+    let raw = ids.filter_map(|id| matches.try_get_raw(id).ok().flatten());
+    raw.flatten().map(std::ffi::OsStr::to_owned).collect()
+}
+
+/// Has the server of a mount run a command; gives its exit code.
+///
+/// # Errors
+/// That it cannot be asked, or ended meanwhile.
+pub fn ask(mount: &Below, arguments: &[OsString], matches: &ArgMatches) -> Result<u8> {
+    let words = values(matches).into_iter();
+    let paths = words.filter_map(|word| {
+        let below = places::find(Path::new(&word)).filter(|below| below.device == mount.device)?;
+        Some((word, below.path))
+    });
+    let request = Request {
+        arguments: arguments.to_vec(),
+        paths: paths.collect(),
+        umask: umask(),
+        has_output: !buttress_stdio::was_closed(Stream::Output),
+        is_terminal: terminal::stdout_is_terminal(),
+    };
+    let socket = connect(mount)?;
+    send(&socket, &request).context("asking the server of the mount")?;
+    for line in BufReader::new(socket).lines() {
+        match Answer::parse(&line.context("hearing the server of the mount")?) {
+            Some(Answer::Message(label, text)) => say(&label, &text),
+            Some(Answer::Line(text)) => terminal::line(&text),
+            Some(Answer::End(code)) => return Ok(code),
+            None => {}
+        }
+    }
+    Err(anyhow!("the server of the mount ended before the command did"))
+}
+
+/// Prints a message of the command as this process prints its own.
+fn say(label: &str, text: &str) {
+    use crate::output::events;
+    if events::are_wanted() {
+        events::tell(label, serde_json::json!({ "message": text }));
+        return;
+    }
+    let colour = match label {
+        "error" => AnsiColor::Red,
+        "warning" => AnsiColor::Yellow,
+        _ => AnsiColor::Cyan,
+    };
+    terminal::message(label, colour, &text);
+}
+
+fn connect(mount: &Below) -> Result<UnixStream> {
+    let mounts = places::all();
+    let is_it = |known: &Known| {
+        let at = known.directory();
+        mounts
+            .iter()
+            .any(|other| other.device == mount.device && other.directory == at)
+    };
+    let server = Known::all()?.into_iter().find(is_it);
+    let server = server
+        .context("the server of that mount is another user's")
+        .map_err(|error| {
+            error.context(Advice::new(
+                "who mounted it can do that; others have what the system and btrfs's own ioctls allow",
+            ))
+        })?;
+    UnixStream::connect(server.socket()).context("reaching the server of the mount")
+}
+
+fn send(mut socket: &UnixStream, request: &Request) -> Result<()> {
+    let body = request.to_bytes();
+    let length = u64::try_from(body.len())?.to_le_bytes();
+    let output = rustix::stdio::stdout();
+    let descriptors = [output.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if request.has_output && !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(anyhow!("no room for a descriptor"));
+    }
+    rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(&length)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
+    socket.write_all(&body)?;
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Which paths of this machine lie below a mount of ours.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use buttress_mount::fuse::TYPE;
+
+/// Where a superblock has what tells it from other bytes.
+const MAGIC_OFFSET: u64 = (64 << 10) + 64;
+const MAGIC: [u8; 8] = *b"_BHRfS_M";
+
+/// A line of the system's table of mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// The number of its device: the same for all mounts of one file system.
+    pub device: String,
+    /// The directory of the file system that is mounted.
+    pub root: PathBuf,
+    /// On what.
+    pub directory: PathBuf,
+    /// Whether a server of ours has it.
+    pub is_ours: bool,
+}
+
+/// A path below a mount of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Below {
+    /// The mount's device.
+    pub device: String,
+    /// The path from the root of its file system; it begins with a slash.
+    pub path: Vec<u8>,
+}
+
+/// A name as the table has it: blanks, line ends and backslashes are octal escapes.
+fn unescaped(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, others)) = rest.split_first() {
+        let digits = others.get(..3).filter(|_| *first == b'\\');
+        let code = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(code) => {
+                bytes.push(code);
+                rest = others.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                rest = others;
+            }
+        }
+    }
+    OsString::from_vec(bytes).into()
+}
+
+fn parse(line: &[u8]) -> Option<Mounted> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
+    let (root, directory) = (unescaped(fields.next()?), unescaped(fields.next()?));
+    // Then a number of optional fields, a dash, the type.
+    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    Some(Mounted {
+        device,
+        root,
+        directory,
+        is_ours: kind == TYPE.as_bytes(),
+    })
+}
+
+/// All mounts, as this process sees them.
+pub fn all() -> Vec<Mounted> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    table.split(|byte| *byte == b'\n').filter_map(parse).collect()
+}
+
+/// What a path without links lies on: the innermost mount, of several on one directory the last.
+fn innermost<'a>(mounts: &'a [Mounted], path: &Path) -> Option<&'a Mounted> {
+    let above = mounts.iter().filter(|mount| path.starts_with(&mount.directory));
+    above.max_by_key(|mount| mount.directory.as_os_str().len())
+}
+
+fn below(mounts: &[Mounted], path: &Path) -> Option<Below> {
+    let mount = innermost(mounts, path).filter(|mount| mount.is_ours)?;
+    let rest = path.strip_prefix(&mount.directory).ok()?;
+    let inside = mount.root.join(rest);
+    let bytes = inside.as_os_str().as_bytes();
+    // What joins an empty rest has a slash at its end.
+    let path = match bytes.strip_suffix(b"/") {
+        Some(shorter) if !shorter.is_empty() => shorter.to_vec(),
+        _ => bytes.to_vec(),
+    };
+    let device = mount.device.clone();
+    Some(Below { device, path })
+}
+
+/// A path whose directories, as far as they are there, have no links in them; what is last may be one.
+fn without_links(path: &Path) -> Option<PathBuf> {
+    let Some(name) = path.file_name() else {
+        return path.canonicalize().ok();
+    };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    let above = match parent.canonicalize() {
+        Ok(above) => above,
+        Err(_) => without_links(parent)?,
+    };
+    Some(above.join(name))
+}
+
+/// Whether a file holds a volume of its own.
+fn is_image(path: &Path) -> bool {
+    let Ok(found) = path.metadata() else { return false };
+    let mut magic = [0; 8];
+    let mut read = || File::open(path)?.read_exact_at(&mut magic, MAGIC_OFFSET);
+    found.is_file() && read().is_ok() && magic == MAGIC
+}
+
+/// Where a path lies, if that is below a mount of ours and no image lies there.
+pub fn find(path: &Path) -> Option<Below> {
+    let mounts = all();
+    if !mounts.iter().any(|mount| mount.is_ours) {
+        return None;
+    }
+    let found = without_links(path).and_then(|path| below(&mounts, &path));
+    // A link from elsewhere into the mount.
+    let found = found.or_else(|| below(&mounts, &path.canonicalize().ok()?))?;
+    (!is_image(path)).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: [&str; 5] = [
+        "22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw",
+        "80 22 0:60 / /mnt rw shared:9 - fuse.buttress /srv/a.img rw,user_id=0",
+        "81 80 0:61 / /mnt/tmp rw - tmpfs tmpfs rw",
+        "82 22 0:60 /sub/a\\040b /bound rw shared:9 master:2 - fuse.buttress /srv/a.img rw",
+        "83 22 0:62 / /mnt2 rw - fuse.other x rw",
+    ];
+
+    #[test]
+    fn what_lies_below_a_mount_of_ours() {
+        let mounts: Vec<Mounted> = TABLE.iter().filter_map(|line| parse(line.as_bytes())).collect();
+        assert_eq!(mounts.len(), TABLE.len());
+        let cases = [
+            ("/mnt", Some("/")),
+            ("/mnt/a/b", Some("/a/b")),
+            ("/mnt/tmp/a", None),
+            ("/mntx", None),
+            ("/mnt2/a", None),
+            ("/bound", Some("/sub/a b")),
+            ("/bound/c", Some("/sub/a b/c")),
+            ("/", None),
+        ];
+        for (path, expected) in cases {
+            let found = below(&mounts, Path::new(path)).map(|below| String::from_utf8(below.path).unwrap());
+            assert_eq!(found.as_deref(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_yet_has_a_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink(&real, real.join("link")).unwrap();
+        let cases = [("link/new", "new"), ("link/a/b", "a/b"), ("link", "link")];
+        for (path, expected) in cases {
+            assert_eq!(
+                without_links(&real.join(path)),
+                Some(real.join(expected)),
+                "{path}"
+            );
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What a command and the server of a mount say to each other, over a socket of this machine.
+//!
+//! The request is its length in 8 bytes, with the command's standard output beside it as a descriptor, then a JSON document. Answers
+//! are JSON, one a line: messages as they come, the exit code last. A socket that ends before that is a server that ended.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+/// The longest request: more than the system lets a command line have.
+pub const REQUEST_BYTES_MAX: u64 = 16 << 20;
+
+/// What is to be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The command line.
+    pub arguments: Vec<OsString>,
+    /// Those of its words that are paths below the mount, and where they lead in its file system.
+    pub paths: HashMap<OsString, Vec<u8>>,
+    /// The mode bits that new things do not get.
+    pub umask: u32,
+    /// Whether standard output is there.
+    pub has_output: bool,
+    /// Whether it is a terminal.
+    pub is_terminal: bool,
+}
+
+fn array(bytes: &[u8]) -> Value {
+    bytes.iter().map(|byte| Value::from(*byte)).collect()
+}
+
+fn bytes(value: &Value) -> Option<Vec<u8>> {
+    let all = value.as_array()?.iter();
+    all.map(|byte| byte.as_u64().and_then(|byte| u8::try_from(byte).ok()))
+        .collect()
+}
+
+fn word(value: &Value) -> Option<OsString> {
+    bytes(value).map(OsString::from_vec)
+}
+
+impl Request {
+    /// As bytes. Words need not be UTF-8, so they are arrays of numbers.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let arguments: Value = self.arguments.iter().map(|word| array(word.as_bytes())).collect();
+        let paths: Value = self
+            .paths
+            .iter()
+            .map(|(word, path)| json!([array(word.as_bytes()), array(path)]))
+            .collect();
+        let whole = json!({
+            "arguments": arguments,
+            "paths": paths,
+            "umask": self.umask,
+            "has_output": self.has_output,
+            "is_terminal": self.is_terminal,
+        });
+        whole.to_string().into_bytes()
+    }
+
+    /// From bytes.
+    pub fn parse(text: &[u8]) -> Result<Self> {
+        let whole: Value = serde_json::from_slice(text)?;
+        Self::of(&whole)
+            .context("a request that is not understood: client and server are of different versions")
+    }
+
+    fn of(whole: &Value) -> Option<Self> {
+        let list = |name: &str| whole.get(name)?.as_array();
+        let paths = list("paths")?.iter().map(|pair| {
+            let pair = pair.as_array()?;
+            Some((word(pair.first()?)?, bytes(pair.get(1)?)?))
+        });
+        Some(Self {
+            arguments: list("arguments")?.iter().map(word).collect::<Option<_>>()?,
+            paths: paths.collect::<Option<_>>()?,
+            umask: u32::try_from(whole.get("umask")?.as_u64()?).ok()?,
+            has_output: whole.get("has_output")?.as_bool()?,
+            is_terminal: whole.get("is_terminal")?.as_bool()?,
+        })
+    }
+}
+
+/// A line of the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A message with its label.
+    Message(String, String),
+    /// A line by itself.
+    Line(String),
+    /// The command ended with this exit code.
+    End(u8),
+}
+
+impl Answer {
+    /// With its line's end.
+    pub fn to_line(&self) -> String {
+        let value = match self {
+            Self::Message(label, text) => json!({ "label": label, "text": text }),
+            Self::Line(text) => json!({ "text": text }),
+            Self::End(code) => json!({ "end": code }),
+        };
+        format!("{value}\n")
+    }
+
+    /// From a line; `None` for what is none.
+    pub fn parse(line: &str) -> Option<Self> {
+        let value: Value = serde_json::from_str(line).ok()?;
+        let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        if let Some(code) = value.get("end") {
+            return u8::try_from(code.as_u64()?).ok().map(Self::End);
+        }
+        Some(match text("label") {
+            Some(label) => Self::Message(label, text("text")?),
+            None => Self::Line(text("text")?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_understood() {
+        let request = Request {
+            arguments: vec!["buttress".into(), OsString::from_vec(vec![0xff, b'a'])],
+            paths: HashMap::from([(OsString::from_vec(vec![0xff]), vec![b'/', 0xfe])]),
+            umask: 0o22,
+            has_output: true,
+            is_terminal: false,
+        };
+        assert_eq!(Request::parse(&request.to_bytes()).unwrap(), request);
+        for wrong in [
+            "",
+            "{}",
+            "[]",
+            r#"{"arguments": [[256]], "paths": [], "umask": 1}"#,
+        ] {
+            assert!(Request::parse(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+        for answer in [
+            Answer::Message("warning".into(), "text\n".into()),
+            Answer::Line("help".into()),
+            Answer::End(255),
+        ] {
+            let line = answer.to_line();
+            assert_eq!(line.matches('\n').count(), 1);
+            assert_eq!(Answer::parse(&line), Some(answer));
+        }
+        assert_eq!(Answer::parse(r#"{"end": 256}"#), None);
+    }
+}

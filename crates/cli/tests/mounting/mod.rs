@@ -1,0 +1,117 @@
+//! A volume on an image of its own that a test mounts, for the tests of mounts.
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
+
+use buttress_oracle::needs::Missing;
+use serde_json::Value;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_buttress");
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub fn buttress(words: &[&str]) -> Output {
+    Command::new(PROGRAM).args(words).output().unwrap()
+}
+
+pub fn sound(words: &[&str]) -> Output {
+    let output = buttress(words);
+    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    output
+}
+
+/// What keeps these tests from running.
+pub fn no_fuse() -> Option<Missing> {
+    let opened = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    match opened {
+        Ok(_) if rustix::process::geteuid().is_root() => None,
+        Ok(_) => Some(Missing::new("fuse", "only root mounts here")),
+        Err(error) => Some(Missing::new("fuse", format!("/dev/fuse: {error}"))),
+    }
+}
+
+/// A volume in a folder of its own, which may be mounted.
+pub struct Mounted {
+    _folder: tempfile::TempDir,
+    pub image: PathBuf,
+    pub at: PathBuf,
+}
+
+impl Mounted {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let folder_path = folder.path().canonicalize().unwrap();
+        let mounted = Self {
+            image: folder_path.join("volume.img"),
+            at: folder_path.join("at"),
+            _folder: folder,
+        };
+        fs::create_dir(&mounted.at).unwrap();
+        sound(&["mkfs", "-q", "-b", "512M", mounted.image()]);
+        mounted
+    }
+
+    pub fn image(&self) -> &str {
+        self.image.to_str().unwrap()
+    }
+
+    pub fn directory(&self) -> &str {
+        self.at.to_str().unwrap()
+    }
+
+    pub fn mount(&self, options: &str) {
+        sound(&["mount", "-o", options, self.image(), self.directory()]);
+    }
+
+    pub fn umount(&self) {
+        sound(&["umount", self.directory()]);
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+
+    pub fn expect_sound(&self) {
+        sound(&["check", self.image()]);
+    }
+
+    /// The process that serves it.
+    pub fn server(&self) -> i32 {
+        let listed = sound(&["mount", "--list", "--format", "json"]);
+        let document: Value = serde_json::from_slice(&listed.stdout).unwrap();
+        let rows = document["mount-list"].as_array().unwrap();
+        let row = rows
+            .iter()
+            .find(|row| row["directory"].as_str() == self.at.to_str())
+            .unwrap();
+        assert_eq!(row["image"].as_str(), self.image.to_str());
+        i32::try_from(row["pid"].as_i64().unwrap()).unwrap()
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.server()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits until nothing is mounted any more.
+    pub fn wait_until_gone(&self) {
+        let below = fs::metadata(self.at.parent().unwrap()).unwrap().dev();
+        while fs::metadata(&self.at).map_or(true, |found| found.dev() != below) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // A test that failed leaves nothing mounted.
+        let mounts = text(&fs::read("/proc/self/mountinfo").unwrap_or_default());
+        if mounts.contains(self.directory()) {
+            let _ = buttress(&["umount", "--lazy", self.directory()]);
+        }
+    }
+}

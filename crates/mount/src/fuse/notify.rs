@@ -1,0 +1,90 @@
+//! Has the kernel forget what it was told: names and attributes that changed otherwise than by its own calls.
+//!
+//! The kernel takes the lock of a directory to forget a name in it, and somebody may have that lock whose request waits for a thread of
+//! this server. So no thread that answers requests does this: where an answer has to wait for it, a thread of its own gives the answer
+//! ([`Later`]).
+
+use super::wire::{OUT_HEADER, Output, ROOT};
+use crate::vfs::{NodeId, Stale};
+use crossbeam_channel::Receiver;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno as Os;
+use std::io;
+
+const NOTIFY_INVALIDATE_NODE: u32 = 2;
+const NOTIFY_INVALIDATE_NAME: u32 = 3;
+/// The name is asked for again; who uses what it led to goes on.
+const EXPIRE_ONLY: u32 = 1 << 0;
+
+/// Tells the kernel. See the module.
+#[derive(Debug)]
+pub struct Notifier {
+    device: OwnedFd,
+    root: NodeId,
+}
+
+impl Notifier {
+    pub(super) fn new(device: impl AsFd, root: NodeId) -> io::Result<Self> {
+        let device = device.as_fd().try_clone_to_owned()?;
+        Ok(Self { device, root })
+    }
+
+    /// Has the kernel forget these. What it does not know it need not forget, so there are no errors.
+    pub fn forget<'a>(&self, all: impl IntoIterator<Item = &'a Stale>) {
+        for stale in all {
+            let message = self.message(stale);
+            let _ = rustix::io::write(&self.device, &message.0);
+        }
+    }
+
+    fn number(&self, node: NodeId) -> u64 {
+        if node == self.root { ROOT } else { node.0 }
+    }
+
+    fn message(&self, stale: &Stale) -> Output {
+        let mut message = Output::default();
+        let code = match stale {
+            Stale::Node(node) => {
+                message.u64(self.number(*node)).i64(0).i64(0);
+                NOTIFY_INVALIDATE_NODE
+            }
+            Stale::Name(directory, name) => {
+                message
+                    .u64(self.number(*directory))
+                    .u32(u32::try_from(name.len()).unwrap_or(u32::MAX))
+                    .u32(EXPIRE_ONLY)
+                    .bytes(name)
+                    .zeros(1);
+                NOTIFY_INVALIDATE_NAME
+            }
+        };
+        let mut whole = Output::default();
+        let length = message.0.len().saturating_add(OUT_HEADER);
+        whole
+            .u32(u32::try_from(length).unwrap_or(u32::MAX))
+            .u32(code)
+            .u64(0)
+            .bytes(&message.0);
+        whole
+    }
+}
+
+/// An answer that is to be given when the kernel has forgotten what is stale.
+#[derive(Debug)]
+pub(super) struct Later {
+    pub(super) stale: Vec<Stale>,
+    pub(super) answer: Output,
+}
+
+/// Gives such answers until nobody has any more.
+pub(super) fn answer_later(notifier: &Notifier, waiting: &Receiver<Later>) -> io::Result<()> {
+    for Later { stale, answer } in waiting {
+        notifier.forget(&stale);
+        match rustix::io::write(&notifier.device, &answer.0) {
+            Ok(_) | Err(Os::NOENT) => {}
+            Err(Os::NODEV) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

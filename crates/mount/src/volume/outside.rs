@@ -1,0 +1,65 @@
+//! What changes otherwise than by calls of the kernel, and is to be forgotten there: names of subvolumes, and of directories above
+//! them.
+
+use super::MountedVolume;
+use crate::vfs::{Result, Stale};
+use buttress::fs::{Filesystem, Location};
+use buttress::{InodeNumber, SubvolumeId};
+use std::collections::BTreeSet;
+
+/// The names of all subvolumes at one time.
+#[derive(Clone, Debug, Default)]
+pub struct SubvolumeNames(BTreeSet<(SubvolumeId, SubvolumeId, InodeNumber, Vec<u8>)>);
+
+impl SubvolumeNames {
+    /// As a view has them.
+    ///
+    /// # Errors
+    /// That the root tree cannot be read.
+    pub fn of(view: &Filesystem) -> core::result::Result<Self, buttress::fs::Error> {
+        let places = view.subvolumes()?.into_iter().filter_map(|found| {
+            let place = found.place?;
+            Some((found.id, place.parent, place.directory, place.name))
+        });
+        Ok(Self(places.collect()))
+    }
+}
+
+impl MountedVolume {
+    /// What is stale in the kernel since the subvolumes had these names; `paths` are others that may have changed, from the root of
+    /// the mount.
+    #[must_use]
+    pub fn stale_since(&self, before: &SubvolumeNames, paths: &[Vec<u8>]) -> Vec<Stale> {
+        let view = self.access.view();
+        let mut stale = Vec::new();
+        if let Ok(after) = SubvolumeNames::of(&view) {
+            for (id, parent, directory, name) in before.0.symmetric_difference(&after.0) {
+                self.add_stale(&mut stale, Location::new(*parent, *directory), name);
+                stale.extend(self.stale_node(Location::root_of(*id)));
+            }
+        }
+        for path in paths {
+            let mut directory = self.root;
+            for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+                self.add_stale(&mut stale, directory, name);
+                match view.lookup(directory, name) {
+                    Ok(Some(found)) => directory = found.target,
+                    _ => break,
+                }
+            }
+        }
+        stale
+    }
+
+    /// A name that came or went, and its directory.
+    pub(super) fn add_stale(&self, stale: &mut Vec<Stale>, directory: Location, name: &[u8]) {
+        if let Ok(node) = self.numbers.of(directory) {
+            stale.push(Stale::Name(node, name.to_vec()));
+            stale.push(Stale::Node(node));
+        }
+    }
+
+    fn stale_node(&self, location: Location) -> Result<Stale> {
+        self.numbers.of(location).map(Stale::Node)
+    }
+}
