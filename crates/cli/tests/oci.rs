@@ -1,5 +1,11 @@
 //! `buttress mkfs --oci`: what umoci packed becomes the volume that what umoci unpacks becomes.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests state what must hold")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests state what must hold"
+)]
 
 mod support;
 

@@ -272,3 +272,75 @@ fn a_parent_in_a_copy_of_the_image_will_do() {
     assert!(renames >= 1, "{renames}");
     assert!(writes >= 2, "{writes}");
 }
+
+/// An empty image.
+fn new_image(folder: &std::path::Path) -> String {
+    let image = folder.join("kept.img").to_str().unwrap().to_owned();
+    bytes(&["mkfs", "-q", "--size", "256M", &image]);
+    image
+}
+
+/// Receives what is given into an image, keeping what there is.
+fn receive_part(image: &str, stream: &[u8]) -> std::process::Output {
+    let mut receiver = Process::new(env!("CARGO_BIN_EXE_buttress"))
+        .args(["receive", "-q", "--keep-partial", &format!("{image}:/")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It may end before it has read all.
+    drop(receiver.stdin.take().unwrap().write_all(stream));
+    receiver.wait_with_output().unwrap()
+}
+
+#[test]
+fn sender_and_receiver_agree_on_the_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = new_image(folder.path());
+    let target = format!("{image}:/");
+    let source = inside("/home-monday");
+    let whole = bytes(&["send", &source]);
+    let (code, error) = failure(&["receive", "--token", &target]);
+    assert_eq!(code, 1);
+    assert!(error.contains("nothing is kept"), "{error}");
+
+    let cut_off = receive_part(&image, &whole[..whole.len() / 3]);
+    assert_eq!(cut_off.status.code(), Some(1));
+    let said = String::from_utf8(cut_off.stderr).unwrap();
+    let token = String::from_utf8(bytes(&["receive", "--token", &target])).unwrap();
+    let token = token.trim();
+    assert!(said.contains(&format!("--resume {token}")), "{said}");
+    let offset: usize = token.rsplit('-').next().unwrap().parse().unwrap();
+    assert!(offset > 0 && offset <= whole.len() / 3, "{token}");
+    assert_eq!(bytes(&["send", "--resume", token, &source]), whole[offset..]);
+    for other in [inside("/home-tuesday"), source.clone()] {
+        let version = if other == source { "2" } else { "1" };
+        let (code, error) = failure(&["send", "--resume", token, "--proto", version, &other]);
+        assert_eq!(code, 1);
+        assert!(error.contains("the beginning of another stream"), "{error}");
+    }
+
+    // In a pipe both ways, from here and, with nothing kept, from the beginning.
+    for _ in 0..2 {
+        let (answers, to_sender) = io::pipe().unwrap();
+        let mut sender = Process::new(env!("CARGO_BIN_EXE_buttress"))
+            .args(["send", "-q", "--resume", "-", &source])
+            .stdin(answers)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let received = Process::new(env!("CARGO_BIN_EXE_buttress"))
+            .args(["receive", "-q", "--resume", "--token", &target])
+            .stdin(sender.stdout.take().unwrap())
+            .stdout(to_sender)
+            .status()
+            .unwrap();
+        assert!(received.success());
+        assert!(sender.wait().unwrap().success());
+        let received = format!("{image}:/home-monday");
+        assert!(bytes(&["tar", &received]) == bytes(&["tar", &source]));
+        assert_eq!(bytes(&["ls", &target]), b"home-monday\n");
+        bytes(&["subvolume", "delete", &received]);
+    }
+}

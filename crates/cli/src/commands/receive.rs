@@ -21,6 +21,7 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
+use crate::globals::parse_size;
 use crate::manual::{Example, example};
 use crate::sources::Role;
 use crate::table::Subcommand;
@@ -39,6 +40,22 @@ pub struct Receive {
     /// out
     #[arg(short = 'E', long = "max-errors", value_name = "N", default_value_t = 1)]
     max_errors: u64,
+    /// Keep what there is of a stream that is cut off, beside where its subvolume would be, for --resume. While the stream
+    /// arrives, that is made sure of every SIZE bytes
+    #[arg(
+        long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = "256M",
+        value_parser = parse_size
+    )]
+    keep_partial: Option<u64>,
+    /// Go on with what is kept, of the stream of this NAME where several are: the input is what `send --resume` makes with the
+    /// receiver's token, or the whole stream again. Where nothing is kept, the stream is received from its beginning. Keeps what
+    /// there is when it is cut off again
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    resume: Option<OsString>,
+    /// Print the token that `send --resume` goes on with: one line for each stream that is kept. With --resume it is printed
+    /// before the stream is read, so that it can reach a sender that waits for it
+    #[arg(long)]
+    token: bool,
     /// Decompress compressed data instead of storing it as it is
     #[arg(long)]
     force_decompress: bool,
@@ -75,9 +92,21 @@ impl Subcommand for Receive {
             "buttress receive --dump -f monday.stream",
             "Prints what a stream does, one line for each command",
         ),
+        example(
+            "buttress receive --token backup.img:/",
+            "Says where a stream that was cut off goes on, for `send --resume`",
+        ),
     ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
+        if self.dump && (self.token || self.resume.is_some() || self.keep_partial.is_some()) {
+            return Err(usage(
+                "receive --dump receives nothing: it does not go with --keep-partial, --resume or --token",
+            ));
+        }
+        if self.token && self.resume.is_none() {
+            return volume::tokens(&self, context);
+        }
         if !self.dump {
             return volume::receive(&self, context);
         }

@@ -1,15 +1,17 @@
 //! `buttress send IMAGE:/snapshot…`: snapshots as a send stream, without mounting them.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{Read as _, Write};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use buttress::format::ByteCount;
 use buttress::fs::{Follow, Progress};
 use buttress::stream::Version;
-use buttress::stream::send::resume::{Digest, Token};
-use buttress::stream::send::{self, Options, Snapshot, estimate};
+use buttress::stream::send::resume::{Digest, Token, TokenError};
+use buttress::stream::send::{self, Following, Options, Snapshot, estimate};
+use buttress::stream::trail::{Trail, TrailError};
 use buttress::tree::ReadAhead;
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -57,11 +59,12 @@ pub struct Send {
     /// metadata, to about two percent; `exact` goes over all of it, but reads no data
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "sample")]
     estimate: Option<How>,
-    /// Go on with a send that was cut off: what it printed when it ended. Its last number is how many bytes the
-    /// receiver has; put the true one there. With -f, what was kept beside the file is continued; where nothing was, the
-    /// file itself
+    /// Go on with a send that was cut off: what it printed when it ended, or what `receive --token` says. The last number
+    /// of the former is how many bytes the receiver has; put the true one there. With -f, what was kept beside the file is
+    /// continued; where nothing was, the file itself; with a receiver's token the rest goes to the file. `-` reads the token
+    /// from standard input: a receiver in a pipe both ways prints it there
     #[arg(long, value_name = "TOKEN", conflicts_with = "estimate")]
-    resume: Option<Token>,
+    resume: Option<Resume>,
     /// How the trees are read ahead
     #[arg(long, value_enum, default_value_t = Ahead::Sweep, value_name = "MODE")]
     read_ahead: Ahead,
@@ -133,12 +136,12 @@ impl Subcommand for Send {
             return estimate(context, how, &sends, &progress);
         }
         let digest = Digest::of(sends.iter().map(|(snapshot, options)| (snapshot, options)));
-        let offset = self.resume_offset(digest)?;
+        let (offset, following) = self.place(digest)?;
         let mut sink = self.sink(context, digest, offset)?;
         expect(context, &sends, offset, &progress);
         let _cancelling = Cancelling::start(&progress)?;
         let watch = Watch::start(context, "send", progress.clone());
-        let result = send_all(context, sends, offset, &mut sink, &progress);
+        let result = send_all(context, sends, (offset, following), &mut sink, &progress);
         watch.end_as(result.is_ok());
         match result {
             Ok(()) => sink.finish()?,
@@ -201,15 +204,28 @@ impl Send {
         Ok(sends)
     }
 
-    /// How many bytes the receiver has already.
-    fn resume_offset(&self, digest: Digest) -> Result<u64> {
-        let Some(token) = self.resume else { return Ok(0) };
-        if token.digest != digest {
-            return Err(anyhow!("--resume: the token belongs to another stream")).context(Advice::new(
-                "give the same snapshots and options as before; what was sent must not have been made anew since",
-            ));
+    /// How many bytes the receiver has already, and by what it tells that they are of this stream.
+    fn place(&self, digest: Digest) -> Result<(u64, Option<Following>)> {
+        let resume = match self.resume {
+            Some(Resume::Asked) => read_token()?,
+            other => other.unwrap_or(Resume::Receiver(Trail::default())),
+        };
+        match resume {
+            Resume::Sender(token) if token.digest == digest => Ok((token.offset, None)),
+            Resume::Sender(_) => {
+                Err(anyhow!("--resume: the token belongs to another stream")).context(Advice::new(SAME_AGAIN))
+            }
+            Resume::Receiver(wanted) => {
+                let so_far = Trail::default();
+                Ok((wanted.bytes(), Some(Following { so_far, wanted })))
+            }
+            Resume::Asked => Err(anyhow!("--resume: standard input has no token")),
         }
-        Ok(token.offset)
+    }
+
+    /// Whether --resume names a place of the receiver's, and not one in a file.
+    fn follows_receiver(&self) -> bool {
+        !matches!(self.resume, None | Some(Resume::Sender(_)))
     }
 
     /// Where a part of this stream is kept, beside the file that all of it goes to. The name has the token's digest, so that
@@ -222,7 +238,7 @@ impl Send {
     fn tell_how_to_go_on(&self, context: &Context, sink: Destination, token: Token) {
         let Token { digest, offset } = token;
         let kept = match (named(self.file.as_deref()), sink) {
-            (Some(path), Destination::File(file)) if offset > 0 => {
+            (Some(path), Destination::File(file)) if offset > 0 && !self.follows_receiver() => {
                 let partial = Self::partial(path, digest);
                 match file.keep_as(&partial) {
                     Ok(kept) => kept.then_some(partial),
@@ -247,7 +263,7 @@ impl Send {
     /// Where the stream goes from its byte `offset` on.
     fn sink(&self, context: &Context, digest: Digest, offset: u64) -> Result<Destination> {
         match named(self.file.as_deref()) {
-            Some(path) if offset > 0 => {
+            Some(path) if offset > 0 && !self.follows_receiver() => {
                 let partial = Self::partial(path, digest);
                 Ok(Destination::File(
                     context.continue_output(path, &partial, offset)?,
@@ -259,18 +275,78 @@ impl Send {
     }
 }
 
+/// Where --resume goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resume {
+    /// Where a sender stopped.
+    Sender(Token),
+    /// How far a receiver came.
+    Receiver(Trail),
+    /// Where standard input says.
+    Asked,
+}
+
+impl FromStr for Resume {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "-" {
+            return Ok(Self::Asked);
+        }
+        let of_receiver = text.parse().map(Self::Receiver);
+        of_receiver.or_else(|other: TrailError| {
+            let of_sender = text.parse().map(Self::Sender);
+            of_sender.map_err(|error: TokenError| format!("{error}; {other}"))
+        })
+    }
+}
+
+/// What to do when the token does not fit what is to be sent.
+const SAME_AGAIN: &str =
+    "give the same snapshots and options as before; what was sent must not have been made anew since";
+
+/// The longest line that is read for a token.
+const TOKEN_BYTES_MAX: usize = 128;
+
+/// A token from the first line of standard input; nothing behind that is read.
+fn read_token() -> Result<Resume> {
+    let mut input = std::io::stdin().lock();
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.len() < TOKEN_BYTES_MAX
+        && input.read(&mut byte).context("standard input")? == 1
+        && byte != *b"\n"
+    {
+        line.extend_from_slice(&byte);
+    }
+    let text = String::from_utf8_lossy(&line);
+    let token = text.trim().parse::<Resume>();
+    token.map_err(|error| anyhow!("--resume -: standard input: {error}"))
+}
+
 /// Sends one after the other, leaving out the first `skip_bytes` of all.
 fn send_all(
     context: &Context,
     sends: Vec<(Snapshot, Options)>,
-    skip_bytes: u64,
+    (skip_bytes, mut following): (u64, Option<Following>),
     sink: &mut (dyn Write + std::marker::Send),
     progress: &Progress,
 ) -> Result<()> {
     let mut total_bytes = 0_u64;
     for (snapshot, mut options) in sends {
         options.skip_bytes = skip_bytes.saturating_sub(total_bytes);
-        let summary = send::send(&snapshot, &options, sink, progress).with_context(|| name_of(&snapshot))?;
+        options.following = following;
+        let sent = send::send(&snapshot, &options, sink, progress).map_err(|error| {
+            let is_other = matches!(error, send::Error::OtherStream { .. });
+            let error = anyhow::Error::from(error);
+            if is_other {
+                error.context(Advice::new(SAME_AGAIN))
+            } else {
+                error
+            }
+        });
+        let summary = sent.with_context(|| name_of(&snapshot))?;
+        following = summary.following;
         if context.globals().verbose > 0 {
             context.notice(format_args!(
                 "{}: {} inodes, {} commands, {} bytes",

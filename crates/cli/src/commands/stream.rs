@@ -9,6 +9,8 @@
 
 mod cat;
 mod ls;
+mod merge;
+mod rebase;
 mod tar;
 mod verify;
 
@@ -33,6 +35,8 @@ pub const ROWS: &[Row] = &[
     leaf::<ls::Ls>(),
     leaf::<cat::Cat>(),
     leaf::<tar::Tar>(),
+    leaf::<merge::Merge>(),
+    leaf::<rebase::Rebase>(),
     leaf::<verify::Verify>(),
 ];
 
@@ -102,9 +106,13 @@ impl Streams {
 }
 
 impl Loaded {
-    fn tree(&self) -> Result<&Tree> {
+    fn snapshot(&self) -> Result<&Snapshot> {
         let snapshot = self.series.snapshots().get(self.number);
-        Ok(&snapshot.context("there is no snapshot in the streams")?.tree)
+        snapshot.context("there is no snapshot in the streams")
+    }
+
+    fn tree(&self) -> Result<&Tree> {
+        Ok(&self.snapshot()?.tree)
     }
 
     /// What the path leads to, and the path without slashes around it.

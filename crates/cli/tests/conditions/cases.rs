@@ -363,6 +363,22 @@ fn about_streams() -> Vec<Case> {
                 "-f {out}/a.tar {stream}:/no/such/path",
             )
         },
+        Case {
+            answer: Answer::Binary,
+            json: Json::Refused,
+            ..stream("stream merge", "{stream}", "")
+        },
+        Case {
+            form: "-f",
+            answer: SILENT,
+            makes_files: true,
+            ..stream("stream merge", "-f {out}/merged {stream}", "")
+        },
+        Case {
+            answer: Answer::Binary,
+            json: Json::Refused,
+            ..stream("stream rebase", "--onto {stream} {incremental}", "")
+        },
         stream("stream verify", "{stream}", ""),
     ]
 }

@@ -60,12 +60,16 @@ impl World {
         if word.contains("{overlay}") {
             self.make_overlay();
         }
+        if word.contains("{incremental}") {
+            self.make_incremental();
+        }
         if word.contains("{target}") {
             self.make_target();
         }
         for (placeholder, name) in [
             ("{image}", "volume.img"),
             ("{stream}", "stream"),
+            ("{incremental}", "incremental"),
             ("{host}", "host"),
             ("{out}", "out"),
             ("{overlay}", "overlay"),
@@ -97,6 +101,15 @@ impl World {
         ]);
         assert!(made.status.success(), "{made:?}");
         self.set_mode(&overlay, 0o666);
+    }
+
+    /// A stream that builds on another one.
+    fn make_incremental(&self) {
+        let volume = image();
+        let inside = |name: &str| format!("{}:/{name}", volume.to_str().unwrap());
+        let made = buttress(&["send", "-p", &inside("home-monday"), &inside("home-tuesday")]);
+        assert!(made.status.success(), "{made:?}");
+        fs::write(self.path("incremental"), made.stdout).unwrap();
     }
 
     /// An empty image, as large as the volume's.

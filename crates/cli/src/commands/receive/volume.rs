@@ -1,11 +1,15 @@
 //! Receiving into a volume.
 
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::format::Generation;
+use buttress::Location;
+use buttress::format::{ByteCount, Generation};
 use buttress::fs::{Follow, Progress};
-use buttress::stream::receive::{self, Event, Options, ReceivedSubvolume};
+use buttress::stream::receive::{self, Event, Kept, Options, ReceivedSubvolume};
+use buttress::stream::trail::Trail;
 use serde_json::{Map, Value};
 
 use super::{Receive, open};
@@ -17,6 +21,9 @@ use crate::progress::Watch;
 use crate::signals::Cancelling;
 use crate::target::Target;
 use crate::writing::Writing;
+
+/// How often what there is of a stream is made sure of, where nobody says it.
+const KEEP_EVERY_BYTES: u64 = 256 << 20;
 
 pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome> {
     let Some(target) = &arguments.target else {
@@ -41,13 +48,29 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
     if !writing.filesystem.metadata(directory)?.is_directory() {
         return Err(anyhow!("{} is not a directory", target.display()));
     }
+    let resume = match &arguments.resume {
+        None => None,
+        Some(name) => chosen(
+            receive::kept(&writing.filesystem.view(), directory)?,
+            name.as_bytes(),
+            &target,
+        )?,
+    };
+    if arguments.token {
+        let trail = resume.as_ref().map_or(Trail::default(), |kept| kept.trail);
+        let mut out = context.stdout();
+        writeln!(out, "{trail}")?;
+        out.flush()?;
+    }
+    let keeps = arguments.keep_partial.is_some() || arguments.resume.is_some();
     let progress = Progress::new();
-    let options = Options {
+    let mut options = Options {
         streams: arguments.streams(),
         force_decompress: arguments.force_decompress,
         errors_max: arguments.max_errors,
+        keep_every: keeps.then(|| ByteCount::new(arguments.keep_partial.unwrap_or(KEEP_EVERY_BYTES))),
+        resume,
         progress: progress.clone(),
-        ..Options::default()
     };
     let _cancelling = Cancelling::start(&progress)?;
     let watch = Watch::start(context, "receive", progress);
@@ -56,10 +79,15 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
         let before = writing.filesystem.committed_generation();
         let mut skipped = |event: &Event<'_>| tell(context, event);
         let result = receive::receive(&writing.filesystem, directory, input, &options, &mut skipped);
+        // Those that follow begin at their beginnings.
+        options.resume = None;
         match result {
             Ok(summary) => received.extend(summary.subvolumes),
             Err(error) => {
                 watch.end_as(false);
+                if keeps {
+                    tell_kept(context, &writing, directory, &target);
+                }
                 give_up(context, writing, before);
                 return Err(advised(error.into())).with_context(|| name);
             }
@@ -71,6 +99,91 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
         context.print_json("receive", list)?;
     }
     Ok(Outcome::Done)
+}
+
+/// The one of this name, or the only one.
+fn chosen(kept: Vec<Kept>, name: &[u8], target: &Target) -> Result<Option<Kept>> {
+    let mut found: Vec<Kept> = kept;
+    if !name.is_empty() {
+        found.retain(|kept| kept.name == name);
+        if found.is_empty() {
+            return Err(anyhow!(
+                "{}: nothing is kept of a stream of {}",
+                target.display(),
+                name.escape_ascii()
+            ));
+        }
+    }
+    if found.len() > 1 {
+        let names: Vec<String> = found
+            .iter()
+            .map(|kept| kept.name.escape_ascii().to_string())
+            .collect();
+        return Err(anyhow!(
+            "{}: several streams are kept: {}",
+            target.display(),
+            names.join(", ")
+        ))
+        .context(Advice::new("say with which to go on: --resume=NAME"));
+    }
+    Ok(found.pop())
+}
+
+/// `--token`: says where senders go on with what is kept.
+pub(super) fn tokens(arguments: &Receive, context: &Context) -> Result<Outcome> {
+    let Some(target) = &arguments.target else {
+        return Err(usage(
+            "receive --token: where something is kept is missing: give IMAGE:/directory",
+        ));
+    };
+    let target = Target::parse(target);
+    let opened = context.open_volume(&target.image)?;
+    let directory = opened
+        .resolve(&target.path, Follow::All)
+        .with_context(|| target.display())?;
+    let kept = receive::kept(&opened.filesystem, directory).with_context(|| target.display())?;
+    if context.json() {
+        let list = kept.iter().map(|kept| {
+            let mut object = Map::new();
+            insert_name(&mut object, "name", &kept.name);
+            object.insert("uuid".into(), kept.uuid.to_string().into());
+            object.insert("bytes".into(), kept.trail.bytes().into());
+            object.insert("token".into(), kept.trail.to_string().into());
+            Value::Object(object)
+        });
+        context.print_json("receive-token", list.collect())?;
+        return Ok(Outcome::Done);
+    }
+    if kept.is_empty() {
+        return Err(anyhow!("{}: nothing is kept of a stream", target.display())).context(Advice::new(
+            "receive with --keep-partial keeps what there is of a stream that is cut off",
+        ));
+    }
+    let mut out = context.stdout();
+    for one in &kept {
+        match kept.len() {
+            1 => writeln!(out, "{}", one.trail)?,
+            _ => writeln!(out, "{} {}", one.trail, one.name.escape_ascii())?,
+        }
+    }
+    out.flush()?;
+    Ok(Outcome::Done)
+}
+
+/// Says what is kept, and how to go on.
+fn tell_kept(context: &Context, writing: &Writing, directory: Location, target: &Target) {
+    // What cannot be read is told by the error that follows.
+    let kept = receive::kept(&writing.filesystem.view(), directory).unwrap_or_default();
+    for one in kept {
+        context.warn(format_args!(
+            "{} bytes of the stream of {} are kept; to go on: `send --resume {}` with what was sent before, into `receive \
+             --resume {}`",
+            one.trail.bytes(),
+            one.name.escape_ascii(),
+            one.trail,
+            target.display()
+        ));
+    }
 }
 
 /// Says what begins, in the words of btrfs-progs, and what was left out.

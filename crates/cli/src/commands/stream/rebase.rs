@@ -1,0 +1,57 @@
+//! `buttress stream rebase --onto FILE STREAM`: an incremental stream with another parent that has the same content.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, anyhow};
+use buttress::fs::Progress;
+use buttress::stream::merge;
+use clap::Args;
+
+use super::merge::tell;
+use super::open;
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::manual::{Example, example};
+use crate::output::destination::{Destination, named, refuse_terminal};
+use crate::table::Subcommand;
+
+/// Write an incremental stream so that it builds on another snapshot with the same content
+#[derive(Args, Debug)]
+pub(super) struct Rebase {
+    /// Build on the last snapshot that this stream makes. That it has the content of the parent up to now is not looked at
+    #[arg(long, value_name = "FILE")]
+    onto: OsString,
+    /// Write to this file instead of standard output
+    #[arg(short = 'f', long = "output", value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The stream, or several in one file. - is standard input
+    #[arg(value_name = "STREAM")]
+    stream: OsString,
+}
+
+impl Subcommand for Rebase {
+    const NAME: &'static str = "rebase";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress stream rebase --onto copy.stream -f new.stream tuesday.stream",
+        "Has a stream build on a copy of its parent",
+    )];
+
+    fn writes_contents(&self) -> bool {
+        named(self.file.as_deref()).is_none()
+    }
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        refuse_terminal(self.file.as_deref(), "a send stream")?;
+        let name = |file: &OsString| file.to_string_lossy().into_owned();
+        let parent = merge::last_subvolume(open(context, &self.onto)?).with_context(|| name(&self.onto))?;
+        let parent = parent
+            .ok_or_else(|| anyhow!("the stream makes no subvolume"))
+            .with_context(|| name(&self.onto))?;
+        let input = open(context, &self.stream)?;
+        let mut out = Destination::open(context, self.file.as_deref())?;
+        merge::rebase(input, parent, &mut out, &Progress::new()).with_context(|| name(&self.stream))?;
+        out.finish()?;
+        tell(context, self.file.as_deref(), "stream-rebase")
+    }
+}
