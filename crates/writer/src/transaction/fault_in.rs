@@ -288,10 +288,11 @@ impl Running {
 impl WritableFilesystem {
     /// Faults in what the next allocation asks for, if it is a group whose free space was not needed before.
     pub(crate) fn fault_in_free_space(&self, purpose: Purpose, wanted: u64) -> Result<()> {
-        let mut running = self.shared.running.lock();
-        let record = running.free_space_to_load(purpose, wanted)?;
+        // The tree of free space may not be open yet: then the tree of roots is looked at.
+        let handle = self.start_to_look();
+        let (handle, record) = self.retry(handle, |handle| handle.free_space_to_load(purpose, wanted))?;
         if !buttress_faults::on("lock-edit-held-over-free-space") {
-            drop(running);
+            drop(handle);
         }
         if let Some(record) = record {
             record.fault_in();
