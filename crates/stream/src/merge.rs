@@ -467,5 +467,6 @@ pub fn rebase(
         }
     }
     sink.write_all(&out)?;
+    progress.advance(0, ByteCount::of(out.len()));
     old.ok_or(Error::Full)
 }

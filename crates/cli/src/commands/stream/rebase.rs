@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow};
+use buttress::format::ByteCount;
 use buttress::fs::Progress;
 use buttress::stream::merge;
 use clap::Args;
@@ -14,6 +15,7 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
 use crate::output::destination::{Destination, named, refuse_terminal};
+use crate::progress::Watch;
 use crate::table::Subcommand;
 
 /// Write an incremental stream so that it builds on another snapshot with the same content
@@ -50,8 +52,13 @@ impl Subcommand for Rebase {
             .with_context(|| name(&self.onto))?;
         let input = open(context, &self.stream)?;
         let mut out = Destination::open(context, self.file.as_deref())?;
-        merge::rebase(input, parent, &mut out, &Progress::new()).with_context(|| name(&self.stream))?;
+        let progress = Progress::new();
+        // What is written is as long as what is read: only uuids and numbers differ.
+        progress.expect(ByteCount::new(input.metadata()?.len()));
+        let watch = Watch::start(context, "stream rebase", progress.clone());
+        merge::rebase(input, parent, &mut out, &progress).with_context(|| name(&self.stream))?;
         out.finish()?;
+        watch.end();
         tell(context, self.file.as_deref(), "stream-rebase")
     }
 }
