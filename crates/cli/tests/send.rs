@@ -321,6 +321,20 @@ fn sender_and_receiver_agree_on_the_place() {
         assert!(error.contains("the beginning of another stream"), "{error}");
     }
 
+    // What the whole stream makes: a nested subvolume of the source is in no stream.
+    let uncut = folder.path().join("uncut.img").to_str().unwrap().to_owned();
+    bytes(&["mkfs", "-q", "--size", "256M", &uncut]);
+    let stream = folder.path().join("whole.stream");
+    std::fs::write(&stream, &whole).unwrap();
+    bytes(&[
+        "receive",
+        "-q",
+        "-f",
+        stream.to_str().unwrap(),
+        &format!("{uncut}:/"),
+    ]);
+    let expected = bytes(&["tar", &format!("{uncut}:/home-monday")]);
+
     // In a pipe both ways, from here and, with nothing kept, from the beginning.
     for _ in 0..2 {
         let (answers, to_sender) = io::pipe().unwrap();
@@ -339,7 +353,7 @@ fn sender_and_receiver_agree_on_the_place() {
         assert!(received.success());
         assert!(sender.wait().unwrap().success());
         let received = format!("{image}:/home-monday");
-        assert!(bytes(&["tar", &received]) == bytes(&["tar", &source]));
+        assert!(bytes(&["tar", &received]) == expected);
         assert_eq!(bytes(&["ls", &target]), b"home-monday\n");
         bytes(&["subvolume", "delete", &received]);
     }

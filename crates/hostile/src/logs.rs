@@ -204,7 +204,7 @@ fn open(kept: &[Arc<VolatileOverlay>]) -> Option<Filesystem> {
         Device::simulated(Arc::clone(kept) as Arc<dyn Backend>, &Model::Null, &clock)
     };
     let options = OpenOptions::new(kept.iter().map(device).collect());
-    match options.cache(ByteCount::new(2 << 20)).open() {
+    match options.cache(ByteCount::new(16 << 20)).open() {
         Ok(filesystem) => Some(filesystem),
         Err(error) => {
             black_box(error.to_string());

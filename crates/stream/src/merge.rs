@@ -152,18 +152,24 @@ impl Merging<'_> {
             let path: Arc<[u8]> = entry.path.into();
             self.paths.insert(entry.id, Arc::clone(&path));
             self.make(entry.id, inode, &path)?;
-            self.attributes(inode, &path)?;
-            if inode.links > 1 || matches!(inode.node, Node::Directory(_)) {
-                // More names to come, and what is made inside, would change them.
+            let is_directory = matches!(inode.node, Node::Directory(_));
+            if !is_directory {
+                self.attributes(inode, &path)?;
+            }
+            if is_directory || inode.links > 1 {
+                // What is made inside would inherit a directory's attributes (default access lists, compression, groups), and change
+                // its times, as more names do.
                 late.push((entry.id, path));
             } else {
                 self.times(inode, &path)?;
             }
         }
         for (id, path) in late {
-            if let Some(inode) = tree.inode(id) {
-                self.times(inode, &path)?;
+            let Some(inode) = tree.inode(id) else { continue };
+            if matches!(inode.node, Node::Directory(_)) {
+                self.attributes(inode, &path)?;
             }
+            self.times(inode, &path)?;
         }
         self.put(&Command::End)?;
         self.flush()

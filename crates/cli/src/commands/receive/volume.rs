@@ -85,11 +85,16 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
             Ok(summary) => received.extend(summary.subvolumes),
             Err(error) => {
                 watch.end_as(false);
-                if keeps {
-                    tell_kept(context, &writing, directory, &target);
-                }
+                let kept = keeps
+                    .then(|| what_is_kept(&writing, directory, &target))
+                    .flatten();
                 give_up(context, writing, before);
-                return Err(advised(error.into())).with_context(|| name);
+                let error = anyhow::Error::from(error);
+                let told = match kept {
+                    Some(kept) => error.context(kept),
+                    None => advised(error),
+                };
+                return Err(told).with_context(|| name);
             }
         }
     }
@@ -170,20 +175,24 @@ pub(super) fn tokens(arguments: &Receive, context: &Context) -> Result<Outcome> 
     Ok(Outcome::Done)
 }
 
-/// Says what is kept, and how to go on.
-fn tell_kept(context: &Context, writing: &Writing, directory: Location, target: &Target) {
-    // What cannot be read is told by the error that follows.
+/// What is kept of streams, and how to go on with each.
+fn what_is_kept(writing: &Writing, directory: Location, target: &Target) -> Option<Advice> {
+    // What cannot be read is told by the error itself.
     let kept = receive::kept(&writing.filesystem.view(), directory).unwrap_or_default();
-    for one in kept {
-        context.warn(format_args!(
-            "{} bytes of the stream of {} are kept; to go on: `send --resume {}` with what was sent before, into `receive \
-             --resume {}`",
-            one.trail.bytes(),
-            one.name.escape_ascii(),
-            one.trail,
-            target.display()
-        ));
-    }
+    let told: Vec<String> = kept
+        .iter()
+        .map(|one| {
+            format!(
+                "{} bytes of the stream of {} are kept; to go on: `send --resume {}` with what was sent before, into `receive \
+                 --resume {}`",
+                one.trail.bytes(),
+                one.name.escape_ascii(),
+                one.trail,
+                target.display()
+            )
+        })
+        .collect();
+    (!told.is_empty()).then(|| Advice::new(told.join("; ")))
 }
 
 /// Says what begins, in the words of btrfs-progs, and what was left out.
