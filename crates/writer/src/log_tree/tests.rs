@@ -284,14 +284,20 @@ fn expect_promises_kept(fault: impl FnOnce(u64, u64) -> Fault) {
     filesystem.close().unwrap();
 }
 
-#[test]
-fn nobody_is_promised_what_a_failed_round_wrote() {
-    expect_promises_kept(|writes, _| Fault::FailWritesFrom(writes + 40));
-}
-
+/// Who waits for whom when the device fails is by chance: so more than once.
 #[test]
 fn nobody_is_promised_what_a_failed_flush_wrote() {
-    expect_promises_kept(|_, flushes| Fault::FailFlushesFrom(flushes + 10));
+    for _ in 0..3 {
+        expect_promises_kept(|_, flushes| Fault::FailFlushesFrom(flushes + 10));
+    }
+}
+
+/// Wherever in a round the first write fails.
+#[test]
+fn nobody_is_promised_what_lies_behind_any_failed_write() {
+    for later in [20, 30, 40, 50, 60, 90] {
+        expect_promises_kept(move |writes, _| Fault::FailWritesFrom(writes + later));
+    }
 }
 
 /// A range of which nothing waits costs nothing, whatever else of the file does.

@@ -59,9 +59,10 @@ pub(super) const FAULTS: &[Fault] = &[
     loses(
         "log-failed-round-joined",
         "Of syncs that wait for one another's log all are told that it is durable, though a device failed while it was written.",
-        &[writer(
-            "log_tree::tests::nobody_is_promised_what_a_failed_round_wrote",
-        )],
+        &[
+            writer("log_tree::tests::nobody_is_promised_what_a_failed_flush_wrote"),
+            writer("log_tree::tests::nobody_is_promised_what_lies_behind_any_failed_write"),
+        ],
     ),
     loses(
         "log-in-new-chunk",
