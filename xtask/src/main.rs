@@ -34,7 +34,7 @@ cargo xtask CHORE
   test --quick [--without TOOL]…
                        the tests that say the most in under 90 seconds, and what was left out
   licences             checks every dependency's licence and source against deny.toml
-  bench NAME [WORDS]   benchmarks, both sides in one run: read, send, receive, write, sweep, check, scrub, space, tiny
+  bench NAME [WORDS]   benchmarks, both sides in one run: read, send, receive, write, fsync, mkfs, sweep, check, scrub, live, fiemap, space, tiny
   fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]
                        fuzz targets with coverage, and what they reached
   soak [--seed N] [--seconds N] [--histories N | --seeds N,N…]
