@@ -102,6 +102,52 @@ pub(crate) fn fill_source_tree(scale: Scale, top: &Path) -> Result<()> {
     Ok(())
 }
 
+/// A volume that was in use for a while: `scale.inline_files` small files, a thousand to a directory, then five rounds in which
+/// one file in ten is written over in part, one in ten is removed and another made in its place, and a snapshot is taken; the
+/// second snapshot is deleted in the end.
+pub(crate) fn aged(scale: Scale) -> Result<PathBuf> {
+    const ROUNDS: u64 = 5;
+    kept("aged", scale, 12, "noatime", |top| {
+        let work = top.join("work");
+        run(Command::new(newest("btrfs"))
+            .args(["subvolume", "create"])
+            .arg(&work))?;
+        let mut random = Random::new(11);
+        let content = random.bytes(1 << 20, false);
+        let path = |number: u64| work.join(format!("{}/file_{number}", number / 1000));
+        let mut write = |number: u64| -> Result<()> {
+            let length = (1 << 10) + random.below(7 << 10) as usize;
+            let start = random.below((content.len() - length) as u64) as usize;
+            Ok(std::fs::write(path(number), &content[start..start + length])?)
+        };
+        for number in 0..scale.inline_files {
+            if number % 1000 == 0 {
+                std::fs::create_dir(work.join((number / 1000).to_string()))?;
+            }
+            write(number)?;
+        }
+        for round in 0..ROUNDS {
+            for number in (round..scale.inline_files).step_by(10) {
+                let file = File::options().write(true).open(path(number))?;
+                file.write_all_at(&[round as u8; 1500], number % 5 * 512)?;
+            }
+            for number in (round + ROUNDS..scale.inline_files).step_by(10) {
+                std::fs::remove_file(path(number))?;
+                write(number)?;
+            }
+            rustix::fs::syncfs(File::open(top)?)?;
+            run(Command::new(newest("btrfs"))
+                .args(["subvolume", "snapshot", "-r"])
+                .arg(&work)
+                .arg(top.join(format!("snap{round}"))))?;
+        }
+        run(Command::new(newest("btrfs"))
+            .args(["subvolume", "delete", "-C"])
+            .arg(top.join("snap1")))?;
+        run(Command::new(newest("btrfs")).args(["subvolume", "sync"]).arg(top)).map(drop)
+    })
+}
+
 /// One file of `scale.large_bytes` in a volume that is mounted with `options` to write it.
 pub(crate) fn large_file(scale: Scale, name: &str, options: &str) -> Result<PathBuf> {
     kept(name, scale, 12, options, |top| {

@@ -11,7 +11,8 @@
 //! - `write`: changing volumes, against the kernel on a loop device ([`write`]);
 //! - `fiemap`: extents of files, cold and warm, against `filefrag` and the ioctl ([`fiemap`]);
 //! - `check`: checking volumes, cold and warm, against `btrfs check` ([`check`]);
-//! - `scrub`: scrubbing volumes, cold and warm, against the kernel's scrub; the queue under each shape of reading ([`scrub`]);
+//! - `scrub`: scrubbing volumes, cold and warm, against the kernel's scrub; replacing; the queue under each shape of
+//!   reading ([`scrub`]);
 //! - `live`: calls of the library on a volume in memory, by several threads and beside a writer, and what of them is
 //!   exclusive ([`live`]); `live holds`: how long locks are held while everything goes on at once;
 //! - `fsync`: making files and directories durable, against btrfs, ext4 and xfs on a loop device ([`fsync`]);
@@ -155,7 +156,7 @@ fn run() -> Result<()> {
             fiemap::run_all(TINY, &[])
         }
         _ => bail!(
-            "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | receive [JOB…] | write [JOB…] | sweep | check | scrub [pairs|shapes] | live [holds|CALL…] | \
+            "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | receive [JOB…] | write [JOB…] | sweep | check | scrub [make] [pairs|ROW…|replace|shapes|plot] | live [holds|CALL…] | \
              fsync [simulated|JOB…] | mkfs [JOB…] | space | fiemap [JOB…] | tiny"
         ),
     }

@@ -17,6 +17,19 @@ pub(crate) struct Run {
     pub(crate) output_bytes: u64,
     /// Seconds of processor time of the process, its own and the kernel's on its behalf.
     pub(crate) cpu_seconds: f64,
+    /// Seconds that all processors of the machine were busy meanwhile, whoever had them: what a job of the kernel's own
+    /// threads takes shows only there.
+    pub(crate) machine_seconds: f64,
+}
+
+/// Seconds that the machine's processors were not idle since it started.
+fn busy_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let all = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted as users already.
+    let ticks: Vec<f64> = all.take(7).filter_map(|ticks| ticks.parse().ok()).collect();
+    let idle: f64 = ticks.iter().skip(3).take(2).sum();
+    (ticks.iter().sum::<f64>() - idle) / 100.0
 }
 
 /// Processor seconds of children that have ended.
@@ -35,7 +48,8 @@ pub(crate) fn run(command: &mut Command) -> Result<Run> {
 
 /// As [`run`], with a standard input.
 pub(crate) fn run_from(command: &mut Command, input: Stdio) -> Result<Run> {
-    let (start, cpu_before) = (Instant::now(), children_seconds());
+    let (cpu_before, busy_before) = (children_seconds(), busy_seconds());
+    let start = Instant::now();
     let mut child = command
         .stdin(input)
         .stdout(Stdio::piped())
@@ -77,6 +91,7 @@ pub(crate) fn run_from(command: &mut Command, input: Stdio) -> Result<Run> {
         peak_kib: peak_kib.into_inner(),
         output_bytes,
         cpu_seconds: children_seconds() - cpu_before,
+        machine_seconds: busy_seconds() - busy_before,
     })
 }
 

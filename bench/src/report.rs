@@ -47,6 +47,12 @@ impl Pairs {
         median(&sorted(self.ours.iter().map(|run| run.cpu_seconds).collect()))
     }
 
+    /// The medians of the seconds that the machine's processors were busy, during ours and theirs.
+    pub(crate) fn machine_seconds(&self) -> [f64; 2] {
+        [&self.ours, &self.theirs]
+            .map(|runs| median(&sorted(runs.iter().map(|run| run.machine_seconds).collect())))
+    }
+
     /// One row of the table, times as medians.
     pub(crate) fn row(&self) -> String {
         let [ours, theirs] = self.seconds();

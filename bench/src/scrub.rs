@@ -4,17 +4,20 @@
 //! Ours is a whole process on the image files: `buttress scrub start -B -r`. The kernel's is `btrfs scrub start -B -r` on a
 //! read-only mount, which is made before the clock starts: volumes are kept, and stay as they are.
 //!
-//! Replacing ([`replace`]): `buttress replace start -B` on image files, and `btrfs replace start -B` on loop devices with a mount.
-//! Both by turns on the same volume: the device that was replaced is the next one's target.
+//! Replacing: [`replacing`]. Which rows are measured can be said, so that each has a quiet moment: `scrub raid1 raid6`. Each
+//! adds its medians to a list below the volumes' folder, from which `scrub plot` draws.
 //!
 //! Cold, a scrub can be no faster than the disk: how fast that hands over the same
 //! bytes in order is measured in the same round.
+
+mod plots;
+mod replacing;
 
 use crate::Scale;
 use crate::cache::Cache;
 use crate::images;
 use crate::measure::{self, Run};
-use crate::report::Pairs;
+use crate::report::{Pairs, median, sorted};
 use anyhow::{Context, Result, ensure};
 use buttress::fs::{OpenOptions, Progress};
 use buttress::scrub::{Options, Scrub, Shape};
@@ -37,68 +40,127 @@ const GOAL_OF_SEVERAL: f64 = 0.8;
 /// Bytes of the file in the volumes of several devices, and in the one whose queue is looked at.
 const SMALLER_BY: u64 = 8;
 
-/// Runs all: the pairs, replacing, and the table of shapes.
+/// Metadata twice, in GiB: files of the seeds' script for that.
+const DUP_FILES_MORE: (u64, u64) = (128, 100);
+
+/// Runs all: the pairs, replacing, and the table of shapes; or what is named, rows of the pairs among it. `make` makes the
+/// volumes of the rows that are named, and measures nothing.
 pub(crate) fn run_all(scale: Scale, words: &[&str]) -> Result<()> {
     let wants = |name: &str| words.is_empty() || words.contains(&name);
-    if wants("pairs") {
-        pairs(scale)?;
+    for word in words {
+        let is_known = ["pairs", "replace", "shapes", "plot", "make"].contains(word);
+        ensure!(
+            is_known || ROWS.iter().any(|row| row.name == *word),
+            "scrub has no {word}"
+        );
+    }
+    let wanted = |row: &&Row| wants("pairs") || words.contains(&row.name);
+    let rows: Vec<&Row> = ROWS.iter().filter(wanted).collect();
+    if words.contains(&"make") {
+        for row in rows {
+            (row.make)(scale)?;
+        }
+        if words.contains(&"replace") {
+            replacing::make(scale)?;
+        }
+        return Ok(());
+    }
+    if !rows.is_empty() {
+        pairs(scale, &rows)?;
     }
     if wants("replace") {
-        replace(scale)?;
+        replacing::run(scale)?;
     }
     if wants("shapes") {
         shapes(scale)?;
     }
+    if wants("plot") && scale.draws {
+        plots::draw()?;
+    }
     Ok(())
 }
 
-/// A volume and its goals, cold and warm.
-struct Volume {
+/// A volume that is scrubbed, and its goals, cold and warm.
+struct Row {
+    /// As it is named on the command line.
+    name: &'static str,
     job: &'static str,
-    images: Vec<PathBuf>,
+    make: fn(Scale) -> Result<Vec<PathBuf>>,
     goals: [f64; 2],
 }
 
-fn volumes(scale: Scale) -> Result<Vec<Volume>> {
-    let one = |job, image, goals| Volume {
-        job,
-        images: vec![image],
-        goals,
-    };
-    let several = |job, profile, devices| -> Result<Volume> {
-        Ok(Volume {
-            job,
-            images: pool(scale, "scrub", profile, devices, "crc32c")?,
-            goals: [GOAL_OF_SEVERAL; 2],
-        })
-    };
-    let summed = |job, checksum| -> Result<Volume> {
-        Ok(Volume {
-            job,
-            images: pool(scale, "scrub", "single", 1, checksum)?,
-            goals: GOALS,
-        })
-    };
-    Ok(vec![
-        one(
-            "data, single, crc32c",
-            images::large_file(scale, "plain", "")?,
-            GOALS,
-        ),
-        one(
-            "data, single, zstd",
-            images::large_file(scale, "zstd", "compress-force=zstd")?,
-            GOALS,
-        ),
-        one("metadata, DUP", images::inline_files(scale)?, [0.3, GOALS[1]]),
-        one("a source tree", images::source_tree(scale)?, [GOAL_OF_SEVERAL; 2]),
-        several("RAID1 of two", "raid1", 2)?,
-        several("RAID6 of six", "raid6", 6)?,
-        summed("data, single, xxhash64", "xxhash")?,
-        summed("data, single, sha256", "sha256")?,
-        summed("data, single, blake2b", "blake2")?,
-    ])
-}
+const ROWS: [Row; 10] = [
+    Row {
+        name: "plain",
+        job: "data, single, crc32c",
+        make: |scale| Ok(vec![images::large_file(scale, "plain", "")?]),
+        goals: GOALS,
+    },
+    Row {
+        name: "zstd",
+        job: "data, single, zstd",
+        make: |scale| {
+            let image = images::large_file(scale, "zstd", "compress-force=zstd")?;
+            Ok(vec![image])
+        },
+        goals: GOALS,
+    },
+    Row {
+        name: "dup",
+        job: "metadata, DUP",
+        make: |scale| {
+            let (more, of) = DUP_FILES_MORE;
+            let inline_files = scale.inline_files * more / of;
+            Ok(vec![images::inline_files(Scale {
+                inline_files,
+                ..scale
+            })?])
+        },
+        goals: [0.3, GOALS[1]],
+    },
+    Row {
+        name: "source",
+        job: "a source tree",
+        make: |scale| Ok(vec![images::source_tree(scale)?]),
+        goals: [GOAL_OF_SEVERAL; 2],
+    },
+    Row {
+        name: "aged",
+        job: "aged small files, snapshots",
+        make: |scale| Ok(vec![images::aged(scale)?]),
+        goals: [GOAL_OF_SEVERAL; 2],
+    },
+    Row {
+        name: "raid1",
+        job: "RAID1 of two",
+        make: |scale| pool(scale, "scrub", "raid1", 2, "crc32c"),
+        goals: [GOAL_OF_SEVERAL; 2],
+    },
+    Row {
+        name: "raid6",
+        job: "RAID6 of six",
+        make: |scale| pool(scale, "scrub", "raid6", 6, "crc32c"),
+        goals: [GOAL_OF_SEVERAL; 2],
+    },
+    Row {
+        name: "xxhash64",
+        job: "data, single, xxhash64",
+        make: |scale| pool(scale, "scrub", "single", 1, "xxhash"),
+        goals: GOALS,
+    },
+    Row {
+        name: "sha256",
+        job: "data, single, sha256",
+        make: |scale| pool(scale, "scrub", "single", 1, "sha256"),
+        goals: GOALS,
+    },
+    Row {
+        name: "blake2b",
+        job: "data, single, blake2b",
+        make: |scale| pool(scale, "scrub", "single", 1, "blake2"),
+        goals: GOALS,
+    },
+];
 
 /// The bytes of each device of a pool.
 const DEVICE_BYTES: u64 = 4 << 30;
@@ -150,86 +212,6 @@ fn write_noise(path: &Path, bytes: u64) -> Result<()> {
         left -= length;
     }
     Ok(file.sync_all()?)
-}
-
-/// Replaces device 1 by turns, here and in the kernel.
-fn replace(scale: Scale) -> Result<()> {
-    println!("\nreplacing device 1\n{}", Pairs::head());
-    let mut more = Vec::new();
-    for (job, profile, devices) in [
-        ("1 GiB of data, single", "single", 1),
-        ("1 GiB on RAID1 of two", "raid1", 2),
-        ("1 GiB on RAID6 of six", "raid6", 6),
-    ] {
-        let mut images = pool(scale, "replace", profile, devices, "crc32c")?;
-        let mut spare = images::folder()?.join(format!("replace-{profile}-{}-spare.img", scale.name));
-        for cache in Cache::BOTH {
-            let mut pairs = Pairs {
-                job: job.to_owned(),
-                cache: cache.name(),
-                ours: Vec::new(),
-                theirs: Vec::new(),
-                goal: 1.0,
-            };
-            for _ in 0..scale.rounds {
-                for by_kernel in [false, true] {
-                    File::create(&spare)?.set_len(DEVICE_BYTES)?;
-                    prepare(cache, &images)?;
-                    let run = match by_kernel {
-                        true => their_replace(&images, &spare)?,
-                        false => our_replace(&images, &spare)?,
-                    };
-                    if by_kernel {
-                        &mut pairs.theirs
-                    } else {
-                        &mut pairs.ours
-                    }
-                    .push(run);
-                    std::mem::swap(images.first_mut().context("an image")?, &mut spare);
-                }
-            }
-            println!("{}", pairs.row());
-            more.push(format!(
-                "{job}, {}: {:.2} s of processor time",
-                cache.name(),
-                pairs.cpu_seconds()
-            ));
-        }
-        // Where it is looked for the next time.
-        let first = pool_image(scale, profile)?;
-        if images.first() != Some(&first) {
-            std::fs::rename(images.first().context("an image")?, &first)?;
-        }
-    }
-    println!("\n{}", more.join("\n"));
-    Ok(())
-}
-
-/// Where the first device of a pool for replacing is kept.
-fn pool_image(scale: Scale, profile: &str) -> Result<PathBuf> {
-    Ok(images::folder()?.join(format!("replace-{profile}-{}-0.img", scale.name)))
-}
-
-fn our_replace(images: &[PathBuf], spare: &Path) -> Result<Run> {
-    let mut command = Command::new(buttress()?);
-    command.args(["-q", "replace", "start", "-Bf", "1"]).arg(spare);
-    for image in images.iter().skip(1) {
-        command.arg("--device").arg(image);
-    }
-    measure::run(command.arg(images.first().context("an image")?))
-}
-
-fn their_replace(images: &[PathBuf], spare: &Path) -> Result<Run> {
-    let mount = Mount::new(images, "noatime")?;
-    let target = LoopDevice::attach(spare)?;
-    let done = measure::run(
-        Command::new(newest("btrfs"))
-            .args(["replace", "start", "-Bf", "1"])
-            .arg(target.path())
-            .arg(mount.path()),
-    )?;
-    mount.close()?;
-    Ok(done)
 }
 
 fn prepare(cache: Cache, images: &[PathBuf]) -> Result<()> {
@@ -310,50 +292,71 @@ fn floor(images: &[PathBuf], bytes: u64) -> Result<f64> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-fn pairs(scale: Scale) -> Result<()> {
+fn pairs(scale: Scale, rows: &[&Row]) -> Result<()> {
     let status = images::folder()?.join("scrub-status");
     println!("\n{}", Pairs::head());
     let (mut floors, mut processor) = (Vec::new(), Vec::new());
-    for volume in volumes(scale)? {
-        let bytes = scrubbed_bytes(&volume.images)?;
-        for (cache, goal) in Cache::BOTH.into_iter().zip(volume.goals) {
+    for row in rows {
+        let images = (row.make)(scale)?;
+        let bytes = scrubbed_bytes(&images)?;
+        for (cache, goal) in Cache::BOTH.into_iter().zip(row.goals) {
             let mut pairs = Pairs {
-                job: volume.job.to_owned(),
+                job: row.job.to_owned(),
                 cache: cache.name(),
                 ours: Vec::new(),
                 theirs: Vec::new(),
                 goal,
             };
-            let mut disk = f64::INFINITY;
+            let mut disk = Vec::new();
             for _ in 0..scale.rounds {
-                prepare(cache, &volume.images)?;
+                prepare(cache, &images)?;
                 if cache == Cache::Cold {
-                    disk = disk.min(floor(&volume.images, bytes)?);
-                    prepare(cache, &volume.images)?;
+                    disk.push(floor(&images, bytes)?);
+                    prepare(cache, &images)?;
                 }
-                pairs.ours.push(ours(&volume.images, &status)?);
-                pairs.theirs.push(theirs(&volume.images, cache)?);
+                pairs.ours.push(ours(&images, &status)?);
+                pairs.theirs.push(theirs(&images, cache)?);
             }
             println!("{}", pairs.row());
+            plots::note(scale, row.name, &pairs)?;
+            let [own, machine, kernel] = [
+                pairs.cpu_seconds(),
+                pairs.machine_seconds()[0],
+                pairs.machine_seconds()[1],
+            ];
             processor.push(format!(
-                "{}, {}: {:.2} s",
-                volume.job,
+                "| {} | {} | {own:.2} | {machine:.2} | {kernel:.2} | {:.2} |",
+                row.job,
                 cache.name(),
-                pairs.cpu_seconds()
+                machine / kernel
             ));
             if cache == Cache::Cold {
-                let [own, _] = pairs.seconds();
+                // Each scrub beside the reading in order just before it.
+                let rates = disk.iter().zip(&pairs.ours).map(|(disk, run)| disk / run.seconds);
+                let rates = sorted(rates.collect());
                 floors.push(format!(
-                    "{}: {} MB; the disk takes {disk:.3} s for as many in order: {:.2} of its rate",
-                    volume.job,
+                    "| {} | {} | {:.3} | {:.3} | {:.2} | {:.2} | {:.2} |",
+                    row.job,
                     bytes / 1_000_000,
-                    disk / own
+                    median(&sorted(disk.clone())),
+                    pairs.seconds()[0],
+                    rates.first().copied().unwrap_or(f64::NAN),
+                    median(&rates),
+                    rates.last().copied().unwrap_or(f64::NAN),
                 ));
             }
         }
     }
-    println!("\n{}", floors.join("\n"));
-    println!("\nour processor time:\n{}", processor.join("\n"));
+    println!("\ncold, beside the disk: as many bytes read in order, 16 requests of 512 KiB at a time");
+    println!(
+        "| job | MB | disk s | buttress s | of its rate min | median | max |\n|---|---|---|---|---|---|---|"
+    );
+    println!("{}", floors.join("\n"));
+    println!("\nprocessor seconds: of our process; of the whole machine during ours and theirs");
+    println!(
+        "| job | cache | process | machine, ours | machine, theirs | ratio |\n|---|---|---|---|---|---|"
+    );
+    println!("{}", processor.join("\n"));
     Ok(())
 }
 
@@ -414,8 +417,8 @@ fn shapes(scale: Scale) -> Result<()> {
     })?;
     println!("\n| device | shape | r/s | rkB/s | %rrqm | rareq-sz | aqu-sz |");
     println!("|---|---|---|---|---|---|---|");
-    println!("| the seed's NVMe | before | 20666 | 1318240 | 0.05 | 63.8 | 1.63 |");
-    println!("| the seed's NVMe | after | 5165 | 2278304 | 85.54 | 441.1 | 2.81 |");
+    println!("| Linux's NVMe | before | 20666 | 1318240 | 0.05 | 63.8 | 1.63 |");
+    println!("| Linux's NVMe | after | 5165 | 2278304 | 85.54 | 441.1 | 2.81 |");
     let below = Device::open(&image, &DeviceOptions::default())?;
     for (name, model) in [
         ("simulated NVMe SSD", Model::nvme_ssd()),

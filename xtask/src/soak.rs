@@ -118,6 +118,7 @@ fn run_scrub(seconds: u64) -> Result<()> {
     command
         .args(["test", "--release", "-p", "buttress-scrub", "--no-fail-fast"])
         .args(["--test", "damage", "--test", "crash", "--test", "beside"])
+        .args(["--test", "replace_kernel"])
         .args(["--", "--nocapture"])
         .env("CI", "true")
         .env("BUTTRESS_SOAK", "1")

@@ -251,6 +251,7 @@ pub(super) fn kernel_step(scale: Scale, step: Step, image: &Path) -> Result<Run>
         peak_kib: 0,
         output_bytes: 0,
         cpu_seconds: 0.0,
+        machine_seconds: 0.0,
     })
 }
 

@@ -4,9 +4,6 @@
 //! up by type and profile they are what `df` prints; counted on each device, with their copies and parity, what
 //! `usage` prints. Sizes of chunks are logical; *raw* sizes count every copy and parity block.
 //!
-//! Block group items lie in a tree of their own with the block-group-tree feature, else in the extent tree,
-//! scattered between the extents: they are looked up chunk by chunk, not by a walk.
-//!
 //! What a single file takes up and shares is in [`crate::back_references`]; what subvolumes, snapshots and directories
 //! do, in [`accounting`].
 //!
@@ -17,13 +14,10 @@ pub mod accounting;
 mod available;
 mod totals;
 
-use buttress_format::{
-    BlockGroupFlags, BlockGroupItem, ByteCount, CompatRo, DeviceId, ItemType, Key, ObjectId, Profile, TreeId,
-    Uuid,
-};
-use buttress_fs::error::{Corruption, Error, Result};
+use buttress_format::{BlockGroupFlags, ByteCount, CompatRo, DeviceId, Profile, TreeId, Uuid};
+use buttress_fs::BlockGroups;
+use buttress_fs::error::{Error, Result};
 use buttress_fs::filesystem::Filesystem;
-use buttress_tree::Tree;
 use buttress_volume::MappedChunk;
 use std::collections::BTreeMap;
 
@@ -146,21 +140,13 @@ fn raw_bytes(chunk: &MappedChunk) -> ByteCount {
 /// # Errors
 /// That the tree with the block groups is missing. Single ones that cannot be read are listed.
 pub(crate) fn space(filesystem: &Filesystem) -> Result<Space> {
-    let has_own_tree = filesystem
-        .superblock()
-        .compat_ro
-        .contains(CompatRo::BLOCK_GROUP_TREE);
-    let tree = filesystem.tree(if has_own_tree {
-        TreeId::BLOCK_GROUP
-    } else {
-        TreeId::EXTENT
-    })?;
+    let block_groups = BlockGroups::of(filesystem)?;
     let mut failures = Vec::new();
     let mut groups: BTreeMap<(u8, u8, u64), GroupSpace> = BTreeMap::new();
     let mut allocated: BTreeMap<(DeviceId, u64), ByteCount> = BTreeMap::new();
     for chunk in filesystem.volume().chunk_map().chunks() {
         let flags = kind_of(chunk.flags());
-        let used = match block_group(&tree, chunk) {
+        let used = match block_groups.get(chunk) {
             Ok(item) => item.used,
             Err(error) => {
                 failures.push(error);
@@ -247,22 +233,6 @@ fn global_reserve(filesystem: &Filesystem) -> ByteCount {
     let item_bytes = u64::from(superblock.node_bytes).saturating_mul(NODES_PER_ITEM);
     let least = items.saturating_add(references).saturating_mul(item_bytes);
     ByteCount::new(trees_bytes.max(least).min(LIMIT_BYTES))
-}
-
-/// The block group of a chunk.
-fn block_group(tree: &Tree, chunk: &MappedChunk) -> Result<BlockGroupItem> {
-    let id = tree.root().tree;
-    let key = Key::new(
-        ObjectId::new(chunk.start().get()),
-        ItemType::BLOCK_GROUP_ITEM,
-        chunk.length().get(),
-    );
-    let item = tree.get(&key)?.ok_or(Corruption::ItemMissing {
-        tree: id,
-        key,
-        what: "the block group of a chunk",
-    })?;
-    Ok(BlockGroupItem::parse(&key, item.data()).map_err(|error| Corruption::Item { tree: id, error })?)
 }
 
 #[cfg(test)]

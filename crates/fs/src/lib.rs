@@ -14,6 +14,7 @@
 //! | have extents as they are stored | [`stored`] |
 //! | go over whole directory trees | [`walk`] |
 //! | find what two snapshots do not share | [`changed`] |
+//! | ask how much of a chunk is in use | [`block_groups`] |
 //! | watch and stop long jobs | [`progress`] |
 //!
 //! Nothing is edited here: the crate `writer` does that, with what this one knows. A pending log tree is replayed there.
@@ -27,6 +28,7 @@
     )
 )]
 
+pub mod block_groups;
 pub mod changed;
 pub mod checksums;
 pub mod content;
@@ -52,6 +54,7 @@ mod tests;
 pub mod walk;
 pub mod xattrs;
 
+pub use block_groups::BlockGroups;
 pub use changed::ChangedInodes;
 pub use content::{Chunk, Content};
 pub use directory::{DirEntry, ReadDir};

@@ -1,7 +1,7 @@
 //! How much there is to be scrubbed, before it is.
 
-use buttress_format::{BlockGroupItem, ByteCount, CompatRo, ItemType, Key, ObjectId, TreeId};
-use buttress_fs::Filesystem;
+use buttress_format::ByteCount;
+use buttress_fs::{BlockGroups, Filesystem};
 use buttress_volume::Volume;
 use std::collections::HashMap;
 use uuid::Uuid;
@@ -13,25 +13,12 @@ pub(crate) fn bytes_to_scrub(
     volume: &Volume,
     replaced: Option<Uuid>,
 ) -> HashMap<Uuid, u64> {
-    let has_own_tree = filesystem
-        .superblock()
-        .compat_ro
-        .contains(CompatRo::BLOCK_GROUP_TREE);
-    let tree = filesystem.tree(if has_own_tree {
-        TreeId::BLOCK_GROUP
-    } else {
-        TreeId::EXTENT
-    });
     let mut bytes: HashMap<Uuid, u64> = HashMap::new();
-    let Ok(tree) = tree else {
+    let Ok(block_groups) = BlockGroups::of(filesystem) else {
         return bytes;
     };
     for chunk in volume.chunk_map().chunks() {
-        let start = ObjectId::new(chunk.start().get());
-        let key = Key::new(start, ItemType::BLOCK_GROUP_ITEM, chunk.length().get());
-        let item = tree.get(&key).ok().flatten();
-        let group = item.and_then(|item| BlockGroupItem::parse(&key, item.data()).ok());
-        let used = group.map_or(0, |group| group.used.get());
+        let used = block_groups.get(chunk).map_or(0, |group| group.used.get());
         let layout = chunk.layout();
         let copies = match layout.has_parity() {
             true => 1,

@@ -108,6 +108,39 @@ fn rot_two(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<()> 
     Ok(devices[parity.device].write(parity.physical, &random.bytes(4096, false))?)
 }
 
+/// So many blocks beside each other, of whatever is there.
+const BURST: u64 = 100;
+
+fn rot_burst(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<()> {
+    let first = uses.iter().find(data).context("no data")?.physical;
+    let end = first + BURST * 4096;
+    for used in uses.iter().filter(|used| used.device == 0) {
+        let range = first.max(used.physical)..end.min(used.physical + used.length as u64);
+        if !range.is_empty() {
+            let noise = random.bytes((range.end - range.start) as usize, false);
+            devices[0].write(range.start, &noise)?;
+        }
+    }
+    Ok(())
+}
+
+/// All that is in use of a device, but for its superblocks.
+fn rot_device(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<()> {
+    for used in uses.iter().filter(|used| used.device == 1) {
+        devices[1].write(used.physical, &random.bytes(used.length, false))?;
+    }
+    Ok(())
+}
+
+/// All copies of a sector: nobody can mend that.
+fn rot_all_copies(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<()> {
+    let first = uses.iter().find(data).context("no data")?;
+    for used in uses.iter().filter(|used| used.logical == first.logical) {
+        devices[used.device].write(used.physical + 4096, &random.bytes(4096, false))?;
+    }
+    Ok(())
+}
+
 fn counters(images: &[PathBuf], read_only: bool) -> Result<Counters> {
     let (_devices, filesystem) = open(images)?;
     let options = Options {
@@ -119,8 +152,8 @@ fn counters(images: &[PathBuf], read_only: bool) -> Result<Counters> {
     Ok(scrub.report().totals())
 }
 
-/// Errors that the kernel's scrub counts, and how many of them it says that it corrected.
-fn kernels(images: &[PathBuf]) -> Result<(u64, u64)> {
+/// Errors that the kernel's scrub counts, how many of them it says that it corrected, and how many that it cannot.
+fn kernels(images: &[PathBuf]) -> Result<[u64; 3]> {
     let mount = Mount::new(images, "noatime")?;
     // It ends with 3 where something is uncorrectable.
     let told = Command::new(newest("btrfs"))
@@ -135,7 +168,11 @@ fn kernels(images: &[PathBuf]) -> Result<(u64, u64)> {
             .unwrap_or(0)
     };
     let found = ["read_errors", "csum_errors", "verify_errors", "super_errors"];
-    Ok((found.into_iter().map(count).sum(), count("corrected_errors")))
+    Ok([
+        found.into_iter().map(count).sum(),
+        count("corrected_errors"),
+        count("uncorrectable_errors"),
+    ])
 }
 
 fn copies(images: &[PathBuf], ending: &str) -> Result<Vec<PathBuf>> {
@@ -169,17 +206,25 @@ fn row(volume: &Volume, what: &str, damage: Damage) -> Result<()> {
         uses.retain(is_known);
         damage(&devices, &uses, &mut Random::new(17))?;
     }
-    let (found, corrected) = kernels(&theirs)?;
+    let [found, corrected, beyond] = kernels(&theirs)?;
     let left_by_kernel = counters(&theirs, true)?.errors();
     let own = counters(&ours, false)?;
     let left = counters(&ours, true)?.errors();
     eprintln!(
-        "| {what} | {found} | {corrected} | {left_by_kernel} | {} | {} | {left} |",
+        "| {what} | {found} | {corrected} | {beyond} | {left_by_kernel} | {} | {} | {} | {left} |",
         own.errors(),
-        own.corrected_errors
+        own.corrected_errors,
+        own.uncorrectable_errors,
     );
     ensure!(own.errors() > 0, "{what} on {profile} devices: not found");
-    ensure!(left == 0, "{what}: {left} errors are left");
+    // What is left is what cannot be mended, in each copy.
+    ensure!(
+        left == own.uncorrectable_errors,
+        "{what}: {left} errors are left, {} cannot be mended",
+        own.uncorrectable_errors
+    );
+    let is_hopeless = what.contains("all copies");
+    ensure!((left > 0) == is_hopeless, "{what}: {left} errors are left");
     for image in theirs.iter().chain(&ours) {
         std::fs::remove_file(image)?;
     }
@@ -201,11 +246,16 @@ fn the_same_damage_for_the_kernel_and_for_us() {
         })
         .unwrap()
     };
-    eprintln!("| damage | kernel finds | corrects | leaves | buttress finds | corrects | leaves |");
-    eprintln!("|---|---|---|---|---|---|---|");
+    eprintln!(
+        "| damage | kernel counts | corrects | cannot | leaves | buttress counts | corrects | cannot | leaves |"
+    );
+    eprintln!("|---|---|---|---|---|---|---|---|---|");
     let mirror = volume("raid1", 2);
-    let rows: [(&str, Damage); 6] = [
+    let rows: [(&str, Damage); 9] = [
         ("RAID1: a sector of data rots", rot_data),
+        ("RAID1: 100 blocks beside each other rot", rot_burst),
+        ("RAID1: all of a device but its superblocks is noise", rot_device),
+        ("RAID1: all copies of a sector rot", rot_all_copies),
         ("RAID1: a tree block rots", rot_tree),
         ("RAID1: a tree block whose write was lost", lose_write),
         ("RAID1: a tree block over another", misdirect_write),

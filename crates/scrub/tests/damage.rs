@@ -121,6 +121,53 @@ fn a_device_of_noise_is_written_anew() {
     }
 }
 
+/// Runs of blocks that lie beside each other on one device, as a scratch or a cable leaves them.
+#[test]
+fn bursts_are_mended_and_nothing_else_is_touched() {
+    let mut random = Random::new(12);
+    for (profile, devices) in REDUNDANT {
+        let lab = Lab::new(&Make::new(profile, devices)).unwrap();
+        let uses = lab.uses().unwrap();
+        let before = lab.contents(&uses);
+        for burst in 0..10 {
+            let hit = &uses[random.below(uses.len() as u64) as usize];
+            let start = hit.physical + random.below(hit.length as u64 / BLOCK as u64) * BLOCK as u64;
+            let end = start + (1 + random.below(64)) * BLOCK as u64;
+            // One copy of what is twice on its device; what lies between is not in use.
+            let mut spoilt = 0;
+            for used in uses.iter().filter(|used| used.device == hit.device) {
+                let range = start.max(used.physical)..end.min(used.physical + used.length as u64);
+                if range.is_empty() || (devices == 1 && used.content != hit.content) {
+                    continue;
+                }
+                let length = (range.end - range.start) as usize;
+                lab.spies[hit.device].put(range.start, &random.bytes(length, false));
+                spoilt += 1;
+            }
+            assert!(spoilt > 0);
+            lab.take_writes();
+            let report = lab.scrub().unwrap();
+            let totals = report.totals();
+            let what = format!("{profile}, burst {burst} at {start} of {hit:?}: {totals:?}");
+            assert!(totals.errors() > 0, "{what}");
+            assert_eq!(totals.errors(), totals.corrected_errors, "{what}");
+            for (device, writes) in lab.take_writes().into_iter().enumerate() {
+                for write in writes {
+                    assert_eq!(device, hit.device, "{what}");
+                    // A tree block is written whole.
+                    let block = 16384;
+                    assert!(
+                        start < write.end + block && write.start < end + block,
+                        "{what}: {write:?}"
+                    );
+                }
+            }
+            assert!(lab.contents(&uses) == before, "{what}");
+        }
+        lab.require_sound();
+    }
+}
+
 fn is_direct(used: &Use) -> bool {
     matches!(used.content, MappingContent::Data { .. })
 }

@@ -1,13 +1,16 @@
-//! `buttress scrub …`: every copy and all parity, in the words of btrfs-progs, on images and devices that are not mounted.
+//! `buttress scrub …`: every copy and all parity, in the words of btrfs-progs, on images and devices that are
+//! not mounted, and on our own mounts.
 //!
 //! - `options`: what `start` and `resume` have in common
 //! - `running`: a scrub under way: its record is kept up to date, signals pause it
+//! - `online`: scrubs of a volume that is mounted, in its server
 //! - `record`: the status file, by which a scrub goes on, is looked at and stopped
 //! - `printing`: what btrfs-progs prints, and JSON with its counters' names
 //! - `files`: whose data is damaged
 
 mod cancel;
 mod files;
+pub(crate) mod online;
 mod options;
 mod printing;
 mod record;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow};
 
+use crate::commands::scrub::online::Scrubs;
 use crate::context::Context;
 use crate::exit::Advice;
 use crate::mounted::places;
@@ -40,6 +41,8 @@ pub struct Place {
 pub struct Mount {
     /// The volume, where it is open for changes.
     pub writing: Option<Writing>,
+    /// Its scrubs.
+    pub scrubs: Arc<Scrubs>,
     /// Arguments that lie below the mount, and their paths in it.
     pub paths: Arc<HashMap<OsString, Vec<u8>>>,
 }

@@ -24,6 +24,7 @@ use buttress_mount::volume::{Access, MountedVolume, SubvolumeNames};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::registry;
+use crate::commands::scrub::online::Scrubs;
 use crate::exit;
 use crate::mounted::protocol::{Answer, REQUEST_BYTES_MAX, Request};
 use crate::opening::{Mount, Opened, Place};
@@ -42,6 +43,7 @@ pub(super) struct Served {
     pub(super) image: PathBuf,
     pub(super) volume: Weak<MountedVolume>,
     pub(super) notifier: Notifier,
+    pub(super) scrubs: Arc<Scrubs>,
 }
 
 /// Begins to wait for commands.
@@ -180,7 +182,11 @@ impl Served {
             },
             image: self.image.clone(),
             directory: b"/".to_vec(),
-            mount: Some(Mount { writing, paths }),
+            mount: Some(Mount {
+                writing,
+                scrubs: Arc::clone(&self.scrubs),
+                paths,
+            }),
         })
     }
 }

@@ -29,6 +29,7 @@ use super::closing_in;
 use super::options::MountWishes;
 use super::registry::{Entry, Known};
 use super::watch::Watch;
+use crate::commands::scrub::online::Scrubs;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::opening::Opened;
@@ -188,7 +189,9 @@ pub(super) fn serve(
         .with_context(|| format!("mounting on {}", directory.display()))?;
     // Not before: who mounts the same image waits for servers without a mount.
     let entry = Entry::make(&image, directory, wishes.write)?;
+    let scrubs = Arc::new(Scrubs::new(Arc::clone(&log)));
     let served = Served {
+        scrubs: Arc::clone(&scrubs),
         access,
         root,
         image: image.clone(),
@@ -211,6 +214,7 @@ pub(super) fn serve(
     }
     let served = session.serve();
     drop(ended);
+    scrubs.end();
     // What it mended is counted by the last commit.
     drop(healer);
     let left = volume.leave();

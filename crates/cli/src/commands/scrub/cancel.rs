@@ -2,14 +2,15 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use buttress::format::Uuid;
 use clap::Args;
 use serde_json::json;
 
 use super::record::{Record, State};
-use super::{NOTHING, STATUS_ENDING};
+use super::{NOTHING, STATUS_ENDING, online};
 use crate::background::{self, status_file};
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -23,13 +24,14 @@ pub(super) struct Cancel {
     /// The status file, if it is not IMAGE.scrub-status
     #[arg(long, value_name = "FILE")]
     status_file: Option<PathBuf>,
-    /// The image or device
+    /// The image or device, or the directory on which it is mounted
     #[arg(value_name = "IMAGE")]
     image: OsString,
 }
 
 impl Subcommand for Cancel {
     const NAME: &'static str = "cancel";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress scrub cancel backup.img",
         "Stops a scrub that is running, so that it can be resumed",
@@ -41,34 +43,45 @@ impl Subcommand for Cancel {
     ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
+        if let Some(online) = online::find(context, &self.image)? {
+            return match online.cancel() {
+                Some(record) => say_cancelled(context, record.uuid),
+                None => not_running(context, Path::new(&self.image), online.uuid()),
+            };
+        }
         let image = Target::parse(&self.image).image;
         let path = status_file(&image, self.status_file.as_deref(), STATUS_ENDING)?;
         let running = Record::load(&path)?.filter(|record| record.state == State::Running);
         let Some(record) = running else {
             // Opened, so that a volume that is not there is told as everywhere.
             let filesystem = context.open_for_one_pass(&image)?;
-            let uuid = filesystem.superblock().fsid;
-            context.warn(format_args!(
-                "scrub cancel failed on {}: not running",
-                image.display()
-            ));
-            if context.json() {
-                context.print_json(
-                    "scrub-cancel",
-                    json!({ "uuid": uuid.to_string(), "cancelled": false }),
-                )?;
-            }
-            return Ok(Outcome::Code(NOTHING));
+            return not_running(context, &image, filesystem.superblock().fsid);
         };
         background::stop(record.process)?;
-        if context.json() {
-            let document = json!({ "uuid": record.uuid.to_string(), "cancelled": true });
-            context.print_json("scrub-cancel", document)?;
-        } else if !context.globals().quiet {
-            let mut out = context.stdout();
-            writeln!(out, "scrub cancelled")?;
-            out.flush()?;
-        }
-        Ok(Outcome::Done)
+        say_cancelled(context, record.uuid)
     }
+}
+
+fn not_running(context: &Context, image: &Path, uuid: Uuid) -> Result<Outcome> {
+    context.warn(format_args!(
+        "scrub cancel failed on {}: not running",
+        image.display()
+    ));
+    if context.json() {
+        let document = json!({ "uuid": uuid.to_string(), "cancelled": false });
+        context.print_json("scrub-cancel", document)?;
+    }
+    Ok(Outcome::Code(NOTHING))
+}
+
+fn say_cancelled(context: &Context, uuid: Uuid) -> Result<Outcome> {
+    if context.json() {
+        let document = json!({ "uuid": uuid.to_string(), "cancelled": true });
+        context.print_json("scrub-cancel", document)?;
+    } else if !context.globals().quiet {
+        let mut out = context.stdout();
+        writeln!(out, "scrub cancelled")?;
+        out.flush()?;
+    }
+    Ok(Outcome::Done)
 }

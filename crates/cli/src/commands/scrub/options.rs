@@ -46,7 +46,7 @@ pub(super) struct Options {
     pub(super) in_background: bool,
     #[command(flatten)]
     pub(super) units: UnitFlags,
-    /// The image or device
+    /// The image or device, or the directory on which it is mounted
     #[arg(value_name = "IMAGE")]
     pub(super) image: OsString,
 }

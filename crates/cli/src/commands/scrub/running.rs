@@ -1,4 +1,4 @@
-//! A scrub under way: devices opened for it alone, its record written every second, signals pause it; at its end the devices'
+//! A scrub under way: its record is kept, and what is printed at its end. Of a volume that nobody else has open: devices opened for it alone, its record written every second, signals pause it; at its end the devices'
 //! statistics, and what is printed.
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use buttress::device::OpenOptions as DeviceOptions;
 use buttress::format::{ByteCount, Logical};
-use buttress::fs::Progress;
+use buttress::fs::Filesystem;
 use buttress::scrub::{DeviceReport, Options as ScrubOptions, Report, Scrub};
 use buttress::writer::data::DataOptions;
 use crossbeam_channel::{RecvTimeoutError, bounded};
@@ -27,14 +27,16 @@ use crate::writing::{self, Writing};
 /// How often the record is written.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
+/// Keeps a record: in the status file, or in memory.
+type Keep<'a> = dyn Fn(Record) -> Result<()> + Sync + 'a;
+
 /// A scrub and what it went on from.
-struct Under<'a> {
-    context: &'a Context,
-    path: Option<&'a Path>,
-    scrub: &'a Scrub<'a>,
-    begun: Instant,
+pub(super) struct Under<'a> {
+    pub(super) scrub: &'a Scrub<'a>,
+    pub(super) begun: Instant,
     /// The record as it began.
-    first: Record,
+    pub(super) first: Record,
+    pub(super) keep: &'a Keep<'a>,
 }
 
 impl Under<'_> {
@@ -54,7 +56,7 @@ impl Under<'_> {
         devices
     }
 
-    fn record(&self, state: State) -> Record {
+    pub(super) fn record(&self, state: State) -> Record {
         let elapsed = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         Record {
             state,
@@ -66,10 +68,26 @@ impl Under<'_> {
     }
 
     fn save(&self, state: State) -> Result<()> {
-        match self.path {
-            Some(path) => self.record(state).save(self.context, path),
-            None => Ok(()),
-        }
+        (self.keep)(self.record(state))
+    }
+
+    /// Runs the scrub, and keeps its record meanwhile: how each of both ended.
+    pub(super) fn run_and_keep(&self) -> (Result<(), buttress::scrub::Error>, Result<()>) {
+        let (stop, stopped) = bounded::<()>(0);
+        std::thread::scope(|scope| {
+            let saving = scope.spawn(move || -> Result<()> {
+                while stopped.recv_timeout(SAVE_EVERY) == Err(RecvTimeoutError::Timeout) {
+                    self.save(State::Running)?;
+                }
+                Ok(())
+            });
+            let ended = self.scrub.run();
+            drop(stop);
+            match saving.join() {
+                Ok(saved) => (ended, saved),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
     }
 }
 
@@ -115,42 +133,68 @@ pub(super) fn run(
             .sum();
         progress.advance(0, ByteCount::new(done));
     }
+    let keep = |record: Record| match path {
+        Some(path) => record.save(context, path),
+        None => Ok(()),
+    };
     let under = Under {
-        context,
-        path,
         scrub: &scrub,
         begun: Instant::now(),
         first,
+        keep: &keep,
     };
     under.save(State::Running)?;
     let cancelling = Cancelling::start(&progress)?;
     let watch = Watch::start(context, "scrub", progress.clone());
-    let ended = scrub_and_save(&under, &progress);
+    let (ended, saved) = under.run_and_keep();
+    if let Err(error) = saved {
+        context.warn(format_args!("the status file is out of date: {error:#}"));
+    }
+    if progress.is_cancelled() {
+        say_stopped(context);
+    }
     watch.end_as(ended.is_ok());
     let is_done = match ended {
         Ok(()) => true,
         Err(_) if progress.is_cancelled() => false,
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     };
     drop(cancelling);
     let state = if is_done { State::Finished } else { State::Aborted };
     let record = under.record(state);
     under.save(state)?;
-    let mut report = Report {
+    let report = Report {
         devices: record.devices.clone(),
         ..scrub.report()
     };
+    drop(scrub);
+    if !options.read_only {
+        count_in_statistics(context, &opened, &report);
+    }
+    conclude(context, options, &record, report, filesystem, command)
+}
+
+/// That it can be gone on with.
+pub(super) fn say_stopped(context: &Context) {
+    context.notice("the scrub was stopped; `buttress scrub resume` goes on with it");
+}
+
+/// What is printed at the end of a scrub in the foreground, and its exit code.
+pub(super) fn conclude(
+    context: &Context,
+    options: &Options,
+    record: &Record,
+    mut report: Report,
+    filesystem: &Filesystem,
+    command: &'static str,
+) -> Result<Outcome> {
     let unlisted = report.damages.len().saturating_sub(options.most);
     report.damages.truncate(options.most);
     report.damages_unlisted = report
         .damages_unlisted
         .saturating_add(ByteCount::of(unlisted).get());
     let damages = files::of(filesystem, &report, options.files);
-    drop(scrub);
-    if !options.read_only {
-        count_in_statistics(context, &opened, &report);
-    }
-    printing::print_end(context, options, &record, &report, &damages, command)?;
+    printing::print_end(context, options, record, &report, &damages, command)?;
     let totals = report.totals();
     if totals.errors() > 0 && totals.corrected_errors > 0 {
         context.warn(format_args!(
@@ -165,11 +209,14 @@ pub(super) fn run(
         ));
         return Ok(Outcome::Code(UNCORRECTABLE));
     }
-    Ok(if is_done { Outcome::Done } else { Outcome::Negative })
+    Ok(match record.state {
+        State::Finished => Outcome::Done,
+        _ => Outcome::Negative,
+    })
 }
 
 /// The record at the beginning of this run.
-fn first_record(
+pub(super) fn first_record(
     scrub: &Scrub<'_>,
     uuid: buttress::format::Uuid,
     now: i64,
@@ -185,36 +232,6 @@ fn first_record(
         devices: resumed.map_or_else(|| scrub.report().devices, |record| record.devices.clone()),
         position: scrub.position(),
     }
-}
-
-/// Runs the scrub, and writes its record meanwhile.
-fn scrub_and_save(under: &Under<'_>, progress: &Progress) -> Result<()> {
-    let (stop, stopped) = bounded::<()>(0);
-    std::thread::scope(|scope| {
-        let saving = scope.spawn(move || -> Result<()> {
-            while stopped.recv_timeout(SAVE_EVERY) == Err(RecvTimeoutError::Timeout) {
-                under.save(State::Running)?;
-            }
-            Ok(())
-        });
-        let ended = under.scrub.run();
-        drop(stop);
-        let saved = match saving.join() {
-            Ok(saved) => saved,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        if let Err(error) = saved {
-            under
-                .context
-                .warn(format_args!("the status file is out of date: {error:#}"));
-        }
-        if progress.is_cancelled() {
-            under
-                .context
-                .notice("the scrub was stopped; `buttress scrub resume` goes on with it");
-        }
-        Ok(ended?)
-    })
 }
 
 /// Has a commit add what was found to the devices' statistics.

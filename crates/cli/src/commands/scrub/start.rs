@@ -4,13 +4,14 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
+use buttress::format::Uuid;
 use buttress::scrub::Position;
 use clap::Args;
 use serde_json::json;
 
 use super::options::Options;
 use super::record::{Record, State};
-use super::{EXIT_CODES, NOTHING, STATUS_ENDING, running};
+use super::{EXIT_CODES, NOTHING, STATUS_ENDING, online, running};
 use crate::background::{self, status_file};
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
@@ -19,10 +20,11 @@ use crate::output::{stdout, terminal};
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Read every copy and all parity of a volume that is not mounted, and mend what is bad
+/// Read every copy and all parity of a volume, and mend what is bad
 ///
 /// Superblocks, tree blocks, data and parity are read, compared, and rewritten from another copy or from parity where they
-/// are bad. What cannot be mended is listed with every place that was tried, and with the files that it belongs to.
+/// are bad. What cannot be mended is listed with every place that was tried, and with the files that it belongs to. The volume is not
+/// mounted, or IMAGE is a directory on which `buttress mount` mounted it: then its server does it, beside those who use it.
 #[derive(Args, Debug)]
 pub(super) struct Start {
     /// Begin anew, whatever the status file says, also where it cannot be read
@@ -41,6 +43,7 @@ pub(super) struct Resume {
 
 impl Subcommand for Start {
     const NAME: &'static str = "start";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress scrub start -B backup.img",
@@ -54,10 +57,17 @@ impl Subcommand for Start {
             "buttress scrub start -B --overlay changes.overlay backup.img",
             "Tries what would be mended: the image stays as it is",
         ),
+        example(
+            "buttress scrub start --limit 50M /mnt",
+            "Scrubs a mounted volume in the background, with at most 50 MiB a second of each device",
+        ),
     ];
     const EXIT_CODES: &'static [ExitCode] = EXIT_CODES;
 
     fn run(self, context: &Context) -> Result<Outcome> {
+        if let Some(online) = online::find(context, &self.options.image)? {
+            return online.run(context, &self.options, None, Self::NAME);
+        }
         let target = Target::parse(&self.options.image);
         let path = status_path(&target.image, &self.options)?;
         if !self.force
@@ -84,6 +94,7 @@ impl Subcommand for Start {
 
 impl Subcommand for Resume {
     const NAME: &'static str = "resume";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress scrub resume -B backup.img",
         "Goes on where a scrub was stopped",
@@ -91,6 +102,14 @@ impl Subcommand for Resume {
     const EXIT_CODES: &'static [ExitCode] = EXIT_CODES;
 
     fn run(self, context: &Context) -> Result<Outcome> {
+        if let Some(online) = online::find(context, &self.options.image)? {
+            return match online.record() {
+                Some(record) if record.state != State::Finished => {
+                    online.run(context, &self.options, Some(record), Self::NAME)
+                }
+                _ => nothing_to_resume(context, Path::new(&self.options.image), online.uuid()),
+            };
+        }
         let target = Target::parse(&self.options.image);
         let path = status_file(&target.image, self.options.status_file.as_deref(), STATUS_ENDING)?;
         let record = match Record::load(&path)? {
@@ -98,7 +117,11 @@ impl Subcommand for Resume {
                 return Err(already_running(&target.image, &record));
             }
             Some(record) if record.state != State::Finished => record,
-            _ => return nothing_to_resume(context, &target.image),
+            _ => {
+                // The volume is opened, so that one that is not there is told as everywhere.
+                let filesystem = context.open_for_one_pass(&target.image)?;
+                return nothing_to_resume(context, &target.image, filesystem.superblock().fsid);
+            }
         };
         if !self.options.foreground && !self.options.in_background {
             return go_to_background(context, &target.image, Some(&path));
@@ -134,11 +157,10 @@ fn already_running(image: &Path, record: &Record) -> anyhow::Error {
     ))
 }
 
-fn nothing_to_resume(context: &Context, image: &Path) -> Result<Outcome> {
-    stdout::go_on_unread();
-    // The volume is opened, so that one that is not there is told as everywhere.
-    let filesystem = context.open_for_one_pass(image)?;
-    let uuid = filesystem.superblock().fsid;
+fn nothing_to_resume(context: &Context, image: &Path, uuid: Uuid) -> Result<Outcome> {
+    if !context.is_on_mount() {
+        stdout::go_on_unread();
+    }
     if context.json() {
         let document = json!({ "uuid": uuid.to_string(), "status": "nothing to resume" });
         context.print_json("scrub-resume", document)?;
@@ -158,7 +180,11 @@ fn go_to_background(context: &Context, image: &Path, path: Option<&Path>) -> Res
         let record = Record::load(path).ok().flatten();
         record.filter(|record| record.process.0 == process)
     })?;
-    let uuid = record.uuid;
+    say_started(context, image, record.uuid, process)
+}
+
+/// Says that a scrub is under way, and whose process does it.
+pub(super) fn say_started(context: &Context, image: &Path, uuid: Uuid, process: u32) -> Result<Outcome> {
     if context.json() {
         let document = json!({ "uuid": uuid.to_string(), "status": "started", "process": process });
         context.print_json("scrub-start", document)?;

@@ -5,14 +5,15 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use buttress::format::Uuid;
 use buttress::fs::Progress;
 use buttress::scrub::{Options as ScrubOptions, Scrub};
 use clap::Args;
 use serde_json::json;
 
-use super::STATUS_ENDING;
 use super::printing::{Style, as_json, print_record};
 use super::record::{Record, State};
+use super::{STATUS_ENDING, online};
 use crate::background::status_file;
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -35,25 +36,32 @@ pub(super) struct Status {
     status_file: Option<PathBuf>,
     #[command(flatten)]
     units: UnitFlags,
-    /// The image or device
+    /// The image or device, or the directory on which it is mounted
     #[arg(value_name = "IMAGE")]
     image: OsString,
 }
 
 impl Subcommand for Status {
     const NAME: &'static str = "status";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress scrub status backup.img",
         "Shows how far a scrub is, or what the last one found",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let image = Target::parse(&self.image).image;
-        let path = status_file(&image, self.status_file.as_deref(), STATUS_ENDING)?;
         let style = Style {
             units: self.units.units(),
             raw_counters: self.raw_counters,
         };
+        if let Some(online) = online::find(context, &self.image)? {
+            return match online.record() {
+                Some(record) => self.print(context, &record, style),
+                None => print_none(context, online.uuid(), online.bytes_to_scrub()?, style),
+            };
+        }
+        let image = Target::parse(&self.image).image;
+        let path = status_file(&image, self.status_file.as_deref(), STATUS_ENDING)?;
         let record = Record::load(&path)?;
         // While it runs, the scrub alone has the volume.
         if let Some(record) = record.as_ref().filter(|record| record.state == State::Running) {
@@ -65,23 +73,26 @@ impl Subcommand for Status {
             Some(record) => self.print(context, &record, style),
             None => {
                 let scrub = Scrub::new(&filesystem, ScrubOptions::default(), Progress::new())?;
-                let to_scrub = scrub.report().to_scrub();
-                if context.json() {
-                    let document = json!({
-                        "uuid": uuid.to_string(), "status": "none", "bytes_to_scrub": to_scrub,
-                    });
-                    context.print_json("scrub-status", document)?;
-                    return Ok(Outcome::Done);
-                }
-                let mut out = context.stdout();
-                writeln!(out, "UUID:             {uuid}")?;
-                writeln!(out, "\tno stats available")?;
-                writeln!(out, "Total to scrub:   {}", style.units.text(to_scrub))?;
-                out.flush()?;
-                Ok(Outcome::Done)
+                print_none(context, uuid, scrub.report().to_scrub(), style)
             }
         }
     }
+}
+
+fn print_none(context: &Context, uuid: Uuid, to_scrub: u64, style: Style) -> Result<Outcome> {
+    if context.json() {
+        let document = json!({
+            "uuid": uuid.to_string(), "status": "none", "bytes_to_scrub": to_scrub,
+        });
+        context.print_json("scrub-status", document)?;
+        return Ok(Outcome::Done);
+    }
+    let mut out = context.stdout();
+    writeln!(out, "UUID:             {uuid}")?;
+    writeln!(out, "\tno stats available")?;
+    writeln!(out, "Total to scrub:   {}", style.units.text(to_scrub))?;
+    out.flush()?;
+    Ok(Outcome::Done)
 }
 
 impl Status {

@@ -1,0 +1,316 @@
+//! Scrubs of a volume that is mounted: its server does them, beside those who write.
+//!
+//! A scrub has a thread of its own in the server, and its record is in the server's memory ([`Scrubs`]): the server opens no
+//! files. `scrub start` and `resume` with `-B` wait for it, and whoever stops waiting does not stop it; `cancel` does, and so does the
+//! end of the mount, which waits until it let go of the volume. With the server its record is gone.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Result, anyhow, bail};
+use buttress::format::{ByteCount, Logical, Uuid};
+use buttress::fs::{Filesystem, Progress};
+use buttress::scrub::{Options as ScrubOptions, Report, Scrub};
+use buttress::writer::WritableFilesystem;
+use buttress_mount::volume::Log;
+use crossbeam_channel::{Sender, bounded};
+use parking_lot::{Condvar, Mutex};
+
+use super::options::Options;
+use super::record::{Record, State};
+use super::running::{self, Under};
+use super::{files, start};
+use crate::context::Context;
+use crate::exit::{Advice, Outcome};
+use crate::writing::environment;
+
+/// What is scrubbed.
+enum Scrubbed {
+    Reading(Filesystem),
+    Writing(WritableFilesystem),
+}
+
+impl Scrubbed {
+    fn committed(&self) -> Filesystem {
+        match self {
+            Self::Reading(filesystem) => filesystem.clone(),
+            Self::Writing(writer) => writer.committed_view(),
+        }
+    }
+}
+
+/// The scrubs of a volume that this process serves: one at a time.
+pub struct Scrubs {
+    kept: Mutex<Kept>,
+    ended: Condvar,
+    log: Log,
+}
+
+impl std::fmt::Debug for Scrubs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scrubs").finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Kept {
+    /// Of the last scrub.
+    record: Option<Record>,
+    /// What it found, once it ended.
+    report: Report,
+    /// Why it could not go on.
+    error: Option<String>,
+    /// Cancels the one that is under way.
+    under_way: Option<Progress>,
+    /// No other begins.
+    is_over: bool,
+}
+
+/// A scrub of the server's volume, for whoever asks.
+pub(super) struct Online {
+    scrubs: Arc<Scrubs>,
+    volume: Scrubbed,
+}
+
+/// Where an argument is below a mount that this process serves: its scrubs.
+///
+/// # Errors
+/// That another server is to be asked, or the argument is no image.
+pub(super) fn find(context: &Context, argument: &std::ffi::OsStr) -> Result<Option<Online>> {
+    let image = context.target(argument).image;
+    let Some(opened) = context.present(&image)? else {
+        return Ok(None);
+    };
+    let mount = context.place().and_then(|place| place.mount);
+    Ok(mount.map(|mount| Online {
+        scrubs: mount.scrubs,
+        volume: match mount.writing {
+            Some(writing) => Scrubbed::Writing(writing.filesystem),
+            None => Scrubbed::Reading(opened.filesystem),
+        },
+    }))
+}
+
+impl Online {
+    /// The volume's uuid.
+    pub(super) fn uuid(&self) -> Uuid {
+        self.volume.committed().superblock().fsid
+    }
+
+    /// What a scrub would have to do.
+    pub(super) fn bytes_to_scrub(&self) -> Result<u64> {
+        let scrub = Scrub::new(&self.volume.committed(), ScrubOptions::default(), Progress::new())?;
+        Ok(scrub.report().to_scrub())
+    }
+
+    /// The record of the last scrub.
+    pub(super) fn record(&self) -> Option<Record> {
+        self.scrubs.kept.lock().record.clone()
+    }
+
+    /// Stops the scrub that is under way, and waits until it did. `None` where there is none.
+    pub(super) fn cancel(&self) -> Option<Record> {
+        let mut kept = self.scrubs.kept.lock();
+        kept.under_way.as_ref()?.cancel();
+        while kept.under_way.is_some() {
+            self.scrubs.ended.wait(&mut kept);
+        }
+        kept.record.clone()
+    }
+
+    /// Begins a scrub, or goes on with one, and waits for its end where it is in the foreground.
+    pub(super) fn run(
+        self,
+        context: &Context,
+        options: &Options,
+        resumed: Option<Record>,
+        command: &'static str,
+    ) -> Result<Outcome> {
+        if options.status_file.is_some() {
+            bail!("--status-file: a mounted volume's scrub is kept by the mount's server");
+        }
+        if matches!(self.volume, Scrubbed::Reading(_)) && !options.read_only {
+            return Err(anyhow!("it is mounted read-only"))
+                .map_err(|error| error.context(Advice::new("-r only reads; or mount it with -o rw")));
+        }
+        let scrub_options = ScrubOptions {
+            read_only: options.read_only,
+            limit: options.limit.filter(|limit| *limit > 0).map(ByteCount::new),
+            resume: start::position_of(resumed.as_ref()),
+            ..ScrubOptions::default()
+        };
+        let filesystem = self.volume.committed();
+        let scrubs = Arc::clone(&self.scrubs);
+        let begun = scrubs.start(self.volume, scrub_options, resumed)?;
+        if !options.foreground {
+            return start::say_started(context, Path::new(&options.image), begun.uuid, std::process::id());
+        }
+        let mut kept = scrubs.kept.lock();
+        while kept.under_way.is_some() {
+            scrubs.ended.wait(&mut kept);
+        }
+        if let Some(error) = &kept.error {
+            bail!("{error}");
+        }
+        let record = kept.record.clone().unwrap_or(begun);
+        let report = kept.report.clone();
+        drop(kept);
+        if record.state != State::Finished {
+            running::say_stopped(context);
+        }
+        running::conclude(context, options, &record, report, &filesystem, command)
+    }
+}
+
+/// Says that a scrub is not under way any more, however it ended.
+struct Ends<'a>(&'a Scrubs);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        let mut kept = self.0.kept.lock();
+        kept.under_way = None;
+        if let Some(record) = kept.record.as_mut()
+            && record.state == State::Running
+        {
+            record.state = State::Interrupted;
+        }
+        drop(kept);
+        self.0.ended.notify_all();
+    }
+}
+
+impl Scrubs {
+    /// None yet; what is found is told to `log`.
+    pub fn new(log: Log) -> Self {
+        Self {
+            kept: Mutex::default(),
+            ended: Condvar::new(),
+            log,
+        }
+    }
+
+    /// Stops the one that is under way, waits until it let go of the volume, and lets no other begin.
+    pub fn end(&self) {
+        let mut kept = self.kept.lock();
+        kept.is_over = true;
+        while let Some(progress) = &kept.under_way {
+            progress.cancel();
+            self.ended.wait(&mut kept);
+        }
+    }
+
+    /// Begins a scrub in a thread of its own; its record as it begins.
+    fn start(
+        self: &Arc<Self>,
+        volume: Scrubbed,
+        options: ScrubOptions,
+        resumed: Option<Record>,
+    ) -> Result<Record> {
+        let mut kept = self.kept.lock();
+        if kept.under_way.is_some() {
+            return Err(anyhow!("a scrub is already running")).map_err(|error| {
+                error.context(Advice::new(
+                    "`buttress scrub cancel` pauses it, `buttress scrub status` shows how far it is",
+                ))
+            });
+        }
+        if kept.is_over {
+            bail!("the volume is being unmounted");
+        }
+        let progress = Progress::new();
+        let (tell, told) = bounded(1);
+        let (scrubs, cancelled) = (Arc::clone(self), progress.clone());
+        let job = move || {
+            let ends = Ends(&scrubs);
+            let done = scrubs.scrub(&volume, options, resumed, progress, &tell);
+            // Whoever waits for the end wants the volume.
+            drop(volume);
+            if let Err(error) = done {
+                let text = format!("{error:#}");
+                (scrubs.log)(&format!("the scrub failed: {text}"));
+                scrubs.kept.lock().error = Some(text);
+            }
+            drop(ends);
+        };
+        let thread = std::thread::Builder::new().name("buttress-scrub".to_owned());
+        thread.spawn(job)?;
+        kept.under_way = Some(cancelled);
+        kept.error = None;
+        drop(kept);
+        if let Ok(record) = told.recv() {
+            return Ok(record);
+        }
+        let error = self.kept.lock().error.clone();
+        Err(anyhow!(
+            error.unwrap_or_else(|| "the scrub did not begin".to_owned())
+        ))
+    }
+
+    fn scrub(
+        &self,
+        volume: &Scrubbed,
+        options: ScrubOptions,
+        resumed: Option<Record>,
+        progress: Progress,
+        tell: &Sender<Record>,
+    ) -> Result<()> {
+        let is_read_only = options.read_only;
+        let views = || volume.committed();
+        let view = views();
+        let is_written = |logical: Logical, length: ByteCount| files::is_written(&views(), logical, length);
+        let mut scrub = Scrub::new(&view, options, progress.clone())?.asking(&is_written);
+        if let Scrubbed::Writing(_) = volume {
+            scrub = scrub.beside(&views);
+        }
+        let uuid = view.superblock().fsid;
+        drop(view);
+        let now = environment("scrub")?.now().seconds;
+        let first = running::first_record(&scrub, uuid, now, resumed.as_ref());
+        let keep = |record: Record| {
+            self.kept.lock().record = Some(record);
+            Ok(())
+        };
+        let under = Under {
+            scrub: &scrub,
+            begun: Instant::now(),
+            first,
+            keep: &keep,
+        };
+        let begun = under.record(State::Running);
+        keep(begun.clone())?;
+        // Who asked may be gone.
+        let _ = tell.send(begun);
+        let (ended, _) = under.run_and_keep();
+        let state = match ended {
+            Ok(()) => State::Finished,
+            Err(_) if progress.is_cancelled() => State::Aborted,
+            Err(error) => return Err(error.into()),
+        };
+        let record = under.record(state);
+        let report = Report {
+            devices: record.devices.clone(),
+            ..scrub.report()
+        };
+        let totals = report.totals();
+        if totals.errors() > 0 {
+            (self.log)(&format!(
+                "a scrub found {} errors, of which {} were corrected and {} cannot be",
+                totals.errors(),
+                totals.corrected_errors,
+                totals.uncorrectable_errors
+            ));
+        }
+        if let Scrubbed::Writing(writer) = volume
+            && totals.errors() > 0
+            && !is_read_only
+        {
+            // Counts it in the devices' statistics.
+            writer.commit()?;
+        }
+        let mut kept = self.kept.lock();
+        kept.record = Some(record);
+        kept.report = report;
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+//! Block groups: the item of each chunk, which says how much of it is in use.
+//!
+//! They lie in a tree of their own with the block-group-tree feature, else in the extent tree, scattered between the extents: they
+//! are looked up chunk by chunk, not by a walk.
+//!
+//! Source: on-disk format documentation, section "BLOCK_GROUP_ITEM".
+
+use crate::error::{Corruption, Result};
+use crate::filesystem::Filesystem;
+use buttress_format::{BlockGroupItem, CompatRo, ItemType, Key, ObjectId, TreeId};
+use buttress_tree::Tree;
+use buttress_volume::MappedChunk;
+
+/// The tree that has them.
+#[derive(Clone, Debug)]
+pub struct BlockGroups {
+    tree: Tree,
+}
+
+impl BlockGroups {
+    /// Those of a volume.
+    ///
+    /// # Errors
+    /// That their tree is missing.
+    pub fn of(filesystem: &Filesystem) -> Result<Self> {
+        let has_own_tree = filesystem
+            .superblock()
+            .compat_ro
+            .contains(CompatRo::BLOCK_GROUP_TREE);
+        let id = match has_own_tree {
+            true => TreeId::BLOCK_GROUP,
+            false => TreeId::EXTENT,
+        };
+        let tree = filesystem.tree(id)?;
+        Ok(Self { tree })
+    }
+
+    /// The block group of a chunk.
+    ///
+    /// # Errors
+    /// That it is missing, or cannot be read.
+    pub fn get(&self, chunk: &MappedChunk) -> Result<BlockGroupItem> {
+        let id = self.tree.root().tree;
+        let key = Key::new(
+            ObjectId::new(chunk.start().get()),
+            ItemType::BLOCK_GROUP_ITEM,
+            chunk.length().get(),
+        );
+        let item = self.tree.get(&key)?.ok_or(Corruption::ItemMissing {
+            tree: id,
+            key,
+            what: "the block group of a chunk",
+        })?;
+        Ok(BlockGroupItem::parse(&key, item.data()).map_err(|error| Corruption::Item { tree: id, error })?)
+    }
+}
