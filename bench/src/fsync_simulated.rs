@@ -3,7 +3,8 @@
 //! Each job of [`super::fsync`] runs twice on a new volume: once with syncs that are logged, once with a commit for each of
 //! them, as it was without logs. Only what happens during the syncs is counted: requests that begin elsewhere than the one
 //! before ended, as *seeks*, flushes, bytes, and time on the disk's clock. The volume is on a sparse file; the disk is as
-//! docs/simulated-disks.md says.
+//! docs/simulated-disks.md says. With `BUTTRESS_BENCH_TRACE` the requests of some syncs are printed, too: where each begins
+//! and its length.
 
 use crate::Scale;
 use crate::fsync::{Amounts, Calls, Image, Ours, job};
@@ -14,8 +15,8 @@ use buttress_device::{Backend, Device, Model, VirtualClock};
 use buttress_oracle::tools::{newest, run};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// What a device did.
 #[derive(Debug, Default)]
@@ -25,10 +26,21 @@ struct Counts {
     flushes: AtomicU64,
     /// Where the last request ended.
     end: AtomicU64,
+    /// What a sync whose requests are to be seen asked for.
+    trace: Mutex<Option<Vec<String>>>,
 }
 
 impl Counts {
-    fn moved(&self, offset: u64, bytes: u64) {
+    fn note(&self, what: impl FnOnce() -> String) {
+        if let Ok(mut trace) = self.trace.lock()
+            && let Some(trace) = trace.as_mut()
+        {
+            trace.push(what());
+        }
+    }
+
+    fn moved(&self, what: &str, offset: u64, bytes: u64) {
+        self.note(|| format!("{what} {:.3} MiB +{} KiB", offset as f64 / 1048576.0, bytes >> 10));
         let end = self.end.swap(offset + bytes, Ordering::Relaxed);
         self.seeks.fetch_add(u64::from(end != offset), Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -61,16 +73,17 @@ impl Backend for Counting {
 
     fn read_vectored_at(&self, offset: u64, buffers: &mut [&mut [u8]]) -> std::io::Result<()> {
         let bytes = buffers.iter().map(|buffer| buffer.len() as u64).sum();
-        self.counts.moved(offset, bytes);
+        self.counts.moved("read", offset, bytes);
         self.backend.read_vectored_at(offset, buffers)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
-        self.counts.moved(offset, bytes.len() as u64);
+        self.counts.moved("write", offset, bytes.len() as u64);
         self.backend.write_at(offset, bytes)
     }
 
     fn flush(&self) -> std::io::Result<()> {
+        self.counts.note(|| "flush".to_owned());
         self.counts.flushes.fetch_add(1, Ordering::Relaxed);
         self.backend.flush()
     }
@@ -90,6 +103,7 @@ struct Simulated {
     counts: Arc<Counts>,
     clock: VirtualClock,
     commits: bool,
+    traces: bool,
     syncs: AtomicU64,
     of_syncs: [AtomicU64; 4],
 }
@@ -112,6 +126,7 @@ impl Simulated {
             counts,
             clock,
             commits,
+            traces: std::env::var_os("BUTTRESS_BENCH_TRACE").is_some(),
             syncs: AtomicU64::new(0),
             of_syncs: Default::default(),
         })
@@ -148,13 +163,21 @@ impl Calls for Simulated {
     }
 
     fn sync(&self, what: &Location, only_data: bool) -> Result<()> {
+        let is_traced = self.traces && self.syncs.load(Ordering::Relaxed) % 50 >= 47;
+        if is_traced && let Ok(mut trace) = self.counts.trace.lock() {
+            *trace = Some(Vec::new());
+        }
         let before = self.now();
         match self.commits {
             true => self.ours.settle()?,
             false => self.ours.sync(what, only_data)?,
         }
         let after = self.now();
-        self.syncs.fetch_add(1, Ordering::Relaxed);
+        let number = self.syncs.fetch_add(1, Ordering::Relaxed);
+        if let Some(trace) = self.counts.trace.lock().ok().and_then(|mut trace| trace.take()) {
+            let milliseconds = (after[3] - before[3]) as f64 / 1e6;
+            println!("sync {number}, {milliseconds:.1} ms: {}", trace.join(", "));
+        }
         for (sum, (after, before)) in self.of_syncs.iter().zip(after.iter().zip(before)) {
             sum.fetch_add(after - before, Ordering::Relaxed);
         }

@@ -202,8 +202,8 @@ fn run_writer(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Histories with syncs in one run, over the nine kinds of volumes and runs of the crash tests.
-const FSYNC_A_RUN: u64 = 900;
+/// Histories with syncs in one run, over all kinds of volumes and runs of the crash tests.
+const FSYNC_A_RUN: u64 = 60 * FSYNC_KINDS;
 
 /// Histories of operations and syncs, with seeds that count up; five cuts of each.
 fn run_fsync(seed: u64, histories: u64) -> Result<()> {
@@ -239,7 +239,7 @@ fn run_fsync(seed: u64, histories: u64) -> Result<()> {
 }
 
 /// How many tests of those take histories.
-const FSYNC_KINDS: u64 = 9;
+const FSYNC_KINDS: u64 = 16;
 
 /// Calls of threads at once in one run, over three volumes.
 const CONCURRENT_A_RUN: u64 = 100_000;

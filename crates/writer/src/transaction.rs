@@ -90,6 +90,7 @@ use uncommitted::{Account, Holders};
 
 lock_class!(pub(crate) EditLock, "running", Rank::new(40));
 lock_class!(pub(crate) CommitLock, "committing", Rank::new(20).over_device());
+lock_class!(pub(crate) SuperblocksLock, "superblocks", Rank::new(22).over_device());
 lock_class!(ViewLock, "view", Rank::new(50));
 lock_class!(pub(crate) StepsLock, "steps", Rank::new(43));
 lock_class!(WaitingLock, "waiting", Rank::LEAF);
@@ -116,6 +117,8 @@ struct Writer {
     running: Mutex<Running, EditLock>,
     /// Held for the length of a commit.
     committing: Mutex<(), CommitLock>,
+    /// Held by who decides which superblock comes next: by a commit from freezing on, and for the length of writing logs.
+    superblocks: Mutex<(), SuperblocksLock>,
     /// The newest view, while nothing was edited since.
     view: Mutex<Option<Filesystem>, ViewLock>,
     readers: Arc<Readers>,
@@ -203,8 +206,8 @@ impl WritableFilesystem {
         &self.shared.logs
     }
 
-    pub(crate) fn committing(&self) -> &Mutex<(), CommitLock> {
-        &self.shared.committing
+    pub(crate) fn superblocks(&self) -> &Mutex<(), SuperblocksLock> {
+        &self.shared.superblocks
     }
 
     pub(crate) fn live_trees(&self) -> &LiveTrees {

@@ -12,7 +12,7 @@ use buttress_format::{FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Error, Location, OpenOptions, Progress};
 use buttress_writer::mkfs::{self, Identity};
 use buttress_writer::operations::NewInode;
-use buttress_writer::{WritableFilesystem, WriteOptions};
+use buttress_writer::{Synced, WritableFilesystem, WriteOptions};
 use std::sync::Arc;
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
@@ -120,6 +120,48 @@ fn a_tree_stays_open_until_its_blocks_are_on_the_device() {
     gate.open();
     commit.join().unwrap();
     filesystem.commit().unwrap();
+}
+
+/// A commit that still reads what it settles is not at its superblocks yet: what is synced meanwhile is logged on the one before.
+#[test]
+fn a_sync_does_not_wait_for_a_commit_that_settles() {
+    let (gate, filesystem) = new_volume();
+    // So many that the extent tree has leaves which only a commit reads.
+    make_subvolumes(&filesystem);
+    let file = filesystem
+        .create(ROOT, b"file", &NewInode::of_root(0o600))
+        .unwrap();
+    filesystem.close().unwrap();
+    // Nothing is in memory.
+    let filesystem = OpenOptions::new(vec![device(&gate)]).open().unwrap();
+    let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap();
+    let write = |content: u8| {
+        filesystem
+            .write_at(file, FileOffset::MIN, &[content; 8192])
+            .unwrap()
+    };
+    // The sync has what a sync needs read.
+    write(b'a');
+    assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged);
+    write(b'b');
+    let commit = held_up(&gate, &filesystem, |request| {
+        matches!(request, Request::Read { .. })
+    });
+    let of = filesystem.clone();
+    let synced = WatchedThread::start(move || of.fsync(file)).unwrap();
+    assert!(!synced.comes_to_wait(), "it waited for the commit");
+    assert_eq!(synced.join().unwrap().unwrap(), Synced::Logged);
+    gate.open();
+    commit.join().unwrap();
+    filesystem.close().unwrap();
+    let filesystem = OpenOptions::new(vec![device(&gate)]).open().unwrap();
+    let mut content = [0; 8192];
+    let read = filesystem
+        .open_file(file)
+        .unwrap()
+        .read_at(FileOffset::MIN, &mut content);
+    assert_eq!(read.unwrap(), 8192);
+    assert_eq!(content, [b'b'; 8192]);
 }
 
 /// What the next transaction allocated is part of a view that is taken while the commit before it is under way.

@@ -1,8 +1,12 @@
 //! Blocks of logs: they lie in metadata's block groups like other tree blocks, and belong to no extent.
 //!
 //! A block is pinned when it gets its address, and stays so until the commit. An address that no durable log leads to any more
-//! is *spare*: the next log takes those first. So a transaction with very many syncs needs no more room than the logs that
-//! there are at once, and writes to the same few places.
+//! is *spare*, and the next log may have it.
+//!
+//! What a sync writes is to lie together: on a disk that spins each place apart costs as much as all of the blocks. So a log
+//! takes spare blocks side by side, else a run of free space. Spare blocks that lie apart are left alone as long as there
+//! is plenty of room; when there is no more, they are taken, those that lie near each other first, before the rest of it is. So a
+//! transaction with very many syncs needs no more than a part of the room for metadata.
 
 use crate::transaction::block_groups::{Found, Purpose, Share};
 use crate::transaction::reservation::Need;
@@ -10,6 +14,14 @@ use crate::transaction::running::Running;
 use buttress_format::{ByteCount, Generation, Logical, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_tree::EditableTree;
+use std::collections::BTreeSet;
+
+/// Among so many spare blocks those are looked for that lie nearest to each other: the ones with the highest addresses, which
+/// were written last.
+const LOOKED_AT: usize = 256;
+
+/// Blocks lie near each other within so many times the room that they take.
+const NEAR: u64 = 4;
 
 /// Where a block of a log may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +31,88 @@ pub(super) struct Place {
     pub(super) is_spare: bool,
 }
 
+/// Addresses that earlier logs of a transaction have done with.
+#[derive(Debug, Default)]
+pub(super) struct Spare(BTreeSet<Logical>);
+
+impl Spare {
+    pub(super) fn extend(&mut self, addresses: impl IntoIterator<Item = Logical>) {
+        self.0.extend(addresses);
+    }
+
+    /// Takes those that lie nearest to each other, in order of address; `None` when they span more than so many bytes.
+    fn take_near(&mut self, count: usize, span_bytes: u64) -> Option<Vec<Place>> {
+        let mut last: Vec<Logical> = self.0.iter().rev().take(LOOKED_AT.max(count)).copied().collect();
+        last.reverse();
+        let span = |window: &[Logical]| {
+            let (first, last) = (window.first()?, window.last()?);
+            Some(last.get().saturating_sub(first.get()))
+        };
+        let nearest = last.windows(count.max(1)).min_by_key(|window| span(window))?;
+        if span(nearest)? > span_bytes {
+            return None;
+        }
+        nearest.iter().for_each(|address| {
+            self.0.remove(address);
+        });
+        Some(nearest.iter().map(|address| Place::spare(*address)).collect())
+    }
+
+    /// Takes the lowest ones, at most so many.
+    fn take_any(&mut self, count: usize) -> Vec<Place> {
+        let next = || self.0.pop_first().map(Place::spare);
+        core::iter::from_fn(next).take(count).collect()
+    }
+}
+
+impl Place {
+    const fn spare(logical: Logical) -> Self {
+        let is_spare = true;
+        Self { logical, is_spare }
+    }
+}
+
 impl Running {
+    /// Takes addresses for so many blocks of logs, and for some more that they may come to have. `None` when there are none
+    /// beside what the commit needs.
+    pub(super) fn take_log_places(
+        &mut self,
+        spare: &mut Spare,
+        count: usize,
+        more: usize,
+    ) -> Result<Option<Vec<Place>>> {
+        let node_bytes = self.core.node_bytes().get();
+        let bytes_of = |count: usize| ByteCount::of(count).get().saturating_mul(node_bytes);
+        let all = count.saturating_add(more);
+        let mut places = spare.take_near(count, bytes_of(count.saturating_sub(1)));
+        if places.is_none()
+            && self.has_plenty_for_logs()
+            && let Some(run) = self.take_log_blocks(ByteCount::of(all).get())?
+        {
+            return Ok(Some(run));
+        }
+        places = places.or_else(|| spare.take_near(count, bytes_of(count).saturating_mul(NEAR)));
+        let mut places = places.unwrap_or_default();
+        places.extend(spare.take_any(all.saturating_sub(places.len())));
+        let missing = ByteCount::of(all.saturating_sub(places.len())).get();
+        match self.take_log_blocks(missing) {
+            Ok(Some(new)) => {
+                places.extend(new);
+                Ok(Some(places))
+            }
+            other => {
+                spare.extend(places.iter().map(|place| place.logical));
+                other.map(|_| None)
+            }
+        }
+    }
+
+    /// Whether spare blocks can be left alone: what they take is small beside the rest.
+    fn has_plenty_for_logs(&self) -> bool {
+        let room = self.core.groups.room(Purpose::Metadata);
+        room.pinned_bytes < room.total_bytes >> 2 && room.free_bytes > room.total_bytes >> 1
+    }
+
     /// An empty tree for a log.
     pub(super) fn new_log(&self, generation: Generation) -> EditableTree {
         let core = &self.core;
@@ -27,7 +120,7 @@ impl Running {
     }
 
     /// Takes room for blocks of logs. `None` when there is none beside what the commit needs.
-    pub(super) fn take_log_blocks(&mut self, count: u64) -> Result<Option<Vec<Place>>> {
+    fn take_log_blocks(&mut self, count: u64) -> Result<Option<Vec<Place>>> {
         let node_bytes = self.core.node_bytes().get();
         let reserved = self.metadata_reservation_bytes(Need::freeing(0));
         let room = self.core.groups.room(Purpose::Metadata);
@@ -39,7 +132,7 @@ impl Running {
         let mut places: Vec<Place> = Vec::new();
         let taken = self.take_places(count, &mut places);
         if !matches!(taken, Ok(true)) {
-            self.give_back_log_blocks(places);
+            self.give_back_new(places.iter());
             return taken.map(|_| None);
         }
         Ok(Some(places))
@@ -72,12 +165,24 @@ impl Running {
         Ok(true)
     }
 
-    /// Gives room back that was taken and not used. What is spare stays pinned.
-    pub(super) fn give_back_log_blocks(&mut self, places: impl IntoIterator<Item = Place>) {
+    /// Gives room back that was taken and not used, the last of what was taken. What is spare stays pinned.
+    pub(super) fn give_back_log_blocks(&mut self, spare: &mut Spare, places: &[Place]) {
+        let is_spare = |place: &&Place| place.is_spare;
+        spare.extend(places.iter().filter(is_spare).map(|place| place.logical));
+        self.give_back_new(places.iter().filter(|place| !place.is_spare));
+    }
+
+    fn give_back_new<'a>(&mut self, places: impl Iterator<Item = &'a Place>) {
         let node_bytes = self.core.node_bytes().get();
-        for place in places.into_iter().filter(|place| !place.is_spare) {
+        let mut first = None;
+        for place in places {
             let given = self.core.groups.give_back(place.logical.get(), node_bytes);
             self.core.settle(given);
+            first.get_or_insert(place.logical);
+        }
+        if let Some(first) = first {
+            // The next run follows the blocks that are used.
+            self.core.groups.go_on_at(Purpose::Metadata, first.get());
         }
     }
 
@@ -100,5 +205,45 @@ impl Running {
             self.keep_log_block(place.logical.get(), node_bytes, Share::Allocated)?;
         }
         Ok(assigned?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: u64 = 16_384;
+
+    fn spare(blocks: &[u64]) -> Spare {
+        let mut spare = Spare::default();
+        spare.extend(blocks.iter().map(|block| Logical::new(block * NODE)));
+        spare
+    }
+
+    fn blocks(places: &[Place]) -> Vec<u64> {
+        assert!(places.iter().all(|place| place.is_spare));
+        places.iter().map(|place| place.logical.get() / NODE).collect()
+    }
+
+    #[test]
+    fn those_that_lie_nearest_to_each_other_are_taken() {
+        let mut spare = spare(&[1, 20, 22, 23, 25, 60, 62, 90]);
+        assert_eq!(spare.take_near(3, 2 * NODE), None);
+        assert_eq!(blocks(&spare.take_near(2, NODE).unwrap()), vec![22, 23]);
+        // What is left of it: 1, 20, 25, 60, 62, 90.
+        assert_eq!(blocks(&spare.take_near(2, 8 * NODE).unwrap()), vec![60, 62]);
+        assert_eq!(spare.take_near(2, 4 * NODE), None);
+        assert_eq!(blocks(&spare.take_any(3)), vec![1, 20, 25]);
+        assert_eq!(blocks(&spare.take_any(2)), vec![90]);
+        assert_eq!(spare.take_near(1, NODE), None);
+    }
+
+    #[test]
+    fn of_very_many_the_last_are_looked_at() {
+        let many: Vec<u64> = (0..1000).chain((2000..6000).step_by(10)).collect();
+        assert_eq!(spare(&many).take_near(3, 2 * NODE), None);
+        assert_eq!(spare(&many).take_near(300, 600 * NODE), None);
+        let many: Vec<u64> = (0..1000).chain(2000..2010).collect();
+        assert!(spare(&many).take_near(900, 2000 * NODE).is_some());
     }
 }

@@ -12,8 +12,8 @@
 //!
 //! # Invariants
 //!
-//! - A log is of the transaction that follows the commit whose superblock names it. While it is written no commit is under
-//!   way: both hold the lock of commits.
+//! - A log is of the transaction that follows the commit whose superblock names it. While it is written no commit is frozen
+//!   or written: both hold the lock of superblocks. A commit that still settles its trees is not waited for.
 //! - A superblock with a log differs from the one before it only within its first 512 bytes. So one that is torn is the old
 //!   one or the new one, and its copies, which are those of the commit, are not needed.
 //! - A log that could not be brought up to date is not written: until the next commit every sync is one.
@@ -202,7 +202,7 @@ impl WritableFilesystem {
             Logging::Commit(cause) => return self.commit_for(cause),
             waits => {
                 if matches!(waits, Logging::Committing) {
-                    drop(self.committing().lock());
+                    drop(self.superblocks().lock());
                     self.require_writing()?;
                 }
                 count(&logs.counters.unneeded, 1);

@@ -1,12 +1,13 @@
 //! Writing logs: blocks, the tree of log roots, a flush, the primary superblocks, a flush.
 //!
 //! One round writes the logs of all subvolumes that changed, for all who wait. Blocks get addresses under the edit lock; all
-//! else is done without it. While a round is at it no commit is under way: both hold the lock of commits.
+//! else is done without it. While a round is at it no commit is frozen or written: both hold the lock of superblocks. Trees may
+//! settle meanwhile.
 //!
 //! When a round is durable, nothing leads any more to the blocks that its logs left since the round before: the next round may
 //! write there ([`super::blocks`]).
 
-use super::blocks::Place;
+use super::blocks::{Place, Spare};
 use super::editor::LogContext;
 use super::statistics::{CommitCause, count};
 use super::subvolume_log::SubvolumeLog;
@@ -21,7 +22,6 @@ use buttress_format::{
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_locks::MutexGuard;
 use buttress_tree::{BlockPointer, EditableTree, Frozen};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The logs of all subvolumes, locked.
@@ -33,7 +33,7 @@ pub(crate) struct LogRoots {
     generation: Generation,
     tree: EditableTree,
     superseded: Vec<BlockPointer>,
-    spare: BTreeSet<Logical>,
+    spare: Spare,
 }
 
 /// What is to be written of logs.
@@ -61,7 +61,7 @@ pub(super) enum Written {
 impl WritableFilesystem {
     /// Writes all logs that changed.
     pub(super) fn write_logs(&self) -> Result<Written> {
-        let _no_commit = self.committing().lock();
+        let _no_other = self.superblocks().lock();
         self.require_writing()?;
         let devices_before = self.forest().volume().written_devices();
         let node_bytes = u64::from(self.forest().block_format().node_bytes);
@@ -121,12 +121,20 @@ impl WritableFilesystem {
         &self,
         guards: &mut Guards<'_>,
     ) -> Result<core::result::Result<Option<LogWrite>, CommitCause>> {
-        // Blocks for the logs, and for the way to each of their roots.
-        let of_logs = guards.iter().filter(|(_, _, log)| log.is_dirty);
-        let count = of_logs.fold(4_u64, |sum, (_, _, log)| {
-            let blocks = log.tree.as_ref().map_or(0, EditableTree::unassigned_nodes);
-            sum.saturating_add(blocks).saturating_add(2)
+        let dirty = || guards.iter().filter(|(_, _, log)| log.is_dirty);
+        let of_logs = dirty().fold(0_u64, |sum, (_, _, log)| {
+            sum.saturating_add(log.tree.as_ref().map_or(0, EditableTree::unassigned_nodes))
         });
+        let roots_level = self
+            .logs()
+            .roots
+            .lock()
+            .as_ref()
+            .map_or(0, |roots| roots.tree.level());
+        let count = of_logs.saturating_add(u64::from(roots_level)).saturating_add(1);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        // The tree of log roots may have to be split.
+        let more = dirty().count().saturating_mul(2).saturating_add(4);
         if buttress_faults::on("log-over-durable-log")
             && let Some(roots) = self.logs().roots.lock().as_mut()
         {
@@ -134,36 +142,33 @@ impl WritableFilesystem {
             roots.spare.extend(left.map(|block| block.logical));
         }
         let handle = self.start_to_look();
-        let spare = self.take_spare(handle.core.generation, count);
-        let missing = count.saturating_sub(ByteCount::of(spare.len()).get());
-        let (mut handle, places) = self.retry(handle, |handle| handle.take_log_blocks(missing))?;
-        let Some(places) = places else {
-            return Ok(Err(CommitCause::Space));
+        let mut spare = self.take_spare(handle.core.generation);
+        let taken = self.retry(handle, |handle| handle.take_log_places(&mut spare, count, more));
+        let (mut handle, places) = match taken {
+            Ok((handle, Some(places))) => (handle, places),
+            other => {
+                self.put_spare(spare);
+                return other.map(|_| Err(CommitCause::Space));
+            }
         };
-        let mut places = spare.into_iter().chain(places);
-        let frozen = self.freeze_into(&mut handle, guards, &mut places);
-        let unused: Vec<Place> = places.collect();
-        if let Some(roots) = self.logs().roots.lock().as_mut() {
-            let spare = unused.iter().filter(|place| place.is_spare);
-            roots.spare.extend(spare.map(|place| place.logical));
-        }
-        handle.give_back_log_blocks(unused);
+        let mut unused = places.into_iter();
+        let frozen = self.freeze_into(&mut handle, guards, &mut unused);
+        handle.give_back_log_blocks(&mut spare, unused.as_slice());
+        self.put_spare(spare);
         frozen
     }
 
-    /// Takes addresses that earlier logs of this transaction have done with: the lowest ones, at most `count` of them.
-    fn take_spare(&self, generation: Generation, count: u64) -> Vec<Place> {
+    /// What earlier logs of this transaction have done with, as long as addresses are given out.
+    fn take_spare(&self, generation: Generation) -> Spare {
         let mut roots = self.logs().roots.lock();
-        let Some(roots) = roots.as_mut().filter(|roots| roots.generation == generation) else {
-            return Vec::new();
-        };
-        let place = |logical| Place {
-            logical,
-            is_spare: true,
-        };
-        (0..count)
-            .map_while(|_| roots.spare.pop_first().map(place))
-            .collect()
+        let roots = roots.as_mut().filter(|roots| roots.generation == generation);
+        roots.map_or_else(Spare::default, |roots| core::mem::take(&mut roots.spare))
+    }
+
+    fn put_spare(&self, spare: Spare) {
+        if let Some(roots) = self.logs().roots.lock().as_mut() {
+            roots.spare = spare;
+        }
     }
 
     fn freeze_into(
@@ -193,7 +198,7 @@ impl WritableFilesystem {
                 generation,
                 tree: running.new_log(generation),
                 superseded: Vec::new(),
-                spare: BTreeSet::new(),
+                spare: Spare::default(),
             }),
         };
         let (mut frozen, mut logs, mut superseded) = (Vec::new(), Vec::new(), Vec::new());

@@ -8,7 +8,10 @@
 //!    all devices are flushed; superblocks; flush; their copies; flush.
 //! 4. Under the lock again: what this transaction freed may be used, as far as no reader needs it.
 //!
-//! One commit runs at a time. A failure in step 2 or 3 stops writing for good: the volume stays readable and says why.
+//! One commit runs at a time. From the moment at which nothing is left to settle until it is durable it holds the lock of
+//! superblocks, which those who write logs take, too: until then syncs go on beside it, and are logged on the commit before.
+//!
+//! A failure in step 2 or 3 stops writing for good: the volume stays readable and says why.
 
 use super::block_groups::Purpose;
 use super::converging::Convergence;
@@ -17,11 +20,12 @@ use super::freezing::{Preparation, Prepared};
 use super::reservation::Handle;
 use super::slice::Slice;
 use super::uncommitted::Counted;
-use super::{WritableFilesystem, Writer};
+use super::{SuperblocksLock, WritableFilesystem, Writer};
 use buttress_device::Buffer;
 use buttress_format::{ByteCount, Generation, TreeBlock, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::executor::Task;
+use buttress_locks::MutexGuard;
 use buttress_tree::{Frozen, FrozenBlock};
 use buttress_volume::{ExtentWrite, Volume};
 use bytes::Bytes;
@@ -45,7 +49,9 @@ const INODES_AT_ONCE: usize = 256;
 const SLICES_MAX: usize = 4096;
 
 /// The moment at which a state was frozen.
-struct Moment<T> {
+struct Moment<'a, T> {
+    /// Nobody writes logs from here on.
+    no_logs: MutexGuard<'a, (), SuperblocksLock>,
     /// What is to be written, if there is anything.
     prepared: Option<Box<Prepared>>,
     /// What was done at that moment.
@@ -125,6 +131,8 @@ impl WritableFilesystem {
             answer,
             durable,
             changes,
+            // Held to the end: the next log goes beside this commit.
+            no_logs: _no_logs,
         } = self.freeze_then(then).inspect_err(|error| {
             self.forest().volume().stop_writing(error);
         })?;
@@ -144,13 +152,16 @@ impl WritableFilesystem {
     }
 
     /// Step 2.
-    fn freeze_then<T>(&self, then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T) -> Result<Moment<T>> {
+    fn freeze_then<T>(&self, then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T) -> Result<Moment<'_, T>> {
         let mut reads = FaultIn::default();
         let mut convergence = Convergence::default();
         let mut slices = 0_usize;
+        let has_company = self.has_company();
+        // Where others work beside it, syncs are not kept waiting before there is nothing left to settle.
+        let mut no_logs = (!has_company).then(|| self.superblocks().lock());
         loop {
             slices = slices.saturating_add(1);
-            let slice = match self.has_company() && slices < SLICES_MAX {
+            let slice = match has_company && slices < SLICES_MAX {
                 true => Slice::begin(),
                 false => Slice::endless(),
             };
@@ -160,7 +171,8 @@ impl WritableFilesystem {
             let mut handle = self.start_unchecked();
             let in_place = in_place.unwrap_or_else(|| self.data().in_place.write());
             let durable = handle.core.durable;
-            let prepared = self.prepare(&mut handle, &reads, &mut convergence, &slice);
+            let may_freeze = no_logs.is_some();
+            let prepared = self.prepare(&mut handle, &reads, &mut convergence, &slice, may_freeze);
             // Its references were still waiting; now some are in the trees.
             self.shared.forget_view();
             let prepared = match prepared? {
@@ -171,8 +183,14 @@ impl WritableFilesystem {
                     continue;
                 }
                 Preparation::Paused => continue,
-                Preparation::NothingToDo => None,
+                Preparation::NothingToDo | Preparation::Settled => None,
                 Preparation::Frozen(prepared) => Some(prepared),
+            };
+            let Some(no_logs) = no_logs.take() else {
+                drop(handle);
+                drop(in_place);
+                no_logs = Some(self.superblocks().lock());
+                continue;
             };
             let frozen_bytes = prepared.as_ref().map_or(0, |prepared| prepared.bytes());
             self.shared.dirty_memory.freeze(frozen_bytes);
@@ -180,6 +198,7 @@ impl WritableFilesystem {
             let changes = self.shared.account.changes();
             let answer = then(handle, prepared.as_deref());
             return Ok(Moment {
+                no_logs,
                 prepared,
                 answer,
                 durable,
@@ -188,13 +207,15 @@ impl WritableFilesystem {
         }
     }
 
-    /// Freezes the running transaction, as far as that goes without reading and within the slice.
+    /// Freezes the running transaction, as far as that goes without reading and within the slice; unless it `may_freeze`, it is
+    /// settled and no more.
     fn prepare(
         &self,
         handle: &mut Handle<'_>,
         reads: &FaultIn,
         convergence: &mut Convergence,
         slice: &Slice,
+        may_freeze: bool,
     ) -> Result<Preparation> {
         self.data()
             .balance(handle.core.reserved_data_bytes, &handle.core.ahead)?;
@@ -210,7 +231,10 @@ impl WritableFilesystem {
         }
         // Nothing that a reader sees changes from here on until the lock is let go of.
         drop(self.shared.give_view(handle));
-        handle.prepare_commit(self.forest().volume(), reads, convergence, slice)
+        match handle.settle_transaction(reads, convergence, slice, may_freeze)? {
+            None => handle.freeze(self.forest().volume()),
+            Some(preparation) => Ok(preparation),
+        }
     }
 
     /// Whether others may be waiting while this thread works, and work beside it.

@@ -116,12 +116,16 @@ impl Running {
         Err(defect.with("rounds", ROUNDS_MAX as i128).into())
     }
 
-    /// Others may edit now: one more round has to look at everything.
     fn pause(&mut self, at: &mut Convergence, why: Converged) -> Converged {
+        self.let_others_in(at);
+        why
+    }
+
+    /// Others may edit now: one more round has to look at everything.
+    pub(crate) fn let_others_in(&mut self, at: &mut Convergence) {
         at.is_busy = true;
         at.rounds = 0;
         self.note_gap();
-        why
     }
 
     /// Others may edit before settling goes on: what it has still to record of space takes room that is not theirs.

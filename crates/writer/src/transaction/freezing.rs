@@ -45,6 +45,8 @@ pub(crate) enum Preparation {
     Missing(Vec<BlockPointer>),
     /// Others are to be let in before it goes on.
     Paused,
+    /// Nothing was left to settle, and it was not to be frozen.
+    Settled,
     /// It is frozen, and to be written.
     Frozen(Box<Prepared>),
 }
@@ -87,28 +89,32 @@ impl Running {
                 .any(|open| open.tree.is_dirty() || open.item_changed)
     }
 
-    /// Settles and freezes the transaction. The next one is open afterwards.
-    pub(crate) fn prepare_commit(
+    /// Settles the transaction. `None` when it is to be frozen now.
+    pub(crate) fn settle_transaction(
         &mut self,
-        volume: &Volume,
         reads: &FaultIn,
         convergence: &mut Convergence,
         slice: &Slice,
-    ) -> Result<Preparation> {
+        may_freeze: bool,
+    ) -> Result<Option<Preparation>> {
         if !self.is_dirty() {
-            return Ok(Preparation::NothingToDo);
+            return Ok(Some(Preparation::NothingToDo));
         }
         let missing = reads.missing_for(|| self.open_for_commit())?;
         if !missing.is_empty() {
-            return Ok(Preparation::Missing(missing));
+            return Ok(Some(Preparation::Missing(missing)));
         }
         // Every commit has a root tree of its own generation.
         self.touch_root_tree()?;
-        match self.converge(reads, convergence, slice)? {
-            Converged::Done => self.freeze(volume),
-            Converged::Missing(missing) => Ok(Preparation::Missing(missing)),
-            Converged::Paused => Ok(Preparation::Paused),
-        }
+        Ok(match self.converge(reads, convergence, slice)? {
+            Converged::Done if may_freeze => None,
+            Converged::Done => {
+                self.let_others_in(convergence);
+                Some(Preparation::Settled)
+            }
+            Converged::Missing(missing) => Some(Preparation::Missing(missing)),
+            Converged::Paused => Some(Preparation::Paused),
+        })
     }
 
     /// What comes before settling: empty block groups go, devices' statistics are brought up to date, and trees are opened.
@@ -133,8 +139,8 @@ impl Running {
         Ok(())
     }
 
-    /// Freezes what is settled.
-    fn freeze(&mut self, volume: &Volume) -> Result<Preparation> {
+    /// Freezes what is settled. The next transaction is open afterwards.
+    pub(crate) fn freeze(&mut self, volume: &Volume) -> Result<Preparation> {
         self.balance()?;
         let superblock = self.next_superblock(&volume.superblock())?;
         let mut frozen: Vec<Frozen> = Vec::new();

@@ -158,6 +158,7 @@ impl WritableFilesystem {
                 ahead: Arc::clone(&running.core.ahead),
                 running: Mutex::new(running),
                 committing: Mutex::new(()),
+                superblocks: Mutex::new(()),
                 view: Mutex::new(None),
                 readers,
                 environment: options.environment,

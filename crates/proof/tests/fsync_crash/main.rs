@@ -1,0 +1,192 @@
+//! What was synced lasts: random operations and syncs in the crash laboratory, cut at random moments with random losses.
+//!
+//! A small tree of files, hard links and directories is changed at random, and some of it synced ([`history`]). What each inode
+//! was after each operation is kept ([`moments`]). After a cut the volume is opened, which replays its log, and checked
+//! ([`recovering`]); then of each inode ([`promises`])
+//!
+//! - content is one that it had since its last sync that had returned (since the last commit, if that is later);
+//! - names, all of them together, are those that it had at one moment since then: a rename is seen whole, and nothing that
+//!   lives is lost;
+//! - attributes are those of one such moment;
+//!
+//! and a directory that was synced has no name less and none more than it had at a moment since. Of the images some are
+//! replayed by the kernel as well, which must find the same. The same on volumes without room for data, where syncs may fail.
+//!
+//! Several threads at once write files of their own and sync them ([`threads`]).
+//!
+//! `BUTTRESS_CRASH_SEED` and `BUTTRESS_CRASH_CUTS` choose the first seed and the number of cuts of each history;
+//! `BUTTRESS_FSYNC_HISTORIES` the number of histories.
+
+mod history;
+mod moments;
+mod promises;
+mod recovering;
+mod threads;
+
+use anyhow::Result;
+use buttress::format::block_group::Profile;
+use buttress::writer::AllocateMode;
+use buttress::writer::mkfs::{Feature, Options};
+use buttress::writer::operations::NewInode;
+use buttress::{FileOffset, Location, SubvolumeId};
+use buttress_oracle::tools::kernel_missing;
+use buttress_proof::writing::volume::{Backends, empty, open_for_writing};
+use history::run;
+use recovering::{KERNEL_LOOKS, cut};
+use std::sync::atomic::Ordering;
+use threads::threads;
+
+const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
+
+fn number(name: &str, default: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn profile(profile: Profile) -> Options {
+    Options {
+        data: Some(profile),
+        metadata: Some(profile),
+        ..Options::default()
+    }
+}
+
+fn histories(devices: &[usize], options: &Options, salt: u64) {
+    // The write hole is the kernel's, too, and its check's.
+    let has_parity = matches!(options.data, Some(Profile::Raid5 | Profile::Raid6));
+    let asks_kernel = !has_parity;
+    let count = number("BUTTRESS_FSYNC_HISTORIES", 20);
+    let cuts = number("BUTTRESS_CRASH_CUTS", 24);
+    let first = number("BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
+    for seed in first..first + count {
+        let base = empty(devices, options).unwrap();
+        let run = run(base, seed, 80).unwrap();
+        cut(&run, seed, cuts, asks_kernel).unwrap();
+    }
+}
+
+/// Has a file take all the room for data, behind its end, where nobody reads it.
+fn fill(base: &Backends) -> Result<()> {
+    let filesystem = open_for_writing(base)?;
+    let filler = filesystem.create(TOP, b"filler", &NewInode::of_root(0o644))?;
+    let mut at = 0;
+    for piece in [4_u64 << 20, 256 << 10, 16 << 10] {
+        loop {
+            let range = FileOffset::new(at)..FileOffset::new(at + piece);
+            match filesystem.allocate(filler, range, AllocateMode::AllocateKeepSize) {
+                Ok(()) => at += piece,
+                Err(buttress::fs::Error::NoSpace { .. }) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    filesystem.close()?;
+    Ok(())
+}
+
+fn full(devices: &[usize], options: &Options, salt: u64) {
+    let count = number("BUTTRESS_FSYNC_HISTORIES", 10);
+    let first = number("BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
+    for seed in first..first + count {
+        let base = empty(devices, options).unwrap();
+        fill(&base).unwrap();
+        let run = run(base, seed, 80).unwrap();
+        cut(&run, seed, number("BUTTRESS_CRASH_CUTS", 24), true).unwrap();
+    }
+}
+
+#[test]
+fn on_a_full_volume() {
+    full(&[128 << 20], &Options::default(), 6);
+}
+
+#[test]
+fn on_a_full_volume_with_two_copies() {
+    full(&[160 << 20; 2], &profile(Profile::Raid1), 9);
+}
+
+#[test]
+fn by_several_threads() {
+    threads(&[128 << 20], &Options::default(), 7);
+}
+
+#[test]
+fn by_several_threads_on_two_devices() {
+    threads(&[160 << 20; 2], &profile(Profile::Raid1), 8);
+}
+
+#[test]
+fn by_several_threads_with_parity() {
+    threads(&[160 << 20; 3], &profile(Profile::Raid6), 10);
+}
+
+#[test]
+fn on_one_device() {
+    histories(&[128 << 20], &Options::default(), 0);
+    assert!(
+        KERNEL_LOOKS.load(Ordering::Relaxed) > 0 || kernel_missing().is_some(),
+        "the kernel looked at nothing"
+    );
+}
+
+#[test]
+fn with_small_nodes() {
+    let options = Options {
+        node_bytes: Some(4096),
+        ..Options::default()
+    };
+    histories(&[128 << 20], &options, 1);
+}
+
+#[test]
+fn where_holes_have_items() {
+    let options = Options {
+        features: vec![(Feature::NoHoles, false)],
+        ..Options::default()
+    };
+    histories(&[128 << 20], &options, 2);
+}
+
+#[test]
+fn in_mixed_groups() {
+    let options = Options {
+        features: vec![(Feature::MixedBlockGroups, true)],
+        ..Options::default()
+    };
+    histories(&[72 << 20], &options, 3);
+}
+
+#[test]
+fn on_two_devices_with_a_copy_on_each() {
+    histories(&[160 << 20; 2], &profile(Profile::Raid1), 4);
+}
+
+#[test]
+fn on_three_devices_with_parity() {
+    histories(&[160 << 20; 3], &profile(Profile::Raid5), 5);
+}
+
+#[test]
+fn on_four_devices_with_double_parity() {
+    histories(&[160 << 20; 4], &profile(Profile::Raid6), 11);
+}
+
+#[test]
+fn on_two_devices_with_stripes() {
+    histories(&[160 << 20; 2], &profile(Profile::Raid0), 12);
+}
+
+#[test]
+fn on_four_devices_with_stripes_of_two_copies() {
+    histories(&[160 << 20; 4], &profile(Profile::Raid10), 13);
+}
+
+#[test]
+fn on_three_devices_with_three_copies() {
+    histories(&[160 << 20; 3], &profile(Profile::Raid1C3), 14);
+}
+
+#[test]
+fn on_four_devices_with_four_copies() {
+    histories(&[160 << 20; 4], &profile(Profile::Raid1C4), 15);
+}
