@@ -7,7 +7,7 @@
 //!
 //! Invariant: a buffer's memory is always initialised: zeroed when it comes from the system, and since then only
 //! written to. A buffer may hold bytes of an earlier read until it is filled; a [`Buffer`] only leaves this crate
-//! when a read has filled all of it, or through [`Buffer::zeroed`].
+//! when a read has filled all of it, through [`Buffer::zeroed`], or without bytes ([`Buffer::with_capacity`]).
 //!
 //! This and its parts are one of the two places of the crate with `unsafe` (the other is the io_uring engine): the
 //! allocation itself, and seeing it as a slice.
@@ -40,6 +40,32 @@ impl Buffer {
         let mut buffer = Self::uncleared(length);
         buffer.fill(0);
         buffer
+    }
+
+    /// A buffer without bytes and with room for `capacity` of them, for [`push`](Self::push).
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Self {
+        let mut buffer = Self::uncleared(capacity);
+        buffer.length = 0;
+        buffer
+    }
+
+    /// How many bytes [`push`](Self::push) takes at least.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        let capacity = self.block.as_ref().map_or(0, |block| block.capacity);
+        capacity.saturating_sub(self.length)
+    }
+
+    /// Puts as many of these bytes behind those that are there as there is room for, and says how many.
+    pub fn push(&mut self, bytes: &[u8]) -> usize {
+        let taken = bytes.len().min(self.room());
+        let start = self.length;
+        self.length = start.saturating_add(taken);
+        if let (Some(place), Some(bytes)) = (self.get_mut(start..), bytes.get(..taken)) {
+            place.copy_from_slice(bytes);
+        }
+        taken
     }
 
     /// A buffer of `length` bytes with unspecified (but initialised) content, to be filled by a read.

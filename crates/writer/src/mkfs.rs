@@ -21,6 +21,7 @@
 mod blocks;
 mod chunks;
 mod error;
+mod items;
 #[cfg(any(test, feature = "testing"))]
 pub mod old;
 pub mod options;
@@ -29,14 +30,18 @@ mod trees;
 
 /// What those use, too, who make volumes that are not empty.
 pub mod parts {
+    pub use super::items::{
+        BlockPlace, Item, TreeRoot, block_group_item, block_items, chunk_tree, complete_superblock,
+        device_tree, directory, directory_inode, free_space, in_order, root_directory, root_item,
+    };
     pub use super::options::Settings;
     pub use super::trees::{device_items, empty_superblock};
-    pub use super::{device_id, usable_sizes, wipe};
+    pub use super::{device_id, forget_superblocks, usable_sizes, wipe};
 }
 
 pub use chunks::PlannedChunk;
 pub use error::Error;
-pub use options::{Feature, Options};
+pub use options::{Feature, Options, Quotas};
 
 use buttress_device::Device;
 use buttress_format::{
@@ -69,6 +74,8 @@ pub struct Made {
     pub devices: Vec<DeviceItem>,
     /// Its chunks, in order of their addresses.
     pub chunks: Vec<PlannedChunk>,
+    /// The quotas that are on.
+    pub quotas: Option<Quotas>,
 }
 
 /// How much is zeroed at both ends of a device, so that nothing finds what was there before.
@@ -84,6 +91,9 @@ const GENERATION: Generation = Generation::new(8);
 /// be), and what a device fails with.
 pub fn make(devices: &[Device], options: &Options, identity: &Identity) -> Result<Made, Error> {
     let settings = Settings::new(options, devices.len())?;
+    if settings.quotas.is_some() {
+        return Err(Error::QuotasOfEmpty);
+    }
     if identity.devices.len() != devices.len() {
         return Err(Error::Uuids {
             uuids: identity.devices.len(),
@@ -108,11 +118,15 @@ fn write(devices: &[Device], settings: &Settings, plan: Plan) -> Result<Made, Er
     let volume = plan.volume(devices)?;
     volume.write(&plan.blocks()?)?;
     volume.flush()?;
-    volume.write_superblocks(&plan.superblock, &plan.devices)?;
+    if let Err(error) = volume.write_superblocks(&plan.superblock, &plan.devices) {
+        devices.iter().for_each(forget_superblocks);
+        return Err(error.into());
+    }
     Ok(Made {
         superblock: plan.superblock.clone(),
         devices: plan.devices.clone(),
         chunks: plan.chunks,
+        quotas: None,
     })
 }
 
@@ -156,20 +170,43 @@ fn too_small(devices: &[Device], sizes: &[u64], settings: &Settings, device: usi
     }
 }
 
-/// Makes a device forget what it held: first that it held a volume, so that nothing half-discarded is ever taken for one;
-/// then its contents, as far as it can discard; then both ends and the places of superblocks once more, since discarded
-/// bytes may come back.
+/// Makes a device forget what it held: first copies of superblocks, then the primary, and only then anything else, so that
+/// a volume is there whole or not at all at any moment, and nothing half-discarded is ever taken for one; then its contents, as
+/// far as it can discard; then both ends and the places of superblocks once more, since discarded bytes may come back.
 ///
 /// # Errors
 /// What the device fails with.
 pub fn wipe(device: &Device, settings: &Settings) -> Result<(), Error> {
-    zero_ends(device)?;
+    let [primary, copies @ ..] = SUPERBLOCK_OFFSETS;
+    for place in copies {
+        zero_superblock(device, place)?;
+    }
     device.flush()?;
+    zero_superblock(device, primary)?;
+    device.flush()?;
+    zero_ends(device)?;
     if settings.discard {
         // A device that cannot is wiped where it matters.
         let _cannot = device.discard(0, device.size_bytes());
         zero_ends(device)?;
-        device.flush()?;
+    }
+    device.flush()?;
+    Ok(())
+}
+
+/// Makes a device forget the superblocks on it, as far as it can: what could not be finished is not to open.
+pub fn forget_superblocks(device: &Device) {
+    for place in SUPERBLOCK_OFFSETS {
+        // What fails here failed before, which is told.
+        let _cannot = zero_superblock(device, place);
+    }
+    let _cannot = device.flush();
+}
+
+fn zero_superblock(device: &Device, place: Physical) -> Result<(), Error> {
+    let bytes = buttress_format::SUPERBLOCK_BYTES as u64;
+    if place.get().saturating_add(bytes) <= device.size_bytes() {
+        device.zero(place.get(), bytes)?;
     }
     Ok(())
 }
@@ -177,17 +214,11 @@ pub fn wipe(device: &Device, settings: &Settings) -> Result<(), Error> {
 /// Zeroes both ends of a device, and the places of superblocks.
 fn zero_ends(device: &Device) -> Result<(), Error> {
     let size = device.size_bytes();
-    let ends = [
-        (0, WIPED_BYTES.min(size)),
-        (size.saturating_sub(WIPED_BYTES), WIPED_BYTES.min(size)),
-    ];
-    let copies = SUPERBLOCK_OFFSETS
-        .iter()
-        .map(|at: &Physical| (at.get(), buttress_format::SUPERBLOCK_BYTES as u64));
-    for (start, length) in ends.into_iter().chain(copies) {
-        if start.saturating_add(length) <= size {
-            device.zero(start, length)?;
-        }
+    for start in [0, size.saturating_sub(WIPED_BYTES)] {
+        device.zero(start, WIPED_BYTES.min(size))?;
+    }
+    for place in SUPERBLOCK_OFFSETS {
+        zero_superblock(device, place)?;
     }
     Ok(())
 }

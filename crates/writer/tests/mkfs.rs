@@ -88,7 +88,10 @@ impl Case {
                 if options.has(feature) {
                     command.arg("-M");
                 }
-            } else if !matches!(feature, Feature::Raid56 | Feature::Raid1C34) {
+            } else if !matches!(
+                feature,
+                Feature::Raid56 | Feature::Raid1C34 | Feature::Quotas | Feature::SimpleQuotas
+            ) {
                 let word = if options.has(feature) { "" } else { "^" };
                 command.args(["-O", &format!("{word}{}", feature.name())]);
             }

@@ -4,14 +4,12 @@
 //! until one block is left. The shape (how many blocks, of which level, beginning with which key) is known before the
 //! blocks have addresses.
 
+use super::items::Item;
 use super::trees::Tree;
 use buttress_format::node::KeyPointer;
 use buttress_format::node::edit::{ITEM_HEAD_BYTES, NewBlock, leaf_data_bytes_max, node_pointers_max};
 use buttress_format::{ChecksumType, Key, TreeBlock};
 use std::ops::Range;
-
-/// An item that is to be.
-pub(super) type Item = (Key, Vec<u8>);
 
 /// A block that is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]

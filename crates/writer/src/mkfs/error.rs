@@ -95,6 +95,12 @@ pub enum Error {
         /// What it needs.
         needed: &'static str,
     },
+    /// Both kinds of quotas.
+    #[error("quota and squota cannot both be on: a volume has quotas of one kind")]
+    BothQuotas,
+    /// Quotas for a volume that is made without an account of what is in it.
+    #[error("quotas come with a volume that is built, be it of nothing; an empty one is made without")]
+    QuotasOfEmpty,
     /// The volume layer failed.
     #[error(transparent)]
     Volume(#[from] buttress_volume::Error),

@@ -28,12 +28,26 @@ pub enum Feature {
     Raid1C34,
     /// Block group items have a tree of their own.
     BlockGroupTree,
+    /// Quotas that count an extent for all subvolumes that reach it.
+    Quotas,
+    /// Quotas that count an extent for the subvolume that made it.
+    SimpleQuotas,
+}
+
+/// Quotas that a volume has from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Quotas {
+    /// [`Feature::Quotas`].
+    Full,
+    /// [`Feature::SimpleQuotas`].
+    Simple,
 }
 
 impl Feature {
     /// All of them, in the order of mkfs.btrfs's list.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::MixedBlockGroups,
+        Self::Quotas,
         Self::ExtendedReferences,
         Self::Raid56,
         Self::SkinnyMetadata,
@@ -41,6 +55,7 @@ impl Feature {
         Self::FreeSpaceTree,
         Self::Raid1C34,
         Self::BlockGroupTree,
+        Self::SimpleQuotas,
     ];
 
     /// The name that mkfs.btrfs gives it.
@@ -55,6 +70,8 @@ impl Feature {
             Self::FreeSpaceTree => "free-space-tree",
             Self::Raid1C34 => "raid1c34",
             Self::BlockGroupTree => "block-group-tree",
+            Self::Quotas => "quota",
+            Self::SimpleQuotas => "squota",
         }
     }
 
@@ -78,7 +95,9 @@ impl Feature {
             | Self::NoHoles
             | Self::FreeSpaceTree
             | Self::BlockGroupTree => true,
-            Self::MixedBlockGroups | Self::Raid56 | Self::Raid1C34 => false,
+            Self::MixedBlockGroups | Self::Raid56 | Self::Raid1C34 | Self::Quotas | Self::SimpleQuotas => {
+                false
+            }
         }
     }
 }
@@ -138,6 +157,8 @@ pub struct Settings {
     pub incompat: Incompat,
     /// Features that writers must know.
     pub compat_ro: CompatRo,
+    /// Quotas. Whoever makes only empty volumes refuses them: their numbers come with what is put in.
+    pub quotas: Option<Quotas>,
     /// Use so many bytes of each device instead of all.
     pub device_bytes: Option<ByteCount>,
     /// Discard the devices' contents first.
@@ -182,6 +203,13 @@ impl Settings {
         for (flag, wanted) in flags {
             incompat.set(flag, wanted);
         }
+        let quotas = match (has(Feature::Quotas), has(Feature::SimpleQuotas)) {
+            (true, true) => return Err(Error::BothQuotas),
+            (true, false) => Some(Quotas::Full),
+            (false, true) => Some(Quotas::Simple),
+            (false, false) => None,
+        };
+        incompat.set(Incompat::SIMPLE_QUOTA, quotas == Some(Quotas::Simple));
         Ok(Self {
             label: options.label.clone(),
             node_bytes,
@@ -192,6 +220,7 @@ impl Settings {
             mixed,
             incompat,
             compat_ro,
+            quotas,
             device_bytes: options.device_bytes,
             discard: !options.keep_contents,
             missing: Missing::default(),

@@ -8,8 +8,9 @@
 
 mod items;
 
-use super::blocks::{self, Item, Shape};
+use super::blocks::{self, Shape};
 use super::chunks::PlannedChunk;
+use super::items::{Item, complete_superblock};
 use super::options::Settings;
 use super::{Error, GENERATION, Identity, device_id};
 use crate::transaction::excluded_ranges::excluded_ranges;
@@ -17,7 +18,7 @@ use buttress_device::Device;
 use buttress_format::node::edit::NewBlock;
 use buttress_format::superblock::{BackupRoot, BackupTree, SuperblockFlags};
 use buttress_format::{
-    BlockGroupFlags, ByteCount, Checksum, Chunk, CompatRo, DeviceItem, Generation, Key, Logical, ObjectId,
+    BlockGroupFlags, ByteCount, Checksum, Chunk, CompatRo, DeviceItem, Generation, Logical, ObjectId,
     Physical, Profile, STRIPE_BYTES, SUPERBLOCK_OFFSETS, Superblock, TreeId, Uuid,
 };
 use buttress_volume::layout::Layout;
@@ -198,49 +199,17 @@ impl Plan {
     }
 
     fn complete_superblock(&mut self) {
-        let backup = |id| {
-            let tree = self.tree(id);
-            let (logical, level) = tree.map_or((Logical::MIN, 0), Tree::root);
-            BackupTree {
-                logical,
-                generation: tree.map_or(Generation::MIN, |tree| tree.generation),
-                level,
-            }
-        };
-        let (root, chunk_root) = (backup(TreeId::ROOT), backup(TreeId::CHUNK));
         let blocks = self.trees.iter().map(|tree| tree.addresses.len()).sum();
         let node_bytes = u64::from(self.settings.node_bytes);
         let bytes_used = ByteCount::new(ByteCount::of(blocks).get().saturating_mul(node_bytes));
-        // With a tree of their own for block groups, the extent root of a backup is that tree's.
-        let [first, second, third, _] = self.superblock.backup_roots;
-        let newest = BackupRoot {
-            tree_root: root,
-            chunk_root,
-            extent_root: backup(TreeId::EXTENT),
-            fs_root: backup(TreeId::FS),
-            dev_root: backup(TreeId::DEVICE),
-            csum_root: backup(TreeId::CHECKSUM),
-            total_bytes: self.superblock.total_bytes,
-            bytes_used,
-            num_devices: self.superblock.num_devices,
-        };
         let system = self
             .chunk_items()
             .filter(|(_, chunk)| chunk.profile.contains(BlockGroupFlags::SYSTEM));
-        let system_chunks = system
+        let system = system
             .map(|(logical, chunk)| (Chunk::key(logical), chunk))
             .collect();
-        self.superblock = Superblock {
-            root: root.logical,
-            root_level: root.level,
-            chunk_root: chunk_root.logical,
-            chunk_root_level: chunk_root.level,
-            chunk_root_generation: chunk_root.generation,
-            bytes_used,
-            system_chunks,
-            backup_roots: [first, second, third, newest],
-            ..self.superblock.clone()
-        };
+        let root_of = |id| self.tree(id).map(items::tree_root);
+        self.superblock = complete_superblock(&self.superblock, &root_of, system, bytes_used);
     }
 }
 
@@ -452,10 +421,4 @@ fn no_device(identity: &Identity) -> DeviceItem {
         uuid: Uuid::nil(),
         fsid: identity.fsid,
     }
-}
-
-/// Puts items in the order of their keys.
-fn in_order(mut items: Vec<Item>) -> Vec<Item> {
-    items.sort_by_key(|(key, _): &(Key, Vec<u8>)| *key);
-    items
 }

@@ -1,0 +1,346 @@
+//! Items that say of a volume where what lies, whoever makes it: an empty one here, or one that is built from whole trees.
+//!
+//! Each function makes the items of one tree, or the one item of something, from what its caller planned; none knows how the
+//! plan came about. They come in any order: who packs them puts them in order.
+
+use super::chunks::PlannedChunk;
+use super::options::Settings;
+use super::{Error, Identity, device_id};
+use buttress_format::superblock::{BackupRoot, BackupTree};
+use buttress_format::{
+    BlockGroupItem, ByteCount, Chunk, DeviceExtent, DeviceItem, DeviceStatistics, DirItem, ExtentFlags,
+    ExtentItem, FileKind, FreeSpaceExtent, FreeSpaceInfo, Generation, Incompat, InlineReference, InodeFlags,
+    InodeItem, InodeNumber, InodeRefs, ItemProblem, ItemType, Key, Logical, ObjectId, RootFlags, RootItem,
+    Superblock, Timestamp, TreeBlockInfo, TreeId, Uuid,
+};
+use core::ops::Range;
+use smallvec::SmallVec;
+
+/// An item that is to be.
+pub type Item = (Key, Vec<u8>);
+
+/// The name by which the root tree's directory leads to the default subvolume.
+const DEFAULT: &[u8] = b"default";
+
+/// What a directory's inode says it is.
+const DIRECTORY_MODE: u32 = 0o40755;
+
+/// A tree that is packed, or will be.
+#[derive(Clone, Copy, Debug)]
+pub struct TreeRoot {
+    /// Which tree.
+    pub id: TreeId,
+    /// The generation of its blocks.
+    pub generation: Generation,
+    /// The address of its root.
+    pub logical: Logical,
+    /// The level of its root.
+    pub level: u8,
+    /// How many blocks it has.
+    pub blocks: u64,
+}
+
+impl TreeRoot {
+    /// What a backup of the superblock says of it.
+    #[must_use]
+    pub const fn backup(&self) -> BackupTree {
+        BackupTree {
+            logical: self.logical,
+            generation: self.generation,
+            level: self.level,
+        }
+    }
+}
+
+/// A tree block, as the extent tree says it.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockPlace<'a> {
+    /// Where it is.
+    pub logical: Logical,
+    /// When it was written.
+    pub generation: Generation,
+    /// Its level.
+    pub level: u8,
+    /// The first key in it.
+    pub first_key: Key,
+    /// The trees that lead to it.
+    pub trees: &'a [TreeId],
+}
+
+/// Puts items in the order of their keys.
+#[must_use]
+pub fn in_order(mut items: Vec<Item>) -> Vec<Item> {
+    items.sort_by_key(|(key, _): &Item| *key);
+    items
+}
+
+/// The inode of a root directory that holds nothing of anybody's.
+#[must_use]
+pub fn directory_inode(settings: &Settings, time: Timestamp, generation: Generation) -> InodeItem {
+    InodeItem {
+        generation,
+        nbytes: ByteCount::new(u64::from(settings.node_bytes)),
+        nlink: 1,
+        mode: DIRECTORY_MODE,
+        ..InodeItem::empty(time)
+    }
+}
+
+/// An empty root directory: its inode, and the name by which it is its own parent.
+///
+/// # Errors
+/// None: the name is one that directories can have.
+pub fn directory(inode: InodeNumber, item: &InodeItem) -> Result<Vec<Item>, Error> {
+    let mut name = Vec::new();
+    InodeRefs::push(&mut name, 0, b"..").map_err(no_room)?;
+    // The root tree's directory counts as a child of itself, as the root directories of subvolumes do.
+    Ok(vec![
+        (InodeItem::key(inode), item.to_bytes().to_vec()),
+        (InodeRefs::key(inode, inode), name),
+    ])
+}
+
+/// The root tree's directory, whose one name leads to the default subvolume.
+///
+/// # Errors
+/// None: the name is one that directories can have.
+pub fn root_directory(
+    inode: &InodeItem,
+    default: TreeId,
+    generation: Generation,
+) -> Result<Vec<Item>, Error> {
+    let number = InodeNumber::new(TreeId::ROOT_DIRECTORY.get());
+    let mut items = directory(number, inode)?;
+    let entry = DirItem {
+        location: Key::new(default.object_id(), ItemType::ROOT_ITEM, u64::MAX),
+        transid: generation,
+        kind: FileKind::Directory,
+        name: DEFAULT,
+        data: &[],
+    };
+    items.push((DirItem::key(number, DEFAULT), entry.encode().map_err(no_room)?));
+    let mut name = Vec::new();
+    InodeRefs::push(&mut name, 0, DEFAULT).map_err(no_room)?;
+    items.push((InodeRefs::key(InodeNumber::new(TreeId::FS.get()), number), name));
+    Ok(items)
+}
+
+/// The root item of a tree. `subvolume` is the uuid of one that is a subvolume.
+#[must_use]
+pub fn root_item(
+    settings: &Settings,
+    identity: &Identity,
+    root: &TreeRoot,
+    subvolume: Option<Uuid>,
+) -> RootItem {
+    let node_bytes = ByteCount::new(u64::from(settings.node_bytes));
+    let holds_files = root.id.holds_files();
+    let time = subvolume.map_or_else(Timestamp::default, |_| identity.time);
+    // An inode that nothing reads; these trees are made without it.
+    let bare = matches!(root.id, TreeId::UUID | TreeId::DATA_RELOCATION | TreeId::QUOTA);
+    let inode = InodeItem {
+        generation: Generation::new(u64::from(!bare)),
+        size: ByteCount::new(if bare { 0 } else { 3 }),
+        nbytes: if bare { ByteCount::ZERO } else { node_bytes },
+        nlink: u32::from(!bare),
+        mode: if bare { 0 } else { DIRECTORY_MODE },
+        flags: if holds_files {
+            InodeFlags::ROOT_ITEM_INIT
+        } else {
+            InodeFlags::empty()
+        },
+        ..InodeItem::empty(Timestamp::default())
+    };
+    RootItem {
+        inode,
+        generation: root.generation,
+        root_directory: InodeNumber::new(if holds_files { 256 } else { 0 }),
+        logical: root.logical,
+        byte_limit: 0,
+        bytes_used: ByteCount::new(root.blocks.saturating_mul(node_bytes.get())),
+        last_snapshot: Generation::MIN,
+        flags: RootFlags::empty(),
+        references: 1,
+        drop_progress: Key::MIN,
+        drop_level: 0,
+        level: root.level,
+        generation_v2: root.generation,
+        uuid: subvolume.unwrap_or_else(Uuid::nil),
+        parent_uuid: Uuid::nil(),
+        received_uuid: Uuid::nil(),
+        ctransid: Generation::MIN,
+        otransid: Generation::MIN,
+        stransid: Generation::MIN,
+        rtransid: Generation::MIN,
+        ctime: time,
+        otime: time,
+        stime: Timestamp::default(),
+        rtime: Timestamp::default(),
+    }
+}
+
+/// The extent item of a tree block, and items of their own for references that do not fit it.
+///
+/// # Errors
+/// None: a tree leads to a block once.
+pub fn block_items(settings: &Settings, block: &BlockPlace<'_>) -> Result<SmallVec<[Item; 1]>, Error> {
+    let skinny = settings.incompat.contains(Incompat::SKINNY_METADATA);
+    let info = TreeBlockInfo {
+        first_key: block.first_key,
+        level: block.level,
+    };
+    let mut item = ExtentItem {
+        start: block.logical,
+        length: ByteCount::new(u64::from(settings.node_bytes)),
+        references: 0,
+        generation: block.generation,
+        flags: ExtentFlags::TREE_BLOCK,
+        tree_block_info: (!skinny).then_some(info),
+        level: Some(block.level),
+        inline_references: SmallVec::new(),
+    };
+    let mut keyed = Vec::new();
+    for root in block.trees {
+        let reference = InlineReference::TreeBlock { root: *root };
+        if item.has_space_for(&reference, settings.node_bytes) {
+            let added = item.add_inline(reference);
+            added.map_err(|_| Error::NoRoom { what: "references" })?;
+        } else {
+            item.references = item.references.saturating_add(1);
+            let key = reference.keyed_key(item.start);
+            keyed.push((
+                key.ok_or(Error::NoRoom { what: "references" })?,
+                reference.encode_keyed(),
+            ));
+        }
+    }
+    let mut items = SmallVec::new();
+    items.push((item.key(), item.encode()));
+    items.extend(in_order(keyed));
+    Ok(items)
+}
+
+/// The item of a block group of which so much is used.
+#[must_use]
+pub fn block_group_item(chunk: &PlannedChunk, used: ByteCount) -> Item {
+    let item = BlockGroupItem {
+        start: chunk.logical,
+        length: chunk.length,
+        used,
+        chunk_objectid: ObjectId::FIRST_CHUNK_TREE,
+        flags: chunk.flags,
+    };
+    (item.key(), item.to_bytes().to_vec())
+}
+
+/// The chunk tree.
+#[must_use]
+pub fn chunk_tree<'a>(
+    settings: &Settings,
+    identity: &Identity,
+    devices: &[DeviceItem],
+    chunks: impl Iterator<Item = &'a PlannedChunk>,
+) -> Vec<Item> {
+    let devices = devices.iter().map(|item| (item.key(), item.to_bytes().to_vec()));
+    let item = |chunk: &PlannedChunk| chunk.item(&identity.devices, settings.sector_bytes);
+    let chunks = chunks.map(|chunk| (Chunk::key(chunk.logical), item(chunk).encode()));
+    devices.chain(chunks).collect()
+}
+
+/// The device tree. `counted` devices have an item for their errors.
+#[must_use]
+pub fn device_tree<'a>(
+    identity: &Identity,
+    counted: impl Iterator<Item = &'a DeviceItem>,
+    chunks: impl Iterator<Item = &'a PlannedChunk>,
+) -> Vec<Item> {
+    let statistics = counted.map(|item| {
+        let none = DeviceStatistics {
+            device: item.device,
+            ..DeviceStatistics::default()
+        };
+        (DeviceStatistics::key(item.device), none.to_bytes().to_vec())
+    });
+    let stripes = chunks.flat_map(|chunk| chunk.stripes.iter().map(move |stripe| (chunk, stripe)));
+    let extents = stripes.map(|(chunk, (device, physical))| {
+        let extent = DeviceExtent {
+            device: device_id(*device),
+            physical: *physical,
+            chunk_tree: TreeId::CHUNK,
+            chunk_objectid: ObjectId::FIRST_CHUNK_TREE,
+            chunk: chunk.logical,
+            length: chunk.device_extent,
+            chunk_tree_uuid: identity.chunk_tree,
+        };
+        (extent.key(), extent.to_bytes().to_vec())
+    });
+    statistics.chain(extents).collect()
+}
+
+/// What the free-space tree says of a chunk in which these ranges are free.
+#[must_use]
+pub fn free_space(chunk: &PlannedChunk, free: &[Range<Logical>]) -> Vec<Item> {
+    let info = FreeSpaceInfo {
+        start: chunk.logical,
+        length: chunk.length,
+        extent_count: u32::try_from(free.len()).unwrap_or(u32::MAX),
+        flags: 0,
+    };
+    let mut items = vec![(info.key(), info.to_bytes().to_vec())];
+    items.extend(free.iter().map(|range| {
+        let extent = FreeSpaceExtent {
+            start: range.start,
+            length: range.end.checked_distance_from(range.start).unwrap_or_default(),
+        };
+        (extent.key(), Vec::new())
+    }));
+    items
+}
+
+/// A superblock that leads to trees. `root_of` gives those that are there.
+#[must_use]
+pub fn complete_superblock(
+    superblock: &Superblock,
+    root_of: &dyn Fn(TreeId) -> Option<TreeRoot>,
+    system: Vec<(Key, Chunk)>,
+    bytes_used: ByteCount,
+) -> Superblock {
+    let backup = |id| {
+        let nowhere = BackupTree {
+            logical: Logical::MIN,
+            generation: Generation::MIN,
+            level: 0,
+        };
+        root_of(id).map_or(nowhere, |root| root.backup())
+    };
+    let (root, chunk_root) = (backup(TreeId::ROOT), backup(TreeId::CHUNK));
+    // With a tree of their own for block groups, the extent root of a backup is that tree's.
+    let [first, second, third, _] = superblock.backup_roots;
+    let newest = BackupRoot {
+        tree_root: root,
+        chunk_root,
+        extent_root: backup(TreeId::EXTENT),
+        fs_root: backup(TreeId::FS),
+        dev_root: backup(TreeId::DEVICE),
+        csum_root: backup(TreeId::CHECKSUM),
+        total_bytes: superblock.total_bytes,
+        bytes_used,
+        num_devices: superblock.num_devices,
+    };
+    Superblock {
+        root: root.logical,
+        root_level: root.level,
+        chunk_root: chunk_root.logical,
+        chunk_root_level: chunk_root.level,
+        chunk_root_generation: chunk_root.generation,
+        bytes_used,
+        system_chunks: system,
+        backup_roots: [first, second, third, newest],
+        ..superblock.clone()
+    }
+}
+
+/// The names that are written are ones that directories can have.
+fn no_room(_: impl Into<ItemProblem>) -> Error {
+    Error::NoRoom { what: "names" }
+}
