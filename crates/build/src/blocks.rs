@@ -8,11 +8,14 @@
 //! anything of it is written.
 
 use crate::error::{Error, Result};
+use crate::layout::GENERATION;
 use crate::spool::{Spool, SpoolFolder, Spooled};
 use buttress_format::node::edit::{ITEM_HEAD_BYTES, NewBlock, leaf_data_bytes_max, node_pointers_max};
 use buttress_format::{
     ByteCount, ChecksumType, Generation, Key, KeyPointer, Logical, TreeBlock, TreeId, Uuid,
 };
+use buttress_writer::mkfs::parts::TreeRoot;
+use std::collections::BTreeMap;
 
 /// What of a finished block the extent tree says.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +32,50 @@ pub(crate) struct Root {
     pub(crate) logical: Logical,
     pub(crate) level: u8,
     pub(crate) blocks: u64,
+}
+
+impl Root {
+    /// The tree as items say it that lead to it.
+    pub(crate) const fn tree(&self) -> TreeRoot {
+        TreeRoot {
+            id: self.id,
+            generation: GENERATION,
+            logical: self.logical,
+            level: self.level,
+            blocks: self.blocks,
+        }
+    }
+}
+
+/// What a root holds: a snapshot's root is a copy of it.
+#[derive(Clone, Debug)]
+pub(crate) enum Top {
+    /// Keys, lengths of data, data.
+    Leaf(Vec<(Key, usize)>, Vec<u8>),
+    Node(Vec<(Key, Logical)>),
+}
+
+impl Top {
+    fn first_key(&self) -> Key {
+        let first = match self {
+            Self::Leaf(heads, _) => heads.first().map(|(key, _)| *key),
+            Self::Node(children) => children.first().map(|(key, _)| *key),
+        };
+        first.unwrap_or(Key::MIN)
+    }
+
+    /// The items of a leaf.
+    pub(crate) fn items(&self) -> impl Iterator<Item = (Key, &[u8])> + '_ {
+        let (heads, mut rest) = match self {
+            Self::Leaf(heads, data) => (heads.as_slice(), data.as_slice()),
+            Self::Node(_) => (&[][..], &[][..]),
+        };
+        heads.iter().map_while(move |(key, length)| {
+            let (item, after) = rest.split_at_checked(*length)?;
+            rest = after;
+            Some((*key, item))
+        })
+    }
 }
 
 /// What all blocks have in common.
@@ -48,12 +95,38 @@ impl BlockFormat {
     }
 }
 
+/// What there is to say of finished blocks, one behind the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Listing {
+    base: Logical,
+    node_bytes: u32,
+    notes: Vec<BlockNote>,
+    /// Other trees that lead to a block, by its number.
+    shared: BTreeMap<usize, Vec<TreeId>>,
+}
+
+impl Listing {
+    pub(crate) fn notes(&self) -> &[BlockNote] {
+        &self.notes
+    }
+
+    /// The address of a block by its number.
+    pub(crate) fn address(&self, number: usize) -> Logical {
+        let offset = (number as u64).saturating_mul(u64::from(self.node_bytes));
+        self.base.saturating_add(ByteCount::new(offset))
+    }
+
+    /// The trees besides its owner that lead to a block directly.
+    pub(crate) fn shared_with(&self, number: usize) -> &[TreeId] {
+        self.shared.get(&number).map_or(&[], Vec::as_slice)
+    }
+}
+
 /// Finished blocks, one behind the other.
 #[derive(Debug)]
 pub(crate) struct BlockLog {
     pub(crate) format: BlockFormat,
-    base: Logical,
-    notes: Vec<BlockNote>,
+    listing: Listing,
     blocks: Spool,
 }
 
@@ -61,28 +134,63 @@ impl BlockLog {
     pub(crate) fn new(format: BlockFormat, base: Logical, folder: &SpoolFolder, memory: usize) -> Self {
         Self {
             format,
-            base,
-            notes: Vec::new(),
+            listing: Listing {
+                base,
+                node_bytes: format.node_bytes,
+                notes: Vec::new(),
+                shared: BTreeMap::new(),
+            },
             blocks: Spool::new(folder.clone(), memory),
         }
     }
 
+    pub(crate) const fn listing(&self) -> &Listing {
+        &self.listing
+    }
+
     pub(crate) fn notes(&self) -> &[BlockNote] {
-        &self.notes
+        &self.listing.notes
     }
 
     pub(crate) const fn base(&self) -> Logical {
-        self.base
+        self.listing.base
     }
 
     /// The address of a block by its number.
+    #[cfg(test)]
     pub(crate) fn address(&self, number: usize) -> Logical {
-        let offset = (number as u64).saturating_mul(u64::from(self.format.node_bytes));
-        self.base.saturating_add(ByteCount::new(offset))
+        self.listing.address(number)
+    }
+
+    /// Writes a root like another one, for a tree that shares all below it.
+    pub(crate) fn copy_root(&mut self, of: &Root, top: &Top, owner: TreeId) -> Result<Root> {
+        let note = BlockNote {
+            owner,
+            level: of.level,
+            first_key: top.first_key(),
+        };
+        let logical = match top {
+            Top::Leaf(heads, data) => self.push(note, |block| fill_leaf(block, heads, data))?,
+            Top::Node(children) => {
+                for (_, child) in children {
+                    let offset = child.checked_distance_from(self.listing.base).unwrap_or_default();
+                    let number = offset.get().checked_div(u64::from(self.format.node_bytes));
+                    let number = usize::try_from(number.unwrap_or(0)).unwrap_or(usize::MAX);
+                    self.listing.shared.entry(number).or_default().push(owner);
+                }
+                let generation = self.format.generation;
+                self.push(note, |block| fill_node(block, children, generation))?
+            }
+        };
+        Ok(Root {
+            id: owner,
+            logical,
+            ..*of
+        })
     }
 
     fn push(&mut self, note: BlockNote, fill: impl FnOnce(&mut TreeBlock) -> bool) -> Result<Logical> {
-        let logical = self.address(self.notes.len());
+        let logical = self.listing.address(self.listing.notes.len());
         let format = &self.format;
         let new = NewBlock {
             fsid: format.fsid,
@@ -100,7 +208,7 @@ impl BlockLog {
         }
         let sealed = block.seal(logical, format.checksum, |_| None);
         self.blocks.append(sealed.bytes())?;
-        self.notes.push(note);
+        self.listing.notes.push(note);
         Ok(logical)
     }
 
@@ -119,6 +227,39 @@ pub(crate) struct Packer {
     /// For each level above the leaves, the children of the node that is being filled.
     levels: Vec<Vec<(Key, Logical)>>,
     blocks: u64,
+    /// What the block holds that was finished last.
+    last: Top,
+}
+
+/// Fills an empty leaf. False where items do not fit.
+fn fill_leaf(block: &mut TreeBlock, heads: &[(Key, usize)], data: &[u8]) -> bool {
+    block.edit_leaf(|leaf| {
+        let mut rest = data;
+        heads.iter().enumerate().all(|(slot, (key, length))| {
+            let Some((item, after)) = rest.split_at_checked(*length) else {
+                return false;
+            };
+            rest = after;
+            leaf.insert(slot, key, *length).is_some_and(|place| {
+                place.copy_from_slice(item);
+                true
+            })
+        })
+    })
+}
+
+/// Fills an empty node. False where children do not fit.
+fn fill_node(block: &mut TreeBlock, children: &[(Key, Logical)], generation: Generation) -> bool {
+    block.edit_node(|node| {
+        children.iter().enumerate().all(|(slot, (key, logical))| {
+            let pointer = KeyPointer {
+                key: *key,
+                logical: *logical,
+                generation,
+            };
+            node.insert(slot, &pointer)
+        })
+    })
 }
 
 impl Packer {
@@ -129,6 +270,7 @@ impl Packer {
             data: Vec::new(),
             levels: Vec::new(),
             blocks: 0,
+            last: Top::Node(Vec::new()),
         }
     }
 
@@ -164,21 +306,15 @@ impl Packer {
             first_key,
         };
         let (heads, data) = (&self.heads, &self.data);
-        let logical = log.push(note, |block| {
-            block.edit_leaf(|leaf| {
-                let mut rest = data.as_slice();
-                heads.iter().enumerate().all(|(slot, (key, length))| {
-                    let Some((item, after)) = rest.split_at_checked(*length) else {
-                        return false;
-                    };
-                    rest = after;
-                    leaf.insert(slot, key, *length).is_some_and(|place| {
-                        place.copy_from_slice(item);
-                        true
-                    })
-                })
-            })
-        })?;
+        let logical = log.push(note, |block| fill_leaf(block, heads, data))?;
+        // Memory goes round: what was finished before is written over.
+        let (mut heads, mut data) = match core::mem::replace(&mut self.last, Top::Node(Vec::new())) {
+            Top::Leaf(heads, data) => (heads, data),
+            Top::Node(_) => Default::default(),
+        };
+        core::mem::swap(&mut self.heads, &mut heads);
+        core::mem::swap(&mut self.data, &mut data);
+        self.last = Top::Leaf(heads, data);
         self.heads.clear();
         self.data.clear();
         self.child(log, 1, first_key, logical)
@@ -220,23 +356,13 @@ impl Packer {
             first_key,
         };
         let generation = log.format.generation;
-        let logical = log.push(note, |block| {
-            block.edit_node(|node| {
-                children.iter().enumerate().all(|(slot, (key, logical))| {
-                    let pointer = KeyPointer {
-                        key: *key,
-                        logical: *logical,
-                        generation,
-                    };
-                    node.insert(slot, &pointer)
-                })
-            })
-        })?;
+        let logical = log.push(note, |block| fill_node(block, &children, generation))?;
+        self.last = Top::Node(children);
         self.child(log, level.saturating_add(1), first_key, logical)
     }
 
-    /// Finishes the tree. A tree without items is an empty leaf.
-    pub(crate) fn finish(mut self, log: &mut BlockLog) -> Result<Root> {
+    /// Finishes the tree: its root, and what that holds. A tree without items is an empty leaf.
+    pub(crate) fn finish(mut self, log: &mut BlockLog) -> Result<(Root, Top)> {
         if !self.heads.is_empty() || self.levels.is_empty() {
             self.leaf(log)?;
         }
@@ -246,12 +372,13 @@ impl Packer {
             let is_top = self.levels.len() == usize::from(level);
             match self.levels.get(place).map(Vec::as_slice) {
                 Some([(_, logical)]) if is_top => {
-                    return Ok(Root {
+                    let root = Root {
                         id: self.owner,
                         logical: *logical,
                         level: level.saturating_sub(1),
                         blocks: self.blocks,
-                    });
+                    };
+                    return Ok((root, self.last));
                 }
                 Some(_) => self.node(log, level)?,
                 None => {
@@ -388,7 +515,7 @@ mod tests {
                 packer.push(&mut log, &key, &data).unwrap();
                 shape.push(&key, data.len());
             }
-            let root = packer.finish(&mut log).unwrap();
+            let (root, _) = packer.finish(&mut log).unwrap();
             let notes = log.notes().iter();
             let levels: Vec<_> = notes.map(|note| (note.level, note.first_key)).collect();
             assert!(shape.finish() == levels, "{items} items");

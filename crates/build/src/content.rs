@@ -10,6 +10,7 @@ use crate::error::{Error, Result, shown};
 use crate::layout::FileInfo;
 use crate::source::{ContentReader, Contents, SourceError};
 use buttress_format::compression::{CompressionMethod, Compressor, looks_compressible};
+use buttress_format::node::edit::leaf_data_bytes_max;
 use buttress_format::{COMPRESSED_EXTENT_BYTES_MAX, ChecksumType, Compression, FileOffset};
 use buttress_fs::Progress;
 use core::ops::Range;
@@ -25,8 +26,18 @@ const PIECE_BYTES: u64 = 512 << 10;
 /// How many pieces of one job can wait: all of it.
 const PIECES_MAX: usize = 40;
 
-/// The most bytes of content that an inode item is followed by.
-const INLINE_BYTES_MAX: u64 = 2048;
+/// The most bytes of content that an inode item is followed by: as many as mkfs.btrfs takes, all but a sector, as long as four
+/// such files fit a leaf. Each file whose content stands in the tree is a read of a device less when the tree is read.
+pub(crate) fn inline_bytes_max(node_bytes: u32, sector_bytes: u32) -> u64 {
+    let leaf = leaf_data_bytes_max(node_bytes) as u64;
+    let quarter = (leaf >> 2).saturating_sub(INODE_BYTES);
+    u64::from(sector_bytes.saturating_sub(1))
+        .min(4095)
+        .min(quarter.max(2048))
+}
+
+/// About how much the items of a file take besides its content.
+const INODE_BYTES: u64 = 300;
 
 /// What one worker does in one go.
 pub(crate) struct Job {
@@ -66,13 +77,23 @@ pub(crate) struct Data {
     pub(crate) compression: Compression,
     /// Of what is stored; empty where there are to be none.
     pub(crate) checksums: Vec<u8>,
+    /// Of what is stored, where equal pieces are to share it.
+    pub(crate) digest: Option<Digest>,
 }
+
+/// What equal pieces have in common, and no others: a cryptographic hash of what is stored, and how it is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Digest([u8; 32], u8);
 
 /// What all workers know.
 pub(crate) struct Shop {
     pub(crate) contents: Vec<Arc<dyn Contents>>,
     pub(crate) sector_bytes: u32,
+    /// See [`inline_bytes_max`].
+    pub(crate) inline_bytes: u64,
     pub(crate) checksum: ChecksumType,
+    /// Equal pieces share what is stored.
+    pub(crate) dedupe: bool,
     pub(crate) progress: Progress,
 }
 
@@ -152,14 +173,14 @@ impl Worker<'_> {
     /// Content that is short enough to stand in the tree. False when it is not, after all.
     fn inline(&mut self, job: &Job, reader: &mut dyn ContentReader) -> Result<bool> {
         let size = job.file.content.size.get();
-        if size > INLINE_BYTES_MAX && job.method.is_none() {
+        if size > self.shop.inline_bytes && job.method.is_none() {
             return Ok(false);
         }
         if reader.next_data(FileOffset::MIN)?.is_none() {
             return Ok(false);
         }
         self.read(reader, 0, size, size)?;
-        let limit = usize::try_from(INLINE_BYTES_MAX).unwrap_or(0);
+        let limit = usize::try_from(self.shop.inline_bytes).unwrap_or(0);
         let sector_bytes = self.sector_bytes();
         let compressed = job.method.and_then(|method| {
             let stored = self
@@ -169,7 +190,7 @@ impl Worker<'_> {
         });
         let (stored, compression) = match compressed {
             Some(compressed) => compressed,
-            None if size <= INLINE_BYTES_MAX => (self.buffer.clone(), Compression::None),
+            None if size <= self.shop.inline_bytes => (self.buffer.clone(), Compression::None),
             None => return Ok(false),
         };
         send(
@@ -228,6 +249,8 @@ impl Worker<'_> {
                     .checksum
                     .compute_sectors(&stored, sector_bytes, &mut checksums);
             }
+            // What has no checksums may be written in place: it is nobody else's.
+            let digest = (self.shop.dedupe && job.checksums).then(|| digest(&stored, compression));
             send(
                 job,
                 Piece::Data(Data {
@@ -236,12 +259,19 @@ impl Worker<'_> {
                     stored,
                     compression,
                     checksums,
+                    digest,
                 }),
             );
             at = end;
         }
         Ok(())
     }
+}
+
+fn digest(stored: &[u8], compression: Compression) -> Digest {
+    let hash = ChecksumType::Sha256.compute(stored);
+    let bytes = hash.as_bytes().first_chunk::<32>().copied().unwrap_or_default();
+    Digest(bytes, compression.to_raw())
 }
 
 /// Who waited may have given up: then nothing of the image will be used.

@@ -2,9 +2,10 @@
 //!
 //! Addresses run on in the order of contents, so that what is written is one sequence of large writes. Uncompressed pieces
 //! that follow each other in file and address become one extent, up to the longest that the kernel makes; each compressed
-//! piece is one.
+//! piece is one. Where equal pieces are to be shared, every piece is an extent of its own, and the first of equal ones is
+//! written: which that is follows from the order of contents.
 
-use crate::content::Data;
+use crate::content::{Data, Digest};
 use crate::error::{Error, Result};
 use crate::layout::GENERATION;
 use crate::sort::Sorter;
@@ -18,6 +19,7 @@ use buttress_format::{
 use buttress_volume::{ExtentWrite, StripeGeometry, Volume};
 use buttress_writer::mkfs::PlannedChunk;
 use crossbeam_channel::Sender;
+use std::collections::HashMap;
 
 /// The longest uncompressed extent.
 const EXTENT_BYTES_MAX: u64 = 128 << 20;
@@ -73,9 +75,11 @@ pub(crate) struct DataWriter<'a> {
     pub(crate) checksums: Spool,
     add_chunk: AddChunk<'a>,
     to_writer: Sender<ExtentWrite>,
-    buffer: Option<(Logical, Buffer, usize)>,
+    buffer: Option<(Logical, Buffer)>,
     /// The run of uncompressed pieces that may go on.
     open: Option<Extent>,
+    /// Where pieces are that others may share.
+    shared: HashMap<Digest, Extent>,
 }
 
 impl<'a> DataWriter<'a> {
@@ -95,24 +99,28 @@ impl<'a> DataWriter<'a> {
             to_writer,
             buffer: None,
             open: None,
+            shared: HashMap::new(),
         }
     }
 
     /// Takes the next piece of a file; gives extents that are finished to `done`.
     pub(crate) fn piece(&mut self, piece: &Data, done: &mut dyn FnMut(Extent) -> Result<()>) -> Result<()> {
+        if let Some(digest) = piece.digest {
+            self.end(done)?;
+            if let Some(same) = self.shared.get(&digest) {
+                return done(Extent {
+                    at: piece.at,
+                    ..same.clone()
+                });
+            }
+            let extent = self.whole(piece)?;
+            self.shared.insert(digest, extent.clone());
+            return done(extent);
+        }
         if piece.compression != Compression::None {
             self.end(done)?;
-            let stored_bytes = piece.stored.len() as u64;
-            let logical = self.take(stored_bytes, true)?.0;
-            self.write(logical, &piece.stored)?;
-            self.checksum(logical, stored_bytes, &piece.checksums)?;
-            return done(Extent {
-                at: piece.at,
-                logical,
-                stored_bytes,
-                content_bytes: piece.content_bytes,
-                compression: piece.compression,
-            });
+            let extent = self.whole(piece)?;
+            return done(extent);
         }
         let mut rest = piece.stored.as_slice();
         let mut sums = piece.checksums.as_slice();
@@ -133,6 +141,21 @@ impl<'a> DataWriter<'a> {
             at = at.saturating_add(bytes);
         }
         Ok(())
+    }
+
+    /// Writes a piece as one extent.
+    fn whole(&mut self, piece: &Data) -> Result<Extent> {
+        let stored_bytes = piece.stored.len() as u64;
+        let logical = self.take(stored_bytes, true)?.0;
+        self.write(logical, &piece.stored)?;
+        self.checksum(logical, stored_bytes, &piece.checksums)?;
+        Ok(Extent {
+            at: piece.at,
+            logical,
+            stored_bytes,
+            content_bytes: piece.content_bytes,
+            compression: piece.compression,
+        })
     }
 
     /// Adds a run to the open extent, or ends that and begins another.
@@ -223,27 +246,21 @@ impl<'a> DataWriter<'a> {
             let follows = self
                 .buffer
                 .as_ref()
-                .is_some_and(|(start, _, filled)| start.saturating_add(ByteCount::of(*filled)) == at);
+                .is_some_and(|open| open.0.saturating_add(ByteCount::of(open.1.len())) == at);
             if !follows {
                 self.flush()?;
             }
-            let (start, mut buffer, filled) = match self.buffer.take() {
-                Some(open) => open,
-                None => (at, Buffer::zeroed(self.write_bytes()), 0),
-            };
-            let room = buffer.get_mut(filled..).unwrap_or_default();
-            let length = room.len().min(rest.len());
-            let (now, later) = rest.split_at(length);
-            if let Some(place) = room.get_mut(..length) {
-                place.copy_from_slice(now);
-            }
-            let is_full = length == room.len();
-            self.buffer = Some((start, buffer, filled.saturating_add(length)));
-            if is_full {
+            let room = self.write_bytes();
+            let (_, buffer) = self
+                .buffer
+                .get_or_insert_with(|| (at, Buffer::with_capacity(room)));
+            let limit = room.saturating_sub(buffer.len()).min(rest.len());
+            let taken = buffer.push(rest.get(..limit).unwrap_or_default());
+            if buffer.len() >= room || taken == 0 {
                 self.flush()?;
             }
-            rest = later;
-            at = at.saturating_add(ByteCount::of(length));
+            rest = rest.get(taken..).unwrap_or_default();
+            at = at.saturating_add(ByteCount::of(taken));
         }
         Ok(())
     }
@@ -259,10 +276,9 @@ impl<'a> DataWriter<'a> {
 
     /// Hands what is gathered to the writer.
     pub(crate) fn flush(&mut self) -> Result<()> {
-        let Some((logical, mut buffer, filled)) = self.buffer.take() else {
+        let Some((logical, buffer)) = self.buffer.take() else {
             return Ok(());
         };
-        buffer.truncate(filled);
         let write = ExtentWrite {
             logical,
             bytes: buffer.into_bytes(),

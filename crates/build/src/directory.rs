@@ -32,6 +32,9 @@ pub struct DirectorySource {
     open: Option<(Vec<u8>, ReadDir)>,
     started: bool,
     without: Vec<(u64, u64)>,
+    without_names: Vec<Vec<u8>>,
+    /// Where in the tree the directory comes to lie.
+    below: EntryPath,
     buffer: Vec<u8>,
 }
 
@@ -45,6 +48,8 @@ impl DirectorySource {
             open: None,
             started: false,
             without: Vec::new(),
+            without_names: Vec::new(),
+            below: EntryPath::root(),
             buffer: vec![0; XATTR_BYTES_MAX],
         }
     }
@@ -53,6 +58,20 @@ impl DirectorySource {
     #[must_use]
     pub fn without(mut self, device: u64, inode: u64) -> Self {
         self.without.push((device, inode));
+        self
+    }
+
+    /// Leaves out what has this name, and all below it.
+    #[must_use]
+    pub fn without_name(mut self, name: &[u8]) -> Self {
+        self.without_names.push(name.to_vec());
+        self
+    }
+
+    /// Puts the directory at this path of the tree, instead of its root.
+    #[must_use]
+    pub fn below(mut self, path: EntryPath) -> Self {
+        self.below = path;
         self
     }
 
@@ -77,7 +96,7 @@ impl DirectorySource {
         self.root = root.map_err(|cause| Self::failed("looking at", &self.root, cause))?;
         self.pending.push(Vec::new());
         let path = self.root.clone();
-        self.entry(EntryPath::root(), &path, &metadata)
+        self.entry(self.below.clone(), &path, &metadata)
     }
 
     fn next_in_directory(&mut self) -> Result<Option<(Vec<u8>, DirEntry)>, SourceError> {
@@ -235,13 +254,23 @@ impl Source for DirectorySource {
             if self.without.contains(&(metadata.dev(), metadata.ino())) {
                 continue;
             }
+            let name = entry.file_name();
+            if self
+                .without_names
+                .iter()
+                .any(|left_out| name.as_bytes() == left_out)
+            {
+                continue;
+            }
             if !at.is_empty() {
                 at.push(b'/');
             }
-            at.extend_from_slice(entry.file_name().as_bytes());
-            let path = EntryPath::new(&at).map_err(|problem| SourceError::Invalid {
-                place: host.display().to_string(),
-                problem: problem.into(),
+            at.extend_from_slice(name.as_bytes());
+            let path = EntryPath::new(&[self.below.as_bytes(), b"/", &at].concat()).map_err(|problem| {
+                SourceError::Invalid {
+                    place: host.display().to_string(),
+                    problem: problem.into(),
+                }
             })?;
             let entry = self.entry(path, &host, &metadata)?;
             if metadata.is_dir() {
@@ -254,6 +283,7 @@ impl Source for DirectorySource {
     fn contents(&mut self) -> Result<Arc<dyn Contents>, SourceError> {
         Ok(Arc::new(DirectoryContents {
             root: self.root.clone(),
+            below: self.below.clone(),
         }))
     }
 }
@@ -325,11 +355,15 @@ impl Seen {
 #[derive(Debug)]
 struct DirectoryContents {
     root: PathBuf,
+    below: EntryPath,
 }
 
 impl Contents for DirectoryContents {
     fn open(&self, path: &EntryPath, content: &FileContent) -> Result<Box<dyn ContentReader>, SourceError> {
-        let host = host_path(&self.root, path.as_bytes());
+        let path = path.as_bytes();
+        let inside = path.strip_prefix(self.below.as_bytes()).unwrap_or(path);
+        let inside = inside.strip_prefix(b"/").unwrap_or(inside);
+        let host = host_path(&self.root, inside);
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let file = OpenOptions::new()
             .read(true)

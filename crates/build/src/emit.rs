@@ -12,16 +12,17 @@ use crate::error::{Error, Result};
 use crate::layout::{FileInfo, GENERATION, INODE_ITEM_BYTES, item_place};
 use crate::sort::{Record, SortedReader};
 use buttress_format::inode::RawInodeItem;
-use buttress_format::node::edit::leaf_data_bytes_max;
 use buttress_format::{
-    ByteCount, Compression, FileExtent, FileExtentBody, FileOffset, InodeExtrefs, InodeFlags, InodeItem,
-    InodeNumber, InodeRefs, ItemType, Key, TreeId,
+    ByteCount, Compression, FileExtent, FileExtentBody, FileOffset, InodeFlags, InodeItem, InodeNumber,
+    ItemType, Key, TreeId,
 };
 use buttress_fs::Progress;
 use crossbeam_channel::{Receiver, Sender};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use zerocopy::FromBytes;
+
+mod pack;
 
 /// How much content may be on its way.
 const AHEAD_BYTES: u64 = 40 << 20;
@@ -100,6 +101,8 @@ pub(crate) struct EmitRules<'a> {
     pub(crate) progress: &'a Progress,
     pub(crate) no_holes: bool,
     pub(crate) sector_bytes: u32,
+    /// Subvolumes with the snapshots that share their trees.
+    pub(crate) snapshots: &'a [(TreeId, TreeId)],
 }
 
 /// The pass.
@@ -471,85 +474,5 @@ impl<'a> Emitter<'a> {
         self.open = Some(open);
         self.rules.progress.advance(1, item.size);
         self.item(tree, key, item.to_bytes().to_vec())
-    }
-
-    /// An item in its turn. Data of items with one key is one item.
-    fn item(&mut self, tree: TreeId, key: Key, data: Vec<u8>) -> Result<()> {
-        if let Some((open_tree, open_key, open)) = &mut self.merging
-            && (*open_tree, *open_key) == (tree, key)
-        {
-            let most = leaf_data_bytes_max(self.log.format.node_bytes);
-            if open.len().saturating_add(data.len()) <= most {
-                open.extend_from_slice(&data);
-                return Ok(());
-            }
-            return self.overflows(&key, &data);
-        }
-        self.merged()?;
-        self.merging = Some((tree, key, data));
-        Ok(())
-    }
-
-    /// Names beyond those that fit one item of a directory.
-    fn overflows(&mut self, key: &Key, data: &[u8]) -> Result<()> {
-        let refused = |problem: &str| Error::Entry {
-            path: format!("inode {}", key.objectid),
-            problem: problem.to_owned(),
-        };
-        if key.item_type != ItemType::INODE_REF {
-            return Err(refused("more names or attributes of one hash than fit an item"));
-        }
-        let names = InodeRefs::parse(key, data).map_err(|_| Error::Defect { what: "a name" })?;
-        let inode = InodeNumber::new(key.objectid.get());
-        for name in names {
-            let key = InodeExtrefs::key(inode, name.parent, name.name);
-            let item = self.overflow.entry(key).or_default();
-            InodeExtrefs::push(item, name.parent, name.index, name.name)
-                .map_err(|_| Error::Defect { what: "a name" })?;
-        }
-        Ok(())
-    }
-
-    /// Packs what was gathered under one key.
-    fn merged(&mut self) -> Result<()> {
-        let Some((tree, key, data)) = self.merging.take() else {
-            return Ok(());
-        };
-        self.pack(tree, &key, &data)
-    }
-
-    fn pack(&mut self, tree: TreeId, key: &Key, data: &[u8]) -> Result<()> {
-        self.pack_overflow(Some((tree, key)))?;
-        self.push(tree, key, data)
-    }
-
-    /// Packs names that did not fit and come before this key of this tree.
-    fn pack_overflow(&mut self, before: Option<(TreeId, &Key)>) -> Result<()> {
-        let Some(open) = self.packer.as_ref().map(|(open, _)| *open) else {
-            return Ok(());
-        };
-        while let Some(first) = self.overflow.first_entry() {
-            if before.is_some_and(|(tree, key)| tree == open && *key < *first.key()) {
-                break;
-            }
-            let (key, data) = first.remove_entry();
-            self.push(open, &key, &data)?;
-        }
-        Ok(())
-    }
-
-    fn push(&mut self, tree: TreeId, key: &Key, data: &[u8]) -> Result<()> {
-        if self.packer.as_ref().is_some_and(|(open, _)| *open != tree) {
-            self.finish_tree()?;
-        }
-        let (_, packer) = self.packer.get_or_insert_with(|| (tree, Packer::new(tree)));
-        packer.push(self.log, key, data)
-    }
-
-    fn finish_tree(&mut self) -> Result<()> {
-        if let Some((_, packer)) = self.packer.take() {
-            self.roots.push(packer.finish(self.log)?);
-        }
-        Ok(())
     }
 }

@@ -78,14 +78,6 @@ pub enum Error {
         /// How much is missing, as far as is known.
         needed: ByteCount,
     },
-    /// What sources give is in order, but not supported.
-    #[error("{path:?}: {what} is not supported")]
-    Unsupported {
-        /// Where.
-        path: String,
-        /// What.
-        what: &'static str,
-    },
     /// More sources than can be told apart.
     #[error("more than 65,534 sources")]
     Sources,
@@ -114,7 +106,6 @@ impl Error {
             Self::Source(error) => error.kind(),
             Self::Volume(error) => error.kind(),
             Self::Spool { .. } => ErrorKind::Io,
-            Self::Unsupported { .. } => ErrorKind::Unsupported,
             _ => ErrorKind::Caller,
         }
     }

@@ -47,6 +47,8 @@ pub(crate) struct Subvolume {
     pub(crate) directory: InodeNumber,
     pub(crate) index: u64,
     pub(crate) name: Vec<u8>,
+    /// What it is a snapshot of.
+    pub(crate) snapshot_of: Option<TreeId>,
 }
 
 /// How much there is.
@@ -70,6 +72,8 @@ pub(crate) struct Layout {
     /// Items under (subvolume, key).
     pub(crate) items: Sorted,
     pub(crate) subvolumes: Vec<Subvolume>,
+    /// Snapshots with the subvolume whose tree they share, be it through other snapshots.
+    pub(crate) snapshots: Vec<(TreeId, TreeId)>,
     pub(crate) default_subvolume: TreeId,
     pub(crate) totals: Totals,
 }
@@ -155,6 +159,8 @@ pub(crate) fn lay_out(tree: &Tree, rules: &Rules<'_>, progress: &Progress) -> Re
         holders: HashMap::new(),
         next_inodes: HashMap::new(),
         subvolumes: Vec::new(),
+        paths: HashMap::from([(Vec::new(), TreeId::FS)]),
+        snapshots: Vec::new(),
         default_subvolume: None,
         totals: Totals::default(),
     };
@@ -171,9 +177,11 @@ pub(crate) fn lay_out(tree: &Tree, rules: &Rules<'_>, progress: &Progress) -> Re
             problem: "is not in the tree",
         });
     }
+    let snapshots = settle_snapshots(&mut pass.subvolumes, &pass.snapshots, &pass.paths)?;
     Ok(Layout {
         items: pass.items.finish()?,
         subvolumes: pass.subvolumes,
+        snapshots,
         default_subvolume: pass.default_subvolume.unwrap_or(TreeId::FS),
         totals: pass.totals,
     })
@@ -200,6 +208,10 @@ struct Pass<'a> {
     holders: HashMap<u64, (InodeNumber, u64, FileKind)>,
     next_inodes: HashMap<TreeId, u64>,
     subvolumes: Vec<Subvolume>,
+    /// Subvolumes by their paths.
+    paths: HashMap<Vec<u8>, TreeId>,
+    /// Snapshots, with the path of what they are of.
+    snapshots: Vec<(TreeId, EntryPath)>,
     default_subvolume: Option<TreeId>,
     totals: Totals,
 }
@@ -215,11 +227,15 @@ impl Pass<'_> {
             self.close()?;
         }
         self.totals.names = self.totals.names.saturating_add(1);
-        if let EntryKind::Snapshot { .. } = name.entry.kind {
-            return Err(Error::Unsupported {
-                path: shown(&path),
-                what: "a snapshot",
-            });
+        if let EntryKind::Snapshot { of, mark } = &name.entry.kind {
+            let id = name.subvolume.ok_or(Error::Defect {
+                what: "a snapshot without a number",
+            })?;
+            self.snapshots.push((id, of.clone()));
+            // A root of its own, and references to all that it leads to.
+            let bytes = u64::from(self.rules.node_bytes).saturating_mul(2);
+            self.totals.item_bytes = self.totals.item_bytes.saturating_add(bytes);
+            return self.subvolume(id, *mark, name.entry.path.name(), &path);
         }
         let inherited = self
             .frames
@@ -371,7 +387,9 @@ impl Pass<'_> {
             directory: parent.inode,
             index: parent.next_index,
             name: name.to_vec(),
+            snapshot_of: None,
         });
+        self.paths.insert(path.to_vec(), id);
         let location = Key::new(id.object_id(), ItemType::ROOT_ITEM, u64::MAX);
         self.entry_in_directory(location, FileKind::Directory, name)
     }
@@ -569,6 +587,43 @@ impl Pass<'_> {
         let key = FileExtent::key(inode, FileOffset::MIN);
         self.push(tree, &key, &extent.encode())
     }
+}
+
+/// Which subvolumes snapshots are of, and whose tree each of them shares.
+fn settle_snapshots(
+    subvolumes: &mut [Subvolume],
+    snapshots: &[(TreeId, EntryPath)],
+    paths: &HashMap<Vec<u8>, TreeId>,
+) -> Result<Vec<(TreeId, TreeId)>> {
+    let problem = |of: &EntryPath, problem| Error::Option {
+        option: "a snapshot of",
+        path: shown(of.as_bytes()),
+        problem,
+    };
+    let mut direct: HashMap<TreeId, TreeId> = HashMap::new();
+    for (id, of) in snapshots {
+        let source = paths.get(of.as_bytes()).copied();
+        let source = source.ok_or_else(|| problem(of, "it is no subvolume of the image"))?;
+        direct.insert(*id, source);
+    }
+    for subvolume in subvolumes {
+        subvolume.snapshot_of = direct.get(&subvolume.id).copied();
+    }
+    let mut settled = Vec::with_capacity(snapshots.len());
+    for (id, of) in snapshots {
+        let mut source = *id;
+        let mut steps = 0_usize;
+        while let Some(next) = direct.get(&source) {
+            source = *next;
+            steps = steps.saturating_add(1);
+            if steps > snapshots.len() {
+                return Err(problem(of, "it is, through others, a snapshot of itself"));
+            }
+        }
+        settled.push((source, *id));
+    }
+    settled.sort_unstable();
+    Ok(settled)
 }
 
 /// The item of an inode with these attributes.

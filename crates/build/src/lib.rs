@@ -20,7 +20,7 @@
 //! | `gather`, `record`, `sort`, `sort_key`, `spool` | entries in order, on disk where they do not fit memory |
 //! | `layers`, `links`, `tree` | what stays of several sources, and which names are one inode |
 //! | `layout` | inode numbers; items of everything but content |
-//! | `emit`, `content`, `data` | the pass that reads contents, packs items and gives data addresses |
+//! | `emit`, `content`, `data` | the pass that reads contents, packs items, copies snapshots' roots and gives data addresses |
 //! | `blocks`, `space` | packed trees; where chunks lie |
 //! | `finish`, `write` | the trees that say where everything lies; the order of writes |
 //!
@@ -28,8 +28,8 @@
 //!
 //! # What is not done
 //!
-//! Snapshots among entries are refused by name. Content is shared only where a source says that it is equal. Quotas and zoned
-//! volumes.
+//! Zoned volumes; extents that are shared with the files of a source. Quotas have no limits, and no groups above those of
+//! subvolumes.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

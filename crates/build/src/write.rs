@@ -5,7 +5,7 @@
 
 use crate::blocks::{BlockFormat, BlockLog};
 use crate::builder::Gathered;
-use crate::content::{Shop, work};
+use crate::content::{Shop, inline_bytes_max, work};
 use crate::data::DataWriter;
 use crate::emit::{EmitRules, Emitter};
 use crate::error::{Error, Result};
@@ -19,7 +19,9 @@ use buttress_device::{Buffer, Device};
 use buttress_format::{BlockGroupFlags, ByteCount, Logical, Profile};
 use buttress_fs::Progress;
 use buttress_volume::{ExtentWrite, StripeGeometry, Volume};
-use buttress_writer::mkfs::parts::{Settings, device_items, empty_superblock, usable_sizes, wipe};
+use buttress_writer::mkfs::parts::{
+    Settings, device_items, empty_superblock, forget_superblocks, usable_sizes, wipe,
+};
 use buttress_writer::mkfs::{self, Identity, Made, PlannedChunk};
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::thread;
@@ -46,6 +48,9 @@ const BLOCKS_BYTES: usize = 4 << 20;
 /// what the kernel needs to be able to begin a transaction.
 const LEAST_HEADROOM_BYTES: u64 = 2 << 20;
 
+/// The most that a block group of data is longer than what is in it.
+const DATA_ROOM_BYTES: u64 = 64 << 20;
+
 /// What is known before anything is written.
 struct Plan {
     sizes: Vec<u64>,
@@ -67,9 +72,12 @@ fn metadata_bound(totals: &Totals, settings: &Settings) -> u64 {
         .files
         .saturating_add(totals.data_bytes >> 17)
         .saturating_mul(256);
-    let items = totals
-        .item_bytes
-        .saturating_add(totals.files.saturating_mul(2100));
+    // Content that stands in the tree, which no extent has then.
+    let inline = totals
+        .files
+        .saturating_mul(u64::from(settings.sector_bytes))
+        .min(totals.data_bytes);
+    let items = totals.item_bytes.saturating_add(inline);
     let all = items.saturating_add(checksums).saturating_add(extents);
     // Leaves are never quite full.
     all.saturating_add(all >> 2).saturating_add(4 << 20)
@@ -112,7 +120,9 @@ fn plan(gathered: &Gathered, devices: &[Device]) -> Result<Plan> {
         what: "the system chunk",
         needed: ByteCount::new(bytes),
     })?;
-    let margin = (64_u64 << 20).saturating_add(totals.data_bytes >> 6);
+    let margin = (64_u64 << 20)
+        .saturating_add(DATA_ROOM_BYTES)
+        .saturating_add(totals.data_bytes >> 6);
     let end = DATA_LOGICAL
         .get()
         .saturating_add(totals.data_bytes)
@@ -173,11 +183,15 @@ pub(crate) fn write(
     progress.check()?;
     volume.flush()?;
     progress.check()?;
-    volume.write_superblocks(&finished.superblock, &finished.devices)?;
+    if let Err(error) = volume.write_superblocks(&finished.superblock, &finished.devices) {
+        devices.iter().for_each(forget_superblocks);
+        return Err(error.into());
+    }
     Ok(Made {
         superblock: finished.superblock,
         devices: finished.devices,
         chunks: finished.chunks,
+        quotas: gathered.settings.quotas,
     })
 }
 
@@ -206,12 +220,13 @@ impl Writing<'_> {
             true => BlockGroupFlags::DATA | BlockGroupFlags::METADATA,
             false => BlockGroupFlags::DATA,
         };
+        let room = self.data_room(&plan.sizes);
         let space = DataSpace::new(
             plan.placer,
             data_kind,
             settings.data,
             DATA_LOGICAL,
-            self.gathered.layout.totals.data_bytes,
+            self.gathered.layout.totals.data_bytes.saturating_add(room),
         );
         let (roots, mut data) = self.data(space, third, &mut log)?;
         let (references, checksums) = (
@@ -225,10 +240,7 @@ impl Writing<'_> {
         } = data.space;
         // The last one was placed for all that could have come.
         if let Some(last) = chunks.last_mut() {
-            let wanted = match options.size {
-                Size::Least { .. } => last.used,
-                Size::Devices => last.used.max(free_of(&plan.sizes).min(64 << 20)),
-            };
+            let wanted = last.used.saturating_add(room);
             if wanted < last.chunk.length.get() {
                 placer.trim(&mut last.chunk, wanted);
             }
@@ -257,6 +269,20 @@ impl Writing<'_> {
         Ok((finished, log))
     }
 
+    /// How much the last block group of data is longer than what is in it, so that what is written first needs no new one: some
+    /// of what there is to spare.
+    fn data_room(&self, sizes: &[u64]) -> u64 {
+        let smallest = sizes.iter().copied().min().unwrap_or(0);
+        let room = free_of(sizes).min(DATA_ROOM_BYTES);
+        let needed = enough_bytes(self.gathered)
+            .get()
+            .saturating_add(room.saturating_mul(4));
+        match self.gathered.options.size {
+            Size::Devices if needed <= smallest => room,
+            _ => 0,
+        }
+    }
+
     /// Runs workers, the writer, and the pass over all items.
     fn data<'b>(
         &'b self,
@@ -268,7 +294,9 @@ impl Writing<'_> {
         let shop = Shop {
             contents: self.gathered.contents.clone(),
             sector_bytes: settings.sector_bytes,
+            inline_bytes: inline_bytes_max(settings.node_bytes, settings.sector_bytes),
             checksum: settings.checksum,
+            dedupe: options.dedupe,
             progress: self.progress.clone(),
         };
         let available = || thread::available_parallelism().map_or(1, core::num::NonZero::get);
@@ -307,6 +335,7 @@ impl Writing<'_> {
                 progress: self.progress,
                 no_holes: settings.incompat.contains(buttress_format::Incompat::NO_HOLES),
                 sector_bytes: settings.sector_bytes,
+                snapshots: &self.gathered.layout.snapshots,
             };
             let emitted = Emitter::new(rules, log, data).run(self.gathered.layout.items.reader()?);
             // What is left in the channels is thrown away when the pass ended early.
@@ -369,10 +398,14 @@ fn free_of(sizes: &[u64]) -> u64 {
         .unwrap_or(0)
 }
 
-/// Writes what comes, until nothing more does.
+/// Writes what comes, until nothing more does: all that waits at once, so that the device always has something to do.
 fn write_data(volume: &Volume, writes: &Receiver<ExtentWrite>) -> Result<()> {
+    let mut batch = Vec::with_capacity(WRITES_WAITING);
     for write in writes {
-        volume.write(core::slice::from_ref(&write))?;
+        batch.push(write);
+        batch.extend(writes.try_iter().take(WRITES_WAITING));
+        volume.write(&batch)?;
+        batch.clear();
     }
     Ok(())
 }

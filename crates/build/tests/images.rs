@@ -431,3 +431,143 @@ fn what_fails_leaves_no_volume() {
     assert!(matches!(error, Error::Cancelled), "{error}");
     assert!(OpenOptions::new(vec![device]).open().is_err());
 }
+
+fn at_location(filesystem: &Filesystem, path: &str) -> Location {
+    find(filesystem, path).unwrap()
+}
+
+fn used_bytes(filesystem: &Filesystem) -> u64 {
+    filesystem.superblock().bytes_used.get()
+}
+
+/// A file twice, half of it in a third one, and one that only looks like it: what is equal is stored once.
+#[test]
+fn equal_content_is_stored_once_where_that_is_asked_for() {
+    let (one, other) = (noise(5, 1_500_000), noise(6, 700_000));
+    let mixed = [&one[..1 << 20], &other].concat();
+    let mut similar = one.clone();
+    similar[1_400_000] ^= 1;
+    let entries = || {
+        vec![
+            file("a", &one),
+            file("b/again", &one),
+            file("c", &mixed),
+            file("d", &similar),
+            file("small", b"inline"),
+        ]
+    };
+    for compression in [
+        Compress::No,
+        Compress::With(CompressionMethod::new(Compression::Zstd)),
+    ] {
+        let with = |dedupe: bool, workers: usize| {
+            let options = BuildOptions {
+                compression,
+                dedupe,
+                workers: Some(workers),
+                ..BuildOptions::default()
+            };
+            build(ImageBuilder::new(options).source(MemorySource::new(entries()))).unwrap()
+        };
+        let (plain, shared) = (with(false, 1), with(true, 1));
+        let (plain, filesystem) = (opened(&plain), opened(&shared));
+        for (path, wanted) in [("a", &one), ("b/again", &one), ("c", &mixed), ("d", &similar)] {
+            assert!(content(&filesystem, path) == *wanted, "{path}");
+        }
+        if compression == Compress::No {
+            // a, all of b, the first MiB of c, and all but the last part of d.
+            let saved = used_bytes(&plain) - used_bytes(&filesystem);
+            assert!((3_400_000..3_800_000).contains(&saved), "{saved} bytes saved");
+        } else {
+            assert!(used_bytes(&filesystem) * 2 < used_bytes(&plain));
+        }
+        let again = with(true, 5);
+        assert!(again.read(0, SIZE).unwrap()[..] == shared.read(0, SIZE).unwrap()[..]);
+    }
+}
+
+fn subvolume(path: &str) -> Entry {
+    entry(path, EntryKind::Directory(Some(SubvolumeMark::default())))
+}
+
+fn snapshot(path: &str, of: &str, read_only: bool) -> Entry {
+    let mark = SubvolumeMark {
+        read_only,
+        default: false,
+    };
+    let of = EntryPath::new(of.as_bytes()).unwrap();
+    entry(path, EntryKind::Snapshot { of, mark })
+}
+
+/// Subvolumes of one block and of many, each with snapshots, some before their source in the tree, and snapshots of
+/// snapshots: with every kind of quotas the check counts, and each shows what its source holds.
+#[test]
+fn snapshots_share_their_source_s_tree_and_quotas_count_that() {
+    let entries = || {
+        let mut entries = vec![
+            subvolume("small"),
+            file("small/f", &noise(3, 100_000)),
+            subvolume("sub"),
+            file("sub/large", &noise(4, 3_000_000)),
+            subvolume("sub/nested"),
+            file("sub/nested/x", b"nested"),
+            snapshot("a-first", "sub", false),
+            snapshot("snap/1", "sub", true),
+            snapshot("snap/2", "snap/1", true),
+            snapshot("snap/small", "small", false),
+            snapshot("snap/top", "", true),
+        ];
+        for number in 0..2000_usize {
+            entries.push(file(&format!("sub/f{number}"), &noise(number as u64, number)));
+        }
+        entries
+    };
+    for features in [
+        vec![],
+        vec![(Feature::Quotas, true)],
+        vec![(Feature::SimpleQuotas, true)],
+        vec![(Feature::SkinnyMetadata, false), (Feature::Quotas, true)],
+    ] {
+        let options = BuildOptions {
+            volume: Options {
+                features: features.clone(),
+                node_bytes: Some(4096),
+                ..Options::default()
+            },
+            ..BuildOptions::default()
+        };
+        let device = build(ImageBuilder::new(options).source(MemorySource::new(entries()))).unwrap();
+        let filesystem = opened(&device);
+        let large = noise(4, 3_000_000);
+        for path in ["a-first/large", "snap/1/large", "snap/2/large", "sub/large"] {
+            assert!(content(&filesystem, path) == large, "{path}");
+        }
+        assert_eq!(content(&filesystem, "snap/small/f"), noise(3, 100_000));
+        assert_eq!(content(&filesystem, "snap/2/f1999"), noise(1999, 1999));
+        let id = |path| at_location(&filesystem, path).subvolume;
+        let info = |path| {
+            let all = filesystem.subvolumes().unwrap();
+            all.into_iter().find(|info| info.id == id(path)).unwrap()
+        };
+        assert_eq!(info("snap/2").parent_uuid(), info("snap/1").uuid());
+        assert_eq!(info("a-first").parent_uuid(), info("sub").uuid());
+        // Nothing is there twice: all of it takes what one of each takes, and roots.
+        assert!(used_bytes(&filesystem) < 8 << 20, "{}", used_bytes(&filesystem));
+    }
+    for (of, wanted) in [
+        ("none", "is no subvolume"),
+        ("small/f", "is no subvolume"),
+        ("s", "of itself"),
+    ] {
+        let error = of_error(vec![
+            subvolume("small"),
+            file("small/f", b""),
+            snapshot("s", of, false),
+        ]);
+        assert!(error.contains(wanted), "{error}");
+    }
+}
+
+fn of_error(entries: Vec<Entry>) -> String {
+    of(entries).unwrap_err().to_string()
+}

@@ -1,0 +1,122 @@
+//! The quota tree: how much each subvolume refers to, and how much of that is its own.
+//!
+//! - Full quotas count an extent or a tree block for every subvolume that reaches it. Blocks below a root that a snapshot
+//!   copied, and data that lies below them, are reached by source and snapshot alike; the two roots only by their own.
+//! - Simple quotas count it once, for the subvolume that made it ([`Finish::maker`], the owner of a tree block).
+//!
+//! The tree has no numbers of its own blocks, so it is packed before those that follow from each other.
+
+use super::{Finish, Item};
+use crate::blocks::Listing;
+use crate::error::Result;
+use crate::layout::GENERATION;
+use buttress_format::{
+    ByteCount, QgroupId, QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags, TreeId,
+};
+use buttress_writer::mkfs::Quotas;
+use buttress_writer::mkfs::parts::in_order;
+use std::collections::BTreeMap;
+
+/// The version of the format.
+const VERSION: u64 = 1;
+
+/// What a subvolume uses.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    referenced: u64,
+    exclusive: u64,
+}
+
+impl Finish<'_> {
+    pub(super) fn quota_items(&self, log: &Listing, quotas: Quotas) -> Result<Vec<Item>> {
+        let subvolumes = self.layout.subvolumes.iter().map(|subvolume| subvolume.id);
+        let all = core::iter::once(TreeId::FS).chain(subvolumes);
+        let mut usage: BTreeMap<TreeId, Usage> = all.map(|id| (id, Usage::default())).collect();
+        let mut count = |trees: &[TreeId], bytes: u64| {
+            let alone = trees.len() == 1;
+            for tree in trees {
+                if let Some(usage) = usage.get_mut(tree) {
+                    usage.referenced = usage.referenced.saturating_add(bytes);
+                    let own = if alone { bytes } else { 0 };
+                    usage.exclusive = usage.exclusive.saturating_add(own);
+                }
+            }
+        };
+        self.data_extents(&mut |extent| {
+            let mut trees = match quotas {
+                Quotas::Simple => vec![self.maker(&extent)],
+                Quotas::Full => {
+                    let roots = extent.references.iter().map(|reference| reference.root);
+                    roots.flat_map(|root| self.all_that_reach(root)).collect()
+                }
+            };
+            trees.sort_unstable();
+            trees.dedup();
+            count(&trees, extent.length.get());
+            Ok(())
+        })?;
+        let node_bytes = u64::from(self.settings.node_bytes);
+        for (number, note) in log.notes().iter().enumerate() {
+            let logical = log.address(number);
+            let is_root = self.roots.iter().any(|root| root.logical == logical);
+            if is_root || quotas == Quotas::Simple {
+                count(&[note.owner], node_bytes);
+            } else {
+                count(&self.all_that_reach(note.owner), node_bytes);
+            }
+        }
+        let mut items = vec![(QgroupStatus::KEY, status(quotas).encode())];
+        for (tree, usage) in usage {
+            let group = QgroupId::new(tree.get());
+            items.push((QgroupInfo::key(group), info(group, usage).to_bytes().to_vec()));
+            items.push((QgroupLimit::key(group), no_limit(group).to_bytes().to_vec()));
+        }
+        Ok(in_order(items))
+    }
+
+    /// A subvolume and the snapshots of it.
+    fn all_that_reach(&self, tree: TreeId) -> Vec<TreeId> {
+        let snapshots = self.layout.snapshots.iter();
+        let snapshots = snapshots.filter(|(source, _)| *source == tree);
+        core::iter::once(tree)
+            .chain(snapshots.map(|(_, snapshot)| *snapshot))
+            .collect()
+    }
+}
+
+fn status(quotas: Quotas) -> QgroupStatus {
+    let simple = match quotas {
+        Quotas::Full => QgroupStatusFlags::empty(),
+        Quotas::Simple => QgroupStatusFlags::SIMPLE_MODE,
+    };
+    QgroupStatus {
+        version: VERSION,
+        generation: GENERATION,
+        flags: QgroupStatusFlags::ON | simple,
+        rescan: 0,
+        enable_generation: (quotas == Quotas::Simple).then_some(GENERATION),
+    }
+}
+
+const fn info(group: QgroupId, usage: Usage) -> QgroupInfo {
+    let (referenced, exclusive) = (ByteCount::new(usage.referenced), ByteCount::new(usage.exclusive));
+    QgroupInfo {
+        group,
+        generation: GENERATION,
+        referenced,
+        referenced_compressed: referenced,
+        exclusive,
+        exclusive_compressed: exclusive,
+    }
+}
+
+const fn no_limit(group: QgroupId) -> QgroupLimit {
+    QgroupLimit {
+        group,
+        flags: QgroupLimitFlags::empty(),
+        max_referenced: ByteCount::ZERO,
+        max_exclusive: ByteCount::ZERO,
+        reserved_referenced: ByteCount::ZERO,
+        reserved_exclusive: ByteCount::ZERO,
+    }
+}

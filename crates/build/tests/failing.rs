@@ -1,0 +1,296 @@
+//! Images that are not finished: whatever fails, and at whatever write, nothing on the device opens as a volume.
+//!
+//! The device held another volume before, which nothing may bring back either.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    reason = "tests state what must hold"
+)]
+
+use buttress_build::{
+    Attributes, BuildOptions, ContentReader, Contents, DirectorySource, Entry, EntryKind, EntryPath, Error,
+    FileContent, ImageBuilder, LocatorContents, MemorySource, Precedence, Source, SourceError,
+};
+use buttress_check::{Finding, Options as CheckOptions, Reported};
+use buttress_device::crash::{CrashLab, Outcome};
+use buttress_device::{Device, Engine, Fault, FaultyBackend, MemoryBackend};
+use buttress_format::{ByteCount, FileOffset, Timestamp, Uuid};
+use buttress_fs::{OpenOptions, Progress};
+use buttress_writer::mkfs::Identity;
+use core::ops::Range;
+use std::sync::Arc;
+
+/// Room for a second superblock.
+const SIZE: usize = 72 << 20;
+
+fn identity(volume: u128) -> Identity {
+    Identity {
+        fsid: Uuid::from_u128(volume),
+        chunk_tree: Uuid::from_u128(volume + 1),
+        top_level: Uuid::from_u128(volume + 2),
+        devices: vec![Uuid::from_u128(volume + 3)],
+        time: Timestamp::default(),
+    }
+}
+
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let step = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..length).map(step).collect()
+}
+
+fn entries() -> Vec<Entry> {
+    let file = |number: usize| {
+        let content = noise(number as u64, number * 70_000);
+        Entry {
+            path: EntryPath::new(format!("d/f{number:02}").as_bytes()).unwrap(),
+            precedence: Precedence::default(),
+            kind: EntryKind::File(FileContent {
+                size: ByteCount::of(content.len()),
+                locator: content,
+                share: None,
+            }),
+            attributes: Attributes::default(),
+        }
+    };
+    (0..16).map(file).collect()
+}
+
+fn write(builder: ImageBuilder, device: &Device, volume: u128, progress: &Progress) -> Result<(), Error> {
+    let identity = identity(volume);
+    let gathered = builder.gather(1, identity.time, progress)?;
+    gathered.write(std::slice::from_ref(device), &identity, progress)?;
+    Ok(())
+}
+
+fn builder() -> ImageBuilder {
+    ImageBuilder::new(BuildOptions::default()).source(MemorySource::new(entries()))
+}
+
+/// The bytes of a device that holds a volume of its own.
+fn old() -> Vec<u8> {
+    let device = Device::memory(vec![0; SIZE]);
+    write(builder(), &device, 100, &Progress::new()).unwrap();
+    device.read(0, SIZE).unwrap().to_vec()
+}
+
+/// The volume that opens, if one does; it must be whole, but for copies of its superblock.
+fn opens(device: &Device, what: &str) -> Option<Uuid> {
+    let filesystem = OpenOptions::new(vec![device.clone()]).open().ok()?;
+    let options = CheckOptions {
+        data_checksums: true,
+        ..CheckOptions::default()
+    };
+    let report = buttress_check::check(&filesystem, &options, &Progress::new()).unwrap();
+    let fsid = filesystem.superblock().fsid;
+    let of_superblocks = |reported: &Reported| matches!(reported.finding, Finding::SuperblockDamaged { .. });
+    let whole = report.findings.iter().all(of_superblocks);
+    assert!(whole, "{what}: it opens, but {:?}", report.findings);
+    Some(fsid)
+}
+
+/// A cut at every write, with what was not flushed kept, lost, or some of both: the old volume as it was, none, or the new
+/// one whole.
+#[test]
+fn power_cuts_leave_the_old_volume_whole_or_none_or_the_new_one_whole() {
+    let lab = CrashLab::new();
+    let backend = lab.device(Arc::new(MemoryBackend::new("disk", old())));
+    let device = Device::with_backend(backend, Engine::Inline);
+    write(builder(), &device, 200, &Progress::new()).unwrap();
+    let history = lab.history();
+    let (mut old, mut none, mut whole) = (0, 0, 0);
+    for cut in 0..=history.len() {
+        let drawn = (0..4).map(|seed| Outcome::Drawn { seed });
+        for outcome in [Outcome::AllKept, Outcome::NoneKept].into_iter().chain(drawn) {
+            let image = history.images_at(cut, outcome).remove(0);
+            let image = Device::with_backend(image, Engine::Inline);
+            let what = format!("cut {cut} of {}, {outcome:?}", history.len());
+            match opens(&image, &what) {
+                None => none += 1,
+                Some(fsid) if fsid == identity(200).fsid => whole += 1,
+                // Nothing but its superblocks was written over.
+                Some(_) => old += 1,
+            }
+        }
+    }
+    assert!(
+        old > 0 && none > 40 && whole > 0,
+        "{old} with the old volume, {none} without one, {whole} with the new one"
+    );
+}
+
+/// Each write that fails, alone and with all after it, and each flush.
+#[test]
+fn a_write_or_flush_that_fails_is_told_and_leaves_no_volume() {
+    let run = |fault: Option<Fault>| {
+        let backend = Arc::new(MemoryBackend::new("disk", old()));
+        let faulty = FaultyBackend::new(backend, 1);
+        if let Some(fault) = &fault {
+            faulty.inject(fault.clone());
+        }
+        let device = Device::with_backend(faulty.clone(), Engine::Inline);
+        let ended = write(builder(), &device, 200, &Progress::new());
+        faulty.heal();
+        (
+            ended,
+            opens(&device, &format!("{fault:?}")),
+            faulty.request_counts(),
+        )
+    };
+    let (ended, found, (_, writes, flushes)) = run(None);
+    ended.unwrap();
+    assert_eq!(found, Some(identity(200).fsid));
+    assert!(writes > 10, "{writes} writes");
+    for number in 0..writes {
+        for fault in [Fault::FailWriteNumber(number), Fault::FailWritesFrom(number)] {
+            let (ended, found, _) = run(Some(fault.clone()));
+            match (ended, found) {
+                (Err(error), found) => {
+                    assert!(error.to_string().contains("disk"), "{fault:?}: {error}");
+                    // A device that takes nothing any more keeps the superblock that it took last.
+                    let can_forget = matches!(fault, Fault::FailWriteNumber(_));
+                    let new = found == Some(identity(200).fsid);
+                    assert!(!(new && can_forget), "{fault:?}: it opens, though {error}");
+                }
+                // A copy of the superblock: the volume is there, and was said to be.
+                (Ok(()), found) => assert_eq!(found, Some(identity(200).fsid), "{fault:?}"),
+            }
+        }
+    }
+    for number in 0..flushes {
+        let (ended, _, _) = run(Some(Fault::FailFlushNumber(number)));
+        assert!(
+            ended.is_err() || number + 1 >= flushes,
+            "flush {number} of {flushes}"
+        );
+    }
+}
+
+#[test]
+fn too_little_room_is_told_with_numbers() {
+    for megabytes in [1_usize, 3, 5, 6, 7, 8, 9, 10, 12] {
+        let device = Device::memory(vec![0; megabytes << 20]);
+        if let Err(error) = write(builder(), &device, 200, &Progress::new()) {
+            assert!(
+                matches!(error, Error::NoRoom { .. } | Error::Volume(_)),
+                "{megabytes} MiB: {error}"
+            );
+            assert_eq!(
+                opens(&device, "too small"),
+                None,
+                "{megabytes} MiB, though {error}"
+            );
+        } else {
+            assert!(megabytes >= 10, "8 MiB of content in {megabytes}");
+        }
+    }
+}
+
+/// Contents that stop the job in the middle.
+struct Stopping(Progress);
+
+impl Contents for Stopping {
+    fn open(&self, path: &EntryPath, content: &FileContent) -> Result<Box<dyn ContentReader>, SourceError> {
+        let inner = LocatorContents.open(path, content)?;
+        Ok(Box::new(StoppingReader(self.0.clone(), path.clone(), inner)))
+    }
+}
+
+struct StoppingReader(Progress, EntryPath, Box<dyn ContentReader>);
+
+impl ContentReader for StoppingReader {
+    fn next_data(&mut self, from: FileOffset) -> Result<Option<Range<FileOffset>>, SourceError> {
+        self.2.next_data(from)
+    }
+
+    fn read_exact_at(&mut self, at: FileOffset, into: &mut [u8]) -> Result<(), SourceError> {
+        if self.1.as_bytes() == b"d/f12" {
+            self.0.cancel();
+        }
+        self.2.read_exact_at(at, into)
+    }
+
+    fn finish(&mut self) -> Result<(), SourceError> {
+        self.2.finish()
+    }
+}
+
+struct StoppingSource(MemorySource, Progress);
+
+impl Source for StoppingSource {
+    fn name(&self) -> String {
+        "stopping".to_owned()
+    }
+
+    fn next_entry(&mut self) -> Result<Option<Entry>, SourceError> {
+        self.0.next_entry()
+    }
+
+    fn contents(&mut self) -> Result<Arc<dyn Contents>, SourceError> {
+        Ok(Arc::new(Stopping(self.1.clone())))
+    }
+}
+
+/// What SIGINT does while contents are read.
+#[test]
+fn a_job_that_is_stopped_while_it_writes_leaves_no_volume() {
+    let progress = Progress::new();
+    let source = StoppingSource(MemorySource::new(entries()), progress.clone());
+    let device = Device::memory(old());
+    let builder = ImageBuilder::new(BuildOptions::default()).source(source);
+    let error = write(builder, &device, 200, &progress).unwrap_err();
+    assert!(matches!(error, Error::Cancelled), "{error}");
+    assert_eq!(opens(&device, "stopped"), None);
+}
+
+/// A file of the host that is gone, another one, longer, shorter, or written to, between its entry and its content.
+#[test]
+fn files_that_change_or_vanish_are_named() {
+    let changes: [(&str, fn(&std::path::Path)); 5] = [
+        ("No such file", |path| std::fs::remove_file(path).unwrap()),
+        ("another file has its name", |path| {
+            std::fs::rename(path.with_file_name("z-spare"), path).unwrap();
+        }),
+        ("it had 5000 bytes and has 5004", |path| {
+            let mut file = std::fs::File::options().append(true).open(path).unwrap();
+            std::io::Write::write_all(&mut file, b"more").unwrap();
+        }),
+        ("it had 5000 bytes and has 9", |path| {
+            std::fs::File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .set_len(9)
+                .unwrap();
+        }),
+        ("its times of change differ", |path| {
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH).unwrap();
+        }),
+    ];
+    for (wanted, change) in changes {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        for (name, length) in [("file", 5000), ("z-spare", 5000)] {
+            std::fs::write(folder.path().join(name), noise(1, length)).unwrap();
+        }
+        let builder = ImageBuilder::new(BuildOptions::default()).source(DirectorySource::new(folder.path()));
+        let progress = Progress::new();
+        let gathered = builder.gather(1, Timestamp::default(), &progress).unwrap();
+        change(&path);
+        let device = Device::memory(old());
+        let identity = identity(200);
+        let error = gathered.write(std::slice::from_ref(&device), &identity, &progress);
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.contains("file") && error.contains(wanted),
+            "{wanted}: {error}"
+        );
+        assert_eq!(opens(&device, wanted), None, "{wanted}");
+    }
+}
