@@ -9,6 +9,8 @@
 //! whole, and they are tied together by a [`LinkKey`]. For that every archive is gone over twice: first only for what is
 //! linked to. Memory grows with the number of files that have several names, and with nothing else.
 //!
+//! A member below a symbolic link goes where the link leads (`symlinks`).
+//!
 //! With snapshots of layers the entries of each layer are handed over again for every state that they are part of, below
 //! a directory that is a read-only subvolume. Contents are named by where they lie, so all states share their extents.
 
@@ -27,6 +29,9 @@ use buttress_fs::Progress;
 use crate::member::{self, entry_of};
 use crate::store::Store;
 use crate::tar::{Kind, Member, Problem, Reader, TarError};
+use symlinks::Symlinks;
+
+mod symlinks;
 
 /// The names that mark something begin so.
 const MARK: &[u8] = b".wh.";
@@ -69,6 +74,8 @@ struct State {
     order: u64,
     /// Of what is linked to: which member is there now.
     targets: HashMap<u64, (usize, u64)>,
+    /// Symbolic links that members may lie below.
+    symlinks: Symlinks,
 }
 
 impl Layers {
@@ -116,6 +123,7 @@ impl Layers {
                 reader: None,
                 order: 0,
                 targets: HashMap::new(),
+                symlinks: Symlinks::default(),
             },
             pending: Vec::new(),
         }
@@ -188,6 +196,7 @@ impl Layers {
             reader: None,
             order: self.state.order,
             targets: HashMap::new(),
+            symlinks: Symlinks::default(),
         };
         let Some(path) = below(directory, view.to_string().as_bytes()) else {
             return false;
@@ -206,13 +215,24 @@ impl Layers {
     /// Goes over all archives for what members are linked to.
     fn find_linked(&self) -> Result<HashSet<u64>, (usize, TarError)> {
         let mut linked = HashSet::new();
+        let mut symlinks = Symlinks::default();
         for (number, layer) in self.layers.iter().enumerate() {
             let mut reader = Reader::new(layer.store.clone());
             while let Some(member) = reader.next_member().map_err(|error| (number, error))? {
+                let offset = member.offset;
+                let failed = |problem| (number, TarError { offset, problem });
                 if let Kind::HardLink(target) = &member.kind
                     && let Ok(target) = EntryPath::new(target)
                 {
-                    linked.insert(hash(&target));
+                    linked.insert(hash(&symlinks.follow(target).map_err(failed)?));
+                }
+                let Ok(path) = EntryPath::new(&member.path) else {
+                    // It is told in its turn.
+                    continue;
+                };
+                let path = symlinks.follow(path).map_err(failed)?;
+                if !self.look_at_mark(&path, &mut symlinks, number) {
+                    put(&mut symlinks, &path, &member.kind, number);
                 }
             }
         }
@@ -225,7 +245,12 @@ impl Layers {
         let layer = self.state.layer;
         let base = (layer as u64).saturating_add(1) << LAYER_BITS;
         let half = 1_u64 << LAYER_BITS.saturating_sub(1);
-        let path = member::path("path", &member.path)?;
+        let path = self.state.symlinks.follow(member::path("path", &member.path)?)?;
+        let mut symlinks = std::mem::take(&mut self.state.symlinks);
+        if !self.look_at_mark(&path, &mut symlinks, layer) {
+            put(&mut symlinks, &path, &member.kind, layer);
+        }
+        self.state.symlinks = symlinks;
         if self.marks && path.name().starts_with(MARK) {
             // Below all members of the layer: marks act on lower layers only.
             let precedence = Precedence(base.saturating_add(self.state.order));
@@ -236,7 +261,8 @@ impl Layers {
         let mut at = (layer, member.offset);
         let mut entry = match &member.kind {
             Kind::HardLink(target) => {
-                let known = hash(&member::path("the target of a hard link", target)?);
+                let to = member::path("the target of a hard link", target)?;
+                let known = hash(&self.state.symlinks.follow(to)?);
                 let wrong = || Problem::LinkedToNothing(target.clone());
                 at = *self.state.targets.get(&known).ok_or_else(wrong)?;
                 let first = self.revisit(at)?.ok_or_else(wrong)?;
@@ -247,7 +273,11 @@ impl Layers {
                 entry.path = path;
                 entry
             }
-            _ => entry_of(member, precedence)?,
+            _ => {
+                let mut entry = entry_of(member, precedence)?;
+                entry.path = path;
+                entry
+            }
         };
         if let EntryKind::File(content) = &mut entry.kind {
             content.locator.splice(0..0, number_of(at.0));
@@ -272,6 +302,23 @@ impl Layers {
             return Err(Problem::AmongSnapshots(entry.path.as_bytes().to_vec()));
         }
         Ok(Some(self.placed(entry)))
+    }
+
+    /// Takes symbolic links away that a name deletes which begins with `.wh.`. False for any other name.
+    fn look_at_mark(&self, path: &EntryPath, symlinks: &mut Symlinks, layer: usize) -> bool {
+        if !(self.marks && path.name().starts_with(MARK)) {
+            return false;
+        }
+        let directory = path.as_bytes().strip_suffix(path.name()).unwrap_or_default();
+        let deleted = path.name().strip_prefix(MARK).unwrap_or_default();
+        if path.name() == OPAQUE {
+            if let Ok(directory) = EntryPath::new(directory) {
+                symlinks.clear_below(&directory, layer);
+            }
+        } else if let Ok(deleted) = EntryPath::new(&[directory, deleted].concat()) {
+            symlinks.remove(&deleted, layer);
+        }
+        true
     }
 
     /// What a name that begins with `.wh.` says; `None` where it says nothing.
@@ -325,6 +372,15 @@ impl Layers {
             .map_or_else(|| self.name.clone(), |layer| layer.name.clone());
         member::invalid(name, error)
     }
+}
+
+/// A member takes the place of what had its path.
+fn put(symlinks: &mut Symlinks, path: &EntryPath, kind: &Kind, layer: usize) {
+    let target = match kind {
+        Kind::Symlink(target) => Some(target.as_slice()),
+        _ => None,
+    };
+    symlinks.put(path, matches!(kind, Kind::Directory), target, layer);
 }
 
 /// A path below a directory.

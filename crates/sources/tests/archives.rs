@@ -373,3 +373,81 @@ fn an_archive_that_changes_while_it_is_read_is_told() {
     let error = reader.finish().unwrap_err().to_string();
     assert!(error.contains("changed while it was read"), "{error}");
 }
+
+/// Members below symbolic links go where GNU tar puts them when it unpacks, and links that lead in a circle are told.
+#[test]
+fn members_below_symbolic_links_go_where_tar_puts_them() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    for directory in ["usr", "usr/lib", "plain"] {
+        fs::create_dir(at(directory)).unwrap();
+    }
+    symlink("usr/lib", at("lib")).unwrap();
+    symlink("../lib", at("plain/up")).unwrap();
+    fs::write(at("new"), "new").unwrap();
+    fs::write(at("other"), "other").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let archive = folder.path().join("archive");
+    let run = |words: &[&str]| {
+        let mut command = Command::new("tar");
+        let output = command
+            .arg("-C")
+            .arg(root.path())
+            .arg("-f")
+            .arg(&archive)
+            .args(words)
+            .output();
+        let output = output.unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {error}");
+    };
+    run(&["--format=posix", "-c", "usr", "lib", "plain"]);
+    run(&["--format=posix", "-r", "--transform=s,new,lib/new,", "new"]);
+    run(&[
+        "--format=posix",
+        "-r",
+        "--transform=s,other,plain/up/other,",
+        "other",
+    ]);
+    let unpacked = tempfile::tempdir().unwrap();
+    let output = Command::new("tar")
+        .arg("-C")
+        .arg(unpacked.path())
+        .args(["-P", "-x", "-f"])
+        .arg(&archive)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let layers = Layers::tar(&archive, folder.path(), &Progress::new()).unwrap();
+    let (found, _) = in_archive(layers);
+    assert!(found.contains_key(&b"usr/lib/new"[..]) && found.contains_key(&b"usr/lib/other"[..]));
+    let wanted = on_host(unpacked.path());
+    for (path, seen) in &found {
+        // Unpacking into a directory changes its time.
+        if seen.kind != 'd' {
+            assert!(wanted[path] == *seen, "{:?}", String::from_utf8_lossy(path));
+        }
+    }
+    assert_eq!(found.len() + 1, wanted.len(), "the root has no member");
+
+    symlink("b", at("a")).unwrap();
+    symlink("a", at("b")).unwrap();
+    run(&["--format=posix", "-r", "a", "b"]);
+    run(&["--format=posix", "-r", "--transform=s,new,a/new,", "new"]);
+    let mut layers = Layers::tar(&archive, folder.path(), &Progress::new()).unwrap();
+    let error = loop {
+        match layers.next_entry() {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("a circle was followed"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(
+        error.contains("\"a/new\" lies below symbolic links that lead to each other"),
+        "{error}"
+    );
+}

@@ -241,7 +241,14 @@ impl Subcommand for Mkfs {
         let features = self.features.iter().chain(&self.runtime_features);
         let words: Vec<&str> = features.flat_map(|list| list.split(',')).collect();
         let options = self.options(&words)?;
-        if self.build.has_source() || self.build.shrinks() || self.byte_count == Some(SizeWish::Auto) {
+        let has_quotas = [Feature::Quotas, Feature::SimpleQuotas]
+            .iter()
+            .any(|feature| options.has(*feature));
+        if self.build.has_source()
+            || self.build.shrinks()
+            || self.byte_count == Some(SizeWish::Auto)
+            || has_quotas
+        {
             return self.build_volume(context, &images, options, sources);
         }
         self.build.refuse_alone()?;
@@ -287,7 +294,7 @@ impl Mkfs {
         let mut features = Vec::new();
         for word in words {
             let (name, wanted) = word.strip_prefix('^').map_or((*word, true), |name| (name, false));
-            if matches!(name, "zoned" | "quota" | "squota") && wanted {
+            if name == "zoned" && wanted {
                 return Err(anyhow::anyhow!("feature {name} is not supported yet"));
             }
             let feature = Feature::from_name(name).with_context(|| format!("unknown feature {name:?}"));

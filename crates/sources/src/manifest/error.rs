@@ -93,9 +93,6 @@ pub enum Problem {
     /// A file without content.
     #[error("the file has no content: one of source, text, base64, or a table [contents] at the beginning")]
     NoContent,
-    /// Something that this version cannot make.
-    #[error("{0} cannot be made yet")]
-    Unsupported(String),
     /// A file of the host, or of an image that contents are taken from.
     #[error("{place}: {cause}")]
     Content {

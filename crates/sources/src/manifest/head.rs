@@ -68,10 +68,14 @@ pub(super) fn read(table: &Table) -> Result<(VolumeWishes, Option<Contents>), Ma
         Some(other) => return at(table, Err(Problem::Version(other))),
     }
     if let Some(quotas) = &head.volume.quotas
-        && quotas != "none"
+        && !["none", "full", "simple"].contains(&quotas.as_str())
     {
-        let what = format!("quotas = \"{}\"", Printable(quotas.as_bytes()));
-        return at(table, Err(Problem::Unsupported(what)));
+        let problem = Problem::Value {
+            key: "quotas",
+            found: format!("\"{}\"", Printable(quotas.as_bytes())),
+            wanted: "none, full or simple",
+        };
+        return at(table, Err(problem));
     }
     let contents = match head.contents {
         None => None,

@@ -160,9 +160,9 @@ const WRONG: &[(&str, u64, &str)] = &[
     ("manifest = 2\n", 1, "version 2"),
     ("manifest = 1\n[volume]\nlable = \"x\"\n", 3, "lable"),
     (
-        "manifest = 1\n[volume]\nquotas = \"simple\"\n",
+        "manifest = 1\n[volume]\nquotas = \"some\"\n",
         1,
-        "quotas = \"simple\"",
+        "none, full or simple",
     ),
     ("manifest = 1\n[contents]\n", 1, "image"),
     (

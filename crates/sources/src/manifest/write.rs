@@ -6,7 +6,7 @@
 //!
 //! A snapshot that still is what it was made from is written as one; any other subvolume with all that is in it.
 //!
-//! What it leaves out: preallocated ranges (they become holes), contents that cannot be read, quotas, fs-verity. What is
+//! What it leaves out: preallocated ranges (they become holes), contents that cannot be read, groups of quotas and limits, fs-verity. What is
 //! left out is told.
 //!
 //! The same image gives the same text.
@@ -17,7 +17,8 @@ use std::io::{self, Write};
 
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{
-    BlockGroupFlags, CompatRo, Compression, FileKind, Incompat, InodeFlags, SubvolumeId, Timestamp,
+    BlockGroupFlags, CompatRo, Compression, FileKind, Incompat, InodeFlags, QgroupStatus, QgroupStatusFlags,
+    SubvolumeId, Timestamp, TreeId,
 };
 use buttress_fs::{
     FileRange, Filesystem, Location, Metadata, Progress, RangeKind, SubvolumeInfo, WalkEntry, WalkError,
@@ -202,6 +203,9 @@ fn head(filesystem: &Filesystem, options: &Options) -> String {
             _ => None,
         }
     });
+    if let Some(quotas) = quotas(filesystem) {
+        key(&mut text, "quotas", quotas);
+    }
     let unusual: Vec<String> = unusual.collect();
     if !unusual.is_empty() {
         let _ = writeln!(text, "features = [{}]", unusual.join(", "));
@@ -209,6 +213,19 @@ fn head(filesystem: &Filesystem, options: &Options) -> String {
     text.push_str("\n[contents]\n");
     key(&mut text, "image", &options.image);
     text
+}
+
+/// The quotas that are on.
+fn quotas(filesystem: &Filesystem) -> Option<&'static str> {
+    let tree = filesystem.tree(TreeId::QUOTA).ok()?;
+    let item = tree.get(&QgroupStatus::KEY).ok()??;
+    let status = QgroupStatus::parse(&QgroupStatus::KEY, item.data()).ok()?;
+    let is = |flag| status.flags.contains(flag);
+    match (is(QgroupStatusFlags::ON), is(QgroupStatusFlags::SIMPLE_MODE)) {
+        (false, _) => None,
+        (true, false) => Some("full"),
+        (true, true) => Some("simple"),
+    }
 }
 
 fn checksum_name(superblock: &buttress_format::Superblock) -> &'static str {

@@ -119,6 +119,9 @@ pub enum Problem {
     /// A hard link to a directory.
     #[error("a hard link to \"{}\", which is a directory", shown(.0))]
     LinkedToDirectory(Vec<u8>),
+    /// Symbolic links that lead in a circle.
+    #[error("\"{}\" lies below symbolic links that lead to each other", shown(.0))]
+    LinkLoop(Vec<u8>),
     /// A name that marks what a lower layer has, but names nothing.
     #[error("\"{}\" marks nothing as deleted", shown(.0))]
     Whiteout(Vec<u8>),

@@ -49,6 +49,9 @@ pub(super) struct BuildArguments {
     /// Leave so much room in a volume that is as small as possible
     #[arg(long, visible_alias = "shrink-slack-size", value_name = "SIZE", value_parser = parse_size)]
     slack: Option<u64>,
+    /// Content that is there several times is stored once: whole files, and equal parts of 512 KiB (128 KiB compressed)
+    #[arg(long)]
+    dedupe: bool,
     /// Share extents with the directory's files instead of copying them
     #[arg(long, hide = true)]
     reflink: bool,
@@ -184,6 +187,7 @@ impl BuildArguments {
             (!self.inode_flags.is_empty(), "--inode-flags"),
             (self.compress.is_some(), "--compress"),
             (self.slack.is_some(), "--slack"),
+            (self.dedupe, "--dedupe"),
         ];
         let given = given.into_iter().find(|(given, _)| *given).map(|(_, flag)| flag);
         match given.or(self.sources.changes_sources()) {
@@ -297,6 +301,7 @@ impl Mkfs {
             owners: build.owners(),
             latest_time,
             size,
+            dedupe: build.dedupe,
             workers: build.workers.map(usize::from),
             ..BuildOptions::default()
         })

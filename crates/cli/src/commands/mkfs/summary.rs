@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::Result;
 use buttress::device::Device;
 use buttress::format::{BlockGroupFlags, Incompat};
-use buttress::writer::mkfs::{Feature, Made};
+use buttress::writer::mkfs::{Feature, Made, Quotas};
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;
@@ -49,6 +49,8 @@ fn features(made: &Made) -> Vec<&'static str> {
         Feature::BlockGroupTree => superblock
             .compat_ro
             .contains(buttress::format::CompatRo::BLOCK_GROUP_TREE),
+        Feature::Quotas => made.quotas == Some(Quotas::Full),
+        Feature::SimpleQuotas => made.quotas == Some(Quotas::Simple),
         _ => false,
     };
     let named = Feature::ALL.into_iter().filter(has);

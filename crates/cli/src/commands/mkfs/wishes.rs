@@ -37,8 +37,14 @@ impl Mkfs {
         if self.byte_count.is_none() {
             self.byte_count = wish.size.map(SizeWish::Bytes);
         }
+        let quotas = match wish.quotas.as_deref() {
+            Some("full") => Some("quota".to_owned()),
+            Some("simple") => Some("squota".to_owned()),
+            _ => None,
+        };
         // Before those of the command line, which decide.
-        self.features.splice(0..0, wish.features.iter().cloned());
+        self.features
+            .splice(0..0, wish.features.iter().cloned().chain(quotas));
         Ok(())
     }
 }
