@@ -64,7 +64,7 @@ impl Subcommand for TourCommand {
         let mut tour = Tour::default();
         let mut image = None;
         if Path::new(&self.place).is_dir() {
-            let mut making = Making::new(context, Path::new(&self.place))?;
+            let mut making = Making::new(Path::new(&self.place))?;
             for (name, step) in Making::steps() {
                 printer.step(name, || step(&mut making))?;
             }

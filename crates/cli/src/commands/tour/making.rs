@@ -8,6 +8,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use buttress::build::{BuildOptions, DirectorySource, EntryPath, ImageBuilder, SubvolumeMark};
 use buttress::check::Options as CheckOptions;
 use buttress::device::{Device, OpenOptions as DeviceOptions};
 use buttress::format::{ByteCount, FileKind, FileOffset, SubvolumeId};
@@ -17,10 +18,6 @@ use buttress::writer::mkfs;
 use buttress::writer::operations::RenameMode;
 
 use crate::commands::fiemap::Mapped;
-use crate::context::Context;
-use crate::extract::Preserve;
-use crate::insert::Inserter;
-use crate::insert::host::{HostOptions, insert};
 use crate::opening::Opened;
 use crate::output::size::Units;
 use crate::removal::remove_all;
@@ -45,8 +42,7 @@ const VOLUME_BYTES: u64 = 4 << 30;
 const CHANGED_FILES: usize = 10;
 
 /// A volume in the making.
-pub(super) struct Making<'a> {
-    context: &'a Context,
+pub(super) struct Making {
     /// What it is made from.
     directory: PathBuf,
     /// The image.
@@ -57,14 +53,13 @@ pub(super) struct Making<'a> {
 }
 
 /// A step: does its work and says what it did.
-type Step<'a> = fn(&mut Making<'a>) -> Result<String>;
+type Step = fn(&mut Making) -> Result<String>;
 
-impl<'a> Making<'a> {
+impl Making {
     /// The steps in their order.
-    pub(super) fn steps() -> [(&'static str, Step<'a>); 11] {
+    pub(super) fn steps() -> [(&'static str, Step); 10] {
         [
-            ("make a volume", Self::make),
-            ("copy a directory into it", Self::fill),
+            ("build a volume from a directory", Self::build),
             ("take a read-only snapshot", Self::snapshot_before),
             ("change files", Self::change),
             ("share a file's extents", Self::share),
@@ -78,7 +73,7 @@ impl<'a> Making<'a> {
     }
 
     /// A volume that will be made from a directory, in a new file of the system's directory for such.
-    pub(super) fn new(context: &'a Context, directory: &Path) -> Result<Self> {
+    pub(super) fn new(directory: &Path) -> Result<Self> {
         let directory = directory
             .canonicalize()
             .with_context(|| directory.display().to_string())?;
@@ -88,7 +83,6 @@ impl<'a> Making<'a> {
             .tempfile()?;
         let (_, image) = file.keep()?;
         Ok(Self {
-            context,
             directory,
             image,
             writing: None,
@@ -105,7 +99,8 @@ impl<'a> Making<'a> {
         self.writing()?.resolve(&project(path), Follow::NotLast)
     }
 
-    fn make(&mut self) -> Result<String> {
+    /// One pass: the directory becomes a subvolume of a volume that is whole when it is there.
+    fn build(&mut self) -> Result<String> {
         let making = || format!("making {}", self.image.display());
         let size = File::options()
             .write(true)
@@ -117,61 +112,48 @@ impl<'a> Making<'a> {
             write: true,
             ..DeviceOptions::default()
         };
-        let source = environment("tour")?;
+        let environment = environment("tour")?;
         let identity = mkfs::Identity {
-            fsid: source.new_uuid(),
-            chunk_tree: source.new_uuid(),
-            top_level: source.new_uuid(),
-            devices: vec![source.new_uuid()],
-            time: source.now(),
+            fsid: environment.new_uuid(),
+            chunk_tree: environment.new_uuid(),
+            top_level: environment.new_uuid(),
+            devices: vec![environment.new_uuid()],
+            time: environment.now(),
         };
-        let wishes = mkfs::Options {
-            label: b"tour".to_vec(),
-            ..mkfs::Options::default()
+        let project = EntryPath::new(PROJECT).context("the project's place")?;
+        let wishes = BuildOptions {
+            volume: mkfs::Options {
+                label: b"tour".to_vec(),
+                ..mkfs::Options::default()
+            },
+            subvolumes: vec![(project.clone(), SubvolumeMark::default())],
+            ..BuildOptions::default()
         };
+        let source = DirectorySource::new(&self.directory).below(project);
+        let source = LEFT_OUT
+            .iter()
+            .fold(source, |source, name| source.without_name(name));
         let device = Device::open(&self.image, &options)?;
-        let made = mkfs::make(std::slice::from_ref(&device), &wishes, &identity)?;
+        let progress = Progress::new();
+        let gathered = ImageBuilder::new(wishes)
+            .source(source)
+            .gather(1, identity.time, &progress)
+            .with_context(|| format!("reading {}", self.directory.display()))?;
+        let (files, bytes) = gathered.contents();
+        let made = gathered.write(std::slice::from_ref(&device), &identity, &progress)?;
         let opened = Opened {
             filesystem: OpenOptions::new(vec![device]).open()?,
             root: Location::root_of(SubvolumeId::TOP_LEVEL),
         };
         self.writing = Some(Writing::new(opened, DataOptions::default())?);
-        let size = Units::default().text(VOLUME_BYTES);
-        Ok(format!(
-            "{}, {size} (sparse), nodes of {} bytes",
-            self.image.display(),
-            made.superblock.node_bytes
-        ))
-    }
-
-    fn fill(&mut self) -> Result<String> {
-        let writing = self.writing()?;
-        let id = writing.filesystem.create_subvolume(writing.root, PROJECT)?;
-        let progress = Progress::new();
-        let base = Location::root_of(id);
-        let mut inserter = Inserter::new(self.context, writing, base, Preserve::All, progress);
-        let options = HostOptions {
-            recursive: true,
-            as_links: true,
-            one_file_system: true,
-            without: &LEFT_OUT,
-        };
-        let mut failures = Vec::new();
-        insert(&mut inserter, &self.directory, None, options, &mut |error| {
-            failures.push(error);
-        })
-        .with_context(|| format!("reading {}", self.directory.display()))?;
-        let totals = inserter.totals();
-        writing.commit()?;
-        for failure in failures {
-            self.context.lost(&failure);
-        }
         self.files = self.list()?;
+        let units = Units::default();
         Ok(format!(
-            "{} directories, {} files, {} from {}",
-            totals.directories,
-            totals.files,
-            Units::default().text(totals.bytes),
+            "{}, {} (sparse), nodes of {} bytes: {files} files, {} from {}",
+            self.image.display(),
+            units.text(VOLUME_BYTES),
+            made.superblock.node_bytes,
+            units.text(bytes.get()),
             self.directory.display()
         ))
     }

@@ -60,7 +60,7 @@ fn fill(filesystem: &WritableFilesystem) -> Result<()> {
     write("too late".to_owned(), false)
 }
 
-impl Making<'_> {
+impl Making {
     /// Syncs a directory and some of its files, loses all that waits in memory, and looks at what survived: with the log
     /// replayed in memory, and then on the volume.
     pub(super) fn cut_power(&mut self) -> Result<String> {
@@ -91,7 +91,7 @@ impl Making<'_> {
         self.writing = Some(writing);
         ensure!(
             before == Found::default() && survived == replayed,
-            "the last commit has {before:?}, the log replayed in memory {survived:?}, and on the volume {replayed:?}"
+            "the last commit has {before:?}, the log replayed in memory {survived:?}, and on the volume {replayed:?}; {statistics:?}"
         );
         ensure!(
             survived.names == MESSAGES && survived.with_content >= SYNCED,
