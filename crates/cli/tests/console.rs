@@ -151,6 +151,7 @@ impl Home {
         fs::write(path("project/README.md"), "# A project\n").unwrap();
         fs::write(path("project/src/main.rs"), "fn main() {}\n".repeat(1000)).unwrap();
         fs::write(path("todo.txt"), "Nothing\n").unwrap();
+        fs::write(path("plan.toml"), PLAN).unwrap();
         fs::write(path("script"), SCRIPT).unwrap();
         let made = home.run(
             "buttress mkfs -q -L backup --size 256M backup.img && buttress shell -w backup.img < script && rm script",
@@ -185,6 +186,22 @@ fn typed(line: &str) -> Option<(&str, &str)> {
     let end = line.find("> ").filter(|_| line.starts_with('/'))? + 2;
     Some((&line[..end], &line[end..]))
 }
+
+/// What `plan.toml` says.
+const PLAN: &str = r#"manifest = 1
+
+[[subvolume]]
+path = "/home"
+
+[[file]]
+path = "/etc/hostname"
+text = "guest\n"
+
+[[snapshot]]
+path = "/home-fresh"
+of = "/home"
+read-only = true
+"#;
 
 /// Makes `backup.img`.
 const SCRIPT: &str = "\

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 pub const WITHOUT: &str = "BUTTRESS_WITHOUT";
 
 /// Programs that tests start, and the Debian packages that bring them. What every Linux system has is not listed.
-pub const PROGRAMS: [(&str, &str); 16] = [
+pub const PROGRAMS: [(&str, &str); 17] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("btrfs", "btrfs-progs"),
     ("losetup", "mount"),
@@ -28,10 +28,11 @@ pub const PROGRAMS: [(&str, &str); 16] = [
     ("xfs_io", "xfsprogs"),
     ("dpkg-deb", "dpkg"),
     ("umoci", "umoci"),
+    ("systemd-repart", "systemd"),
 ];
 
 /// Needs that no package brings, and what each is.
-pub const OTHERS: [(&str, &str); 10] = [
+pub const OTHERS: [(&str, &str); 11] = [
     ("root", "the rights of root, to mount volumes"),
     ("kernel", "a kernel with btrfs"),
     ("loop-devices", "loop devices"),
@@ -48,6 +49,10 @@ pub const OTHERS: [(&str, &str); 10] = [
         "user attributes on the file system of temporary files",
     ),
     ("page-cache", "a kernel that says what is in the page cache (6.5)"),
+    (
+        "debian-archive",
+        "packages of Debian, by apt-get download or from the folder that BUTTRESS_DEBIAN_PACKAGES names",
+    ),
 ];
 
 /// The name of the need for the version of btrfs-progs that comparisons name as their reference.
@@ -102,7 +107,7 @@ fn is_left_out(need: &str) -> bool {
 }
 
 /// What is missing when this need is asked for; `None` where it is met, as far as that can be seen from outside. The last
-/// five of [`OTHERS`] show only in use.
+/// six of [`OTHERS`] show only in use.
 ///
 /// # Panics
 /// There is no such need.
