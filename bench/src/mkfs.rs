@@ -10,7 +10,7 @@ use crate::images;
 use crate::measure::{Run, run};
 use crate::read::{Theirs, command};
 use crate::report::Pairs;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::{newest, run as run_to_end};
 use std::path::{Path, PathBuf};
@@ -30,18 +30,19 @@ struct Bench {
 
 /// Runs the jobs whose names are given, or all.
 pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
-    let all: [(&str, Job); 5] = [
+    let all: [(&str, Job); 6] = [
         ("plain", plain),
         ("zstd", zstd),
         ("tar", tar),
         ("others", others),
         ("reading", reading),
+        ("many", many),
     ];
     if let Some(unknown) = wanted
         .iter()
         .find(|word| !all.iter().any(|(name, _)| name == *word))
     {
-        bail!("no job {unknown}; there are plain, zstd, tar, others, reading");
+        bail!("no job {unknown}; there are plain, zstd, tar, others, reading, many");
     }
     let bench = Bench {
         scale,
@@ -218,6 +219,70 @@ fn others(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
+/// How many files the tree of [`many`] has for each that the others' has.
+const MANY: usize = 38;
+
+/// The memory that it takes to build an image of very many small files: a bound, whatever their number.
+fn many(bench: &Bench) -> Result<()> {
+    let tree = bench.outputs.path().join("many");
+    let files = bench.scale.source_files.saturating_mul(MANY);
+    for directory in 0..files.div_ceil(100) {
+        let path = tree.join(format!("{}/{}/{directory}", directory % 50, directory % 997));
+        std::fs::create_dir_all(&path)?;
+        for number in 0..100 {
+            let content = if number % 4 == 0 { "some content" } else { "" };
+            std::fs::write(path.join(format!("file_{directory}_{number}")), content)?;
+        }
+    }
+    let output = bench.output("many.img");
+    let mut ours = command(&["mkfs", "-q", "-f", "--shrink", "--rootdir"])?;
+    let done = fresh(&output, ours.arg(&tree).arg(&output))?;
+    println!(
+        "    mkfs --rootdir of {files} files: {:.3} s, {} MiB, peak memory {} MiB",
+        done.seconds,
+        mib(&output)?,
+        done.peak_kib / 1024
+    );
+    Ok(())
+}
+
+/// What the kernel read from a mount's device.
+#[derive(Clone, Copy)]
+struct Requests {
+    reads: u64,
+    mib: u64,
+}
+
+impl Requests {
+    fn of(mount: &Mount) -> Result<Self> {
+        let device = mount.devices().first().context("a mount has a device")?;
+        let name = device.path().file_name().context("a device has a name")?;
+        let path = Path::new("/sys/block").join(name).join("stat");
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let fields: Vec<u64> = text.split_whitespace().flat_map(str::parse).collect();
+        match fields.as_slice() {
+            [reads, _, sectors, ..] => Ok(Self {
+                reads: *reads,
+                mib: sectors >> 11,
+            }),
+            _ => bail!("{}: {text:?}", path.display()),
+        }
+    }
+
+    const fn since(self, before: &Self) -> Self {
+        Self {
+            reads: self.reads.saturating_sub(before.reads),
+            mib: self.mib.saturating_sub(before.mib),
+        }
+    }
+}
+
+impl std::fmt::Display for Requests {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} reads of {} MiB in all", self.reads, self.mib)
+    }
+}
+
 /// Both images under the kernel's mount, cold.
 fn reading(bench: &Bench) -> Result<()> {
     let (ours, theirs) = (bench.output("ours.img"), bench.output("theirs.img"));
@@ -246,15 +311,22 @@ fn reading(bench: &Bench) -> Result<()> {
             theirs: Vec::new(),
             goal: 0.6,
         };
+        let mut asked = Vec::new();
         for _ in 0..bench.scale.rounds {
+            asked.clear();
             for (image, runs) in [(&ours, &mut pairs.ours), (&theirs, &mut pairs.theirs)] {
                 let mount = Mount::new(std::slice::from_ref(image), "ro")?;
                 Cache::Cold.prepare(image)?;
+                let before = Requests::of(&mount)?;
                 runs.push(run(&mut read(mount.path()))?);
+                asked.push(Requests::of(&mount)?.since(&before));
                 mount.close()?;
             }
         }
         println!("{}", pairs.row());
+        if let [ours, theirs] = asked.as_slice() {
+            println!("    {job}: the kernel asked ours for {ours}, theirs for {theirs}");
+        }
         let bytes = |runs: &[Run]| runs.last().map_or(0, |run| run.output_bytes);
         let (one, other) = (bytes(&pairs.ours), bytes(&pairs.theirs));
         // Names in another order, and sizes of directories, are all that may differ.
