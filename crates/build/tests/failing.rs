@@ -248,10 +248,13 @@ fn a_job_that_is_stopped_while_it_writes_leaves_no_volume() {
     assert_eq!(opens(&device, "stopped"), None);
 }
 
+/// What happens to a file.
+type Change = fn(&std::path::Path);
+
 /// A file of the host that is gone, another one, longer, shorter, or written to, between its entry and its content.
 #[test]
 fn files_that_change_or_vanish_are_named() {
-    let changes: [(&str, fn(&std::path::Path)); 5] = [
+    let changes: [(&str, Change); 5] = [
         ("No such file", |path| std::fs::remove_file(path).unwrap()),
         ("another file has its name", |path| {
             std::fs::rename(path.with_file_name("z-spare"), path).unwrap();

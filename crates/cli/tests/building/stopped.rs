@@ -31,7 +31,7 @@ fn an_interrupted_or_cut_off_build_leaves_no_image() {
         input.write_all(half).unwrap();
         if interrupted {
             // The pipe stays open: the command waits for more when the signal comes.
-            let process = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+            let process = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(200));
             rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(200));
