@@ -69,10 +69,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     if commands::mount::watches() {
         return ExitCode::SUCCESS;
     }
-    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
-    let program = arguments.first().cloned().unwrap_or_default();
-    if commands::mount::is_helper(&program) {
-        arguments = commands::mount::of_helper(&arguments);
-    }
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = commands::mount::of_helper(&arguments).unwrap_or(arguments);
     exit::status(table::run(arguments))
 }

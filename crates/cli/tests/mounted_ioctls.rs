@@ -309,6 +309,8 @@ fn deleting(said: &mut Said, root: &Path) {
     let delete = |name: &str| named(8, &[0], name);
     said.end("has another in it", &directory, SNAP_DESTROY, delete("one"));
     said.end("no subvolume", &directory, SNAP_DESTROY, delete("d"));
+    fs::write(root.join("file"), b"content").unwrap();
+    said.end("a file", &directory, SNAP_DESTROY, delete("file"));
     said.end("nothing", &directory, SNAP_DESTROY, delete("none"));
     said.end("default", &directory, DEFAULT_SUBVOL, with(&[258]));
     said.end("no such default", &directory, DEFAULT_SUBVOL, with(&[9999]));

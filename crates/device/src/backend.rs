@@ -88,6 +88,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// When that cannot be promised. A later flush that succeeds says nothing about writes before a failed one.
     fn flush(&self) -> io::Result<()>;
 
+    /// Lets others lock what this one locked, who is done with it. What is not locked has nothing to let go of.
+    fn unlock(&self) {}
+
     /// Says that the bytes are no longer needed; reading them afterwards gives anything. A backend that has no
     /// use for this does nothing.
     ///

@@ -28,6 +28,8 @@ use crate::simulation::{Model, VirtualClock};
 pub struct OpenOptions {
     /// Open for writing too. Block devices are then opened exclusively, so that nothing else uses them.
     pub write: bool,
+    /// Except for this one, which the caller has opened exclusively himself: to hand that over, as to a mount.
+    pub claimed: Option<PathBuf>,
     /// Go around the page cache (`O_DIRECT`). Unaligned requests still work; they are widened and copied.
     pub direct: bool,
     /// The same for reading alone, if next to nothing of the device is in the page cache and `O_DIRECT` works there.
@@ -53,6 +55,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             write: false,
+            claimed: None,
             direct: false,
             direct_when_cold: false,
             direct_when_cold_to_write: false,
@@ -231,6 +234,11 @@ impl Device {
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.core().backend.is_writable()
+    }
+
+    /// Lets others lock it, for who is done with it while parts of the program still hold it.
+    pub fn unlock(&self) {
+        self.core().backend.unlock();
     }
 
     /// The unit in which its medium reads and writes, in bytes.

@@ -106,7 +106,7 @@ fn open_file(path: &Path, options: &OpenOptions) -> io::Result<(File, bool)> {
     if options.direct {
         flags |= libc::O_DIRECT;
     }
-    if is_block_device && options.write {
+    if is_block_device && options.write && options.claimed.as_deref() != Some(path) {
         // On a block device this means: only if no mount and no other exclusive user holds it.
         flags |= libc::O_EXCL;
     }
@@ -285,6 +285,10 @@ impl Drop for FileBackend {
 impl Backend for FileBackend {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn unlock(&self) {
+        guard::release(&self.file);
     }
 
     fn size_bytes(&self) -> u64 {

@@ -20,12 +20,13 @@ mod negotiation;
 mod notify;
 mod wire;
 
-pub use connection::{MountOptions, TYPE, unmount};
+pub use connection::{MountOptions, is_type_of_ours, unmount};
 pub use notify::Notifier;
 
 use crate::vfs::Vfs;
 use connection::Connection;
 use rustix::io::Errno as Os;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,10 +58,17 @@ impl std::fmt::Debug for Session {
 impl Session {
     /// Mounts a file system on a directory.
     ///
+    /// `claim`: where what is mounted is a block device, the device opened exclusively. The mount takes the claim over, where root mounts.
+    ///
     /// # Errors
-    /// What the system says: no rights, no such directory, no FUSE.
-    pub fn mount(vfs: Arc<dyn Vfs>, directory: &Path, options: &MountOptions) -> io::Result<Self> {
-        let connection = Connection::mount(directory, options)?;
+    /// What the system says: no rights, no such directory, no FUSE, a device that is in use.
+    pub fn mount(
+        vfs: Arc<dyn Vfs>,
+        directory: &Path,
+        options: &MountOptions,
+        claim: Option<File>,
+    ) -> io::Result<Self> {
+        let connection = Connection::mount(directory, options, claim)?;
         let server = dispatch::Server::new(vfs);
         Ok(Self { connection, server })
     }

@@ -44,6 +44,8 @@ impl Errno {
     pub const INVAL: Self = Self(libc::EINVAL);
     /// The control command is not known.
     pub const NOTTY: Self = Self(libc::ENOTTY);
+    /// An address that leads nowhere.
+    pub const FAULT: Self = Self(libc::EFAULT);
     /// No data, or nothing behind here.
     pub const NXIO: Self = Self(libc::ENXIO);
     /// There is no such attribute.
@@ -242,6 +244,8 @@ pub struct Control<'a> {
     pub input: &'a [u8],
     /// How much he takes.
     pub output_bytes: usize,
+    /// The address in his memory that he gave, or what he gave instead of one.
+    pub argument: u64,
     /// Who he is.
     pub caller: Caller,
 }
@@ -342,6 +346,8 @@ pub trait Vfs: Send + Sync {
     fn sync(&self, node: NodeId, only_data: bool) -> Result<()>;
     /// Makes everything durable.
     fn sync_all(&self) -> Result<()>;
+    /// It was unmounted, and who did waits: the last of it becomes durable, and its devices are let go of.
+    fn end(&self);
     /// Closes a file or directory.
     fn release(&self, handle: HandleId);
     /// Gives room, or takes content away.

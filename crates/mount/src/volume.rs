@@ -43,6 +43,7 @@ use buttress::fs::{Filesystem, Location};
 use buttress::writer::WritableFilesystem;
 use buttress::{AllocateMode, ErrorKind, FileKind, Metadata, Timestamp};
 use cleaner::Cleaner;
+pub use control::Peek;
 use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -52,7 +53,7 @@ use nodes::Nodes;
 use numbers::Numbers;
 pub use outside::SubvolumeNames;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// How a volume is open.
@@ -112,6 +113,9 @@ pub struct MountedVolume {
     capabilities: AtomicU64,
     /// Nothing is done any more.
     is_shut_down: AtomicBool,
+    peek: OnceLock<Peek>,
+    /// How the end went that who unmounted waited for, until somebody takes it. A leaf.
+    ended: Mutex<Option<core::result::Result<(), buttress::fs::Error>>>,
 }
 
 impl fmt::Debug for MountedVolume {
@@ -151,6 +155,8 @@ impl MountedVolume {
             statistics: Mutex::default(),
             capabilities: AtomicU64::new(1),
             is_shut_down: AtomicBool::new(false),
+            peek: OnceLock::new(),
+            ended: Mutex::default(),
         }
     }
 
@@ -159,6 +165,9 @@ impl MountedVolume {
     /// # Errors
     /// That the last commit failed.
     pub fn leave(&self) -> core::result::Result<(), buttress::fs::Error> {
+        if let Some(ended) = self.ended.lock().take() {
+            return ended;
+        }
         self.handles.clear();
         self.nodes.clear();
         if let Some(cleaner) = &self.cleaner {
@@ -482,6 +491,18 @@ impl Vfs for MountedVolume {
         match Self::now().seconds.abs_diff(metadata.changed.seconds) {
             age if age > SETTLES_AFTER => LONG,
             _ => 1,
+        }
+    }
+
+    fn end(&self) {
+        let ended = self.leave();
+        *self.ended.lock() = Some(ended);
+        self.is_shut_down
+            .store(true, core::sync::atomic::Ordering::SeqCst);
+        for slot in self.access.view().volume().devices() {
+            if let Some(device) = slot.device() {
+                device.unlock();
+            }
         }
     }
 

@@ -16,7 +16,7 @@ pub(crate) mod registry;
 mod serving;
 mod watch;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -125,27 +125,41 @@ pub(crate) fn watches() -> bool {
     true
 }
 
-/// The words of a mount helper (`mount.buttress SOURCE DIRECTORY [-sfnv] [-N SPACE] [-t TYPE] [-o OPTIONS]`) as those of the command. mount(8) says `rw`
-/// by itself.
-pub(crate) fn of_helper(arguments: &[OsString]) -> Vec<OsString> {
-    let mut words: Vec<OsString> = vec!["buttress".into(), "mount".into()];
+/// The words of a helper of mount(8) (`mount.buttress SOURCE DIRECTORY [-sfnv] [-N SPACE] [-t TYPE] [-o OPTIONS]`) or of umount(8)
+/// (`umount.buttress DIRECTORY [-flnrv] [-N SPACE] [-t TYPE]`) as those of the command; none, where the program was not called by the
+/// name of one. mount(8) says `rw` by itself.
+///
+/// What root mounts by a helper is for everybody, as with other file systems.
+pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
+    let program = std::path::Path::new(arguments.first()?).file_name()?.to_str()?;
+    let (word, kind) = program.split_once('.')?;
+    if !matches!(
+        (word, kind),
+        (
+            "mount" | "umount",
+            "buttress" | "fuse.buttress" | "fuseblk.buttress"
+        ) | ("mount", "btrfs")
+    ) {
+        return None;
+    }
+    let mounts = word == "mount";
+    let mut words: Vec<OsString> = vec!["buttress".into(), word.into()];
+    if mounts && rustix::process::geteuid().is_root() {
+        words.extend(["-o".into(), "allow_other".into()]);
+    }
     let mut rest = arguments.iter().skip(1);
     while let Some(argument) = rest.next() {
         match argument.to_str() {
-            Some("-s" | "-n" | "-v") => {}
+            Some("-s" | "-n" | "-v" | "-r") => {}
             Some("-N" | "-t") => drop(rest.next()),
             // A trial run: nothing is mounted.
-            Some("-f") => words = vec!["buttress".into(), "--version".into()],
+            Some("-f") if mounts => return Some(vec!["buttress".into(), "--version".into()]),
+            // By force: a server that does not answer is waited for all the same.
+            Some("-f") => {}
             _ => words.push(argument.clone()),
         }
     }
-    words
-}
-
-/// Whether the program was called by the name of a mount helper.
-pub(crate) fn is_helper(program: &OsStr) -> bool {
-    let name = std::path::Path::new(program).file_name().unwrap_or_default();
-    name == "mount.buttress" || name == "mount.fuse.buttress"
+    Some(words)
 }
 
 fn list(context: &Context) -> Result<Outcome> {

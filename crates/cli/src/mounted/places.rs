@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use buttress_mount::fuse::TYPE;
+use buttress_mount::fuse::is_type_of_ours;
 
 /// Where a superblock has what tells it from other bytes.
 const MAGIC_OFFSET: u64 = (64 << 10) + 64;
@@ -67,7 +67,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
         device,
         root,
         directory,
-        is_ours: kind == TYPE.as_bytes(),
+        is_ours: is_type_of_ours(kind),
     })
 }
 

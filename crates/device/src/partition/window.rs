@@ -91,6 +91,10 @@ impl Backend for Window {
         self.whole.flush()
     }
 
+    fn unlock(&self) {
+        self.whole.unlock();
+    }
+
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.whole
             .discard(self.place(offset_bytes, length_bytes)?, length_bytes)

@@ -2,7 +2,11 @@
 //!
 //! Root mounts with `mount(2)`. Anybody else has `fusermount3` do it, which is set-user-id, checks what may be, and passes the
 //! descriptor back over a socket.
+//!
+//! Where root mounts a block device for writing, the kernel claims it for the mount (`fuseblk`), asks the server to sync it with all others,
+//! and lets umount(8) return only after the server has answered that it is done with it.
 
+use core::fmt::Write as _;
 use rustix::fd::{AsRawFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno as Os, FdFlags, IoSliceMut};
@@ -11,6 +15,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
 use std::ffi::{CString, OsString};
+use std::fs::File;
 use std::io::{self, Error, ErrorKind};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStringExt as _;
@@ -18,7 +23,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What `/proc/mounts` shows as the type.
-pub const TYPE: &str = "fuse.buttress";
+const TYPE: &str = "fuse.buttress";
+/// The same of block devices.
+const BLOCK_TYPE: &str = "fuseblk.buttress";
+
+/// Whether a type in `/proc/mounts` is that of a server of this program.
+#[must_use]
+pub fn is_type_of_ours(name: &[u8]) -> bool {
+    [TYPE, BLOCK_TYPE].iter().any(|known| known.as_bytes() == name)
+}
+
+/// The block size that a mounted block device gets: any sector size of today fits into it.
+const BLOCK_BYTES: u32 = 4096;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
@@ -53,10 +69,20 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Mounts on a directory.
-    pub(super) fn mount(directory: &Path, options: &MountOptions) -> io::Result<Self> {
+    ///
+    /// `claim`: the block device `options.source`, opened exclusively. The mount takes the claim over, for which it has to be let go of for a
+    /// moment; whoever takes the device then has it, and this fails.
+    pub(super) fn mount(directory: &Path, options: &MountOptions, claim: Option<File>) -> io::Result<Self> {
         let directory = directory.canonicalize()?;
         if rustix::process::geteuid().is_root() {
-            match mount_directly(&directory, options) {
+            let mounted = match claim {
+                Some(claim) => {
+                    drop(claim);
+                    mount_directly(&directory, options, true)
+                }
+                None => mount_directly(&directory, options, false),
+            };
+            match mounted {
                 Ok(device) => {
                     return Ok(Self {
                         device,
@@ -155,7 +181,7 @@ fn flags_of(options: &MountOptions) -> MountFlags {
     flags
 }
 
-fn mount_directly(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+fn mount_directly(directory: &Path, options: &MountOptions, is_block_device: bool) -> io::Result<OwnedFd> {
     let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let mode = rustix::fs::stat(directory)?.st_mode & libc::S_IFMT;
     let mut data = format!(
@@ -167,11 +193,14 @@ fn mount_directly(directory: &Path, options: &MountOptions) -> io::Result<OwnedF
     if options.allow_other {
         data.push_str(",allow_other");
     }
+    if is_block_device {
+        let _ = write!(data, ",blksize={BLOCK_BYTES}");
+    }
     let data = CString::new(data)?;
     rustix::mount::mount(
         &options.source,
         directory,
-        TYPE,
+        if is_block_device { BLOCK_TYPE } else { TYPE },
         flags_of(options),
         Some(data.as_c_str()),
     )?;

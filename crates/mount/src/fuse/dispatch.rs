@@ -150,7 +150,8 @@ impl Server {
             }
             // A call that is under way ends soon enough.
             operation::INTERRUPT => return Ok(Reply::None),
-            operation::DESTROY => {}
+            // Only mounts of block devices ask for it: umount(8) waits for the answer.
+            operation::DESTROY => self.vfs.end(),
             operation::LOOKUP => self.lookup(request, out)?,
             operation::MKNOD => self.make_node(request, out)?,
             operation::MKDIR => self.make_directory(request, out)?,

@@ -10,6 +10,9 @@
 //! | `subvolumes` | making, deleting and changing them |
 //! | `information` | what is told of volume, devices and subvolumes; label and syncs |
 //! | `search` | items of trees by their keys |
+//! | `shutdown` | stops the file system, as a power cut would |
+
+pub use shutdown::Peek;
 
 use super::MountedVolume;
 use crate::vfs::{Answered, Control, Errno, Result};
@@ -20,6 +23,7 @@ mod information;
 mod number;
 mod rights;
 mod search;
+mod shutdown;
 mod subvolumes;
 
 /// Bytes of `struct fsxattr`.
@@ -63,6 +67,7 @@ impl MountedVolume {
                 self.set_extended_flags(location, control)?;
                 Ok(Answered::default())
             }
+            number::SHUTDOWN => self.shut_down(control),
             number::FS_IOC_GETVERSION => {
                 let generation = self.metadata(location)?.generation.get();
                 let low = u32::try_from(generation & 0xffff_ffff).unwrap_or(0);

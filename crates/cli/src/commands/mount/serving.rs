@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use buttress_mount::fuse::{MountOptions, Session};
 use buttress_mount::volume::{Access, Log, MountedVolume, Showing};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use parking_lot::Mutex;
+use rustix::fs::StatVfsMountFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -112,9 +114,49 @@ impl Messages {
     }
 }
 
-fn open(context: &Context, image: &Path, wishes: &MountWishes) -> Result<(Access, Location)> {
+/// A block device that root is to write to, opened exclusively: the mount is to have it so.
+fn claim(context: &Context, image: &Path, wishes: &MountWishes) -> Result<Option<File>> {
+    let is_block_device = std::fs::metadata(image).is_ok_and(|found| found.file_type().is_block_device());
+    let is_wanted = wishes.write && is_block_device && context.device_options().overlay.is_none();
+    if !is_wanted || !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let flags = rustix::fs::OFlags::EXCL.bits().cast_signed();
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(image);
+    match opened {
+        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => Err(anyhow!(
+            "{} is mounted or in use by something else",
+            image.display()
+        ))
+        .context(Advice::new("unmount it, or mount it read-only")),
+        opened => Ok(Some(
+            opened.with_context(|| format!("opening {}", image.display()))?,
+        )),
+    }
+}
+
+/// Whether nothing can be written to a device or to the file system that an image is on.
+fn is_write_protected(image: &Path) -> bool {
+    let Ok(found) = std::fs::metadata(image) else {
+        return false;
+    };
+    if found.file_type().is_block_device() {
+        let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+        let told = std::fs::read(format!("/sys/dev/block/{major}:{minor}/ro"));
+        return told.is_ok_and(|told| told.trim_ascii() == b"1");
+    }
+    rustix::fs::statvfs(image).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
+fn open(
+    context: &Context,
+    image: &Path,
+    wishes: &MountWishes,
+    is_claimed: bool,
+) -> Result<(Access, Location)> {
     let options = DeviceOptions {
         write: wishes.write,
+        claimed: is_claimed.then(|| image.to_owned()),
         ..context.device_options()
     };
     let Opened { filesystem, mut root } = context.open_volume_with(image, &options)?;
@@ -152,7 +194,23 @@ pub(super) fn serve(
 ) -> Result<Outcome> {
     let shown = image.canonicalize().unwrap_or_else(|_| image.to_owned());
     Known::wait_for_those_that_end(&shown)?;
-    let (access, root) = open(context, image, wishes)?;
+    let writes_to_image = wishes.write && context.device_options().overlay.is_none();
+    let read_only = MountWishes {
+        write: false,
+        ..wishes.clone()
+    };
+    let wishes = if writes_to_image && is_write_protected(image) {
+        // In the words of mount(8).
+        crate::output::terminal::line(&format!(
+            "{}: WARNING: source write-protected, mounted read-only",
+            directory.display()
+        ));
+        &read_only
+    } else {
+        wishes
+    };
+    let claim = claim(context, image, wishes)?;
+    let (access, root) = open(context, image, wishes, claim.is_some())?;
     let image = shown;
     let healer = match &access {
         Access::Writing(writer) => Healer::start_where_redundant(writer),
@@ -180,7 +238,7 @@ pub(super) fn serve(
         no_exec: wishes.no_exec,
         no_access_times: wishes.no_access_times,
     };
-    let mounted = Session::mount(Arc::clone(&volume) as _, directory, &options);
+    let mounted = Session::mount(Arc::clone(&volume) as _, directory, &options, claim);
     let session = mounted
         .with_context(|| format!("mounting on {}", directory.display()))
         .map_err(|error| error.context(advice(wishes)))?;
@@ -200,6 +258,10 @@ pub(super) fn serve(
     };
     answering::start(answering::listen()?, served)?;
     let watch = Arc::new(Mutex::new(Some(Watch::start(directory)?)));
+    let peeking = Arc::clone(&watch);
+    volume.peeks_by(Arc::new(move |process, address| {
+        peeking.lock().as_mut()?.kind_at(process, address)
+    }));
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, end)?;
     if in_background {

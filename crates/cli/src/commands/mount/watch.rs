@@ -6,12 +6,14 @@
 //! | it reads | it |
 //! |---|---|
 //! | `u` | unmounts; where the mount is busy, has what programs wrote sent to the server and detaches the mount |
+//! | `k`, a process, an address | answers with the kind of shutdown that stands there in the memory of that process, or [`NO_KIND`] for any other number |
 //! | the end | the server is gone: detaches the mount if it is still there |
 //!
-//! It opens nothing of the image.
+//! It opens nothing of the image, and tells nothing of a process' memory but whether one of three numbers is at a place.
 
 use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -21,6 +23,10 @@ use rustix::io::Errno;
 
 /// Names the directory that is watched, to the process that does.
 const VARIABLE: &str = "BUTTRESS_WATCHES_MOUNT";
+
+/// There is no kind of shutdown there, or nothing that can be read.
+const NO_KIND: u8 = 255;
+const KINDS: u32 = 3;
 
 /// The watching process, as its server has it.
 #[derive(Debug)]
@@ -36,11 +42,25 @@ impl Watch {
             .envs(std::env::vars_os().filter(|(name, _)| name == "PATH"))
             .env(VARIABLE, directory)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .context("starting the process that watches the mount")?;
         Ok(Self(child))
+    }
+
+    /// The kind of shutdown that stands at an address of a process' memory.
+    pub(super) fn kind_at(&mut self, process: u32, address: u64) -> Option<u32> {
+        let mut question = vec![b'k'];
+        question.extend(process.to_ne_bytes());
+        question.extend(address.to_ne_bytes());
+        self.0.stdin.as_mut()?.write_all(&question).ok()?;
+        let mut kind = [NO_KIND];
+        self.0.stdout.as_mut()?.read_exact(&mut kind).ok()?;
+        kind.first()
+            .copied()
+            .filter(|kind| *kind != NO_KIND)
+            .map(u32::from)
     }
 
     /// Has it unmount, and waits until that was tried.
@@ -70,8 +90,17 @@ pub(super) fn run(directory: &OsStr) {
     // A process group of its own: what ends the server by a key must not end this.
     let _ = rustix::process::setsid();
     let directory = Path::new(directory);
-    let mut word = [0];
-    let is_asked = matches!(std::io::stdin().read(&mut word), Ok(1));
+    let (mut input, mut word) = (std::io::stdin(), [0]);
+    let is_asked = loop {
+        match input.read(&mut word) {
+            Ok(1) if word == *b"k" => {
+                if answer_kind(&mut input).is_err() {
+                    break false;
+                }
+            }
+            read => break matches!(read, Ok(1)),
+        }
+    };
     if is_asked {
         if unmount(directory, false).is_ok() {
             return;
@@ -85,6 +114,22 @@ pub(super) fn run(directory: &OsStr) {
     if is_dead(directory) {
         let _ = unmount(directory, true);
     }
+}
+
+/// Answers which kind of shutdown stands in another process' memory.
+fn answer_kind(input: &mut impl std::io::Read) -> std::io::Result<()> {
+    let (mut process, mut address) = ([0; 4], [0; 8]);
+    input.read_exact(&mut process)?;
+    input.read_exact(&mut address)?;
+    let mut kind = [0; 4];
+    let memory = format!("/proc/{}/mem", u32::from_ne_bytes(process));
+    let read = std::fs::File::open(memory)
+        .and_then(|memory| memory.read_exact_at(&mut kind, u64::from_ne_bytes(address)));
+    let kind = u32::from_ne_bytes(kind);
+    let known = read.is_ok() && kind < KINDS;
+    let answer = u8::try_from(kind).ok().filter(|_| known).unwrap_or(NO_KIND);
+    rustix::io::write(rustix::stdio::stdout(), &[answer])?;
+    Ok(())
 }
 
 /// Whether what is mounted on a directory answers with the errors of a server that is gone.

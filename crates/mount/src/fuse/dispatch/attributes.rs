@@ -95,13 +95,14 @@ impl Server {
         let _handle = request.input.u64()?;
         let _flags = request.input.u32()?;
         let command = request.input.u32()?;
-        let _argument = request.input.u64()?;
+        let argument = request.input.u64()?;
         let size = |bytes: u32| usize::try_from(bytes).map_err(|_| Errno::INVAL);
         let (input_bytes, output_bytes) = (size(request.input.u32()?)?, size(request.input.u32()?)?);
         let control = Control {
             command,
             input: request.input.bytes(input_bytes)?,
             output_bytes,
+            argument,
             caller: request.caller(),
         };
         let answered = self.vfs.control(self.node_of(request), &control)?;

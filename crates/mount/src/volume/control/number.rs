@@ -23,6 +23,9 @@ pub(super) const FS_IOC_GETVERSION: u32 = command(READ, b'v', 1, 8);
 pub(super) const FS_IOC_FSGETXATTR: u32 = command(READ, b'X', 31, 28);
 pub(super) const FS_IOC_FSSETXATTR: u32 = command(WRITE, b'X', 32, 28);
 
+/// Its direction says that it gives something; what it takes lies where its argument points.
+pub(super) const SHUTDOWN: u32 = command(READ, b'X', 125, 4);
+
 pub(super) const SNAP_CREATE: u32 = command(WRITE, BTRFS, 1, 4096);
 pub(super) const SYNC: u32 = command(NONE, BTRFS, 8, 0);
 pub(super) const SUBVOL_CREATE: u32 = command(WRITE, BTRFS, 14, 4096);

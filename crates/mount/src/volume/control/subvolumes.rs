@@ -152,6 +152,9 @@ impl MountedVolume {
             if !is_privileged(control.caller) {
                 return Err(Errno::PERM);
             }
+            if !self.metadata(found.target)?.is_directory() {
+                return Err(Errno::NOTDIR);
+            }
             (directory, arguments.name.to_vec(), require_root(found.target)?)
         };
         let deleted = writer.delete_subvolume(id);

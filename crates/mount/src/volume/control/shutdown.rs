@@ -1,0 +1,53 @@
+//! Shutdown (`FS_IOC_SHUTDOWN`, XFS's `GOINGDOWN`): from here on nothing is written and every call fails, as after a power cut; what was synced is
+//! there when the volume is mounted again. Suites of tests use it.
+//!
+//! | kind | before |
+//! |---|---|
+//! | 0, the default | everything is committed |
+//! | 1, flush the log | likewise: changes of names have no log of their own here |
+//! | 2, don't | nothing |
+//!
+//! The command's number says that it gives something, so the kernel brings no data with it: which kind is wanted stands in the caller's memory. A server
+//! that closed itself in cannot look there; whoever serves the volume gives a [`Peek`] that can. Without one the command is refused.
+//!
+//! Source: `linux/fs.h`; `xfs_ioctl(2)` for the kinds.
+
+use super::super::MountedVolume;
+use super::rights::require_privileged;
+use crate::vfs::{Answered, Caller, Control, Errno, Result};
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Gives the kind of shutdown that stands at an address of a process' memory: the process, the address.
+pub type Peek = Arc<dyn Fn(u32, u64) -> Option<u32> + Send + Sync>;
+
+const COMMIT: u32 = 0;
+const FLUSH_LOG: u32 = 1;
+const FLUSH_NOTHING: u32 = 2;
+
+impl MountedVolume {
+    /// Shutdown finds out what callers want by this.
+    pub fn peeks_by(&self, peek: Peek) {
+        // The first one counts.
+        let _is_first = self.peek.set(peek).is_ok();
+    }
+
+    pub(super) fn shut_down(&self, control: &Control<'_>) -> Result<Answered> {
+        require_privileged(control.caller)?;
+        let writer = self.writer()?;
+        match self.kind_wanted(control.caller, control.argument)? {
+            COMMIT | FLUSH_LOG => self.committed()?,
+            FLUSH_NOTHING => {}
+            _ => return Err(Errno::INVAL),
+        }
+        self.is_shut_down.store(true, Ordering::SeqCst);
+        writer.view().volume().stop_writing(&"it was shut down");
+        self.tell("the volume was shut down: nothing is done any more, and what was not committed or synced is lost");
+        Ok(Answered::default())
+    }
+
+    fn kind_wanted(&self, caller: Caller, argument: u64) -> Result<u32> {
+        let peek = self.peek.get().ok_or(Errno::NOTTY)?;
+        peek(caller.pid, argument).ok_or(Errno::FAULT)
+    }
+}
