@@ -17,7 +17,7 @@ use buttress::device::{
     Device, Engine as DeviceEngine, Offset as DeviceOffset, OpenOptions as DeviceOptions,
 };
 use buttress::format::{ByteCount, SubvolumeId};
-use buttress::fs::{Filesystem, Follow, Location, OpenOptions};
+use buttress::fs::{Filesystem, Follow, Location, Notice, OpenOptions};
 use buttress::logical_volume::{DevicesError, Rescue};
 use buttress::writer::open_replayed;
 
@@ -282,6 +282,7 @@ impl Context {
     fn opened(&self, images: &[PathBuf], options: &DeviceOptions, purpose: Purpose) -> Result<Filesystem> {
         let globals = self.globals();
         let devices = self.open_devices_with(images, options)?;
+        let writes = options.write;
         let image = images.first().map_or(Path::new(""), PathBuf::as_path);
         let rescue = Rescue {
             use_backup_root: globals.rescues(RescueOption::UseBackupRoot),
@@ -303,6 +304,10 @@ impl Context {
         // Some name a device, all are about this volume: a command may be about several.
         let name = image.display().to_string();
         for notice in filesystem.notices() {
+            if writes && matches!(notice, Notice::PendingLog { .. }) {
+                // It is replayed next.
+                continue;
+            }
             let text = notice.to_string();
             if text.contains(&name) {
                 self.warn(text);

@@ -441,3 +441,46 @@ fn a_log_is_not_written_into_the_image() {
     }
     assert!(fs::read(&volume.image).unwrap() == before, "the image changed");
 }
+
+/// The kernel remembers attributes: it is told where they change by other means than the calls that change them.
+#[test]
+fn what_commands_and_direct_writes_change_of_attributes_is_seen_at_once() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw,allow_other");
+    std::fs::set_permissions(
+        mounted.at.parent().unwrap(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    let file = File::create_new(mounted.path("file")).unwrap();
+    let before = file.metadata().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let flags = rustix::fs::ioctl_getflags(&file).unwrap();
+    rustix::fs::ioctl_setflags(&file, flags | rustix::fs::IFlags::NODUMP).unwrap();
+    let after = file.metadata().unwrap();
+    assert_ne!(
+        (before.ctime(), before.ctime_nsec()),
+        (after.ctime(), after.ctime_nsec())
+    );
+
+    let nobody = 65_534;
+    std::os::unix::fs::chown(mounted.path("file"), Some(nobody), Some(nobody)).unwrap();
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(0o6777)).unwrap();
+    assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o6777);
+    let path = mounted.path("file");
+    let written = std::thread::spawn(move || {
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(nobody)).unwrap();
+        let direct = i32::try_from(OFlags::DIRECT.bits()).unwrap();
+        let open = OpenOptions::new().write(true).custom_flags(direct).open(path)?;
+        let buffer = vec![7_u8; 8192];
+        let start = buffer.as_ptr().align_offset(4096);
+        open.write_at(&buffer[start..start + 4096], 0)
+    });
+    assert_eq!(written.join().unwrap().unwrap(), 4096);
+    assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o777);
+    mounted.umount();
+    mounted.expect_sound();
+}

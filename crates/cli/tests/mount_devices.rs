@@ -93,8 +93,6 @@ fn a_device_in_use_is_not_mounted_for_writing() {
     );
     drop(user);
     sound(&["mount", "-o", "rw", path, mounted.directory()]);
-    let twice = mounting::buttress(&["mount", "-o", "rw", path, "/mnt"]);
-    assert!(!twice.status.success());
     mounted.umount();
 }
 
@@ -265,4 +263,48 @@ fn what_is_write_protected_is_mounted_for_reading_and_that_is_said() {
     assert!(done.stderr.is_empty(), "{}", text(&done.stderr));
     fs::write(mounted.path("file"), b"").unwrap();
     mounted.umount();
+}
+
+#[test]
+fn what_is_mounted_can_be_remounted_and_shown_on_another_directory() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    let other = mounted.at.with_file_name("other");
+    fs::create_dir(&other).unwrap();
+    let other_text = other.to_str().unwrap();
+    mounted.mount("rw");
+    sound(&["subvolume", "create", mounted.path("s").to_str().unwrap()]);
+    fs::write(mounted.path("s/file"), b"inside").unwrap();
+    let errno = |result: std::io::Result<()>| result.err().and_then(|error| error.raw_os_error());
+
+    sound(&["mount", "-o", "rw", mounted.image(), other_text]);
+    fs::write(other.join("new"), b"by the other").unwrap();
+    assert_eq!(fs::read(mounted.path("new")).unwrap(), b"by the other");
+    umount_plainly(&other);
+    sound(&["mount", "-o", "ro,subvol=s", mounted.image(), other_text]);
+    assert_eq!(fs::read(other.join("file")).unwrap(), b"inside");
+    assert_eq!(errno(fs::write(other.join("file"), b"")), Some(libc::EROFS));
+    fs::write(mounted.path("still"), b"for changes").unwrap();
+    umount_plainly(&other);
+
+    sound(&["mount", "-o", "remount,ro", mounted.image(), mounted.directory()]);
+    assert_eq!(errno(fs::write(mounted.path("x"), b"")), Some(libc::EROFS));
+    sound(&["mount", "-o", "remount,rw", mounted.image(), mounted.directory()]);
+    fs::write(mounted.path("x"), b"").unwrap();
+    mounted.umount();
+
+    mounted.mount("ro");
+    for words in [
+        ["mount", "-o", "remount,rw", mounted.image(), mounted.directory()],
+        ["mount", "-o", "rw", mounted.image(), other_text],
+        ["mount", "-o", "remount,ro", mounted.image(), other_text],
+    ] {
+        let refused = mounting::buttress(&words);
+        assert!(!refused.status.success(), "{words:?}");
+        assert!(!refused.stderr.is_empty(), "{words:?}");
+    }
+    mounted.umount();
+    mounted.expect_sound();
 }

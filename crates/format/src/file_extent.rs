@@ -372,12 +372,9 @@ fn check_slice(
     if num_bytes == 0 {
         return fail(FileExtentProblem::CoversNothing);
     }
-    // File offsets are signed in every interface, so a part must end below 2^63.
-    if key
-        .offset
-        .checked_add(num_bytes)
-        .is_none_or(|end| i64::try_from(end).is_err())
-    {
+    // File offsets are signed in every interface. The last sector of the largest file ends at 2^63 itself.
+    const END_MAX: u64 = 1 << 63;
+    if key.offset.checked_add(num_bytes).is_none_or(|end| end > END_MAX) {
         return fail(FileExtentProblem::FileRangeOverflow {
             file_offset: key.offset,
             num_bytes,

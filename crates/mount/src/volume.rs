@@ -114,6 +114,7 @@ pub struct MountedVolume {
     /// Nothing is done any more.
     is_shut_down: AtomicBool,
     peek: OnceLock<Peek>,
+    ends_after: OnceLock<Arc<dyn Fn() + Send + Sync>>,
     /// How the end went that who unmounted waited for, until somebody takes it. A leaf.
     ended: Mutex<Option<core::result::Result<(), buttress::fs::Error>>>,
 }
@@ -156,6 +157,7 @@ impl MountedVolume {
             capabilities: AtomicU64::new(1),
             is_shut_down: AtomicBool::new(false),
             peek: OnceLock::new(),
+            ends_after: OnceLock::new(),
             ended: Mutex::default(),
         }
     }
@@ -184,6 +186,12 @@ impl MountedVolume {
             }
             Access::Reading(_) => Ok(()),
         }
+    }
+
+    /// What is to be done before the last commit where who unmounts waits for it: others that write are stopped by it.
+    pub fn ends_after(&self, stop: Arc<dyn Fn() + Send + Sync>) {
+        // The first one counts.
+        let _is_first = self.ends_after.set(stop).is_ok();
     }
 
     /// Whether nothing is done any more.
@@ -495,6 +503,9 @@ impl Vfs for MountedVolume {
     }
 
     fn end(&self) {
+        if let Some(stop) = self.ends_after.get() {
+            stop();
+        }
         let ended = self.leave();
         *self.ended.lock() = Some(ended);
         self.is_shut_down

@@ -7,7 +7,7 @@
 
 use buttress_device::gate::{GatedBackend, Request, WatchedThread};
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
-use buttress_format::{ErrorKind, FileOffset, SubvolumeId, Timestamp, Uuid};
+use buttress_format::{ByteCount, ErrorKind, FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Location, OpenOptions};
 use buttress_writer::mkfs::{self, Identity};
 use buttress_writer::operations::{NewInode, SetXattr};
@@ -162,6 +162,28 @@ fn clone_without_source(in_subvolume: bool) {
         content_of(&filesystem, target) == expected,
         "after the write-back"
     );
+    filesystem.close().unwrap();
+}
+
+/// The new size is seen before content behind it is gone: that the file goes in between makes no error of it.
+#[test]
+fn a_file_that_goes_while_it_is_cut_was_cut_before() {
+    let (gate, filesystem) = new_volume();
+    let file = create(&filesystem, ROOT, b"file", &vec![b'o'; 40_960]);
+    filesystem.commit().unwrap();
+    gate.close(|request| matches!(request, Request::Write { .. }));
+    let of = filesystem.clone();
+    let cut = WatchedThread::start(move || of.truncate(file, ByteCount::new(10_000))).unwrap();
+    gate.wait_for_arrivals(1);
+    assert_eq!(content_of(&filesystem, file).len(), 10_000);
+    let of = filesystem.clone();
+    let remove = WatchedThread::start(move || of.unlink(ROOT, b"file")).unwrap();
+    let _ = remove.comes_to_wait();
+    gate.open();
+    remove.join().unwrap().unwrap();
+    cut.join().unwrap().unwrap();
+    let error = filesystem.metadata(file).unwrap_err();
+    assert_eq!(error.errno(), 2, "{error}");
     filesystem.close().unwrap();
 }
 

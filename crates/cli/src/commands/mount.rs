@@ -1,6 +1,7 @@
 //! `buttress mount IMAGE DIRECTORY`: a volume as a directory of this machine, by FUSE.
 //!
 //! - `options`: what `-o` takes.
+//! - `again`: remounting, and a second mount of what is mounted.
 //! - `serving`: opens the volume, mounts it, serves it.
 //! - `background`: the same in a process of its own.
 //! - `answering`: does what commands on paths below the mount ask for.
@@ -8,6 +9,7 @@
 //! - `watch`: a process that unmounts when the server cannot.
 //! - `registry`: which servers there are.
 
+mod again;
 mod answering;
 mod background;
 mod closing_in;
@@ -91,7 +93,6 @@ impl Subcommand for Mount {
         for options in &self.options {
             wishes.take(options, &mut globals)?;
         }
-        let context = Context::new(globals);
         let directory = directory
             .canonicalize()
             .with_context(|| format!("the directory {}", directory.display()))?;
@@ -105,6 +106,15 @@ impl Subcommand for Mount {
             ))
             .context(Advice::new("mount on a directory of its own"));
         }
+        if wishes.remount {
+            return again::remount(&directory, &wishes);
+        }
+        if !background::is_server()
+            && let Some(done) = again::bind(image, &directory, &wishes, &globals)?
+        {
+            return Ok(done);
+        }
+        let context = Context::new(globals);
         if self.foreground {
             return serving::serve(&context, image, &directory, &wishes, self.log.as_deref(), false);
         }
@@ -172,11 +182,7 @@ fn list(context: &Context) -> Result<Outcome> {
     }
     let mut out = context.stdout();
     for server in &servers {
-        let mode = if server.record.get("writes").and_then(Value::as_bool) == Some(true) {
-            "rw"
-        } else {
-            "ro"
-        };
+        let mode = if server.writes() { "rw" } else { "ro" };
         writeln!(
             out,
             "{} on {} ({mode}, process {})",

@@ -59,7 +59,7 @@ pub enum FileExtentProblem {
     #[error("num_bytes is 0")]
     CoversNothing,
     /// The covered part of the file ends beyond 2^63.
-    #[error("covers {num_bytes} bytes from file offset {file_offset}: it ends beyond 2^63 - 1")]
+    #[error("covers {num_bytes} bytes from file offset {file_offset}: it ends beyond 2^63")]
     FileRangeOverflow {
         /// The key's offset.
         file_offset: u64,

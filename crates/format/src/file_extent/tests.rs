@@ -144,6 +144,11 @@ fn each_check_of_regular_extents_has_its_error() {
         }
         .into())
     );
+    assert_eq!(
+        problem(last, &item(1, 0, 4096, [1 << 20, 4096, 0, 4096])),
+        Ok(()),
+        "the last sector of the largest file"
+    );
     let high = 0_u64.wrapping_sub(4096);
     assert_eq!(
         problem(0, &item(1, 0, 8192, [high, 8192, 0, 8192])),

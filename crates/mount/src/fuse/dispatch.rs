@@ -180,7 +180,7 @@ impl Server {
             operation::CREATE => self.create(request, out)?,
             operation::TMPFILE => self.create_unnamed(request, out)?,
             operation::READ => self.read(request, out)?,
-            operation::WRITE => self.write(request, out)?,
+            operation::WRITE => return self.write(request, out),
             operation::FLUSH => self.flush(request)?,
             operation::FALLOCATE => self.allocate(request)?,
             operation::LSEEK => self.seek(request, out)?,

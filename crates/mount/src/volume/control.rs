@@ -15,7 +15,7 @@
 pub use shutdown::Peek;
 
 use super::MountedVolume;
-use crate::vfs::{Answered, Control, Errno, Result};
+use crate::vfs::{Answered, Control, Errno, Result, Stale};
 use buttress::fs::{FileAttributes, Location};
 
 mod arguments;
@@ -52,10 +52,7 @@ impl MountedVolume {
                 let flags = self.metadata(location)?.attributes().bits();
                 Ok(flags.to_ne_bytes().to_vec().into())
             }
-            number::FS_IOC_SETFLAGS | number::FS_IOC32_SETFLAGS => {
-                self.set_flags(location, control)?;
-                Ok(Answered::default())
-            }
+            number::FS_IOC_SETFLAGS | number::FS_IOC32_SETFLAGS => self.set_flags(location, control),
             // What the kernel asks for before it changes flags.
             number::FS_IOC_FSGETXATTR => {
                 let flags = self.metadata(location)?.attributes();
@@ -63,10 +60,7 @@ impl MountedVolume {
                 answer.resize(FSXATTR_BYTES, 0);
                 Ok(answer.into())
             }
-            number::FS_IOC_FSSETXATTR => {
-                self.set_extended_flags(location, control)?;
-                Ok(Answered::default())
-            }
+            number::FS_IOC_FSSETXATTR => self.set_extended_flags(location, control),
             number::SHUTDOWN => self.shut_down(control),
             number::FS_IOC_GETVERSION => {
                 let generation = self.metadata(location)?.generation.get();
@@ -112,14 +106,14 @@ impl MountedVolume {
         }
     }
 
-    fn set_flags(&self, location: Location, control: &Control<'_>) -> Result<()> {
+    fn set_flags(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
         let bits = control.input.first_chunk().ok_or(Errno::INVAL)?;
         let bits = u32::from_ne_bytes(*bits);
         let attributes = FileAttributes::from_bits(bits).ok_or(Errno::OPNOTSUPP)?;
         self.put_flags(location, control, attributes)
     }
 
-    fn set_extended_flags(&self, location: Location, control: &Control<'_>) -> Result<()> {
+    fn set_extended_flags(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
         let (bits, others) = control.input.split_first_chunk().ok_or(Errno::INVAL)?;
         if others.iter().any(|byte| *byte != 0) {
             // Extent sizes and projects are for other file systems.
@@ -137,7 +131,13 @@ impl MountedVolume {
         self.put_flags(location, control, attributes)
     }
 
-    fn put_flags(&self, location: Location, control: &Control<'_>, attributes: FileAttributes) -> Result<()> {
+    /// The time of the last change is another one then, which the kernel does not know.
+    fn put_flags(
+        &self,
+        location: Location,
+        control: &Control<'_>,
+        attributes: FileAttributes,
+    ) -> Result<Answered> {
         let metadata = self.metadata(location)?;
         if control.caller.uid != 0 && control.caller.uid != metadata.uid {
             return Err(Errno::PERM);
@@ -148,6 +148,10 @@ impl MountedVolume {
             return Err(Errno::PERM);
         }
         let set = self.writer()?.set_flags(location, attributes);
-        set.map_err(|error| self.failed(&error))
+        set.map_err(|error| self.failed(&error))?;
+        Ok(Answered {
+            stale: self.numbers.of(location).map(Stale::Node).into_iter().collect(),
+            ..Answered::default()
+        })
     }
 }

@@ -90,7 +90,11 @@ impl Content<'_> {
             }
             Ok(sum)
         })?;
+        // Whether all of it fits, before any of it is taken. A reservation is for data that may become many extents, and keeps metadata
+        // for them, so none is held while room is taken.
+        let before = self.state.reserved;
         self.reserve(wanted)?;
+        self.release(self.state.reserved.saturating_sub(before));
         let mut at = sectors.start;
         let result = loop {
             let step = self.filesystem.operate(Need::items(6), |operation| {
@@ -202,6 +206,9 @@ impl Operation<'_> {
             return Ok(None);
         };
         let wanted = gap.end.saturating_sub(gap.start).min(EXTENT_BYTES_MAX);
+        // What others were promised is not taken.
+        self.look().reserve_data(wanted)?;
+        self.look().release_data(wanted);
         let disk = self.look().allocate_data(ByteCount::new(wanted))?;
         // It is taken: from here on nothing is retried.
         self.begin();

@@ -5,6 +5,7 @@
 
 use super::items::is_inline;
 use super::table::Content;
+use super::write_back::is_of_gone_file;
 use super::writing::FILE_BYTES_MAX;
 use crate::operations::Operation;
 use crate::transaction::WritableFilesystem;
@@ -91,7 +92,7 @@ impl WritableFilesystem {
     }
 
     /// Copies a range of `source` to `target`, as `copy_file_range(2)` does: shares extents where it can, and writes the
-    /// rest. Gives how much was copied: less than asked for when the source ends.
+    /// rest. Gives how much was copied: less than asked for when the source ends, or a file is removed after a part was copied.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::write_at`], of the source too, and that its content cannot be read; [`Error::Invalid`]
@@ -133,10 +134,11 @@ impl WritableFilesystem {
             }
             while done < share.length {
                 let length = share.length.saturating_sub(done).min(PIECE_BYTES);
-                let mut piece = vec![0; usize::try_from(length).unwrap_or(0)];
-                let at = share.source.saturating_add(done);
-                read(&mut from, to, at, &mut piece)?;
-                to.write(Some(share.target.saturating_add(done)), &piece)?;
+                match copy_piece(&mut from, to, &share, done..done.saturating_add(length)) {
+                    // Somebody removed a file after what was copied could be seen: the call came before that.
+                    Err(error) if done > 0 && is_of_gone_file(&error) => return Ok(done),
+                    copied => copied?,
+                }
                 done = done.saturating_add(length);
                 if self.data().is_over_limit() {
                     to.write_back()?;
@@ -148,6 +150,25 @@ impl WritableFilesystem {
         self.write_back_excess()?;
         Ok(ByteCount::new(copied))
     }
+}
+
+/// Copies a part of a range, which is counted from the range's beginning.
+fn copy_piece(
+    source: &mut Option<&mut Content<'_>>,
+    target: &mut Content<'_>,
+    share: &Share,
+    part: Range<u64>,
+) -> Result<()> {
+    let length = part.end.saturating_sub(part.start);
+    let mut piece = vec![0; usize::try_from(length).unwrap_or(0)];
+    read(
+        source,
+        target,
+        share.source.saturating_add(part.start),
+        &mut piece,
+    )?;
+    let at = share.target.saturating_add(part.start);
+    target.write(Some(at), &piece).map(drop)
 }
 
 fn share_of(range: &Range<FileOffset>, target: FileOffset) -> Share {

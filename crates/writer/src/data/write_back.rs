@@ -432,7 +432,7 @@ impl Content<'_> {
 }
 
 /// Whether the file was removed, or its subvolume: nobody wants its content any more.
-const fn is_of_gone_file(error: &Error) -> bool {
+pub(super) const fn is_of_gone_file(error: &Error) -> bool {
     matches!(
         error,
         Error::InodeNotFound { .. } | Error::SubvolumeNotFound { .. }

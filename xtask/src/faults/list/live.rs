@@ -54,6 +54,11 @@ pub(super) const FAULTS: &[Fault] = &[
         ],
     ),
     harms(
+        "truncate-fails-when-file-goes",
+        "A file is cut, seen so, and removed, and who cut it is told that there is no such file.",
+        &[whole_calls("a_file_that_goes_while_it_is_cut_was_cut_before")],
+    ),
+    harms(
         "snapshot-between-steps",
         "A snapshot has a hole, and not the zeros beside it: neither the file before the call nor after it.",
         &[whole_calls("a_hole_is_in_a_snapshot_as_a_whole_or_not_at_all")],

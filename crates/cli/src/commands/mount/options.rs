@@ -61,6 +61,8 @@ const PASSED_OVER: [&str; 34] = [
 pub(super) struct MountWishes {
     /// Files can be changed.
     pub(super) write: bool,
+    /// It is mounted already, and is to be changed.
+    pub(super) remount: bool,
     /// Others than who mounts may use it.
     pub(super) allow_other: bool,
     /// Set-user-id bits mean something; `None`: only where root mounts.
@@ -81,6 +83,7 @@ impl Default for MountWishes {
     fn default() -> Self {
         Self {
             write: false,
+            remount: false,
             allow_other: false,
             suid: None,
             dev: None,
@@ -153,6 +156,7 @@ impl MountWishes {
         match name {
             "ro" => self.write = false,
             "rw" => self.write = true,
+            "remount" => self.remount = true,
             "allow_other" => self.allow_other = true,
             "suid" => self.suid = Some(true),
             "nosuid" => self.suid = Some(false),

@@ -25,6 +25,14 @@ pub(crate) struct Entry {
     record: Value,
 }
 
+/// What the root of a mount is.
+pub(crate) struct Root {
+    /// The subvolume and the inode.
+    pub(crate) shown: String,
+    /// The path that was asked for, if one was.
+    pub(crate) subvolume: Option<String>,
+}
+
 /// A server's file as others find it.
 #[derive(Debug)]
 pub(crate) struct Known {
@@ -82,7 +90,7 @@ fn remove(file: &Path) {
 
 impl Entry {
     /// Says that this process is going to serve a mount.
-    pub(crate) fn make(image: &Path, mounted_on: &Path, writes: bool) -> Result<Self> {
+    pub(crate) fn make(image: &Path, mounted_on: &Path, writes: bool, root: &Root) -> Result<Self> {
         let pid = std::process::id();
         let path = directory()?.join(name_of(pid));
         let file = OpenOptions::new()
@@ -99,6 +107,8 @@ impl Entry {
             "image": image.display().to_string(),
             "directory": mounted_on.display().to_string(),
             "writes": writes,
+            "root": root.shown,
+            "subvolume": root.subvolume,
         });
         let mut entry = Self { file, record };
         entry.write()?;
@@ -182,6 +192,11 @@ impl Known {
     /// A text that it says.
     pub(crate) fn text(&self, field: &str) -> Option<&str> {
         self.record.get(field)?.as_str()
+    }
+
+    /// Whether it changes its image.
+    pub(crate) fn writes(&self) -> bool {
+        self.record.get("writes").and_then(Value::as_bool) == Some(true)
     }
 
     /// Where it listens.

@@ -29,7 +29,7 @@ use super::answering::{self, Served};
 use super::background;
 use super::closing_in;
 use super::options::MountWishes;
-use super::registry::{Entry, Known};
+use super::registry::{Entry, Known, Root};
 use super::watch::Watch;
 use crate::commands::scrub::online::Scrubs;
 use crate::context::Context;
@@ -148,6 +148,29 @@ fn is_write_protected(image: &Path) -> bool {
     rustix::fs::statvfs(image).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
+/// What is wished for, without changes where nothing can be written; that is said in the words of mount(8).
+fn writable_wishes(context: &Context, image: &Path, directory: &Path, wishes: &MountWishes) -> MountWishes {
+    let mut wishes = wishes.clone();
+    let writes_to_image = wishes.write && context.device_options().overlay.is_none();
+    if writes_to_image && is_write_protected(image) {
+        crate::output::terminal::line(&format!(
+            "{}: WARNING: source write-protected, mounted read-only",
+            directory.display()
+        ));
+        wishes.write = false;
+    }
+    wishes
+}
+
+/// The root of a mount as others are told of it.
+fn shown_root(context: &Context, root: Location) -> Root {
+    let asked = context.globals().subvolume.as_deref();
+    Root {
+        shown: format!("{}:{}", root.subvolume, root.inode),
+        subvolume: asked.map(|path| path.to_string_lossy().into_owned()),
+    }
+}
+
 fn open(
     context: &Context,
     image: &Path,
@@ -194,21 +217,7 @@ pub(super) fn serve(
 ) -> Result<Outcome> {
     let shown = image.canonicalize().unwrap_or_else(|_| image.to_owned());
     Known::wait_for_those_that_end(&shown)?;
-    let writes_to_image = wishes.write && context.device_options().overlay.is_none();
-    let read_only = MountWishes {
-        write: false,
-        ..wishes.clone()
-    };
-    let wishes = if writes_to_image && is_write_protected(image) {
-        // In the words of mount(8).
-        crate::output::terminal::line(&format!(
-            "{}: WARNING: source write-protected, mounted read-only",
-            directory.display()
-        ));
-        &read_only
-    } else {
-        wishes
-    };
+    let wishes = &writable_wishes(context, image, directory, wishes);
     let claim = claim(context, image, wishes)?;
     let (access, root) = open(context, image, wishes, claim.is_some())?;
     let image = shown;
@@ -246,7 +255,7 @@ pub(super) fn serve(
         .is_mounted_on(directory)
         .with_context(|| format!("mounting on {}", directory.display()))?;
     // Not before: who mounts the same image waits for servers without a mount.
-    let entry = Entry::make(&image, directory, wishes.write)?;
+    let entry = Entry::make(&image, directory, wishes.write, &shown_root(context, root))?;
     let scrubs = Arc::new(Scrubs::new(Arc::clone(&log)));
     let served = Served {
         scrubs: Arc::clone(&scrubs),
@@ -262,6 +271,16 @@ pub(super) fn serve(
     volume.peeks_by(Arc::new(move |process, address| {
         peeking.lock().as_mut()?.kind_at(process, address)
     }));
+    // What is mended is counted by the last commit, and nothing is written after it.
+    let healer = Mutex::new(healer);
+    let stop_writers = {
+        let scrubs = Arc::clone(&scrubs);
+        Arc::new(move || {
+            scrubs.end();
+            drop(healer.lock().take());
+        })
+    };
+    volume.ends_after(Arc::clone(&stop_writers) as _);
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, end)?;
     if in_background {
@@ -276,9 +295,7 @@ pub(super) fn serve(
     }
     let served = session.serve();
     drop(ended);
-    scrubs.end();
-    // What it mended is counted by the last commit.
-    drop(healer);
+    stop_writers();
     let left = volume.leave();
     if let Err(error) = &served {
         log(&format!("the connection to the kernel broke: {error}"));

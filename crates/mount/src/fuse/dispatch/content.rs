@@ -1,9 +1,9 @@
 //! Requests about open files.
 
-use super::{Request, Server};
+use super::{Reply, Request, Server};
 use crate::fuse::CONTENT_BYTES_MAX;
 use crate::fuse::wire::{OUT_HEADER, Output, bit, operation};
-use crate::vfs::{Changes, Errno, HandleId, NewNode, OpenMode, Result, SeekTo};
+use crate::vfs::{Changes, Errno, HandleId, NewNode, OpenMode, Result, SeekTo, Stale};
 use buttress::AllocateMode;
 
 /// The most that an answer of 32 bits can say was copied.
@@ -106,12 +106,16 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn write(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
+    /// After a direct write that it does not wait for itself, the kernel may still have pages with what was there before, read in
+    /// meanwhile: it forgets them before the caller learns that he has written.
+    pub(super) fn write(&self, request: &mut Request<'_>, out: &mut Output) -> Result<Reply> {
         let handle = HandleId(request.input.u64()?);
         let offset = request.input.u64()?;
         let size = request.input.u32()?;
         let flags = request.input.u32()?;
-        request.input.skip(16)?;
+        request.input.skip(8)?;
+        let open_flags = request.input.u32()?;
+        request.input.skip(4)?;
         let bytes = usize::try_from(size).map_err(|_| Errno::INVAL)?;
         let content = request.input.bytes(bytes)?;
         let is_cached = flags & bit::WRITE_CACHE != 0;
@@ -119,7 +123,12 @@ impl Server {
         self.vfs
             .write(handle, offset, content, is_cached, drop_privileges)?;
         out.u32(size).u32(0);
-        Ok(())
+        let is_direct = i32::try_from(open_flags).is_ok_and(|flags| flags & libc::O_DIRECT != 0);
+        if !is_direct || is_cached {
+            return Ok(Reply::Answer);
+        }
+        let range = offset..offset.saturating_add(u64::from(size));
+        Ok(Reply::After(vec![Stale::Content(self.node_of(request), range)]))
     }
 
     pub(super) fn flush(&self, request: &mut Request<'_>) -> Result<()> {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::data::AllocateMode;
 use crate::data::table::FILES_MAX;
+use buttress_accounts::Accounts as _;
 use buttress_format::Compression;
 use buttress_format::compression::CompressionMethod;
 use buttress_fs::error::Error;
@@ -445,4 +446,41 @@ fn room_that_is_shared_is_known_as_room() {
     let flags = filesystem.view().metadata(target).unwrap().flags;
     assert!(flags.contains(buttress_format::InodeFlags::PREALLOC), "{flags:?}");
     image.check();
+}
+
+/// What is preallocated is one extent, not one for each sector: no metadata is kept for those.
+#[test]
+fn all_that_is_available_can_be_preallocated() {
+    let Some(image) = Image::make(&[]) else { return };
+    let filesystem = open(&image, DataOptions::default());
+    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    let available = filesystem.view().space().unwrap().available().get();
+    let wanted = (available - (1 << 20)) & !4095;
+    let range = FileOffset::MIN..FileOffset::new(wanted);
+    filesystem.allocate(file, range, AllocateMode::Allocate).unwrap();
+    assert_eq!(metadata(&filesystem, file), (wanted, wanted));
+    image.commit_and_check(&filesystem);
+}
+
+/// Its last sector ends one byte beyond it.
+#[test]
+fn the_largest_file_has_a_last_sector() {
+    for features in [&[][..], &["-O", "^no-holes"]] {
+        let Some(image) = Image::make(features) else {
+            return;
+        };
+        let filesystem = open(&image, DataOptions::default());
+        let size = i64::MAX.cast_unsigned();
+        let full = filesystem.create(ROOT, b"full", &NEW).unwrap();
+        filesystem.write_at(full, offset(size - 10), &[7; 10]).unwrap();
+        let hollow = filesystem.create(ROOT, b"hollow", &NEW).unwrap();
+        filesystem.truncate(hollow, ByteCount::new(size)).unwrap();
+        image.commit_and_check(&filesystem);
+        drop(filesystem);
+        let filesystem = open(&image, DataOptions::default());
+        let mut end = [0; 20];
+        let read = filesystem.read_at(full, offset(size - 20), &mut end).unwrap();
+        assert_eq!((read, &end[..10], &end[10..]), (20, &[0; 10][..], &[7; 10][..]));
+        assert_eq!(filesystem.size_of(hollow).unwrap(), size);
+    }
 }
