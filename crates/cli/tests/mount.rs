@@ -450,7 +450,7 @@ fn what_commands_and_direct_writes_change_of_attributes_is_seen_at_once() {
     }
     let mounted = Mounted::new();
     mounted.mount("rw,allow_other");
-    std::fs::set_permissions(
+    fs::set_permissions(
         mounted.at.parent().unwrap(),
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
     )

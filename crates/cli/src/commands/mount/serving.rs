@@ -206,6 +206,20 @@ fn open(
     Ok((Access::Writing(writer), root))
 }
 
+/// How the kernel is to mount it.
+fn mount_options(image: &Path, wishes: &MountWishes) -> MountOptions {
+    let is_root = rustix::process::geteuid().is_root();
+    MountOptions {
+        source: image.as_os_str().to_owned(),
+        read_only: !wishes.write,
+        allow_other: wishes.allow_other,
+        suid: wishes.suid.unwrap_or(is_root) && is_root,
+        dev: wishes.dev.unwrap_or(is_root) && is_root,
+        no_exec: wishes.no_exec,
+        no_access_times: wishes.no_access_times,
+    }
+}
+
 /// Serves a volume until it is unmounted.
 pub(super) fn serve(
     context: &Context,
@@ -237,16 +251,7 @@ pub(super) fn serve(
         showing,
         Arc::clone(&log),
     ));
-    let is_root = rustix::process::geteuid().is_root();
-    let options = MountOptions {
-        source: image.clone().into_os_string(),
-        read_only: !wishes.write,
-        allow_other: wishes.allow_other,
-        suid: wishes.suid.unwrap_or(is_root) && is_root,
-        dev: wishes.dev.unwrap_or(is_root) && is_root,
-        no_exec: wishes.no_exec,
-        no_access_times: wishes.no_access_times,
-    };
+    let options = mount_options(&image, wishes);
     let mounted = Session::mount(Arc::clone(&volume) as _, directory, &options, claim);
     let session = mounted
         .with_context(|| format!("mounting on {}", directory.display()))
