@@ -422,6 +422,35 @@ fn a_full_volume_says_so() {
     mounted.expect_sound();
 }
 
+/// The kernel lets go of a removed file after the call that removed it.
+#[test]
+fn space_of_removed_files_is_there_for_the_next() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    // Two of them are more than there is.
+    let most = 220 << 20;
+    for turn in 0..6 {
+        let path = mounted.path("large");
+        let file = File::create_new(&path).unwrap();
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, most)
+            .unwrap_or_else(|error| panic!("turn {turn}: {error}"));
+        drop(file);
+        fs::remove_file(&path).unwrap();
+        let mut file = File::create_new(&path).unwrap();
+        for _ in 0..most >> 20 {
+            file.write_all(&vec![1; 1 << 20])
+                .unwrap_or_else(|error| panic!("turn {turn}: {error}"));
+        }
+        drop(file);
+        fs::remove_file(&path).unwrap();
+    }
+    mounted.umount();
+    mounted.expect_sound();
+}
+
 #[test]
 fn a_log_is_not_written_into_the_image() {
     if skips(no_fuse()) {

@@ -19,6 +19,7 @@ use buttress::writer::operations::AttributeChanges;
 use buttress::{AllocateMode, ByteCount, FileOffset, Metadata, Timestamp};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
 
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 
@@ -126,8 +127,22 @@ impl MountedVolume {
         } else {
             self.drop_capability_once(&open)?;
         }
-        let written = writer.write_at(location, FileOffset::new(offset), bytes);
-        written.map_err(|error| self.failed(&error))
+        self.with_space(|| writer.write_at(location, FileOffset::new(offset), bytes))
+    }
+
+    /// Makes a call that takes space. That of files which were removed comes back when the kernel lets go of them, and it does that after
+    /// their removal has returned: a call that finds no space waits for it a little.
+    fn with_space<T>(&self, call: impl Fn() -> core::result::Result<T, buttress::fs::Error>) -> Result<T> {
+        const PAUSES_MS: [u64; 4] = [1, 5, 20, 50];
+        for pause in PAUSES_MS {
+            match call() {
+                Err(error) if error.errno() == libc::ENOSPC && self.nodes.keeps_any() => {
+                    std::thread::sleep(Duration::from_millis(pause));
+                }
+                done => return done.map_err(|error| self.failed(&error)),
+            }
+        }
+        call().map_err(|error| self.failed(&error))
     }
 
     fn drop_capability_once(&self, open: &OpenFile) -> Result<()> {
@@ -162,9 +177,7 @@ impl MountedVolume {
         let writer = self.writer()?;
         self.drop_capability_once(&open)?;
         let range = FileOffset::new(range.start)..FileOffset::new(range.end);
-        writer
-            .allocate(open.location, range, mode)
-            .map_err(|error| self.failed(&error))
+        self.with_space(|| writer.allocate(open.location, range.clone(), mode))
     }
 
     pub(super) fn seek_in(&self, handle: HandleId, offset: u64, to: SeekTo) -> Result<u64> {

@@ -85,6 +85,15 @@ impl Nodes {
         drop(older);
     }
 
+    /// Whether a node without a name is kept for somebody who has a reference still.
+    pub(super) fn keeps_any(&self) -> bool {
+        let keeps = |shard: &Mutex<HashMap<NodeId, Node>>| {
+            let shard = shard.lock();
+            shard.values().any(|node| node.hold.is_some())
+        };
+        self.shards.iter().any(keeps)
+    }
+
     /// The directory in which a directory was found.
     pub(super) fn parent(&self, node: NodeId) -> Option<NodeId> {
         self.shard(node).lock().get(&node)?.parent

@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use rustix::mount::{MountFlags, mount_bind, mount_remount};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
 
 use super::options::MountWishes;
 use super::registry::Known;
@@ -142,6 +142,8 @@ pub(super) fn bind(
             directory.display()
         )
     })?;
+    // A mount of its own, as one of the same device is: what is mounted below one of both does not appear below the other.
+    mount_change(directory, MountPropagationFlags::PRIVATE).context("parting the two mounts")?;
     if !wishes.write {
         let flags = flags_of(wishes) | MountFlags::BIND;
         mount_remount(directory, flags, c"").context("making the second mount one for reading")?;
