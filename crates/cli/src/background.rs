@@ -78,11 +78,11 @@ pub fn stop((process, begun): (u32, u64)) -> Result<()> {
 }
 
 /// Starts this command line again as a process of its own, with `--in-background`, and waits until `is_ready` gives something
-/// for its number.
+/// for its number. `None`: before that was seen, the process has done all that it was to do.
 ///
 /// # Errors
-/// What it says when it ends before that.
-pub fn start<T>(is_ready: impl Fn(u32) -> Option<T>) -> Result<(u32, T)> {
+/// What it says when it fails before that.
+pub fn start<T>(is_ready: impl Fn(u32) -> Option<T>) -> Result<(u32, Option<T>)> {
     let program = std::env::current_exe().context("finding this program")?;
     let mut child = Command::new(program)
         .args(std::env::args_os().skip(1))
@@ -98,9 +98,12 @@ pub fn start<T>(is_ready: impl Fn(u32) -> Option<T>) -> Result<(u32, T)> {
             .try_wait()
             .context("waiting for the process in the background")?;
         if let Some(ready) = is_ready(child.id()) {
-            return Ok((child.id(), ready));
+            return Ok((child.id(), Some(ready)));
         }
-        if ended.is_some() {
+        if let Some(status) = ended {
+            if status.success() {
+                return Ok((child.id(), None));
+            }
             let mut told = String::new();
             if let Some(mut errors) = child.stderr.take() {
                 errors.read_to_string(&mut told)?;

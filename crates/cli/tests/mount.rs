@@ -510,6 +510,17 @@ fn what_commands_and_direct_writes_change_of_attributes_is_seen_at_once() {
     });
     assert_eq!(written.join().unwrap().unwrap(), 4096);
     assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o777);
+
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(0o6777)).unwrap();
+    let path = mounted.path("file");
+    let allocated = std::thread::spawn(move || {
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(nobody)).unwrap();
+        let open = OpenOptions::new().write(true).open(path).unwrap();
+        rustix::fs::fallocate(&open, FallocateFlags::empty(), 0, 20_000)
+    });
+    allocated.join().unwrap().unwrap();
+    assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o777);
+    drop(file);
     mounted.umount();
     mounted.expect_sound();
 }

@@ -257,6 +257,8 @@ pub enum Stale {
     Name(NodeId, Vec<u8>),
     /// The attributes and the content of a node.
     Node(NodeId),
+    /// The attributes of a node.
+    Attributes(NodeId),
     /// The content in a range of a node, and its attributes.
     Content(NodeId, Range<u64>),
 }

@@ -182,9 +182,9 @@ impl Server {
             operation::READ => self.read(request, out)?,
             operation::WRITE => return self.write(request, out),
             operation::FLUSH => self.flush(request)?,
-            operation::FALLOCATE => self.allocate(request)?,
+            operation::FALLOCATE => return self.allocate(request),
             operation::LSEEK => self.seek(request, out)?,
-            operation::COPY_FILE_RANGE | operation::COPY_FILE_RANGE_64 => self.copy(request, out)?,
+            operation::COPY_FILE_RANGE | operation::COPY_FILE_RANGE_64 => return self.copy(request, out),
             _ => return Err(Errno::NOSYS),
         }
         Ok(Reply::Answer)

@@ -48,6 +48,11 @@ impl Notifier {
                 message.u64(self.number(*node)).i64(0).i64(0);
                 NOTIFY_INVALIDATE_NODE
             }
+            Stale::Attributes(node) => {
+                // No content begins before a file.
+                message.u64(self.number(*node)).i64(-1).i64(0);
+                NOTIFY_INVALIDATE_NODE
+            }
             Stale::Content(node, range) => {
                 let length = range.end.saturating_sub(range.start);
                 message.u64(self.number(*node)).u64(range.start).u64(length);

@@ -220,13 +220,17 @@ fn go_to_background(context: &Context, status: &Path) -> Result<Outcome> {
         let record = Record::load(status);
         record.filter(|record| record.process.0 == process)
     })?;
-    let id = record.device;
+    let id = record.map(|record| record.device);
     if context.json() {
-        let document = json!({ "devid": id, "finished": false, "lost_bytes": 0, "process": process });
+        let document = json!({ "devid": id, "finished": id.is_none(), "lost_bytes": 0, "process": process });
         context.print_json("replace-start", document)?;
     } else if !context.globals().quiet {
         let mut out = context.stdout();
-        writeln!(out, "replacement of device {id} started (pid={process})")?;
+        match id {
+            Some(id) => writeln!(out, "replacement of device {id} started (pid={process})")?,
+            // It took its status file with it.
+            None => writeln!(out, "replacement finished (pid={process})")?,
+        }
         out.flush()?;
     }
     Ok(Outcome::Done)

@@ -180,6 +180,7 @@ fn go_to_background(context: &Context, image: &Path, path: Option<&Path>) -> Res
         let record = Record::load(path).ok().flatten();
         record.filter(|record| record.process.0 == process)
     })?;
+    let record = record.context("the scrub ended, and left no status file")?;
     say_started(context, image, record.uuid, process)
 }
 

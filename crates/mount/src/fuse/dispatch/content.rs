@@ -146,25 +146,29 @@ impl Server {
         self.vfs.sync(self.node_of(request), flags & bit::FSYNC_DATA != 0)
     }
 
-    pub(super) fn allocate(&self, request: &mut Request<'_>) -> Result<()> {
+    pub(super) fn allocate(&self, request: &mut Request<'_>) -> Result<Reply> {
         let handle = HandleId(request.input.u64()?);
         let (offset, length) = (request.input.u64()?, request.input.u64()?);
         let mode = allocate_mode(request.input.u32()?)?;
         let end = offset.checked_add(length).ok_or(Errno(libc::EFBIG))?;
-        self.drop_privileges_of_others(request, request.header.node)?;
-        self.vfs.allocate(handle, offset..end, mode)
+        let reply = self.drop_privileges_of_others(request, request.header.node)?;
+        self.vfs.allocate(handle, offset..end, mode)?;
+        Ok(reply)
     }
 
-    /// Content changes by a call that does not tell whether the caller may keep the file's privileges: root may.
-    fn drop_privileges_of_others(&self, request: &Request<'_>, node: u64) -> Result<()> {
+    /// Content changes by a call that does not tell whether the caller may keep the file's privileges: root may. The kernel does not
+    /// expect that the mode changes.
+    fn drop_privileges_of_others(&self, request: &Request<'_>, node: u64) -> Result<Reply> {
         if request.header.uid == 0 {
-            return Ok(());
+            return Ok(Reply::Answer);
         }
         let changes = Changes {
             drop_privileges: true,
             ..Changes::default()
         };
-        self.vfs.change(self.node(node), &changes).map(drop)
+        let node = self.node(node);
+        self.vfs.change(node, &changes)?;
+        Ok(Reply::After(vec![Stale::Attributes(node)]))
     }
 
     pub(super) fn seek(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
@@ -179,18 +183,18 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn copy(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
+    pub(super) fn copy(&self, request: &mut Request<'_>, out: &mut Output) -> Result<Reply> {
         let from = (HandleId(request.input.u64()?), request.input.u64()?);
         let target = request.input.u64()?;
         let to = (HandleId(request.input.u64()?), request.input.u64()?);
         let bytes = request.input.u64()?;
-        self.drop_privileges_of_others(request, target)?;
+        let reply = self.drop_privileges_of_others(request, target)?;
         if request.header.operation == operation::COPY_FILE_RANGE_64 {
             out.u64(self.vfs.copy(from, to, bytes)?);
-            return Ok(());
+            return Ok(reply);
         }
         let copied = self.vfs.copy(from, to, bytes.min(COPY_BYTES_MAX))?;
         out.u32(u32::try_from(copied).unwrap_or(u32::MAX)).u32(0);
-        Ok(())
+        Ok(reply)
     }
 }
