@@ -432,7 +432,7 @@ fn space_of_removed_files_is_there_for_the_next() {
     mounted.mount("rw");
     // Two of them are more than there is.
     let most = 220 << 20;
-    for turn in 0..6 {
+    for turn in 0..3 {
         let path = mounted.path("large");
         let file = File::create_new(&path).unwrap();
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, most)

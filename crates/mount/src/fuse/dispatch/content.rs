@@ -162,11 +162,16 @@ impl Server {
         if request.header.uid == 0 {
             return Ok(Reply::Answer);
         }
+        let node = self.node(node);
+        let metadata = self.vfs.attributes(node)?;
+        let mode = metadata.permissions();
+        // Of the caller's groups one is known: who may be in the file's otherwise is not given the benefit of the doubt.
+        let loses_group = mode & libc::S_ISGID != 0 && request.header.gid != metadata.gid;
         let changes = Changes {
+            mode: loses_group.then_some(mode & !(libc::S_ISUID | libc::S_ISGID)),
             drop_privileges: true,
             ..Changes::default()
         };
-        let node = self.node(node);
         self.vfs.change(node, &changes)?;
         Ok(Reply::After(vec![Stale::Attributes(node)]))
     }
