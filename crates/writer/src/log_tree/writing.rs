@@ -88,7 +88,8 @@ impl WritableFilesystem {
         };
         drop(guards);
         let Some(write) = write else {
-            // The commit that came in between has all of it.
+            // The round before has all of it, or a commit that came in between.
+            count(&self.logs().counters.joined, 1);
             return Ok(Written::UpTo(applied));
         };
         if let Err(error) = self.write_out_logs(&write) {
