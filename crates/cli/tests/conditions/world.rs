@@ -152,7 +152,7 @@ impl World {
         files
     }
 
-    /// Whether a file among the outputs is as the volume has it: what `cp` takes out of `/home` goes to `copy`.
+    /// Whether a file among the outputs is as the volume has it: what `cp` takes out of `/home/plain` goes to `copy`.
     pub(crate) fn is_whole(&self, file: &Path) -> bool {
         let Ok(inner) = file.strip_prefix(self.path("out/copy")) else {
             return false;
@@ -160,8 +160,29 @@ impl World {
         if !file.symlink_metadata().unwrap().is_file() {
             return true;
         }
-        let shown = buttress(&["cat", &inside(&format!("/home/{}", inner.display()))]);
-        fs::read(file).unwrap() == shown.stdout
+        let shown = buttress(&["cat", &inside(&format!("/home/plain/{}", inner.display()))]);
+        assert!(
+            shown.status.success(),
+            "{}: {}",
+            inner.display(),
+            String::from_utf8_lossy(&shown.stderr)
+        );
+        let content = fs::read(file).unwrap();
+        let is_whole = content == shown.stdout;
+        if !is_whole {
+            let same = content
+                .iter()
+                .zip(&shown.stdout)
+                .take_while(|(one, other)| one == other);
+            eprintln!(
+                "{}: {} bytes, in the volume {}, the first {} the same",
+                inner.display(),
+                content.len(),
+                shown.stdout.len(),
+                same.count()
+            );
+        }
+        is_whole
     }
 
     pub(crate) fn clear_outputs(&self) {
