@@ -177,6 +177,8 @@ impl WritableFilesystem {
     /// [`Error::SubvolumeNotFound`]; [`Error::NotPermitted`] for a received subvolume that would become writable and
     /// shall keep its received uuid.
     pub fn set_read_only(&self, id: SubvolumeId, read_only: bool, received: ReceivedUuid) -> Result<()> {
+        // A copy that has begun is done before: nothing changes in what others have seen to be read-only.
+        let _no_steps = self.data().several_steps.write();
         self.operate(Need::items(4), |operation| {
             operation.require_subvolume(id)?;
             let item = operation.look().root_item(id.tree())?;
