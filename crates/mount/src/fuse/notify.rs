@@ -1,4 +1,5 @@
-//! Has the kernel forget what it was told: names and attributes that changed otherwise than by its own calls.
+//! Has the kernel forget what it was told: names and attributes that changed otherwise than by its own calls, or by calls that it does not
+//! expect to change them, and pages that a direct write made old.
 //!
 //! The kernel takes the lock of a directory to forget a name in it, and somebody may have that lock whose request waits for a thread of
 //! this server. So no thread that answers requests does this: where an answer has to wait for it, a thread of its own gives the answer
