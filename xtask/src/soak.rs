@@ -83,7 +83,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         return run_fsync(options.seed, histories);
     }
     if let Some(seconds) = options.scrub {
-        return run_scrub(seconds);
+        return run_scrub(options.seed, seconds);
     }
     run::run(cargo()?.args(["build", "--release", "--quiet", "-p", "buttress-cli"]))?;
     if let Some(volumes) = options.fiemap {
@@ -112,7 +112,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
 }
 
 /// Every block of every copy spoilt in turn, every cut of repairs and replacements, and a writer beside scrubs.
-fn run_scrub(seconds: u64) -> Result<()> {
+fn run_scrub(seed: u64, seconds: u64) -> Result<()> {
     let begin = Instant::now();
     let mut command = cargo()?;
     command
@@ -122,10 +122,15 @@ fn run_scrub(seconds: u64) -> Result<()> {
         .args(["--", "--nocapture"])
         .env("CI", "true")
         .env("BUTTRESS_SOAK", "1")
+        .env("BUTTRESS_SOAK_SEED", seed.to_string())
         .env("BUTTRESS_SOAK_SECONDS", seconds.to_string());
+    if let Some(folder) = tools::newer_progs()? {
+        command.env("BUTTRESS_PROGS", folder);
+    }
+    println!("scrubs and replacements: seed {seed}, {seconds} s beside a writer");
     run::run(&mut command)?;
     println!(
-        "scrubs and replacements: all places and all cuts, {seconds} s beside a writer, in {} s",
+        "scrubs and replacements: seed {seed}, all places and all cuts, {seconds} s beside a writer, in {} s",
         begin.elapsed().as_secs()
     );
     Ok(())

@@ -1,8 +1,8 @@
 //! What goes to the target of a replacement: of each piece on the source the bytes that pass their check, from wherever.
 //!
 //! Of profiles with copies a group reads the source alone, or with `avoids_source` the others alone; all of them only where
-//! that does not give everything. Rows of RAID5 and RAID6 are read whole: what the source's column holds that is in use, and
-//! what parity counts on beside it, is copied, or rebuilt.
+//! that does not give everything. Of rows of RAID5 and RAID6 the source's column is copied, or rebuilt: what is in use of it, and
+//! what parity counts on beside it. Where it holds data, it is read alone first; where it holds parity, the row is read whole.
 //!
 //! What no copy gives is left as the target has it, and counted.
 
@@ -11,6 +11,7 @@ use crate::group::{Arrived, Group, Piece};
 use crate::job::Job;
 use buttress_device::{Buffer, Device, IoError, WriteRequest};
 use buttress_format::{ByteCount, Physical};
+use buttress_volume::layout::{Content, StripeOffset};
 use buttress_volume::{DeviceSlot, MappedChunk, Replacement};
 use core::ops::Range;
 use std::borrow::Cow;
@@ -56,8 +57,8 @@ impl Copying {
         all.filter(|stripe| self.is_on_source(chunk, *stripe)).collect()
     }
 
-    /// Whether a stripe is to be read.
-    pub(crate) fn wants(&self, chunk: &MappedChunk, stripe: usize, wanted: Wanted) -> bool {
+    /// Whether a stripe is to be read at an offset.
+    pub(crate) fn wants(&self, chunk: &MappedChunk, stripe: usize, offset: u64, wanted: Wanted) -> bool {
         let is_source = self.is_on_source(chunk, stripe);
         if is_source && !self.source_is_trusted() {
             return false;
@@ -67,11 +68,26 @@ impl Copying {
         }
         let layout = chunk.layout();
         if layout.has_parity() {
-            return !(is_source && self.avoids_source);
+            return match is_source {
+                true => !self.avoids_source,
+                false => !self.source_has_data(chunk, offset),
+            };
         }
         let has_others = layout.ways() > 1;
         let reads_source = self.source_is_trusted() && !(self.avoids_source && has_others);
         is_source == reads_source
+    }
+
+    /// Whether the source gives what is wanted of a row by itself: data that has its checksums, not parity.
+    fn source_has_data(&self, chunk: &MappedChunk, offset: u64) -> bool {
+        let all = 0..chunk.devices().len();
+        let mut own = all.filter(|stripe| self.is_on_source(chunk, *stripe));
+        let is_read = self.source_is_trusted() && !self.avoids_source;
+        is_read
+            && own.next().is_some_and(|stripe| {
+                let content = chunk.layout().content(stripe, StripeOffset::new(offset));
+                matches!(content, Some(Content::Data(_) | Content::Unused))
+            })
     }
 
     /// Leaves the pieces in a group that the source has a part in.

@@ -39,7 +39,9 @@ pub(crate) struct Job<'a> {
     pub(crate) ledger: Mutex<Ledger>,
     /// Devices that something was written to.
     pub(crate) written: Mutex<HashSet<Uuid>>,
-    pub(crate) trees: Trees,
+    /// Of a volume that nobody writes. Where others write each chunk has its own: what is freed while they are held is not used
+    /// again.
+    pub(crate) trees: Option<Trees>,
     /// Gives the state of the last commit, where others write.
     pub(crate) views: Option<&'a Views<'a>>,
     pub(crate) guard: Option<RowGuard>,
@@ -65,6 +67,26 @@ impl Job<'_> {
     pub(crate) fn is_written(&self, logical: Logical, length: ByteCount) -> bool {
         self.is_written
             .is_none_or(|is_written| is_written(logical, length))
+    }
+
+    /// The trees that say what of a chunk is in use; a chunk, as the map has it by then. `None` for one that went since it was
+    /// listed. Another one may have its addresses then, and lie elsewhere: all that is there was written since.
+    ///
+    /// The trees come first: while they are held, no chunk goes that they lead to.
+    pub(crate) fn trees_of(
+        &self,
+        chunk: &Arc<MappedChunk>,
+    ) -> buttress_fs::Result<Option<(Trees, Arc<MappedChunk>)>> {
+        if let Some(trees) = &self.trees {
+            return Ok(Some((trees.clone(), Arc::clone(chunk))));
+        }
+        let Some(views) = self.views else { return Ok(None) };
+        let trees = Trees::of(&views())?;
+        let map = self.volume.chunk_map();
+        let now = map.find(chunk.start());
+        let is_same = |now: &&Arc<MappedChunk>| now.start() == chunk.start() && now.chunk() == chunk.chunk();
+        // Its slots may be others: a device may have been replaced.
+        Ok(now.filter(is_same).map(|now| (trees, Arc::clone(now))))
     }
 
     /// Makes what was mended durable.

@@ -9,6 +9,7 @@ use crate::verify::sector_of;
 use buttress_device::{PendingRead, ReadRequest};
 use buttress_format::Physical;
 use buttress_volume::MappedChunk;
+use core::ops::Range;
 use core::time::Duration;
 use std::time::Instant;
 
@@ -35,29 +36,28 @@ impl Job<'_> {
         self.submit_stripes(group, wanted)
     }
 
-    /// Whether a stripe of a group is to be read.
-    fn is_wanted(&self, group: &Group, stripe: usize, wanted: Wanted) -> bool {
-        let copying = self.replaces.as_ref().map(|replacing| &replacing.copying);
-        copying.is_none_or(|copying| copying.wants(&group.chunk, stripe, wanted))
+    /// What is to be read of each stripe of a group.
+    fn wanted_runs(&self, group: &Group, wanted: Wanted) -> Vec<Vec<Range<u64>>> {
+        let mut requests = group.requests();
+        if let Some(replacing) = &self.replaces {
+            for (stripe, runs) in requests.iter_mut().enumerate() {
+                let copying = &replacing.copying;
+                runs.retain(|run| copying.wants(&group.chunk, stripe, run.start, wanted));
+            }
+        }
+        requests
     }
 
     fn submit_stripes(&self, group: &Group, wanted: Wanted) -> Vec<StripeReads> {
-        let requests = group.requests().into_iter().enumerate();
-        let submitted = requests.map(|(stripe, runs)| {
-            if !self.is_wanted(group, stripe, wanted) {
-                return StripeReads { runs, reads: None };
-            }
-            self.submit_stripe(&group.chunk, stripe, runs)
+        let requests = self.wanted_runs(group, wanted).into_iter().enumerate();
+        let submitted = requests.map(|(stripe, runs)| match runs.is_empty() {
+            true => StripeReads { runs, reads: None },
+            false => self.submit_stripe(&group.chunk, stripe, runs),
         });
         submitted.collect()
     }
 
-    fn submit_stripe(
-        &self,
-        chunk: &MappedChunk,
-        stripe: usize,
-        runs: Vec<core::ops::Range<u64>>,
-    ) -> StripeReads {
+    fn submit_stripe(&self, chunk: &MappedChunk, stripe: usize, runs: Vec<Range<u64>>) -> StripeReads {
         let device = chunk.devices().get(stripe).and_then(|slot| slot.device());
         let physical = physical_of(chunk, stripe);
         let (Some(device), Some(physical)) = (device, physical) else {
@@ -91,10 +91,10 @@ impl Job<'_> {
             return longest;
         }
         let now = Instant::now();
-        for (stripe, runs) in group.requests().into_iter().enumerate() {
+        for (stripe, runs) in self.wanted_runs(group, wanted).into_iter().enumerate() {
             let slot = group.chunk.devices().get(stripe);
             let state = slot.and_then(|slot| self.devices.get(&slot.uuid()));
-            if let Some(state) = state.filter(|_| self.is_wanted(group, stripe, wanted)) {
+            if let Some(state) = state.filter(|_| !runs.is_empty()) {
                 let lengths = runs.iter().map(|run| run.end.saturating_sub(run.start));
                 let bytes = lengths.fold(0_u64, u64::saturating_add);
                 longest = longest.max(state.limiter.delay(bytes, now));

@@ -63,10 +63,8 @@ pub(crate) fn count(job: &Job<'_>, arrived: &Arrived) {
     let mut counted = vec![Counters::default(); stripes];
     for piece in &arrived.group.pieces {
         let stripe = piece.place.stripe_index;
-        let is_there = arrived
-            .stripes
-            .get(stripe)
-            .is_some_and(|fetched| !fetched.is_missing());
+        let fetched = arrived.stripes.get(stripe);
+        let is_there = fetched.is_some_and(|fetched| fetched.view(&piece.on_stripe()).is_some());
         if let Some(counted) = counted.get_mut(stripe).filter(|_| is_there) {
             count_piece(job, arrived, piece, stripe, counted);
         }
@@ -185,9 +183,12 @@ impl<'a> Span<'a> {
             return;
         };
         let bad = self.bad();
-        if self.is_clean(&bad)
-            && let Some(view) = self.view(column)
-        {
+        // Data is right by itself, parity only beside the data.
+        let is_right = match column < self.data_columns() {
+            true => bad.iter().all(|(own, ..)| *own != column),
+            false => self.is_clean(&bad),
+        };
+        if let Some(view) = self.view(column).filter(|view| is_right && view.is_whole()) {
             return copied.add(at, Cow::Borrowed(view.bytes));
         }
         let mut state = self.columns(&bad);

@@ -81,7 +81,7 @@ impl<'a> Scrub<'a> {
         Ok(Self {
             job: Job {
                 format: volume.block_format().clone(),
-                trees,
+                trees: Some(trees),
                 devices: volume.devices().into_iter().map(state).collect(),
                 running: Mutex::new(Running::new(options.resume.clone())),
                 ledger: Mutex::default(),
@@ -112,6 +112,7 @@ impl<'a> Scrub<'a> {
     pub fn beside(mut self, views: &'a Views<'a>) -> Self {
         self.job.guard = Some(self.job.volume.guard_rows());
         self.job.views = Some(views);
+        self.job.trees = None;
         self
     }
 

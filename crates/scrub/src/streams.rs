@@ -3,7 +3,7 @@
 //! A stream has at most [`Shape::groups`](crate::Shape) under way. On simulated devices everything happens on the caller's
 //! thread, so that runs repeat.
 
-use crate::filling::{Filled, Groups, Trees};
+use crate::filling::{Filled, Groups};
 use crate::group::Submitted;
 use crate::job::Job;
 use crate::schedule::Schedule;
@@ -110,15 +110,15 @@ impl Job<'_> {
             return;
         };
         self.running.lock().begin(chunk.start(), first);
-        let trees = match self.views.map(|views| Trees::of(&views())) {
-            None => self.trees.clone(),
-            Some(Ok(trees)) => trees,
-            Some(Err(error)) => {
+        let (trees, chunk) = match self.trees_of(chunk) {
+            Ok(Some((trees, chunk))) => (trees, chunk),
+            Ok(None) => return self.running.lock().all_submitted(chunk.start()),
+            Err(error) => {
                 self.ledger.lock().cannot_walk(error.to_string());
                 return;
             }
         };
-        let mut groups = Groups::new(&trees, &self.format, chunk, self.options.shape.stripes, first);
+        let mut groups = Groups::new(&trees, &self.format, &chunk, self.options.shape.stripes, first);
         while let Some(filled) = groups.next() {
             match filled {
                 Filled::Unwalked(what) => self.ledger.lock().cannot_walk(what),
@@ -142,12 +142,11 @@ impl Job<'_> {
 
     /// Scrubs one group, if anything of it is in use.
     pub(crate) fn walk_group(&self, chunk: &Arc<MappedChunk>, number: u64) {
-        let trees = self
-            .views
-            .map_or_else(|| Ok(self.trees.clone()), |views| Trees::of(&views()));
-        let Ok(trees) = trees else { return };
+        let Ok(Some((trees, chunk))) = self.trees_of(chunk) else {
+            return;
+        };
         let stripes = self.options.shape.stripes;
-        let mut groups = Groups::new(&trees, &self.format, chunk, stripes, number);
+        let mut groups = Groups::new(&trees, &self.format, &chunk, stripes, number);
         while let Some(filled) = groups.next() {
             match filled {
                 Filled::Unwalked(_) => {}

@@ -10,13 +10,15 @@
 
 mod support;
 
-use buttress_format::{ByteCount, DeviceStatistics, FileOffset, Profile, SubvolumeId, TreeId};
+use buttress_format::{
+    BlockGroupFlags, ByteCount, DeviceStatistics, FileOffset, Logical, Physical, Profile, SubvolumeId, TreeId,
+};
 use buttress_fs::{Follow, Location, Progress};
-use buttress_oracle::content::Random;
 use buttress_scrub::{Healer, Options, Report, Scrub};
-use buttress_volume::MappingContent;
+use buttress_volume::{MappedChunk, MappingContent};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{WritableFilesystem, WriteOptions};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::{Lab, Make, Use};
@@ -57,7 +59,7 @@ impl Drop for Stops<'_> {
 fn write(filesystem: &WritableFilesystem, stop: &AtomicBool, seed: u64) -> Written {
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     let bare = filesystem.view().resolve(root, b"/bare", Follow::All).unwrap();
-    let mut random = Random::new(seed);
+    let mut random = support::random(seed);
     let mut written = Written::default();
     let mut snapshots = Vec::new();
     let begun = Instant::now();
@@ -141,10 +143,6 @@ fn places(uses: &[Use]) -> Vec<u64> {
     found
 }
 
-fn is_copy(used: &Use) -> bool {
-    matches!(used.content, MappingContent::Data { .. })
-}
-
 /// The address of a place on the first device.
 fn logical_of(uses: &[Use], place: u64) -> u64 {
     let holds = |used: &&Use| {
@@ -177,9 +175,9 @@ fn beside_a_writer_what_was_damaged_is_found_and_nothing_else() {
         .unwrap();
         let mut uses = uses_of_a(&lab);
         // Parity changes with whatever shares its rows.
-        uses.retain(is_copy);
+        uses.retain(Use::is_copy);
         let before = lab.contents(&uses);
-        let mut random = Random::new(3);
+        let mut random = support::random(3);
         let mut damaged = 0;
         for place in places(&uses) {
             lab.spies[0].put(place, &random.bytes(4096, false));
@@ -244,6 +242,102 @@ fn beside_a_writer_what_was_damaged_is_found_and_nothing_else() {
     }
 }
 
+/// The addresses of a file's extents.
+fn addresses(filesystem: &WritableFilesystem, name: &str) -> Vec<Logical> {
+    let view = filesystem.view();
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let file = view
+        .resolve(root, format!("/{name}").as_bytes(), Follow::All)
+        .unwrap();
+    let ranges = view.open_file(file).unwrap().extents().unwrap();
+    let extents = ranges.filter_map(|range| match range.unwrap().kind {
+        buttress_fs::RangeKind::Data(extent) => Some(extent.logical),
+        _ => None,
+    });
+    extents.collect()
+}
+
+/// Where the chunks of data begin, and where on the first device.
+fn data_chunks(filesystem: &WritableFilesystem) -> Vec<(Logical, Physical)> {
+    let map = filesystem.view().volume().chunk_map();
+    let is_data = |chunk: &&Arc<MappedChunk>| chunk.chunk().profile.contains(BlockGroupFlags::DATA);
+    let place = |chunk: &Arc<MappedChunk>| (chunk.start(), chunk.chunk().stripes[0].physical);
+    map.chunks().iter().filter(is_data).map(place).collect()
+}
+
+/// Writes files of 1 MiB until it is enough; their names.
+fn write_until(filesystem: &WritableFilesystem, stem: &str, is_enough: &dyn Fn() -> bool) -> Vec<String> {
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let content = support::random(5).bytes(1 << 20, false);
+    let mut names = Vec::new();
+    while !is_enough() {
+        let name = format!("{stem}-{}", names.len());
+        let file = filesystem
+            .create(root, name.as_bytes(), &NewInode::of_root(0o644))
+            .unwrap();
+        filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
+        filesystem.commit().unwrap();
+        names.push(name);
+    }
+    names
+}
+
+/// While a scrub goes on, files are removed, and with them the chunks that they were in; new files get a chunk that has the
+/// addresses of one that the scrub is still to come to, and lies elsewhere.
+#[test]
+fn chunks_that_go_and_come_beside_a_scrub_are_no_error() {
+    let lab = Lab::new(&Make::new(Profile::Single, 1)).unwrap();
+    let filesystem = WritableFilesystem::new(lab.open().unwrap(), WriteOptions::default()).unwrap();
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let names = write_until(&filesystem, "old", &|| data_chunks(&filesystem).len() == 5);
+    let before = data_chunks(&filesystem);
+    let (kept, last) = (before[3].0, before[4]);
+    let change = || {
+        // One chunk that is empty is kept at hand: of three two go.
+        for name in &names {
+            let in_kept = |at: &Logical| (kept..last.0).contains(at);
+            if !addresses(&filesystem, name).iter().all(in_kept) {
+                filesystem.unlink(root, name.as_bytes()).unwrap();
+            }
+        }
+        for number in 0.. {
+            if !data_chunks(&filesystem).contains(&last) {
+                break;
+            }
+            assert!(number < 20, "what was freed is kept for the whole of a scrub");
+            let name = format!("commit-{number}");
+            filesystem
+                .create(root, name.as_bytes(), &NewInode::of_root(0o644))
+                .unwrap();
+            filesystem.commit().unwrap();
+        }
+        let is_there = || data_chunks(&filesystem).iter().any(|(start, _)| *start == last.0);
+        write_until(&filesystem, "new", &is_there);
+        assert!(
+            !data_chunks(&filesystem).contains(&last),
+            "it lies where the other was"
+        );
+    };
+    let is_changed = AtomicBool::new(false);
+    let views = || {
+        if !is_changed.swap(true, Ordering::SeqCst) {
+            change();
+        }
+        filesystem.committed_view()
+    };
+    let scrub = Scrub::new(&filesystem.committed_view(), Options::default(), Progress::new())
+        .unwrap()
+        .beside(&views);
+    scrub.run().unwrap();
+    let report = scrub.report();
+    assert_eq!(report.totals().errors(), 0, "{:#?}", report.damages);
+    assert_eq!(report.unwalked, Vec::<String>::new());
+    assert!(report.totals().data_bytes_scrubbed > 0);
+    drop(scrub);
+    filesystem.close().unwrap();
+    lab.require_sound();
+}
+
 #[test]
 fn what_readers_pass_over_is_mended_behind_them() {
     for (profile, devices) in [
@@ -271,10 +365,13 @@ fn what_readers_pass_over_is_mended_behind_them() {
             content
         };
         let expected = read();
-        let mut random = Random::new(4);
+        let mut random = support::random(4);
         let mut damaged = 0;
         // In all copies by turns: whichever are read, some of what is passed over is in each group.
-        let copies: Vec<&Use> = uses.iter().filter(|used| used.is_data && is_copy(used)).collect();
+        let copies: Vec<&Use> = uses
+            .iter()
+            .filter(|used| used.is_data && used.is_copy())
+            .collect();
         for (number, place) in places(&uses).into_iter().enumerate() {
             let logical = logical_of(&uses, place);
             let holds = |used: &&&Use| {

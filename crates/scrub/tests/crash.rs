@@ -44,7 +44,13 @@ fn each_cut(what: &str, history: &History, cuts: &[usize], tried: &mut Tried<'_>
     let step = if all { 1 } else { cuts.len().div_ceil(CUTS) };
     let mut images = 0;
     for cut in cuts.iter().copied().rev().step_by(step) {
-        for outcome in [Cut::AllKept, Cut::NoneKept, Cut::Drawn { seed: cut as u64 }] {
+        for outcome in [
+            Cut::AllKept,
+            Cut::NoneKept,
+            Cut::Drawn {
+                seed: support::seed(cut as u64),
+            },
+        ] {
             let what = format!("{what}, cut {cut} of {}, {outcome:?}", history.len());
             tried(&history.images_at(cut, outcome), &what);
             images += 1;
@@ -61,6 +67,40 @@ fn each_cut(what: &str, history: &History, cuts: &[usize], tried: &mut Tried<'_>
     );
 }
 
+/// Cuts right after the last device was given a primary superblock, each with all that was in doubt but the other blocks of
+/// that device: a drive may write what it was given last first. What its superblock leads to must have been flushed before.
+fn each_superblock(what: &str, history: &History, cuts: &[usize], tried: &mut Tried<'_>) {
+    let last = history.images_at(0, Cut::NoneKept).len() - 1;
+    let (mut after, mut blocks) = (Vec::new(), Vec::new());
+    for (number, event) in history.events().enumerate() {
+        let of_last = match event {
+            Event::Write {
+                device, offset_bytes, ..
+            } if *device == last => Some(*offset_bytes),
+            _ => None,
+        };
+        blocks.push(of_last.is_some_and(|at| !is_superblock(at)));
+        if of_last == Some(64 << 10) && cuts.contains(&(number + 1)) {
+            after.push(number + 1);
+        }
+    }
+    assert!(!after.is_empty(), "{what}: no superblock of the last device");
+    let all = std::env::var_os("BUTTRESS_SOAK").is_some();
+    let step = if all { 1 } else { after.len().div_ceil(CUTS) };
+    for cut in after.iter().copied().rev().step_by(step) {
+        let images = history.images_with(cut, &mut |number, _, _| !blocks[number]);
+        let what = format!(
+            "{what}, cut {cut} of {}, the last device's superblock before its blocks",
+            history.len()
+        );
+        tried(&images, &what);
+    }
+}
+
+const fn is_superblock(at: u64) -> bool {
+    matches!(at, 0x1_0000 | 0x400_0000)
+}
+
 fn all_cuts(history: &History) -> Vec<usize> {
     (0..=history.len()).collect()
 }
@@ -68,7 +108,6 @@ fn all_cuts(history: &History) -> Vec<usize> {
 /// Cuts at which all that was written to some devices, but for superblocks, is durable: no row is half written. What a row
 /// of RAID5 or RAID6 held on a device that is missing is lost when it is: the write hole.
 fn cuts_of_whole_rows(history: &History, devices: usize) -> Vec<usize> {
-    let is_superblock = |at: u64| [64 << 10, 64 << 20].contains(&at);
     let mut open = vec![false; devices];
     let mut cuts = vec![0];
     for (number, event) in history.events().enumerate() {
@@ -239,6 +278,7 @@ fn replaced_and_cut(profile: Profile, devices: usize, is_missing: bool) {
     };
     assert!(cuts.len() > 40, "{what}: {} cuts", cuts.len());
     each_cut(&what, &history, &cuts, &mut tried);
+    each_superblock(&what, &history, &cuts, &mut tried);
 }
 
 #[test]

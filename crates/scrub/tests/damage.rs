@@ -5,25 +5,20 @@
     clippy::indexing_slicing,
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
-    reason = "tests compute with known numbers, and a panic is how a test fails"
+    clippy::print_stderr,
+    reason = "tests compute with known numbers, and a panic is how a test fails; what was tried is printed"
 )]
 
 mod support;
 
-use buttress_device::{Device, Model, VirtualClock};
 use buttress_format::node::RawHeader;
-use buttress_format::{
-    ChecksumType, DeviceStatistics, FileOffset, Generation, Physical, Profile, SubvolumeId, Superblock,
-    TreeId,
-};
-use buttress_fs::{Location, Progress};
-use buttress_oracle::content::Random;
-use buttress_scrub::{Cause, Options, Outcome, Part, Position, Scrub};
+use buttress_format::{ChecksumType, DeviceStatistics, Generation, Physical, Profile, Superblock, TreeId};
+use buttress_fs::Progress;
+use buttress_scrub::{Cause, Options, Outcome, Part, Scrub};
 use buttress_volume::MappingContent;
-use buttress_writer::operations::NewInode;
 use buttress_writer::{WritableFilesystem, WriteOptions};
 use support::{Lab, Make, REDUNDANT, Use};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 const BLOCK: usize = 4096;
 
@@ -44,7 +39,7 @@ const TRIED: usize = 2000;
 #[test]
 fn each_block_of_each_copy_is_mended_and_nothing_else_is_touched() {
     let all = std::env::var_os("BUTTRESS_SOAK").is_some();
-    let mut random = Random::new(1);
+    let mut random = support::random(1);
     for (profile, devices) in REDUNDANT {
         let lab = Lab::new(&Make::new(profile, devices)).unwrap();
         let uses = lab.uses().unwrap();
@@ -54,11 +49,14 @@ fn each_block_of_each_copy_is_mended_and_nothing_else_is_touched() {
             true => 1,
             false => blocks.len().div_ceil(TRIED / REDUNDANT.len()),
         };
-        for (used, physical) in blocks
-            .iter()
-            .skip(random.below(step as u64) as usize)
-            .step_by(step)
-        {
+        let first = random.below(step as u64) as usize;
+        let tried = blocks.iter().skip(first).step_by(step);
+        eprintln!(
+            "{profile}: {} of {} blocks spoilt in turn",
+            tried.len(),
+            blocks.len()
+        );
+        for (used, physical) in tried {
             let spy = &lab.spies[used.device];
             spy.put(*physical, &random.bytes(BLOCK, false));
             let report = lab.scrub().unwrap();
@@ -95,7 +93,7 @@ fn each_block_of_each_copy_is_mended_and_nothing_else_is_touched() {
 
 #[test]
 fn a_device_of_noise_is_written_anew() {
-    let mut random = Random::new(2);
+    let mut random = support::random(2);
     for (profile, devices) in REDUNDANT.into_iter().filter(|(_, devices)| *devices > 1) {
         for checksum in [ChecksumType::Crc32c, ChecksumType::Blake2b] {
             let make = Make {
@@ -124,7 +122,7 @@ fn a_device_of_noise_is_written_anew() {
 /// Runs of blocks that lie beside each other on one device, as a scratch or a cable leaves them.
 #[test]
 fn bursts_are_mended_and_nothing_else_is_touched() {
-    let mut random = Random::new(12);
+    let mut random = support::random(12);
     for (profile, devices) in REDUNDANT {
         let lab = Lab::new(&Make::new(profile, devices)).unwrap();
         let uses = lab.uses().unwrap();
@@ -168,23 +166,19 @@ fn bursts_are_mended_and_nothing_else_is_touched() {
     }
 }
 
-fn is_direct(used: &Use) -> bool {
-    matches!(used.content, MappingContent::Data { .. })
-}
-
 /// Uses that share a row with a use of data, by column: two of them are spoilt in the same place.
 #[test]
 fn raid6_with_two_wrong_in_a_row_is_mended_and_with_three_is_told() {
     let lab = Lab::new(&Make::new(Profile::Raid6, 5)).unwrap();
     let uses = lab.uses().unwrap();
     let before = lab.contents(&uses);
-    let mut random = Random::new(3);
+    let mut random = support::random(3);
     // A row that is full of data: three uses with one place of P.
     let place_of = |data: &Use, parity: MappingContent| {
         let is_its = |used: &&Use| used.content == parity && used.logical == data.logical;
         uses.iter().find(is_its)
     };
-    let is_full = |used: &&Use| used.is_data && used.length == 65536 && is_direct(used);
+    let is_full = |used: &&Use| used.is_data && used.length == 65536 && used.is_copy();
     let full: Vec<&Use> = uses.iter().filter(is_full).collect();
     let row: Vec<&Use> = {
         let p_of = |used: &Use| place_of(used, MappingContent::P).map(|p| (p.device, p.physical));
@@ -221,11 +215,7 @@ fn raid6_with_two_wrong_in_a_row_is_mended_and_with_three_is_told() {
         }
     }
     lab.take_writes();
-    let spoilt: Vec<&Use> = row
-        .iter()
-        .filter(|used| matches!(used.content, MappingContent::Data { .. }))
-        .copied()
-        .collect();
+    let spoilt: Vec<&Use> = row.iter().filter(|used| used.is_copy()).copied().collect();
     for used in &spoilt {
         lab.spies[used.device].put(used.physical, &random.bytes(BLOCK, false));
     }
@@ -252,7 +242,7 @@ fn lost_and_misdirected_writes_are_told_from_rot_and_mended() {
         let lab = Lab::new(&Make::new(profile, devices)).unwrap();
         let uses = lab.uses().unwrap();
         let before = lab.contents(&uses);
-        let is_tree = |used: &&Use| !used.is_data && matches!(used.content, MappingContent::Data { .. });
+        let is_tree = |used: &&Use| !used.is_data && used.is_copy();
         let trees: Vec<&Use> = uses.iter().filter(is_tree).collect();
         let used = trees[trees.len() / 2];
         let spy = &lab.spies[used.device];
@@ -465,164 +455,6 @@ fn is_bare(filesystem: &buttress_fs::Filesystem, used: &Use) -> bool {
 }
 
 #[test]
-fn a_scrub_that_only_reads_writes_nothing() {
-    for (profile, devices) in REDUNDANT {
-        let lab = Lab::new(&Make::new(profile, devices)).unwrap();
-        let uses = lab.uses().unwrap();
-        let used = uses.iter().find(|used| used.is_data).unwrap();
-        lab.spies[used.device].put(used.physical, &[3; BLOCK]);
-        lab.spies[0].put(64 << 20, &[3; BLOCK]);
-        let report = lab
-            .scrub_with(Options {
-                read_only: true,
-                ..Options::default()
-            })
-            .unwrap();
-        assert_eq!(report.totals().errors(), 2, "{profile}");
-        assert_eq!(report.totals().corrected_errors, 0);
-        assert!(
-            report
-                .damages
-                .iter()
-                .all(|damage| damage.outcome == Outcome::Correctable)
-        );
-        assert!(lab.take_writes().iter().all(Vec::is_empty));
-    }
-}
-
-#[test]
-fn only_what_is_in_use_is_read_and_all_of_it_once() {
-    for (profile, devices) in REDUNDANT
-        .into_iter()
-        .chain([(Profile::Single, 2), (Profile::Raid0, 3)])
-    {
-        let lab = Lab::new(&Make::new(profile, devices)).unwrap();
-        let uses = lab.uses().unwrap();
-        let filesystem = lab.open().unwrap();
-        let scrub = Scrub::new(&filesystem, Options::default(), Progress::new()).unwrap();
-        lab.spies.iter().for_each(|spy| drop(spy.take_reads()));
-        scrub.run().unwrap();
-        let report = scrub.report();
-        assert_eq!(report.totals().bytes_scrubbed(), report.to_scrub(), "{profile}");
-        let reads: Vec<Vec<std::ops::Range<u64>>> = lab.spies.iter().map(|spy| spy.take_reads()).collect();
-        for used in &uses {
-            let end = used.physical + used.length as u64;
-            let covers = |read: &std::ops::Range<u64>| read.start < end && used.physical < read.end;
-            assert!(
-                reads[used.device].iter().any(covers),
-                "{profile}: {used:?} was not read"
-            );
-        }
-        let has_parity = matches!(profile, Profile::Raid5 | Profile::Raid6);
-        for (device, reads) in reads.iter().enumerate().filter(|_| !has_parity) {
-            let is_superblock = |read: &&std::ops::Range<u64>| matches!(read.start, 65536 | 0x400_0000);
-            for read in reads.iter().filter(|read| !is_superblock(read)) {
-                let mut used_bytes = 0;
-                for used in uses.iter().filter(|used| used.device == device) {
-                    let end = (used.physical + used.length as u64).min(read.end);
-                    used_bytes += end.saturating_sub(used.physical.max(read.start));
-                }
-                assert_eq!(
-                    used_bytes,
-                    read.end - read.start,
-                    "{profile}: {read:?} holds what is not in use"
-                );
-            }
-        }
-    }
-}
-
-#[test]
-fn a_scrub_that_was_stopped_goes_on_where_it_was() {
-    for (profile, devices) in REDUNDANT {
-        let lab = Lab::new(&Make::new(profile, devices)).unwrap();
-        let uses = lab.uses().unwrap();
-        let before = lab.contents(&uses);
-        let whole = lab.scrub().unwrap().totals();
-        let is_spoilt = |used: &&Use| {
-            let is_other = profile == Profile::Dup && used.content == MappingContent::Data { copy: 2 };
-            used.device == 0 && used.is_data && !is_other
-        };
-        for used in uses.iter().filter(is_spoilt) {
-            lab.spies[0].put(used.physical, &[9; 512]);
-        }
-        let mut resume = Position::default();
-        let mut bytes = 0;
-        let mut corrected = 0;
-        let mut runs = 0;
-        loop {
-            let filesystem = lab.open().unwrap();
-            let progress = Progress::new();
-            let options = Options {
-                resume,
-                // Small groups, so that there are many.
-                shape: buttress_scrub::Shape {
-                    stripes: 1,
-                    groups: 2,
-                    plugged: true,
-                },
-                ..Options::default()
-            };
-            let scrub = Scrub::new(&filesystem, options, progress.clone()).unwrap();
-            lab.spies[0].stop_after(6, &progress);
-            let ended = scrub.run().is_ok();
-            let totals = scrub.report().totals();
-            bytes += totals.bytes_scrubbed();
-            corrected += totals.corrected_errors;
-            resume = scrub.position();
-            runs += 1;
-            if ended {
-                break;
-            }
-            assert!(runs < 1000, "{profile}: it does not come to its end");
-        }
-        assert!(runs > 2, "{profile}: stopped {runs} times");
-        assert_eq!(
-            bytes,
-            whole.bytes_scrubbed(),
-            "{profile}: nothing twice, nothing left out"
-        );
-        assert!(corrected > 0, "{profile}: {whole:?}");
-        assert!(lab.contents(&uses) == before, "{profile}");
-    }
-}
-
-#[test]
-fn degraded_volumes_are_scrubbed_without_what_is_missing() {
-    for (profile, devices) in REDUNDANT.into_iter().filter(|(_, devices)| *devices > 1) {
-        let lab = Lab::new(&Make::new(profile, devices)).unwrap();
-        let uses = lab.uses().unwrap();
-        let before = lab.contents(&uses);
-        let mut given = lab.devices();
-        given.remove(1);
-        let filesystem = buttress_fs::OpenOptions::new(given)
-            .degraded(true)
-            .open()
-            .unwrap();
-        let can_mend = matches!(profile, Profile::Raid1C3 | Profile::Raid1C4 | Profile::Raid6);
-        let used = uses
-            .iter()
-            .find(|used| used.is_data && used.device == 0 && is_direct(used))
-            .unwrap();
-        lab.spies[0].put(used.physical, &[5; BLOCK]);
-        let scrub = Scrub::new(&filesystem, Options::default(), Progress::new()).unwrap();
-        scrub.run().unwrap();
-        let report = scrub.report();
-        assert_eq!(report.totals().errors(), 1, "{profile}: {:#?}", report.damages);
-        if can_mend {
-            assert_eq!(
-                report.totals().corrected_errors,
-                1,
-                "{profile}: {:#?}",
-                report.damages
-            );
-            assert!(lab.contents(&uses) == before, "{profile}");
-        }
-        assert!(report.devices.iter().any(|device| device.missing));
-    }
-}
-
-#[test]
 fn mixed_block_groups_and_all_checksums() {
     for checksum in [
         ChecksumType::Crc32c,
@@ -649,90 +481,5 @@ fn mixed_block_groups_and_all_checksums() {
             );
             assert!(lab.contents(&uses) == before);
         }
-    }
-}
-
-#[test]
-fn damage_beyond_the_list_is_counted() {
-    let lab = Lab::new(&Make::new(Profile::Raid1, 2)).unwrap();
-    let uses = lab.uses().unwrap();
-    let trees: Vec<&Use> = uses
-        .iter()
-        .filter(|used| !used.is_data && used.device == 0)
-        .collect();
-    for used in &trees {
-        let mut bytes = lab.spies[0].read(used.physical, used.length);
-        let last = bytes.len() - 1;
-        bytes.as_mut_bytes()[last] ^= 1;
-        lab.spies[0].put(used.physical, &bytes);
-    }
-    let report = lab
-        .scrub_with(Options {
-            damages_max: 2,
-            ..Options::default()
-        })
-        .unwrap();
-    assert_eq!(report.damages.len(), 2);
-    assert_eq!(report.damages_unlisted, trees.len() as u64 - 2);
-    assert_eq!(report.totals().corrected_errors, trees.len() as u64);
-}
-
-/// On simulated devices all happens on one thread, in virtual time: the same damage gives the same report, and the same figures.
-#[test]
-fn simulated_devices_give_the_same_each_time() {
-    for (profile, devices) in REDUNDANT {
-        let lab = Lab::new(&Make::new(profile, devices)).unwrap();
-        let uses = lab.uses().unwrap();
-        let before = lab.contents(&uses);
-        let run = || {
-            for used in uses.iter().filter(|used| used.is_data && used.device == 0) {
-                if profile != Profile::Dup || used.content != (MappingContent::Data { copy: 2 }) {
-                    lab.spies[0].put(used.physical, &[7; BLOCK]);
-                }
-            }
-            let clock = VirtualClock::new();
-            let simulated = |device: Device| device.as_if_on(&Model::nvme_ssd(), &clock);
-            let devices: Vec<Device> = lab.devices().into_iter().map(simulated).collect();
-            let filesystem = buttress_fs::OpenOptions::new(devices.clone()).open().unwrap();
-            let scrub = Scrub::new(&filesystem, Options::default(), Progress::new()).unwrap();
-            scrub.run().unwrap();
-            let figures: Vec<String> = devices
-                .iter()
-                .map(|device| device.statistics().to_string())
-                .collect();
-            (scrub.report(), figures)
-        };
-        let (first, second) = (run(), run());
-        assert_eq!(first, second, "{profile}");
-        assert!(first.0.totals().corrected_errors > 0, "{profile}");
-        assert!(!first.0.has_uncorrectable(), "{profile}: {:#?}", first.0.damages);
-        assert!(lab.contents(&uses) == before, "{profile}");
-    }
-}
-
-/// A device that was away while the volume was written: what it missed is written to it. Its superblock stays behind.
-#[test]
-fn a_device_that_missed_commits_gets_what_it_missed() {
-    for (profile, devices) in REDUNDANT.into_iter().filter(|(_, devices)| *devices > 1) {
-        let lab = Lab::new(&Make::new(profile, devices)).unwrap();
-        let away = lab.spies[1].memory.snapshot();
-        let filesystem = WritableFilesystem::new(lab.open().unwrap(), WriteOptions::default()).unwrap();
-        let root = Location::root_of(SubvolumeId::TOP_LEVEL);
-        let file = filesystem
-            .create(root, b"missed", &NewInode::of_root(0o644))
-            .unwrap();
-        let content = Random::new(9).bytes(300_000, false);
-        filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
-        filesystem.close().unwrap();
-        let uses = lab.uses().unwrap();
-        let before = lab.contents(&uses);
-        lab.spies[1].put(0, &away);
-        let filesystem = lab.open().unwrap();
-        assert!(filesystem.volume().devices()[1].stale().is_some(), "{profile}");
-        drop(filesystem);
-        let report = lab.scrub().unwrap();
-        assert!(report.totals().corrected_errors > 0, "{profile}");
-        assert!(!report.has_uncorrectable(), "{profile}: {:#?}", report.damages);
-        assert!(lab.contents(&uses) == before, "{profile}");
     }
 }

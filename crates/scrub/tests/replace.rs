@@ -11,14 +11,17 @@
 mod support;
 
 use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend};
-use buttress_format::{ByteCount, DeviceId, FileOffset, Physical, Profile, ReplaceState, SubvolumeId};
-use buttress_fs::{Location, OpenOptions};
+use buttress_format::{
+    BlockGroupFlags, ByteCount, DeviceId, FileOffset, Physical, Profile, ReplaceState, SubvolumeId,
+};
+use buttress_fs::{Location, OpenOptions, Progress};
 use buttress_oracle::content::Random;
-use buttress_scrub::Replaced;
+use buttress_scrub::{Replace, Replaced};
+use buttress_volume::MappedChunk;
 use buttress_writer::operations::NewInode;
 use buttress_writer::replacement_item;
 use std::sync::Arc;
-use support::replacing::{check_files, open, run, spoil, tolerated, writable};
+use support::replacing::{check_files, often, open, run, spoil, tolerated, writable};
 use support::{Lab, Make, REDUNDANT, Spy, Use};
 
 /// What is to be true of the device that goes.
@@ -212,6 +215,97 @@ fn a_device_is_replaced_beside_a_writer() {
         let lab = Lab { spies };
         lab.require_sound();
         check_files(&lab.open().unwrap(), &files);
+    }
+}
+
+/// A volume of which the device `lost` was replaced by one that held noise. When the metadata was copied and its data not yet,
+/// files were made: their tree blocks lie where the copy has been, in rows that were free then, of which parts stay free.
+fn written_behind_the_copy(profile: Profile, devices: usize, lost: usize) -> (Lab, Vec<(String, Vec<u8>)>) {
+    let what = format!("{profile}, device {lost} of {devices}");
+    let lab = Lab::new(&Make::new(profile, devices)).unwrap();
+    let target = Spy::all_of_noise("target", lab.spies[lost].size_bytes());
+    let filesystem = writable(lab.devices()).unwrap();
+    let id = DeviceId::new(lost as u64 + 1);
+    filesystem.start_replacement(id, target.device(), false).unwrap();
+    let volume = Arc::clone(filesystem.view().volume());
+    let own = |chunk: &Arc<MappedChunk>| {
+        let mut stripes = chunk.chunk().stripes.iter();
+        let physical = stripes.find(|stripe| stripe.device == id)?.physical;
+        Some((physical, chunk.chunk().profile.contains(BlockGroupFlags::DATA)))
+    };
+    let mut chunks: Vec<(Physical, bool)> = volume.chunk_map().chunks().iter().filter_map(own).collect();
+    chunks.sort_unstable();
+    let (data, _) = *chunks.iter().find(|(_, is_data)| *is_data).unwrap();
+    assert_eq!(
+        chunks.last(),
+        Some(&(data, true)),
+        "{what}: data lies behind metadata"
+    );
+    let progress = Progress::new();
+    lab.spies[lost].stop_from(data.get(), &progress);
+    let replaced = Replace::new(filesystem.clone(), often(), progress).run().unwrap();
+    assert!(matches!(replaced, Replaced::Suspended), "{what}");
+    let cursor = filesystem.replacement().unwrap().cursor_left;
+    assert!(cursor >= data, "{what}: {cursor}");
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let mut random = Random::new(17);
+    let mut files = Vec::new();
+    for number in 0..30 {
+        // Content that lies in the tree.
+        let (name, content) = (format!("behind-{number}"), random.bytes(1500, false));
+        let file = filesystem
+            .create(root, name.as_bytes(), &NewInode::of_root(0o644))
+            .unwrap();
+        filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
+        files.push((name, content));
+        if number % 5 == 4 {
+            filesystem.commit().unwrap();
+        }
+    }
+    let replaced = run(&filesystem).unwrap();
+    assert!(matches!(replaced, Replaced::Finished { .. }), "{what}");
+    filesystem.close().unwrap();
+    let mut spies = lab.spies.clone();
+    spies[lost] = target;
+    (Lab { spies }, files)
+}
+
+/// Shapes whose rows have parity.
+const ROWS: [(Profile, usize); 3] = [(Profile::Raid5, 3), (Profile::Raid5, 4), (Profile::Raid6, 5)];
+
+#[test]
+fn parity_that_is_written_behind_the_copy_fits_what_the_target_holds() {
+    for (profile, devices) in ROWS {
+        for lost in 0..devices {
+            let (lab, files) = written_behind_the_copy(profile, devices, lost);
+            lab.require_sound();
+            check_files(&lab.open().unwrap(), &files);
+        }
+    }
+}
+
+#[test]
+fn what_is_written_behind_the_copy_outlives_the_loss_of_other_devices() {
+    let mut random = Random::new(18);
+    for (profile, devices) in ROWS {
+        for lost in 0..devices {
+            let (lab, files) = written_behind_the_copy(profile, devices, lost);
+            let uses = lab.uses().unwrap();
+            let before = lab.contents(&uses);
+            for first in 1..devices {
+                // As many as the profile can do without, the target among those that stay.
+                let gone = (0..tolerated(profile)).map(|next| 1 + (first - 1 + next) % (devices - 1));
+                let gone: Vec<usize> = gone.map(|behind| (lost + behind) % devices).collect();
+                for used in uses.iter().filter(|used| gone.contains(&used.device)) {
+                    lab.spies[used.device].put(used.physical, &random.bytes(used.length, false));
+                }
+                let what = format!("{profile}, device {lost} replaced, {gone:?} lost");
+                let report = lab.scrub().unwrap();
+                assert!(!report.has_uncorrectable(), "{what}: {:#?}", report.damages);
+                assert!(lab.contents(&uses) == before, "{what}");
+                check_files(&lab.open().unwrap(), &files);
+            }
+        }
     }
 }
 

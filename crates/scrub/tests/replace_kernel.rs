@@ -82,7 +82,10 @@ fn status(mount: &Mount) -> Result<String> {
     Ok(String::from_utf8_lossy(&told.stdout).into_owned())
 }
 
-const PROFILES: [(&str, &str, u32); 9] = [
+/// A volume's profiles of data and metadata, and its devices.
+type Shape = (&'static str, &'static str, u32);
+
+const SHAPES: [Shape; 9] = [
     ("single", "dup", 1),
     ("dup", "dup", 1),
     ("raid0", "raid1", 2),
@@ -94,47 +97,58 @@ const PROFILES: [(&str, &str, u32); 9] = [
     ("raid6", "raid6", 4),
 ];
 
+/// Does something with a volume of each shape that the kernel made.
+fn with_each(shapes: &[Shape], device_mib: u64, tried: impl Fn(&Shape, &Volume) -> Result<()>) {
+    for shape @ (data, metadata, devices) in shapes {
+        let volume = make(&Specification {
+            data,
+            metadata,
+            devices: *devices,
+            device_mib,
+            ..Specification::default()
+        });
+        volume
+            .and_then(|volume| tried(shape, &volume))
+            .with_context(|| *data)
+            .unwrap();
+    }
+}
+
+/// Replaces to the end, and nothing may be lost.
+fn finish(filesystem: WritableFilesystem) -> Result<()> {
+    let ended = Replace::new(filesystem.clone(), ReplaceOptions::default(), Progress::new()).run()?;
+    let is_whole = matches!(
+        ended,
+        Replaced::Finished {
+            lost: ByteCount::ZERO,
+            ..
+        }
+    );
+    ensure!(is_whole, "{ended:?}");
+    filesystem.close()?;
+    Ok(())
+}
+
 #[test]
 fn the_kernel_finds_nothing_where_a_device_was_replaced() {
     if skips(kernel_missing()) {
         return;
     }
-    for (data, metadata, devices) in PROFILES {
-        let replaced = || -> Result<()> {
-            let volume = make(&Specification {
-                data,
-                metadata,
-                devices,
-                device_mib: 512,
-                ..Specification::default()
-            })?;
-            let target = new_image(&volume, 520)?;
-            let mut images = volume.images.clone();
-            let lost = images.len() - 1;
-            let is_missing = devices > 1 && data != "raid0";
-            let filesystem = match is_missing {
-                true => writable(&images[..lost])?,
-                false => writable(&images)?,
-            };
-            let id = DeviceId::new(lost as u64 + 1);
-            filesystem.start_replacement(id, device(&target)?, false)?;
-            let ended = Replace::new(filesystem.clone(), ReplaceOptions::default(), Progress::new()).run()?;
-            ensure!(
-                matches!(
-                    ended,
-                    Replaced::Finished {
-                        lost: ByteCount::ZERO,
-                        ..
-                    }
-                ),
-                "{ended:?}"
-            );
-            filesystem.close()?;
-            images[lost] = target;
-            is_whole(data, &volume.manifest, &images)
+    with_each(&SHAPES, 512, |(data, _, devices), volume| {
+        let target = new_image(volume, 520)?;
+        let mut images = volume.images.clone();
+        let lost = images.len() - 1;
+        let is_missing = *devices > 1 && *data != "raid0";
+        let filesystem = match is_missing {
+            true => writable(&images[..lost])?,
+            false => writable(&images)?,
         };
-        replaced().with_context(|| data).unwrap();
-    }
+        let id = DeviceId::new(lost as u64 + 1);
+        filesystem.start_replacement(id, device(&target)?, false)?;
+        finish(filesystem)?;
+        images[lost] = target;
+        is_whole(data, &volume.manifest, &images)
+    });
 }
 
 /// Replaces until some chunks are done and committed, and others are not.
@@ -171,50 +185,35 @@ fn the_kernel_goes_on_with_what_was_begun_here() {
         return;
     }
     // Of a volume with one device this kernel registers no other, so that it cannot find the target.
-    for (data, metadata, devices) in [
-        ("single", "raid1", 2),
-        ("raid0", "dup", 2),
-        ("raid1", "raid1", 2),
-        ("raid1c3", "raid1c3", 3),
-        ("raid1c4", "raid1c4", 4),
-        ("raid10", "raid10", 4),
-        ("raid5", "raid5", 3),
-        ("raid6", "raid6", 4),
-    ] {
-        let went_on = || -> Result<()> {
-            let volume = make(&Specification {
-                data,
-                metadata,
-                devices,
-                device_mib: 512,
-                ..Specification::default()
-            })?;
-            let target = new_image(&volume, 512)?;
-            let filesystem = writable(&volume.images)?;
-            filesystem.start_replacement(DeviceId::new(1), device(&target)?, false)?;
-            half_way(&filesystem)?;
-            filesystem.close()?;
-            let mut images = volume.images.clone();
-            images.push(target.clone());
-            ensure!(state(&images)? == Some(ReplaceState::Suspended));
-            btrfs_check(&volume.images)?;
-            let mount = Mount::new(&images, "noatime")?;
-            let mut told = String::new();
-            for _ in 0..1000 {
-                told = status(&mount)?;
-                if told.contains("finished") {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(50));
+    let several: Vec<Shape> = [("single", "raid1", 2), ("raid0", "dup", 2)]
+        .into_iter()
+        .chain(SHAPES.into_iter().skip(3))
+        .collect();
+    with_each(&several, 512, |(data, ..), volume| {
+        let target = new_image(volume, 512)?;
+        let filesystem = writable(&volume.images)?;
+        filesystem.start_replacement(DeviceId::new(1), device(&target)?, false)?;
+        half_way(&filesystem)?;
+        filesystem.close()?;
+        let mut images = volume.images.clone();
+        images.push(target.clone());
+        ensure!(state(&images)? == Some(ReplaceState::Suspended));
+        btrfs_check(&volume.images)?;
+        let mount = Mount::new(&images, "noatime")?;
+        let mut told = String::new();
+        for _ in 0..1000 {
+            told = status(&mount)?;
+            if told.contains("finished") {
+                break;
             }
-            ensure!(told.contains("finished on"), "{told}");
-            mount.close()?;
-            let mut images = volume.images.clone();
-            images[0] = target;
-            is_whole(data, &volume.manifest, &images)
-        };
-        went_on().with_context(|| data).unwrap();
-    }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        ensure!(told.contains("finished on"), "{told}");
+        mount.close()?;
+        let mut images = volume.images.clone();
+        images[0] = target;
+        is_whole(data, &volume.manifest, &images)
+    });
 }
 
 /// Has the kernel copy few bytes in a second.
@@ -290,9 +289,9 @@ fn begun_by_kernel(volume: &Volume) -> Result<(Manifest, Vec<PathBuf>)> {
     Ok((manifest, copied?))
 }
 
-/// Profiles of volumes whose replacement the kernel began; the second half only with `BUTTRESS_SOAK`. Of RAID1C4 this kernel
+/// Shapes of volumes whose replacement the kernel began; the second half only with `BUTTRESS_SOAK`. Of RAID1C4 this kernel
 /// writes no superblock to the target for as long as it copies slowly.
-const BEGUN_BY_KERNEL: [(&str, &str, u32); 8] = [
+const BEGUN_BY_KERNEL: [Shape; 8] = [
     ("single", "dup", 1),
     ("raid1", "raid1", 2),
     ("raid10", "raid10", 4),
@@ -308,44 +307,24 @@ fn what_the_kernel_began_is_brought_to_its_end() {
     if skips(kernel_missing()) {
         return;
     }
-    let most = match std::env::var_os("BUTTRESS_SOAK") {
-        Some(_) => BEGUN_BY_KERNEL.len(),
-        None => 4,
+    let (first, _) = BEGUN_BY_KERNEL.split_at(4);
+    let shapes = match std::env::var_os("BUTTRESS_SOAK") {
+        Some(_) => &BEGUN_BY_KERNEL[..],
+        None => first,
     };
-    for (data, metadata, devices) in BEGUN_BY_KERNEL.into_iter().take(most) {
-        let ended = || -> Result<()> {
-            let volume = make(&Specification {
-                data,
-                metadata,
-                devices,
-                device_mib: 1024,
-                ..Specification::default()
-            })?;
-            let (manifest, images) = begun_by_kernel(&volume)?;
-            let (target, own) = images.split_last().context("no images")?;
-            let found = state(&images)?;
-            ensure!(found == Some(ReplaceState::Started), "{found:?}");
-            let error = writable(own).err().context("it was opened without its target")?;
-            ensure!(format!("{error:#}").contains("replace cancel"), "{error:#}");
-            let filesystem = writable(&images)?;
-            let cursor = filesystem.replacement().map(|item| item.cursor_left);
-            ensure!(cursor < Some(Physical::new(1 << 30)), "{cursor:?}");
-            let ended = Replace::new(filesystem.clone(), ReplaceOptions::default(), Progress::new()).run()?;
-            ensure!(
-                matches!(
-                    ended,
-                    Replaced::Finished {
-                        lost: ByteCount::ZERO,
-                        ..
-                    }
-                ),
-                "{ended:?}"
-            );
-            filesystem.close()?;
-            let mut images = own.to_vec();
-            images[0] = target.clone();
-            is_whole(data, &manifest, &images)
-        };
-        ended().with_context(|| data).unwrap();
-    }
+    with_each(shapes, 1024, |(data, ..), volume| {
+        let (manifest, images) = begun_by_kernel(volume)?;
+        let (target, own) = images.split_last().context("no images")?;
+        let found = state(&images)?;
+        ensure!(found == Some(ReplaceState::Started), "{found:?}");
+        let error = writable(own).err().context("it was opened without its target")?;
+        ensure!(format!("{error:#}").contains("replace cancel"), "{error:#}");
+        let filesystem = writable(&images)?;
+        let cursor = filesystem.replacement().map(|item| item.cursor_left);
+        ensure!(cursor < Some(Physical::new(1 << 30)), "{cursor:?}");
+        finish(filesystem)?;
+        let mut images = own.to_vec();
+        images[0] = target.clone();
+        is_whole(data, &manifest, &images)
+    });
 }

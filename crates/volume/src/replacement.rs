@@ -209,25 +209,28 @@ impl Volume {
             return Err(WriteRefusal::NoTarget.into());
         };
         let new = Arc::new(new);
-        self.exchange_slot(source, &new);
-        let chunks = self.chunk_map();
-        let mut map = ChunkMap::default();
-        for chunk in chunks.chunks() {
-            let mut devices = chunk.devices().to_vec();
-            let mut own = devices
-                .iter_mut()
-                .filter(|slot| Arc::ptr_eq(slot, source))
-                .peekable();
-            if own.peek().is_none() {
-                map.add_mapped(Arc::clone(chunk));
-                continue;
-            }
-            own.for_each(|slot| *slot = Arc::clone(&new));
-            let chunk = MappedChunk::new(chunk.start(), chunk.chunk().clone(), devices)?;
-            map.add_mapped(Arc::new(chunk));
-        }
-        self.set_chunk_map(map);
+        self.exchange_slot(source, &new, |map| exchanged(map, source, &new))?;
         self.forget_replacement();
         Ok(())
     }
+}
+
+/// The same chunks, with `new` where `source` was.
+fn exchanged(chunks: &ChunkMap, source: &Arc<DeviceSlot>, new: &Arc<DeviceSlot>) -> Result<ChunkMap, Error> {
+    let mut map = ChunkMap::default();
+    for chunk in chunks.chunks() {
+        let mut devices = chunk.devices().to_vec();
+        let mut own = devices
+            .iter_mut()
+            .filter(|slot| Arc::ptr_eq(slot, source))
+            .peekable();
+        if own.peek().is_none() {
+            map.add_mapped(Arc::clone(chunk));
+            continue;
+        }
+        own.for_each(|slot| *slot = Arc::clone(new));
+        let chunk = MappedChunk::new(chunk.start(), chunk.chunk().clone(), devices)?;
+        map.add_mapped(Arc::new(chunk));
+    }
+    Ok(map)
 }

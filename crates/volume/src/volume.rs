@@ -206,15 +206,16 @@ impl Volume {
     /// A chunk that overlaps another, that its profile does not allow, or whose stripes name a known device by
     /// another id.
     pub fn add_chunk(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
-        let devices = {
+        let added = {
+            // Held until the map has the chunk: a slot that is exchanged meanwhile would stay in it.
             let mut table = self.devices.write();
             let stripes = chunk.stripes.iter();
-            stripes
+            let devices = stripes
                 .map(|stripe| table.find_or_miss(stripe.device, stripe.device_uuid))
-                .collect::<Result<Vec<_>, Error>>()?
+                .collect::<Result<Vec<_>, Error>>()?;
+            let chunk = MappedChunk::new(start, chunk, devices)?;
+            Arc::make_mut(&mut self.chunks.write()).add(chunk)?
         };
-        let chunk = MappedChunk::new(start, chunk, devices)?;
-        let added = Arc::make_mut(&mut self.chunks.write()).add(chunk)?;
         if added == Added::Differs {
             self.notice(Notice::SystemChunkDiffers { logical: start });
         }
@@ -226,6 +227,8 @@ impl Volume {
     /// # Errors
     /// [`WriteRefusal::NoSuchChunk`].
     pub fn remove_chunk(&self, start: Logical) -> Result<(), Error> {
+        // A map that is made anew from this one must not bring it back.
+        let _table = self.devices.write();
         if Arc::make_mut(&mut self.chunks.write()).remove(start) {
             Ok(())
         } else {
@@ -403,13 +406,19 @@ impl Volume {
         &self.guards
     }
 
-    /// Puts another map in use: one of the same chunks.
-    pub(crate) fn set_chunk_map(&self, map: ChunkMap) {
+    /// Puts a slot in the place of another, in the table and in the map that `exchanged` makes of the one in use. Chunks come
+    /// and go before or after, not meanwhile.
+    pub(crate) fn exchange_slot(
+        &self,
+        old: &Arc<DeviceSlot>,
+        new: &Arc<DeviceSlot>,
+        exchanged: impl FnOnce(&ChunkMap) -> Result<ChunkMap, Error>,
+    ) -> Result<(), Error> {
+        let mut table = self.devices.write();
+        let map = exchanged(&self.chunk_map())?;
         *self.chunks.write() = Arc::new(map);
-    }
-
-    pub(crate) fn exchange_slot(&self, old: &Arc<DeviceSlot>, new: &Arc<DeviceSlot>) {
-        self.devices.write().exchange(old, new);
+        table.exchange(old, new);
+        Ok(())
     }
 
     pub(crate) const fn failing(&self) -> &Mutex<(), FailingLock> {

@@ -42,6 +42,7 @@ struct State {
     reads: Vec<Range<u64>>,
     lose_writes: bool,
     stop: Option<(usize, Progress)>,
+    stop_from: Option<(u64, Progress)>,
 }
 
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
@@ -107,6 +108,11 @@ impl Spy {
         self.state.lock().unwrap().stop = Some((reads, progress.clone()));
     }
 
+    /// With the first read behind `offset` the job is asked to stop.
+    pub(crate) fn stop_from(&self, offset: u64, progress: &Progress) {
+        self.state.lock().unwrap().stop_from = Some((offset, progress.clone()));
+    }
+
     pub(crate) fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.memory
@@ -145,6 +151,9 @@ impl Backend for Spy {
                 if *left == 0 {
                     progress.cancel();
                 }
+            }
+            if let Some((_, progress)) = state.stop_from.as_ref().filter(|(from, _)| *from <= offset) {
+                progress.cancel();
             }
             if state.unreadable.iter().any(|bad| overlap(bad, &range)) {
                 return Err(io::Error::other("a bad sector"));
@@ -222,6 +231,13 @@ pub(crate) struct Use {
     pub(crate) is_data: bool,
 }
 
+impl Use {
+    /// Whether it is a copy, not parity.
+    pub(crate) const fn is_copy(&self) -> bool {
+        matches!(self.content, MappingContent::Data { .. })
+    }
+}
+
 /// Everything in use on all devices, found without the scrub: extents through the volume's map.
 pub(crate) fn uses_of(filesystem: &Filesystem) -> Result<Vec<Use>> {
     let volume = filesystem.volume();
@@ -253,6 +269,17 @@ pub(crate) fn uses_of(filesystem: &Filesystem) -> Result<Vec<Use>> {
         }
     }
     Ok(uses)
+}
+
+/// A seed: the same in each run of the suite, another with `BUTTRESS_SOAK_SEED`.
+pub(crate) fn seed(own: u64) -> u64 {
+    let of_run = std::env::var("BUTTRESS_SOAK_SEED").map_or(0, |text| text.parse::<u64>().unwrap());
+    of_run.wrapping_mul(1_000_003).wrapping_add(own)
+}
+
+/// Random numbers of such a seed.
+pub(crate) fn random(own: u64) -> Random {
+    Random::new(seed(own))
 }
 
 /// A volume on spies.

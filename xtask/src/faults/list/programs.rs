@@ -119,8 +119,8 @@ pub(super) const FAULTS: &[Fault] = &[
         "replace-row-gaps-unwritten",
         "Parity that is written while a device is replaced counts on what the new one does not have.",
         &[
-            replace("a_device_of_each_profile_is_replaced"),
-            replace("a_device_is_replaced_beside_a_writer"),
+            replace("parity_that_is_written_behind_the_copy_fits_what_the_target_holds"),
+            replace("what_is_written_behind_the_copy_outlives_the_loss_of_other_devices"),
         ],
     ),
     loses(
