@@ -29,8 +29,15 @@ const COMMAND: &str = "command";
 const LOG: &str = "log";
 /// An input may take this long.
 const TIMEOUT_SECONDS: u64 = 30;
-/// The whole process may take this much memory: 8 MiB of cache, what is under way, and the fuzzer's own.
-const MEMORY_MIB: u64 = 256;
+
+/// How much memory the whole process may take: caches of 8 or 16 MiB, what is under way, and the fuzzer's own. For logs also the
+/// volumes of 128 MiB that the target makes in memory before the first input, one after the other, and what is copied of them.
+fn memory_mib(name: &str) -> u64 {
+    match name {
+        LOG => 768,
+        _ => 256,
+    }
+}
 
 struct Options {
     seconds: u64,
@@ -231,7 +238,7 @@ fn fuzz(root: &Path, folder: &Path, program: &Path, target: &Target) -> Result<R
         .arg(format!("-max_total_time={}", target.seconds))
         .arg(format!("-max_len={}", target.input_bytes_max))
         .arg(format!("-timeout={TIMEOUT_SECONDS}"))
-        .arg(format!("-rss_limit_mb={MEMORY_MIB}"))
+        .arg(format!("-rss_limit_mb={}", memory_mib(name)))
         .arg(format!("-artifact_prefix={}/", found.display()))
         .args(["-print_final_stats=1", "-len_control=20", "-reload=1"])
         .arg(&corpus)

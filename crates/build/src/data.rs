@@ -7,7 +7,8 @@
 
 use crate::content::{Data, Digest};
 use crate::error::{Error, Result};
-use crate::layout::GENERATION;
+use crate::layout::{FileInfo, GENERATION};
+use crate::sharing::Sharing;
 use crate::sort::Sorter;
 use crate::space::DataSpace;
 use crate::spool::Spool;
@@ -20,6 +21,7 @@ use buttress_volume::{ExtentWrite, StripeGeometry, Volume};
 use buttress_writer::mkfs::PlannedChunk;
 use crossbeam_channel::Sender;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The longest uncompressed extent.
 const EXTENT_BYTES_MAX: u64 = 128 << 20;
@@ -78,6 +80,8 @@ pub(crate) struct DataWriter<'a> {
     buffer: Option<(Logical, Buffer)>,
     /// The run of uncompressed pieces that may go on.
     open: Option<Extent>,
+    /// How contents are shared with files, where they are to be.
+    pub(crate) sharing: Option<Sharing<'a>>,
     /// Where pieces are that others may share.
     shared: HashMap<Digest, Extent>,
 }
@@ -99,12 +103,18 @@ impl<'a> DataWriter<'a> {
             to_writer,
             buffer: None,
             open: None,
+            sharing: None,
             shared: HashMap::new(),
         }
     }
 
     /// Takes the next piece of a file; gives extents that are finished to `done`.
-    pub(crate) fn piece(&mut self, piece: &Data, done: &mut dyn FnMut(Extent) -> Result<()>) -> Result<()> {
+    pub(crate) fn piece(
+        &mut self,
+        file: &Arc<FileInfo>,
+        piece: &Data,
+        done: &mut dyn FnMut(Extent) -> Result<()>,
+    ) -> Result<()> {
         if let Some(digest) = piece.digest {
             self.end(done)?;
             if let Some(same) = self.shared.get(&digest) {
@@ -113,13 +123,13 @@ impl<'a> DataWriter<'a> {
                     ..same.clone()
                 });
             }
-            let extent = self.whole(piece)?;
+            let extent = self.whole(file, piece)?;
             self.shared.insert(digest, extent.clone());
             return done(extent);
         }
         if piece.compression != Compression::None {
             self.end(done)?;
-            let extent = self.whole(piece)?;
+            let extent = self.whole(file, piece)?;
             return done(extent);
         }
         let mut rest = piece.stored.as_slice();
@@ -129,7 +139,7 @@ impl<'a> DataWriter<'a> {
             let (logical, bytes) = self.take(rest.len() as u64, false)?;
             let length = usize::try_from(bytes).unwrap_or(usize::MAX).min(rest.len());
             let (now, later) = rest.split_at(length);
-            self.write(logical, now)?;
+            self.store(file, at, logical, now)?;
             let share = sums
                 .len()
                 .checked_mul(length)
@@ -144,10 +154,13 @@ impl<'a> DataWriter<'a> {
     }
 
     /// Writes a piece as one extent.
-    fn whole(&mut self, piece: &Data) -> Result<Extent> {
+    fn whole(&mut self, file: &Arc<FileInfo>, piece: &Data) -> Result<Extent> {
         let stored_bytes = piece.stored.len() as u64;
         let logical = self.take(stored_bytes, true)?.0;
-        self.write(logical, &piece.stored)?;
+        match piece.compression {
+            Compression::None => self.store(file, piece.at, logical, &piece.stored)?,
+            _ => self.write(logical, &piece.stored)?,
+        }
         self.checksum(logical, stored_bytes, &piece.checksums)?;
         Ok(Extent {
             at: piece.at,
@@ -239,7 +252,7 @@ impl<'a> DataWriter<'a> {
         usize::try_from(rows.saturating_mul(row)).unwrap_or(usize::MAX)
     }
 
-    fn write(&mut self, logical: Logical, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write(&mut self, logical: Logical, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         let mut at = logical;
         while !rest.is_empty() {

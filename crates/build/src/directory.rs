@@ -15,6 +15,7 @@ use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{DirEntry, File, FileType, Metadata, OpenOptions, ReadDir};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -426,6 +427,10 @@ impl ContentReader for FileReader {
             }),
             Err(cause) => Err(self.failed(cause)),
         }
+    }
+
+    fn host_file(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
     }
 
     fn finish(&mut self) -> Result<(), SourceError> {

@@ -47,6 +47,7 @@ enum Waiting {
 }
 
 struct WaitingFile {
+    info: Arc<FileInfo>,
     tree: TreeId,
     key: Key,
     item: InodeItem,
@@ -75,6 +76,8 @@ struct SharedContent {
 
 /// A file whose content is being taken.
 struct OpenFile {
+    /// None where the content is another file's.
+    info: Option<Arc<FileInfo>>,
     owner: Owner,
     same: Option<Arc<SameKey>>,
     shared: SharedContent,
@@ -279,6 +282,7 @@ impl<'a> Emitter<'a> {
         }
         let (pieces, cost) = self.job(&info, item.flags, 0)?;
         self.waiting.push_back(Waiting::File(Box::new(WaitingFile {
+            info: Arc::clone(&info),
             tree,
             key,
             item,
@@ -319,6 +323,7 @@ impl<'a> Emitter<'a> {
 
     fn begin(&mut self, file: WaitingFile) -> Result<()> {
         let WaitingFile {
+            info,
             tree,
             key,
             mut item,
@@ -330,6 +335,7 @@ impl<'a> Emitter<'a> {
             inode: InodeNumber::new(key.objectid.get()),
         };
         let mut open = OpenFile {
+            info: Some(info),
             owner,
             same,
             shared: SharedContent::default(),
@@ -380,8 +386,11 @@ impl<'a> Emitter<'a> {
         let mut open = self.open.take().ok_or(Error::Defect {
             what: "data of no file",
         })?;
+        let info = open.info.clone().ok_or(Error::Defect {
+            what: "data of a file whose content is another's",
+        })?;
         let mut extents = Vec::new();
-        self.data.piece(&data, &mut |extent| {
+        self.data.piece(&info, &data, &mut |extent| {
             extents.push(extent);
             Ok(())
         })?;
@@ -460,6 +469,7 @@ impl<'a> Emitter<'a> {
         })?;
         item.nbytes = ByteCount::new(shared.data_bytes);
         let mut open = OpenFile {
+            info: None,
             owner: Owner {
                 tree,
                 inode: InodeNumber::new(key.objectid.get()),

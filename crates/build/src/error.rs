@@ -87,6 +87,20 @@ pub enum Error {
         /// How many.
         devices: usize,
     },
+    /// The blocks of a file cannot be shared with the target.
+    #[error("the blocks of {path:?} cannot be shared with the image: {cause}")]
+    NotShared {
+        /// The file, by its path in the volume.
+        path: String,
+        /// What the system said.
+        cause: buttress_device::IoError,
+    },
+    /// Data of this profile cannot be shared with files.
+    #[error("data of profile {profile} cannot be shared with files, of single and dup only")]
+    SharedProfile {
+        /// The profile.
+        profile: buttress_format::Profile,
+    },
     /// What writes to the devices ended before all was written; it says why itself.
     #[error("writing ended before the image was whole")]
     WriterGone,

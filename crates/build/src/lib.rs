@@ -21,6 +21,7 @@
 //! | `layers`, `links`, `tree` | what stays of several sources, and which names are one inode |
 //! | `layout` | inode numbers; items of everything but content |
 //! | `emit`, `content`, `data` | the pass that reads contents, packs items, copies snapshots' roots and gives data addresses |
+//! | `sharing` | contents that are shared with the files of a source instead of copied |
 //! | `blocks`, `space` | packed trees; where chunks lie |
 //! | `finish`, `write` | the trees that say where everything lies; the order of writes |
 //!
@@ -28,7 +29,7 @@
 //!
 //! # What is not done
 //!
-//! Zoned volumes; extents that are shared with the files of a source. Quotas have no limits, and no groups above those of
+//! Zoned volumes. Quotas have no limits, and no groups above those of
 //! subvolumes.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -51,6 +52,7 @@ mod layout;
 mod links;
 pub mod options;
 mod record;
+mod sharing;
 mod sort;
 mod sort_key;
 pub mod source;

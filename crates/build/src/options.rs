@@ -25,6 +25,9 @@ pub struct BuildOptions {
     pub size: Size,
     /// Equal contents share their extents.
     pub dedupe: bool,
+    /// Contents are shared with the files of sources that lie in the image's file system, instead of copied (`FICLONERANGE`).
+    /// Data is single or DUP then. What is compressed is copied.
+    pub share_files: bool,
     /// How many threads read, compress and check; as many as there are processors by default.
     pub workers: Option<usize>,
     /// How much memory entries and finished blocks may take before they are spooled to files.
@@ -68,6 +71,7 @@ impl Default for BuildOptions {
             latest_time: None,
             size: Size::default(),
             dedupe: false,
+            share_files: false,
             workers: None,
             memory: ByteCount::new(96 << 20),
             spool: None,

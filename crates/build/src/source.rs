@@ -11,6 +11,7 @@
 use crate::entry::{Entry, EntryPath, FileContent};
 use buttress_format::{ByteCount, ErrorKind, FileOffset};
 use core::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Something that holds a tree.
@@ -68,6 +69,11 @@ pub trait ContentReader: Send {
     /// # Errors
     /// What the source fails with; content that ends before `into` is full is [`SourceError::Changed`].
     fn read_exact_at(&mut self, at: FileOffset, into: &mut [u8]) -> Result<(), SourceError>;
+
+    /// The file of this system that holds the content as it is, at the same places: a target may share its blocks.
+    fn host_file(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// Called when all was read: whether what was read is still what the entry told of.
     ///

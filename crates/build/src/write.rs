@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::finish::{Finish, Finished, Sizes};
 use crate::layout::{GENERATION, Totals};
 use crate::options::Size;
+use crate::sharing::{self, Sharing};
 use crate::sort::Sorter;
 use crate::space::{DataSpace, Placer};
 use crate::spool::{Spool, Spooled};
@@ -151,6 +152,10 @@ pub(crate) fn write(
         }
         .into());
     }
+    let profile = gathered.settings.data;
+    if gathered.options.share_files && !sharing::is_possible(profile) {
+        return Err(Error::SharedProfile { profile });
+    }
     let plan = plan(&gathered, devices)?;
     progress.expect(ByteCount::new(gathered.layout.totals.content_bytes));
     for device in devices {
@@ -170,6 +175,7 @@ pub(crate) fn write(
         gathered: &gathered,
         identity,
         volume: &volume,
+        devices,
         progress,
     };
     let (finished, log) = job.contents(plan)?;
@@ -199,6 +205,7 @@ struct Writing<'a> {
     gathered: &'a Gathered,
     identity: &'a Identity,
     volume: &'a Volume,
+    devices: &'a [Device],
     progress: &'a Progress,
 }
 
@@ -321,7 +328,7 @@ impl Writing<'_> {
                 .name("buttress-build-write".to_owned())
                 .spawn_scoped(scope, || write_data(self.volume, &writes))
                 .map_err(spawn_failed)?;
-            let data = DataWriter::new(
+            let mut data = DataWriter::new(
                 space,
                 Sorter::new(folder, memory),
                 Spool::new(folder.clone(), memory),
@@ -329,6 +336,10 @@ impl Writing<'_> {
                 item,
                 to_writer,
             );
+            if options.share_files {
+                let (contents, sector_bytes) = (&self.gathered.contents, settings.sector_bytes);
+                data.sharing = Some(Sharing::new(contents, self.devices, sector_bytes));
+            }
             let rules = EmitRules {
                 compression: options.compression,
                 jobs,

@@ -104,6 +104,23 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// As [`write_at`](Self::write_at).
     fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
 
+    /// Makes the bytes from `offset_bytes` on those of `source` from `source_offset_bytes` on, by sharing its blocks: nothing is
+    /// copied. Only files can do this.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at), and where the blocks cannot be shared: another file system
+    /// ([`io::ErrorKind::CrossesDevices`]), one that cannot share, or ranges that are not whole blocks of it.
+    fn share_from(
+        &self,
+        source: BorrowedFd<'_>,
+        source_offset_bytes: u64,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> io::Result<()> {
+        let _ = (source, source_offset_bytes, offset_bytes, length_bytes);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// The file below, if reads and writes of this backend are nothing but those of a file: lets the io_uring engine
     /// submit them itself.
     fn ring_target(&self) -> Option<RingTarget<'_>> {

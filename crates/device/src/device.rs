@@ -1,6 +1,7 @@
 //! A device as the layers above see it: bytes with a size, read singly or in batches.
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -417,6 +418,25 @@ impl Device {
         core.backend
             .flush()
             .map_err(|cause| core.error(Operation::Flush, 0, 0, &cause))
+    }
+
+    /// Makes the bytes from `offset_bytes` on those of the file `source` from `source_offset_bytes` on, by sharing its blocks.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write), and where the blocks cannot be shared: see [`Backend::share_from`].
+    pub fn share_from(
+        &self,
+        source: BorrowedFd<'_>,
+        source_offset_bytes: u64,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> Result<(), IoError> {
+        buttress_locks::waits_for_device();
+        let core = self.core();
+        core.check_range(Operation::Share, offset_bytes, length_bytes)?;
+        core.backend
+            .share_from(source, source_offset_bytes, offset_bytes, length_bytes)
+            .map_err(|cause| core.error(Operation::Share, offset_bytes, length_bytes, &cause))
     }
 
     /// Says that the bytes are no longer needed. Reading them afterwards gives anything.

@@ -25,6 +25,8 @@ pub enum Operation {
     Discard,
     /// Filling a range with zeros.
     Zero,
+    /// Making a range the same blocks as a file's.
+    Share,
 }
 
 impl fmt::Display for Operation {
@@ -37,6 +39,7 @@ impl fmt::Display for Operation {
             Self::Flush => "flush",
             Self::Discard => "discard",
             Self::Zero => "zero",
+            Self::Share => "share blocks with",
         })
     }
 }

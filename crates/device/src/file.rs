@@ -20,7 +20,7 @@ pub(crate) use system::punch_hole;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -417,6 +417,23 @@ impl Backend for FileBackend {
     }
 
     /// `fdatasync`: on a block device the kernel writes back its page cache and flushes the drive's own cache.
+    fn share_from(
+        &self,
+        source: BorrowedFd<'_>,
+        source_offset_bytes: u64,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> io::Result<()> {
+        check_range(self.size_bytes, offset_bytes, length_bytes)?;
+        system::share(
+            source,
+            source_offset_bytes,
+            &self.file,
+            offset_bytes,
+            length_bytes,
+        )
+    }
+
     fn flush(&self) -> io::Result<()> {
         if !self.writable || buttress_faults::on("device-no-fdatasync") {
             return Ok(());

@@ -15,6 +15,7 @@ mod support;
 mod callers;
 mod debian;
 mod matrix;
+mod sharing;
 mod stopped;
 
 use buttress_oracle::manifest::{self, Manifest};

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::backend::{Backend, RingTarget, Source};
@@ -85,6 +86,18 @@ impl Backend for Window {
         });
         self.whole
             .write_vectored_at(self.place(offset_bytes, length)?, parts)
+    }
+
+    fn share_from(
+        &self,
+        source: BorrowedFd<'_>,
+        source_offset_bytes: u64,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> io::Result<()> {
+        let place = self.place(offset_bytes, length_bytes)?;
+        self.whole
+            .share_from(source, source_offset_bytes, place, length_bytes)
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -3,7 +3,7 @@
 use core::ops::Range;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -234,6 +234,10 @@ impl ContentReader for HostReader {
             }
             Err(error) => Err(self.failed(error)),
         }
+    }
+
+    fn host_file(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
     }
 
     fn finish(&mut self) -> Result<(), SourceError> {

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use buttress::build::{
-    BuildOptions, Compress, DirectorySource, EntryPath, ImageBuilder, Owners, Size, SubvolumeMark,
+    BuildOptions, Compress, DirectorySource, EntryPath, Error as BuildError, ImageBuilder, Owners, Size,
+    SubvolumeMark,
 };
 use buttress::device::{Device, OpenOptions as DeviceOptions};
 use buttress::format::{ByteCount, InodeFlags};
@@ -52,8 +53,8 @@ pub(super) struct BuildArguments {
     /// Content that is there several times is stored once: whole files, and equal parts of 512 KiB (128 KiB compressed)
     #[arg(long)]
     dedupe: bool,
-    /// Share extents with the directory's files instead of copying them
-    #[arg(long, hide = true)]
+    /// Share the blocks of the sources' files instead of copying them; image and sources lie in one file system that can do that
+    #[arg(long, conflicts_with = "compress")]
     reflink: bool,
     /// Everything belongs to root
     #[arg(long)]
@@ -188,6 +189,7 @@ impl BuildArguments {
             (self.compress.is_some(), "--compress"),
             (self.slack.is_some(), "--slack"),
             (self.dedupe, "--dedupe"),
+            (self.reflink, "--reflink"),
         ];
         let given = given.into_iter().find(|(given, _)| *given).map(|(_, flag)| flag);
         match given.or(self.sources.changes_sources()) {
@@ -216,10 +218,6 @@ impl Mkfs {
         volume: Options,
         sources: OpenedSources,
     ) -> Result<Outcome> {
-        if self.build.reflink {
-            return Err(anyhow::anyhow!("--reflink is not supported yet"))
-                .context(Advice::new("without it, contents are copied"));
-        }
         let progress = context.progress();
         // Who ends it early leaves no file behind that is no volume.
         let cancelling = Cancelling::start(&progress)?;
@@ -249,9 +247,7 @@ impl Mkfs {
             .context("reading the sources")?;
         let enough = gathered.enough_bytes();
         let (new_files, devices) = self.open_for(context, images, size, enough)?;
-        let made = gathered
-            .write(&devices, &identity, &progress)
-            .context("making the volume")?;
+        let made = gathered.write(&devices, &identity, &progress).map_err(advised)?;
         if let (Size::Least { .. }, [image]) = (size, images) {
             cut(image, &devices, &made)?;
         }
@@ -302,6 +298,7 @@ impl Mkfs {
             latest_time,
             size,
             dedupe: build.dedupe,
+            share_files: build.reflink,
             workers: build.workers.map(usize::from),
             ..BuildOptions::default()
         })
@@ -343,6 +340,20 @@ impl Mkfs {
         let file = OpenOptions::new().write(true).open(image).with_context(named)?;
         file.set_len(enough.get()).with_context(named)?;
         Ok((new_files, context.open_devices_with(&self.images, &opening)?))
+    }
+}
+
+/// Why a volume was not made, and what can be done where that is known.
+fn advised(error: BuildError) -> anyhow::Error {
+    let is_unshared = matches!(
+        error,
+        BuildError::NotShared { .. } | BuildError::SharedProfile { .. }
+    );
+    let error = anyhow::Error::new(error).context("making the volume");
+    if is_unshared {
+        error.context(Advice::new("without --reflink, contents are copied"))
+    } else {
+        error
     }
 }
 

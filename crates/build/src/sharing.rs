@@ -1,0 +1,121 @@
+//! Contents that are not copied: the target's file gets the blocks that a file of this system has.
+//!
+//! Workers read contents as ever, for their checksums. What then has an address is shared instead of written: the file is
+//! opened once more, its blocks are shared with those places of the target where its copies lie, and it is compared with what
+//! its entry told of. So a file that changed in between is told, and what is shared has the checksums that were computed.
+//!
+//! Only whole sectors within the file are shared: the rest of its last one is written. Chunks of single and DUP alone: in
+//! others a file's bytes do not follow each other on a device. Contents that lie in no file of this system are written.
+
+use crate::data::DataWriter;
+use crate::error::{Error, Result, shown};
+use crate::layout::FileInfo;
+use crate::source::{ContentReader, Contents};
+use buttress_device::Device;
+use buttress_format::{Logical, Physical, Profile};
+use buttress_writer::mkfs::PlannedChunk;
+use std::sync::Arc;
+
+/// Shares the blocks of sources' files with devices.
+pub(crate) struct Sharing<'a> {
+    contents: &'a [Arc<dyn Contents>],
+    devices: &'a [Device],
+    sector_bytes: u64,
+    /// The file that was asked for last: its pieces follow each other.
+    open: Option<(Arc<FileInfo>, Box<dyn ContentReader>)>,
+}
+
+/// Whether data of this profile can be shared.
+pub(crate) const fn is_possible(profile: Profile) -> bool {
+    matches!(profile, Profile::Single | Profile::Dup)
+}
+
+impl<'a> Sharing<'a> {
+    pub(crate) const fn new(
+        contents: &'a [Arc<dyn Contents>],
+        devices: &'a [Device],
+        sector_bytes: u32,
+    ) -> Self {
+        Self {
+            contents,
+            devices,
+            sector_bytes: sector_bytes as u64,
+            open: None,
+        }
+    }
+
+    /// Shares what can be shared of `length` bytes of a file from `at` on with the address `logical` in `chunk`; gives how
+    /// many bytes that are, from the first on. What is left is to be written.
+    fn share(
+        &mut self,
+        file: &Arc<FileInfo>,
+        at: u64,
+        length: u64,
+        (chunk, logical): (&PlannedChunk, Logical),
+    ) -> Result<u64> {
+        let inside = file.content.size.get().saturating_sub(at).min(length);
+        let inside = inside.saturating_sub(inside.checked_rem(self.sector_bytes).unwrap_or(0));
+        if inside == 0 {
+            return Ok(0);
+        }
+        let is_open = self
+            .open
+            .as_ref()
+            .is_some_and(|(open, _)| Arc::ptr_eq(open, file));
+        if !is_open {
+            let contents = self.contents.get(usize::from(file.source));
+            let contents = contents.ok_or(Error::Defect {
+                what: "a source that is not there",
+            })?;
+            self.open = Some((Arc::clone(file), contents.open(&file.path, &file.content)?));
+        }
+        let Some((_, reader)) = &mut self.open else {
+            return Ok(0);
+        };
+        let Some(source) = reader.host_file() else {
+            return Ok(0);
+        };
+        let into = logical.get().saturating_sub(chunk.logical.get());
+        for (device, start) in &chunk.stripes {
+            let device = self.devices.get(*device).ok_or(Error::Defect {
+                what: "a stripe on a device that is not there",
+            })?;
+            let place = Physical::new(start.get().saturating_add(into));
+            device
+                .share_from(source, at, place.get(), inside)
+                .map_err(|cause| Error::NotShared {
+                    path: shown(file.path.as_bytes()),
+                    cause,
+                })?;
+        }
+        reader.finish()?;
+        Ok(inside)
+    }
+}
+
+impl DataWriter<'_> {
+    /// Brings bytes of a file to their address: by sharing, where that is wished for and possible, else by writing.
+    pub(crate) fn store(
+        &mut self,
+        file: &Arc<FileInfo>,
+        at: u64,
+        logical: Logical,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let chunk = self.space.chunks.last().map(|last| &last.chunk);
+        let shared = match (&mut self.sharing, chunk) {
+            (Some(sharing), Some(chunk)) => sharing.share(file, at, bytes.len() as u64, (chunk, logical))?,
+            _ => 0,
+        };
+        let left = usize::try_from(shared)
+            .ok()
+            .and_then(|shared| bytes.get(shared..));
+        let left = left.ok_or(Error::Defect {
+            what: "more is shared than there is",
+        })?;
+        self.write(
+            logical.saturating_add(buttress_format::ByteCount::new(shared)),
+            left,
+        )
+    }
+}
