@@ -19,6 +19,7 @@
 //!   `fsync simulated`: on the simulated spinning disk, beside commits ([`fsync_simulated`]);
 //! - `mkfs`: images from a source tree, against mkfs.btrfs, `tar c`, and the makers of other file systems; reading them back under the
 //!   kernel's mount ([`mkfs`]);
+//! - `mount`: a mounted volume, against the kernel's mount and a FUSE server that answers from memory ([`mount`]);
 //! - `space`: accounts of space over many snapshots, against compsize and `btrfs filesystem du` ([`space`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
 //!
@@ -34,6 +35,7 @@ mod images;
 mod live;
 mod measure;
 mod mkfs;
+mod mount;
 mod plot;
 mod read;
 mod receive;
@@ -130,6 +132,9 @@ fn run() -> Result<()> {
         ["fsync", "simulated"] => fsync_simulated::run_all(full),
         ["fsync", jobs @ ..] => fsync::run_all(full, jobs),
         ["mkfs", jobs @ ..] => mkfs::run_all(full, jobs),
+        ["mount", jobs @ ..] => mount::run_all(full, jobs),
+        // A server, or a process that makes files.
+        ["mount-part", words @ ..] => mount::part(words),
         ["space", jobs @ ..] => space::run_all(full, jobs),
         ["fiemap", jobs @ ..] => fiemap::run_all(full, jobs),
         ["tiny"] => {
@@ -152,12 +157,13 @@ fn run() -> Result<()> {
             check::run(TINY)?;
             scrub::run_all(TINY, &[])?;
             mkfs::run_all(TINY, &[])?;
+            mount::run_all(TINY, &[])?;
             space::run_all(TINY, &[])?;
             fiemap::run_all(TINY, &[])
         }
         _ => bail!(
             "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | receive [JOB…] | write [JOB…] | sweep | check | scrub [make] [pairs|ROW…|replace|shapes|plot] | live [holds|CALL…] | \
-             fsync [simulated|JOB…] | mkfs [JOB…] | space | fiemap [JOB…] | tiny"
+             fsync [simulated|JOB…] | mkfs [JOB…] | mount [JOB…] | space | fiemap [JOB…] | tiny"
         ),
     }
 }

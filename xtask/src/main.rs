@@ -18,6 +18,7 @@ mod run;
 mod schedules;
 mod semver;
 mod soak;
+mod suites;
 mod test;
 mod tools;
 mod tour_image;
@@ -34,13 +35,17 @@ cargo xtask CHORE
   test --quick [--without TOOL]…
                        the tests that say the most in under 90 seconds, and what was left out
   licences             checks every dependency's licence and source against deny.toml
-  bench NAME [WORDS]   benchmarks, both sides in one run: read, send, receive, write, fsync, mkfs, sweep, check, scrub, live, fiemap, space, tiny
+  bench NAME [WORDS]   benchmarks, both sides in one run: read, send, receive, write, fsync, mkfs, sweep, check, scrub, live, fiemap,
+                       mount, space, tiny
   fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]
                        fuzz targets with coverage, and what they reached
-  soak [--seed N] [--seconds N] [--histories N | --seeds N,N…]
-                       deep random runs against the kernel; with --histories or --seeds only sends
+  soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --mount SECONDS | --mount-calls N]
+                       deep random runs against the kernel; with --histories or --seeds only sends, with --mount and
+                       --mount-calls only mounts
   schedules [--seed N] [--schedules N] [SCENE]
                        the live layer under a model checker that chooses who goes on at each lock
+  suites xfstests FOLDER [TEST…] | programs [NAME…]
+                       the field's own suites on mounts: a built tree of xfstests, compared with the kept table; programs of Debian
   faults [NAME…] [--list]
                        puts deliberate faults in, one at a time: each must be caught by the tests named for it
   docs                 writes docs/commands.md from the command table
@@ -69,6 +74,7 @@ fn main() -> ExitCode {
         "schedules" => schedules::run(&rest),
         "semver" => semver::run(&rest),
         "soak" => soak::run(&rest),
+        "suites" => suites::run(&rest),
         "tour-image" => tour_image::make(),
         _ => {
             eprint!("{HELP}");

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::time::Instant;
 
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
-     --concurrent N | --cuts N | --fsync N | --fiemap N | --scrub SECONDS]";
+     --concurrent N | --cuts N | --fsync N | --fiemap N | --scrub SECONDS | --mount SECONDS | --mount-calls N]";
 
 /// What is run, and from where on.
 struct Options {
@@ -29,6 +29,10 @@ struct Options {
     fiemap: Option<u64>,
     /// Only scrubs and replacements, and so many seconds of them beside a writer.
     scrub: Option<u64>,
+    /// Only a mount under mixed load that ends again and again, for so many seconds.
+    mount: Option<u64>,
+    /// Only so many calls on a mount and on the kernel's.
+    mount_calls: Option<u64>,
 }
 
 fn parse(words: &[String]) -> Result<Options> {
@@ -43,6 +47,8 @@ fn parse(words: &[String]) -> Result<Options> {
         fsync: None,
         fiemap: None,
         scrub: None,
+        mount: None,
+        mount_calls: None,
     };
     for pair in words.chunks(2) {
         let [word, value] = pair else { bail!(USAGE) };
@@ -62,6 +68,8 @@ fn parse(words: &[String]) -> Result<Options> {
             "--fsync" => options.fsync = Some(number()?),
             "--fiemap" => options.fiemap = Some(number()?),
             "--scrub" => options.scrub = Some(number()?),
+            "--mount" => options.mount = Some(number()?),
+            "--mount-calls" => options.mount_calls = Some(number()?),
             _ => bail!(USAGE),
         }
     }
@@ -72,7 +80,8 @@ fn parse(words: &[String]) -> Result<Options> {
 /// that are sent. With `--histories` or `--seeds` only histories, so many (within the seconds) or these. With
 /// `--operations`, `--concurrent` or `--cuts` the writer instead: random operations beside its model, threads whose calls must
 /// have an order, or crashes; with `--fsync` histories of operations and syncs, cut off; with `--fiemap` extents and seeks: as many as are said, however long that takes. With `--scrub` damage at
-/// every place, crashes at every write of repairs and replacements, and scrubs beside a writer for so long.
+/// every place, crashes at every write of repairs and replacements, and scrubs beside a writer for so long. With `--mount` and
+/// `--mount-calls` mounts: sixteen processes and ends of every kind for so long, or calls of eight threads beside the kernel's.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let options = parse(words)?;
     tools::install_missing();
@@ -84,6 +93,9 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     if let Some(seconds) = options.scrub {
         return run_scrub(options.seed, seconds);
+    }
+    if options.mount.is_some() || options.mount_calls.is_some() {
+        return run_mount(&options);
     }
     run::run(cargo()?.args(["build", "--release", "--quiet", "-p", "buttress-cli"]))?;
     if let Some(volumes) = options.fiemap {
@@ -133,6 +145,46 @@ fn run_scrub(seed: u64, seconds: u64) -> Result<()> {
         "scrubs and replacements: seed {seed}, all places and all cuts, {seconds} s beside a writer, in {} s",
         begin.elapsed().as_secs()
     );
+    Ok(())
+}
+
+/// Calls of each of the eight threads in one run beside the kernel.
+const MOUNT_CALLS_A_THREAD: u64 = 2000;
+const MOUNT_CALLS_A_RUN: u64 = 8 * MOUNT_CALLS_A_THREAD;
+
+/// A mount under load for so long, and calls beside the kernel's mount with seeds that count up.
+fn run_mount(options: &Options) -> Result<()> {
+    let test = |name: &str| -> Result<std::process::Command> {
+        let mut command = cargo()?;
+        command
+            .args([
+                "test",
+                "--release",
+                "-p",
+                "buttress-cli",
+                "--test",
+                name,
+                "--",
+                "--nocapture",
+            ])
+            .env("CI", "true");
+        Ok(command)
+    };
+    if let Some(seconds) = options.mount {
+        run::run(test("mount_soak")?.env("BUTTRESS_MOUNT_SECONDS", seconds.to_string()))?;
+    }
+    for seed in (options.seed..).take(runs(options.mount_calls.unwrap_or(0), MOUNT_CALLS_A_RUN)) {
+        let begin = Instant::now();
+        run::run(
+            test("mount_beside_kernel")?
+                .env("BUTTRESS_MOUNT_SEED", seed.to_string())
+                .env("BUTTRESS_MOUNT_CALLS", MOUNT_CALLS_A_THREAD.to_string()),
+        )?;
+        println!(
+            "calls on a mount: seed {seed} without a difference, {MOUNT_CALLS_A_RUN} calls in {} s",
+            begin.elapsed().as_secs()
+        );
+    }
     Ok(())
 }
 

@@ -134,7 +134,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// The global flags as they stand at one place of the command line.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Global options")]
 pub struct Globals {
     /// Print errors only

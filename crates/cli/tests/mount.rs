@@ -451,6 +451,45 @@ fn space_of_removed_files_is_there_for_the_next() {
     mounted.expect_sound();
 }
 
+/// Gives a new file all the room that there is.
+fn fill_up(path: &Path) -> File {
+    let file = File::create_new(path).unwrap();
+    let (mut end, mut piece) = (0_u64, 64_u64 << 20);
+    while piece >= 4096 {
+        match rustix::fs::fallocate(&file, FallocateFlags::empty(), end, piece) {
+            Ok(()) => end += piece,
+            Err(_) => piece /= 2,
+        }
+    }
+    file
+}
+
+/// So it is for what is copied and cannot be shared.
+#[test]
+fn space_of_removed_files_is_there_for_copies() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    fs::write(mounted.path("source"), vec![7; 8 << 20]).unwrap();
+    let source = File::open(mounted.path("source")).unwrap();
+    for turn in 0..8 {
+        let target = File::create(mounted.path("target")).unwrap();
+        drop(fill_up(&mounted.path("large")));
+        fs::remove_file(mounted.path("large")).unwrap();
+        // Not at the beginning of a sector, so that it takes room.
+        let copied = rustix::fs::copy_file_range(&source, Some(&mut 1), &target, Some(&mut 0), 4 << 20)
+            .unwrap_or_else(|error| panic!("turn {turn}: {error}"));
+        assert_eq!(copied, 4 << 20, "turn {turn}");
+        drop(target);
+        fs::remove_file(mounted.path("target")).unwrap();
+    }
+    drop(source);
+    mounted.umount();
+    mounted.expect_sound();
+}
+
 #[test]
 fn a_log_is_not_written_into_the_image() {
     if skips(no_fuse()) {
@@ -521,6 +560,84 @@ fn what_commands_and_direct_writes_change_of_attributes_is_seen_at_once() {
     allocated.join().unwrap().unwrap();
     assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o777);
     drop(file);
+    mounted.umount();
+    mounted.expect_sound();
+}
+
+/// Whether a call finds its answer without the server, which stands still meanwhile. `waiting` counts requests that are under way.
+fn needs_no_server(mounted: &Mounted, waiting: &Path, call: impl FnOnce() + Send) -> bool {
+    let count = || {
+        fs::read_to_string(waiting)
+            .unwrap()
+            .trim()
+            .parse::<u64>()
+            .unwrap()
+    };
+    // What earlier calls left to be done is done.
+    while count() > 0 {
+        std::thread::yield_now();
+    }
+    mounted.signal(rustix::process::Signal::STOP);
+    let needs_none = std::thread::scope(|scope| {
+        let called = scope.spawn(call);
+        let needs_none = loop {
+            if called.is_finished() {
+                break true;
+            }
+            if count() > 0 {
+                break false;
+            }
+            std::thread::yield_now();
+        };
+        mounted.signal(rustix::process::Signal::CONT);
+        needs_none
+    });
+    needs_none
+}
+
+/// What a file takes up is told once for long when it is written back, however new it is; and closing a file asks nothing.
+#[test]
+fn what_is_settled_is_not_asked_for_again() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    let connections = tempfile::tempdir().unwrap();
+    let mount = rustix::mount::mount(
+        "none",
+        connections.path(),
+        "fusectl",
+        rustix::mount::MountFlags::empty(),
+        None,
+    );
+    mount.unwrap();
+    let number = rustix::fs::minor(fs::metadata(&mounted.at).unwrap().dev());
+    let waiting = connections.path().join(number.to_string()).join("waiting");
+    let path = mounted.path("file");
+    fs::write(&path, vec![1; 100_000]).unwrap();
+    sound(&["filesystem", "sync", mounted.directory()]);
+    assert_eq!(fs::metadata(&path).unwrap().blocks(), 200);
+    let short = std::time::Duration::from_millis(1200);
+    std::thread::sleep(short);
+    assert!(needs_no_server(&mounted, &waiting, || {
+        assert_eq!(fs::metadata(&path).unwrap().blocks(), 200);
+    }));
+    // One that is not written back may take up something else soon.
+    fs::write(&path, vec![2; 50_000]).unwrap();
+    fs::metadata(&path).unwrap();
+    std::thread::sleep(short);
+    assert!(!needs_no_server(&mounted, &waiting, || drop(
+        fs::metadata(&path).unwrap()
+    )));
+
+    // The kernel learns it with the first one that is closed.
+    drop(File::open(&path).unwrap());
+    let file = File::open(&path).unwrap();
+    let other = file.try_clone().unwrap();
+    assert!(needs_no_server(&mounted, &waiting, || drop(other)));
+    drop(file);
+    rustix::mount::unmount(connections.path(), rustix::mount::UnmountFlags::empty()).unwrap();
     mounted.umount();
     mounted.expect_sound();
 }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl, opcode};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -295,9 +295,8 @@ fn what_is_mounted_can_be_remounted_and_shown_on_another_directory() {
     fs::write(mounted.path("x"), b"").unwrap();
     mounted.umount();
 
-    mounted.mount("ro");
+    mounted.mount("ro,fakeroot");
     for words in [
-        ["mount", "-o", "remount,rw", mounted.image(), mounted.directory()],
         ["mount", "-o", "rw", mounted.image(), other_text],
         ["mount", "-o", "remount,ro", mounted.image(), other_text],
     ] {
@@ -307,4 +306,71 @@ fn what_is_mounted_can_be_remounted_and_shown_on_another_directory() {
     }
     mounted.umount();
     mounted.expect_sound();
+}
+
+/// Its server cannot open devices for writing any more: it is mounted anew, and not while somebody uses it.
+#[test]
+fn what_was_mounted_for_reading_can_be_remounted_for_changes() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    sound(&["subvolume", "create", mounted.path("s").to_str().unwrap()]);
+    fs::write(mounted.path("s/file"), b"inside").unwrap();
+    mounted.umount();
+    mounted.mount("subvol=s,uid=7");
+    let remount = ["mount", "-o", "remount,rw", mounted.image(), mounted.directory()];
+    let held = File::open(mounted.path("file")).unwrap();
+    let refused = mounting::buttress(&remount);
+    assert!(!refused.status.success());
+    let said = text(&refused.stderr);
+    assert!(said.contains("in use"), "{said}");
+    drop(held);
+    sound(&remount);
+    fs::write(mounted.path("new"), b"for changes").unwrap();
+    // As it was mounted first.
+    assert_eq!(fs::read(mounted.path("file")).unwrap(), b"inside");
+    assert_eq!(fs::metadata(mounted.path("file")).unwrap().uid(), 7);
+    mounted.umount();
+
+    // What more than options said is not guessed.
+    sound(&["--cache", "64M", "mount", mounted.image(), mounted.directory()]);
+    assert!(!mounting::buttress(&remount).status.success());
+    mounted.umount();
+    mounted.expect_sound();
+}
+
+/// As far as for its own btrfs; the device's own setting is not touched.
+#[test]
+fn the_kernel_reads_further_ahead() {
+    if skips(no_fuse()) || skips(missing("losetup")) {
+        return;
+    }
+    let ahead = |name: String| {
+        let path = format!("/sys/class/bdi/{name}/read_ahead_kb");
+        fs::read_to_string(path).map(|text| text.trim().parse::<u32>().unwrap())
+    };
+    let name_of = |device: u64| format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let mounted = Mounted::new();
+    mounted.mount("ro");
+    let name = name_of(fs::metadata(&mounted.at).unwrap().dev());
+    assert_eq!(ahead(name).unwrap(), 4096);
+    mounted.umount();
+
+    let device = LoopDevice::attach(&mounted.image).unwrap();
+    let name = name_of(fs::metadata(device.path()).unwrap().rdev());
+    let before = ahead(name.clone()).unwrap();
+    sound(&[
+        "mount",
+        "-o",
+        "rw",
+        device.path().to_str().unwrap(),
+        mounted.directory(),
+    ]);
+    // The kernel and the server have agreed on it by then.
+    assert!(fs::read_dir(&mounted.at).unwrap().next().is_none());
+    assert_eq!(ahead(format!("{name}-fuseblk")).unwrap(), 4096);
+    assert_eq!(ahead(name).unwrap(), before);
+    mounted.umount();
 }

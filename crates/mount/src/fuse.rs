@@ -38,6 +38,9 @@ pub const THREADS: usize = 16;
 /// The most that one request brings or takes.
 const CONTENT_BYTES_MAX: usize = 1 << 20;
 
+/// How far the kernel reads ahead, where root mounts: as far as for its own btrfs. For a mount of anybody else it is 128 KiB.
+const READ_AHEAD_BYTES: usize = 4 << 20;
+
 /// Room for a request: its content, and what is before it.
 const REQUEST_BYTES_MAX: usize = CONTENT_BYTES_MAX + 4096;
 

@@ -296,6 +296,10 @@ pub trait Vfs: Send + Sync {
     fn revive(&self, node: NodeId, listed_in: Option<NodeId>) -> Result<Entry>;
     /// Gives references back.
     fn forget(&self, node: NodeId, references: u64);
+    /// Notes that whoever is served may have content of a node in a cache of his, as long as he has references to it.
+    fn caches(&self, node: NodeId);
+    /// Whether that was noted.
+    fn is_cached(&self, node: NodeId) -> bool;
 
     /// What `stat(2)` shows.
     fn attributes(&self, node: NodeId) -> Result<Metadata>;
@@ -344,8 +348,6 @@ pub trait Vfs: Send + Sync {
         cached: bool,
         drop_privileges: bool,
     ) -> Result<()>;
-    /// A descriptor of the handle was closed.
-    fn flush(&self, handle: HandleId) -> Result<()>;
     /// Makes a node durable.
     fn sync(&self, node: NodeId, only_data: bool) -> Result<()>;
     /// Makes everything durable.

@@ -232,7 +232,7 @@ impl MountedVolume {
     }
 
     fn location(&self, node: NodeId) -> Result<Location> {
-        if self.is_down() {
+        if self.is_down() || self.handles.are_closed() {
             return Err(Errno::SHUTDOWN);
         }
         self.numbers.location(node)
@@ -240,8 +240,8 @@ impl MountedVolume {
 
     fn writer(&self) -> Result<&WritableFilesystem> {
         match &self.access {
-            Access::Writing(writer) if !self.is_down() => Ok(writer),
-            Access::Writing(_) => Err(Errno::SHUTDOWN),
+            Access::Writing(_) if self.is_down() || self.handles.are_closed() => Err(Errno::SHUTDOWN),
+            Access::Writing(writer) => Ok(writer),
             Access::Reading(_) => Err(Errno::ROFS),
         }
     }
@@ -322,6 +322,14 @@ impl Vfs for MountedVolume {
         self.nodes.forget(node, references);
     }
 
+    fn caches(&self, node: NodeId) {
+        self.nodes.caches(node);
+    }
+
+    fn is_cached(&self, node: NodeId) -> bool {
+        self.nodes.is_cached(node)
+    }
+
     fn attributes(&self, node: NodeId) -> Result<Metadata> {
         self.metadata(self.location(node)?)
     }
@@ -400,10 +408,6 @@ impl Vfs for MountedVolume {
         drop_privileges: bool,
     ) -> Result<()> {
         self.write_file(handle, offset, bytes, cached, drop_privileges)
-    }
-
-    fn flush(&self, handle: HandleId) -> Result<()> {
-        self.handles.file(handle).map(drop)
     }
 
     fn sync(&self, node: NodeId, only_data: bool) -> Result<()> {
@@ -491,14 +495,29 @@ impl Vfs for MountedVolume {
 
     fn lasts(&self, metadata: &Metadata) -> u64 {
         const LONG: u64 = 3600;
-        /// What a file takes up changes when it is written back, which nobody asks for.
+        const SHORT: u64 = 1;
+        /// By then all has been written back.
         const SETTLES_AFTER: u64 = 90;
-        if matches!(self.access, Access::Reading(_)) || metadata.kind != FileKind::Regular {
+        if metadata.kind != FileKind::Regular {
             return LONG;
         }
-        match Self::now().seconds.abs_diff(metadata.changed.seconds) {
-            age if age > SETTLES_AFTER => LONG,
-            _ => 1,
+        let Access::Writing(writer) = &self.access else {
+            return LONG;
+        };
+        // What a file takes up changes when it is written back, which nobody asks for.
+        if Self::now().seconds.abs_diff(metadata.changed.seconds) > SETTLES_AFTER {
+            return LONG;
+        }
+        let location = metadata.location;
+        let settled = || {
+            writer
+                .metadata(location)
+                .is_ok_and(|now| now.allocated == metadata.allocated)
+        };
+        match writer.is_waiting(location) {
+            // It may have been written back since it was looked at.
+            false if settled() => LONG,
+            _ => SHORT,
         }
     }
 

@@ -17,6 +17,7 @@
 
 pub mod btrfs_check;
 pub mod content;
+pub mod field;
 pub mod harness;
 pub mod history;
 pub mod ioctls;

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 pub const WITHOUT: &str = "BUTTRESS_WITHOUT";
 
 /// Programs that tests start, and the Debian packages that bring them. What every Linux system has is not listed.
-pub const PROGRAMS: [(&str, &str); 17] = [
+pub const PROGRAMS: [(&str, &str); 24] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("btrfs", "btrfs-progs"),
     ("losetup", "mount"),
@@ -29,6 +29,13 @@ pub const PROGRAMS: [(&str, &str); 17] = [
     ("dpkg-deb", "dpkg"),
     ("umoci", "umoci"),
     ("systemd-repart", "systemd"),
+    ("fio", "fio"),
+    ("stress-ng", "stress-ng"),
+    ("dbench", "dbench"),
+    ("fs_mark", "fsmark"),
+    ("postmark", "postmark"),
+    ("sqlite3", "sqlite3"),
+    ("git", "git"),
 ];
 
 /// Needs that no package brings, and what each is.

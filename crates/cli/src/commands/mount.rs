@@ -18,7 +18,7 @@ pub(crate) mod registry;
 mod serving;
 mod watch;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -29,6 +29,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::{self, Advice, Outcome};
+use crate::globals::Globals;
 use crate::manual::{Example, example};
 use crate::output::terminal;
 use crate::table::Subcommand;
@@ -93,6 +94,9 @@ impl Subcommand for Mount {
         for options in &self.options {
             wishes.take(options, &mut globals)?;
         }
+        if self.log.is_none() && *context.globals() == Globals::default() {
+            wishes.options = Some(self.options.join(OsStr::new(",")));
+        }
         let directory = directory
             .canonicalize()
             .with_context(|| format!("the directory {}", directory.display()))?;
@@ -107,7 +111,7 @@ impl Subcommand for Mount {
             .context(Advice::new("mount on a directory of its own"));
         }
         if wishes.remount {
-            return again::remount(&directory, &wishes);
+            return again::remount(&directory, &wishes, &self.options.join(OsStr::new(",")));
         }
         if !background::is_server()
             && let Some(done) = again::bind(image, &directory, &wishes, &globals)?

@@ -43,6 +43,10 @@ pub struct Mounted {
 
 impl Mounted {
     pub fn new() -> Self {
+        Self::sized("512M")
+    }
+
+    pub fn sized(size: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let folder_path = folder.path().canonicalize().unwrap();
         let mounted = Self {
@@ -51,7 +55,7 @@ impl Mounted {
             _folder: folder,
         };
         fs::create_dir(&mounted.at).unwrap();
-        sound(&["mkfs", "-q", "-b", "512M", mounted.image()]);
+        sound(&["mkfs", "-q", "-b", size, mounted.image()]);
         mounted
     }
 

@@ -6,7 +6,7 @@
 //! Where root mounts a block device for writing, the kernel claims it for the mount (`fuseblk`), asks the server to sync it with all others,
 //! and lets umount(8) return only after the server has answered that it is done with it.
 
-use core::fmt::Write as _;
+use super::READ_AHEAD_BYTES;
 use rustix::fd::{AsRawFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno as Os, FdFlags, IoSliceMut};
@@ -15,8 +15,8 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
 use std::ffi::{CString, OsString};
-use std::fs::File;
-use std::io::{self, Error, ErrorKind};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Error, ErrorKind, Write as _};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
@@ -194,7 +194,7 @@ fn mount_directly(directory: &Path, options: &MountOptions, is_block_device: boo
         data.push_str(",allow_other");
     }
     if is_block_device {
-        let _ = write!(data, ",blksize={BLOCK_BYTES}");
+        data.push_str(&format!(",blksize={BLOCK_BYTES}"));
     }
     let data = CString::new(data)?;
     rustix::mount::mount(
@@ -204,7 +204,27 @@ fn mount_directly(directory: &Path, options: &MountOptions, is_block_device: boo
         flags_of(options),
         Some(data.as_c_str()),
     )?;
+    read_further_ahead(directory, is_block_device);
     Ok(device)
+}
+
+/// Lets the kernel read as far ahead as it does for its own file systems. Before it agrees with the server on how far at most. Where that cannot be
+/// said it reads less far.
+fn read_further_ahead(directory: &Path, is_block_device: bool) {
+    // Nothing is asked of the server, which does not run yet.
+    let found = rustix::fs::statx(
+        rustix::fs::CWD,
+        directory,
+        rustix::fs::AtFlags::STATX_DONT_SYNC,
+        rustix::fs::StatxFlags::INO,
+    );
+    let Ok(found) = found else { return };
+    let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
+    // The block device has a setting of its own, which stays as it is.
+    let suffix = if is_block_device { "-fuseblk" } else { "" };
+    let path = format!("/sys/class/bdi/{major}:{minor}{suffix}/read_ahead_kb");
+    let opened = OpenOptions::new().write(true).open(path);
+    drop(opened.map(|mut file| file.write_all((READ_AHEAD_BYTES >> 10).to_string().as_bytes())));
 }
 
 /// The helper's options; commas and backslashes in names are its own.

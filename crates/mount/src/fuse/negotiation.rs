@@ -3,7 +3,7 @@
 use super::wire::{
     Header, IN_HEADER, Input, MAJOR, MINOR, MINOR_MIN, OUT_HEADER, Output, capability, operation,
 };
-use super::{CONTENT_BYTES_MAX, REQUEST_BYTES_MAX, receive};
+use super::{CONTENT_BYTES_MAX, READ_AHEAD_BYTES, REQUEST_BYTES_MAX, receive};
 use rustix::fd::OwnedFd;
 use std::io;
 
@@ -84,10 +84,12 @@ fn answer(request: &[u8]) -> Result<(u64, Option<u32>, Output), &'static str> {
     let agreed = offered & WANTED;
     let half = |shift: u32| u32::try_from((agreed >> shift) & 0xffff_ffff).unwrap_or(0);
     let content = u32::try_from(CONTENT_BYTES_MAX).unwrap_or(u32::MAX);
+    // The least of this and what the mount has is taken.
+    let ahead = u32::try_from(READ_AHEAD_BYTES).unwrap_or(u32::MAX);
     let pages = u16::try_from(CONTENT_BYTES_MAX / PAGE_BYTES).unwrap_or(u16::MAX);
     out.u32(MAJOR)
         .u32(MINOR.min(minor))
-        .u32(read_ahead.max(content))
+        .u32(read_ahead.max(ahead))
         .u32(half(0))
         .u16(BACKGROUND)
         .u16(CONGESTED)

@@ -68,6 +68,7 @@ pub(super) mod bit {
         SET_CTIME = 1 << 10, SET_KILL_PRIVILEGES = 1 << 11,
         OPEN_KEEP_CACHE = 1 << 1, OPEN_PARALLEL_DIRECT_WRITES = 1 << 6,
         OPEN_IN_KILL_PRIVILEGES = 1 << 0,
+        READ_LOCK_OWNER = 1 << 1,
         WRITE_CACHE = 1 << 0, WRITE_KILL_PRIVILEGES = 1 << 2,
         FSYNC_DATA = 1 << 0,
         SETXATTR_KILL_SET_GROUP = 1 << 0,

@@ -135,10 +135,13 @@ impl MountedVolume {
     fn with_space<T>(&self, call: impl Fn() -> core::result::Result<T, buttress::fs::Error>) -> Result<T> {
         const PAUSES_MS: [u64; 4] = [1, 5, 20, 50];
         for pause in PAUSES_MS {
+            let gone = self.nodes.gone();
             match call() {
                 Err(error) if error.errno() == libc::ENOSPC && self.nodes.keeps_any() => {
                     std::thread::sleep(Duration::from_millis(pause));
                 }
+                // The last of them went while it was called.
+                Err(error) if error.errno() == libc::ENOSPC && self.nodes.gone() != gone => {}
                 done => return done.map_err(|error| self.failed(&error)),
             }
         }
@@ -208,13 +211,15 @@ impl MountedVolume {
         self.drop_capability_once(&target)?;
         let end = from_offset.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
         let range = FileOffset::new(from_offset)..FileOffset::new(end);
-        let copied = writer.copy_range(
-            source.location,
-            range,
-            target.location,
-            FileOffset::new(to_offset),
-        );
+        let copied = self.with_space(|| {
+            writer.copy_range(
+                source.location,
+                range.clone(),
+                target.location,
+                FileOffset::new(to_offset),
+            )
+        });
         self.note_access(source.location);
-        copied.map(ByteCount::get).map_err(|error| self.failed(&error))
+        copied.map(ByteCount::get)
     }
 }

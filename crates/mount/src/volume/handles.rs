@@ -2,7 +2,7 @@
 
 use crate::vfs::{Errno, HandleId, OpenMode, Result};
 use buttress::fs::{File, Location};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,6 +40,8 @@ pub(super) struct Handles {
     last: AtomicU64,
     /// How many files are open for writing.
     writers: AtomicU64,
+    /// All were closed, and nobody is served any more.
+    are_closed: AtomicBool,
 }
 
 impl Handles {
@@ -63,14 +65,14 @@ impl Handles {
     pub(super) fn file(&self, id: HandleId) -> Result<Arc<OpenFile>> {
         match self.open.read().get(&id) {
             Some(Handle::File(file)) => Ok(Arc::clone(file)),
-            _ => Err(Errno::BADF),
+            _ => Err(self.unknown()),
         }
     }
 
     pub(super) fn directory(&self, id: HandleId) -> Result<Arc<OpenDirectory>> {
         match self.open.read().get(&id) {
             Some(Handle::Directory(directory)) => Ok(Arc::clone(directory)),
-            _ => Err(Errno::BADF),
+            _ => Err(self.unknown()),
         }
     }
 
@@ -93,8 +95,22 @@ impl Handles {
         self.open.read().len()
     }
 
-    /// Closes everything: whoever had it open is gone.
+    /// What is wrong with a handle that is not there.
+    fn unknown(&self) -> Errno {
+        match self.are_closed() {
+            true => Errno::SHUTDOWN,
+            false => Errno::BADF,
+        }
+    }
+
+    /// Whether everything was closed: nobody is served any more.
+    pub(super) fn are_closed(&self) -> bool {
+        self.are_closed.load(Ordering::SeqCst)
+    }
+
+    /// Closes everything: whoever had it open is gone, or will be.
     pub(super) fn clear(&self) {
+        self.are_closed.store(true, Ordering::SeqCst);
         self.open.write().clear();
         self.writers.store(0, Ordering::Relaxed);
     }

@@ -3,12 +3,14 @@
 //! A node's number is computed ([`super::numbers`]), so most calls need nothing from here. What is kept:
 //! - how many references are out: as long as there is one, the node stays usable without a name. So whoever takes its last name
 //!   holds the inode open first ([`Nodes::keep`]), and the last reference lets go of it;
-//! - of directories, the one that they were found in.
+//! - of directories, the one that they were found in;
+//! - of files, whether whoever is served may have some of the content in a cache.
 //!
 //! The locks are leaves: inodes are let go of, which may remove them, outside.
 
 use crate::vfs::NodeId;
 use buttress::writer::operations::OpenInode;
+use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
@@ -19,18 +21,24 @@ struct Node {
     references: u64,
     parent: Option<NodeId>,
     hold: Option<OpenInode>,
+    is_cached: bool,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Nodes {
     shards: [Mutex<HashMap<NodeId, Node>>; SHARDS],
+    /// How many inodes without a name are being let go of right now, and how many have been.
+    going: AtomicU64,
+    gone: AtomicU64,
 }
 
 impl Nodes {
     pub(super) fn new() -> Self {
         Self {
             shards: core::array::from_fn(|_| Mutex::default()),
+            going: AtomicU64::new(0),
+            gone: AtomicU64::new(0),
         }
     }
 
@@ -64,10 +72,37 @@ impl Nodes {
         if known.references > 0 {
             return;
         }
-        let gone = shard.remove(&node);
+        let hold = shard.remove(&node).and_then(|node| node.hold);
+        if hold.is_none() {
+            return;
+        }
+        // Before it is out of the shard: it is seen to be kept or to go.
+        self.going.fetch_add(1, Ordering::SeqCst);
         drop(shard);
         // It may be removed now, which takes its time.
-        drop(gone);
+        drop(hold);
+        self.gone.fetch_add(1, Ordering::SeqCst);
+        self.going.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// How many nodes without a name have been let go of so far.
+    pub(super) fn gone(&self) -> u64 {
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    /// Content of it may be in a cache of whoever is served, until he has no reference any more.
+    pub(super) fn caches(&self, node: NodeId) {
+        if let Some(known) = self.shard(node).lock().get_mut(&node) {
+            known.is_cached = true;
+        }
+    }
+
+    /// Whether it may be; a node that is not known may.
+    pub(super) fn is_cached(&self, node: NodeId) -> bool {
+        self.shard(node)
+            .lock()
+            .get(&node)
+            .is_none_or(|known| known.is_cached)
     }
 
     pub(super) fn is_referred_to(&self, node: NodeId) -> bool {
@@ -85,13 +120,13 @@ impl Nodes {
         drop(older);
     }
 
-    /// Whether a node without a name is kept for somebody who has a reference still.
+    /// Whether a node without a name is kept for somebody who has a reference still, or is being let go of.
     pub(super) fn keeps_any(&self) -> bool {
         let keeps = |shard: &Mutex<HashMap<NodeId, Node>>| {
             let shard = shard.lock();
             shard.values().any(|node| node.hold.is_some())
         };
-        self.shards.iter().any(keeps)
+        self.shards.iter().any(keeps) || self.going.load(Ordering::SeqCst) > 0
     }
 
     /// The directory in which a directory was found.
@@ -112,5 +147,25 @@ impl Nodes {
             let all = core::mem::take(&mut *shard.lock());
             drop(all);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cached_is_known_as_long_as_there_are_references() {
+        let (nodes, node) = (Nodes::new(), NodeId(300));
+        assert!(nodes.is_cached(node), "of an unknown node anything may be cached");
+        nodes.refer(node, None);
+        nodes.refer(node, None);
+        assert!(!nodes.is_cached(node));
+        nodes.caches(node);
+        nodes.forget(node, 1);
+        assert!(nodes.is_cached(node));
+        nodes.forget(node, 1);
+        nodes.refer(node, None);
+        assert!(!nodes.is_cached(node), "its cache went with the last reference");
     }
 }

@@ -369,6 +369,13 @@ impl WritableFilesystem {
         file.map_or(0, |file| file.memory_bytes())
     }
 
+    /// Whether content of a file waits to be written back, or is being written: how much room it takes is not known yet.
+    #[must_use]
+    pub fn is_waiting(&self, location: Location) -> bool {
+        let id = (location.subvolume.tree(), location.inode);
+        self.data().files.lock().contains_key(&id)
+    }
+
     fn waiting(&self) -> Vec<Location> {
         let files = self.data().files.lock();
         files

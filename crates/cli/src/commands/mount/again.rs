@@ -1,17 +1,21 @@
 //! Mounts of what is mounted already.
 //!
-//! - `-o remount`: the same mount, from now on for reading only, or for changes again.
+//! - `-o remount`: the same mount, from now on for reading only, or for changes again. What was mounted for reading is unmounted and mounted
+//!   anew for changes, while nobody uses it: its server has its devices open for reading, and can open nothing any more.
 //! - The same image on another directory: a server has an image for itself, so the other directory shows what the server's own mount shows, as
 //!   `mount --bind` does. Linux keeps one state for all mounts of a file system, too. The second mount goes by itself; the server ends with the
 //!   last one.
 //!
-//! Both are root's. What would need the server to open the volume anew is refused: changes of what was mounted for reading, and a subvolume
-//! that does not lie below the mounted one.
+//! Both are root's. What would need the server to open the volume anew is refused on another directory: changes of what was mounted for
+//! reading, and a subvolume that does not lie below the mounted one.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, anyhow};
+use buttress_mount::fuse;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
 
 use super::options::MountWishes;
@@ -53,12 +57,77 @@ fn server_of(directory: &Path) -> Result<Known> {
         .with_context(|| format!("no server of {} is known", directory.display()))
 }
 
-/// Changes how something is mounted.
-pub(super) fn remount(directory: &Path, wishes: &MountWishes) -> Result<Outcome> {
+/// How many mounts show what is mounted on a directory.
+fn mounts_of_same(directory: &Path) -> usize {
+    let mounts = places::all();
+    let device = mounts.iter().rev().find(|mount| mount.directory == directory);
+    let device = device.map(|mount| mount.device.clone());
+    mounts
+        .iter()
+        .filter(|mount| Some(&mount.device) == device.as_ref())
+        .count()
+}
+
+/// Unmounts what was mounted for reading, and mounts it with the same options and further ones.
+fn mount_anew(server: Known, directory: &Path, further: &OsStr) -> Result<Outcome> {
+    let refused = |why: &str| {
+        Err(anyhow!("{} was mounted for reading{why}", directory.display()))
+            .context(Advice::new("unmount it, and mount it with -o rw"))
+    };
+    let (Some(first), Some(image)) = (server.text("options"), server.text("image")) else {
+        return refused(", by more than options");
+    };
+    if mounts_of_same(directory) > 1 {
+        return refused(", and is mounted on another directory, too");
+    }
+    let (first, image) = (OsString::from(first), OsString::from(image));
+    match fuse::unmount(directory, false) {
+        Ok(()) => server.wait()?,
+        Err(_) => return refused(", and is in use"),
+    }
+    let remount = |part: &&OsStr| *part != OsStr::new("remount");
+    let further: Vec<&OsStr> = further
+        .as_bytes()
+        .split(|byte| *byte == b',')
+        .map(OsStr::from_bytes)
+        .filter(remount)
+        .collect();
+    let mount = |further: &OsStr| -> Result<()> {
+        let program = std::env::current_exe().context("finding this program")?;
+        let mut command = Command::new(program);
+        command.arg("mount");
+        for options in [first.as_os_str(), further] {
+            if !options.is_empty() {
+                command.arg("-o").arg(options);
+            }
+        }
+        let done = command.arg(&image).arg(directory).output()?;
+        match done.status.success() {
+            true => Ok(()),
+            false => Err(anyhow!(
+                "{}",
+                String::from_utf8_lossy(&done.stderr).trim().to_owned()
+            )),
+        }
+    };
+    let mounted = mount(&further.join(OsStr::new(",")));
+    if mounted.is_err() {
+        mount(OsStr::new("")).with_context(|| {
+            format!(
+                "{} cannot be mounted as it was, and is unmounted now",
+                directory.display()
+            )
+        })?;
+    }
+    mounted.with_context(|| format!("mounting {} for changes", directory.display()))?;
+    Ok(Outcome::Done)
+}
+
+/// Changes how something is mounted; `options` are all that were given.
+pub(super) fn remount(directory: &Path, wishes: &MountWishes, options: &OsStr) -> Result<Outcome> {
     let server = server_of(directory)?;
     if wishes.write && !server.writes() {
-        return Err(anyhow!("{} was mounted for reading", directory.display()))
-            .context(Advice::new("unmount it, and mount it with -o rw"));
+        return mount_anew(server, directory, options);
     }
     mount_remount(directory, flags_of(wishes), c"")
         .with_context(|| format!("remounting {}", directory.display()))?;
@@ -72,7 +141,7 @@ pub(super) fn remount(directory: &Path, wishes: &MountWishes) -> Result<Outcome>
 /// Has the server commit.
 fn commit(directory: &Path) -> Result<()> {
     let program = std::env::current_exe().context("finding this program")?;
-    let done = std::process::Command::new(program)
+    let done = Command::new(program)
         .args(["filesystem", "sync"])
         .arg(directory)
         .output()?;

@@ -77,6 +77,8 @@ pub(super) struct MountWishes {
     pub(super) gid: Option<u32>,
     pub(super) commit_interval: Duration,
     pub(super) data: DataOptions,
+    /// The options themselves, where nothing else says how to mount.
+    pub(super) options: Option<OsString>,
 }
 
 impl Default for MountWishes {
@@ -93,6 +95,7 @@ impl Default for MountWishes {
             gid: None,
             commit_interval: Duration::from_secs(COMMIT_SECONDS),
             data: DataOptions::default(),
+            options: None,
         }
     }
 }

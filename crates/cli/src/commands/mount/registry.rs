@@ -31,6 +31,8 @@ pub(crate) struct Root {
     pub(crate) shown: String,
     /// The path that was asked for, if one was.
     pub(crate) subvolume: Option<String>,
+    /// The options that mount the same once more; none, where more than options said how.
+    pub(crate) options: Option<String>,
 }
 
 /// A server's file as others find it.
@@ -109,6 +111,7 @@ impl Entry {
             "writes": writes,
             "root": root.shown,
             "subvolume": root.subvolume,
+            "options": root.options,
         });
         let mut entry = Self { file, record };
         entry.write()?;

@@ -163,11 +163,16 @@ fn writable_wishes(context: &Context, image: &Path, directory: &Path, wishes: &M
 }
 
 /// The root of a mount as others are told of it.
-fn shown_root(context: &Context, root: Location) -> Root {
+fn shown_root(context: &Context, root: Location, wishes: &MountWishes) -> Root {
     let asked = context.globals().subvolume.as_deref();
     Root {
         shown: format!("{}:{}", root.subvolume, root.inode),
         subvolume: asked.map(|path| path.to_string_lossy().into_owned()),
+        options: wishes
+            .options
+            .as_ref()
+            .and_then(|options| options.to_str())
+            .map(str::to_owned),
     }
 }
 
@@ -260,7 +265,12 @@ pub(super) fn serve(
         .is_mounted_on(directory)
         .with_context(|| format!("mounting on {}", directory.display()))?;
     // Not before: who mounts the same image waits for servers without a mount.
-    let entry = Entry::make(&image, directory, wishes.write, &shown_root(context, root))?;
+    let entry = Entry::make(
+        &image,
+        directory,
+        wishes.write,
+        &shown_root(context, root, wishes),
+    )?;
     let scrubs = Arc::new(Scrubs::new(Arc::clone(&log)));
     let served = Served {
         scrubs: Arc::clone(&scrubs),

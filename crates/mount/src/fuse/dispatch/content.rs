@@ -99,6 +99,10 @@ impl Server {
         let handle = HandleId(request.input.u64()?);
         let offset = request.input.u64()?;
         let size = usize::try_from(request.input.u32()?).map_err(|_| Errno::INVAL)?;
+        // What goes to the page cache comes from nobody; what is read directly, from the one who reads.
+        if request.input.u32()? & bit::READ_LOCK_OWNER == 0 {
+            self.vfs.caches(self.node_of(request));
+        }
         out.zeros(size.min(CONTENT_BYTES_MAX));
         let buffer = out.0.get_mut(OUT_HEADER..).unwrap_or_default();
         let read = self.vfs.read(handle, offset, buffer)?;
@@ -107,7 +111,8 @@ impl Server {
     }
 
     /// After a direct write that it does not wait for itself, the kernel may still have pages with what was there before, read in
-    /// meanwhile: it forgets them before the caller learns that he has written.
+    /// meanwhile: it forgets them before the caller learns that he has written. Where it never had any there is nothing to forget; a read that
+    /// brings some from now on finds what was written.
     pub(super) fn write(&self, request: &mut Request<'_>, out: &mut Output) -> Result<Reply> {
         let handle = HandleId(request.input.u64()?);
         let offset = request.input.u64()?;
@@ -120,19 +125,21 @@ impl Server {
         let content = request.input.bytes(bytes)?;
         let is_cached = flags & bit::WRITE_CACHE != 0;
         let drop_privileges = flags & bit::WRITE_KILL_PRIVILEGES != 0;
+        let node = self.node_of(request);
+        let is_direct = i32::try_from(open_flags).is_ok_and(|flags| flags & libc::O_DIRECT != 0);
+        let is_direct = is_direct && !is_cached;
+        if !is_direct {
+            // Before it is written: a direct write after it must know.
+            self.vfs.caches(node);
+        }
         self.vfs
             .write(handle, offset, content, is_cached, drop_privileges)?;
         out.u32(size).u32(0);
-        let is_direct = i32::try_from(open_flags).is_ok_and(|flags| flags & libc::O_DIRECT != 0);
-        if !is_direct || is_cached {
+        if !is_direct || !self.vfs.is_cached(node) {
             return Ok(Reply::Answer);
         }
         let range = offset..offset.saturating_add(u64::from(size));
-        Ok(Reply::After(vec![Stale::Content(self.node_of(request), range)]))
-    }
-
-    pub(super) fn flush(&self, request: &mut Request<'_>) -> Result<()> {
-        self.vfs.flush(HandleId(request.input.u64()?))
+        Ok(Reply::After(vec![Stale::Content(node, range)]))
     }
 
     pub(super) fn release(&self, request: &mut Request<'_>) -> Result<()> {

@@ -1,0 +1,202 @@
+//! A mounted volume, three sides in one run: the kernel's btrfs on a loop device, Buttress on the image, and an empty FUSE server
+//! that answers from memory ([`memory`]), which is what any server pays.
+//!
+//! - `tree`: untar, `find -ls`, `grep -r`, `git status`, `cp -a`, `rm -r` of a source tree;
+//! - `create`: four processes that make inline files in one directory;
+//! - `large`: one large file, written and read in order, plain and compressed;
+//! - `random`: 4 KiB anywhere in a file, by one thread and by sixteen;
+//! - `sqlite`: transactions, each durable.
+//!
+//! Cold is mounted anew with the system's caches dropped; the server in memory keeps what it has. Writing ends with `fsync` where one file is
+//! written; trees are timed without, and once until they are unmounted. `BUTTRESS_BENCH_FILES`, `BUTTRESS_BENCH_GIB` and
+//! `BUTTRESS_BENCH_INLINE` change how much there is, `BUTTRESS_BENCH_SIDES` (`kernel`, `buttress`, `memory`) who takes part.
+
+mod files;
+mod memory;
+mod sides;
+mod tree;
+
+use crate::Scale;
+use crate::report::{median, sorted};
+use anyhow::{Context, Result, bail};
+use sides::{Kind, Side};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+type Job = fn(Scale, &mut Side, &mut Times) -> Result<()>;
+
+const JOBS: [(&str, Job); 5] = [
+    ("tree", tree::run),
+    ("create", files::create),
+    ("large", files::large),
+    ("random", files::random),
+    ("sqlite", files::sqlite),
+];
+
+/// Nothing may take longer than so many times the kernel's time.
+const WORST: f64 = 2.5;
+
+/// Where FUSE itself is slower than the kernel, so many times its time is aimed at.
+const ABOVE_FLOOR: f64 = 1.3;
+
+/// The times of one side: for each row, one of each round.
+#[derive(Default)]
+struct Times {
+    rows: Vec<Row>,
+    seconds: BTreeMap<&'static str, Vec<f64>>,
+    peak_kib: u64,
+}
+
+/// What is measured, and the goal for it where it has its own.
+#[derive(Clone, Copy, PartialEq)]
+struct Row {
+    name: &'static str,
+    goal: Option<f64>,
+}
+
+impl Times {
+    fn put(&mut self, name: &'static str, goal: Option<f64>, seconds: f64) {
+        let row = Row { name, goal };
+        if !self.rows.contains(&row) {
+            self.rows.push(row);
+        }
+        self.seconds.entry(name).or_default().push(seconds);
+    }
+
+    /// Does it, and notes how long it took.
+    fn take(
+        &mut self,
+        name: &'static str,
+        goal: Option<f64>,
+        what: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let begin = Instant::now();
+        what().context(name)?;
+        self.put(name, goal, begin.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    fn median(&self, row: &Row) -> f64 {
+        self.seconds
+            .get(row.name)
+            .map_or(f64::NAN, |all| median(&sorted(all.clone())))
+    }
+}
+
+/// Runs a program to its end; `ends` are the numbers that it may end with.
+fn program(command: &mut Command, ends: &[i32]) -> Result<()> {
+    let output = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .with_context(|| format!("starting {command:?}"))?;
+    match output.status.code() {
+        Some(code) if ends.contains(&code) => Ok(()),
+        _ => bail!(
+            "{command:?} ended with {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        ),
+    }
+}
+
+fn is_installed(name: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).exists()))
+}
+
+/// A number that the environment may say otherwise.
+fn amount(name: &str, usual: u64) -> Result<u64> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().with_context(|| format!("{name} is a number")),
+        Err(_) => Ok(usual),
+    }
+}
+
+fn scaled(scale: Scale) -> Result<Scale> {
+    Ok(Scale {
+        source_files: usize::try_from(amount("BUTTRESS_BENCH_FILES", scale.source_files as u64)?)?,
+        inline_files: amount("BUTTRESS_BENCH_INLINE", scale.inline_files)?,
+        large_bytes: match std::env::var("BUTTRESS_BENCH_GIB") {
+            Ok(_) => amount("BUTTRESS_BENCH_GIB", 0)? << 30,
+            Err(_) => scale.large_bytes,
+        },
+        ..scale
+    })
+}
+
+/// Runs the jobs whose names are given, or all.
+pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
+    if let Some(unknown) = wanted
+        .iter()
+        .find(|word| !JOBS.iter().any(|(name, _)| name == *word))
+    {
+        bail!("no job {unknown}; there are tree, create, large, random, sqlite");
+    }
+    let scale = scaled(scale)?;
+    let sides = std::env::var("BUTTRESS_BENCH_SIDES").unwrap_or_else(|_| "kernel buttress memory".to_owned());
+    println!(
+        "| mounted | kernel s | buttress s | memory s | to kernel | to memory | goal | met |\n\
+         |---|---|---|---|---|---|---|---|"
+    );
+    let mut peaks = Vec::new();
+    for (name, job) in JOBS {
+        if !wanted.is_empty() && !wanted.contains(&name) {
+            continue;
+        }
+        let mut all = [Times::default(), Times::default(), Times::default()];
+        for _ in 0..scale.rounds {
+            for (kind, times) in Kind::ALL.into_iter().zip(&mut all) {
+                if sides.contains(kind.name()) {
+                    let mut side = Side::new(kind, scale)?;
+                    job(scale, &mut side, times).with_context(|| format!("{name} by {}", kind.name()))?;
+                    side.close()?;
+                    times.peak_kib = times.peak_kib.max(side.peak_kib);
+                }
+            }
+        }
+        print_rows(&all);
+        peaks.push(format!("{name} {} MiB", all[1].peak_kib / 1024));
+    }
+    println!("\nPeak memory of the server: {}\n", peaks.join(", "));
+    Ok(())
+}
+
+fn print_rows([kernel, ours, memory]: &[Times; 3]) {
+    let rows = [ours, kernel, memory]
+        .into_iter()
+        .find(|times| !times.rows.is_empty());
+    for row in rows.map_or(&[][..], |times| &times.rows) {
+        let [theirs, own, floor] = [kernel, ours, memory].map(|times| times.median(row));
+        let (goal, allowed) = match row.goal {
+            Some(goal) => (format!("{goal:.2} of kernel"), goal * theirs),
+            None if floor > theirs => (format!("{ABOVE_FLOOR} of memory"), ABOVE_FLOOR * floor),
+            None => (format!("{WORST} of kernel"), WORST * theirs),
+        };
+        println!(
+            "| {} | {theirs:.3} | {own:.3} | {floor:.3} | {:.2} | {:.2} | {goal} | {} |",
+            row.name,
+            own / theirs,
+            own / floor,
+            if own <= allowed && own <= WORST * theirs {
+                "yes"
+            } else {
+                "no"
+            }
+        );
+    }
+}
+
+/// What this program does as another process.
+pub(crate) fn part(words: &[&str]) -> Result<()> {
+    match words {
+        ["serve", directory] => memory::serve(Path::new(directory)),
+        ["create", directory, first, count] => {
+            files::create_some(Path::new(directory), first.parse()?, count.parse()?)
+        }
+        _ => bail!("mount-part is for the benchmark itself"),
+    }
+}

@@ -1,0 +1,99 @@
+//! `cargo xtask suites`: the field's own suites of file systems, run on mounts.
+//!
+//! - `xfstests FOLDER`: a tree of xfstests that lies on the machine, built; nothing of it is in this repository. Each test runs by itself, as
+//!   `FSTYP=btrfs` with this program as the mount helper, and `btrfs check` judges the volume after it. What comes out is compared with the
+//!   [kept table](table).
+//! - `programs`: those of Debian that test or use file systems hard, each on a new volume that is checked afterwards ([`programs`]).
+
+mod programs;
+mod table;
+mod xfstests;
+
+use crate::run::{self, cargo, target};
+use crate::tools;
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+
+const USAGE: &str = "usage: cargo xtask suites xfstests FOLDER [--add-users] [--seconds-each N] [--write] [TEST…]\n\
+     \x20      cargo xtask suites programs [--seconds-each N] [NAME…]";
+
+/// What is asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    /// Users that tests want are made, and taken away in the end.
+    add_users: bool,
+    /// How long one test, or program, may take.
+    seconds_each: Option<u64>,
+    /// The kept table is written anew.
+    write: bool,
+    /// The other words.
+    words: Vec<String>,
+}
+
+fn parse(words: &[String]) -> Result<Options> {
+    let mut options = Options::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--add-users" => options.add_users = true,
+            "--write" => options.write = true,
+            "--seconds-each" => {
+                let number = words.next().and_then(|word| word.parse().ok());
+                options.seconds_each = Some(number.context("--seconds-each wants a number")?);
+            }
+            word if word.starts_with("--") => bail!(USAGE),
+            word => options.words.push(word.to_owned()),
+        }
+    }
+    Ok(options)
+}
+
+/// The command, built, or the one that `BUTTRESS` names.
+fn command() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("BUTTRESS") {
+        return Ok(path.into());
+    }
+    run::run(cargo()?.args(["build", "--release", "--quiet", "-p", "buttress-cli"]))?;
+    Ok(target()?.join("release/buttress"))
+}
+
+pub(crate) fn run(words: &[String]) -> Result<()> {
+    let Some((suite, rest)) = words.split_first() else {
+        bail!(USAGE)
+    };
+    let options = parse(rest)?;
+    match suite.as_str() {
+        "xfstests" => {
+            let Some((folder, tests)) = options.words.split_first() else {
+                bail!(USAGE)
+            };
+            xfstests::run(folder.as_ref(), tests, &options, &command()?)
+        }
+        "programs" => {
+            tools::install_missing();
+            programs::run(&options.words, options.seconds_each.unwrap_or(60), &command()?)
+        }
+        // The same in a mount namespace of its own.
+        "xfstests-inside" => match options.words.split_first() {
+            Some((scratch, tests)) => xfstests::inside(scratch.as_ref(), tests),
+            None => bail!(USAGE),
+        },
+        _ => bail!(USAGE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_told_apart() {
+        let words = ["tree", "--seconds-each", "9", "generic/001", "--add-users"];
+        let options = parse(&words.map(str::to_owned)).unwrap();
+        assert!(options.add_users && !options.write);
+        assert_eq!(options.seconds_each, Some(9));
+        assert_eq!(options.words, ["tree", "generic/001"]);
+        assert!(parse(&["--what".to_owned()]).is_err());
+        assert!(parse(&["--seconds-each".to_owned()]).is_err());
+    }
+}
