@@ -578,7 +578,7 @@ fn needs_no_server(mounted: &Mounted, waiting: &Path, call: impl FnOnce() + Send
         std::thread::yield_now();
     }
     mounted.signal(rustix::process::Signal::STOP);
-    let needs_none = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let called = scope.spawn(call);
         let needs_none = loop {
             if called.is_finished() {
@@ -591,8 +591,7 @@ fn needs_no_server(mounted: &Mounted, waiting: &Path, call: impl FnOnce() + Send
         };
         mounted.signal(rustix::process::Signal::CONT);
         needs_none
-    });
-    needs_none
+    })
 }
 
 /// What a file takes up is told once for long when it is written back, however new it is; and closing a file asks nothing.
@@ -627,9 +626,10 @@ fn what_is_settled_is_not_asked_for_again() {
     fs::write(&path, vec![2; 50_000]).unwrap();
     fs::metadata(&path).unwrap();
     std::thread::sleep(short);
-    assert!(!needs_no_server(&mounted, &waiting, || drop(
-        fs::metadata(&path).unwrap()
-    )));
+    let asks = !needs_no_server(&mounted, &waiting, || {
+        fs::metadata(&path).unwrap();
+    });
+    assert!(asks);
 
     // The kernel learns it with the first one that is closed.
     drop(File::open(&path).unwrap());

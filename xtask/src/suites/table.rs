@@ -1,6 +1,6 @@
 //! The kept table of what comes out of xfstests: for each test whether it passes, does not run, or fails, and why.
 //!
-//! A line is `OUTCOME: REASON: NUMBERS`. Numbers are those of the generic group, ranges among them.
+//! It has so far what failed in the run that docs/mount.md tells of; `--write` keeps all of a run. A line is `OUTCOME: REASON: NUMBERS`. Numbers are those of the generic group, ranges among them.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;

@@ -125,8 +125,10 @@ fn prepare(scratch: &Path, folder: &Path, program: &Path, devices: &[LoopDevice;
         &format!("#!/bin/bash\nexec -a mount.buttress {} \"$@\"\n", copy.display()),
     )?;
     for name in ["df", "findmnt"] {
+        // What is asked for by type is asked for by ours, and comes back as btrfs.
         let text = format!(
-            "#!/bin/bash\nset -o pipefail\n{} \"$@\" | sed -E 's/fuse(blk)?(\\.buttress)?\\b/btrfs/g'\n",
+            "#!/bin/bash\nset -o pipefail\nwords=()\nfor word; do [ \"$word\" = btrfs ] && word=fuseblk.buttress,fuse.buttress\n\
+             words+=(\"$word\"); done\n{} \"${{words[@]}}\" | sed -E 's/fuse(blk)?(\\.buttress)?\\b/btrfs/g'\n",
             found(name)?.display()
         );
         write_program(&scratch.join("bin").join(name), &text)?;
@@ -313,7 +315,8 @@ fn judged(said: &str, is_hung: bool) -> (Outcome, String) {
         let reason = reason.lines().next().unwrap_or_default();
         return (Outcome::NotRun, table::reason_of(reason).to_owned());
     }
-    if said.contains("Passed all") {
+    // It says that it passed all when it ran none.
+    if said.contains("Passed all 1 tests") {
         return (Outcome::Passed, "-".to_owned());
     }
     (Outcome::Failed, "-".to_owned())
@@ -364,6 +367,10 @@ mod tests {
             "_check_btrfs_filesystem: filesystem on /dev/loop1 is inconsistent\nFailed 1 of 1 tests";
         assert_eq!(judged(damaged, false).0, Outcome::Inconsistent);
         assert_eq!(judged("Failed 1 of 1 tests", false).0, Outcome::Failed);
+        assert_eq!(
+            judged("Interrupted!\nPassed all 0 tests\n", false).0,
+            Outcome::Failed
+        );
         assert_eq!(judged("", false).0, Outcome::Failed);
         assert_eq!(judged("Passed all 1 tests", true).0, Outcome::Hung);
     }
