@@ -93,12 +93,12 @@ pub(super) fn text(table: &Table) -> String {
 pub(super) fn reason_of(said: &str) -> &'static str {
     const REASONS: [(&[&str], &str); 14] = [
         (
-            &["reflink", "dedupe", "FICLONE", "clone"],
+            &["reflink", "Reflink", "dedupe", "Dedupe", "clone"],
             "clones and dedupe by ioctl",
         ),
         (&["fiemap"], "FIEMAP"),
         (
-            &["dm-", "dm_", "device mapper", "thin", "DM target", "linear"],
+            &["dm-", "dm_", "device mapper", "DM target"],
             "the device mapper below the volume",
         ),
         (
@@ -147,6 +147,13 @@ mod tests {
         assert_eq!(text(&table), KEPT);
         let bad = [Outcome::Inconsistent, Outcome::Hung];
         assert!(table.values().all(|(outcome, _)| !bad.contains(outcome)));
+    }
+
+    #[test]
+    fn reasons_are_in_our_words() {
+        let said = " Reflink not supported by test filesystem type: btrfs";
+        assert_eq!(reason_of(said), "clones and dedupe by ioctl");
+        assert_eq!(reason_of("something else"), "other");
     }
 
     #[test]
