@@ -10,16 +10,18 @@
 
 mod support;
 
+use buttress_device::gate::{GatedBackend, Request, WatchedThread};
+use buttress_device::{Backend, Device, Engine};
 use buttress_format::{
     BlockGroupFlags, ByteCount, DeviceStatistics, FileOffset, Logical, Physical, Profile, SubvolumeId, TreeId,
 };
-use buttress_fs::{Follow, Location, Progress};
+use buttress_fs::{Follow, Location, OpenOptions, Progress};
 use buttress_scrub::{Healer, Options, Report, Scrub};
 use buttress_volume::{MappedChunk, MappingContent};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{WritableFilesystem, WriteOptions};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::{Lab, Make, Use};
 
@@ -242,6 +244,73 @@ fn beside_a_writer_what_was_damaged_is_found_and_nothing_else() {
     }
 }
 
+/// One copy has what is written in place, the other does not have it yet when a scrub comes by: it waits, and finds nothing.
+#[test]
+fn copies_that_are_being_written_are_waited_for() {
+    let lab = Lab::new(&Make {
+        bare: true,
+        ..Make::new(Profile::Raid1, 2)
+    })
+    .unwrap();
+    let gates: Vec<Arc<GatedBackend>> = lab
+        .spies
+        .iter()
+        .map(|spy| GatedBackend::new(Arc::clone(spy) as Arc<dyn Backend>))
+        .collect();
+    let device =
+        |gate: &Arc<GatedBackend>| Device::with_backend(Arc::clone(gate) as Arc<dyn Backend>, Engine::Inline);
+    let opened = OpenOptions::new(gates.iter().map(device).collect())
+        .open()
+        .unwrap();
+    let filesystem = WritableFilesystem::new(opened, WriteOptions::default()).unwrap();
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let bare = filesystem.view().resolve(root, b"/bare", Follow::All).unwrap();
+    let first = addresses(&filesystem, "bare")[0];
+    let uses = lab.uses().unwrap();
+    let is_second = |used: &&Use| used.logical == first && used.content == MappingContent::Data { copy: 2 };
+    let second = uses.iter().find(is_second).unwrap();
+    let gate = Arc::clone(&gates[second.device]);
+    let at = second.physical;
+    let (own, own_gate) = (filesystem.clone(), Arc::clone(&gate));
+    // The scrub has looked at the superblocks, for which nothing may be written, when it first asks for the state.
+    let writing = Arc::new(Mutex::new(None));
+    let begins = Arc::clone(&writing);
+    let scrubbing = WatchedThread::start(move || {
+        let views = || {
+            let mut writer = begins.lock().unwrap();
+            if writer.is_none() {
+                own_gate.close(
+                    move |request| matches!(request, Request::Write { offset_bytes, .. } if offset_bytes == at),
+                );
+                let filesystem = own.clone();
+                *writer = Some(std::thread::spawn(move || {
+                    filesystem
+                        .write_at(bare, FileOffset::MIN, &[0x5a; 4096])
+                        .unwrap();
+                    filesystem.write_back_file(bare).unwrap();
+                }));
+                own_gate.wait_for_arrivals(1);
+            }
+            own.committed_view()
+        };
+        let scrub = Scrub::new(&own.committed_view(), Options::default(), Progress::new())
+            .unwrap()
+            .beside(&views);
+        scrub.run().unwrap();
+        scrub.report()
+    })
+    .unwrap();
+    assert!(scrubbing.comes_to_wait(), "it did not wait for who writes");
+    gate.open();
+    let report = scrubbing.join().unwrap();
+    assert_eq!(report.totals().errors(), 0, "{:#?}", report.damages);
+    assert_eq!(report.totals().unverified_errors, 0, "{:#?}", report.damages);
+    let writer = writing.lock().unwrap().take().unwrap();
+    writer.join().unwrap();
+    filesystem.close().unwrap();
+    lab.require_sound();
+}
+
 /// The addresses of a file's extents.
 fn addresses(filesystem: &WritableFilesystem, name: &str) -> Vec<Logical> {
     let view = filesystem.view();
@@ -268,13 +337,14 @@ fn data_chunks(filesystem: &WritableFilesystem) -> Vec<(Logical, Physical)> {
 /// Writes files of 1 MiB until it is enough; their names.
 fn write_until(filesystem: &WritableFilesystem, stem: &str, is_enough: &dyn Fn() -> bool) -> Vec<String> {
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
-    let content = support::random(5).bytes(1 << 20, false);
+    let mut random = support::random(stem.len() as u64);
     let mut names = Vec::new();
     while !is_enough() {
         let name = format!("{stem}-{}", names.len());
         let file = filesystem
             .create(root, name.as_bytes(), &NewInode::of_root(0o644))
             .unwrap();
+        let content = random.bytes(1 << 20, false);
         filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
         filesystem.commit().unwrap();
         names.push(name);
@@ -312,7 +382,7 @@ fn chunks_that_go_and_come_beside_a_scrub_are_no_error() {
             filesystem.commit().unwrap();
         }
         let is_there = || data_chunks(&filesystem).iter().any(|(start, _)| *start == last.0);
-        write_until(&filesystem, "new", &is_there);
+        write_until(&filesystem, "newer", &is_there);
         assert!(
             !data_chunks(&filesystem).contains(&last),
             "it lies where the other was"

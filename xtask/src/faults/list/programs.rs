@@ -142,9 +142,7 @@ pub(super) const FAULTS: &[Fault] = &[
     harms(
         "scrub-rows-unlocked",
         "A scrub beside a writer takes what is being written for damage.",
-        &[beside(
-            "beside_a_writer_what_was_damaged_is_found_and_nothing_else",
-        )],
+        &[beside("copies_that_are_being_written_are_waited_for")],
     ),
     harms(
         "scrub-one-recovery-tried",
