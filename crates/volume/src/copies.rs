@@ -127,7 +127,7 @@ impl Volume {
             }
             let way = segment.ways.iter().find(|way| way.copy == copy);
             let bytes = match way {
-                Some(way) => fetch(&segment, *way, 0..segment.length())
+                Some(way) => fetch(self.row_locks(), &segment, *way, 0..segment.length())
                     .map_err(|attempt| segment.unreadable(vec![attempt]))?,
                 None => return Err(segment.unreadable(Vec::new())),
             };

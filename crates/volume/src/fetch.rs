@@ -8,6 +8,7 @@ use crate::error::Attempt;
 use crate::faults::FaultReason;
 use crate::mirror::{Segment, Source, Way};
 use crate::parity::{Recovery, Row};
+use crate::write::RowLocks;
 use buttress_device::{Buffer, Device, PendingRead, ReadRequest};
 use buttress_format::{ByteCount, Physical};
 use std::ops::Range;
@@ -30,7 +31,13 @@ pub(crate) fn reachable(
 }
 
 /// Reads `part` of a segment (counted from the segment's start) by `way`, and waits for it.
-pub(crate) fn fetch(segment: &Segment, way: Way, part: Range<usize>) -> Result<Buffer, Attempt> {
+/// A rebuild reads all columns of one state of the row.
+pub(crate) fn fetch(
+    locks: &RowLocks,
+    segment: &Segment,
+    way: Way,
+    part: Range<usize>,
+) -> Result<Buffer, Attempt> {
     match way.source {
         Source::Direct {
             stripe_index,
@@ -41,7 +48,12 @@ pub(crate) fn fetch(segment: &Segment, way: Way, part: Range<usize>) -> Result<B
                 .and_then(|device| device.read(at.get(), part.len()).map_err(FaultReason::Io))
                 .map_err(|reason| segment.attempt(way, stripe_index, reason))
         }
-        Source::Rebuild(recovery) => rebuild(segment, way, recovery, part),
+        Source::Rebuild(recovery) => {
+            let row = segment.place.parity.map_or(0, |place| place.row);
+            locks.read_steadily(segment.chunk.start(), row, || {
+                rebuild(segment, way, recovery, part.clone())
+            })
+        }
     }
 }
 

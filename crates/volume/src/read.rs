@@ -18,8 +18,9 @@ mod verified;
 use crate::Volume;
 use crate::error::{Attempt, Corruption, Error};
 use crate::faults::{Fault, FaultReason, HearsFaults, Rejection};
-use crate::fetch::reachable;
+use crate::fetch::{fetch, reachable};
 use crate::mirror::{Segment, Source, Way};
+use crate::write::RowLocks;
 use buttress_device::{Buffer, Device, PendingRead, ReadRequest};
 use buttress_format::{ByteCount, Logical, Physical};
 use bytes::Bytes;
@@ -60,14 +61,14 @@ pub(crate) struct PendingSegment {
 
 impl PendingSegment {
     /// Waits for the first way, or gets it now if it was not started.
-    fn first(&mut self) -> Option<(Way, Result<Buffer, Attempt>)> {
+    fn first(&mut self, locks: &RowLocks) -> Option<(Way, Result<Buffer, Attempt>)> {
         let way = *self.segment.ways.first()?;
         let result = match self.started.take() {
             Some(read) => read.wait().map_err(|error| {
                 self.segment
                     .attempt(way, self.segment.stripe_of(way), FaultReason::Io(error))
             }),
-            None => crate::fetch::fetch(&self.segment, way, 0..self.segment.length()),
+            None => fetch(locks, &self.segment, way, 0..self.segment.length()),
         };
         Some((way, result))
     }

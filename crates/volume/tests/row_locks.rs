@@ -92,6 +92,53 @@ fn two_writers(profile: Profile, stripes: usize) {
     }
 }
 
+/// One column is written and its parity not yet when another, whose device is missing, is rebuilt from the two: the reader waits.
+fn reader_beside_writer(profile: Profile, stripes: usize) {
+    let columns = stripes - usize::from(profile.parity_stripes());
+    let image = Image::new(profile, stripes, 2 * columns * UNIT);
+    let gated: Vec<Arc<GatedBackend>> = image
+        .devices
+        .iter()
+        .map(|bytes| GatedBackend::new(Arc::new(MemoryBackend::new("memory", bytes.clone()))))
+        .collect();
+    let there = gated
+        .iter()
+        .skip(1)
+        .map(|gate| Arc::clone(gate) as Arc<dyn Backend>);
+    let volume = Arc::new(volume_on(there, &image));
+    // In the first row: data on the first devices, then P.
+    let gate = &gated[columns];
+    gate.close(|request| matches!(request, Request::Write { .. }));
+    let to_write = Arc::clone(&volume);
+    let writer = WatchedThread::start(move || write(&to_write, UNIT, noise(3, UNIT))).unwrap();
+    gate.wait_for_arrivals(1);
+    let to_read = Arc::clone(&volume);
+    let reader = WatchedThread::start(move || {
+        let read = ExtentRead {
+            logical: Logical::new(CHUNK_AT),
+            length: UNIT,
+        };
+        to_read.read_verified(read, &mut |bytes| Ok(bytes)).unwrap()
+    })
+    .unwrap();
+    let waits = reader.comes_to_wait();
+    gate.open();
+    writer.join().unwrap();
+    let found = reader.join().unwrap();
+    assert!(found[..] == image.data[..UNIT], "what nobody wrote was read");
+    assert!(waits, "the reader went on while the row was being written");
+}
+
+#[test]
+fn a_reader_of_a_row_of_raid5_that_is_being_written() {
+    reader_beside_writer(Profile::Raid5, 3);
+}
+
+#[test]
+fn a_reader_of_a_row_of_raid6_that_is_being_written() {
+    reader_beside_writer(Profile::Raid6, 4);
+}
+
 #[test]
 fn two_writers_of_one_row_of_raid5() {
     two_writers(Profile::Raid5, 3);

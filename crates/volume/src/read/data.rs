@@ -75,7 +75,8 @@ fn patch(data: &mut [u8], range: Range<usize>, bytes: &[u8]) {
 
 /// The segment by the first way that reads it whole, or else piece by piece.
 fn first_read(volume: &Volume, mut pending: PendingSegment) -> (Work, Buffer) {
-    let first = pending.first();
+    let locks = volume.row_locks();
+    let first = pending.first(locks);
     let segment = pending.segment;
     let whole = 0..segment.length();
     let mut attempts = Vec::new();
@@ -83,7 +84,7 @@ fn first_read(volume: &Volume, mut pending: PendingSegment) -> (Work, Buffer) {
         .ways
         .iter()
         .skip(1)
-        .map(|way| (*way, fetch(&segment, *way, whole.clone())));
+        .map(|way| (*way, fetch(locks, &segment, *way, whole.clone())));
     for (index, (_, result)) in first.into_iter().chain(rest).enumerate() {
         match result {
             Ok(buffer) => {
@@ -103,7 +104,7 @@ fn first_read(volume: &Volume, mut pending: PendingSegment) -> (Work, Buffer) {
             }
         }
     }
-    let (buffer, unread) = read_by_sectors(&segment, volume.superblock().sector_bytes);
+    let (buffer, unread) = read_by_sectors(volume, &segment);
     (
         Work {
             segment,
@@ -116,9 +117,11 @@ fn first_read(volume: &Volume, mut pending: PendingSegment) -> (Work, Buffer) {
 }
 
 /// Reads what can be read of a segment that no way reads whole: each sector by the first way that gives it.
-fn read_by_sectors(segment: &Segment, sector_bytes: u32) -> (Buffer, Vec<Range<usize>>) {
+fn read_by_sectors(volume: &Volume, segment: &Segment) -> (Buffer, Vec<Range<usize>>) {
     let length = segment.length();
-    let step = usize::try_from(sector_bytes).unwrap_or(4096).max(512);
+    let step = usize::try_from(volume.superblock().sector_bytes)
+        .unwrap_or(4096)
+        .max(512);
     let mut buffer = Buffer::zeroed(length);
     let mut unread: Vec<Range<usize>> = Vec::new();
     for start in (0..length).step_by(step) {
@@ -126,7 +129,7 @@ fn read_by_sectors(segment: &Segment, sector_bytes: u32) -> (Buffer, Vec<Range<u
         match segment
             .ways
             .iter()
-            .find_map(|way| fetch(segment, *way, part.clone()).ok())
+            .find_map(|way| fetch(volume.row_locks(), segment, *way, part.clone()).ok())
         {
             Some(bytes) => patch(&mut buffer, part, &bytes),
             None => {
@@ -240,7 +243,7 @@ fn fetch_round(
     let mut changed = false;
     let mut bytes = 0u64;
     for part in bad.iter().filter_map(|range| common(range, &segment.range)) {
-        match fetch(segment, way, within(segment, &part)) {
+        match fetch(volume.row_locks(), segment, way, within(segment, &part)) {
             Ok(fetched) => {
                 patch(data, part.clone(), &fetched);
                 bytes = bytes.saturating_add(part.len() as u64);

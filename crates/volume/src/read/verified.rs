@@ -45,14 +45,15 @@ impl PendingExtent {
 
 fn wait_single<T>(volume: &Volume, pending: &mut PendingSegment, verify: Verify<'_, T>) -> Result<T, Error> {
     let mut attempts = Vec::new();
-    let first = pending.first();
+    let locks = volume.row_locks();
+    let first = pending.first(locks);
     let segment = &pending.segment;
     let whole = 0..segment.length();
     let rest = segment
         .ways
         .iter()
         .skip(1)
-        .map(|way| (*way, fetch(segment, *way, whole.clone())));
+        .map(|way| (*way, fetch(locks, segment, *way, whole.clone())));
     for (way, result) in first.into_iter().chain(rest) {
         let attempt = match result {
             Ok(buffer) => match verify(buffer.into_bytes()) {
@@ -124,7 +125,7 @@ fn wait_several<T>(
 ) -> Result<T, Error> {
     let mut choices = Vec::with_capacity(plan.len());
     for pending in &mut *plan {
-        let first = pending.first();
+        let first = pending.first(volume.row_locks());
         let first = first.map(|(_, result)| result);
         let choice = advance(volume, &pending.segment, 0, first, &mut error.attempts);
         match choice {
@@ -188,7 +189,7 @@ fn advance(
     for (index, way) in segment.ways.iter().enumerate().skip(from) {
         match started
             .take()
-            .unwrap_or_else(|| fetch(segment, *way, 0..segment.length()))
+            .unwrap_or_else(|| fetch(volume.row_locks(), segment, *way, 0..segment.length()))
         {
             Ok(bytes) => return Some(Choice { index, bytes }),
             Err(attempt) => {

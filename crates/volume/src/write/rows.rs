@@ -7,7 +7,8 @@
 //! - what it does not bring is read first, by the ordinary way of reading: a column on a missing device is rebuilt from
 //!   the row as it is, and so is a tree block that was damaged ([`restore`]). Then data and parity are written.
 //!
-//! Between reading a row and writing it nobody else may write other parts of it: [`RowLocks`]. The new parity is that of
+//! Between reading a row and writing it nobody else may write other parts of it: [`RowLocks`]. Who rebuilds a column without
+//! writing reads the row again, locked, if it was written meanwhile. The new parity is that of
 //! what the columns hold, so that rows of a chunk that was never written become right as they are used.
 //!
 //! A crash between the writes of one row leaves parity that does not fit its data: the write hole that these profiles
@@ -26,17 +27,27 @@ use crate::write::WriteRefusal;
 use buttress_device::Buffer;
 use buttress_format::block_group::Profile;
 use buttress_format::{ByteCount, Logical};
-use buttress_locks::{Mutex, MutexGuard, Rank, lock_class};
+use buttress_locks::{Condvar, Mutex, MutexGuard, Rank, lock_class};
 use bytes::Bytes;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 lock_class!(pub(super) RowLock, "locks", Rank::new(60).over_device().several());
+lock_class!(pub(super) EndedLock, "ended", Rank::LEAF);
 
 /// How many rows can be locked without meeting another by chance.
 const LOCKS: u64 = 64;
+
+/// How often a row is read that is written again and again, before it is locked.
+const STEADY_TRIES: usize = 8;
+
+std::thread_local! {
+    /// How many batches of rows this thread is writing: what it reads for them, it reads under their locks.
+    static WRITING: Cell<u32> = const { Cell::new(0) };
+}
 
 /// Locks for rows: one of a fixed number each, by the row's address.
 ///
@@ -46,6 +57,9 @@ const LOCKS: u64 = 64;
 pub(crate) struct RowLocks {
     locks: Vec<Mutex<(), RowLock>>,
     writes: Vec<AtomicU64>,
+    /// Told when rows were written.
+    has_ended: Condvar,
+    ended: Mutex<(), EndedLock>,
 }
 
 /// Rows that nobody else writes, until this is dropped.
@@ -72,7 +86,11 @@ impl RowsWritten<'_> {
 
 impl Drop for RowsWritten<'_> {
     fn drop(&mut self) {
+        WRITING.set(WRITING.get().saturating_sub(1));
         self.count();
+        // Nobody can have looked at the count and not wait yet.
+        drop(self.locks.ended.lock());
+        self.locks.has_ended.notify_all();
     }
 }
 
@@ -113,6 +131,38 @@ impl RowLocks {
         }
     }
 
+    /// Reads columns of a row of which none may be older than another: again where the row was written meanwhile, and locked
+    /// where that goes on and on. Who writes the row has it locked.
+    pub(crate) fn read_steadily<T>(&self, chunk: Logical, row: u64, read: impl Fn() -> T) -> T {
+        if WRITING.get() > 0 || buttress_faults::on("volume-rebuild-unsteady") {
+            return read();
+        }
+        let rows = row..row.saturating_add(1);
+        for _ in 0..STEADY_TRIES {
+            let before = self.wait_until_unwritten(chunk, &rows);
+            let found = read();
+            if self.writes_to(chunk, rows.clone()) == Some(before) {
+                return found;
+            }
+        }
+        let _locked = self.lock(chunk, rows);
+        read()
+    }
+
+    /// How often rows were written, once nobody writes them.
+    fn wait_until_unwritten(&self, chunk: Logical, rows: &Range<u64>) -> u64 {
+        if let Some(count) = self.writes_to(chunk, rows.clone()) {
+            return count;
+        }
+        let mut ended = self.ended.lock();
+        loop {
+            match self.writes_to(chunk, rows.clone()) {
+                Some(count) => return count,
+                None => self.has_ended.wait(&mut ended),
+            }
+        }
+    }
+
     /// How often rows of a chunk, and those that share their locks, were written; `None` while one is.
     pub(crate) fn writes_to(&self, chunk: Logical, rows: Range<u64>) -> Option<u64> {
         let mut sum = 0_u64;
@@ -134,6 +184,8 @@ impl Default for RowLocks {
                 .map(|row| Mutex::with_place((), u128::from(row)))
                 .collect(),
             writes: (0..LOCKS).map(|_| AtomicU64::new(0)).collect(),
+            has_ended: Condvar::new(),
+            ended: Mutex::default(),
         }
     }
 }
@@ -230,6 +282,7 @@ impl Rows {
             numbers,
         };
         written.count();
+        WRITING.set(WRITING.get().saturating_add(1));
         written
     }
 

@@ -124,6 +124,14 @@ pub(super) const FAULTS: &[Fault] = &[
         ],
     ),
     loses(
+        "volume-rebuild-unsteady",
+        "A reader of a RAID5 without one of its disks gets bytes that nobody wrote, while others write beside them.",
+        &[
+            volume("row_locks", "a_reader_of_a_row_of_raid5_that_is_being_written"),
+            volume("row_locks", "a_reader_of_a_row_of_raid6_that_is_being_written"),
+        ],
+    ),
+    loses(
         "volume-stale-device-trusted",
         "A disk that was away for some commits is read as if it had them.",
         &[
