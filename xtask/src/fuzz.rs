@@ -27,14 +27,16 @@ const IMAGE: &str = "image";
 const COMMAND: &str = "command";
 /// The name of the target of logs that are replayed.
 const LOG: &str = "log";
+/// The name of the target of streams that are received.
+const RECEIVING: &str = "receiving";
 /// An input may take this long.
 const TIMEOUT_SECONDS: u64 = 30;
 
-/// How much memory the whole process may take: caches of 8 or 16 MiB, what is under way, and the fuzzer's own. For logs also the
+/// How much memory the whole process may take: caches of 8 or 16 MiB, what is under way, and the fuzzer's own. For logs and receiving also the
 /// volumes of 128 MiB that the target makes in memory before the first input, one after the other, and what is copied of them.
 fn memory_mib(name: &str) -> u64 {
     match name {
-        LOG => 768,
+        LOG | RECEIVING => 768,
         _ => 256,
     }
 }
@@ -185,7 +187,7 @@ fn run_to_end(command: &mut Command) -> Result<()> {
 fn weight(name: &str) -> u64 {
     match name {
         IMAGE => 100,
-        COMMAND | LOG => 40,
+        COMMAND | LOG | RECEIVING => 40,
         "superblock" | "tree_block" | "leaf" | "zlib" | "lzo" | "zstd" => 5,
         _ => 1,
     }

@@ -26,11 +26,13 @@ pub mod editor;
 pub mod image;
 pub mod input;
 pub mod items;
-#[cfg(feature = "log")]
+#[cfg(feature = "writing")]
 pub mod logs;
 pub mod mutation;
 pub mod partitions;
 pub mod plants;
+#[cfg(feature = "writing")]
+pub mod receiving;
 pub mod seed_volume;
 pub mod seeds;
 pub mod sources;
@@ -80,11 +82,17 @@ pub fn targets() -> Vec<Target> {
             input_bytes_max: 512,
             body: command::command,
         },
-        #[cfg(feature = "log")]
+        #[cfg(feature = "writing")]
         Target {
             name: "log",
             input_bytes_max: 512,
             body: logs::log,
+        },
+        #[cfg(feature = "writing")]
+        Target {
+            name: "receiving",
+            input_bytes_max: 8192,
+            body: receiving::receiving,
         },
         Target {
             name: "superblock",

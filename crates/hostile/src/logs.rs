@@ -47,7 +47,7 @@ impl Environment for Still {
     }
 }
 
-fn options() -> WriteOptions {
+pub(crate) fn options() -> WriteOptions {
     WriteOptions {
         environment: Arc::new(Still),
         ..WriteOptions::default()
@@ -73,18 +73,22 @@ pub fn volumes() -> &'static [Aims] {
     })
 }
 
-/// A volume with a log of Buttress's own.
-fn made(name: &str, fill: fn(&WritableFilesystem)) -> SeedVolume {
-    let bytes = Arc::new(MemoryBackend::new(name, vec![0; VOLUME_BYTES]));
-    let device = || Device::with_backend(Arc::clone(&bytes) as Arc<dyn Backend>, Engine::Inline);
-    let identity = mkfs::Identity {
+/// What volumes that are made here are known by.
+pub(crate) fn identity() -> mkfs::Identity {
+    mkfs::Identity {
         fsid: Uuid::from_u128(1),
         chunk_tree: Uuid::from_u128(2),
         top_level: Uuid::from_u128(3),
         devices: vec![Uuid::from_u128(4)],
         time: Timestamp::default(),
-    };
-    mkfs::make(&[device()], &mkfs::Options::default(), &identity).expect("a volume can be made");
+    }
+}
+
+/// A volume with a log of Buttress's own.
+fn made(name: &str, fill: fn(&WritableFilesystem)) -> SeedVolume {
+    let bytes = Arc::new(MemoryBackend::new(name, vec![0; VOLUME_BYTES]));
+    let device = || Device::with_backend(Arc::clone(&bytes) as Arc<dyn Backend>, Engine::Inline);
+    mkfs::make(&[device()], &mkfs::Options::default(), &identity()).expect("a volume can be made");
     let filesystem = OpenOptions::new(vec![device()]).open().expect("it can be opened");
     let filesystem = WritableFilesystem::new(filesystem, options()).expect("and for writing");
     fill(&filesystem);
@@ -197,7 +201,7 @@ pub fn log(bytes: &[u8]) -> Depth {
     Depth::Passed
 }
 
-fn open(kept: &[Arc<VolatileOverlay>]) -> Option<Filesystem> {
+pub(crate) fn open(kept: &[Arc<VolatileOverlay>]) -> Option<Filesystem> {
     // Simulated devices keep everything on this thread, so that inputs give the same run each time.
     let clock = VirtualClock::new();
     let device = |kept: &Arc<VolatileOverlay>| {

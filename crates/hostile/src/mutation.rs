@@ -256,7 +256,8 @@ impl Changed<'_> {
             }
             4 => self.lead_elsewhere(input),
             5 => self.put_in_place_of(input),
-            6 => self.change_any_block(input),
+            // What else lies in the blocks of a device is not aimed at where only some tree blocks are.
+            6 if !self.aims.superblocks.is_empty() => self.change_any_block(input),
             _ => {
                 let (place, at) = (
                     self.place(input),

@@ -116,6 +116,7 @@ fn collect() -> BTreeMap<&'static str, BTreeSet<Vec<u8>>> {
         add("stream", streams::encode(&stream));
         add("stream_mended", streams::encode(&stream));
         add("stream_view", streams::encode(&stream));
+        add("receiving", streams::encode(&stream));
     }
     let extents: [(&str, &[u8], &[u8]); 3] = [
         (

@@ -12,8 +12,8 @@ use crate::transaction::WritableFilesystem;
 use crate::transaction::data_extents::{DataOwner, DataRange};
 use crate::transaction::reservation::Need;
 use buttress_format::{
-    ByteCount, FileExtent, FileOffset, InodeItem, InodeNumber, ItemType, Key, ObjectId, OrphanItem,
-    SubvolumeId, TreeId,
+    ByteCount, ErrorKind, FileExtent, FileOffset, InodeItem, InodeNumber, ItemType, Key, ObjectId,
+    OrphanItem, SubvolumeId, TreeId,
 };
 use buttress_fs::error::{Corruption, Error, Result};
 use buttress_fs::location::Location;
@@ -61,6 +61,15 @@ impl Drop for OpenInode {
             // What fails here is done again at the next opening.
             drop(self.filesystem.remove_orphan(self.location));
         }
+    }
+}
+
+/// What came of cleaning up one subvolume; `None` where that is damaged. A volume with such a subvolume can be written
+/// nevertheless, to save or to delete it: who reads it is told, and what is to be cleaned up stays for another opening.
+pub(crate) fn unless_damaged<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::Corrupt && !matches!(error, Error::Defect(_)) => Ok(None),
+        result => result.map(Some),
     }
 }
 
@@ -142,9 +151,10 @@ impl WritableFilesystem {
         if buttress_faults::on("orphans-never-cleaned") {
             with_orphans.clear();
         }
-        with_orphans
-            .into_iter()
-            .try_fold(0_u64, |sum, id| Ok(sum.saturating_add(self.clean_orphans(id)?)))
+        with_orphans.into_iter().try_fold(0_u64, |sum, id| {
+            let cleaned = unless_damaged(self.clean_orphans(id))?;
+            Ok(sum.saturating_add(cleaned.unwrap_or(0)))
+        })
     }
 
     fn subvolumes_with_orphans(&self) -> Result<Vec<SubvolumeId>> {
@@ -163,8 +173,10 @@ impl WritableFilesystem {
                 continue;
             }
             let orphans = OrphanItem::key(ObjectId::MIN)..=OrphanItem::key(ObjectId::MAX);
-            let tree = view.subvolume_tree(id)?;
-            if tree.range(orphans, ReadAhead::None).next().transpose()?.is_some() {
+            let has_orphans = view
+                .subvolume_tree(id)
+                .and_then(|tree| Ok(tree.range(orphans, ReadAhead::None).next().transpose()?.is_some()));
+            if unless_damaged(has_orphans)? == Some(true) {
                 found.push(id);
             }
         }

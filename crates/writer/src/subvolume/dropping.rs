@@ -12,6 +12,7 @@
 
 mod full_back_references;
 
+use crate::operations::orphan::unless_damaged;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::cow::Form;
 use crate::transaction::extent_tree::ExtentState;
@@ -160,7 +161,7 @@ impl WritableFilesystem {
         for id in self.subvolumes_without_references()? {
             let item = self.look(|operation| operation.look().root_item(id.tree()).cloned())?;
             if !item.flags.contains(RootFlags::DEAD) {
-                self.drop_tree(id, &Progress::new())?;
+                let _dropped = unless_damaged(self.drop_tree(id, &Progress::new()))?;
             }
         }
         Ok(())

@@ -1,0 +1,77 @@
+//! A volume one of whose subvolumes is damaged can be written: the others are cleaned up, and that one is told of when it is read.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use buttress_device::{Backend, Device, Engine, MemoryBackend};
+use buttress_format::{ByteCount, ErrorKind, SubvolumeId, Timestamp, Uuid};
+use buttress_fs::{Filesystem, Location, OpenOptions};
+use buttress_writer::mkfs::{self, Identity};
+use buttress_writer::operations::NewInode;
+use buttress_writer::{WritableFilesystem, WriteOptions};
+use std::sync::Arc;
+
+const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
+
+fn open(memory: &Arc<MemoryBackend>) -> Filesystem {
+    let device = Device::with_backend(Arc::clone(memory) as Arc<dyn Backend>, Engine::Inline);
+    OpenOptions::new(vec![device]).open().unwrap()
+}
+
+/// A volume with two subvolumes, each with a file that has no name any more.
+fn volume() -> (Arc<MemoryBackend>, [SubvolumeId; 2]) {
+    let memory = Arc::new(MemoryBackend::new("memory", vec![0; 128 << 20]));
+    let device = Device::with_backend(Arc::clone(&memory) as Arc<dyn Backend>, Engine::Inline);
+    let identity = Identity {
+        fsid: Uuid::from_u128(1),
+        chunk_tree: Uuid::from_u128(2),
+        top_level: Uuid::from_u128(3),
+        devices: vec![Uuid::from_u128(4)],
+        time: Timestamp::default(),
+    };
+    mkfs::make(&[device], &mkfs::Options::default(), &identity).unwrap();
+    let filesystem = WritableFilesystem::new(open(&memory), WriteOptions::default()).unwrap();
+    let mut held = Vec::new();
+    let subvolumes = ["damaged", "sound"].map(|name| {
+        let subvolume = filesystem.create_subvolume(TOP, name.as_bytes()).unwrap();
+        let root = Location::root_of(subvolume);
+        let new = NewInode::of_root(0o644);
+        let file = filesystem.create(root, b"file", &new).unwrap();
+        held.push(filesystem.open_inode(file).unwrap());
+        filesystem.unlink(root, b"file").unwrap();
+        subvolume
+    });
+    filesystem.commit().unwrap();
+    // Who holds the files never lets go.
+    held.into_iter().for_each(std::mem::forget);
+    let _abandoned = filesystem.abandon();
+    (memory, subvolumes)
+}
+
+/// Overwrites the root of a subvolume's tree, all copies.
+fn damage(memory: &Arc<MemoryBackend>, subvolume: SubvolumeId) {
+    let filesystem = open(memory);
+    let root = filesystem.root_item(subvolume.tree()).unwrap().logical;
+    let copies = filesystem.volume().map(root, ByteCount::new(16_384)).unwrap();
+    assert_eq!(copies.len(), 2, "metadata is DUP");
+    for copy in copies {
+        memory.write_at(copy.physical.get(), &[0xaa; 4096]).unwrap();
+    }
+}
+
+#[test]
+fn one_damaged_subvolume_keeps_no_other_from_being_cleaned_and_written() {
+    let (memory, [damaged, sound]) = volume();
+    damage(&memory, damaged);
+    let filesystem = WritableFilesystem::new(open(&memory), WriteOptions::default()).unwrap();
+    assert_eq!(
+        filesystem.clean_orphans(sound).unwrap(),
+        0,
+        "the sound one was not cleaned"
+    );
+    let read = filesystem.list(Location::root_of(damaged), 0, 10);
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::Corrupt);
+    let new = NewInode::of_root(0o644);
+    filesystem.create(TOP, b"saved", &new).unwrap();
+    filesystem.close().unwrap();
+    let filesystem = open(&memory);
+    assert!(filesystem.root_item(damaged.tree()).is_ok());
+}
