@@ -10,7 +10,6 @@ use crate::error::{Error, Result, shown};
 use crate::layout::FileInfo;
 use crate::source::{ContentReader, Contents, SourceError};
 use buttress_format::compression::{CompressionMethod, Compressor, looks_compressible};
-use buttress_format::node::edit::leaf_data_bytes_max;
 use buttress_format::{COMPRESSED_EXTENT_BYTES_MAX, ChecksumType, Compression, FileOffset};
 use buttress_fs::Progress;
 use core::ops::Range;
@@ -26,18 +25,12 @@ const PIECE_BYTES: u64 = 512 << 10;
 /// How many pieces of one job can wait: all of it.
 const PIECES_MAX: usize = 40;
 
-/// The most bytes of content that an inode item is followed by: as many as mkfs.btrfs takes, all but a sector, as long as four
-/// such files fit a leaf. Each file whose content stands in the tree is a read of a device less when the tree is read.
-pub(crate) fn inline_bytes_max(node_bytes: u32, sector_bytes: u32) -> u64 {
-    let leaf = leaf_data_bytes_max(node_bytes) as u64;
-    let quarter = (leaf >> 2).saturating_sub(INODE_BYTES);
-    u64::from(sector_bytes.saturating_sub(1))
-        .min(4095)
-        .min(quarter.max(2048))
+/// The most bytes of content that stand in the tree: as many as Linux lets stand there by default, and less than a sector.
+/// More would save reads of contents and cost as much where only names and inodes are read (docs/performance.md, "Building
+/// images").
+pub(crate) fn inline_bytes_max(sector_bytes: u32) -> u64 {
+    u64::from(sector_bytes.saturating_sub(1)).min(2048)
 }
-
-/// About how much the items of a file take besides its content.
-const INODE_BYTES: u64 = 300;
 
 /// What one worker does in one go.
 pub(crate) struct Job {

@@ -1,5 +1,6 @@
 //! All entries of all sources, sorted, and the tree laid out.
 
+use crate::ahead;
 use crate::builder::{Gathered, ImageBuilder, Verdict};
 use crate::entry::{Attributes, Entry, EntryKind, EntryPath, Precedence};
 use crate::error::{Error, Result};
@@ -42,14 +43,14 @@ pub(crate) fn gather(
     let mut names = vec!["the builder".to_owned()];
     for (index, source) in sources.iter_mut().enumerate() {
         let number = u16::try_from(index.saturating_add(1)).map_err(|_| Error::Sources)?;
-        while let Some(mut entry) = source.next_entry()? {
+        ahead::for_each(source, &mut |mut entry| {
             progress.check()?;
             let left_out = adapters
                 .iter()
                 .any(|adapter| adapter(&mut entry) == Verdict::LeaveOut);
             adapt(&mut entry, &options.owners, options.latest_time);
-            add(&mut records, &mut links, number, &entry, left_out)?;
-        }
+            add(&mut records, &mut links, number, &entry, left_out)
+        })?;
         contents.push(source.contents()?);
         names.push(source.name());
     }

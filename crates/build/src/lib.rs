@@ -17,7 +17,7 @@
 //! | [`directory`] | a directory of the system as a source |
 //! | [`options`], [`error`] | what the volume is to be like; why it failed |
 //! | [`builder`] | [`ImageBuilder`] |
-//! | `gather`, `record`, `sort`, `sort_key`, `spool` | entries in order, on disk where they do not fit memory |
+//! | `gather`, `ahead`, `record`, `sort`, `sort_key`, `spool` | entries in order, on disk where they do not fit memory |
 //! | `layers`, `links`, `tree` | what stays of several sources, and which names are one inode |
 //! | `layout` | inode numbers; items of everything but content |
 //! | `emit`, `content`, `data` | the pass that reads contents, packs items, copies snapshots' roots and gives data addresses |
@@ -37,6 +37,7 @@
     allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers")
 )]
 
+mod ahead;
 mod blocks;
 pub mod builder;
 mod content;

@@ -301,7 +301,7 @@ impl Writing<'_> {
         let shop = Shop {
             contents: self.gathered.contents.clone(),
             sector_bytes: settings.sector_bytes,
-            inline_bytes: inline_bytes_max(settings.node_bytes, settings.sector_bytes),
+            inline_bytes: inline_bytes_max(settings.sector_bytes),
             checksum: settings.checksum,
             dedupe: options.dedupe,
             progress: self.progress.clone(),

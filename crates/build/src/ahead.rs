@@ -1,0 +1,171 @@
+//! Entries that are fetched ahead: a source is asked on a thread of its own, while what it gave is sorted.
+//!
+//! Entries come in batches, so that handing them over costs next to nothing, and few of those wait, so that memory does not
+//! depend on how fast a source is. Their order is the source's. Who takes them may give up at any entry; the source is asked for
+//! at most some more then.
+
+use crate::entry::{Entry, EntryKind};
+use crate::error::{Error, Result};
+use crate::source::{Source, SourceError};
+use crossbeam_channel::{Sender, bounded};
+use std::thread;
+
+/// A batch has no more entries.
+const BATCH_ENTRIES: usize = 256;
+
+/// A batch that has so many bytes gets no more entries.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// So many batches wait.
+const BATCHES_WAITING: usize = 4;
+
+/// Gives all entries of a source to `take`.
+pub(crate) fn for_each(source: &mut dyn Source, take: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
+    let (to, batches) = bounded(BATCHES_WAITING);
+    thread::scope(|scope| {
+        thread::Builder::new()
+            .name("buttress-build-source".to_owned())
+            .spawn_scoped(scope, move || fetch(source, &to))
+            .map_err(|_| Error::Defect {
+                what: "no thread can be had",
+            })?;
+        for batch in batches {
+            let (entries, failure) = batch;
+            entries.into_iter().try_for_each(&mut *take)?;
+            if let Some(error) = failure {
+                return Err(Error::Source(error));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Entries, and what the source failed with behind them.
+type Batch = (Vec<Entry>, Option<SourceError>);
+
+/// Asks for entries until there are no more, or nobody wants them.
+fn fetch(source: &mut dyn Source, to: &Sender<Batch>) {
+    let mut ends = false;
+    while !ends {
+        let mut entries = Vec::with_capacity(BATCH_ENTRIES);
+        let mut bytes = 0_usize;
+        let mut failure = None;
+        while !ends && entries.len() < BATCH_ENTRIES && bytes < BATCH_BYTES {
+            match source.next_entry() {
+                Ok(Some(entry)) => {
+                    bytes = bytes.saturating_add(bytes_of(&entry));
+                    entries.push(entry);
+                }
+                Ok(None) => ends = true,
+                Err(error) => {
+                    failure = Some(error);
+                    ends = true;
+                }
+            }
+        }
+        if to.send((entries, failure)).is_err() {
+            return;
+        }
+    }
+}
+
+/// About how much memory an entry takes.
+fn bytes_of(entry: &Entry) -> usize {
+    let content = match &entry.kind {
+        EntryKind::File(content) => content.locator.len(),
+        EntryKind::Symlink(target) => target.len(),
+        _ => 0,
+    };
+    let xattrs = entry.attributes.xattrs.iter();
+    xattrs.fold(
+        entry.path.as_bytes().len().saturating_add(content),
+        |sum, xattr| {
+            sum.saturating_add(xattr.name.len())
+                .saturating_add(xattr.value.len())
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{Attributes, EntryPath, Precedence};
+    use crate::source::Contents;
+    use std::sync::Arc;
+
+    /// Gives so many entries, and fails then or ends.
+    struct Numbers {
+        given: usize,
+        most: usize,
+        fails: bool,
+    }
+
+    impl Source for Numbers {
+        fn name(&self) -> String {
+            "numbers".to_owned()
+        }
+
+        fn next_entry(&mut self) -> std::result::Result<Option<Entry>, SourceError> {
+            if self.given == self.most {
+                return match self.fails {
+                    false => Ok(None),
+                    true => Err(SourceError::Unsupported {
+                        place: "numbers".to_owned(),
+                        what: "the last one".to_owned(),
+                    }),
+                };
+            }
+            self.given += 1;
+            Ok(Some(Entry {
+                path: EntryPath::new(format!("number {}", self.given).as_bytes()).unwrap(),
+                precedence: Precedence::default(),
+                kind: EntryKind::Symlink(vec![b'x'; 1000]),
+                attributes: Attributes::default(),
+            }))
+        }
+
+        fn contents(&mut self) -> std::result::Result<Arc<dyn Contents>, SourceError> {
+            Ok(Arc::new(crate::source::LocatorContents))
+        }
+    }
+
+    fn numbers(most: usize, fails: bool) -> Numbers {
+        Numbers {
+            given: 0,
+            most,
+            fails,
+        }
+    }
+
+    #[test]
+    fn all_entries_come_in_their_order_and_an_error_behind_them() {
+        for (most, fails) in [(0, false), (1, false), (255, true), (256, false), (3000, true)] {
+            let mut taken = 0;
+            let result = for_each(&mut numbers(most, fails), &mut |entry| {
+                taken += 1;
+                assert_eq!(entry.path.as_bytes(), format!("number {taken}").as_bytes());
+                Ok(())
+            });
+            assert_eq!((taken, result.is_err()), (most, fails));
+        }
+    }
+
+    #[test]
+    fn who_gives_up_has_the_source_asked_for_a_bounded_number_more() {
+        let mut source = numbers(1_000_000, false);
+        let mut taken = 0;
+        let result = for_each(&mut source, &mut |_| {
+            taken += 1;
+            match taken {
+                10 => Err(Error::Cancelled),
+                _ => Ok(()),
+            }
+        });
+        assert!(matches!(result, Err(Error::Cancelled)));
+        assert!(
+            source.given <= BATCH_ENTRIES * (BATCHES_WAITING + 3),
+            "{}",
+            source.given
+        );
+    }
+}
