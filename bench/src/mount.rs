@@ -177,16 +177,27 @@ fn print_rows([kernel, ours, memory]: &[Times; 3]) {
             None => (format!("{WORST} of kernel"), WORST * theirs),
         };
         println!(
-            "| {} | {theirs:.3} | {own:.3} | {floor:.3} | {:.2} | {:.2} | {goal} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {goal} | {} |",
             row.name,
-            own / theirs,
-            own / floor,
+            figure(theirs, 3),
+            figure(own, 3),
+            figure(floor, 3),
+            figure(own / theirs, 2),
+            figure(own / floor, 2),
             if own <= allowed && own <= WORST * theirs {
                 "yes"
             } else {
                 "no"
             }
         );
+    }
+}
+
+/// A number, or nothing for a side that took no part in the row.
+fn figure(number: f64, places: usize) -> String {
+    match number.is_nan() {
+        true => String::new(),
+        false => format!("{number:.places$}"),
     }
 }
 
