@@ -10,6 +10,8 @@
 //! Source: on-disk format documentation, sections "Superblock" and "Directory items"; the checksum types in
 //! the manual page btrfs(5), section "Checksum algorithms".
 
+mod sha256;
+
 use crate::units::{InodeNumber, TreeId};
 use blake2b_simd::many::{HashManyJob, hash_many};
 use core::fmt;
@@ -108,7 +110,8 @@ impl ChecksumType {
         );
         match self {
             Self::Blake2b => compute_blake2b_sectors(data, sector_bytes, out),
-            Self::Crc32c | Self::Xxhash64 | Self::Sha256 => {
+            Self::Sha256 => sha256::compute_sectors(data, sector_bytes, out),
+            Self::Crc32c | Self::Xxhash64 => {
                 for sector in data.chunks(sector_bytes) {
                     out.extend_from_slice(self.compute(sector).as_bytes());
                 }
