@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Crates whose locks are in the document.
-const CRATES: [&str; 6] = ["writer", "accounts", "fs", "tree", "volume", "device"];
+const CRATES: [&str; 7] = ["scrub", "writer", "accounts", "fs", "tree", "volume", "device"];
 
 /// Those of them whose locks have classes, of `locks`.
-const CRATES_WITH_CLASSES: [&str; 5] = ["writer", "accounts", "fs", "tree", "volume"];
+const CRATES_WITH_CLASSES: [&str; 6] = ["scrub", "writer", "accounts", "fs", "tree", "volume"];
 
 /// What makes a field or a static a lock.
 const TYPES: [&str; 3] = ["Mutex<", "RwLock<", "ReentrantMutex<"];

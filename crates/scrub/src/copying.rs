@@ -2,7 +2,8 @@
 //!
 //! Of profiles with copies a group reads the source alone, or with `avoids_source` the others alone; all of them only where
 //! that does not give everything. Of rows of RAID5 and RAID6 the source's column is copied, or rebuilt: what is in use of it, and
-//! what parity counts on beside it. Where it holds data, it is read alone first; where it holds parity, the row is read whole.
+//! what parity counts on beside it. Where it holds data, it is read alone first. Where it holds parity, the row's data is read and
+//! parity computed from it; the parities are read, too, where some of the data has no checksums: nothing else says then that it is right.
 //!
 //! What no copy gives is left as the target has it, and counted.
 
@@ -57,8 +58,15 @@ impl Copying {
         all.filter(|stripe| self.is_on_source(chunk, *stripe)).collect()
     }
 
-    /// Whether a stripe is to be read at an offset.
-    pub(crate) fn wants(&self, chunk: &MappedChunk, stripe: usize, offset: u64, wanted: Wanted) -> bool {
+    /// Whether a stripe is to be read at an offset. `bare`: whether data without checksums is in its row.
+    pub(crate) fn wants(
+        &self,
+        chunk: &MappedChunk,
+        stripe: usize,
+        offset: u64,
+        bare: bool,
+        wanted: Wanted,
+    ) -> bool {
         let is_source = self.is_on_source(chunk, stripe);
         if is_source && !self.source_is_trusted() {
             return false;
@@ -68,26 +76,22 @@ impl Copying {
         }
         let layout = chunk.layout();
         if layout.has_parity() {
-            return match is_source {
-                true => !self.avoids_source,
-                false => !self.source_has_data(chunk, offset),
+            let is_data = |stripe: usize| {
+                let content = layout.content(stripe, StripeOffset::new(offset));
+                matches!(content, Some(Content::Data(_) | Content::Unused))
+            };
+            let all = 0..chunk.devices().len();
+            let mut own = all.filter(|stripe| self.is_on_source(chunk, *stripe));
+            let reads_source = self.source_is_trusted() && !self.avoids_source;
+            return match own.next().is_some_and(is_data) {
+                true => is_source == reads_source,
+                false if bare => !is_source || reads_source,
+                false => is_data(stripe),
             };
         }
         let has_others = layout.ways() > 1;
         let reads_source = self.source_is_trusted() && !(self.avoids_source && has_others);
         is_source == reads_source
-    }
-
-    /// Whether the source gives what is wanted of a row by itself: data that has its checksums, not parity.
-    fn source_has_data(&self, chunk: &MappedChunk, offset: u64) -> bool {
-        let all = 0..chunk.devices().len();
-        let mut own = all.filter(|stripe| self.is_on_source(chunk, *stripe));
-        let is_read = self.source_is_trusted() && !self.avoids_source;
-        is_read
-            && own.next().is_some_and(|stripe| {
-                let content = chunk.layout().content(stripe, StripeOffset::new(offset));
-                matches!(content, Some(Content::Data(_) | Content::Unused))
-            })
     }
 
     /// Leaves the pieces in a group that the source has a part in.

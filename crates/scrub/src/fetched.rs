@@ -3,8 +3,9 @@
 //! Where a read failed, its sectors are read one by one: one bad sector does not make its neighbours bad.
 
 use crate::damage::Cause;
-use crate::group::StripeReads;
-use buttress_device::{Buffer, Device, IoError};
+use crate::group::{Reads, StripeReads};
+use crate::reading::requests;
+use buttress_device::{Buffer, Device, IoError, PendingRead, ReadRequest};
 use buttress_format::{ByteCount, Physical};
 use core::ops::Range;
 use std::sync::Arc;
@@ -65,16 +66,21 @@ impl Fetched {
         physical: Physical,
         sector_bytes: usize,
     ) -> Self {
-        let (Some(pending), Some(device)) = (reads.reads, device) else {
-            return Self {
-                runs: Vec::new(),
-                missing: true,
-            };
+        let missing = Self {
+            runs: Vec::new(),
+            missing: true,
         };
-        let runs = reads.runs.into_iter().zip(pending).map(|(range, read)| {
+        let Some(device) = device else { return missing };
+        let arrived = match reads.reads {
+            Reads::None => return missing,
+            Reads::UnderWay(pending) => pending.into_iter().map(PendingRead::wait).collect(),
+            Reads::InMemory => read_from_memory(device, &requests(&reads.runs, physical).collect::<Vec<_>>()),
+        };
+        let arrived: Vec<Result<Buffer, IoError>> = arrived;
+        let runs = reads.runs.into_iter().zip(arrived).map(|(range, read)| {
             let length = ByteCount::new(range.end.saturating_sub(range.start));
             let length = length.to_usize().unwrap_or(0);
-            match read.wait() {
+            match read {
                 Ok(bytes) => Run {
                     start: range.start,
                     bytes,
@@ -109,6 +115,21 @@ impl Fetched {
             offset,
         })
     }
+}
+
+/// Copies out of the page cache what it still has. What is behind the first that it has no more is read the ordinary way, in
+/// one plug.
+fn read_from_memory(device: &Device, requests: &[ReadRequest]) -> Vec<Result<Buffer, IoError>> {
+    let mut arrived = Vec::with_capacity(requests.len());
+    for request in requests {
+        match device.read_cached(request.offset_bytes, request.length) {
+            Some(bytes) => arrived.push(Ok(bytes)),
+            None => break,
+        }
+    }
+    let rest = device.start_reads(requests.get(arrived.len()..).unwrap_or_default());
+    arrived.extend(rest.into_iter().map(PendingRead::wait));
+    arrived
 }
 
 /// Reads sectors one by one; what cannot be had is zeros, and noted.

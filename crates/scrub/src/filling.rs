@@ -14,8 +14,8 @@ pub(crate) struct Trees {
     pub(crate) extents: Tree,
     /// A volume can do without.
     pub(crate) checksums: Option<Tree>,
-    /// While this is held, nothing that the trees lead to is overwritten.
-    _held: Filesystem,
+    /// The state that they are of: while this is held, nothing that they lead to is overwritten.
+    filesystem: Filesystem,
 }
 
 impl Trees {
@@ -23,8 +23,13 @@ impl Trees {
         Ok(Self {
             extents: filesystem.tree(TreeId::EXTENT)?,
             checksums: filesystem.tree(TreeId::CHECKSUM).ok(),
-            _held: filesystem.clone(),
+            filesystem: filesystem.clone(),
         })
+    }
+
+    /// The state that they are of.
+    pub(crate) const fn filesystem(&self) -> &Filesystem {
+        &self.filesystem
     }
 }
 

@@ -32,15 +32,15 @@ impl Scrub<'_> {
     /// Of a replacement: below it the target has everything.
     pub(crate) fn cursor(&self) -> Physical {
         let done = self.job.running.lock().position();
-        let replaced = self.job.replaced.lock();
         let Some(replaces) = &self.job.replaces else {
             return Physical::MIN;
         };
+        let item = replaces.copying.replacement.source().item();
+        let replaced = self.job.replaced.lock();
         let Some(chunks) = &replaced.chunks else {
             return replaces.cursor;
         };
         let mut open = chunks.iter();
-        let item = replaces.copying.replacement.source().item();
         let end = item.map_or(Physical::MAX, |item| Physical::new(item.total_bytes.get()));
         if buttress_faults::on("replace-cursor-ahead") {
             open.find(|(chunk, _)| !done.finished.contains(chunk));

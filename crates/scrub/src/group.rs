@@ -13,7 +13,8 @@ use buttress_format::{ByteCount, Generation, Logical, STRIPE_BYTES};
 use buttress_volume::MappedChunk;
 use buttress_volume::layout::{ChunkOffset, Place};
 use core::ops::Range;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
 
 /// What a piece must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub(crate) struct Group {
     pub(crate) pieces: Vec<Piece>,
     /// The checksums of all pieces.
     pub(crate) packed: Vec<u8>,
+    /// What was ever written of its data without checksums, once that was asked.
+    pub(crate) written: OnceLock<Vec<Range<Logical>>>,
 }
 
 impl Group {
@@ -75,6 +78,7 @@ impl Group {
             number,
             pieces: Vec::new(),
             packed: Vec::new(),
+            written: OnceLock::new(),
         }
     }
 
@@ -106,6 +110,15 @@ impl Group {
             .map(|range| unit(range.end.saturating_sub(1)).saturating_add(1))
             .max();
         first..end.unwrap_or(first)
+    }
+
+    /// The numbers of the rows with data that has no checksums.
+    pub(crate) fn rows_with_bare_data(&self) -> BTreeSet<u64> {
+        let bare = self
+            .pieces
+            .iter()
+            .filter(|piece| piece.expected == Expected::Bare);
+        bare.map(|piece| unit(piece.on_stripe().start)).collect()
     }
 
     /// Of rows all columns are needed wherever one is in use.
@@ -140,13 +153,23 @@ fn add_run(runs: &mut Vec<Range<u64>>, range: &Range<u64>) {
     }
 }
 
-/// Reads of one stripe that are under way.
+/// What is read of one stripe.
 #[derive(Debug)]
 pub(crate) struct StripeReads {
-    /// Where each begins on the stripe, and how long it is.
+    /// Where each run begins on the stripe, and where it ends.
     pub(crate) runs: Vec<Range<u64>>,
-    /// `None`: the device is missing.
-    pub(crate) reads: Option<Vec<PendingRead>>,
+    pub(crate) reads: Reads,
+}
+
+/// How the runs of a stripe come.
+#[derive(Debug)]
+pub(crate) enum Reads {
+    /// The device is missing, or nothing of it is wanted.
+    None,
+    /// They are in the queue.
+    UnderWay(Vec<PendingRead>),
+    /// The page cache has them, as it seems: whoever checks them copies them out then, and has them in the processor's cache.
+    InMemory,
 }
 
 /// A group that was submitted.

@@ -11,14 +11,16 @@ use crate::report::Report;
 use crate::scrub::Scrub;
 use buttress_format::Logical;
 use buttress_fs::{Filesystem, Progress};
+use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 use buttress_volume::{Fault, FaultReason, MappedChunk, Volume};
 use buttress_writer::WritableFilesystem;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
-use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+
+lock_class!(HealingLock, "state", Rank::LEAF);
 
 /// How many places may wait to be mended.
 const WAITING_MAX: usize = 1024;
@@ -36,7 +38,7 @@ pub struct Healed {
 
 #[derive(Debug, Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<State, HealingLock>,
     idle: Condvar,
 }
 

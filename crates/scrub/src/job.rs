@@ -2,6 +2,7 @@
 
 use crate::filling::Trees;
 use crate::filling_target::{Filled, Replacing};
+use crate::group::{Expected, Group, Piece};
 use crate::limit::Limiter;
 use crate::mending::Ledger;
 use crate::options::Options;
@@ -9,23 +10,30 @@ use crate::position::Running;
 use crate::report::Counters;
 use buttress_format::{BlockFormat, ByteCount, Logical, Physical};
 use buttress_fs::{Filesystem, Progress};
+use buttress_locks::{Mutex, Rank, lock_class};
 use buttress_volume::{DeviceSlot, MappedChunk, RowGuard, Volume};
-use parking_lot::Mutex;
+use core::ops::Range;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use uuid::Uuid;
 
+lock_class!(pub(crate) CountersLock, "counters", Rank::LEAF);
+lock_class!(pub(crate) LedgerLock, "ledger", Rank::LEAF);
+lock_class!(pub(crate) WrittenLock, "written", Rank::LEAF);
+lock_class!(pub(crate) ReplacedLock, "replaced", Rank::LEAF);
+lock_class!(pub(crate) RunningLock, "running", Rank::LEAF);
+
 /// Gives the state of the last commit of a volume that others write to.
 pub type Views<'a> = dyn Fn() -> Filesystem + Sync + 'a;
 
-/// Tells of an address whether its data was ever written.
-pub type IsWritten<'a> = dyn Fn(Logical, ByteCount) -> bool + Sync + 'a;
+/// Tells what of a range of addresses was ever written, as a state of the volume has it.
+pub type IsWritten<'a> = dyn Fn(&Filesystem, Logical, ByteCount) -> Vec<Range<Logical>> + Sync + 'a;
 
 /// One device, and what is counted on it.
 #[derive(Debug)]
 pub(crate) struct DeviceState {
     pub(crate) slot: Arc<DeviceSlot>,
-    pub(crate) counters: Mutex<Counters>,
+    pub(crate) counters: Mutex<Counters, CountersLock>,
     pub(crate) limiter: Limiter,
     pub(crate) to_scrub: u64,
 }
@@ -36,9 +44,9 @@ pub(crate) struct Job<'a> {
     pub(crate) format: BlockFormat,
     pub(crate) options: Options,
     pub(crate) progress: Progress,
-    pub(crate) ledger: Mutex<Ledger>,
+    pub(crate) ledger: Mutex<Ledger, LedgerLock>,
     /// Devices that something was written to.
-    pub(crate) written: Mutex<HashSet<Uuid>>,
+    pub(crate) written: Mutex<HashSet<Uuid>, WrittenLock>,
     /// Of a volume that nobody writes. Where others write each chunk has its own: what is freed while they are held is not used
     /// again.
     pub(crate) trees: Option<Trees>,
@@ -46,9 +54,9 @@ pub(crate) struct Job<'a> {
     pub(crate) views: Option<&'a Views<'a>>,
     pub(crate) guard: Option<RowGuard>,
     pub(crate) replaces: Option<Replacing>,
-    pub(crate) replaced: Mutex<Filled>,
+    pub(crate) replaced: Mutex<Filled, ReplacedLock>,
     pub(crate) devices: HashMap<Uuid, DeviceState>,
-    pub(crate) running: Mutex<Running>,
+    pub(crate) running: Mutex<Running, RunningLock>,
     pub(crate) is_written: Option<&'a IsWritten<'a>>,
 }
 
@@ -64,9 +72,30 @@ impl Job<'_> {
         }
     }
 
-    pub(crate) fn is_written(&self, logical: Logical, length: ByteCount) -> bool {
-        self.is_written
-            .is_none_or(|is_written| is_written(logical, length))
+    /// Whether data of a group, without checksums, was ever written. Where others write, what is not known by now
+    /// ([`Job::learn_written`]) counts as written.
+    pub(crate) fn is_written(&self, group: &Group, logical: Logical, length: ByteCount) -> bool {
+        if let Some(trees) = &self.trees {
+            self.learn_written(group, trees);
+        }
+        let end = logical.saturating_add(length);
+        let overlaps = |part: &Range<Logical>| part.start < end && logical < part.end;
+        let known = group.written.get();
+        known.is_none_or(|written| written.iter().any(overlaps))
+    }
+
+    /// Finds out what of a group's data without checksums was ever written, in the state that the group was made of: what is
+    /// learned before its rows are locked holds after that, too. Nothing is locked here, for whoever answers reads trees.
+    pub(crate) fn learn_written(&self, group: &Group, trees: &Trees) {
+        let Some(ask) = self.is_written else { return };
+        group.written.get_or_init(|| {
+            let bare = group
+                .pieces
+                .iter()
+                .filter(|piece| piece.expected == Expected::Bare);
+            let parts = |piece: &Piece| ask(trees.filesystem(), piece.logical, ByteCount::of(piece.length));
+            bare.flat_map(parts).collect()
+        });
     }
 
     /// The trees that say what of a chunk is in use; a chunk, as the map has it by then. `None` for one that went since it was
@@ -91,7 +120,7 @@ impl Job<'_> {
 
     /// Makes what was mended durable.
     pub(crate) fn flush(&self) {
-        let written = self.written.lock();
+        let written = self.written.lock().clone();
         for state in self
             .devices
             .values()

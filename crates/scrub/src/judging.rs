@@ -1,6 +1,7 @@
 //! What becomes of a group that has arrived: checked and mended, or copied; beside writers with its rows locked.
 
 use crate::copying::Wanted;
+use crate::filling::Trees;
 use crate::group::{Arrived, Group, Piece, Submitted};
 use crate::job::Job;
 use crate::{mirrors, rows};
@@ -28,7 +29,7 @@ impl Job<'_> {
         } else if self.views.is_none() {
             self.judge(&arrived);
         } else {
-            self.judge_beside_writers(arrived);
+            self.judge_beside_writers(arrived, &trees);
         }
         drop(trees);
         // After a failure of the target nothing more of it counts as done.
@@ -53,7 +54,7 @@ impl Job<'_> {
 
     /// A group of which parts may have been written while it was read: what looks wrong is read again, with its rows
     /// locked.
-    fn judge_beside_writers(&self, arrived: Arrived) {
+    fn judge_beside_writers(&self, arrived: Arrived, trees: &Trees) {
         let is_clean = match arrived.group.chunk.layout().has_parity() {
             true => rows::is_clean(self, &arrived),
             false => mirrors::is_clean(self, &arrived),
@@ -61,6 +62,7 @@ impl Job<'_> {
         if is_clean {
             return self.count_group(&arrived);
         }
+        self.learn_written(&arrived.group, trees);
         let chunk = Arc::clone(&arrived.group.chunk);
         let rows = arrived.group.rows();
         let _locked =

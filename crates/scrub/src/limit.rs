@@ -1,15 +1,17 @@
 //! So many bytes in a second, of each device.
 
+use buttress_locks::{Mutex, Rank, lock_class};
 use core::time::Duration;
-use parking_lot::Mutex;
 use std::time::Instant;
+
+lock_class!(DueLock, "due", Rank::LEAF);
 
 /// Lets bytes through at a rate.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     bytes_per_second: Option<u64>,
     /// When what was let through so far will have been due.
-    due: Mutex<Option<Instant>>,
+    due: Mutex<Option<Instant>, DueLock>,
 }
 
 impl Limiter {

@@ -343,7 +343,7 @@ fn compare(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>])
                 continue;
             };
             // What was reserved and never written may be anything.
-            if job.is_written(site.logical, ByteCount::of(site.length)) {
+            if job.is_written(&arrived.group, site.logical, ByteCount::of(site.length)) {
                 job.note(&site, Cause::Differs, Outcome::Unverified);
             }
         }

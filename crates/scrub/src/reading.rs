@@ -3,10 +3,10 @@
 use crate::copying::Wanted;
 use crate::fetched::Fetched;
 use crate::filling::Trees;
-use crate::group::{Arrived, Group, StripeReads, Submitted};
+use crate::group::{Arrived, Group, Reads, StripeReads, Submitted, unit};
 use crate::job::{Job, physical_of};
 use crate::verify::sector_of;
-use buttress_device::{PendingRead, ReadRequest};
+use buttress_device::{Device, ReadRequest};
 use buttress_format::Physical;
 use buttress_volume::MappedChunk;
 use core::ops::Range;
@@ -40,9 +40,11 @@ impl Job<'_> {
     fn wanted_runs(&self, group: &Group, wanted: Wanted) -> Vec<Vec<Range<u64>>> {
         let mut requests = group.requests();
         if let Some(replacing) = &self.replaces {
+            let bare = group.rows_with_bare_data();
             for (stripe, runs) in requests.iter_mut().enumerate() {
                 let copying = &replacing.copying;
-                runs.retain(|run| copying.wants(&group.chunk, stripe, run.start, wanted));
+                let is_bare = |run: &Range<u64>| bare.contains(&unit(run.start));
+                runs.retain(|run| copying.wants(&group.chunk, stripe, run.start, is_bare(run), wanted));
             }
         }
         requests
@@ -51,7 +53,10 @@ impl Job<'_> {
     fn submit_stripes(&self, group: &Group, wanted: Wanted) -> Vec<StripeReads> {
         let requests = self.wanted_runs(group, wanted).into_iter().enumerate();
         let submitted = requests.map(|(stripe, runs)| match runs.is_empty() {
-            true => StripeReads { runs, reads: None },
+            true => StripeReads {
+                runs,
+                reads: Reads::None,
+            },
             false => self.submit_stripe(&group.chunk, stripe, runs),
         });
         submitted.collect()
@@ -61,27 +66,21 @@ impl Job<'_> {
         let device = chunk.devices().get(stripe).and_then(|slot| slot.device());
         let physical = physical_of(chunk, stripe);
         let (Some(device), Some(physical)) = (device, physical) else {
-            return StripeReads { runs, reads: None };
+            return StripeReads {
+                runs,
+                reads: Reads::None,
+            };
         };
-        let requests: Vec<ReadRequest> = runs
-            .iter()
-            .map(|run| ReadRequest {
-                offset_bytes: physical.get().saturating_add(run.start),
-                length: usize::try_from(run.end.saturating_sub(run.start)).unwrap_or(usize::MAX),
-            })
-            .collect();
-        let reads: Vec<PendingRead> = if self.options.shape.plugged {
-            device.start_reads(&requests)
+        let reads = if !self.options.shape.plugged {
+            let requests = requests(&runs, physical);
+            Reads::UnderWay(requests.map(|request| device.start_read(request)).collect())
+        } else if is_in_memory(device, physical, &runs) {
+            Reads::InMemory
         } else {
-            requests
-                .iter()
-                .map(|request| device.start_read(*request))
-                .collect()
+            let requests: Vec<ReadRequest> = requests(&runs, physical).collect();
+            Reads::UnderWay(device.start_reads(&requests))
         };
-        StripeReads {
-            runs,
-            reads: Some(reads),
-        }
+        StripeReads { runs, reads }
     }
 
     /// Counts what a group reads of each device; how long to wait for the last of their limits.
@@ -130,4 +129,22 @@ impl Job<'_> {
         let stripes = self.submit_again(&group, wanted);
         self.wait(group, stripes)
     }
+}
+
+/// What to ask a device for, to read runs of a stripe that begins at `physical` on it.
+pub(crate) fn requests(runs: &[Range<u64>], physical: Physical) -> impl Iterator<Item = ReadRequest> {
+    runs.iter().map(move |run| ReadRequest {
+        offset_bytes: physical.get().saturating_add(run.start),
+        length: usize::try_from(run.end.saturating_sub(run.start)).unwrap_or(usize::MAX),
+    })
+}
+
+/// Whether the first and the last byte of some runs are in the page cache: then the rest most likely is.
+fn is_in_memory(device: &Device, physical: Physical, runs: &[Range<u64>]) -> bool {
+    let (Some(first), Some(last)) = (runs.first(), runs.last()) else {
+        return false;
+    };
+    let last = last.end.saturating_sub(1);
+    let mut ends = [first.start, last].into_iter();
+    ends.all(|offset| device.is_cached(physical.get().saturating_add(offset)))
 }

@@ -458,8 +458,9 @@ impl<'a> Span<'a> {
         for (_, piece) in self.pieces.iter().filter(|(_, piece)| overlaps(piece)) {
             if piece.expected != Expected::Bare {
                 uses.known = true;
-            } else if self.job.is_written(piece.logical, ByteCount::of(piece.length)) {
-                uses.bare = true;
+            } else {
+                let length = ByteCount::of(piece.length);
+                uses.bare |= self.job.is_written(&self.arrived.group, piece.logical, length);
             }
         }
         uses

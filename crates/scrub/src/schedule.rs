@@ -3,18 +3,20 @@
 //! A chunk begins when one of its devices at least has nothing to do, and no device of it has two already. Where a device
 //! turns, no chunk begins that needs a device which is at work: two streams would have its head go to and fro.
 
+use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 use buttress_volume::MappedChunk;
-use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use uuid::Uuid;
+
+lock_class!(ScheduleLock, "state", Rank::LEAF);
 
 /// How many streams a device may have.
 const STREAMS_MAX: usize = 2;
 
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    state: Mutex<State>,
+    state: Mutex<State, ScheduleLock>,
     changed: Condvar,
 }
 

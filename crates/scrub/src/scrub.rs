@@ -14,8 +14,8 @@ use crate::schedule::Schedule;
 use crate::superblocks;
 use buttress_format::{ByteCount, Incompat, Logical};
 use buttress_fs::{Filesystem, Progress};
+use buttress_locks::Mutex;
 use buttress_volume::DeviceSlot;
-use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -98,8 +98,9 @@ impl<'a> Scrub<'a> {
         })
     }
 
-    /// Asks this, where copies of data without checksums differ, whether the data was ever written: what was reserved only
-    /// may differ. Without it, it counts as written.
+    /// Asks this, where copies of data without checksums differ, what of the data was ever written, in the state that the scrub
+    /// goes by: what was reserved only may differ. Without it, all counts as written. No lock of the scrub or of the volume is
+    /// held meanwhile.
     #[must_use]
     pub fn asking(mut self, is_written: &'a IsWritten<'a>) -> Self {
         self.job.is_written = Some(is_written);

@@ -7,11 +7,13 @@ use crate::filling::{Filled, Groups};
 use crate::group::Submitted;
 use crate::job::Job;
 use crate::schedule::Schedule;
+use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 use buttress_volume::MappedChunk;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+lock_class!(WindowLock, "under_way", Rank::LEAF);
 
 /// The most streams, however many devices there are.
 const STREAMS_MAX: usize = 16;
@@ -168,7 +170,7 @@ struct Ticket {
 /// How many groups of a stream are under way.
 #[derive(Debug, Default)]
 struct Window {
-    under_way: Mutex<usize>,
+    under_way: Mutex<usize, WindowLock>,
     left: Condvar,
 }
 

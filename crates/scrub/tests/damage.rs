@@ -432,7 +432,7 @@ fn copies_without_checksums_that_differ_are_told_and_left() {
         assert!(lab.contents(&uses) == before, "{profile}");
         // What was reserved and never written may differ.
         let scrub = Scrub::new(&filesystem, Options::default(), Progress::new()).unwrap();
-        let scrub = scrub.asking(&|_, _| false);
+        let scrub = scrub.asking(&|_, _, _| Vec::new());
         scrub.run().unwrap();
         assert_eq!(
             scrub.report().totals().unverified_errors,

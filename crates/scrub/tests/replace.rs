@@ -150,6 +150,39 @@ fn a_device_of_each_profile_is_replaced() {
     }
 }
 
+/// Parity for the target is computed from data that passed its check: none is read, neither the source's own nor the other one.
+#[test]
+fn no_parity_is_read_where_all_data_has_checksums() {
+    for (profile, devices) in [(Profile::Raid5, 3), (Profile::Raid6, 5)] {
+        for lost in 0..devices {
+            let lab = Lab::new(&Make::new(profile, devices)).unwrap();
+            let parities: Vec<Use> = lab.uses().unwrap();
+            let parities: Vec<Use> = parities.into_iter().filter(|used| !used.is_copy()).collect();
+            assert!(parities.iter().any(|used| used.device == lost), "{profile}");
+            let target = Spy::of_noise("target", lab.spies[lost].size_bytes());
+            let filesystem = writable(lab.devices()).unwrap();
+            let id = DeviceId::new(lost as u64 + 1);
+            filesystem.start_replacement(id, target.device(), false).unwrap();
+            for spy in &lab.spies {
+                spy.take_reads();
+            }
+            run(&filesystem).unwrap();
+            for used in &parities {
+                let own = used.physical..used.physical + used.length as u64;
+                let reads = lab.spies[used.device].read_so_far();
+                let read = reads
+                    .iter()
+                    .find(|read| read.start < own.end && own.start < read.end);
+                assert_eq!(read, None, "{profile}, device {lost}: {used:?}");
+            }
+            filesystem.close().unwrap();
+            let mut spies = lab.spies.clone();
+            spies[lost] = target;
+            Lab { spies }.require_sound();
+        }
+    }
+}
+
 #[test]
 fn a_device_is_replaced_beside_a_writer() {
     for (profile, devices, missing) in [

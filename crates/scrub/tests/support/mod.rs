@@ -93,6 +93,11 @@ impl Spy {
         std::mem::take(&mut self.state.lock().unwrap().reads)
     }
 
+    /// The same, and the list stays.
+    pub(crate) fn read_so_far(&self) -> Vec<Range<u64>> {
+        self.state.lock().unwrap().reads.clone()
+    }
+
     /// Reads of the range fail until it is written.
     pub(crate) fn make_unreadable(&self, range: Range<u64>) {
         self.state.lock().unwrap().unreadable.push(range);

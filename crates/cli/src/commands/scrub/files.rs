@@ -1,9 +1,10 @@
-//! Whose data is damaged: the files of an address, in all snapshots; and whether data was ever written.
+//! Whose data is damaged: the files of an address, in all snapshots; and what of data was ever written.
 
 use buttress::accounts::Accounts as _;
 use buttress::format::{ByteCount, Logical};
 use buttress::fs::{Filesystem, RangeKind};
 use buttress::scrub::{Damage, Part, Report};
+use core::ops::Range;
 
 use crate::commands::inspect_internal::paths::PathFinder;
 
@@ -56,24 +57,37 @@ fn paths_of(
     paths
 }
 
-/// Whether any file has data there, and not only a reservation. Where that cannot be said it counts as written.
-pub(super) fn is_written(filesystem: &Filesystem, logical: Logical, length: ByteCount) -> bool {
+/// No extent of data is longer: further behind a reference nothing of it comes.
+const LONGEST_EXTENT: ByteCount = ByteCount::new(128 << 20);
+
+/// Where any file has data in a range, and not only a reservation. Where that cannot be said all of it counts as written.
+pub(super) fn written(filesystem: &Filesystem, logical: Logical, length: ByteCount) -> Vec<Range<Logical>> {
+    let all = logical..logical.saturating_add(length);
     let Ok(references) = filesystem.data_references(logical, true) else {
-        return true;
+        return vec![all];
     };
-    let end = logical.saturating_add(length);
-    let writes = |reference: &buttress::accounts::DataReference| -> buttress::fs::Result<bool> {
+    let mut written = Vec::new();
+    let mut add = |reference: &buttress::accounts::DataReference| -> buttress::fs::Result<()> {
         let file = filesystem.open_file(reference.location)?;
+        let last = reference.offset.saturating_add(LONGEST_EXTENT);
         for range in file.extents_from(reference.offset)? {
-            if let RangeKind::Data(extent) = range?.kind {
-                let its_end = extent.logical.saturating_add(extent.disk_bytes);
-                if extent.logical < end && logical < its_end {
-                    return Ok(true);
+            let range = range?;
+            if range.offset > last {
+                break;
+            }
+            if let RangeKind::Data(extent) = range.kind {
+                let end = extent.logical.saturating_add(extent.disk_bytes);
+                if extent.logical < all.end && all.start < end {
+                    written.push(extent.logical..end);
                 }
             }
         }
-        Ok(false)
+        Ok(())
     };
-    let mut references = references.iter();
-    references.any(|reference| writes(reference).unwrap_or(true))
+    for reference in references.iter() {
+        if add(reference).is_err() {
+            return vec![all];
+        }
+    }
+    written
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
-use buttress::format::{ByteCount, Logical, Uuid};
+use buttress::format::{ByteCount, Uuid};
 use buttress::fs::{Filesystem, Progress};
 use buttress::scrub::{Options as ScrubOptions, Report, Scrub};
 use buttress::writer::WritableFilesystem;
@@ -258,8 +258,7 @@ impl Scrubs {
         let is_read_only = options.read_only;
         let views = || volume.committed();
         let view = views();
-        let is_written = |logical: Logical, length: ByteCount| files::is_written(&views(), logical, length);
-        let mut scrub = Scrub::new(&view, options, progress.clone())?.asking(&is_written);
+        let mut scrub = Scrub::new(&view, options, progress.clone())?.asking(&files::written);
         if let Scrubbed::Writing(_) = volume {
             scrub = scrub.beside(&views);
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use buttress::device::OpenOptions as DeviceOptions;
-use buttress::format::{ByteCount, Logical};
+use buttress::format::ByteCount;
 use buttress::fs::Filesystem;
 use buttress::scrub::{DeviceReport, Options as ScrubOptions, Report, Scrub};
 use buttress::writer::data::DataOptions;
@@ -119,10 +119,9 @@ pub(super) fn run(
         resume: start::position_of(resumed.as_ref()),
         ..ScrubOptions::default()
     };
-    let is_written = |logical: Logical, length: ByteCount| files::is_written(filesystem, logical, length);
     let scrub = Scrub::new(filesystem, scrub_options, progress.clone())
         .with_context(|| image.display().to_string())?
-        .asking(&is_written);
+        .asking(&files::written);
     let now = writing::environment("scrub")?.now().seconds;
     let first = first_record(&scrub, uuid, now, resumed.as_ref());
     if let Some(resumed) = &resumed {
