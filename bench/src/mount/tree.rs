@@ -76,6 +76,8 @@ impl Repository {
             .env("GIT_INDEX_FILE", &self.index)
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .current_dir(&self.top)
+            // Else it packs in the background, and keeps the mount busy.
+            .args(["-c", "maintenance.auto=false", "-c", "gc.auto=0"])
             .args(words);
         program(&mut git, &[0])
     }
