@@ -52,6 +52,8 @@ const SET_LABEL: u32 = command(WRITE, 50, 256);
 const SYNC: u32 = command(0, 8, 0);
 const START_SYNC: u32 = command(READ, 24, 8);
 const WAIT_SYNC: u32 = command(WRITE, 22, 8);
+/// Not btrfs's own.
+const FITRIM: u32 = BOTH << 30 | 24 << 16 | 0x58 << 8 | 121;
 
 /// What was answered, as lines.
 #[derive(Default)]
@@ -302,6 +304,11 @@ fn describing(said: &mut Said, root: &Path) {
         field(data, 0) > 0
     });
     said.end("wait", &directory, WAIT_SYNC, with(&[0]));
+    said.end("trim less than a sector", &directory, FITRIM, with(&[0, 4095, 0]));
+    let all = with(&[0, u64::MAX, 0]);
+    said.answer("trim", (&directory, FITRIM), all, |data| {
+        (field(data, 0), field(data, 1) > 100 << 20, field(data, 2))
+    });
 }
 
 fn deleting(said: &mut Said, root: &Path) {
@@ -377,6 +384,7 @@ fn without_rights(said: &mut Said, root: &Path) {
         said.end("search", &top, TREE_SEARCH, with(&[1]));
         said.end("label", &top, SET_LABEL, named(0, &[], "his"));
         said.end("default", &top, DEFAULT_SUBVOL, with(&[256]));
+        said.end("trim", &top, FITRIM, with(&[0, u64::MAX, 0]));
         said
     });
     said.0 += &ran.join().unwrap().0;
@@ -443,6 +451,8 @@ fn what_does_not_get_through_says_so() {
     let directory = File::open(&mounted.at).unwrap();
     let mut data = named(8, &[0], "new");
     assert_eq!(numbered(&directory, SUBVOL_CREATE, &mut data), Err(Errno::ROFS));
+    let mut data = with(&[0, u64::MAX, 0]);
+    assert_eq!(numbered(&directory, FITRIM, &mut data), Err(Errno::ROFS));
     drop(directory);
     mounted.umount();
     sound(&["check", mounted.image()]);

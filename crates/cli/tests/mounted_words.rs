@@ -32,6 +32,68 @@ fn furnished() -> Mounted {
 }
 
 #[test]
+fn a_listing_that_the_kernel_keeps_has_what_words_and_calls_made_since() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    let listed = |below: &str| {
+        let entries = fs::read_dir(mounted.at.join(below)).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    let at = |name: &str| format!("{}/{name}", mounted.directory());
+    sound(&["subvolume", "create", &at("home")]);
+    assert_eq!(listed(""), ["home"]);
+    assert_eq!(listed(""), ["home"]);
+    sound(&["subvolume", "snapshot", &at("home"), &at("monday")]);
+    assert_eq!(listed(""), ["home", "monday"]);
+    fs::write(at("file"), b"content").unwrap();
+    fs::create_dir(at("home/below")).unwrap();
+    assert_eq!(listed(""), ["file", "home", "monday"]);
+    assert_eq!(listed("home"), ["below"]);
+    sound(&["subvolume", "snapshot", "-r", &at("home"), &at("home/below/copy")]);
+    assert_eq!(listed("home/below"), ["copy"]);
+    sound(&["subvolume", "delete", &at("monday")]);
+    fs::rename(at("file"), at("renamed")).unwrap();
+    assert_eq!(listed(""), ["home", "renamed"]);
+    assert_eq!(listed("home"), ["below"]);
+    sound(&["subvolume", "delete", &at("home/below/copy")]);
+    assert_eq!(listed("home/below"), Vec::<String>::new());
+    mounted.umount();
+    mounted.expect_sound();
+}
+
+#[test]
+fn what_was_deleted_gives_its_room_back_on_a_mount_and_on_its_image() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    let room = || fs::metadata(mounted.image()).unwrap().blocks() * 512;
+    mounted.mount("rw");
+    let large = mounted.at.join("large");
+    for target in [mounted.directory(), mounted.image()] {
+        let is_image = target == mounted.image();
+        fs::write(&large, vec![7; 40 << 20]).unwrap();
+        sound(&["filesystem", "sync", mounted.directory()]);
+        fs::remove_file(&large).unwrap();
+        if is_image {
+            mounted.umount();
+        }
+        let before = room();
+        let said = text(&sound(&["filesystem", "trim", "--raw", target]).stdout);
+        assert!(said.starts_with(target) && said.contains(" trimmed, "), "{said}");
+        assert!(room() + (38 << 20) < before, "{target}: {} of {before}", room());
+    }
+    mounted.expect_sound();
+}
+
+#[test]
 fn words_say_the_same_of_a_mount_as_of_its_image() {
     if skips(no_fuse()) {
         return;

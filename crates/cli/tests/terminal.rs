@@ -333,6 +333,10 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
             vec!["IMAGE a\x1b[2Jb", "IMAGE", "--format json IMAGE", "IMAGE %"],
         ),
         ("filesystem sync", vec!["IMAGE", "IMAGE%"]),
+        (
+            "filesystem trim",
+            vec!["IMAGE", "-m 4K --format json IMAGE", "IMAGE%"],
+        ),
         ("property get", vec!["@/sub%", "@/%/%", "@/none%", "IMAGE"]),
         (
             "property set",

@@ -61,10 +61,12 @@ pub(crate) mod running;
 pub(crate) mod slice;
 #[cfg(test)]
 mod tests;
+mod trimming;
 mod uncommitted;
 
 pub use opening::{Environment, SystemEnvironment, WriteOptions};
 pub use replacement::{replacement_item, wipe_superblocks};
+pub use trimming::Trimmed;
 pub use uncommitted::Uncommitted;
 
 use crate::data::table::DataTable;
@@ -123,6 +125,8 @@ struct Writer {
     view: Mutex<Option<Filesystem>, ViewLock>,
     readers: Arc<Readers>,
     environment: Arc<dyn Environment>,
+    /// Whether devices are told what a commit freed.
+    discards: bool,
     dirty_memory: DirtyMemory,
     /// How many commits there were with all content.
     whole_commits: AtomicU64,

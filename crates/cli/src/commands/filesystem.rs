@@ -5,6 +5,7 @@ pub mod du;
 pub mod label;
 pub mod show;
 pub mod sync;
+pub mod trim;
 pub mod usage;
 
 use anyhow::Result;
@@ -24,6 +25,7 @@ pub const ROWS: &[Row] = &[
     leaf::<du::Du>(),
     leaf::<label::Label>(),
     leaf::<sync::Sync>(),
+    leaf::<trim::Trim>(),
 ];
 
 /// Where the space went. Block groups that cannot be read are reported, and count as empty.

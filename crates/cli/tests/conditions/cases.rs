@@ -417,6 +417,7 @@ fn about_volumes() -> Vec<Case> {
             answer: SILENT,
             ..write("filesystem sync", "{image}", "")
         },
+        write("filesystem trim", "{image}", ""),
         look("device stats", "{image}", ""),
         Case {
             form: "-z",

@@ -21,6 +21,9 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
+/// How long somebody waits for files that were removed to be let go of: in steps.
+const PAUSES_MS: [u64; 4] = [1, 5, 20, 50];
+
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 
 /// Whether a read is noted, where the times are these.
@@ -133,7 +136,6 @@ impl MountedVolume {
     /// Makes a call that takes space. That of files which were removed comes back when the kernel lets go of them, and it does that after
     /// their removal has returned: a call that finds no space waits for it a little.
     fn with_space<T>(&self, call: impl Fn() -> core::result::Result<T, buttress::fs::Error>) -> Result<T> {
-        const PAUSES_MS: [u64; 4] = [1, 5, 20, 50];
         for pause in PAUSES_MS {
             let gone = self.nodes.gone();
             match call() {
@@ -146,6 +148,16 @@ impl MountedVolume {
             }
         }
         call().map_err(|error| self.failed(&error))
+    }
+
+    /// Waits a little while files that were removed before have not been let go of by the kernel: then their space is free.
+    pub fn let_removed_go(&self) {
+        for pause in PAUSES_MS {
+            if !self.nodes.keeps_any() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(pause));
+        }
     }
 
     fn drop_capability_once(&self, open: &OpenFile) -> Result<()> {

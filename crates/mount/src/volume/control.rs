@@ -10,6 +10,7 @@
 //! | `subvolumes` | making, deleting and changing them |
 //! | `information` | what is told of volume, devices and subvolumes; label and syncs |
 //! | `search` | items of trees by their keys |
+//! | `trimming` | tells devices what is not used |
 //! | `shutdown` | stops the file system, as a power cut would |
 
 pub use shutdown::Peek;
@@ -25,6 +26,7 @@ mod rights;
 mod search;
 mod shutdown;
 mod subvolumes;
+mod trimming;
 
 /// Bytes of `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
@@ -61,6 +63,7 @@ impl MountedVolume {
                 Ok(answer.into())
             }
             number::FS_IOC_FSSETXATTR => self.set_extended_flags(location, control),
+            number::FITRIM => self.trim(control),
             number::SHUTDOWN => self.shut_down(control),
             number::FS_IOC_GETVERSION => {
                 let generation = self.metadata(location)?.generation.get();

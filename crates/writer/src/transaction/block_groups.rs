@@ -64,6 +64,8 @@ pub(crate) struct Group {
     pub(crate) pinned_bytes: u64,
     /// Bytes that were allocated, and that the extent tree does not have yet.
     pub(crate) allocated_bytes: u64,
+    /// Free bytes that devices are being told of: nobody may use them meanwhile.
+    pub(crate) trimming_bytes: u64,
     /// Bytes that no tree accounts for, once free ranges are loaded: what is kept out, and what was lost before.
     pub(crate) unaccounted_bytes: Option<u64>,
     /// Addresses that are never handed out, superblock copies among them.
@@ -107,6 +109,7 @@ impl Group {
             free: None,
             pinned_bytes: 0,
             allocated_bytes: 0,
+            trimming_bytes: 0,
             unaccounted_bytes: None,
             excluded_ranges: Vec::new(),
             read_only: false,
@@ -139,6 +142,7 @@ impl Group {
                     .saturating_sub(self.used.max(self.durable_used))
                     .saturating_sub(self.pinned_bytes)
                     .saturating_sub(self.allocated_bytes)
+                    .saturating_sub(self.trimming_bytes)
                     .saturating_sub(taken)
             }
         }

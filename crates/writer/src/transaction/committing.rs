@@ -131,8 +131,8 @@ impl WritableFilesystem {
             answer,
             durable,
             changes,
-            // Held to the end: the next log goes beside this commit.
-            no_logs: _no_logs,
+            // Held until it is durable: the next log goes beside this commit.
+            no_logs,
         } = self.freeze_then(then).inspect_err(|error| {
             self.forest().volume().stop_writing(error);
         })?;
@@ -145,9 +145,13 @@ impl WritableFilesystem {
             self.forest().volume().stop_writing(&error);
             return Err(error);
         }
-        self.shared.finish_commit(*prepared);
+        let freed = self.shared.finish_commit(*prepared);
         self.shared.account.commit_changes(changes);
         self.shared.dirty_memory.thaw();
+        if self.shared.discards {
+            drop(no_logs);
+            self.discard_freed(&freed);
+        }
         Ok((generation, answer))
     }
 
@@ -374,7 +378,8 @@ fn runs_of(blocks: &[(TreeId, FrozenBlock)], bytes: &Bytes, node_bytes: usize) -
 }
 
 impl Writer {
-    fn finish_commit(&self, prepared: Prepared) {
+    /// Step 4. Gives what may be used again from now on.
+    fn finish_commit(&self, prepared: Prepared) -> Vec<(u64, u64)> {
         let mut running = self.running.lock();
         for frozen in &prepared.frozen {
             let open = match frozen.tree() {
@@ -394,6 +399,6 @@ impl Writer {
             }
         }
         core.devices.release(&prepared.freed_device_extents);
-        running.release_pins(&self.readers);
+        running.release_pins(&self.readers)
     }
 }

@@ -43,6 +43,17 @@ impl FreeRanges {
         self.by_start.iter().map(|(start, length)| (*start, *length))
     }
 
+    /// The ranges that end after `at`, as `(start, length)`, in order of address.
+    pub(crate) fn from(&self, at: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let holding = self.by_start.range(..at).next_back();
+        let holding = holding.filter(move |(start, length)| start.saturating_add(**length) > at);
+        let following = self.by_start.range(at..);
+        holding
+            .into_iter()
+            .chain(following)
+            .map(|(start, length)| (*start, *length))
+    }
+
     fn put(&mut self, start: u64, length: u64) {
         if length > 0 {
             self.by_start.insert(start, length);

@@ -257,13 +257,15 @@ impl Running {
         })
     }
 
-    /// Gives back what nobody needs any more.
-    pub(crate) fn release_pins(&mut self, readers: &Readers) {
+    /// Gives back what nobody needs any more, and says what that was, as starts and lengths.
+    pub(crate) fn release_pins(&mut self, readers: &Readers) -> Vec<(u64, u64)> {
         let core = &mut self.core;
-        for (start, length) in core.pins.release(core.durable, readers) {
-            let unpinned = core.groups.unpin(start, length);
+        let released = core.pins.release(core.durable, readers);
+        for (start, length) in &released {
+            let unpinned = core.groups.unpin(*start, *length);
             core.settle(unpinned);
         }
+        released
     }
 
     /// The bytes that wait only for readers, for the error that says so.

@@ -111,6 +111,8 @@ pub struct WriteOptions {
     /// The volume is opened to give up a replacement of a device that has not come to its end: its target need not be there,
     /// and is not written.
     pub gives_up_replacement: bool,
+    /// Devices are told what a commit freed.
+    pub discard: bool,
 }
 
 impl Default for WriteOptions {
@@ -120,6 +122,7 @@ impl Default for WriteOptions {
             memory: None,
             data: DataOptions::default(),
             gives_up_replacement: false,
+            discard: false,
         }
     }
 }
@@ -162,6 +165,7 @@ impl WritableFilesystem {
                 view: Mutex::new(None),
                 readers,
                 environment: options.environment,
+                discards: options.discard,
                 dirty_memory,
                 whole_commits: AtomicU64::new(0),
                 waiting: Mutex::default(),

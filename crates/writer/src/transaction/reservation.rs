@@ -247,7 +247,7 @@ impl WritableFilesystem {
     /// Takes the edit lock to look: nothing that a view shows may be changed.
     pub(crate) fn start_to_look(&self) -> Handle<'_> {
         let mut running = self.shared.running.lock();
-        running.release_pins(&self.shared.readers);
+        let _nobody_asks = running.release_pins(&self.shared.readers);
         Handle {
             running,
             filesystem: self,

@@ -24,13 +24,14 @@ use buttress_mount::volume::{Access, MountedVolume, SubvolumeNames};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::registry;
+use crate::commands::filesystem::trim::Trim;
 use crate::commands::scrub::online::Scrubs;
 use crate::exit;
 use crate::mounted::protocol::{Answer, REQUEST_BYTES_MAX, Request};
 use crate::opening::{Mount, Opened, Place};
 use crate::output::elsewhere::{self, Elsewhere};
 use crate::signals;
-use crate::table;
+use crate::table::{self, Subcommand as _};
 use crate::writing::Writing;
 
 /// How many commands are done at once.
@@ -152,8 +153,16 @@ impl Served {
     }
 
     fn run(&self, request: Request, caller: NewInode) -> Result<u8> {
-        if self.volume.upgrade().is_none_or(|volume| volume.is_down()) {
-            bail!("nothing is done any more");
+        match self.volume.upgrade().filter(|volume| !volume.is_down()) {
+            // What was removed before is gone for the command.
+            Some(volume) => volume.let_removed_go(),
+            None => bail!("nothing is done any more"),
+        }
+        if let Access::Writing(writer) = &self.access
+            && request.arguments.iter().any(|word| *word == *Trim::NAME)
+        {
+            // The view that the command gets would keep what a later commit frees.
+            writer.commit()?;
         }
         let before = SubvolumeNames::of(&self.access.view())?;
         let paths = Arc::new(request.paths);

@@ -19,7 +19,7 @@ use crate::globals::{Globals, Rescue, RescueList, parse_size};
 const COMMIT_SECONDS: u64 = 30;
 
 /// Options of mount(8), fstab and other file systems' servers that mean nothing to this one.
-const PASSED_OVER: [&str; 34] = [
+const PASSED_OVER: [&str; 30] = [
     "defaults",
     "auto",
     "noauto",
@@ -48,10 +48,6 @@ const PASSED_OVER: [&str; 34] = [
     "noautodefrag",
     "flushoncommit",
     "noflushoncommit",
-    "discard",
-    "discard=sync",
-    "discard=async",
-    "nodiscard",
     "loop",
     "relatime",
 ];
@@ -77,6 +73,8 @@ pub(super) struct MountWishes {
     pub(super) gid: Option<u32>,
     pub(super) commit_interval: Duration,
     pub(super) data: DataOptions,
+    /// Devices are told what commits free.
+    pub(super) discard: bool,
     /// The options themselves, where nothing else says how to mount.
     pub(super) options: Option<OsString>,
 }
@@ -95,6 +93,7 @@ impl Default for MountWishes {
             gid: None,
             commit_interval: Duration::from_secs(COMMIT_SECONDS),
             data: DataOptions::default(),
+            discard: false,
             options: None,
         }
     }
@@ -172,6 +171,8 @@ impl MountWishes {
             "compress-force" => return self.take_value(name, "zlib", globals),
             "nodatacow" => (self.data.copy_on_write, self.data.checksums) = (false, false),
             "nodatasum" => self.data.checksums = false,
+            "discard" => self.discard = true,
+            "nodiscard" => self.discard = false,
             "degraded" => globals.degraded = true,
             "fakeroot" => (self.uid, self.gid) = (Some(0), Some(0)),
             "usebackuproot" | "recovery" => globals.rescue.push(RescueList(vec![Rescue::UseBackupRoot])),
@@ -197,6 +198,7 @@ impl MountWishes {
                 };
                 self.data.compress_force = name == "compress-force" && self.data.compression.is_some();
             }
+            "discard" if matches!(value, "sync" | "async") => self.discard = true,
             "max_inline" => {
                 self.data.max_inline = ByteCount::new(parse_size(value).map_err(anyhow::Error::msg)?);
             }

@@ -204,6 +204,7 @@ fn open(
             interval: wishes.commit_interval,
         }),
         data: wishes.data,
+        discard: wishes.discard,
         ..WriteOptions::default()
     };
     let writer = WritableFilesystem::new(filesystem, options)

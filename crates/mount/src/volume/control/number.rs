@@ -23,6 +23,8 @@ pub(super) const FS_IOC_GETVERSION: u32 = command(READ, b'v', 1, 8);
 pub(super) const FS_IOC_FSGETXATTR: u32 = command(READ, b'X', 31, 28);
 pub(super) const FS_IOC_FSSETXATTR: u32 = command(WRITE, b'X', 32, 28);
 
+pub(super) const FITRIM: u32 = command(READ | WRITE, b'X', 121, 24);
+
 /// Its direction says that it gives something; what it takes lies where its argument points.
 pub(super) const SHUTDOWN: u32 = command(READ, b'X', 125, 4);
 

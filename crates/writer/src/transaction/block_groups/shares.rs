@@ -4,6 +4,7 @@
 //! |---|---|
 //! | free | can be allocated |
 //! | allocated | was taken out of what is free, and the extent tree does not have it yet |
+//! | trimming | is free, and devices are being told of it |
 //! | used | extents of the extent tree |
 //! | pinned | was freed, or may still be read, and waits |
 //!
@@ -25,6 +26,7 @@ use buttress_fs::error::{Corruption, Defect, Result};
 pub(crate) enum Share {
     Free,
     Allocated,
+    Trimming,
     Used,
     Pinned,
 }
@@ -37,6 +39,7 @@ impl Group {
             .with("length", self.length)
             .with("used", self.used)
             .with("allocated", self.allocated_bytes)
+            .with("trimming", self.trimming_bytes)
             .with("pinned", self.pinned_bytes);
         let told = match free {
             Some(free) => told.with("free", free),
@@ -52,6 +55,7 @@ impl Group {
     pub(crate) fn balance(&self) -> Result<(), Defect> {
         let taken = i128::from(self.used)
             .saturating_add(i128::from(self.allocated_bytes))
+            .saturating_add(i128::from(self.trimming_bytes))
             .saturating_add(i128::from(self.pinned_bytes));
         let length = i128::from(self.length);
         match (&self.free, self.unaccounted_bytes) {
@@ -74,6 +78,7 @@ impl Group {
         let taken = [
             self.used,
             self.allocated_bytes,
+            self.trimming_bytes,
             self.pinned_bytes,
             free.total_bytes(),
         ];
@@ -100,6 +105,10 @@ impl Group {
                 let what = "more is given back or used of a block group than was allocated";
                 take(&mut self.allocated_bytes, length, what).map_err(|_| self.told(what))?;
             }
+            Share::Trimming => {
+                let what = "more of a block group becomes free after trimming than was trimmed";
+                take(&mut self.trimming_bytes, length, what).map_err(|_| self.told(what))?;
+            }
             Share::Used => {
                 // What was used when the volume was opened is what its item says.
                 self.used = self.used.checked_sub(length).ok_or(Corruption::GroupUsedTooLow {
@@ -123,6 +132,11 @@ impl Group {
                 &mut self.allocated_bytes,
                 length,
                 "allocated bytes of a block group",
+            )?,
+            Share::Trimming => add(
+                &mut self.trimming_bytes,
+                length,
+                "bytes of a block group that are trimmed",
             )?,
             Share::Used => add(&mut self.used, length, "used bytes of a block group")?,
             Share::Pinned => add(&mut self.pinned_bytes, length, "pinned bytes of a block group")?,

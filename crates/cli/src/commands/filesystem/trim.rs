@@ -1,0 +1,69 @@
+//! `buttress filesystem trim IMAGE`: what fstrim(8) does for a mount. An image gives the room back to the file system it lies
+//! on, a device is told by discards.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+
+use anyhow::{Context as _, Result};
+use buttress::{ByteCount, Logical};
+use clap::Args;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::globals::parse_size;
+use crate::manual::{Example, example};
+use crate::output::size::UnitFlags;
+use crate::table::Subcommand;
+
+/// Give unused space of an image or device back
+#[derive(Args, Debug)]
+pub struct Trim {
+    /// Leave free space alone that is shorter than this in one piece
+    #[arg(short, long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
+    minimum: u64,
+    #[command(flatten)]
+    units: UnitFlags,
+    /// The image or device
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+}
+
+impl Subcommand for Trim {
+    const NAME: &'static str = "trim";
+    const ON_MOUNTS: bool = true;
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress filesystem trim system.img",
+        "What was deleted in the image takes no room on the disk any more",
+    )];
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = context.target(&self.image);
+        let volume = context.open_for_writing(&target.image)?;
+        let all = Logical::MIN..Logical::new(u64::MAX);
+        let trimmed = volume
+            .filesystem
+            .trim(all, ByteCount::new(self.minimum))
+            .with_context(|| format!("trimming {}", target.display()))?;
+        volume.commit()?;
+        if context.json() {
+            let mut object = target.as_json();
+            object.insert("block_groups".into(), trimmed.block_groups.get().into());
+            object.insert("unallocated".into(), trimmed.unallocated.get().into());
+            context.print_json("filesystem-trim", Value::Object(object))?;
+            return Ok(Outcome::Done);
+        }
+        let units = self.units.units();
+        let shown = |bytes: ByteCount| units.text(bytes.get());
+        let mut out = context.stdout();
+        writeln!(
+            out,
+            "{}: {} trimmed, {} of it in no chunk",
+            target.display(),
+            shown(trimmed.total()),
+            shown(trimmed.unallocated)
+        )?;
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}
