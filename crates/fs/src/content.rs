@@ -107,6 +107,25 @@ pub enum Planned {
     Read(Piece),
 }
 
+/// Whether reads that were planned give every byte of a range, one after the other: then nothing of it needs to be cleared
+/// before. Holes are not read.
+#[must_use]
+pub fn covers(planned: &[Planned], range: &Range<FileOffset>) -> bool {
+    let mut next = range.start;
+    for planned in planned {
+        let Planned::Read(piece) = planned else {
+            return false;
+        };
+        for slice in &piece.slices {
+            if slice.offset != next {
+                return false;
+            }
+            next = next.saturating_add(slice.length());
+        }
+    }
+    next >= range.end
+}
+
 impl Piece {
     /// A whole extent as it is stored, whatever its compression.
     pub fn stored(location: Location, offset: FileOffset, extent: &DiskExtent) -> Self {

@@ -4,7 +4,7 @@
 //! reads ahead, uses all cores and tells holes apart.
 
 use crate::checksums::ChecksumReader;
-use crate::content::{Chunk, Content, Planned, inflate_inline, plan};
+use crate::content::{Chunk, Content, Planned, covers, inflate_inline, plan};
 use crate::error::{Error, Result};
 use crate::extents::{FileExtents, FileRange};
 use crate::filesystem::Filesystem;
@@ -187,8 +187,7 @@ impl File {
         let Some(buffer) = buffer.get_mut(..length) else {
             return Ok(0);
         };
-        // What no range covers is a hole.
-        buffer.fill(0);
+        let mut is_cleared = false;
         let mut checksums = self.checksum_reader()?;
         let mut planned = Vec::new();
         let mut planned_to = offset;
@@ -211,10 +210,18 @@ impl File {
                 );
                 from = to;
                 if to.get().saturating_sub(planned_to.get()) >= READ_AT_BATCH {
+                    if !is_cleared {
+                        buffer.fill(0);
+                        is_cleared = true;
+                    }
                     self.fetch(core::mem::take(&mut planned), &mut checksums, offset, buffer)?;
                     planned_to = to;
                 }
             }
+        }
+        // What no range covers is a hole.
+        if !is_cleared && !covers(&planned, &(offset..end)) {
+            buffer.fill(0);
         }
         self.fetch(planned, &mut checksums, offset, buffer)?;
         Ok(length)

@@ -20,7 +20,7 @@ use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno as Os;
-use std::io;
+use std::io::{self, IoSlice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -88,45 +88,51 @@ impl Server {
         let mut buffer = vec![0; REQUEST_BYTES_MAX];
         let mut out = Output::default();
         while let Some(bytes) = receive(device, &mut buffer)? {
-            let Some(whole) = buffer.get(..bytes) else {
-                continue;
-            };
-            let mut input = Input(whole);
+            let mut input = Input(buffer.get(..bytes).unwrap_or_default());
             let Ok(header) = Header::parse(&mut input) else {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
                     format!("a request of {bytes} bytes, which has no room for its head of {IN_HEADER}"),
                 ));
             };
-            out.0.clear();
-            out.zeros(OUT_HEADER);
-            let request = Request { header, input };
-            let answered = self.answer_safely(request, &mut out);
-            match answered {
-                Ok(Reply::None) => continue,
-                Ok(Reply::Answer) => seal(&mut out, header.unique, 0),
-                Ok(Reply::After(stale)) => {
-                    seal(&mut out, header.unique, 0);
-                    let answer = core::mem::take(&mut out);
-                    if let Some(later) = self.later.lock().as_ref() {
-                        // Its other end goes after this thread, or with the mount.
-                        let _is_sent = later.send(Later { stale, answer }).is_ok();
-                    }
-                    continue;
-                }
-                Err(errno) => {
-                    out.0.truncate(OUT_HEADER);
-                    seal(&mut out, header.unique, errno.0);
-                }
-            }
-            match rustix::io::write(device, &out.0) {
-                // Nobody waits for it any more.
-                Ok(_) | Err(Os::NOENT) => {}
-                Err(Os::NODEV) => return Ok(()),
-                Err(error) => return Err(error.into()),
+            if !self.answer_one(device, Request { header, input }, &mut out)? {
+                break;
             }
         }
         Ok(())
+    }
+
+    /// Answers one request. False when it was unmounted meanwhile.
+    fn answer_one(&self, device: &OwnedFd, request: Request<'_>, out: &mut Output) -> io::Result<bool> {
+        let unique = request.header.unique;
+        out.body.clear();
+        out.content.keep(0);
+        out.zeros(OUT_HEADER);
+        match self.answer_safely(request, out) {
+            Ok(Reply::None) => return Ok(true),
+            Ok(Reply::Answer) => seal(out, unique, 0),
+            Ok(Reply::After(stale)) => {
+                seal(out, unique, 0);
+                let answer = core::mem::take(out);
+                if let Some(later) = self.later.lock().as_ref() {
+                    // Its other end goes after this thread, or with the mount.
+                    let _is_sent = later.send(Later { stale, answer }).is_ok();
+                }
+                return Ok(true);
+            }
+            Err(errno) => {
+                out.body.truncate(OUT_HEADER);
+                out.content.keep(0);
+                seal(out, unique, errno.0);
+            }
+        }
+        let parts = [IoSlice::new(&out.body), IoSlice::new(out.content.bytes())];
+        match rustix::io::writev(device, &parts) {
+            // Nobody waits for it any more.
+            Ok(_) | Err(Os::NOENT) => Ok(true),
+            Err(Os::NODEV) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn answer_safely(&self, request: Request<'_>, out: &mut Output) -> Result<Reply> {
@@ -225,10 +231,11 @@ impl Server {
 /// Puts the head before an answer.
 fn seal(out: &mut Output, unique: u64, errno: i32) {
     let mut head = Output::default();
-    head.u32(u32::try_from(out.0.len()).unwrap_or(u32::MAX))
+    let length = out.body.len().saturating_add(out.content.bytes().len());
+    head.u32(u32::try_from(length).unwrap_or(u32::MAX))
         .bytes(&errno.wrapping_neg().to_ne_bytes())
         .u64(unique);
-    if let Some(place) = out.0.get_mut(..OUT_HEADER) {
-        place.copy_from_slice(&head.0);
+    if let Some(place) = out.body.get_mut(..OUT_HEADER) {
+        place.copy_from_slice(&head.body);
     }
 }

@@ -46,10 +46,10 @@ pub(super) fn agree(device: &OwnedFd) -> io::Result<bool> {
         let request = buffer.get(..bytes).unwrap_or_default();
         let (unique, minor, answer) = answer(request).map_err(invalid)?;
         let mut whole = Output::default();
-        let length = answer.0.len().saturating_add(OUT_HEADER);
+        let length = answer.body.len().saturating_add(OUT_HEADER);
         let length = u32::try_from(length).map_err(|_| invalid("an answer that is too long"))?;
-        whole.u32(length).u32(0).u64(unique).bytes(&answer.0);
-        rustix::io::write(device, &whole.0)?;
+        whole.u32(length).u32(0).u64(unique).bytes(&answer.body);
+        rustix::io::write(device, &whole.body)?;
         if minor.is_some() {
             return Ok(true);
         }
@@ -116,7 +116,7 @@ mod tests {
             .u32(half(0))
             .u32(half(32))
             .zeros(44);
-        out.0
+        out.body
     }
 
     #[test]
@@ -124,8 +124,8 @@ mod tests {
         let offered =
             capability::INIT_EXT | capability::MAX_PAGES | capability::DIRECT_IO_ALLOW_MMAP | 1 << 16;
         let (unique, minor, out) = answer(&first(7, 45, offered)).unwrap();
-        assert_eq!((unique, minor, out.0.len()), (7, Some(45), 64));
-        let field = |at: usize| u32::from_ne_bytes(out.0[at..at + 4].try_into().unwrap());
+        assert_eq!((unique, minor, out.body.len()), (7, Some(45), 64));
+        let field = |at: usize| u32::from_ne_bytes(out.body[at..at + 4].try_into().unwrap());
         assert_eq!(field(4), MINOR);
         let agreed = u64::from(field(12)) | u64::from(field(32)) << 32;
         assert_eq!(agreed, offered & !(1 << 16));

@@ -33,8 +33,15 @@ impl Notifier {
     /// Has the kernel forget these. What it does not know it need not forget, so there are no errors.
     pub fn forget<'a>(&self, all: impl IntoIterator<Item = &'a Stale>) {
         for stale in all {
-            let message = self.message(stale);
-            let _ = rustix::io::write(&self.device, &message.0);
+            // A name that it did not ask for may yet be missing in a listing that it keeps.
+            let listing = match stale {
+                Stale::Name(directory, _) => Some(Stale::Node(*directory)),
+                _ => None,
+            };
+            for stale in core::iter::once(stale).chain(&listing) {
+                let message = self.message(stale);
+                let _ = rustix::io::write(&self.device, &message.body);
+            }
         }
     }
 
@@ -70,12 +77,12 @@ impl Notifier {
             }
         };
         let mut whole = Output::default();
-        let length = message.0.len().saturating_add(OUT_HEADER);
+        let length = message.body.len().saturating_add(OUT_HEADER);
         whole
             .u32(u32::try_from(length).unwrap_or(u32::MAX))
             .u32(code)
             .u64(0)
-            .bytes(&message.0);
+            .bytes(&message.body);
         whole
     }
 }
@@ -91,7 +98,7 @@ pub(super) struct Later {
 pub(super) fn answer_later(notifier: &Notifier, waiting: &Receiver<Later>) -> io::Result<()> {
     for Later { stale, answer } in waiting {
         notifier.forget(&stale);
-        match rustix::io::write(&notifier.device, &answer.0) {
+        match rustix::io::write(&notifier.device, &answer.body) {
             Ok(_) | Err(Os::NOENT) => {}
             Err(Os::NODEV) => return Ok(()),
             Err(error) => return Err(error.into()),

@@ -66,7 +66,7 @@ pub(super) mod bit {
         SET_MODE = 1 << 0, SET_UID = 1 << 1, SET_GID = 1 << 2, SET_SIZE = 1 << 3, SET_ATIME = 1 << 4,
         SET_MTIME = 1 << 5, SET_HANDLE = 1 << 6, SET_ATIME_NOW = 1 << 7, SET_MTIME_NOW = 1 << 8,
         SET_CTIME = 1 << 10, SET_KILL_PRIVILEGES = 1 << 11,
-        OPEN_KEEP_CACHE = 1 << 1, OPEN_PARALLEL_DIRECT_WRITES = 1 << 6,
+        OPEN_KEEP_CACHE = 1 << 1, OPEN_CACHE_DIRECTORY = 1 << 3, OPEN_PARALLEL_DIRECT_WRITES = 1 << 6,
         OPEN_IN_KILL_PRIVILEGES = 1 << 0,
         READ_LOCK_OWNER = 1 << 1,
         WRITE_CACHE = 1 << 0, WRITE_KILL_PRIVILEGES = 1 << 2,
@@ -148,9 +148,39 @@ impl Header {
     }
 }
 
+/// Content that follows an answer, in memory that is used again and not cleared in between.
+#[derive(Debug, Default)]
+pub(super) struct Following {
+    memory: Vec<u8>,
+    length: usize,
+}
+
+impl Following {
+    /// Room for so many bytes, all of which whoever takes it writes, or says by [`Following::keep`] how many he wrote.
+    pub(super) fn take(&mut self, bytes: usize) -> &mut [u8] {
+        if self.memory.len() < bytes {
+            self.memory.resize(bytes, 0);
+        }
+        self.length = bytes;
+        self.memory.get_mut(..bytes).unwrap_or_default()
+    }
+
+    /// So many bytes were written.
+    pub(super) fn keep(&mut self, bytes: usize) {
+        self.length = bytes;
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.memory.get(..self.length).unwrap_or_default()
+    }
+}
+
 /// Puts an answer together.
 #[derive(Debug, Default)]
-pub(super) struct Output(pub(super) Vec<u8>);
+pub(super) struct Output {
+    pub(super) body: Vec<u8>,
+    pub(super) content: Following,
+}
 
 impl Output {
     pub(super) fn u16(&mut self, value: u16) -> &mut Self {
@@ -170,19 +200,19 @@ impl Output {
     }
 
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        self.0.extend_from_slice(bytes);
+        self.body.extend_from_slice(bytes);
         self
     }
 
     pub(super) fn zeros(&mut self, count: usize) -> &mut Self {
-        self.0.resize(self.0.len().saturating_add(count), 0);
+        self.body.resize(self.body.len().saturating_add(count), 0);
         self
     }
 
     /// Fills up to a multiple of eight bytes.
     pub(super) fn align(&mut self) -> &mut Self {
-        let whole = self.0.len().checked_next_multiple_of(8).unwrap_or(0);
-        self.0.resize(whole.max(self.0.len()), 0);
+        let whole = self.body.len().checked_next_multiple_of(8).unwrap_or(0);
+        self.body.resize(whole.max(self.body.len()), 0);
         self
     }
 

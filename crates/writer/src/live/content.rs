@@ -24,7 +24,7 @@ use buttress_format::{
     ByteCount, FileExtent, FileKind, FileOffset, InodeFlags, InodeItem, ItemType, Key, ObjectId, TreeId,
 };
 use buttress_fs::checksums::{ChecksumItems, ExpectedChecksums};
-use buttress_fs::content::{Planned, plan};
+use buttress_fs::content::{Planned, covers, plan};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::extents::FileRangeBuilder;
 use buttress_fs::file::{READ_AT_BATCH, fetch};
@@ -38,6 +38,8 @@ struct Gathered {
     /// How much of the buffer is in the file.
     length: usize,
     planned: Vec<Planned>,
+    /// The buffer has what waits, and zeros elsewhere; else nothing of it was touched.
+    is_cleared: bool,
     /// Keeps the extents.
     hold: Option<Hold>,
 }
@@ -99,9 +101,14 @@ impl WritableFilesystem {
         let Gathered {
             length,
             planned,
+            is_cleared,
             hold: _hold,
         } = gathered;
         let read = buffer.get_mut(..length).unwrap_or_default();
+        let range = offset..offset.saturating_add(ByteCount::of(length));
+        if !is_cleared && !covers(&planned, &range) {
+            read.fill(0);
+        }
         fetch(self.shared_base(), planned, offset, read)?;
         Ok(length)
     }
@@ -161,10 +168,13 @@ impl WritableFilesystem {
         let Some(buffer) = buffer.get_mut(..length) else {
             return Ok(None);
         };
-        buffer.fill(0);
         let whole = offset.get()..offset.saturating_add(ByteCount::of(length)).get();
+        let is_cleared = waiting.is_some();
         let gaps = match &waiting {
-            Some(waiting) => waiting.read(offset.get(), buffer),
+            Some(waiting) => {
+                buffer.fill(0);
+                waiting.read(offset.get(), buffer)
+            }
             None => core::iter::once(whole).collect(),
         };
         // Behind dirty data: who changes that in several steps holds it, and then begins an operation.
@@ -176,6 +186,7 @@ impl WritableFilesystem {
         Ok(is_one_state.then_some(Gathered {
             length,
             planned,
+            is_cleared,
             hold: Some(hold).filter(|_| !buttress_faults::on("live-hold-untaken")),
         }))
     }

@@ -2,7 +2,7 @@
 
 use super::{Reply, Request, Server};
 use crate::fuse::CONTENT_BYTES_MAX;
-use crate::fuse::wire::{OUT_HEADER, Output, bit, operation};
+use crate::fuse::wire::{Output, bit, operation};
 use crate::vfs::{Changes, Errno, HandleId, NewNode, OpenMode, Result, SeekTo, Stale};
 use buttress::AllocateMode;
 
@@ -103,10 +103,9 @@ impl Server {
         if request.input.u32()? & bit::READ_LOCK_OWNER == 0 {
             self.vfs.caches(self.node_of(request));
         }
-        out.zeros(size.min(CONTENT_BYTES_MAX));
-        let buffer = out.0.get_mut(OUT_HEADER..).unwrap_or_default();
+        let buffer = out.content.take(size.min(CONTENT_BYTES_MAX));
         let read = self.vfs.read(handle, offset, buffer)?;
-        out.0.truncate(OUT_HEADER.saturating_add(read));
+        out.content.keep(read);
         Ok(())
     }
 

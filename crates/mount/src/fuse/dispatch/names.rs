@@ -1,7 +1,7 @@
 //! Requests about names.
 
 use super::{Request, Server};
-use crate::fuse::wire::{OUT_HEADER, Output, operation};
+use crate::fuse::wire::{OUT_HEADER, Output, bit, operation};
 use crate::vfs::{Entry, Errno, HandleId, Listed, NewKind, NewNode, RenameHow, Result};
 use buttress::NodeKind;
 use buttress::fs::DeviceNumber;
@@ -155,7 +155,10 @@ impl Server {
 
     pub(super) fn open_directory(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
         let handle = self.vfs.open_directory(self.node_of(request))?;
-        out.u64(handle.0).u32(0).u32(0);
+        // The kernel knows of every change of names, by its own calls or because it is told.
+        out.u64(handle.0)
+            .u32(bit::OPEN_KEEP_CACHE | bit::OPEN_CACHE_DIRECTORY)
+            .u32(0);
         Ok(())
     }
 
@@ -204,7 +207,7 @@ impl Server {
         let most = usize::try_from(request.input.u32()?).map_err(|_| Errno::INVAL)?;
         let most = most.min(super::super::CONTENT_BYTES_MAX);
         loop {
-            let used = out.0.len().saturating_sub(OUT_HEADER);
+            let used = out.body.len().saturating_sub(OUT_HEADER);
             let could_fit = most.saturating_sub(used) / 32;
             if could_fit == 0 {
                 return Ok(());
@@ -219,7 +222,7 @@ impl Server {
                 return Ok(());
             }
             for entry in &listed {
-                let room = most.saturating_sub(out.0.len().saturating_sub(OUT_HEADER));
+                let room = most.saturating_sub(out.body.len().saturating_sub(OUT_HEADER));
                 if !put(out, entry, room) {
                     return Ok(());
                 }
