@@ -289,6 +289,12 @@ pub enum Error {
     /// Something that this program itself keeps true does not hold: reported instead of writing what may be wrong.
     #[error(transparent)]
     Defect(Box<Defect>),
+    /// Deleted subvolumes that cannot be dropped, each with what stands in the way. All others were.
+    #[error("{}; `buttress check` tells all that is wrong with the volume", not_dropped(.failures))]
+    NotDropped {
+        /// The subvolumes and their errors, in the order in which they were tried.
+        failures: Vec<(SubvolumeId, Error)>,
+    },
     /// The job was cancelled by its caller.
     #[error("cancelled")]
     Cancelled,
@@ -368,6 +374,14 @@ fn pinned_note(pinned: ByteCount) -> String {
     }
 }
 
+fn not_dropped(failures: &[(SubvolumeId, Error)]) -> String {
+    let told: Vec<String> = failures
+        .iter()
+        .map(|(subvolume, error)| format!("deleted subvolume {subvolume} cannot be dropped: {error}"))
+        .collect();
+    told.join("; ")
+}
+
 impl From<Defect> for Error {
     fn from(defect: Defect) -> Self {
         Self::Defect(Box::new(defect))
@@ -418,6 +432,9 @@ impl Error {
             Self::UnknownEncoding { .. } | Self::WritingRefused(_) => ErrorKind::Unsupported,
             Self::WritingStopped { .. } => ErrorKind::Io,
             Self::DamagedLog { cause, .. } => cause.kind(),
+            Self::NotDropped { failures } => failures
+                .first()
+                .map_or(ErrorKind::Corrupt, |(_, error)| error.kind()),
             _ => ErrorKind::Caller,
         }
     }
@@ -463,6 +480,9 @@ impl Error {
             Self::WritingRefused(_) | Self::WritingStopped { .. } => number::EROFS,
             Self::Defect(_) => number::EIO,
             Self::DamagedLog { cause, .. } => cause.errno(),
+            Self::NotDropped { failures } => failures
+                .first()
+                .map_or(number::EUCLEAN, |(_, error)| error.errno()),
             // Lost data is an I/O error to a reader, broken metadata is not.
             Self::Corrupt(corruption) => match **corruption {
                 Corruption::DataChecksum { .. }

@@ -10,11 +10,13 @@
 //! | [`Options`], [`Event`], [`Summary`] | how to receive, what is told meanwhile, what came of it |
 //! | `making` | the subvolumes of a stream, from the first command to the end |
 //! | `names` | from paths to inodes, without a walk for each command |
+//! | `made_names` | names that wait to be put into their directories |
 //! | `new_file` | small files, made at once with all that they hold |
 //! | `applying` | names and attributes |
 //! | `content` | data: written, encoded, cloned, allocated |
 //! | `encoded` | encoded data on its way into a file, many extents at a time |
 //! | `sources` | the subvolumes that a stream names by uuid |
+//! | `scouting` | what commands that come will change, read before they come |
 //! | `keeping` | what there is of a stream that was cut off, kept to go on with |
 //!
 //! A stream is not trusted: whatever it says, nothing outside the subvolume that it makes is changed, and memory does not
@@ -28,9 +30,11 @@ mod content;
 mod encoded;
 mod error;
 mod keeping;
+mod made_names;
 mod making;
 mod names;
 mod new_file;
+mod scouting;
 mod sources;
 
 pub use error::{Error, Problem, Result};

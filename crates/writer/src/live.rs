@@ -9,6 +9,8 @@
 //! | `inodes` | one object for each inode in use: its item, size, counts, next directory index |
 //! | `looking` | names, attributes, links and inodes, as they are now |
 //! | `content` | content of files, with what waits |
+//! | `read_ahead` | blocks that changes to come will need |
+//! | `waiting_names` | names of unfinished subvolumes that are not in their directories yet |
 //!
 //! A view ([`WritableFilesystem::view`](crate::WritableFilesystem::view)) is of one moment and costs later edits copies;
 //! a live read is of now, and keeps nothing.
@@ -25,9 +27,11 @@
 mod content;
 pub(crate) mod inodes;
 mod looking;
+mod read_ahead;
 #[cfg(test)]
 mod tests;
 pub(crate) mod trees;
+pub(crate) mod waiting_names;
 
 use crate::transaction::WritableFilesystem;
 use buttress_format::Logical;

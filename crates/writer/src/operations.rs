@@ -13,6 +13,7 @@
 //! | [`set_xattr`], [`acl`], [`property`] | extended attributes and what some of them mean |
 //! | [`subvolumes`] | subvolumes and snapshots, as directories hold them; the label |
 //! | [`unfinished`] | subvolumes that nobody sees before they are whole |
+//! | [`deferred_names`] | names of such subvolumes that wait, so that many go into each leaf at once |
 //! | `whole_file` | small files that are made at once, with their content |
 //! | `inherit` | what a directory gives to new inodes |
 //! | [`orphan`] | inodes without names: held open, or cleaned up |
@@ -43,6 +44,7 @@
 pub mod acl;
 pub mod attributes;
 pub mod create;
+pub mod deferred_names;
 pub(crate) mod entries;
 pub(crate) mod inherit;
 pub(crate) mod inode_state;
@@ -59,6 +61,7 @@ mod whole_file;
 
 pub use attributes::AttributeChanges;
 pub use create::{NewInode, NodeKind};
+pub use deferred_names::RefusedName;
 pub use orphan::OpenInode;
 pub use rename::RenameMode;
 pub use set_xattr::SetXattr;

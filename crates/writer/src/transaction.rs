@@ -43,7 +43,7 @@ pub(crate) mod data_extents;
 mod device_errors;
 pub(crate) mod excluded_ranges;
 pub(crate) mod extent_tree;
-mod fault_in;
+pub(crate) mod fault_in;
 mod free_ranges;
 mod free_space_tree;
 pub(crate) mod freezing;
@@ -74,7 +74,7 @@ use crate::live::inodes::LiveInodes;
 use crate::live::trees::LiveTrees;
 use crate::log_tree::syncing::LogTrees;
 use background::Waiting;
-use buttress_format::{Generation, Timestamp, Uuid};
+use buttress_format::{ByteCount, Generation, Timestamp, Uuid};
 use buttress_fs::executor::Executor;
 use buttress_fs::filesystem::Filesystem;
 use buttress_fs::notice::Notice;
@@ -204,6 +204,11 @@ impl WritableFilesystem {
 
     pub(crate) fn forest(&self) -> &Arc<Forest> {
         self.shared.base.forest()
+    }
+
+    /// How much may wait in memory until it is committed.
+    pub(crate) fn waiting_bytes_max(&self) -> ByteCount {
+        self.shared.dirty_memory.limit()
     }
 
     pub(crate) fn logs(&self) -> &LogTrees {

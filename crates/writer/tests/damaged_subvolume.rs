@@ -3,7 +3,7 @@
 
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{ByteCount, ErrorKind, SubvolumeId, Timestamp, Uuid};
-use buttress_fs::{Filesystem, Location, OpenOptions};
+use buttress_fs::{Error, Filesystem, Location, OpenOptions, Progress};
 use buttress_writer::mkfs::{self, Identity};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{WritableFilesystem, WriteOptions};
@@ -74,4 +74,43 @@ fn one_damaged_subvolume_keeps_no_other_from_being_cleaned_and_written() {
     filesystem.close().unwrap();
     let filesystem = open(&memory);
     assert!(filesystem.root_item(damaged.tree()).is_ok());
+}
+
+#[test]
+fn damaged_deleted_subvolumes_keep_no_other_from_being_dropped() {
+    let (memory, [damaged, sound]) = volume();
+    let filesystem = WritableFilesystem::new(open(&memory), WriteOptions::default()).unwrap();
+    let [first, second, third] = ["first", "second", "third"].map(|name| {
+        let subvolume = filesystem.create_subvolume(TOP, name.as_bytes()).unwrap();
+        let new = NewInode::of_root(0o644);
+        filesystem
+            .create(Location::root_of(subvolume), b"file", &new)
+            .unwrap();
+        subvolume
+    });
+    for deleted in [damaged, sound, first, second, third] {
+        filesystem.delete_subvolume(deleted).unwrap();
+    }
+    filesystem.close().unwrap();
+    damage(&memory, damaged);
+    damage(&memory, second);
+
+    let filesystem = WritableFilesystem::new(open(&memory), WriteOptions::default()).unwrap();
+    let error = filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    let text = error.to_string();
+    let Error::NotDropped { failures } = error else {
+        panic!("{text}");
+    };
+    let failed: Vec<SubvolumeId> = failures.iter().map(|(id, _)| *id).collect();
+    assert_eq!(failed, [damaged, second]);
+    for id in failed {
+        assert!(text.contains(&format!("subvolume {id} ")), "{text}");
+    }
+    assert_eq!(filesystem.deleted_subvolumes().unwrap(), [damaged, second]);
+    filesystem.close().unwrap();
+    let filesystem = open(&memory);
+    let left = filesystem.subvolumes().unwrap().into_iter().map(|info| info.id);
+    let expected = [SubvolumeId::TOP_LEVEL, damaged, second];
+    assert_eq!(left.collect::<Vec<_>>(), expected);
 }

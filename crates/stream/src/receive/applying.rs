@@ -27,6 +27,7 @@ enum New<'a> {
 impl Receiver<'_> {
     /// Carries out a command on the subvolume with this root.
     pub(super) fn apply(&mut self, root: Location, command: &Command<'_>) -> Result<(), Problem> {
+        self.put_many_names()?;
         if self.gather(root, command)? {
             return Ok(());
         }
@@ -131,6 +132,7 @@ impl Receiver<'_> {
             self.names.insert(directory, name, node);
         }
         self.names.remember(root, path, node);
+        self.note_name(directory, name, self.current);
         Ok(())
     }
 
@@ -161,6 +163,7 @@ impl Receiver<'_> {
             .link(node.location, directory, name)
             .map_err(about(path))?;
         self.names.insert(directory, name, node);
+        self.note_name(directory, name, self.current);
         Ok(())
     }
 

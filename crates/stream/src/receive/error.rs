@@ -120,6 +120,16 @@ pub enum Problem {
     /// The version of the stream is known, and not received.
     #[error("streams of version {0} are not received: its commands are not settled")]
     Version(Version),
+    /// A command cannot be carried out, which was found behind it.
+    #[error("{place}: {command}: {problem}")]
+    Earlier {
+        /// Where it is.
+        place: Place,
+        /// Which command.
+        command: CommandKind,
+        /// Why.
+        problem: Box<Problem>,
+    },
     /// A stream has more subvolumes than are received at once.
     #[error("the stream has more than {limit} subvolumes")]
     TooMany {
@@ -135,6 +145,7 @@ impl Problem {
         match self {
             Self::Filesystem { error, .. } => error.kind(),
             Self::Command(problem) => problem.kind(),
+            Self::Earlier { problem, .. } => problem.kind(),
             Self::Verity | Self::Version(_) | Self::TooMany { .. } => ErrorKind::Unsupported,
             Self::ParentMissing { .. }
             | Self::ParentChanged { .. }

@@ -13,7 +13,7 @@
 
 use super::Options;
 use super::error::{Error, Problem, Result};
-use super::making::{Making, Receiver, about};
+use super::making::{Making, Receiver, about, refused};
 use crate::decoder::{Decoder, Frame, Streams};
 use crate::error::Place;
 use crate::trail::Trail;
@@ -182,9 +182,11 @@ impl Receiver<'_> {
                 uuid: kept.uuid,
                 transid: kept.transid,
                 parent: kept.parent,
+                has_content: true,
             })
         };
-        let making = again(self).map_err(|problem| Error::Refused {
+        let begun = again(self).and_then(|making| self.begin(making));
+        begun.map_err(|problem| Error::Refused {
             place: Place {
                 offset: kept.trail.bytes(),
                 command: kept.command,
@@ -195,7 +197,6 @@ impl Receiver<'_> {
             },
             problem: Box::new(problem),
         })?;
-        self.begin(making);
         self.keeping = Keeping {
             trail: kept.trail,
             version: Some(kept.version),
@@ -227,11 +228,7 @@ impl Receiver<'_> {
         if self.options.keep_every.is_none_or(|every| since < every.get()) {
             return Ok(());
         }
-        self.keep().map_err(|problem| Error::Refused {
-            place: frame.place(),
-            command: frame.command().kind(),
-            problem: Box::new(problem),
-        })
+        self.keep().map_err(|problem| refused(frame, problem))
     }
 
     /// The stream ended early: keeps what there is. What was kept before stays where that cannot be done.
@@ -312,7 +309,7 @@ impl Receiver<'_> {
         named?;
         filesystem.commit()?;
         self.empty(holder, Some(id))?;
-        self.drop_deleted()
+        self.drop_deleted(&Progress::new())
     }
 
     /// Deletes the subvolumes in a directory, all but one.
@@ -341,9 +338,12 @@ impl Receiver<'_> {
         Ok(true)
     }
 
-    /// Has what was deleted go, for good.
-    pub(super) fn drop_deleted(&self) -> buttress_fs::Result<()> {
-        self.filesystem.drop_deleted_subvolumes(&Progress::new())?;
+    /// Has what was deleted go, for good. What is damaged stays: that is told to whoever deletes or syncs.
+    pub(super) fn drop_deleted(&self, progress: &Progress) -> buttress_fs::Result<()> {
+        match self.filesystem.drop_deleted_subvolumes(progress) {
+            Ok(()) | Err(buttress_fs::Error::NotDropped { .. }) => {}
+            Err(error) => return Err(error),
+        }
         self.filesystem.commit().map(drop)
     }
 }

@@ -3,6 +3,7 @@
 use super::encoded::Batch;
 use super::error::{Error, Problem, Result};
 use super::keeping::Keeping;
+use super::made_names::{CommandPlace, MadeNames};
 use super::names::Names;
 use super::new_file::NewFile;
 use super::sources::{self, Found};
@@ -11,7 +12,7 @@ use crate::command::Command;
 use crate::decoder::{Decoder, Frame};
 use buttress_format::send::Version;
 use buttress_format::{ByteCount, Decompressor, Generation, SubvolumeId, Uuid};
-use buttress_fs::Location;
+use buttress_fs::{Location, Progress};
 use buttress_writer::WritableFilesystem;
 use buttress_writer::operations::{AttributeChanges, FinishedSubvolume, Received};
 use std::collections::HashMap;
@@ -31,6 +32,8 @@ pub(super) struct Making {
     pub(super) transid: Generation,
     /// The uuid that the subvolume has which it was made from.
     pub(super) parent: Option<Uuid>,
+    /// It began with what another one holds.
+    pub(super) has_content: bool,
 }
 
 /// Receives streams. See the module above.
@@ -41,6 +44,10 @@ pub(super) struct Receiver<'a> {
     notify: &'a mut dyn FnMut(&Event<'_>),
     pub(super) sector_bytes: u64,
     pub(super) names: Names,
+    /// Names that wait to be put into their directories.
+    pub(super) made_names: MadeNames,
+    /// The command that is carried out.
+    pub(super) current: CommandPlace,
     /// Attributes of one inode that wait for more of them.
     pub(super) changes: Option<(Location, AttributeChanges)>,
     /// The file that was made last, if it is not in the volume yet.
@@ -58,6 +65,8 @@ pub(super) struct Receiver<'a> {
     pub(super) made: Vec<Making>,
     /// Subvolumes that were cloned from.
     clone_sources: HashMap<[u8; 16], SubvolumeId>,
+    /// Up to here of the stream what it will change was read.
+    pub(super) scouted_to: u64,
     summary: Summary,
 }
 
@@ -75,6 +84,8 @@ impl<'a> Receiver<'a> {
             notify,
             sector_bytes: u64::from(filesystem.view().sector_bytes()),
             names: Names::default(),
+            made_names: MadeNames::default(),
+            current: CommandPlace::BEGINNING,
             changes: None,
             new_file: None,
             whole_file_bytes_max: filesystem.whole_file_bytes_max(),
@@ -84,6 +95,7 @@ impl<'a> Receiver<'a> {
             keeping: Keeping::default(),
             made: Vec::new(),
             clone_sources: HashMap::new(),
+            scouted_to: 0,
             summary: Summary::default(),
         }
     }
@@ -93,7 +105,11 @@ impl<'a> Receiver<'a> {
     }
 
     pub(super) fn receive<R: Read>(&mut self, decoder: &mut Decoder<R>) -> Result<()> {
-        while let Some(frame) = decoder.next_command()? {
+        loop {
+            self.scout(decoder);
+            let Some(frame) = decoder.next_command()? else {
+                return Ok(());
+            };
             self.options.progress.check()?;
             let bytes = ByteCount::of(frame.bytes().len());
             self.options.progress.advance(1, bytes);
@@ -105,7 +121,6 @@ impl<'a> Receiver<'a> {
             }
             self.keep_on(&frame)?;
         }
-        Ok(())
     }
 
     /// Carries out one command; where there is no room for it once more, when what earlier streams gave up was dropped.
@@ -121,27 +136,14 @@ impl<'a> Receiver<'a> {
         {
             return taken;
         }
-        self.filesystem
-            .drop_deleted_subvolumes(&self.options.progress)
-            .and_then(|()| self.filesystem.commit())
-            .map_err(about(b""))?;
+        self.drop_deleted(&self.options.progress).map_err(about(b""))?;
         self.take(frame)
     }
 
     /// Whether to go on after a command that could not be carried out.
     fn judge(&mut self, frame: &Frame<'_>, problem: Problem) -> Result<()> {
         let goes_on = problem.is_of_one_command();
-        let error = match problem {
-            Problem::Filesystem {
-                error: error @ buttress_fs::Error::Cancelled,
-                ..
-            } => Error::Filesystem(error),
-            problem => Error::Refused {
-                place: frame.place(),
-                command: frame.command().kind(),
-                problem: Box::new(problem),
-            },
-        };
+        let error = refused(frame, problem);
         let errors = self.summary.errors.saturating_add(1);
         let most = self.options.errors_max;
         if !goes_on || (most > 0 && errors >= most) {
@@ -154,6 +156,10 @@ impl<'a> Receiver<'a> {
 
     /// Carries out one command.
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Problem> {
+        self.current = CommandPlace {
+            place: frame.place(),
+            command: frame.command().kind(),
+        };
         if frame.version() > Version::V2 {
             return Err(Problem::Version(frame.version()));
         }
@@ -173,8 +179,8 @@ impl<'a> Receiver<'a> {
                     uuid,
                     transid,
                     parent: None,
-                });
-                Ok(())
+                    has_content: false,
+                })
             }
             Command::Snapshot {
                 path,
@@ -199,8 +205,8 @@ impl<'a> Receiver<'a> {
                     uuid,
                     transid,
                     parent: Some(parent_uuid),
-                });
-                Ok(())
+                    has_content: true,
+                })
             }
             Command::End => {
                 self.end_subvolume()?;
@@ -216,9 +222,11 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    pub(super) fn begin(&mut self, making: Making) {
+    pub(super) fn begin(&mut self, making: Making) -> Result<(), Problem> {
         self.names = Names::default();
+        let id = making.id;
         self.making = Some(making);
+        self.begin_names(id)
     }
 
     /// The name of a subvolume that begins.
@@ -295,6 +303,7 @@ impl<'a> Receiver<'a> {
     /// No more commands come for the subvolume that they were about.
     fn end_subvolume(&mut self) -> Result<(), Problem> {
         self.flush_all()?;
+        self.made_names = MadeNames::default();
         self.made.extend(self.making.take());
         Ok(())
     }
@@ -326,7 +335,7 @@ impl<'a> Receiver<'a> {
         let kept = self.give_up_kept().map_err(about(&name))?;
         self.filesystem.commit().map_err(about(&name))?;
         if kept {
-            self.drop_deleted().map_err(about(&name))?;
+            self.drop_deleted(&Progress::new()).map_err(about(&name))?;
         }
         self.summary
             .subvolumes
@@ -351,7 +360,32 @@ impl<'a> Receiver<'a> {
     pub(super) fn flush_all(&mut self) -> Result<(), Problem> {
         self.make_file()?;
         self.flush_batch()?;
-        self.flush_changes()
+        self.flush_changes()?;
+        self.put_names()
+    }
+}
+
+/// The error of a command that was carried out when there was a problem: its own, or that of one before it.
+pub(super) fn refused(frame: &Frame<'_>, problem: Problem) -> Error {
+    match problem {
+        Problem::Filesystem {
+            error: error @ buttress_fs::Error::Cancelled,
+            ..
+        } => Error::Filesystem(error),
+        Problem::Earlier {
+            place,
+            command,
+            problem,
+        } => Error::Refused {
+            place,
+            command,
+            problem,
+        },
+        problem => Error::Refused {
+            place: frame.place(),
+            command: frame.command().kind(),
+            problem: Box::new(problem),
+        },
     }
 }
 

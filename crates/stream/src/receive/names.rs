@@ -11,6 +11,7 @@ use crate::view::Problem as TreeProblem;
 use crate::view::tree::names;
 use buttress_format::FileKind;
 use buttress_fs::Location;
+use buttress_fs::directory::DirEntry;
 use buttress_fs::inode::kind_name;
 use buttress_writer::WritableFilesystem;
 use std::collections::HashMap;
@@ -126,6 +127,24 @@ impl Names {
         };
         self.insert(directory, name, node);
         Ok(node)
+    }
+
+    /// Whether a name need not be looked up.
+    pub(super) fn knows(&self, directory: Location, name: &[u8]) -> bool {
+        self.known
+            .get(&directory)
+            .is_some_and(|known| known.contains_key(name))
+    }
+
+    /// Takes note of what was looked up.
+    pub(super) fn learn(&mut self, directory: Location, name: &[u8], entry: &DirEntry) {
+        if entry.target.subvolume == directory.subvolume {
+            let node = Node {
+                location: entry.target,
+                kind: entry.kind,
+            };
+            self.insert(directory, name, node);
+        }
     }
 
     /// Takes note of a name.

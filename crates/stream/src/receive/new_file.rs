@@ -5,6 +5,7 @@
 //! name is seen when the command comes that asks for it, so that an error names that one.
 
 use super::error::Problem;
+use super::made_names::CommandPlace;
 use super::making::{Receiver, about};
 use super::names::Node;
 use crate::command::Command;
@@ -24,14 +25,22 @@ pub(super) struct NewFile {
     name: Vec<u8>,
     attributes: AttributeChanges,
     content: Vec<u8>,
+    /// The command that asked for it.
+    maker: CommandPlace,
 }
 
 impl Receiver<'_> {
     /// Begins a file.
     pub(super) fn begin_file(&mut self, root: Location, path: &[u8]) -> Result<(), Problem> {
         let (directory, name) = self.names.place(self.filesystem, root, path)?;
-        let present = self.filesystem.lookup(directory, name).map_err(about(path))?;
-        if present.is_some() {
+        // Where names wait, that one is there already is found later.
+        if !self.made_names.wait()
+            && self
+                .filesystem
+                .lookup(directory, name)
+                .map_err(about(path))?
+                .is_some()
+        {
             return Err(about(path)(buttress_fs::Error::Exists {
                 name: buttress_fs::error::Name::from(name),
             }));
@@ -43,8 +52,15 @@ impl Receiver<'_> {
             name: name.to_vec(),
             attributes: AttributeChanges::default(),
             content: Vec::new(),
+            maker: self.current,
         });
         Ok(())
+    }
+
+    /// Whether a path is that of the file that is to be made.
+    pub(super) fn is_made_now(&self, root: Location, path: &[u8]) -> bool {
+        let file = self.new_file.as_ref();
+        file.is_some_and(|file| file.root == root && file.path == path)
     }
 
     /// Takes what a command says of the file that is to be made; `false`, and that file is made, where it is about anything
@@ -110,8 +126,15 @@ impl Receiver<'_> {
                     kind: FileKind::Regular,
                 };
                 self.names.remember(file.root, &file.path, node);
+                self.note_name(file.directory, &file.name, file.maker);
                 Ok(())
             }
+            Err(
+                problem @ Problem::Filesystem {
+                    error: buttress_fs::Error::Exists { .. },
+                    ..
+                },
+            ) => Err(file.maker.had(problem)),
             Err(problem) => {
                 if problem.is_no_space() {
                     // It is tried again if room can be made.

@@ -8,7 +8,9 @@ use crate::transaction::WritableFilesystem;
 use crate::transaction::reserved_ahead::ReservedAhead;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_accounts::fiemap::ContentState;
-use buttress_format::{ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, Timestamp, TreeId};
+use buttress_format::{
+    ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, SubvolumeId, Timestamp, TreeId,
+};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -382,6 +384,14 @@ impl WritableFilesystem {
             .keys()
             .filter_map(|(tree, inode)| Some(Location::new(tree.as_subvolume()?, *inode)))
             .collect()
+    }
+
+    /// Gives up what waits of the files of a subvolume that is gone, and the space that was reserved for it: who is out of
+    /// space must not wait for a commit to find out.
+    pub(crate) fn give_up_content_of(&self, subvolume: SubvolumeId) -> Result<()> {
+        let mut waiting = self.waiting();
+        waiting.retain(|location| location.subvolume == subvolume);
+        waiting.into_iter().try_for_each(|id| self.write_back_file(id))
     }
 
     /// Writes back one file's content.

@@ -84,9 +84,13 @@ impl WritableFilesystem {
         let key = DirItem::key(directory.inode, name);
         self.look_live(|| {
             tree.require_subvolume(directory.subvolume)?;
-            let mut found = None;
-            tree.look(&key, |data| found = Some(entry_in(directory, &key, data, name)))?;
-            let Some(entry) = found.transpose()?.flatten() else {
+            let mut found = tree.waiting_name(directory, &key, name).transpose();
+            if found.is_none() {
+                tree.look(&key, |data| {
+                    found = entry_in(directory, &key, data, name).transpose();
+                })?;
+            }
+            let Some(entry) = found.transpose()? else {
                 return Ok(None);
             };
             Ok(Some(DirEntry {

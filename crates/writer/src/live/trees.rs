@@ -8,10 +8,13 @@
 //! go of is clean, so whoever still holds it sees what the root tree leads to. An edit of one tree looks at the extent tree,
 //! never the other way round.
 
+use super::waiting_names::WaitingNames;
+use crate::operations::entries::Entry;
+use crate::transaction::fault_in::BLOCKS_AT_ONCE;
 use crate::transaction::running::OpenTree;
 use buttress_format::{Generation, Key, Logical, SubvolumeId, TreeId};
-use buttress_fs::Error;
-use buttress_locks::atomic::{AtomicBool, Ordering};
+use buttress_fs::{Error, Location};
+use buttress_locks::atomic::{AtomicBool, AtomicU64, Ordering};
 use buttress_locks::{Rank, RwLock, lock_class};
 use buttress_tree::{BlockPointer, EditableTree, OwnedItem, Result, Tree};
 use core::ops::ControlFlow;
@@ -20,6 +23,7 @@ use std::sync::Arc;
 
 lock_class!(TreeStepsLock, "steps", Rank::new(48).several());
 lock_class!(TreeLock, "tree", Rank::new(48).several());
+lock_class!(WaitingNamesLock, "names", Rank::LEAF);
 lock_class!(LiveTreesLock, "LiveTrees", Rank::LEAF);
 
 /// The newest version of a tree. See the module.
@@ -37,6 +41,10 @@ struct Live {
     is_deleted: AtomicBool,
     /// Of a subvolume that is being made, and that nobody sees yet.
     is_unfinished: AtomicBool,
+    /// Of such a subvolume: whether new names wait, how many do, and which.
+    defers_names: AtomicBool,
+    names_waiting: AtomicU64,
+    names: RwLock<WaitingNames, WaitingNamesLock>,
 }
 
 impl LiveTree {
@@ -53,6 +61,9 @@ impl LiveTree {
             is_writable: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),
             is_unfinished: AtomicBool::new(false),
+            defers_names: AtomicBool::new(false),
+            names_waiting: AtomicU64::new(0),
+            names: RwLock::new(WaitingNames::default()),
         }))
     }
 
@@ -85,6 +96,48 @@ impl LiveTree {
     /// Whether the subvolume is being made, and nobody sees it yet.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.0.is_unfinished.load(Ordering::Acquire)
+    }
+
+    /// From now on new names of the unfinished subvolume wait, or do no more. Under the edit lock.
+    pub(crate) fn set_defers_names(&self, defers: bool) {
+        self.0.defers_names.store(defers, Ordering::Release);
+    }
+
+    /// Whether new names wait before they are put into the tree.
+    pub(crate) fn defers_names(&self) -> bool {
+        self.0.defers_names.load(Ordering::Acquire)
+    }
+
+    /// How many keys have names that wait.
+    pub(crate) fn names_waiting(&self) -> u64 {
+        self.0.names_waiting.load(Ordering::Acquire)
+    }
+
+    /// The entry of a name that waits.
+    pub(crate) fn waiting_name(
+        &self,
+        directory: Location,
+        key: &Key,
+        name: &[u8],
+    ) -> Result<Option<Entry>, Error> {
+        if self.names_waiting() == 0 {
+            return Ok(None);
+        }
+        self.0.names.read().find(directory, key, name)
+    }
+
+    /// Looks at the names that wait.
+    pub(crate) fn with_names<T>(&self, look: impl FnOnce(&WaitingNames) -> T) -> T {
+        look(&self.0.names.read())
+    }
+
+    /// Changes which names wait. Under the edit lock.
+    pub(crate) fn change_names<T>(&self, change: impl FnOnce(&mut WaitingNames) -> T) -> T {
+        let mut names = self.0.names.write();
+        let changed = change(&mut names);
+        let count = u64::try_from(names.len()).unwrap_or(u64::MAX);
+        self.0.names_waiting.store(count, Ordering::Release);
+        changed
     }
 
     /// Fails for the tree of a subvolume that was deleted.
@@ -143,6 +196,33 @@ impl LiveTree {
     /// Goes to where `key` is or would be.
     pub(crate) fn reach(&self, key: &Key, visit: impl FnMut(&BlockPointer)) -> Result<Option<Key>> {
         self.0.tree.read().reach(key, visit)
+    }
+
+    /// Blocks that are not in memory and that look-ups at these keys, which are in order, come to first. Without reading.
+    pub(crate) fn missing_along(&self, keys: &[Key]) -> Result<Vec<BlockPointer>> {
+        let tree = self.0.tree.read();
+        let mut missing = Vec::new();
+        // Up to here all is known; `None` at the end of the tree.
+        let mut known_to = Some(Key::MIN);
+        for key in keys {
+            if known_to.is_none_or(|end| *key < end) {
+                continue;
+            }
+            known_to = match tree.reach(key, |_| ()) {
+                Ok(end) => end,
+                Err(error) => {
+                    let Some(pointer) = error.would_block().copied() else {
+                        return Err(error);
+                    };
+                    missing.push(pointer);
+                    pointer.end_key
+                }
+            };
+            if missing.len() >= BLOCKS_AT_ONCE {
+                break;
+            }
+        }
+        Ok(missing)
     }
 
     /// The tree as it is now, held.

@@ -242,7 +242,11 @@ impl Operation<'_> {
     /// The inode of a directory to which this name can be added.
     pub(super) fn require_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<InodeItem> {
         let parent = self.require_directory(directory)?;
-        let (present, item_bytes) = self.find_entry_beside(directory, name)?;
+        let (present, item_bytes) = match self.defers_names(directory.subvolume)? {
+            // Whether the tree has it is seen when it is put there.
+            true => (self.waiting_entry(directory, name)?, 0),
+            false => self.find_entry_beside(directory, name)?,
+        };
         if present.is_some() {
             return Err(Error::Exists {
                 name: Name::from(name),

@@ -133,6 +133,9 @@ impl Operation<'_> {
         directory: Location,
         name: &[u8],
     ) -> Result<(Option<Entry>, usize)> {
+        if let Some(waiting) = self.waiting_entry(directory, name)? {
+            return Ok((Some(waiting), 0));
+        }
         let tree = directory.subvolume.tree();
         let key = DirItem::key(directory.inode, name);
         let Some(item) = self.get(tree, &key)? else {
@@ -140,6 +143,20 @@ impl Operation<'_> {
         };
         let found = entry_in(directory, &key, item.data(), name)?;
         Ok((found, item.data().len()))
+    }
+
+    /// The entry of a name that waits ([`crate::live::waiting_names`]).
+    pub(super) fn waiting_entry(&mut self, directory: Location, name: &[u8]) -> Result<Option<Entry>> {
+        let tree = &self.look().open_tree(directory.subvolume.tree())?.tree;
+        if tree.names_waiting() == 0 {
+            return Ok(None);
+        }
+        tree.waiting_name(directory, &DirItem::key(directory.inode, name), name)
+    }
+
+    /// Whether new names of this subvolume wait.
+    pub(super) fn defers_names(&mut self, subvolume: SubvolumeId) -> Result<bool> {
+        Ok(self.look().open_tree(subvolume.tree())?.tree.defers_names())
     }
 
     /// The entry of this name.
@@ -162,6 +179,10 @@ impl Operation<'_> {
     /// Goes to where a new entry is going to be, by name and by index.
     pub(super) fn reach_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<()> {
         let index = self.look().next_index(directory)?;
+        if self.defers_names(directory.subvolume)? {
+            let key = DirItem::index_key(directory.inode, index);
+            return self.reach(directory.subvolume.tree(), &[key]);
+        }
         self.reach_entry(directory, name, index)
     }
 
@@ -206,6 +227,10 @@ impl Operation<'_> {
         }
         let index_key = DirItem::index_key(directory.inode, index);
         self.edit().insert(tree, &index_key, &data)?;
+        let open = &self.edit().open_tree(tree)?.tree;
+        if open.defers_names() {
+            return open.change_names(|names| names.add(key, &item)).map_err(broken);
+        }
         // Seldom has another name the same hash, so this one look is nearly always enough.
         match self.edit().insert(tree, &key, &data) {
             Err(Error::Tree(error)) if matches!(error.cause(), Cause::ItemExists(_)) => {
@@ -221,7 +246,9 @@ impl Operation<'_> {
     pub(crate) fn remove_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
         let tree = directory.subvolume.tree();
         let key = DirItem::key(directory.inode, name);
-        let found = self.shrink(tree, &key, &mut |data| DirItems::remove(data, name))?;
+        let open = &self.edit().open_tree(tree)?.tree;
+        let waited = open.names_waiting() > 0 && open.change_names(|names| names.remove(&key, name));
+        let found = waited || self.shrink(tree, &key, &mut |data| DirItems::remove(data, name))?;
         if !found {
             return Err(Corruption::ItemMissing {
                 tree,

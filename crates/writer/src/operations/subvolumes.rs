@@ -141,7 +141,8 @@ impl WritableFilesystem {
             operation.edit().inodes.forget_tree(id.tree());
             operation.edit().remove_root_reference(id, place.parent)?;
             operation.edit().kill_root(id)
-        })
+        })?;
+        self.give_up_content_of(id)
     }
 
     /// Says which subvolume is mounted where none is named.

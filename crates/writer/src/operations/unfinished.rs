@@ -8,11 +8,15 @@
 //! Whoever makes it says all about what is in it: directories pass nothing on to what is made in them, and the flags of
 //! immutable and append-only inodes forbid nothing before the end.
 //!
+//! Names that are made in it may wait, so that many go into each leaf at once ([`defer_names`]).
+//!
 //! [`finish_subvolumes`]: WritableFilesystem::finish_subvolumes
+//! [`defer_names`]: WritableFilesystem::defer_names
 
 use super::Operation;
 use super::entries::check_name;
 use super::subvolumes::SUBVOLUME_ITEMS;
+use crate::live::waiting_names::WaitingNames;
 use crate::subvolume::making::root_reference_keys;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::reservation::Need;
@@ -79,6 +83,7 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::SubvolumeNotFound`], and those of [`WritableFilesystem::commit`].
     pub fn begin_snapshot(&self, source: SubvolumeId) -> Result<SubvolumeId> {
+        self.put_all_names(source)?;
         let new = self.new_subvolume();
         let need = Need::items(SUBVOLUME_ITEMS);
         self.look(|operation| {
@@ -110,6 +115,7 @@ impl WritableFilesystem {
         self.write_back()?;
         for one in finished {
             check_name(&one.name)?;
+            self.put_all_names(one.id)?;
         }
         let count = u64::try_from(finished.len()).unwrap_or(u64::MAX);
         self.operate(Need::items(count.saturating_mul(SUBVOLUME_ITEMS)), |operation| {
@@ -132,10 +138,13 @@ impl WritableFilesystem {
             running.root_item_mut(id.tree())?.flags.insert(RootFlags::DEAD);
             let tree = &running.open_tree(id.tree())?.tree;
             tree.set_unfinished(false);
+            tree.set_defers_names(false);
+            tree.change_names(|names| *names = WaitingNames::default());
             tree.set_deleted();
             running.inodes.forget_tree(id.tree());
             Ok(())
-        })
+        })?;
+        self.give_up_content_of(id)
     }
 
     /// Sets the flags of an inode of an unfinished subvolume as an inode item has them. Of a file with content those stay that
@@ -181,7 +190,7 @@ impl Operation<'_> {
         running.put(TreeId::ROOT, &orphan_key(id.get()), &[])
     }
 
-    fn require_unfinished(&mut self, id: SubvolumeId) -> Result<()> {
+    pub(super) fn require_unfinished(&mut self, id: SubvolumeId) -> Result<()> {
         if self.is_unfinished(id)? {
             return Ok(());
         }
@@ -218,7 +227,9 @@ impl Operation<'_> {
         let (id, now, generation) = (finished.id, self.now(), self.generation());
         self.edit().remove(TreeId::ROOT, &orphan_key(id.get()))?;
         let running = self.edit();
-        running.open_tree(id.tree())?.tree.set_unfinished(false);
+        let tree = &running.open_tree(id.tree())?.tree;
+        tree.set_unfinished(false);
+        tree.set_defers_names(false);
         let item = running.root_item_mut(id.tree())?;
         item.references = 1;
         item.flags = RootFlags::RDONLY;

@@ -12,7 +12,6 @@
 
 mod full_back_references;
 
-use crate::operations::orphan::unless_damaged;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::cow::Form;
 use crate::transaction::extent_tree::ExtentState;
@@ -20,7 +19,8 @@ use crate::transaction::reservation::{Handle, Need};
 use crate::transaction::running::Running;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
 use buttress_format::{
-    Generation, HeaderFlags, ItemType, Key, Logical, ObjectId, RootFlags, SubvolumeId, TreeBlock, TreeId,
+    ErrorKind, Generation, HeaderFlags, ItemType, Key, Logical, ObjectId, RootFlags, SubvolumeId, TreeBlock,
+    TreeId,
 };
 use buttress_fs::error::{Error, Result};
 use buttress_fs::progress::Progress;
@@ -144,27 +144,49 @@ impl WritableFilesystem {
         Ok(found)
     }
 
-    /// Drops what deleted subvolumes left, to the end. Work done so far is kept when it is cancelled.
+    /// Drops what deleted subvolumes left, to the end. Work done so far is kept when it is cancelled. One that is damaged, or
+    /// cannot be read, keeps none of the others from being dropped.
     ///
     /// # Errors
-    /// [`Error::Cancelled`]; a tree that cannot be read; that writing has stopped.
+    /// [`Error::Cancelled`]; [`Error::NotDropped`], with all that could not be dropped; that writing has stopped.
     pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
         let deleted = self.deleted_subvolumes()?;
-        deleted
-            .into_iter()
-            .try_for_each(|id| self.drop_tree(id, progress))
+        let mut failures = Vec::new();
+        for id in deleted {
+            match self.drop_tree(id, progress) {
+                Err(error) if self.is_of_one_tree(&error) => failures.push((id, error)),
+                dropped => dropped?,
+            }
+        }
+        if failures.is_empty() {
+            return Ok(());
+        }
+        Err(Error::NotDropped { failures })
     }
 
     /// Drops what was left of subvolumes that were being made when the volume was last open: what is done when it is opened
-    /// for writing. They are told from deleted ones by the flag that those have.
+    /// for writing. They are told from deleted ones by the flag that those have. A damaged one stays, for the next opening.
     pub(crate) fn sweep_unfinished(&self) -> Result<()> {
         for id in self.subvolumes_without_references()? {
             let item = self.look(|operation| operation.look().root_item(id.tree()).cloned())?;
-            if !item.flags.contains(RootFlags::DEAD) {
-                let _dropped = unless_damaged(self.drop_tree(id, &Progress::new()))?;
+            if item.flags.contains(RootFlags::DEAD) {
+                continue;
+            }
+            match self.drop_tree(id, &Progress::new()) {
+                Err(error) if self.is_of_one_tree(&error) => {}
+                dropped => dropped?,
             }
         }
         Ok(())
+    }
+
+    /// Whether dropping one tree failed for something that is in that tree, so that it is no reason to leave others.
+    fn is_of_one_tree(&self, error: &Error) -> bool {
+        let is_in_tree = match error {
+            Error::Defect(_) | Error::WritingStopped { .. } => false,
+            error => matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io),
+        };
+        is_in_tree && self.require_writing().is_ok()
     }
 
     fn drop_tree(&self, id: SubvolumeId, progress: &Progress) -> Result<()> {

@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// How many blocks are read at most between two looks: few enough for a small cache to hold them.
-const BLOCKS_AT_ONCE: usize = 256;
+pub(crate) const BLOCKS_AT_ONCE: usize = 256;
 
 /// How many blocks one job reads: in order of address, so that neighbours are one request.
 const BLOCKS_A_JOB: usize = 64;
@@ -298,6 +298,21 @@ impl WritableFilesystem {
             record.fault_in();
         }
         Ok(())
+    }
+
+    /// Faults in what edits of a tree are going to need, each from one key to another. They are in order.
+    pub(crate) fn fault_in_places(&self, id: TreeId, places: &[(Key, Key)]) -> Result<()> {
+        let mut reads = FaultIn::default();
+        loop {
+            let missing = {
+                let mut handle = self.start_to_look();
+                reads.missing_for(|| handle.missing_along(id, places.iter().copied()))?
+            };
+            if missing.is_empty() {
+                return Ok(());
+            }
+            reads.read(self, missing);
+        }
     }
 
     /// Applies references, some at a time, while more than `most` wait. Gives the edit lock.

@@ -190,6 +190,7 @@ impl Running {
             // What was just frozen is in memory alone until it is written.
             let stays = |open: &OpenTree| {
                 open.item_changed
+                    || open.tree.is_unfinished()
                     || open.tree.is_in_memory() && !buttress_faults::on("trees-forgotten-unwritten")
             };
             self.trees

@@ -11,6 +11,7 @@ use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
 use super::running::Running;
 use super::{EditLock, StepsLock, WritableFilesystem};
 use crate::live::trees::LiveTree;
+use crate::live::waiting_names::WAITING_NAME_BYTES;
 use buttress_format::{ByteCount, Timestamp};
 use buttress_fs::error::{Error, Result};
 use buttress_locks::{MutexGuard, RwLock};
@@ -256,27 +257,31 @@ impl WritableFilesystem {
 }
 
 impl Running {
-    fn sum_of_nodes(&self, of: impl Fn(&LiveTree) -> u64) -> u64 {
+    fn sum_of_trees(&self, of: impl Fn(&LiveTree) -> u64) -> u64 {
         self.trees.values().fold(of(&self.core.extent.tree), |sum, open| {
             sum.saturating_add(of(&open.tree))
         })
     }
 
-    /// Memory of what waits for the commit: nodes, references, inodes.
+    /// Memory of what waits for the commit: nodes, references, inodes; and names that wait.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         let references = ByteCount::of(self.core.references.len()).get();
         let inodes = ByteCount::of(self.inodes.len()).get();
         // A commit that release the lock to read has given out some of the addresses.
-        self.sum_of_nodes(LiveTree::unfrozen_nodes)
+        self.sum_of_trees(LiveTree::unfrozen_nodes)
             .saturating_mul(self.core.node_bytes().get().saturating_add(NODE_OVERHEAD_BYTES))
             .saturating_add(references.saturating_mul(REFERENCE_BYTES))
             .saturating_add(inodes.saturating_mul(INODE_BYTES))
+            .saturating_add(
+                self.sum_of_trees(LiveTree::names_waiting)
+                    .saturating_mul(WAITING_NAME_BYTES),
+            )
     }
 
     /// Nodes that a commit would allocate now: those that have no address, and those that recording them takes.
     fn nodes_at_commit(&self, more_nodes: u64, claim: Claim) -> u64 {
         let nodes = self
-            .sum_of_nodes(LiveTree::unassigned_nodes)
+            .sum_of_trees(LiveTree::unassigned_nodes)
             .saturating_add(more_nodes);
         let used = self
             .core

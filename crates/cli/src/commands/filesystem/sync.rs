@@ -31,10 +31,8 @@ impl Subcommand for Sync {
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);
         let volume = context.open_for_writing(&target.image)?;
-        volume
-            .filesystem
-            .drop_deleted_subvolumes(&Progress::new())
-            .with_context(|| format!("dropping deleted subvolumes of {}", target.display()))?;
+        let dropped = volume.filesystem.drop_deleted_subvolumes(&Progress::new());
+        // What could be dropped is, whatever became of the rest.
         volume.commit()?;
         let view = volume.filesystem.view();
         view.volume()
@@ -46,6 +44,7 @@ impl Subcommand for Sync {
             object.insert("generation".into(), generation.get().into());
             context.print_json("filesystem-sync", Value::Object(object))?;
         }
+        dropped.with_context(|| format!("dropping deleted subvolumes of {}", target.display()))?;
         Ok(Outcome::Done)
     }
 }

@@ -220,10 +220,10 @@ fn give_up(context: &Context, writing: Writing, before: Generation) {
         filesystem.abandon();
         return;
     }
-    let dropped = filesystem
-        .drop_deleted_subvolumes(&Progress::new())
-        .and_then(|()| filesystem.commit().map(drop));
-    if let Err(error) = dropped {
+    let dropped = filesystem.drop_deleted_subvolumes(&Progress::new());
+    // What could be dropped is, whatever became of the rest.
+    let committed = filesystem.commit().map(drop);
+    if let Err(error) = dropped.and(committed) {
         context.warn(format_args!(
             "what was received of the stream is still in the volume, but has no name: the next command that writes to it, or \
              the kernel's next mount, removes it ({error})"

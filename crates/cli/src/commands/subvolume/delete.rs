@@ -59,7 +59,8 @@ impl Subcommand for Delete {
             deleted.push((id, target));
         }
         volume.commit()?;
-        volume.filesystem.drop_deleted_subvolumes(&Progress::new())?;
+        let dropped = volume.filesystem.drop_deleted_subvolumes(&Progress::new());
+        // What could be dropped is, whatever became of the rest.
         volume.commit()?;
         if context.json() {
             let deleted = deleted.iter().map(|(id, target)| target.with_id(*id));
@@ -75,6 +76,7 @@ impl Subcommand for Delete {
             }
             out.flush()?;
         }
+        dropped.context("giving back the space of what was deleted")?;
         Ok(Outcome::Done)
     }
 }
