@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::time::Instant;
 
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
-     --concurrent N | --cuts N | --fsync N | --fiemap N | --scrub SECONDS | --mount SECONDS | --mount-calls N]";
+     --concurrent N | --cuts N | --receive N | --fsync N | --fiemap N | --scrub SECONDS | --mount SECONDS | --mount-calls N]";
 
 /// What is run, and from where on.
 struct Options {
@@ -23,6 +23,8 @@ struct Options {
     concurrent: Option<u64>,
     /// Only crashes, with so many cuts.
     cuts: Option<u64>,
+    /// Only power cuts of receives, so many.
+    receive: Option<u64>,
     /// Only histories with syncs, so many, each cut off five times.
     fsync: Option<u64>,
     /// Only extents and seeks beside the kernel's, on so many volumes.
@@ -44,6 +46,7 @@ fn parse(words: &[String]) -> Result<Options> {
         operations: None,
         concurrent: None,
         cuts: None,
+        receive: None,
         fsync: None,
         fiemap: None,
         scrub: None,
@@ -65,6 +68,7 @@ fn parse(words: &[String]) -> Result<Options> {
             "--operations" => options.operations = Some(number()?),
             "--concurrent" => options.concurrent = Some(number()?),
             "--cuts" => options.cuts = Some(number()?),
+            "--receive" => options.receive = Some(number()?),
             "--fsync" => options.fsync = Some(number()?),
             "--fiemap" => options.fiemap = Some(number()?),
             "--scrub" => options.scrub = Some(number()?),
@@ -79,7 +83,7 @@ fn parse(words: &[String]) -> Result<Options> {
 /// Seeds count up from `--seed` until the seconds are over: once for random volumes, and once for random histories
 /// that are sent. With `--histories` or `--seeds` only histories, so many (within the seconds) or these. With
 /// `--operations`, `--concurrent` or `--cuts` the writer instead: random operations beside its model, threads whose calls must
-/// have an order, or crashes; with `--fsync` histories of operations and syncs, cut off; with `--fiemap` extents and seeks: as many as are said, however long that takes. With `--scrub` damage at
+/// have an order, or crashes; with `--receive` power cuts while streams are received; with `--fsync` histories of operations and syncs, cut off; with `--fiemap` extents and seeks: as many as are said, however long that takes. With `--scrub` damage at
 /// every place, crashes at every write of repairs and replacements, and scrubs beside a writer for so long. With `--mount` and
 /// `--mount-calls` mounts: sixteen processes and ends of every kind for so long, or calls of eight threads beside the kernel's.
 pub(crate) fn run(words: &[String]) -> Result<()> {
@@ -90,6 +94,9 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     if let Some(histories) = options.fsync {
         return run_fsync(options.seed, histories);
+    }
+    if let Some(cuts) = options.receive {
+        return run_receive(options.seed, cuts);
     }
     if let Some(seconds) = options.scrub {
         return run_scrub(options.seed, seconds);
@@ -120,6 +127,18 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     if let Some(folder) = tools::newer_progs()? {
         command.env("BUTTRESS_PROGS", folder);
     }
+    run::run(&mut command)
+}
+
+/// Power cuts while streams are received, resumed and dropped.
+fn run_receive(seed: u64, cuts: u64) -> Result<()> {
+    let mut command = cargo()?;
+    command
+        .args(["test", "--release", "-p", "buttress-proof", "--test", "send"])
+        .args(["--", "soak::receive_cuts", "--nocapture"])
+        .env("CI", "true")
+        .env("BUTTRESS_SOAK_SEED", seed.to_string())
+        .env("BUTTRESS_RECEIVE_CUTS", cuts.to_string());
     run::run(&mut command)
 }
 
