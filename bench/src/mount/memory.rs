@@ -13,7 +13,7 @@ use buttress::{
 use buttress_mount::fuse::{MountOptions, Session};
 use buttress_mount::vfs::{
     Answered, Caller, Changes, Control, Entry, Errno, HandleId, Listed, NewKind, NewNode, NewTime, NodeId,
-    OpenMode, RenameHow, Result as Answer, SeekTo, SetHow, Statistics, Vfs,
+    OpenMode, Opened, RenameHow, Result as Answer, SeekTo, SetHow, Statistics, Vfs,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -207,6 +207,14 @@ impl Memory {
     }
 }
 
+/// Handles have the numbers of their nodes.
+const fn node_of(file: Opened) -> NodeId {
+    match file {
+        Opened::Handle(handle) => NodeId(handle.0),
+        Opened::Node(node) => node,
+    }
+}
+
 impl Vfs for Memory {
     fn root(&self) -> NodeId {
         ROOT
@@ -356,8 +364,8 @@ impl Vfs for Memory {
         Ok(HandleId(node.0))
     }
 
-    fn read(&self, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
-        let inode = self.get(NodeId(handle.0))?;
+    fn read(&self, file: Opened, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
+        let inode = self.get(node_of(file))?;
         let inode = locked(&inode);
         let left = inode.metadata.size.get().saturating_sub(offset);
         let length = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -408,8 +416,8 @@ impl Vfs for Memory {
         Ok(())
     }
 
-    fn seek(&self, handle: HandleId, offset: u64, to: SeekTo) -> Answer<u64> {
-        let size = self.attributes(NodeId(handle.0))?.size.get();
+    fn seek(&self, file: Opened, offset: u64, to: SeekTo) -> Answer<u64> {
+        let size = self.attributes(node_of(file))?.size.get();
         match to {
             _ if offset >= size => Err(Errno::NXIO),
             SeekTo::Data => Ok(offset),
@@ -420,7 +428,7 @@ impl Vfs for Memory {
     fn copy(&self, (from, at): (HandleId, u64), (to, place): (HandleId, u64), bytes: u64) -> Answer<u64> {
         let left = self.attributes(NodeId(from.0))?.size.get().saturating_sub(at);
         let mut content = vec![0; left.min(bytes).min(KEPT_BYTES_MAX as u64) as usize];
-        let copied = self.read(from, at, &mut content)?;
+        let copied = self.read(Opened::Handle(from), at, &mut content)?;
         self.write(to, place, &content[..copied], false, false)?;
         Ok(copied as u64)
     }

@@ -21,6 +21,15 @@ pub struct NodeId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(pub u64);
 
+/// A file that is read: as it was opened, or its node where files are not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// It was opened.
+    Handle(HandleId),
+    /// It was not.
+    Node(NodeId),
+}
+
 /// The number of a system call's error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
@@ -335,10 +344,10 @@ pub trait Vfs: Send + Sync {
         caller: Caller,
     ) -> Result<()>;
 
-    /// Opens a file.
+    /// Opens a file. [`Errno::NOSYS`]: files are not opened here, which is asked for once; who reads names the node.
     fn open(&self, node: NodeId, mode: OpenMode) -> Result<HandleId>;
     /// Reads; fewer bytes only at the end.
-    fn read(&self, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize>;
+    fn read(&self, file: Opened, offset: u64, buffer: &mut [u8]) -> Result<usize>;
     /// Writes all of it. `cached`: it comes out of the server's cache, and goes where `offset` says.
     fn write(
         &self,
@@ -359,7 +368,7 @@ pub trait Vfs: Send + Sync {
     /// Gives room, or takes content away.
     fn allocate(&self, handle: HandleId, range: Range<u64>, mode: AllocateMode) -> Result<()>;
     /// Finds content or a hole.
-    fn seek(&self, handle: HandleId, offset: u64, to: SeekTo) -> Result<u64>;
+    fn seek(&self, file: Opened, offset: u64, to: SeekTo) -> Result<u64>;
     /// Copies between files, sharing what can be shared; gives how much.
     fn copy(&self, from: (HandleId, u64), to: (HandleId, u64), bytes: u64) -> Result<u64>;
 

@@ -34,7 +34,7 @@ mod numbers;
 mod outside;
 
 use crate::vfs::{
-    Answered, Changes, Control, Entry, Errno, HandleId, Listed, NewKind, NewNode, NodeId, OpenMode,
+    Answered, Changes, Control, Entry, Errno, HandleId, Listed, NewKind, NewNode, NodeId, OpenMode, Opened,
     RenameHow, Result, SeekTo, SetHow, Statistics, Vfs,
 };
 use crate::vfs::{Caller, NewTime};
@@ -395,8 +395,8 @@ impl Vfs for MountedVolume {
         self.open_file(self.location(node)?, mode)
     }
 
-    fn read(&self, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        self.read_file(handle, offset, buffer)
+    fn read(&self, file: Opened, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.read_file(file, offset, buffer)
     }
 
     fn write(
@@ -435,8 +435,8 @@ impl Vfs for MountedVolume {
         self.allocate_in(handle, range, mode)
     }
 
-    fn seek(&self, handle: HandleId, offset: u64, to: SeekTo) -> Result<u64> {
-        self.seek_in(handle, offset, to)
+    fn seek(&self, file: Opened, offset: u64, to: SeekTo) -> Result<u64> {
+        self.seek_in(file, offset, to)
     }
 
     fn copy(&self, from: (HandleId, u64), to: (HandleId, u64), bytes: u64) -> Result<u64> {

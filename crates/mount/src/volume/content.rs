@@ -11,10 +11,10 @@
 
 use super::handles::OpenFile;
 use super::{Access, MountedVolume};
-use crate::vfs::{Errno, HandleId, OpenMode, Result, SeekTo};
+use crate::vfs::{Errno, HandleId, OpenMode, Opened, Result, SeekTo};
 use buttress::accounts::Maps as _;
 use buttress::format::InodeFlags;
-use buttress::fs::Location;
+use buttress::fs::{File, Location};
 use buttress::writer::operations::AttributeChanges;
 use buttress::{AllocateMode, ByteCount, FileOffset, Metadata, Timestamp};
 use core::ops::Range;
@@ -35,6 +35,9 @@ fn wants_access_time(metadata: &Metadata, now: Timestamp) -> bool {
 
 impl MountedVolume {
     pub(super) fn open_file(&self, location: Location, mode: OpenMode) -> Result<HandleId> {
+        if let Access::Reading(_) = &self.access {
+            return Err(Errno::NOSYS);
+        }
         if mode.write {
             self.writer()?;
             let flags = self.metadata(location)?.flags;
@@ -57,33 +60,33 @@ impl MountedVolume {
                 self.drop_privileges(location)?;
             }
         }
-        let file = match &self.access {
-            Access::Reading(filesystem) => Some(
-                filesystem
-                    .open_file(location)
-                    .map_err(|error| self.failed(&error))?,
-            ),
-            Access::Writing(_) => None,
-        };
         Ok(self.handles.add_file(OpenFile {
             location,
             mode,
-            file,
             without_capability: AtomicU64::new(0),
         }))
     }
 
-    pub(super) fn read_file(&self, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let open = self.handles.file(handle)?;
+    /// A file of a volume that is open for reading: nothing about it changes, so none is kept open.
+    fn file_to_read(&self, file: Opened) -> Result<File> {
+        match (&self.access, file) {
+            (Access::Reading(filesystem), Opened::Node(node)) => filesystem
+                .open_file(self.location(node)?)
+                .map_err(|error| self.failed(&error)),
+            _ => Err(Errno::BADF),
+        }
+    }
+
+    pub(super) fn read_file(&self, file: Opened, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let offset = FileOffset::new(offset);
-        let read = match (&self.access, &open.file) {
-            (Access::Reading(_), Some(file)) => file.read_at(offset, buffer),
-            (Access::Writing(_), _) => {
+        let read = match file {
+            Opened::Handle(handle) => {
+                let location = self.handles.file(handle)?.location;
                 let writer = self.writer()?;
-                self.note_access(open.location);
-                writer.read_at(open.location, offset, buffer)
+                self.note_access(location);
+                writer.read_at(location, offset, buffer)
             }
-            (Access::Reading(_), None) => return Err(Errno::BADF),
+            Opened::Node(_) => self.file_to_read(file)?.read_at(offset, buffer),
         };
         read.map_err(|error| self.failed(&error))
     }
@@ -195,15 +198,18 @@ impl MountedVolume {
         self.with_space(|| writer.allocate(open.location, range.clone(), mode))
     }
 
-    pub(super) fn seek_in(&self, handle: HandleId, offset: u64, to: SeekTo) -> Result<u64> {
-        let open = self.handles.file(handle)?;
+    pub(super) fn seek_in(&self, file: Opened, offset: u64, to: SeekTo) -> Result<u64> {
         let start = FileOffset::new(offset);
-        let found = match (&self.access, &open.file, to) {
-            (Access::Reading(_), Some(file), SeekTo::Data) => file.seek_data(start),
-            (Access::Reading(_), Some(file), SeekTo::Hole) => file.seek_hole(start),
-            (Access::Writing(_), _, SeekTo::Data) => self.writer()?.seek_data(open.location, start),
-            (Access::Writing(_), _, SeekTo::Hole) => self.writer()?.seek_hole(open.location, start),
-            (Access::Reading(_), None, _) => return Err(Errno::BADF),
+        let found = match (file, to) {
+            (Opened::Node(_), SeekTo::Data) => self.file_to_read(file)?.seek_data(start),
+            (Opened::Node(_), SeekTo::Hole) => self.file_to_read(file)?.seek_hole(start),
+            (Opened::Handle(handle), to) => {
+                let location = self.handles.file(handle)?.location;
+                match to {
+                    SeekTo::Data => self.writer()?.seek_data(location, start),
+                    SeekTo::Hole => self.writer()?.seek_hole(location, start),
+                }
+            }
         };
         let found = found.map_err(|error| self.failed(&error))?;
         found.map(FileOffset::get).ok_or(Errno::NXIO)

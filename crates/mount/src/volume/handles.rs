@@ -1,19 +1,17 @@
 //! What is open.
 
 use crate::vfs::{Errno, HandleId, OpenMode, Result};
-use buttress::fs::{File, Location};
+use buttress::fs::Location;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// An open file.
+/// An open file, of a volume that is open for changes.
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub(super) location: Location,
     pub(super) mode: OpenMode,
-    /// Of a volume that is open for reading: the file, whose inode need not be read again.
-    pub(super) file: Option<File>,
     /// The state of capabilities in which the file is known to have none; see [`super::content`].
     pub(super) without_capability: AtomicU64,
 }

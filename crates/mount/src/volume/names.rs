@@ -142,7 +142,6 @@ impl MountedVolume {
         let handle = self.handles.add_file(OpenFile {
             location,
             mode,
-            file: None,
             without_capability: AtomicU64::new(0),
         });
         Ok((entry, handle))

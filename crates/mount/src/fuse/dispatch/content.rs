@@ -3,7 +3,7 @@
 use super::{Reply, Request, Server};
 use crate::fuse::CONTENT_BYTES_MAX;
 use crate::fuse::wire::{Output, bit, operation};
-use crate::vfs::{Changes, Errno, HandleId, NewNode, OpenMode, Result, SeekTo, Stale};
+use crate::vfs::{Changes, Errno, HandleId, NewNode, OpenMode, Opened, Result, SeekTo, Stale};
 use buttress::AllocateMode;
 
 /// The most that an answer of 32 bits can say was copied.
@@ -95,8 +95,16 @@ impl Server {
         Ok(())
     }
 
+    /// What a request is about whose next field is a handle: files that were not opened have none.
+    fn opened(&self, request: &mut Request<'_>) -> Result<Opened> {
+        Ok(match request.input.u64()? {
+            0 => Opened::Node(self.node_of(request)),
+            handle => Opened::Handle(HandleId(handle)),
+        })
+    }
+
     pub(super) fn read(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
-        let handle = HandleId(request.input.u64()?);
+        let file = self.opened(request)?;
         let offset = request.input.u64()?;
         let size = usize::try_from(request.input.u32()?).map_err(|_| Errno::INVAL)?;
         // What goes to the page cache comes from nobody; what is read directly, from the one who reads.
@@ -104,7 +112,7 @@ impl Server {
             self.vfs.caches(self.node_of(request));
         }
         let buffer = out.content.take(size.min(CONTENT_BYTES_MAX));
-        let read = self.vfs.read(handle, offset, buffer)?;
+        let read = self.vfs.read(file, offset, buffer)?;
         out.content.keep(read);
         Ok(())
     }
@@ -183,14 +191,14 @@ impl Server {
     }
 
     pub(super) fn seek(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
-        let handle = HandleId(request.input.u64()?);
+        let file = self.opened(request)?;
         let offset = request.input.u64()?;
         let to = match i32::try_from(request.input.u32()?) {
             Ok(libc::SEEK_DATA) => SeekTo::Data,
             Ok(libc::SEEK_HOLE) => SeekTo::Hole,
             _ => return Err(Errno::INVAL),
         };
-        out.u64(self.vfs.seek(handle, offset, to)?);
+        out.u64(self.vfs.seek(file, offset, to)?);
         Ok(())
     }
 
