@@ -39,9 +39,10 @@ cargo xtask CHORE
                        mount, space, tiny
   fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]
                        fuzz targets with coverage, and what they reached
-  soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --mount SECONDS | --mount-calls N]
-                       deep random runs against the kernel; with --histories or --seeds only sends, with --mount and
-                       --mount-calls only mounts
+  soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | --concurrent N | --cuts N | --receive N | --fsync N |
+       --fiemap N | --scrub SECONDS | --mount SECONDS | --mount-calls N]
+                       deep random runs against the kernel, or one kind of them: sends, writers side by side, crashes, streams
+                       received, syncs, extents, scrubs, mounts
   schedules [--seed N] [--schedules N] [SCENE]
                        the live layer under a model checker that chooses who goes on at each lock
   suites xfstests FOLDER [TEST…] | programs [NAME…]

@@ -11,10 +11,12 @@
 mod mounting;
 
 use buttress_oracle::skip::skips;
+use buttress_oracle::tools::copy_program;
 use mounting::{Mounted, PROGRAM, buttress, no_fuse, sound, text};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// A volume with a subvolume, a snapshot of it that can be sent, and a file with extents.
@@ -296,7 +298,7 @@ fn only_who_has_the_servers_rights_is_served() {
         // The program itself lies where nobody else may look.
         let program = mounted.image.with_file_name("program");
         if !program.exists() {
-            fs::copy(PROGRAM, &program).unwrap();
+            copy_program(Path::new(PROGRAM), &program).unwrap();
         }
         let mut command = Command::new(program);
         command

@@ -13,6 +13,7 @@ mod support;
 
 use buttress_oracle::needs::{any_missing, missing};
 use buttress_oracle::skip::skips;
+use buttress_oracle::tools::copy_program;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -91,7 +92,7 @@ fn a_file_that_may_only_be_read() {
     fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
     // Another user may have no way to where it was built.
     let program = path.with_file_name("buttress");
-    fs::copy(env!("CARGO_BIN_EXE_buttress"), &program).unwrap();
+    copy_program(Path::new(env!("CARGO_BIN_EXE_buttress")), &program).unwrap();
     let mut command = Command::new(program);
     command.args(["shell", "-w", volume.path(), "-c", "mkdir /new"]);
     if is_root() {

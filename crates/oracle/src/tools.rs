@@ -6,7 +6,7 @@
 
 use crate::needs::{Missing, REFERENCE_PROGS, any_missing, missing};
 use anyhow::{Context, Result, bail};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
@@ -95,6 +95,12 @@ pub fn buttress() -> Result<PathBuf> {
         .map(|folder| folder.join("buttress"))
         .find(|path| path.is_file());
     found.context("the buttress command is not built; run `cargo build` first or set BUTTRESS to its path")
+}
+
+/// Copies a program that is to be run where it comes to lie. Another process does it: what this one had open for writing may be
+/// so still in a child that another thread is starting, and until that is done the copy cannot be run.
+pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
+    run(Command::new("cp").arg(from).arg(to)).map(drop)
 }
 
 /// Runs a command, and fails with its whole output unless it exits with 0.

@@ -125,6 +125,16 @@ pub(super) fn reason_of(said: &str) -> &'static str {
     found.map_or("other", |(_, reason)| reason)
 }
 
+/// The same with the reasons of the kept table, which people write, where the outcome is as it was.
+pub(super) fn with_reasons_of(found: Table, kept: &Table) -> Table {
+    let with_reason = |(number, (outcome, reason)): (u32, (Outcome, String))| {
+        let was = kept.get(&number).filter(|(was, _)| *was == outcome);
+        let reason = was.map_or(reason, |(_, reason)| reason.clone());
+        (number, (outcome, reason))
+    };
+    found.into_iter().map(with_reason).collect()
+}
+
 /// What differs from the kept table, a line for each test.
 pub(super) fn differences(found: &Table, kept: &Table) -> Vec<String> {
     let differs = |(number, (outcome, reason)): (&u32, &(Outcome, String))| {
@@ -154,6 +164,14 @@ mod tests {
         let said = " Reflink not supported by test filesystem type: btrfs";
         assert_eq!(reason_of(said), "clones and dedupe by ioctl");
         assert_eq!(reason_of("something else"), "other");
+    }
+
+    #[test]
+    fn reasons_that_people_wrote_stay_with_the_same_outcome() {
+        let kept = parse("failed: limits that nobody may raise: 004-005\n").unwrap();
+        let found = parse("failed: other: 004 006\npassed: -: 005\n").unwrap();
+        let expected = "failed: limits that nobody may raise: 004\nfailed: other: 006\npassed: -: 005\n";
+        assert_eq!(with_reasons_of(found, &kept), parse(expected).unwrap());
     }
 
     #[test]

@@ -218,22 +218,22 @@ pub(super) fn run(folder: &Path, tests: &[String], options: &Options, program: &
         .args(numbers.iter().map(u32::to_string));
     run::run(&mut inside)?;
     let found = table::parse(&fs::read_to_string(scratch.path().join("found"))?)?;
-    tell(&found, options, tests.is_empty())
+    tell(found, options, tests.is_empty())
 }
 
 /// Says what came out, and what differs from the kept table.
-fn tell(found: &Table, options: &Options, is_all: bool) -> Result<()> {
-    print!("{}", table::text(found));
+fn tell(found: Table, options: &Options, is_all: bool) -> Result<()> {
+    print!("{}", table::text(&found));
     let kept = table::parse(table::KEPT)?;
     if options.write {
         ensure!(is_all, "only a run of all tests can be kept");
         fs::write(
             run::root()?.join("xtask/src/suites/xfstests.txt"),
-            table::text(found),
+            table::text(&table::with_reasons_of(found, &kept)),
         )?;
         return Ok(());
     }
-    let differences = table::differences(found, &kept);
+    let differences = table::differences(&found, &kept);
     if differences.is_empty() {
         println!("{} tests, as the kept table has them", found.len());
         return Ok(());

@@ -6,7 +6,7 @@ use buttress_oracle::loop_device::Mount;
 use buttress_oracle::manifest::{self, expect_equal};
 use buttress_oracle::needs::{Missing, any_missing};
 use buttress_oracle::skip::{skip, skips};
-use buttress_oracle::tools::newest;
+use buttress_oracle::tools::{copy_program, newest};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -184,7 +184,7 @@ fn from_an_archive_without_root(debian: &Debian) {
         .arg(".");
     done(&mut tar);
     let program = debian.path("program");
-    std::fs::copy(env!("CARGO_BIN_EXE_buttress"), &program).unwrap();
+    copy_program(Path::new(env!("CARGO_BIN_EXE_buttress")), &program).unwrap();
     let own = tempfile::tempdir().unwrap();
     std::os::unix::fs::chown(own.path(), Some(65_534), Some(65_534)).unwrap();
     let image = own.path().join("archive.img");

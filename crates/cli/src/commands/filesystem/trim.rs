@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 
 use anyhow::{Context as _, Result};
 use buttress::{ByteCount, Logical};
@@ -56,10 +57,10 @@ impl Subcommand for Trim {
         let units = self.units.units();
         let shown = |bytes: ByteCount| units.text(bytes.get());
         let mut out = context.stdout();
+        out.write_all(&context.printable(self.image.as_bytes()))?;
         writeln!(
             out,
-            "{}: {} trimmed, {} of it in no chunk",
-            target.display(),
+            ": {} trimmed, {} of it in no chunk",
             shown(trimmed.total()),
             shown(trimmed.unallocated)
         )?;
