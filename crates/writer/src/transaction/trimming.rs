@@ -1,4 +1,4 @@
-//! Trimming: devices are told of everything that nothing uses, so that images give the room back and flash is spared.
+//! Trimming: devices are told of everything that nothing uses, so that images give the space back and flash is spared.
 //!
 //! 1. A commit, so that what was freed before the call is free.
 //! 2. Under the edit lock: some free ranges of a block group are taken, so that nobody else can.

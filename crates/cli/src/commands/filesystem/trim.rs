@@ -1,4 +1,4 @@
-//! `buttress filesystem trim IMAGE`: what fstrim(8) does for a mount. An image gives the room back to the file system it lies
+//! `buttress filesystem trim IMAGE`: what fstrim(8) does for a mount. An image gives the space back to the file system it lies
 //! on, a device is told by discards.
 
 use std::ffi::OsString;
@@ -35,7 +35,7 @@ impl Subcommand for Trim {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress filesystem trim system.img",
-        "What was deleted in the image takes no room on the disk any more",
+        "What was deleted in the image takes no space on the disk any more",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
