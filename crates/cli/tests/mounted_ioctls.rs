@@ -305,6 +305,7 @@ fn describing(said: &mut Said, root: &Path) {
     });
     said.end("wait", &directory, WAIT_SYNC, with(&[0]));
     said.end("trim less than a sector", &directory, FITRIM, with(&[0, 4095, 0]));
+    said.end("from the end", &directory, FITRIM, with(&[u64::MAX, u64::MAX, 0]));
     let all = with(&[0, u64::MAX, 0]);
     said.answer("trim", (&directory, FITRIM), all, |data| {
         (field(data, 0), field(data, 1) > 100 << 20, field(data, 2))

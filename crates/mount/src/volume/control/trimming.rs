@@ -17,7 +17,7 @@ impl MountedVolume {
         let (start, length, shortest) = (fields.u64()?, fields.u64()?, fields.u64()?);
         let writer = self.writer()?;
         let sector_bytes = u64::from(writer.view().superblock().sector_bytes);
-        if length < sector_bytes {
+        if length < sector_bytes || start == u64::MAX {
             return Err(Errno::INVAL);
         }
         self.let_removed_go();
