@@ -24,7 +24,7 @@ use super::free_ranges::FreeRanges;
 use super::reservation::Need;
 use super::running::Running;
 use buttress_format::{ByteCount, Logical, SUPERBLOCK_OFFSETS, Uuid};
-use buttress_fs::error::Result;
+use buttress_fs::error::{Error, Result};
 use core::ops::Range;
 
 /// How much is kept from being allocated at once.
@@ -99,8 +99,11 @@ impl WritableFilesystem {
         for (start, length) in freed {
             ranges.add(*start, *length);
         }
-        // Nothing is lost if a device does not hear of it.
-        drop(self.trim_block_groups(&Wanted { ranges, shortest: 0 }));
+        let told = self.trim_block_groups(&Wanted { ranges, shortest: 0 });
+        // Nothing is lost if a device does not hear of it; ledgers that are wrong are no matter of devices.
+        if let Err(error @ Error::Defect(_)) = told {
+            self.forest().volume().stop_writing(&error);
+        }
     }
 
     fn trim_block_groups(&self, wanted: &Wanted) -> Result<ByteCount> {
