@@ -458,3 +458,21 @@ fn what_does_not_get_through_says_so() {
     mounted.umount();
     sound(&["check", mounted.image()]);
 }
+
+#[test]
+fn a_listing_that_the_kernel_keeps_has_a_subvolume_whose_name_nobody_looked_up() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    fs::create_dir(mounted.at.join("d")).unwrap();
+    assert_eq!(names(&mounted.at), ["d"]);
+    let directory = File::open(&mounted.at).unwrap();
+    let mut data = named(8, &[0], "unseen");
+    numbered(&directory, SUBVOL_CREATE, &mut data).unwrap();
+    assert_eq!(names(&mounted.at), ["d", "unseen"]);
+    drop(directory);
+    mounted.umount();
+    mounted.expect_sound();
+}
