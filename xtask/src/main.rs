@@ -40,7 +40,7 @@ cargo xtask CHORE
   fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]
                        fuzz targets with coverage, and what they reached
   soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | --concurrent N | --cuts N | --receive N | --fsync N |
-       --fiemap N | --scrub SECONDS | --mount SECONDS | --mount-calls N]
+       --fiemap N | --scrub SECONDS | --mount SECONDS | --mount-calls N | --mount-cuts N]
                        deep random runs against the kernel, or one kind of them: sends, writers side by side, crashes, streams
                        received, syncs, extents, scrubs, mounts
   schedules [--seed N] [--schedules N] [SCENE]

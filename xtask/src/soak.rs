@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::time::Instant;
 
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
-     --concurrent N | --cuts N | --receive N | --fsync N | --fiemap N | --scrub SECONDS | --mount SECONDS | --mount-calls N]";
+     --concurrent N | --cuts N | --receive N | --fsync N | --fiemap N | --scrub SECONDS | --mount SECONDS | --mount-calls N | --mount-cuts N]";
 
 /// What is run, and from where on.
 struct Options {
@@ -35,6 +35,7 @@ struct Options {
     mount: Option<u64>,
     /// Only so many calls on a mount and on the kernel's.
     mount_calls: Option<u64>,
+    mount_cuts: Option<u64>,
 }
 
 fn parse(words: &[String]) -> Result<Options> {
@@ -52,6 +53,7 @@ fn parse(words: &[String]) -> Result<Options> {
         scrub: None,
         mount: None,
         mount_calls: None,
+        mount_cuts: None,
     };
     for pair in words.chunks(2) {
         let [word, value] = pair else { bail!(USAGE) };
@@ -74,6 +76,7 @@ fn parse(words: &[String]) -> Result<Options> {
             "--scrub" => options.scrub = Some(number()?),
             "--mount" => options.mount = Some(number()?),
             "--mount-calls" => options.mount_calls = Some(number()?),
+            "--mount-cuts" => options.mount_cuts = Some(number()?),
             _ => bail!(USAGE),
         }
     }
@@ -85,7 +88,8 @@ fn parse(words: &[String]) -> Result<Options> {
 /// `--operations`, `--concurrent` or `--cuts` the writer instead: random operations beside its model, threads whose calls must
 /// have an order, or crashes; with `--receive` power cuts while streams are received; with `--fsync` histories of operations and syncs, cut off; with `--fiemap` extents and seeks: as many as are said, however long that takes. With `--scrub` damage at
 /// every place, crashes at every write of repairs and replacements, and scrubs beside a writer for so long. With `--mount` and
-/// `--mount-calls` mounts: sixteen processes and ends of every kind for so long, or calls of eight threads beside the kernel's.
+/// `--mount-calls` mounts: sixteen processes and ends of every kind for so long, or calls of eight threads beside the kernel's; with
+/// `--mount-cuts` so many power cuts under each program of the field.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let options = parse(words)?;
     tools::install_missing();
@@ -101,7 +105,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     if let Some(seconds) = options.scrub {
         return run_scrub(options.seed, seconds);
     }
-    if options.mount.is_some() || options.mount_calls.is_some() {
+    if options.mount.is_some() || options.mount_calls.is_some() || options.mount_cuts.is_some() {
         return run_mount(&options);
     }
     run::run(cargo()?.args(["build", "--release", "--quiet", "-p", "buttress-cli"]))?;
@@ -203,6 +207,13 @@ fn run_mount(options: &Options) -> Result<()> {
             "calls on a mount: seed {seed} without a difference, {MOUNT_CALLS_A_RUN} calls in {} s",
             begin.elapsed().as_secs()
         );
+    }
+    if let Some(cuts) = options.mount_cuts {
+        run::run(
+            test("mount_power_cuts")?
+                .env("BUTTRESS_POWER_SEED", options.seed.to_string())
+                .env("BUTTRESS_POWER_CUTS", cuts.to_string()),
+        )?;
     }
     Ok(())
 }

@@ -98,7 +98,7 @@ pub(super) fn reason_of(said: &str) -> &'static str {
         ),
         (&["fiemap"], "FIEMAP"),
         (
-            &["dm-", "dm_", "device mapper", "DM target"],
+            &["dm-", "dm_", "dm ", "device mapper", "DM target"],
             "the device mapper below the volume",
         ),
         (

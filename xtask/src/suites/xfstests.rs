@@ -40,7 +40,14 @@ impl Users {
         let mut made = Self(Vec::new());
         for name in names {
             // One of them begins with digits.
-            run::run(Command::new("useradd").args(["--badname", "--no-create-home", "--user-group", name]))?;
+            run::run(Command::new("useradd").args([
+                "--badname",
+                "--no-create-home",
+                "--home-dir",
+                "/",
+                "--user-group",
+                name,
+            ]))?;
             made.0.push(name);
         }
         Ok(made)
@@ -261,12 +268,13 @@ pub(super) fn inside(scratch: &Path, words: &[String]) -> Result<()> {
     for (index, number) in numbers.iter().enumerate() {
         let number: u32 = number.parse()?;
         let begin = Instant::now();
-        let (outcome, reason) = one(scratch, number, limit)?;
+        let (outcome, reason, said) = one(scratch, number, limit)?;
         println!(
-            "{}/{} generic/{number:03}: {} ({reason}), {} s",
+            "{}/{} generic/{number:03}: {} ({}), {} s",
             index + 1,
             numbers.len(),
             outcome.name(),
+            said.as_ref().unwrap_or(&reason),
             begin.elapsed().as_secs()
         );
         table.insert(number, (outcome, reason));
@@ -275,8 +283,8 @@ pub(super) fn inside(scratch: &Path, words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// One test.
-fn one(scratch: &Path, number: u32, limit: Duration) -> Result<(Outcome, String)> {
+/// One test: what came out, the reason, and the test's own words for it where it did not run.
+fn one(scratch: &Path, number: u32, limit: Duration) -> Result<(Outcome, String, Option<String>)> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders = vec![scratch.join("bin")];
     folders.extend(std::env::split_paths(&path));
@@ -300,7 +308,13 @@ fn one(scratch: &Path, number: u32, limit: Duration) -> Result<(Outcome, String)
         print!("{said}");
     }
     end_servers(scratch)?;
-    Ok(found)
+    Ok((found.0, found.1, not_run(&said).map(str::to_owned)))
+}
+
+/// Why a test did not run, in its own words.
+fn not_run(said: &str) -> Option<&str> {
+    let (_, reason) = said.split_once("[not run]")?;
+    Some(reason.lines().next().unwrap_or_default().trim())
 }
 
 /// What the output of a run of one test says.
@@ -311,8 +325,7 @@ fn judged(said: &str, is_hung: bool) -> (Outcome, String) {
     if said.contains("is inconsistent") {
         return (Outcome::Inconsistent, "-".to_owned());
     }
-    if let Some((_, reason)) = said.split_once("[not run]") {
-        let reason = reason.lines().next().unwrap_or_default();
+    if let Some(reason) = not_run(said) {
         return (Outcome::NotRun, table::reason_of(reason).to_owned());
     }
     // It says that it passed all when it ran none.

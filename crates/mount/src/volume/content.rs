@@ -16,13 +16,15 @@ use buttress::accounts::Maps as _;
 use buttress::format::InodeFlags;
 use buttress::fs::{File, Location};
 use buttress::writer::operations::AttributeChanges;
-use buttress::{AllocateMode, ByteCount, FileOffset, Metadata, Timestamp};
+use buttress::{AllocateMode, ByteCount, FileKind, FileOffset, Metadata, Timestamp};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
-/// How long somebody waits for files that were removed to be let go of: in steps.
-const PAUSES_MS: [u64; 4] = [1, 5, 20, 50];
+/// How long somebody waits for inodes that were removed to be let go of: in steps. In the first ones for any: what is open still may be
+/// about to be closed.
+const PAUSES_MS: [u64; 9] = [1, 5, 20, 50, 100, 200, 400, 400, 400];
+const PAUSES_FOR_ANY: usize = 4;
 
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 
@@ -139,10 +141,10 @@ impl MountedVolume {
     /// Makes a call that takes space. That of files which were removed comes back when the kernel lets go of them, and it does that after
     /// their removal has returned: a call that finds no space waits for it a little.
     fn with_space<T>(&self, call: impl Fn() -> core::result::Result<T, buttress::fs::Error>) -> Result<T> {
-        for pause in PAUSES_MS {
+        for (step, pause) in PAUSES_MS.into_iter().enumerate() {
             let gone = self.nodes.gone();
             match call() {
-                Err(error) if error.errno() == libc::ENOSPC && self.nodes.keeps_any() => {
+                Err(error) if error.errno() == libc::ENOSPC && self.lets_go(step) => {
                     std::thread::sleep(Duration::from_millis(pause));
                 }
                 // The last of them went while it was called.
@@ -155,12 +157,32 @@ impl MountedVolume {
 
     /// Waits a little while files that were removed before have not been let go of by the kernel: then their space is free.
     pub fn let_removed_go(&self) {
-        for pause in PAUSES_MS {
-            if !self.nodes.keeps_any() {
+        for (step, pause) in PAUSES_MS.into_iter().enumerate() {
+            if !self.lets_go(step) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(pause));
         }
+    }
+
+    /// Whether inodes without a name are about to be let go of: after the first steps those are that nobody has open any more. A directory
+    /// in which somebody is stays for as long as he likes, and takes no space worth waiting for.
+    fn lets_go(&self, step: usize) -> bool {
+        let kept = self.nodes.kept();
+        if self.nodes.is_letting_go() {
+            return true;
+        }
+        if step < PAUSES_FOR_ANY {
+            return !kept.is_empty();
+        }
+        let open = self.handles.locations();
+        kept.into_iter().any(|location| {
+            let is_directory = || {
+                self.metadata(location)
+                    .is_ok_and(|found| found.kind == FileKind::Directory)
+            };
+            !open.contains(&location) && !is_directory()
+        })
     }
 
     fn drop_capability_once(&self, open: &OpenFile) -> Result<()> {

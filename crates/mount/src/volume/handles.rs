@@ -4,7 +4,7 @@ use crate::vfs::{Errno, HandleId, OpenMode, Result};
 use buttress::fs::Location;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// An open file, of a volume that is open for changes.
@@ -81,6 +81,16 @@ impl Handles {
             Some(Handle::File(file)) if file.mode.write => self.writers.fetch_sub(1, Ordering::Relaxed) == 1,
             _ => false,
         }
+    }
+
+    /// The files and directories that are open.
+    pub(super) fn locations(&self) -> HashSet<Location> {
+        let open = self.open.read();
+        let location = |handle: &Handle| match handle {
+            Handle::File(file) => file.location,
+            Handle::Directory(directory) => directory.location,
+        };
+        open.values().map(location).collect()
     }
 
     /// How many files are open for writing.

@@ -9,6 +9,7 @@
 //! The locks are leaves: inodes are let go of, which may remove them, outside.
 
 use crate::vfs::NodeId;
+use buttress::fs::Location;
 use buttress::writer::operations::OpenInode;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
@@ -120,13 +121,20 @@ impl Nodes {
         drop(older);
     }
 
-    /// Whether a node without a name is kept for somebody who has a reference still, or is being let go of.
-    pub(super) fn keeps_any(&self) -> bool {
-        let keeps = |shard: &Mutex<HashMap<NodeId, Node>>| {
+    /// The inodes without a name that are kept for somebody who has a reference still.
+    pub(super) fn kept(&self) -> Vec<Location> {
+        let mut kept = Vec::new();
+        for shard in &self.shards {
             let shard = shard.lock();
-            shard.values().any(|node| node.hold.is_some())
-        };
-        self.shards.iter().any(keeps) || self.going.load(Ordering::SeqCst) > 0
+            let held = shard.values().filter_map(|node| node.hold.as_ref());
+            kept.extend(held.map(OpenInode::location));
+        }
+        kept
+    }
+
+    /// Whether an inode without a name is being let go of right now. One that goes is among those that are kept until it is here.
+    pub(super) fn is_letting_go(&self) -> bool {
+        self.going.load(Ordering::SeqCst) > 0
     }
 
     /// The directory in which a directory was found.

@@ -2,8 +2,14 @@
 //!
 //! When its devices, its log, its socket and `/dev/fuse` are open and the mount is there, it needs no other file, connection or program. A filter
 //! of system calls, for all of its threads and for good, refuses them with `EPERM`: opening, making, renaming and removing files,
-//! sockets and connections, programs, mounts, other processes' memory, and whatever gets around such refusals
-//! (handles of files, rings that open, keys, namespaces). No rights come back by programs that have them.
+//! sockets and connections, programs and other processes, mounts, other processes' memory, the system's clock and names, and whatever
+//! gets around such refusals (handles of files, rings that open, keys, namespaces). No rights come back by programs that have them.
+//!
+//! Threads are still made, by `clone(2)`, whose flags a filter can look at. Those of `clone3(2)` lie behind a pointer, so that call is not
+//! there (`ENOSYS`), and C libraries take the other.
+//!
+//! Capabilities of root are not dropped and Landlock is not used: Linux does either for the thread that asks and those it makes, and
+//! threads of the devices are there before the mount is, which needs the rights. What both would refuse is refused here.
 //!
 //! A list of what is refused, and not of what is allowed: a call that nobody thought of must not end in a commit that fails. What it leaves
 //! out: reading and writing what is open, threads, memory, signals to itself, looking (`stat(2)`), by which the server finds what a descriptor
@@ -14,10 +20,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter_all_threads};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    apply_filter_all_threads,
+};
 
 /// What is refused, on every architecture.
-const REFUSED: [i64; 74] = [
+const REFUSED: &[i64] = &[
     // Files by name, and by what stands for a name.
     libc::SYS_openat,
     libc::SYS_openat2,
@@ -65,6 +74,13 @@ const REFUSED: [i64; 74] = [
     libc::SYS_kcmp,
     libc::SYS_kill,
     libc::SYS_tkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_setpriority,
+    libc::SYS_ioprio_set,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
     // Mounts and namespaces.
     libc::SYS_mount,
     libc::SYS_umount2,
@@ -84,6 +100,10 @@ const REFUSED: [i64; 74] = [
     libc::SYS_setresuid,
     libc::SYS_setgid,
     libc::SYS_setresgid,
+    libc::SYS_setregid,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_setgroups,
     libc::SYS_capset,
     // The system.
     libc::SYS_io_uring_setup,
@@ -98,6 +118,24 @@ const REFUSED: [i64; 74] = [
     libc::SYS_delete_module,
     libc::SYS_kexec_load,
     libc::SYS_reboot,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_syslog,
+    libc::SYS_vhangup,
+];
+
+/// Calls that came later, by numbers that all architectures have in common; not all are in the crate `libc`.
+const NEWER: [i64; 6] = [
+    447, // memfd_secret
+    452, // fchmodat2
+    463, // setxattrat
+    466, // removexattrat
+    467, // open_tree_attr
+    469, // file_setattr
 ];
 
 /// What some architectures have besides.
@@ -122,27 +160,74 @@ const OLDER: &[i64] = &[
     libc::SYS_inotify_init,
     libc::SYS_iopl,
     libc::SYS_ioperm,
+    libc::SYS_modify_ldt,
+    libc::SYS_fork,
+    libc::SYS_vfork,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[i64] = &[];
+
+/// The calls of x32, a second table of numbers on this architecture: the same with this bit, and some of their own.
+#[cfg(target_arch = "x86_64")]
+const SECOND_TABLE: Option<(i64, core::ops::RangeInclusive<i64>)> = Some((0x4000_0000, 512..=547));
+#[cfg(not(target_arch = "x86_64"))]
+const SECOND_TABLE: Option<(i64, core::ops::RangeInclusive<i64>)> = None;
+
+/// What a new thread must not be: in a namespace of its own, or a process.
+fn refused_threads() -> Result<Vec<SeccompRule>> {
+    const NAMESPACES: [libc::c_int; 8] = [
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWCGROUP,
+        libc::CLONE_NEWUTS,
+        libc::CLONE_NEWIPC,
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWPID,
+        libc::CLONE_NEWNET,
+        libc::CLONE_PTRACE,
+    ];
+    let rule = |flag: libc::c_int, is_set: bool| -> Result<SeccompRule> {
+        let flag = u64::try_from(flag)?;
+        let condition = SeccompCondition::new(
+            0,
+            SeccompCmpArgLen::Dword,
+            SeccompCmpOp::MaskedEq(flag),
+            if is_set { flag } else { 0 },
+        )?;
+        Ok(SeccompRule::new(vec![condition])?)
+    };
+    let mut rules = vec![rule(libc::CLONE_THREAD, false)?];
+    for flag in NAMESPACES {
+        rules.push(rule(flag, true)?);
+    }
+    Ok(rules)
+}
+
+/// Has calls answered with an error, for all threads of this process.
+fn refuse(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: libc::c_int) -> Result<()> {
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Allow,
+        SeccompAction::Errno(u32::try_from(errno)?),
+        std::env::consts::ARCH.try_into().context("this architecture")?,
+    )?;
+    let program: BpfProgram = filter.try_into()?;
+    Ok(apply_filter_all_threads(&program)?)
+}
 
 /// Closes this process in.
 ///
 /// # Errors
 /// That the system has no such filters, or not for this architecture.
 pub(super) fn close_in() -> Result<()> {
-    let refused = REFUSED.iter().chain(OLDER).map(|number| (*number, Vec::new()));
-    let rules: BTreeMap<i64, _> = refused.collect();
-    let refusal = u32::try_from(libc::EPERM)?;
-    let filter = SeccompFilter::new(
-        rules,
-        SeccompAction::Allow,
-        SeccompAction::Errno(refusal),
-        std::env::consts::ARCH.try_into().context("this architecture")?,
-    )?;
-    let program: BpfProgram = filter.try_into()?;
-    apply_filter_all_threads(&program)?;
-    Ok(())
+    refuse([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)?;
+    let refused = || REFUSED.iter().chain(OLDER).chain(&NEWER).copied();
+    let mut rules: BTreeMap<i64, _> = refused().map(|number| (number, Vec::new())).collect();
+    rules.insert(libc::SYS_clone, refused_threads()?);
+    if let Some((bit, own)) = SECOND_TABLE {
+        let again = refused().chain([libc::SYS_clone, libc::SYS_clone3]).chain(own);
+        rules.extend(again.map(|number| (number | bit, Vec::new())));
+    }
+    refuse(rules, libc::EPERM)
 }
 
 #[cfg(test)]
@@ -190,6 +275,13 @@ mod tests {
             Command::new("/bin/true").status().err().map(|error| error.kind()),
             refused
         );
+        // Both to what they are: were they let through, nothing would change.
+        let clock = rustix::time::ClockId::Realtime;
+        let set = rustix::time::clock_settime(clock, rustix::time::clock_gettime(clock));
+        assert_eq!(set.err(), Some(rustix::io::Errno::PERM), "the system's clock");
+        let name = rustix::system::uname().nodename().to_bytes().to_vec();
+        let named = rustix::system::sethostname(&name);
+        assert_eq!(named.err(), Some(rustix::io::Errno::PERM), "the system's name");
         // What is open stays so.
         let mut bytes = [0; 4];
         open.read_exact(&mut bytes).unwrap();
