@@ -91,7 +91,7 @@ pub(super) fn text(table: &Table) -> String {
 
 /// Why a test that says this does not run, in words of our own.
 pub(super) fn reason_of(said: &str) -> &'static str {
-    const REASONS: [(&[&str], &str); 14] = [
+    const REASONS: [(&[&str], &str); 17] = [
         (
             &["reflink", "Reflink", "dedupe", "Dedupe", "clone"],
             "clones and dedupe by ioctl",
@@ -107,17 +107,44 @@ pub(super) fn reason_of(said: &str) -> &'static str {
         ),
         (&["quota"], "quotas"),
         (&["swap"], "swap files"),
-        (&["encrypt"], "encryption"),
+        (&["crypt", "encpolicy"], "encryption"),
         (&["verity"], "fs-verity"),
         (&["exchange", "Exchange", "exchangerange"], "exchanging ranges"),
         (
             &["collapse", "fcollapse", "finsert", "insert"],
             "FALLOC_FL_COLLAPSE_RANGE and FALLOC_FL_INSERT_RANGE",
         ),
-        (&["dax", "DAX"], "DAX"),
+        (&["dax", "DAX", "chattr +x"], "DAX"),
         (&["freez"], "freezing"),
         (&["FITRIM", "trim"], "FITRIM"),
         (&["idmap", "vfstest"], "mapped owners"),
+        (&["atomic", "pwrite doesn't support -A"], "atomic writes"),
+        (
+            &[
+                "btrfs ",
+                "delayed allocation",
+                "casefold",
+                "extsize",
+                "log state",
+                "geometry",
+            ],
+            "of other file systems",
+        ),
+        (
+            &[
+                "module",
+                "IO_URING",
+                "accton",
+                "selinux",
+                "cgroup",
+                "not built",
+                "too small",
+                "LOGDEV",
+                "setdeleg",
+                "startupdate",
+            ],
+            "what the machine has not",
+        ),
     ];
     let found = REASONS
         .iter()
