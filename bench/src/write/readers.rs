@@ -1,7 +1,8 @@
 //! How long readers wait while somebody writes and commits.
 //!
-//! Four threads list and read, two on a snapshot and two on the tree as it is now, for some seconds alone, and then for as
-//! long beside a thread that makes files of 2,000 bytes and commits five times a second. A read resolves a path and reads
+//! Four threads list and read, two on a snapshot and two on the tree as it is now, for some seconds alone, then for as
+//! long beside a thread that makes files of 2,000 bytes and commits five times a second: as many files on both sides, and then as many
+//! as each can. A read resolves a path and reads
 //! the file; every 64th call lists a directory of 100 names instead. Each call's time is taken; readers of the newest tree
 //! read live. The other side does the same on the kernel's mount, where reads come from its page
 //! cache.
@@ -29,6 +30,10 @@ pub(super) const NAME: &str = "readers";
 const FILES: u64 = 20_000;
 const LISTED_NAMES: usize = 100;
 const READERS: u64 = 4;
+/// What the writer makes where both sides are to do the same: less than either can.
+const FILES_A_SECOND: u32 = 3000;
+/// How many it makes before it looks whether it is too early.
+const BURST: u32 = 16;
 const COMMIT_EVERY: Duration = Duration::from_millis(200);
 
 /// One side: what readers and the writer call.
@@ -205,22 +210,37 @@ fn reader(side: &dyn Side, number: u64, ended: &AtomicBool) -> Result<Vec<Durati
     Ok(times)
 }
 
-fn writer(side: &dyn Side, phase: &str, ended: &AtomicBool) -> Result<(u64, u64)> {
-    let (mut made, mut commits) = (0, 0);
-    let mut committed = Instant::now();
+/// What goes on beside the readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    /// A writer that makes so many files a second.
+    Paced,
+    /// One that makes as many as it can.
+    Unpaced,
+}
+
+fn writer(side: &dyn Side, beside: Beside, ended: &AtomicBool) -> Result<(u64, u64)> {
+    let (mut made, mut commits) = (0_u32, 0);
+    let begin = Instant::now();
+    let mut committed = begin;
     while !ended.load(Ordering::Relaxed) {
-        side.make(&format!("{phase}_{made}"))?;
+        side.make(&format!("{beside:?}_{made}"))?;
         made += 1;
+        if beside == Beside::Paced && made.is_multiple_of(BURST) {
+            let due = begin + Duration::from_secs(1) * made / FILES_A_SECOND;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
         if committed.elapsed() >= COMMIT_EVERY {
             side.commit()?;
             commits += 1;
             committed = Instant::now();
         }
     }
-    Ok((made, commits))
+    Ok((made.into(), commits))
 }
 
-fn phase(side: &dyn Side, with_writer: bool, length: Duration) -> Result<Times> {
+fn phase(side: &dyn Side, beside: Beside, length: Duration) -> Result<Times> {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..READERS)
@@ -231,7 +251,7 @@ fn phase(side: &dyn Side, with_writer: bool, length: Duration) -> Result<Times> 
                 })
             })
             .collect();
-        let writes = with_writer.then(|| scope.spawn(|| writer(side, "a", &ended)));
+        let writes = (beside != Beside::Nothing).then(|| scope.spawn(|| writer(side, beside, &ended)));
         std::thread::sleep(length);
         ended.store(true, Ordering::Relaxed);
         let mut times = Times::default();
@@ -270,9 +290,15 @@ fn row(side: &str, tree: &str, times: &Times, mut found: Vec<Duration>) -> Strin
     )
 }
 
-fn table(name: &str, side: &dyn Side, length: Duration) -> Result<()> {
-    for with_writer in [false, true] {
-        let mut times = phase(side, with_writer, length)?;
+/// Gives how many calls the newest tree answered in each phase.
+fn table(name: &str, side: &dyn Side, length: Duration) -> Result<[usize; 3]> {
+    let mut calls = [0; 3];
+    for (calls, beside) in calls
+        .iter_mut()
+        .zip([Beside::Nothing, Beside::Paced, Beside::Unpaced])
+    {
+        let mut times = phase(side, beside, length)?;
+        *calls = times.newest.len();
         let (snapshot, newest) = (
             core::mem::take(&mut times.snapshot),
             core::mem::take(&mut times.newest),
@@ -280,7 +306,7 @@ fn table(name: &str, side: &dyn Side, length: Duration) -> Result<()> {
         println!("{}", row(name, "snapshot", &times, snapshot));
         println!("{}", row(name, "newest", &times, newest));
     }
-    Ok(())
+    Ok(calls)
 }
 
 /// Runs both sides and prints their table.
@@ -291,12 +317,17 @@ pub(super) fn run(scale: Scale) -> Result<()> {
     );
     let image = new_image("readers", 4)?;
     let ours = Ours::new(&image)?;
-    table("buttress", &ours, length)?;
+    let by_ours = table("buttress", &ours, length)?;
     drop(ours);
     let image = new_image("readers", 4)?;
     let mount = Mount::new(std::slice::from_ref(&image), "")?;
-    table("kernel", &Kernel::new(mount.path())?, length)?;
+    let by_kernel = table("kernel", &Kernel::new(mount.path())?, length)?;
     mount.close()?;
+    let names = ["alone", "beside as many files", "beside as many as each can"];
+    for ((name, ours), kernel) in names.into_iter().zip(by_ours).zip(by_kernel) {
+        let ratio = ours as f64 / kernel.max(1) as f64;
+        println!("newest tree, {name}: {ratio:.2} of the kernel's calls");
+    }
     std::fs::remove_file(image)?;
     Ok(())
 }
