@@ -11,7 +11,10 @@
 //! | `pending` | the content of one file that waits |
 //! | `waiting` | the same for readers, with what is on its way to the devices |
 //! | `writing` | writing and reading at any offset |
+//! | `flushing` | when content of many files is written back, and by whom |
 //! | `write_back` | from memory to extents: order of the steps |
+//! | `small_files` | the same for many small files together |
+//! | `sums` | checksums on their way to the checksum tree |
 //! | `compressing` | which extents are made of content, compressed on all cores |
 //! | `placing` | room for extents, their checksums, writing them |
 //! | `in_place` | content that may be overwritten where it lies |
@@ -38,10 +41,13 @@ mod allocation;
 mod compressing;
 mod dirty;
 pub(crate) mod encoded;
+mod flushing;
 mod in_place;
 pub(crate) mod items;
 pub(crate) mod preallocation;
 pub(crate) mod sharing;
+mod small_files;
+mod sums;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;

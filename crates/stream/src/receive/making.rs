@@ -52,8 +52,6 @@ pub(super) struct Receiver<'a> {
     pub(super) changes: Option<(Location, AttributeChanges)>,
     /// The file that was made last, if it is not in the volume yet.
     pub(super) new_file: Option<NewFile>,
-    /// How much content a file has at most that is made at once.
-    pub(super) whole_file_bytes_max: usize,
     /// Extents of one file that wait for more of them.
     pub(super) batch: Batch,
     pub(super) decompressor: Decompressor,
@@ -88,7 +86,6 @@ impl<'a> Receiver<'a> {
             current: CommandPlace::BEGINNING,
             changes: None,
             new_file: None,
-            whole_file_bytes_max: filesystem.whole_file_bytes_max(),
             batch: Batch::default(),
             decompressor: Decompressor::default(),
             making: None,

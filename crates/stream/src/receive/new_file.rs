@@ -1,7 +1,7 @@
 //! A file that was made and is not in the volume yet: small ones are made at once, with content and attributes.
 //!
-//! What a stream says next is mostly about the file that it has just made. As long as that is so, and the content lies inside the
-//! tree, it is gathered; the times come last and end it, as does any command about something else. That there is room for the
+//! What a stream says next is mostly about the file that it has just made. As long as that is so, and the content is not large,
+//! it is gathered; the times come last and end it, as does any command about something else. That there is room for the
 //! name is seen when the command comes that asks for it, so that an error names that one.
 
 use super::error::Problem;
@@ -15,6 +15,12 @@ use buttress_writer::operations::{AttributeChanges, NewInode};
 
 /// The permissions of a bare new file, until the stream gives it others.
 const FILE_MODE: u32 = 0o600;
+
+/// How much content a file has at most that is made at once. Of larger ones this is the beginning.
+const GATHERED_BYTES_MAX: usize = 256 << 10;
+
+/// The usual size of a sector.
+const SECTOR_BYTES: usize = 4096;
 
 /// A file to be made.
 #[derive(Debug)]
@@ -74,8 +80,13 @@ impl Receiver<'_> {
             Command::Write { path, offset, data }
                 if is_same(path)
                     && usize::try_from(offset.get()) == Ok(file.content.len())
-                    && file.content.len().saturating_add(data.len()) <= self.whole_file_bytes_max =>
+                    && file.content.len().saturating_add(data.len()) <= GATHERED_BYTES_MAX =>
             {
+                if file.content.is_empty() {
+                    // With what fills the last sector, so that nothing is copied again.
+                    file.content
+                        .reserve_exact(data.len().next_multiple_of(SECTOR_BYTES));
+                }
                 file.content.extend_from_slice(data);
                 Ok(true)
             }
@@ -111,13 +122,19 @@ impl Receiver<'_> {
 
     /// Makes the file that waits.
     pub(super) fn make_file(&mut self) -> Result<(), Problem> {
-        let Some(file) = self.new_file.take() else {
+        let Some(mut file) = self.new_file.take() else {
             return Ok(());
         };
         let new = NewInode::of_root(FILE_MODE);
         let made = self
             .filesystem
-            .create_whole(file.directory, &file.name, &new, &file.attributes, &file.content)
+            .create_whole(
+                file.directory,
+                &file.name,
+                &new,
+                &file.attributes,
+                &mut file.content,
+            )
             .map_err(about(&file.path));
         match made {
             Ok(location) => {

@@ -1,7 +1,8 @@
 //! Room for extents, their checksums, and writing them.
 
 use super::compressing::{EXTENT_BYTES_MAX, NewExtent, length_of};
-use super::table::Content;
+use super::sums::Sums;
+use crate::transaction::WritableFilesystem;
 use crate::transaction::block_groups::Purpose;
 use crate::transaction::data_extents::DataRange;
 use crate::transaction::reservation::Handle;
@@ -21,29 +22,20 @@ pub(super) struct Placed {
     pub(super) range: DataRange,
 }
 
-/// Checksums of consecutive sectors.
-#[derive(Debug)]
-pub(super) struct Sums {
-    pub(super) logical: Logical,
-    /// How many bytes of data they are of.
-    pub(super) bytes: u64,
-    pub(super) sums: Vec<u8>,
-}
-
 /// Room that was taken, and is given out piece by piece.
 struct Room {
     logical: u64,
     left: u64,
 }
 
-impl Content<'_> {
+impl WritableFilesystem {
     /// Takes room for extents. Plain ones are cut where there is no room in one piece; compressed ones that fit nowhere
     /// are stored plain. Nothing stays taken after an error.
-    pub(super) fn place(&self, extents: &[NewExtent]) -> Result<Vec<Placed>> {
+    pub(super) fn place_extents(&self, extents: &[NewExtent]) -> Result<Vec<Placed>> {
         let wanted = extents.first().map_or(0, NewExtent::stored_bytes);
-        self.filesystem.fault_in_free_space(Purpose::Data, wanted)?;
-        let handle = self.filesystem.start_unchecked();
-        let (_, placed) = self.filesystem.retry(handle, |handle| {
+        self.fault_in_free_space(Purpose::Data, wanted)?;
+        let handle = self.start_unchecked();
+        let (_, placed) = self.retry(handle, |handle| {
             let mut placed = Vec::with_capacity(extents.len());
             let result = place(handle, extents.to_vec(), &mut placed);
             if let Err(error) = result {
@@ -58,8 +50,8 @@ impl Content<'_> {
     }
 
     /// Gives room back that was taken for nothing.
-    pub(super) fn give_back(&self, placed: Vec<Placed>) {
-        let mut handle = self.filesystem.start_unchecked();
+    pub(super) fn give_back_extents(&self, placed: Vec<Placed>) {
+        let mut handle = self.start_unchecked();
         placed
             .into_iter()
             .for_each(|placed| handle.give_back_data(placed.range));
@@ -67,14 +59,14 @@ impl Content<'_> {
 
     /// Writes to the devices while the checksums are computed, if there are to be any. Gives them in order of address,
     /// consecutive ones joined.
-    pub(super) fn write_out(&self, writes: &[ExtentWrite], has_checksums: bool) -> Result<Vec<Sums>> {
+    pub(super) fn write_extents_out(&self, writes: &[ExtentWrite], has_checksums: bool) -> Result<Vec<Sums>> {
         let tasks = if has_checksums {
             self.start_sums(writes)
         } else {
             Vec::new()
         };
-        let _edit = buttress_faults::on("lock-edit-held-over-data").then(|| self.filesystem.start_to_look());
-        self.filesystem.forest().volume().write(writes)?;
+        let _edit = buttress_faults::on("lock-edit-held-over-data").then(|| self.start_to_look());
+        self.forest().volume().write(writes)?;
         let mut all: Vec<Sums> = tasks.into_iter().filter_map(Task::take).flatten().collect();
         all.sort_unstable_by_key(|sums| sums.logical);
         let mut joined: Vec<Sums> = Vec::new();
@@ -91,8 +83,8 @@ impl Content<'_> {
     }
 
     fn start_sums(&self, writes: &[ExtentWrite]) -> Vec<Task<Vec<Sums>>> {
-        let checksum_type = self.filesystem.forest().block_format().checksum_type;
-        let sector_bytes = usize::try_from(self.sector_bytes).unwrap_or(4096);
+        let checksum_type = self.forest().block_format().checksum_type;
+        let sector_bytes = usize::try_from(self.forest().block_format().sector_bytes).unwrap_or(4096);
         let mut tasks = Vec::new();
         let mut batch: Vec<(Logical, Bytes)> = Vec::new();
         let mut batch_bytes = 0_usize;
@@ -103,7 +95,7 @@ impl Content<'_> {
                 };
                 batch.into_iter().map(sums).collect()
             };
-            tasks.push(self.filesystem.executor().spawn(job));
+            tasks.push(self.executor().spawn(job));
         };
         for write in writes {
             batch_bytes = batch_bytes.saturating_add(write.bytes.len());

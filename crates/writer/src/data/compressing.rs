@@ -260,7 +260,7 @@ fn pieces(run: &[(u64, Bytes)]) -> Vec<(u64, Bytes)> {
 }
 
 /// Plain extents of neighbouring pieces.
-fn plain_extents(pieces: impl Iterator<Item = (u64, Bytes)>) -> Vec<NewExtent> {
+pub(super) fn plain_extents(pieces: impl Iterator<Item = (u64, Bytes)>) -> Vec<NewExtent> {
     let mut extents: Vec<NewExtent> = Vec::new();
     for (start, bytes) in pieces {
         let length = length_of(&bytes);

@@ -85,6 +85,17 @@ impl DirtyData {
         }
     }
 
+    /// Takes in the content of a file that has none, from its beginning on, without copying it.
+    pub(super) fn take_first(&mut self, mut content: Vec<u8>, sector_bytes: u64) {
+        if !self.is_empty() || content.len() > PIECE_BYTES {
+            self.write(0, &content, sector_bytes);
+            return;
+        }
+        fill_sector(&mut content, sector_bytes);
+        self.bytes = length_of(&content);
+        self.pieces.insert(0, content);
+    }
+
     /// Takes in the beginning of the content, at least one byte.
     fn write_some(&mut self, offset: u64, bytes: &[u8], sector_bytes: u64) -> usize {
         let next = self
@@ -118,8 +129,12 @@ impl DirtyData {
             .unwrap_or(0)
             .saturating_mul(sector_bytes);
         let lead = usize::try_from(offset.saturating_sub(start)).unwrap_or(0);
-        let mut piece = vec![0; lead];
         let room = PIECE_BYTES.saturating_sub(lead);
+        // All that comes at once, whole sectors of it: what grows is copied.
+        let sector = usize::try_from(sector_bytes).unwrap_or(1);
+        let filled = lead.saturating_add(bytes.len().min(room));
+        let mut piece = Vec::with_capacity(filled.checked_next_multiple_of(sector).unwrap_or(filled));
+        piece.resize(lead, 0);
         let taken = append(&mut piece, bytes, room, offset, next, sector_bytes);
         self.bytes = self.bytes.saturating_add(length_of(&piece));
         self.pieces.insert(start, piece);
@@ -243,15 +258,15 @@ fn append(
     });
     let taken = bytes.len().min(room).min(gap);
     piece.extend_from_slice(bytes.get(..taken).unwrap_or_default());
-    let sector_bytes = usize::try_from(sector_bytes).unwrap_or(1);
-    piece.resize(
-        piece
-            .len()
-            .checked_next_multiple_of(sector_bytes)
-            .unwrap_or(piece.len()),
-        0,
-    );
+    fill_sector(piece, sector_bytes);
     taken
+}
+
+/// Appends zeros up to the end of the sector.
+fn fill_sector(piece: &mut Vec<u8>, sector_bytes: u64) {
+    let sector_bytes = usize::try_from(sector_bytes).unwrap_or(1);
+    let whole = piece.len().checked_next_multiple_of(sector_bytes);
+    piece.resize(whole.unwrap_or(piece.len()), 0);
 }
 
 #[cfg(test)]

@@ -105,12 +105,15 @@ impl Content<'_> {
 
     /// Places, writes and inserts.
     fn write_new_extents(&mut self, item: &InodeItem, size: u64, extents: &[NewExtent]) -> Result<()> {
-        let placed = self.place(extents)?;
+        let placed = self.filesystem.place_extents(extents)?;
         let has_checksums = !item.flags.contains(InodeFlags::NODATASUM);
-        let sums = match self.write_out(&writes_of(&placed), has_checksums) {
+        let sums = match self
+            .filesystem
+            .write_extents_out(&writes_of(&placed), has_checksums)
+        {
             Ok(sums) => sums,
             Err(error) => {
-                self.give_back(placed);
+                self.filesystem.give_back_extents(placed);
                 return Err(error);
             }
         };
@@ -127,12 +130,8 @@ impl Content<'_> {
         let mut inserted = 0_usize;
         let done = self.insert(&item, size, &insertions, sums, false, &mut inserted);
         if let Err(error) = done {
-            let rest = insertions.into_iter().skip(inserted);
-            let placed = rest.filter_map(|insertion| match insertion {
-                Insertion::New(placed) => Some(placed),
-                Insertion::Written(_) => None,
-            });
-            self.give_back(placed.collect());
+            self.filesystem
+                .give_back_insertions(insertions.into_iter().skip(inserted));
             return Err(error);
         }
         self.state.written = None;

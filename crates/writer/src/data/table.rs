@@ -2,7 +2,7 @@
 
 use super::DataOptions;
 use super::dirty::DirtyData;
-use super::waiting::FileContent;
+use super::waiting::{FileContent, FileLock};
 use crate::live::trees::LiveTree;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::reserved_ahead::ReservedAhead;
@@ -14,7 +14,7 @@ use buttress_format::{
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::atomic::{AtomicU64, AtomicUsize, Ordering};
-use buttress_locks::{Mutex, Rank, RwLock, RwLockReadGuard, lock_class};
+use buttress_locks::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, lock_class};
 use core::ops::Range;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,11 +32,10 @@ const FILE_BYTES: u64 = 640;
 /// beside it; of very many, nothing more is to be expected but memory taken from what else waits.
 pub(super) const FILES_MAX: usize = 1024;
 
-/// Files with less dirty data than this are written back one after another: they are work for the processor.
-const SIDE_BY_SIDE_BYTES: u64 = 1 << 20;
-
-/// How many files are written back at once.
-const FILES_SIDE_BY_SIDE: usize = 4;
+/// Where a file is in the table.
+fn file_id(location: Location) -> FileId {
+    (location.subvolume.tree(), location.inode)
+}
 
 /// The files with dirty data, or with a call under way.
 #[derive(Debug)]
@@ -77,14 +76,26 @@ pub(super) struct FileState {
     is_gone: bool,
 }
 
+impl FileState {
+    /// Whether it is that of a file which the table has and readers find.
+    pub(super) const fn is_in_use(&self) -> bool {
+        self.is_shown && !self.is_gone
+    }
+}
+
 impl FileContent {
     /// The memory of what waits, and of the file's records.
-    fn memory_bytes(&self) -> u64 {
+    pub(super) fn memory_bytes(&self) -> u64 {
         let waiting = self.waiting.read();
         if waiting.pending.is_empty() {
             return 0;
         }
         waiting.pending.memory_bytes().saturating_add(FILE_BYTES)
+    }
+
+    /// Takes the file's lock if nobody has it.
+    pub(super) fn lock_if_free(&self) -> Option<MutexGuard<'_, FileState, FileLock>> {
+        self.state.try_lock()
     }
 
     fn is_clean(&self, state: &FileState) -> bool {
@@ -124,6 +135,13 @@ impl DataTable {
         file
     }
 
+    /// Files that are here.
+    pub(super) fn present(&self, locations: &[Location]) -> Vec<(Location, Arc<FileContent>)> {
+        let files = self.files.lock();
+        let find = |location: &Location| Some((*location, Arc::clone(files.get(&file_id(*location))?)));
+        locations.iter().filter_map(find).collect()
+    }
+
     fn let_go(&self, id: FileId) {
         let mut files = self.files.lock();
         files.remove(&id);
@@ -135,19 +153,19 @@ impl DataTable {
         self.delalloc_bytes() > self.delalloc_bytes_max || self.dirty_files() > FILES_MAX
     }
 
-    /// Whether half of what may wait does.
-    fn is_half_full(&self) -> bool {
-        self.delalloc_bytes() > self.delalloc_bytes_max >> 1 || self.dirty_files() > FILES_MAX >> 1
+    /// Whether half of what may wait does, of bytes or of files.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.is_full_by(1)
     }
 
-    /// Whether half of the bytes that may wait do.
-    fn has_half_of_bytes(&self) -> bool {
-        self.delalloc_bytes() > self.delalloc_bytes_max >> 1
+    /// Whether a quarter of what may wait does, of bytes or of files.
+    pub(super) fn is_quarter_full(&self) -> bool {
+        self.is_full_by(2)
     }
 
-    /// Whether a quarter of the bytes that may wait do.
-    fn has_quarter_of_bytes(&self) -> bool {
-        self.delalloc_bytes() > self.delalloc_bytes_max >> 2
+    fn is_full_by(&self, halvings: u32) -> bool {
+        self.delalloc_bytes() > self.delalloc_bytes_max >> halvings
+            || self.dirty_files() > FILES_MAX >> halvings
     }
 
     /// How many files have dirty data.
@@ -205,7 +223,7 @@ impl WritableFilesystem {
         location: Location,
         body: impl FnOnce(&mut Content<'_>) -> Result<T>,
     ) -> Result<T> {
-        let id = (location.subvolume.tree(), location.inode);
+        let id = file_id(location);
         let table = self.data();
         loop {
             // What readers are shown, nearly always: found without a lock that all writers share.
@@ -228,23 +246,37 @@ impl WritableFilesystem {
                 sector_bytes: u64::from(self.forest().block_format().sector_bytes),
             };
             let result = body(&mut content);
-            if let Err(defect) = table.count(before, file.memory_bytes()) {
-                self.forest().volume().stop_writing(&defect);
-            }
-            if file.is_clean(&state) {
-                state.is_gone = true;
-                // Before the table lets go of it: the next call shows content of its own, which must stay shown.
-                let is_late = buttress_faults::on("live-content-hidden-late");
-                if is_late {
-                    table.let_go(id);
-                }
-                self.live_inodes().update(id, |inode| inode.content = None);
-                self.live_inodes().forget_unknown(id);
-                if !is_late {
-                    table.let_go(id);
-                }
-            }
+            self.leave_content(location, &file, &mut state, before);
             return result;
+        }
+    }
+
+    /// What follows on a change of a file's content, under the file's lock: memory is counted, and of what is clean the table
+    /// lets go. `before` is the memory that it took.
+    pub(super) fn leave_content(
+        &self,
+        location: Location,
+        file: &FileContent,
+        state: &mut FileState,
+        before: u64,
+    ) {
+        let (id, table) = (file_id(location), self.data());
+        if let Err(defect) = table.count(before, file.memory_bytes()) {
+            self.forest().volume().stop_writing(&defect);
+        }
+        if !file.is_clean(state) {
+            return;
+        }
+        state.is_gone = true;
+        // Before the table lets go of it: the next call shows content of its own, which must stay shown.
+        let is_late = buttress_faults::on("live-content-hidden-late");
+        if is_late {
+            table.let_go(id);
+        }
+        self.live_inodes().update(id, |inode| inode.content = None);
+        self.live_inodes().forget_unknown(id);
+        if !is_late {
+            table.let_go(id);
         }
     }
 
@@ -285,100 +317,14 @@ impl WritableFilesystem {
         })
     }
 
-    /// Has content written back in the background once half of the bytes that may be dirty are. Where all of them are, the
-    /// caller writes back himself until fewer are; all of it where space on the volume is short. Of very many files, and
-    /// without a thread, the caller writes back until half is left: small files are work for the processor, not for devices.
-    pub(super) fn write_back_excess(&self) -> Result<()> {
-        let table = self.data();
-        let has_thread = table.has_half_of_bytes() && self.wake_write_back();
-        let is_over_limit = table.is_over_limit();
-        if !is_over_limit && !self.is_short_of_space()? {
-            return Ok(());
-        }
-        let is_done = || match has_thread {
-            true => !table.is_over_limit(),
-            false => !table.is_half_full(),
-        };
-        let mut waiting = self.waiting();
-        if has_thread {
-            // From the other end than the thread: two on one file would wait for each other.
-            waiting.reverse();
-        }
-        for id in waiting {
-            if is_over_limit && is_done() {
-                break;
-            }
-            self.write_back_file(id)?;
-        }
-        Ok(())
-    }
-
-    /// Writes back content until a quarter of what may be dirty is.
-    pub(crate) fn write_back_in_background(&self) -> Result<()> {
-        let table = self.data();
-        for id in self.waiting() {
-            if !table.has_quarter_of_bytes() {
-                break;
-            }
-            self.write_back_file(id)?;
-        }
-        Ok(())
-    }
-
-    /// Writes back all dirty data.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`]; that trees cannot be read, or that writing has stopped. What could not be written back still
-    /// waits.
-    pub fn write_back(&self) -> Result<()> {
-        let waiting = self.waiting();
-        if !self.has_company() || waiting.len() < 2 {
-            return waiting.into_iter().try_for_each(|id| self.write_back_file(id));
-        }
-        let (large, small): (Vec<_>, Vec<_>) = waiting
-            .into_iter()
-            .partition(|location| self.dirty_bytes_of(*location) >= SIDE_BY_SIDE_BYTES);
-        self.write_back_side_by_side(&large)?;
-        small.into_iter().try_for_each(|id| self.write_back_file(id))
-    }
-
-    /// Writes back files at once, so that their devices have more to do than one file at a time gives them. Ends with the
-    /// first error.
-    fn write_back_side_by_side(&self, files: &[Location]) -> Result<()> {
-        let next = AtomicUsize::new(0);
-        let work = || -> Result<()> {
-            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.write_back_file(*file)
-                    .inspect_err(|_| next.store(files.len(), Ordering::Relaxed))?;
-            }
-            Ok(())
-        };
-        std::thread::scope(|scope| {
-            let others = 1..files.len().min(FILES_SIDE_BY_SIDE);
-            let others: Vec<_> = others.map(|_| scope.spawn(work)).collect();
-            others.into_iter().fold(work(), |result, other| {
-                let defect = |_| Defect::new("a thread that wrote content back panicked");
-                let other = other.join().map_err(defect).map_err(Error::from);
-                result.and(other.flatten())
-            })
-        })
-    }
-
-    /// The memory of a file's dirty data.
-    fn dirty_bytes_of(&self, location: Location) -> u64 {
-        let id = (location.subvolume.tree(), location.inode);
-        let file = self.data().files.lock().get(&id).cloned();
-        file.map_or(0, |file| file.memory_bytes())
-    }
-
     /// Whether content of a file waits to be written back, or is being written: how much room it takes is not known yet.
     #[must_use]
     pub fn is_waiting(&self, location: Location) -> bool {
-        let id = (location.subvolume.tree(), location.inode);
+        let id = file_id(location);
         self.data().files.lock().contains_key(&id)
     }
 
-    fn waiting(&self) -> Vec<Location> {
+    pub(super) fn waiting(&self) -> Vec<Location> {
         let files = self.data().files.lock();
         files
             .keys()

@@ -2,6 +2,7 @@
 
 mod extents;
 mod model;
+mod small_files;
 
 use crate::data::DataOptions;
 use crate::operations::NewInode;

@@ -9,19 +9,21 @@
 //! Until step 4 nothing refers to the new extents, so a crash, or an error, leaves the file as it was; what was taken
 //! out of memory is put back then.
 
-use super::allocation::{Placed, Sums, writes_of};
+use super::allocation::{Placed, writes_of};
 use super::compressing::{CompressionPlan, NewExtent, PartOfExtent, length_of, with_compressor};
 use super::dirty::DirtyData;
 use super::in_place::{InPlace, may_be_in_place};
 use super::items::{Stored, change_bytes};
+use super::sums::{Sums, take_sums};
 use super::table::Content;
 use crate::operations::Operation;
+use crate::transaction::WritableFilesystem;
 use crate::transaction::data_extents::DataOwner;
 use crate::transaction::reservation::Need;
 use buttress_format::limits::inline_content_bytes_max;
 use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Incompat, InodeFlags,
-    InodeItem, Logical,
+    InodeItem,
 };
 use buttress_fs::error::{Error, Result};
 use buttress_volume::ExtentWrite;
@@ -29,13 +31,13 @@ use bytes::Bytes;
 use core::ops::Range;
 
 /// Extents that go in under one hold of the edit lock.
-const STEP_EXTENTS: usize = 64;
+pub(super) const STEP_EXTENTS: usize = 64;
 
 /// Items that an extent changes at its worst, in leaves of their own: those of the file, and those of checksums.
-const EXTENT_ITEMS: u64 = 3;
+pub(super) const EXTENT_ITEMS: u64 = 3;
 
 /// Content of a file, in pieces by their offset.
-type Pieces = Vec<(u64, Bytes)>;
+pub(super) type Pieces = Vec<(u64, Bytes)>;
 
 /// What step 4 puts into the trees, in order of offset.
 pub(super) enum Insertion {
@@ -44,11 +46,34 @@ pub(super) enum Insertion {
 }
 
 impl Insertion {
-    fn range(&self) -> Range<u64> {
+    pub(super) fn range(&self) -> Range<u64> {
         match self {
             Self::New(Placed { extent, .. }) => extent.start..extent.start.saturating_add(extent.length),
             Self::Written(part) => part.range.clone(),
         }
+    }
+
+    /// Where its content lies.
+    pub(super) fn addresses(&self) -> Range<u64> {
+        let (start, length) = match self {
+            Self::New(placed) => (placed.range.logical.get(), placed.range.length.get()),
+            Self::Written(part) => (
+                part.logical.get(),
+                part.range.end.saturating_sub(part.range.start),
+            ),
+        };
+        start..start.saturating_add(length)
+    }
+}
+
+impl WritableFilesystem {
+    /// Gives room back that was taken for what was not inserted.
+    pub(super) fn give_back_insertions(&self, insertions: impl IntoIterator<Item = Insertion>) {
+        let placed = insertions.into_iter().filter_map(|insertion| match insertion {
+            Insertion::New(placed) => Some(placed),
+            Insertion::Written(_) => None,
+        });
+        self.give_back_extents(placed.collect());
     }
 }
 
@@ -167,12 +192,8 @@ impl Content<'_> {
         let mut inserted = 0_usize;
         self.insert(item, size, &insertions, sums, failed, &mut inserted)
             .inspect_err(|_| {
-                let rest = insertions.into_iter().skip(inserted);
-                let placed = rest.filter_map(|insertion| match insertion {
-                    Insertion::New(placed) => Some(placed),
-                    Insertion::Written(_) => None,
-                });
-                self.give_back(placed.collect());
+                self.filesystem
+                    .give_back_insertions(insertions.into_iter().skip(inserted));
             })
     }
 
@@ -208,17 +229,17 @@ impl Content<'_> {
             extents.extend(made);
             failed |= gave_up;
         }
-        let placed = self.place(&extents)?;
+        let placed = self.filesystem.place_extents(&extents)?;
         writes.extend(writes_of(&placed));
         let has_checksums = !item.flags.contains(InodeFlags::NODATASUM);
-        match self.write_out(&writes, has_checksums) {
+        match self.filesystem.write_extents_out(&writes, has_checksums) {
             Ok(sums) => {
                 insertions.extend(placed.into_iter().map(Insertion::New));
                 insertions.sort_unstable_by_key(|insertion| insertion.range().start);
                 Ok((insertions, sums, failed))
             }
             Err(error) => {
-                self.give_back(placed);
+                self.filesystem.give_back_extents(placed);
                 Err(error)
             }
         }
@@ -285,7 +306,11 @@ impl Content<'_> {
     }
 
     /// Gives what the file counts more and less afterwards.
-    fn insert_one(&self, operation: &mut Operation<'_>, insertion: &Insertion) -> Result<(u64, u64)> {
+    pub(super) fn insert_one(
+        &self,
+        operation: &mut Operation<'_>,
+        insertion: &Insertion,
+    ) -> Result<(u64, u64)> {
         let location = self.location;
         let placed = match insertion {
             Insertion::New(placed) => placed,
@@ -334,7 +359,7 @@ impl Content<'_> {
     }
 
     /// Brings the inode up to date.
-    fn settle(
+    pub(super) fn settle(
         &self,
         operation: &mut Operation<'_>,
         size: u64,
@@ -360,6 +385,20 @@ impl Content<'_> {
         Ok(counted?)
     }
 
+    fn inline_bytes_max(&self) -> usize {
+        let most = usize::try_from(self.filesystem.data().options.max_inline.get()).unwrap_or(usize::MAX);
+        most.min(inline_content_bytes_max(
+            self.filesystem.forest().block_format().node_bytes,
+        ))
+    }
+
+    /// Whether so much content goes into the tree as it is. A whole sector does not.
+    pub(super) fn fits_inline(&self, length: usize) -> bool {
+        let sector_bytes = usize::try_from(self.sector_bytes).unwrap_or(4096);
+        let is_small = length <= self.inline_bytes_max() || buttress_faults::on("inline-limit-ignored");
+        is_small && length < sector_bytes
+    }
+
     /// Puts all of a small file's content into the tree. False when it does not belong there.
     fn write_inline(
         &self,
@@ -368,10 +407,7 @@ impl Content<'_> {
         content: &Bytes,
         plan: Option<&CompressionPlan>,
     ) -> Result<bool> {
-        let most = usize::try_from(self.filesystem.data().options.max_inline.get()).unwrap_or(usize::MAX);
-        let most = most.min(inline_content_bytes_max(
-            self.filesystem.forest().block_format().node_bytes,
-        ));
+        let most = self.inline_bytes_max();
         let sector_bytes = usize::try_from(self.sector_bytes).unwrap_or(4096);
         let length = usize::try_from(size).unwrap_or(usize::MAX);
         let Some(content) = content.get(..length).filter(|content| !content.is_empty()) else {
@@ -389,12 +425,7 @@ impl Content<'_> {
         });
         let (compression, stored) = match &compressed {
             Some((compression, stored)) => (*compression, stored.as_slice()),
-            // A whole sector does not go into the tree as it is.
-            None if (length <= most || buttress_faults::on("inline-limit-ignored"))
-                && length < sector_bytes =>
-            {
-                (Compression::None, content)
-            }
+            None if self.fits_inline(length) => (Compression::None, content),
             None => return Ok(false),
         };
         self.put_inline(size, compression, stored)?;
@@ -452,82 +483,8 @@ pub(super) fn require_feature(operation: &mut Operation<'_>, compression: Compre
     operation.edit().use_feature(feature);
 }
 
-/// The checksums of a step's extents; all that are left for the last one.
-fn take_sums(sums: &mut Vec<Sums>, step: &[Insertion], is_last: bool) -> Vec<Sums> {
-    if is_last {
-        return core::mem::take(sums);
-    }
-    let ranges: Vec<Range<u64>> = step
-        .iter()
-        .map(|insertion| match insertion {
-            Insertion::New(placed) => {
-                let start = placed.range.logical.get();
-                start..start.saturating_add(placed.range.length.get())
-            }
-            Insertion::Written(part) => {
-                let start = part.logical.get();
-                let length = part.range.end.saturating_sub(part.range.start);
-                start..start.saturating_add(length)
-            }
-        })
-        .collect();
-    // Extents of one step usually follow each other.
-    let joined = ranges
-        .chunk_by(|one, next| one.end == next.start)
-        .filter_map(|chunk| {
-            let (first, last) = (chunk.first()?, chunk.last()?);
-            Some(first.start..last.end)
-        });
-    let mut own = Vec::new();
-    for range in joined {
-        cut_sums(sums, &range, &mut own);
-    }
-    own
-}
-
-/// Moves the checksums of a range of addresses over.
-fn cut_sums(sums: &mut Vec<Sums>, range: &Range<u64>, own: &mut Vec<Sums>) {
-    let mut rest = Vec::with_capacity(sums.len());
-    for part in sums.drain(..) {
-        let (start, end) = (part.logical.get(), part.logical.get().saturating_add(part.bytes));
-        if end <= range.start || start >= range.end {
-            rest.push(part);
-            continue;
-        }
-        let (from, to) = (start.max(range.start), end.min(range.end));
-        for piece in [start..from, to..end] {
-            if piece.start < piece.end {
-                rest.push(part.part(start, &piece));
-            }
-        }
-        own.push(part.part(start, &(from..to)));
-    }
-    *sums = rest;
-}
-
-impl Sums {
-    /// The checksums of a part; these begin at `start`.
-    fn part(&self, start: u64, range: &Range<u64>) -> Self {
-        let of_bytes = |bytes: u64| {
-            let whole = u64::try_from(self.sums.len()).unwrap_or(0);
-            let scaled = u128::from(bytes).saturating_mul(u128::from(whole));
-            let at = scaled.checked_div(u128::from(self.bytes)).unwrap_or(0);
-            usize::try_from(at).unwrap_or(usize::MAX)
-        };
-        let (from, to) = (
-            of_bytes(range.start.saturating_sub(start)),
-            of_bytes(range.end.saturating_sub(start)),
-        );
-        Self {
-            logical: Logical::new(range.start),
-            bytes: range.end.saturating_sub(range.start),
-            sums: self.sums.get(from..to).unwrap_or_default().to_vec(),
-        }
-    }
-}
-
 /// Pieces that follow each other without a gap.
-fn runs(pieces: &[(u64, Bytes)]) -> impl Iterator<Item = &[(u64, Bytes)]> {
+pub(super) fn runs(pieces: &[(u64, Bytes)]) -> impl Iterator<Item = &[(u64, Bytes)]> {
     pieces.chunk_by(|(start, bytes), (next, _)| start.saturating_add(length_of(bytes)) == *next)
 }
 

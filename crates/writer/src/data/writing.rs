@@ -36,6 +36,39 @@ impl WritableFilesystem {
     }
 }
 
+impl WritableFilesystem {
+    /// Promises room for the content of a file that is to be made.
+    pub(crate) fn reserve_for_new_file(&self, bytes: u64) -> Result<()> {
+        match self.reserve_data(bytes) {
+            Err(Error::NoSpace { .. }) => {
+                // A commit sets free what edits gave up.
+                self.commit_metadata()?;
+                self.reserve_data(bytes)
+            }
+            reserved => reserved,
+        }
+    }
+
+    /// A file that has just been made gets its content, for which so much room was promised. Its times stay.
+    pub(crate) fn take_first_content(
+        &self,
+        location: Location,
+        content: Vec<u8>,
+        reserved: u64,
+    ) -> Result<()> {
+        self.with_content(location, |file| {
+            file.state.reserved = file.state.reserved.saturating_add(reserved);
+            let size = u64::try_from(content.len()).unwrap_or(u64::MAX);
+            self.count_content(content.len());
+            let mut waiting = file.file.waiting.write();
+            waiting.pending.take_first(content, file.sector_bytes);
+            waiting.size = Some(size);
+            file.state.size = waiting.size;
+            Ok(())
+        })
+    }
+}
+
 impl Content<'_> {
     /// Takes content in, at `offset` or at the end.
     pub(super) fn write(&mut self, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {

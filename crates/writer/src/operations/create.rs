@@ -366,7 +366,7 @@ impl Operation<'_> {
             otime: now,
         };
         if let Some(whole) = plan.whole {
-            item.sequence = u64::from(!whole.content.is_empty());
+            item.sequence = u64::from(whole.has_content);
             whole.attributes.apply_to(&mut item);
             item.ctime = whole.attributes.changed.unwrap_or(now);
         }

@@ -195,12 +195,14 @@ impl Operation<'_> {
         self.reach(directory.subvolume.tree(), &keys)
     }
 
-    /// Goes to all that goes with a name of an inode, up to the end of the inode's items and to what marks it as an orphan.
+    /// Goes to all that goes with a name of an inode, from the first of the inode's items to the end of them, which may lie in
+    /// two leaves, and to what marks it as an orphan.
     /// Gives the name's index.
     pub(super) fn reach_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<u64> {
         let index = self.link_index(inode, directory.inode, name)?;
         self.reach_entry(directory, name, index)?;
         let keys = [
+            InodeItem::key(inode.inode),
             InodeItem::key(InodeNumber::new(inode.inode.get().saturating_add(1))),
             OrphanItem::key(ObjectId::new(inode.inode.get())),
         ];

@@ -1,27 +1,30 @@
-//! Small files that are made at once: name, attributes and content in one operation.
+//! Small files that are made at once: name, attributes and content.
 //!
 //! What receives streams knows all of a small file before it has to make any of it. Made step by step such a file costs an
-//! operation for its name, one for its content, which waits as dirty data in between, and one for its attributes.
+//! operation for its name, one for each write, which waits as dirty data, and one for its attributes. Made at once it costs
+//! one; content that does not lie inside the tree is handed over as dirty data as it is.
 
 use super::attributes::AttributeChanges;
 use super::create::{NewInode, Plan, REGULAR};
 use crate::transaction::WritableFilesystem;
+use buttress_format::ByteCount;
 use buttress_format::limits::inline_content_bytes_max;
-use buttress_fs::error::Result;
+use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 
 /// What a new file has besides its name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whole<'a> {
     pub(super) attributes: &'a AttributeChanges,
+    /// Content that lies inside the tree.
     pub(super) content: &'a [u8],
+    /// Whether it has content, there or elsewhere.
+    pub(super) has_content: bool,
 }
 
 impl WritableFilesystem {
-    /// How much content [`create_whole`](Self::create_whole) takes: what would lie inside the tree as it is. Zero where the
-    /// options for data ask for anything else.
-    #[must_use]
-    pub fn whole_file_bytes_max(&self) -> usize {
+    /// How much content lies inside the tree as it is; zero where the options for data ask for anything else.
+    fn whole_file_bytes_max(&self) -> usize {
         let options = &self.data().options;
         if options.compression.is_some() || !options.flags_of_new_files().is_empty() {
             return 0;
@@ -33,8 +36,8 @@ impl WritableFilesystem {
             .min(sector_bytes.saturating_sub(1))
     }
 
-    /// Makes a regular file with these attributes and this content, of at most
-    /// [`whole_file_bytes_max`](Self::whole_file_bytes_max) bytes.
+    /// Makes a regular file with these attributes and this content, which is taken: it is empty afterwards, and as it was after
+    /// an error, which leaves no file.
     ///
     /// # Errors
     /// As [`WritableFilesystem::create`], [`WritableFilesystem::set_attributes`] and [`WritableFilesystem::write_at`].
@@ -44,22 +47,42 @@ impl WritableFilesystem {
         name: &[u8],
         new: &NewInode,
         attributes: &AttributeChanges,
-        content: &[u8],
+        content: &mut Vec<u8>,
     ) -> Result<Location> {
         attributes.check()?;
         let attributes = &attributes.no_later_than(self.latest_time());
-        if content.len() > self.whole_file_bytes_max() {
-            let location = self.create_whole(directory, name, new, attributes, &[])?;
-            self.write_at(location, buttress_format::FileOffset::MIN, content)?;
-            self.set_attributes(location, attributes)?;
-            return Ok(location);
-        }
+        let is_inline = content.len() <= self.whole_file_bytes_max();
         let plan = Plan {
-            whole: Some(Whole { attributes, content }),
+            whole: Some(Whole {
+                attributes,
+                content: if is_inline { content } else { &[] },
+                has_content: !content.is_empty(),
+            }),
             ..Plan::of_type(REGULAR)
         };
-        let location = self.make(directory, name, new, plan)?;
-        self.count_content(content.len());
-        Ok(location)
+        if is_inline {
+            let location = self.make(directory, name, new, plan)?;
+            self.count_content(content.len());
+            content.clear();
+            return Ok(location);
+        }
+        // All that can fail for want of room comes before the file is there.
+        self.write_back_excess()?;
+        let sectors = ByteCount::of(content.len())
+            .checked_align_up(u64::from(self.forest().block_format().sector_bytes))
+            .ok_or(Error::Invalid {
+                what: "content of more than 2^64 bytes",
+            })?;
+        self.reserve_for_new_file(sectors.get())?;
+        match self.make(directory, name, new, plan) {
+            Ok(location) => {
+                self.take_first_content(location, core::mem::take(content), sectors.get())?;
+                Ok(location)
+            }
+            Err(error) => {
+                self.release_data(sectors.get());
+                Err(error)
+            }
+        }
     }
 }

@@ -1,0 +1,114 @@
+//! When content of many files is written back, in which order, and by whom.
+//!
+//! A thread of the volume's own begins when half of what may be dirty is, with the oldest files, and goes on until a quarter
+//! is. Who writes goes on meanwhile; where all of it is dirty he writes back himself, newest files first. A commit has
+//! everything written back. Large files are written back side by side, small ones [many at a time](super::small_files).
+
+use super::small_files::SMALL_BYTES;
+use crate::transaction::WritableFilesystem;
+use buttress_fs::error::{Defect, Error, Result};
+use buttress_fs::location::Location;
+use buttress_locks::atomic::{AtomicUsize, Ordering};
+
+/// How many large files are written back at once.
+const FILES_SIDE_BY_SIDE: usize = 4;
+
+impl WritableFilesystem {
+    /// Has content written back in the background once half of what may be dirty is. Where all of it is, the caller writes back
+    /// himself until less is, without a thread until half is left; all of it where space on the volume is short.
+    pub(crate) fn write_back_excess(&self) -> Result<()> {
+        let table = self.data();
+        let has_thread = table.is_half_full() && self.wake_write_back();
+        let is_over_limit = table.is_over_limit();
+        if !is_over_limit && !self.is_short_of_space()? {
+            return Ok(());
+        }
+        let mut waiting = self.waiting();
+        if has_thread {
+            // From the other end than the thread: two on one file would wait for each other.
+            waiting.reverse();
+        }
+        self.write_back_files(&waiting, || {
+            !is_over_limit
+                || match has_thread {
+                    true => table.is_over_limit(),
+                    false => table.is_half_full(),
+                }
+        })
+    }
+
+    /// Writes back content until a quarter of what may be dirty is.
+    pub(crate) fn write_back_in_background(&self) -> Result<()> {
+        self.write_back_files(&self.waiting(), || self.data().is_quarter_full())
+    }
+
+    /// Writes back all dirty data.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; that trees cannot be read, or that writing has stopped. What could not be written back still
+    /// waits.
+    pub fn write_back(&self) -> Result<()> {
+        let waiting = self.waiting();
+        if !self.has_company() {
+            return self.write_back_files(&waiting, || true);
+        }
+        let bytes = self.dirty_bytes_of(&waiting);
+        let is_large = |bytes: u64| bytes >= SMALL_BYTES;
+        let of_kind = |large: bool| {
+            let files = waiting.iter().zip(&bytes);
+            let wanted = files.filter(move |(_, bytes)| is_large(**bytes) == large);
+            wanted.map(|(location, _)| *location).collect::<Vec<_>>()
+        };
+        self.write_back_side_by_side(&of_kind(true))?;
+        self.write_back_files(&of_kind(false), || true)
+    }
+
+    /// Writes back files at once, so that their devices have more to do than one file at a time gives them. Ends with the
+    /// first error.
+    fn write_back_side_by_side(&self, files: &[Location]) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<()> {
+            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.write_back_file(*file)
+                    .inspect_err(|_| next.store(files.len(), Ordering::Relaxed))?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let others = 1..files.len().min(FILES_SIDE_BY_SIDE);
+            let others: Vec<_> = others.map(|_| scope.spawn(work)).collect();
+            others.into_iter().fold(work(), |result, other| {
+                let defect = |_| Defect::new("a thread that wrote content back panicked");
+                let other = other.join().map_err(defect).map_err(Error::from);
+                result.and(other.flatten())
+            })
+        })
+    }
+
+    /// Writes back files in this order, as long as it goes on: small ones that follow each other together.
+    fn write_back_files(&self, files: &[Location], goes_on: impl Fn() -> bool) -> Result<()> {
+        let mut rest = files;
+        while !rest.is_empty() && goes_on() {
+            let count = self.count_small_files(rest).max(1);
+            let (now, later) = rest.split_at_checked(count).unwrap_or((rest, &[]));
+            match now {
+                [alone] => self.write_back_file(*alone)?,
+                several => self.write_back_together(several)?,
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// The memory of the dirty data of each file.
+    pub(super) fn dirty_bytes_of(&self, files: &[Location]) -> Vec<u64> {
+        let present = self.data().present(files);
+        let mut present = present.iter().peekable();
+        let bytes_of = |location: &Location| {
+            let (_, file) = present.next_if(|(of, _)| of == location)?;
+            Some(file.memory_bytes())
+        };
+        let bytes = files.iter().map(bytes_of);
+        bytes.map(Option::unwrap_or_default).collect()
+    }
+}

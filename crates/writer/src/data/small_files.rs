@@ -1,0 +1,341 @@
+//! Small files on their way from memory to extents, many at a time.
+//!
+//! By itself a file takes the edit lock several times, a request to a device and a task for its checksums, however small it
+//! is. Together their extents lie beside each other: room is taken once, one large request writes them, their checksums
+//! become few items, and the items of many files go in under one hold of the edit lock. The steps are those of `write_back`.
+//!
+//! Invariants: as there. The locks of all files of a batch are held over the device; who has one of them already is not
+//! waited for meanwhile. A file that went is left out of the step that would insert its extents, and so are its checksums.
+//!
+//! Left out, and written back by itself: a file that is compressed, or has no checksums, or may be overwritten in place, or
+//! goes into the tree, or waits in many places.
+
+use super::allocation::{Placed, writes_of};
+use super::compressing::{NewExtent, plain_extents};
+use super::in_place::may_be_in_place;
+use super::sums::{Sums, sums_of};
+use super::table::Content;
+use super::write_back::{EXTENT_ITEMS, Insertion, Pieces, STEP_EXTENTS, is_of_gone_file, runs};
+use crate::operations::Operation;
+use crate::transaction::WritableFilesystem;
+use crate::transaction::reservation::Need;
+use buttress_device::Buffer;
+use buttress_format::{ByteCount, InodeFlags, InodeItem, Logical};
+use buttress_fs::error::{Defect, Result};
+use buttress_fs::location::Location;
+use buttress_volume::ExtentWrite;
+
+/// Files with less dirty data than this are small.
+pub(super) const SMALL_BYTES: u64 = 1 << 20;
+
+/// How much is written back at a time, and of how many files.
+const BATCH_BYTES: u64 = 8 << 20;
+const BATCH_FILES: usize = 512;
+
+/// How much is written by one request.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// In how many places of a small file content waits at most.
+const RANGES_MAX: usize = 16;
+
+/// Items that change of a file beside those of its extents.
+const FILE_ITEMS: u64 = 4;
+
+/// A file of a batch.
+struct SmallFile<'c, 'a> {
+    content: &'c mut Content<'a>,
+    item: InodeItem,
+    size: u64,
+    /// What is being written.
+    pieces: Pieces,
+    insertions: Vec<Insertion>,
+}
+
+impl WritableFilesystem {
+    /// How many of these files, from the first on, make a batch.
+    pub(super) fn count_small_files(&self, files: &[Location]) -> usize {
+        let files = files.get(..BATCH_FILES).unwrap_or(files);
+        let mut sum = 0_u64;
+        let mut fits = |bytes: &u64| {
+            sum = sum.saturating_add(*bytes);
+            *bytes < SMALL_BYTES && sum <= BATCH_BYTES
+        };
+        self.dirty_bytes_of(files)
+            .iter()
+            .take_while(|bytes| fits(bytes))
+            .count()
+    }
+
+    /// Writes back small files together. Ends with the first error.
+    pub(super) fn write_back_together(&self, files: &[Location]) -> Result<()> {
+        let mut files = files.to_vec();
+        files.sort_unstable_by_key(|location| (location.subvolume.tree(), location.inode));
+        let files = self.data().present(&files);
+        let mut busy = Vec::new();
+        let mut locked = Vec::with_capacity(files.len());
+        for (location, file) in &files {
+            match file.lock_if_free() {
+                Some(state) if state.is_in_use() => {
+                    locked.push((*location, file, state, file.memory_bytes()))
+                }
+                Some(_) => {}
+                None => busy.push(*location),
+            }
+        }
+        let sector_bytes = u64::from(self.forest().block_format().sector_bytes);
+        let mut contents: Vec<Content<'_>> = locked
+            .iter_mut()
+            .map(|(location, file, state, _)| Content {
+                filesystem: self,
+                location: *location,
+                file,
+                state,
+                sector_bytes,
+            })
+            .collect();
+        let written = self.write_back_contents(&mut contents);
+        drop(contents);
+        for (location, file, mut state, before) in locked {
+            self.leave_content(location, file, &mut state, before);
+        }
+        written?;
+        busy.into_iter()
+            .try_for_each(|location| self.write_back_file(location))
+    }
+
+    fn write_back_contents(&self, contents: &mut [Content<'_>]) -> Result<()> {
+        self.require_writing()?;
+        let items = self.look(|operation| {
+            let items = contents.iter().map(|content| content.item_if_there(operation));
+            items.collect::<Result<Vec<_>>>()
+        })?;
+        let mut files = Vec::with_capacity(contents.len());
+        for (content, item) in contents.iter_mut().zip(items) {
+            match item {
+                Some(item) if content.goes_with_others(&item)? => files.push((content, item)),
+                Some(_) => content.write_back()?,
+                None => content.discard(),
+            }
+        }
+        let mut begun = Vec::with_capacity(files.len());
+        for (content, item) in files {
+            begun.push(SmallFile::begin(content, item)?);
+        }
+        let mut inserted = 0_usize;
+        let written = self.write_small_files(&mut begun, &mut inserted);
+        if written.is_err() {
+            begun.drain(inserted..).for_each(SmallFile::give_up);
+        }
+        written
+    }
+
+    /// Steps 1 to 4. Counts the files whose extents are in the trees.
+    fn write_small_files(&self, files: &mut [SmallFile<'_, '_>], inserted: &mut usize) -> Result<()> {
+        let extents: Vec<_> = files.iter().flat_map(SmallFile::extents).collect();
+        if extents.is_empty() {
+            return Ok(());
+        }
+        let mut placed = self.place_extents(&extents)?.into_iter();
+        let mut all: Vec<Placed> = Vec::new();
+        for file in files.iter_mut() {
+            file.take_placed(&mut placed);
+            all.extend(file.placed().cloned());
+        }
+        let sums = self.write_extents_out(&joined(writes_of(&all)), true)?;
+        drop(all);
+        let mut rest = files;
+        while !rest.is_empty() {
+            let count = count_of_step(rest);
+            let (step, later) = rest
+                .split_at_mut_checked(count)
+                .ok_or_else(|| Defect::new("a step of more files than there are"))?;
+            let there = self.insert_small_files(step, &sums)?;
+            *inserted = inserted.saturating_add(step.len());
+            let ended = step.iter_mut().zip(there);
+            let released = ended.fold(0_u64, |sum, (file, is_there)| {
+                sum.saturating_add(file.end(is_there))
+            });
+            self.release_data(released);
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Step 4 for some files, under one hold of the edit lock. Says which were still there.
+    fn insert_small_files(&self, step: &[SmallFile<'_, '_>], sums: &[Sums]) -> Result<Vec<bool>> {
+        let extents = step
+            .iter()
+            .map(|file| file.insertions.len())
+            .fold(0, usize::saturating_add);
+        let count = |count: usize, items: u64| u64::try_from(count).unwrap_or(u64::MAX).saturating_mul(items);
+        let items = count(extents, EXTENT_ITEMS).saturating_add(count(step.len(), FILE_ITEMS));
+        self.operate(Need::promised(items), |operation| {
+            operation.be_upkeep();
+            let mut there = Vec::with_capacity(step.len());
+            for file in step {
+                there.push(file.content.item_if_there(operation)?.is_some());
+            }
+            let files = || {
+                step.iter()
+                    .zip(&there)
+                    .filter(|(_, there)| **there)
+                    .map(|(file, _)| file)
+            };
+            for file in files() {
+                for insertion in &file.insertions {
+                    operation.reach_range(file.content.location, &insertion.range())?;
+                }
+            }
+            let sums = sums_of(sums, files().flat_map(|file| &file.insertions));
+            for sums in &sums {
+                operation.reach_checksums(sums.logical)?;
+            }
+            for file in files() {
+                file.insert(operation)?;
+            }
+            for sums in &sums {
+                operation.edit().insert_checksums(sums.logical, &sums.sums)?;
+            }
+            Ok(there)
+        })
+    }
+}
+
+/// The same bytes in fewer writes, from memory that suits the devices: each write is waited for, and has checksums of its own.
+fn joined(writes: Vec<ExtentWrite>) -> Vec<ExtentWrite> {
+    let mut joined = Vec::new();
+    let mut open: Option<(Logical, Buffer)> = None;
+    let mut close = |open: Option<(Logical, Buffer)>| {
+        joined.extend(open.map(|(logical, buffer)| ExtentWrite {
+            logical,
+            bytes: buffer.into_bytes(),
+        }));
+    };
+    for write in writes {
+        let mut at = write.logical;
+        let mut rest = write.bytes.as_ref();
+        while !rest.is_empty() {
+            let is_next = |(logical, buffer): &(Logical, Buffer)| {
+                buffer.room() > 0 && logical.saturating_add(ByteCount::of(buffer.len())) == at
+            };
+            if !open.as_ref().is_some_and(is_next) {
+                close(open.replace((at, Buffer::with_capacity(WRITE_BYTES))));
+            }
+            let taken = open.as_mut().map_or(0, |(_, buffer)| buffer.push(rest));
+            at = at.saturating_add(ByteCount::of(taken));
+            rest = rest.get(taken..).unwrap_or_default();
+        }
+    }
+    close(open);
+    joined
+}
+
+/// How many files go in under one hold of the edit lock.
+fn count_of_step(files: &[SmallFile<'_, '_>]) -> usize {
+    let mut extents = 0_usize;
+    let fits = |file: &&SmallFile<'_, '_>| {
+        extents = extents.saturating_add(file.insertions.len());
+        extents <= STEP_EXTENTS
+    };
+    files.iter().take_while(fits).count().max(1)
+}
+
+impl Content<'_> {
+    /// The file's inode, if it is still there.
+    fn item_if_there(&self, operation: &mut Operation<'_>) -> Result<Option<InodeItem>> {
+        match self.require_still_there(operation) {
+            Ok(item) => Ok(Some(item)),
+            Err(error) if is_of_gone_file(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the file's content is written back with that of others.
+    fn goes_with_others(&mut self, item: &InodeItem) -> Result<bool> {
+        let ranges = self.look_at_dirty(|dirty| match dirty.is_empty() {
+            true => 0,
+            false => dirty.ranges(0, RANGES_MAX.saturating_add(1)).len(),
+        });
+        let is_plain = !may_be_in_place(item) && !item.flags.contains(InodeFlags::NODATASUM);
+        if !is_plain || ranges == 0 || ranges > RANGES_MAX {
+            return Ok(false);
+        }
+        let size = usize::try_from(self.size()?).unwrap_or(usize::MAX);
+        Ok(!self.fits_inline(size) && self.compression_plan(item)?.is_none())
+    }
+}
+
+impl<'c, 'a> SmallFile<'c, 'a> {
+    fn begin(content: &'c mut Content<'a>, item: InodeItem) -> Result<Self> {
+        let size = content.size()?;
+        let pieces = content.file.waiting.write().begin_write_back();
+        Ok(Self {
+            content,
+            item,
+            size,
+            pieces,
+            insertions: Vec::new(),
+        })
+    }
+}
+
+impl SmallFile<'_, '_> {
+    fn extents(&self) -> Vec<NewExtent> {
+        let made = runs(&self.pieces).flat_map(|run| plain_extents(run.iter().cloned()));
+        made.collect()
+    }
+
+    /// Takes what was placed of the file: places are in the order of files, and an extent may have several.
+    fn take_placed(&mut self, placed: &mut impl Iterator<Item = Placed>) {
+        let pieces = self.pieces.iter();
+        let mut left = pieces.fold(0_usize, |sum, (_, piece)| sum.saturating_add(piece.len()));
+        while left > 0 {
+            let Some(next) = placed.next() else { return };
+            left = left.saturating_sub(usize::try_from(next.extent.length).unwrap_or(usize::MAX));
+            self.insertions.push(Insertion::New(next));
+        }
+    }
+
+    fn placed(&self) -> impl Iterator<Item = &Placed> {
+        self.insertions.iter().filter_map(|insertion| match insertion {
+            Insertion::New(placed) => Some(placed),
+            Insertion::Written(_) => None,
+        })
+    }
+
+    /// Puts the file's items into its tree.
+    fn insert(&self, operation: &mut Operation<'_>) -> Result<()> {
+        let (content, mut counted) = (&*self.content, (0_u64, 0_u64));
+        for insertion in &self.insertions {
+            let (more, less) = content.insert_one(operation, insertion)?;
+            counted = (counted.0.saturating_add(more), counted.1.saturating_add(less));
+        }
+        // Up to here the file has items, or needs none.
+        let covered = content.align_up(self.item.size.get());
+        let end = content.align_up(self.size);
+        if end > covered {
+            operation.fill_holes(content.location, &(covered..end))?;
+        }
+        content.settle(operation, self.size, counted, true, false)
+    }
+
+    /// The extents are in the tree, or nobody wants them any more. Gives how much room was promised for them, to be given back.
+    fn end(&mut self, is_there: bool) -> u64 {
+        let insertions = core::mem::take(&mut self.insertions);
+        if !is_there {
+            self.content.filesystem.give_back_insertions(insertions);
+            self.content.discard();
+            return 0;
+        }
+        self.content.file.waiting.write().end_write_back();
+        self.content.set_written(None);
+        self.content.state.writes = 0;
+        core::mem::take(&mut self.content.state.reserved)
+    }
+
+    /// What was to be written waits again.
+    fn give_up(self) {
+        self.content.filesystem.give_back_insertions(self.insertions);
+        self.content.file.waiting.write().fail_write_back(self.pieces);
+    }
+}
