@@ -131,6 +131,8 @@ impl Device {
     }
 
     fn build(backend: Arc<dyn Backend>, engine: Engine, options: &OpenOptions) -> Self {
+        // By a thread that is not bound to one of them.
+        crate::placement::processors();
         let core = Arc::new(Core {
             name: backend.name().into(),
             backend,

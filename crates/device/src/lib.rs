@@ -12,6 +12,7 @@
 //! - [`crash`]: what is left of a set of devices when the power goes at any moment;
 //! - [`gate`]: requests that wait until a test lets them go on;
 //! - `simulation/`: disks in virtual time: a spinning disk, a SATA SSD, an NVMe SSD;
+//! - [`placement`]: on which processors pools of threads run;
 //! - [`Buffer`] (`buffer.rs`): aligned, pooled memory.
 //!
 //! This crate knows nothing of btrfs. Offsets are bytes on one device; layers above give them their own types.
@@ -44,6 +45,7 @@ mod memory;
 pub mod overlay;
 mod partition;
 mod pending;
+pub mod placement;
 mod queue;
 mod simulation;
 

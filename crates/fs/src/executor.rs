@@ -147,7 +147,7 @@ impl Executor {
             done: Condvar::new(),
         });
         let start = || {
-            let cores = || thread::available_parallelism().map_or(1, usize::from);
+            let cores = buttress_device::placement::processors;
             start_workers(self.workers.unwrap_or_else(cores))
         };
         if let Some(queue) = self.queue.get_or_init(start) {
@@ -168,7 +168,10 @@ fn start_workers(count: usize) -> Option<Sender<Arc<dyn Run>>> {
             let receiver: Receiver<Arc<dyn Run>> = receiver.clone();
             thread::Builder::new()
                 .name(format!("buttress-data-{number}"))
-                .spawn(move || receiver.iter().for_each(|job| job.run()))
+                .spawn(move || {
+                    buttress_device::placement::run_anywhere();
+                    receiver.iter().for_each(|job| job.run());
+                })
                 .is_ok()
         })
         .count();

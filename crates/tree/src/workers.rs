@@ -5,6 +5,7 @@
 //! whoever needs a block does the work, so that runs can be repeated. A full queue is no obstacle either: work
 //! that no thread has begun is done by whoever needs its result.
 
+use buttress_device::placement;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -59,15 +60,16 @@ impl Drop for Pool {
 
 /// Starts the threads; `None` when the system gives none.
 fn start() -> Option<Pool> {
-    let threads = thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(THREADS_MAX);
+    let threads = placement::processors().min(THREADS_MAX);
     let (sender, receiver) = bounded::<Work>(QUEUE_LENGTH_MAX);
     let is_closed = Arc::new(AtomicBool::new(false));
     let one = |number: usize| {
         let (receiver, is_closed) = (receiver.clone(), Arc::clone(&is_closed));
         let name = format!("tree-check-{number}");
-        let work = move || run(&receiver, &is_closed);
+        let work = move || {
+            placement::run_anywhere();
+            run(&receiver, &is_closed);
+        };
         thread::Builder::new().name(name).spawn(work).ok()
     };
     let threads: Vec<_> = (0..threads).filter_map(one).collect();

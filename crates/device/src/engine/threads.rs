@@ -185,7 +185,10 @@ impl Shared {
             let shared = Arc::clone(self);
             let worker = std::thread::Builder::new()
                 .name("buttress-io".to_owned())
-                .spawn(move || shared.work());
+                .spawn(move || {
+                    crate::placement::run_anywhere();
+                    shared.work();
+                });
             match worker {
                 Ok(worker) => self.workers.lock().push(worker),
                 // Where no thread can be had, whoever waits does the work: slower, but nothing is lost.
@@ -208,7 +211,7 @@ impl Shared {
                 continue;
             }
             if self.lacks_workers() && self.core.execute_started_if_cached(&dispatch) {
-                let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+                let cores = crate::placement::processors;
                 self.start_workers(1, self.depth.min(*self.cores.get_or_init(cores)));
                 continue;
             }

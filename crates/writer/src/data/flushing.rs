@@ -76,7 +76,14 @@ impl WritableFilesystem {
         };
         std::thread::scope(|scope| {
             let others = 1..files.len().min(FILES_SIDE_BY_SIDE);
-            let others: Vec<_> = others.map(|_| scope.spawn(work)).collect();
+            let others: Vec<_> = others
+                .map(|_| {
+                    scope.spawn(|| {
+                        buttress_device::placement::run_anywhere();
+                        work()
+                    })
+                })
+                .collect();
             others.into_iter().fold(work(), |result, other| {
                 let defect = |_| Defect::new("a thread that wrote content back panicked");
                 let other = other.join().map_err(defect).map_err(Error::from);

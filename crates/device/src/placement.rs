@@ -1,0 +1,53 @@
+//! Where threads of pools run: wherever the process may.
+//!
+//! A thread begins on the processors of the one that started it. Pools start theirs when there is first something to do, and who comes with it
+//! may be bound to one processor (servers of mounts have such threads). What is true of the process is true of its first thread, which
+//! nobody binds otherwise than from outside.
+
+use rustix::process::getpid;
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
+use std::sync::OnceLock;
+use std::thread;
+
+static PROCESSORS: OnceLock<usize> = OnceLock::new();
+
+/// How many processors the process may use. Opening a device finds out; a thread that is bound does not know.
+pub fn processors() -> usize {
+    *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// Lets this thread run where the process may. Where the system does not say or allow that, it stays where it is.
+pub fn run_anywhere() {
+    if let Ok(all) = sched_getaffinity(Some(getpid())) {
+        let _ = sched_setaffinity(None, &all);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::thread::CpuSet;
+
+    #[test]
+    fn what_a_bound_thread_starts_is_not_bound() {
+        let of_process = sched_getaffinity(Some(getpid())).unwrap();
+        let all = processors();
+        let first = (0..CpuSet::MAX_CPU)
+            .find(|number| of_process.is_set(*number))
+            .unwrap();
+        let bound = thread::spawn(move || {
+            let mut one = CpuSet::new();
+            one.set(first);
+            sched_setaffinity(None, &one).unwrap();
+            assert_eq!(thread::available_parallelism().unwrap().get(), 1);
+            let started = thread::spawn(|| {
+                run_anywhere();
+                sched_getaffinity(None).unwrap()
+            });
+            (started.join().unwrap(), processors())
+        });
+        let (started, counted) = bound.join().unwrap();
+        assert_eq!(started, of_process);
+        assert_eq!(counted, all);
+    }
+}
