@@ -5,11 +5,14 @@
 //! | `wire` | the bytes of requests and answers |
 //! | `connection` | mounting, with rights and without |
 //! | `negotiation` | what kernel and server agree on at first |
+//! | `reading` | requests that are read from the device |
+//! | `rings` | requests that come by io_uring |
 //! | `dispatch` | from a request to a call of the file system, and back |
 //! | `notify` | has the kernel forget what it was told |
 //!
-//! Several threads read requests from one descriptor, answer one at a time, and hold nothing between two. A request that waits
-//! for a device holds up its thread only; there are [`THREADS`] of them.
+//! Threads take requests, answer one at a time, and hold nothing between two. A request that waits for a device holds up its thread only;
+//! there are [`THREADS`] that read the device, or some for each processor where requests come by io_uring
+//! (docs/decisions/0017-requests-by-io-uring.md).
 //!
 //! The protocol is spoken here and not by a crate, for birth times, files without names and writes that tell whether privileges go
 //! (docs/decisions/0014-fuse-without-a-crate.md).
@@ -18,22 +21,29 @@ mod connection;
 mod dispatch;
 mod negotiation;
 mod notify;
+mod reading;
+mod rings;
 mod wire;
 
 pub use connection::{MountOptions, is_type_of_ours, unmount};
 pub use notify::Notifier;
 
 use crate::vfs::Vfs;
+use buttress_ring::Ring;
 use connection::Connection;
-use rustix::io::Errno as Os;
+use negotiation::Agreed;
+use rustix::fd::OwnedFd;
 use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, Scope};
 
-/// How many requests are under way at once.
+/// How many threads read requests from the device, where they all come so.
 pub const THREADS: usize = 16;
+
+/// How many where requests come by rings: what is left for the device takes no time.
+const READERS_BESIDE_RINGS: usize = 2;
 
 /// The most that one request brings or takes.
 const CONTENT_BYTES_MAX: usize = 1 << 20;
@@ -48,6 +58,7 @@ const REQUEST_BYTES_MAX: usize = CONTENT_BYTES_MAX + 4096;
 pub struct Session {
     connection: Connection,
     server: dispatch::Server,
+    rings: Vec<Ring>,
 }
 
 impl std::fmt::Debug for Session {
@@ -73,7 +84,18 @@ impl Session {
     ) -> io::Result<Self> {
         let connection = Connection::mount(directory, options, claim)?;
         let server = dispatch::Server::new(vfs);
-        Ok(Self { connection, server })
+        let rings = rings::prepare(&connection.device);
+        Ok(Self {
+            connection,
+            server,
+            rings,
+        })
+    }
+
+    /// Whether requests can come by io_uring, for which this process has rings. They do nothing else.
+    #[must_use]
+    pub const fn has_rings(&self) -> bool {
+        !self.rings.is_empty()
     }
 
     /// Tells the kernel what changed otherwise than by its own calls.
@@ -89,32 +111,16 @@ impl Session {
     /// # Errors
     /// That the connection broke.
     pub fn serve(mut self) -> io::Result<()> {
-        let device = &self.connection.device;
-        if !negotiation::agree(device)? {
-            self.connection.was_unmounted();
-            return Ok(());
-        }
         let notifier = self.notifier()?;
         let (later, waiting) = crossbeam_channel::unbounded();
         self.server.answers_later_by(later);
-        let server = &self.server;
+        let rings = core::mem::take(&mut self.rings);
+        let (server, device) = (&self.server, &self.connection.device);
         let ended: io::Result<()> = thread::scope(|scope| {
             thread::Builder::new()
                 .name("buttress-fuse-notify".to_owned())
-                .spawn_scoped(scope, move || notify::answer_later(&notifier, &waiting))?;
-            let threads: Vec<_> = (1..THREADS)
-                .filter_map(|number| {
-                    thread::Builder::new()
-                        .name(format!("buttress-fuse-{number}"))
-                        .spawn_scoped(scope, move || server.answer_all(device))
-                        .ok()
-                })
-                .collect();
-            let ended = server.answer_all(device);
-            let ended = threads.into_iter().fold(ended, |ended, thread| {
-                let broken = |_| Err(io::Error::other("a thread of the server panicked"));
-                ended.and(thread.join().unwrap_or_else(broken))
-            });
+                .spawn_scoped(scope, move || notify::forget_first(&notifier, &waiting))?;
+            let ended = serve_by_all(scope, server, device, rings);
             server.answers_no_more();
             ended
         });
@@ -123,15 +129,28 @@ impl Session {
     }
 }
 
-/// Reads a request; `None` once it was unmounted.
-fn receive(device: &rustix::fd::OwnedFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-    loop {
-        match rustix::io::read(device, &mut *buffer) {
-            Ok(bytes) => return Ok(Some(bytes)),
-            // The request was taken back, or a signal came.
-            Err(Os::NOENT | Os::INTR | Os::AGAIN) => {}
-            Err(Os::NODEV) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        }
-    }
+/// Serves by rings where that is agreed on, and by the device, until it is unmounted.
+fn serve_by_all<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    server: &'scope dispatch::Server,
+    device: &'scope OwnedFd,
+    rings: Vec<Ring>,
+) -> io::Result<()> {
+    let crew = rings::Crew::start(scope, server, device, rings);
+    let (mut threads, readers) = match negotiation::agree(device, crew.is_whole())? {
+        Agreed::Unmounted => return Ok(()),
+        Agreed::Device => (Vec::new(), THREADS),
+        Agreed::Rings => (crew.begin(), READERS_BESIDE_RINGS),
+    };
+    threads.extend((1..readers).filter_map(|number| {
+        thread::Builder::new()
+            .name(format!("buttress-fuse-{number}"))
+            .spawn_scoped(scope, move || reading::answer_all(server, device))
+            .ok()
+    }));
+    let ended = reading::answer_all(server, device);
+    threads.into_iter().fold(ended, |ended, thread| {
+        let broken = |_| Err(io::Error::other("a thread of the server panicked"));
+        ended.and(thread.join().unwrap_or_else(broken))
+    })
 }

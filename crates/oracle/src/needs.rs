@@ -39,11 +39,15 @@ pub const PROGRAMS: [(&str, &str); 24] = [
 ];
 
 /// Needs that no package brings, and what each is.
-pub const OTHERS: [(&str, &str); 11] = [
+pub const OTHERS: [(&str, &str); 12] = [
     ("root", "the rights of root, to mount volumes"),
     ("kernel", "a kernel with btrfs"),
     ("loop-devices", "loop devices"),
     ("fuse", "/dev/fuse, and the rights to mount with it"),
+    (
+        "fuse-rings",
+        "a kernel that was told to offer FUSE over io_uring (enable_uring of the module fuse is Y)",
+    ),
     (
         REFERENCE_PROGS,
         "btrfs-progs 6.14, the reference of what is printed",

@@ -12,15 +12,11 @@ mod names;
 
 use super::notify::Later;
 use super::wire::{Header, IN_HEADER, Input, OUT_HEADER, Output, ROOT, operation};
-use super::{REQUEST_BYTES_MAX, receive};
 use crate::vfs::Stale;
 use crate::vfs::{Caller, Entry, Errno, NodeId, Result, Vfs};
 use buttress::Metadata;
 use crossbeam_channel::Sender;
 use parking_lot::Mutex;
-use rustix::fd::OwnedFd;
-use rustix::io::Errno as Os;
-use std::io::{self, IoSlice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -35,6 +31,15 @@ enum Reply {
     After(Vec<Stale>),
     /// Nothing: the kernel does not wait for it.
     None,
+}
+
+/// When an answer is given.
+pub(super) enum When {
+    Now,
+    /// Once the kernel has forgotten this.
+    After(Vec<Stale>),
+    /// The kernel does not wait for one.
+    Never,
 }
 
 /// See the module.
@@ -83,59 +88,43 @@ impl Server {
         self.later.lock().take();
     }
 
-    /// Answers requests until it was unmounted.
-    pub(super) fn answer_all(&self, device: &OwnedFd) -> io::Result<()> {
-        let mut buffer = vec![0; REQUEST_BYTES_MAX];
-        let mut out = Output::default();
-        while let Some(bytes) = receive(device, &mut buffer)? {
-            let mut input = Input(buffer.get(..bytes).unwrap_or_default());
-            let Ok(header) = Header::parse(&mut input) else {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    format!("a request of {bytes} bytes, which has no room for its head of {IN_HEADER}"),
-                ));
-            };
-            if !self.answer_one(device, Request { header, input }, &mut out)? {
-                break;
-            }
-        }
-        Ok(())
+    /// Has something forgotten by the kernel, and the rest done then, by a thread for this. False where there is none any more.
+    pub(super) fn forget_first(&self, later: Later) -> bool {
+        // Its other end goes after the threads that answer, or with the mount.
+        self.later
+            .lock()
+            .as_ref()
+            .is_some_and(|sender| sender.send(later).is_ok())
     }
 
-    /// Answers one request. False when it was unmounted meanwhile.
-    fn answer_one(&self, device: &OwnedFd, request: Request<'_>, out: &mut Output) -> io::Result<bool> {
-        let unique = request.header.unique;
+    /// Puts the answer to a request together, and says when it is to be given.
+    pub(super) fn respond(&self, header: Header, input: Input<'_>, out: &mut Output<'_>) -> When {
         out.body.clear();
         out.content.keep(0);
         out.zeros(OUT_HEADER);
-        match self.answer_safely(request, out) {
-            Ok(Reply::None) => return Ok(true),
-            Ok(Reply::Answer) => seal(out, unique, 0),
+        match self.answer_safely(Request { header, input }, out) {
+            Ok(Reply::None) => {
+                seal(out, header.unique, 0);
+                When::Never
+            }
+            Ok(Reply::Answer) => {
+                seal(out, header.unique, 0);
+                When::Now
+            }
             Ok(Reply::After(stale)) => {
-                seal(out, unique, 0);
-                let answer = core::mem::take(out);
-                if let Some(later) = self.later.lock().as_ref() {
-                    // Its other end goes after this thread, or with the mount.
-                    let _is_sent = later.send(Later { stale, answer }).is_ok();
-                }
-                return Ok(true);
+                seal(out, header.unique, 0);
+                When::After(stale)
             }
             Err(errno) => {
                 out.body.truncate(OUT_HEADER);
                 out.content.keep(0);
-                seal(out, unique, errno.0);
+                seal(out, header.unique, errno.0);
+                When::Now
             }
-        }
-        let parts = [IoSlice::new(&out.body), IoSlice::new(out.content.bytes())];
-        match rustix::io::writev(device, &parts) {
-            // Nobody waits for it any more.
-            Ok(_) | Err(Os::NOENT) => Ok(true),
-            Err(Os::NODEV) => Ok(false),
-            Err(error) => Err(error.into()),
         }
     }
 
-    fn answer_safely(&self, request: Request<'_>, out: &mut Output) -> Result<Reply> {
+    fn answer_safely(&self, request: Request<'_>, out: &mut Output<'_>) -> Result<Reply> {
         let answered = catch_unwind(AssertUnwindSafe(|| self.answer(request, out)));
         answered.unwrap_or_else(|_| {
             self.vfs.broke();
@@ -143,7 +132,7 @@ impl Server {
         })
     }
 
-    fn answer(&self, mut request: Request<'_>, out: &mut Output) -> Result<Reply> {
+    fn answer(&self, mut request: Request<'_>, out: &mut Output<'_>) -> Result<Reply> {
         // The length is the kernel's, and it has been read whole.
         if request.header.bytes < IN_HEADER {
             return Err(Errno::INVAL);
@@ -229,7 +218,7 @@ impl Server {
 }
 
 /// Puts the head before an answer.
-fn seal(out: &mut Output, unique: u64, errno: i32) {
+fn seal(out: &mut Output<'_>, unique: u64, errno: i32) {
     let mut head = Output::default();
     let length = out.body.len().saturating_add(out.content.bytes().len());
     head.u32(u32::try_from(length).unwrap_or(u32::MAX))

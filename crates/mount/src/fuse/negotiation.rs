@@ -1,9 +1,10 @@
 //! What kernel and server agree on at first: version, sizes, what each can do.
 
+use super::reading::receive;
 use super::wire::{
     Header, IN_HEADER, Input, MAJOR, MINOR, MINOR_MIN, OUT_HEADER, Output, capability, operation,
 };
-use super::{CONTENT_BYTES_MAX, READ_AHEAD_BYTES, REQUEST_BYTES_MAX, receive};
+use super::{CONTENT_BYTES_MAX, READ_AHEAD_BYTES, REQUEST_BYTES_MAX};
 use rustix::fd::OwnedFd;
 use std::io;
 
@@ -30,36 +31,47 @@ const WANTED: u64 = capability::ASYNC_READ
 const BACKGROUND: u16 = 64;
 const CONGESTED: u16 = 48;
 
-const PAGE_BYTES: usize = 4096;
-
 fn invalid(text: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// Agrees. Whether there is somebody to serve: it may have been unmounted meanwhile.
-pub(super) fn agree(device: &OwnedFd) -> io::Result<bool> {
+/// How requests will come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Agreed {
+    /// Not at all: it was unmounted meanwhile.
+    Unmounted,
+    /// By reading the device.
+    Device,
+    /// By rings, most of them.
+    Rings,
+}
+
+/// Agrees. `has_rings`: they may come by rings.
+pub(super) fn agree(device: &OwnedFd, has_rings: bool) -> io::Result<Agreed> {
     let mut buffer = vec![0; REQUEST_BYTES_MAX];
     loop {
         let Some(bytes) = receive(device, &mut buffer)? else {
-            return Ok(false);
+            return Ok(Agreed::Unmounted);
         };
         let request = buffer.get(..bytes).unwrap_or_default();
-        let (unique, minor, answer) = answer(request).map_err(invalid)?;
+        let (unique, agreed, answer) = answer(request, has_rings).map_err(invalid)?;
         let mut whole = Output::default();
         let length = answer.body.len().saturating_add(OUT_HEADER);
         let length = u32::try_from(length).map_err(|_| invalid("an answer that is too long"))?;
         whole.u32(length).u32(0).u64(unique).bytes(&answer.body);
         rustix::io::write(device, &whole.body)?;
-        if minor.is_some() {
-            return Ok(true);
+        match agreed {
+            None => {}
+            Some(agreed) if agreed & capability::OVER_IO_URING != 0 => return Ok(Agreed::Rings),
+            Some(_) => return Ok(Agreed::Device),
         }
     }
 }
 
-/// The answer to the first request; without a minor version the kernel asks again.
-fn answer(request: &[u8]) -> Result<(u64, Option<u32>, Output), &'static str> {
+/// The answer to the first request, and what was agreed on; where nothing was, the kernel asks again.
+fn answer(request: &[u8], has_rings: bool) -> Result<(u64, Option<u64>, Output<'static>), &'static str> {
     const SHORT: &str = "the kernel's first request is too short";
-    let mut input = Input(request);
+    let mut input = Input::of(request);
     let header = Header::parse(&mut input).map_err(|_| SHORT)?;
     if header.operation != operation::INIT || request.len() < IN_HEADER {
         return Err("the kernel's first request is not the one that begins");
@@ -81,12 +93,17 @@ fn answer(request: &[u8]) -> Result<(u64, Option<u32>, Output), &'static str> {
     if offered & capability::INIT_EXT != 0 {
         offered |= u64::from(high) << 32;
     }
-    let agreed = offered & WANTED;
+    let wanted = match has_rings {
+        true => WANTED | capability::OVER_IO_URING,
+        false => WANTED,
+    };
+    let agreed = offered & wanted;
     let half = |shift: u32| u32::try_from((agreed >> shift) & 0xffff_ffff).unwrap_or(0);
     let content = u32::try_from(CONTENT_BYTES_MAX).unwrap_or(u32::MAX);
     // The least of this and what the mount has is taken.
     let ahead = u32::try_from(READ_AHEAD_BYTES).unwrap_or(u32::MAX);
-    let pages = u16::try_from(CONTENT_BYTES_MAX / PAGE_BYTES).unwrap_or(u16::MAX);
+    let pages = CONTENT_BYTES_MAX.checked_div(rustix::param::page_size());
+    let pages = pages.and_then(|pages| u16::try_from(pages).ok()).unwrap_or(1);
     out.u32(MAJOR)
         .u32(MINOR.min(minor))
         .u32(read_ahead.max(ahead))
@@ -99,7 +116,7 @@ fn answer(request: &[u8]) -> Result<(u64, Option<u32>, Output), &'static str> {
         .u16(0)
         .u32(half(32))
         .zeros(28);
-    Ok((header.unique, Some(minor), out))
+    Ok((header.unique, Some(agreed), out))
 }
 
 #[cfg(test)]
@@ -123,19 +140,29 @@ mod tests {
     fn only_what_the_kernel_offers_is_agreed_on() {
         let offered =
             capability::INIT_EXT | capability::MAX_PAGES | capability::DIRECT_IO_ALLOW_MMAP | 1 << 16;
-        let (unique, minor, out) = answer(&first(7, 45, offered)).unwrap();
-        assert_eq!((unique, minor, out.body.len()), (7, Some(45), 64));
+        let (unique, told, out) = answer(&first(7, 45, offered), false).unwrap();
+        assert_eq!((unique, out.body.len()), (7, 64));
         let field = |at: usize| u32::from_ne_bytes(out.body[at..at + 4].try_into().unwrap());
         assert_eq!(field(4), MINOR);
         let agreed = u64::from(field(12)) | u64::from(field(32)) << 32;
         assert_eq!(agreed, offered & !(1 << 16));
+        assert_eq!(told, Some(agreed));
+    }
+
+    #[test]
+    fn requests_come_by_rings_where_both_sides_have_them() {
+        let agreed = |offered, has_rings| answer(&first(7, 45, offered), has_rings).unwrap().1;
+        let offered = capability::INIT_EXT | capability::OVER_IO_URING;
+        assert_eq!(agreed(offered, true), Some(offered));
+        assert_eq!(agreed(offered, false), Some(capability::INIT_EXT));
+        assert_eq!(agreed(capability::INIT_EXT, true), Some(capability::INIT_EXT));
     }
 
     #[test]
     fn other_versions_are_told_what_is_spoken_here() {
-        assert_eq!(answer(&first(8, 0, 0)).unwrap().1, None);
-        assert!(answer(&first(7, 32, 0)).is_err());
-        assert!(answer(&first(6, 50, 0)).is_err());
-        assert!(answer(&first(7, 45, 0)[..50]).is_err());
+        assert_eq!(answer(&first(8, 0, 0), false).unwrap().1, None);
+        assert!(answer(&first(7, 32, 0), false).is_err());
+        assert!(answer(&first(6, 50, 0), false).is_err());
+        assert!(answer(&first(7, 45, 0)[..50], false).is_err());
     }
 }

@@ -7,7 +7,7 @@
 
 use super::wire::{OUT_HEADER, Output, ROOT};
 use crate::vfs::{NodeId, Stale};
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno as Os;
 use std::io;
@@ -49,7 +49,7 @@ impl Notifier {
         if node == self.root { ROOT } else { node.0 }
     }
 
-    fn message(&self, stale: &Stale) -> Output {
+    fn message(&self, stale: &Stale) -> Output<'static> {
         let mut message = Output::default();
         let code = match stale {
             Stale::Node(node) => {
@@ -87,17 +87,36 @@ impl Notifier {
     }
 }
 
-/// An answer that is to be given when the kernel has forgotten what is stale.
+/// What the kernel is to forget, and what is to be done then.
 #[derive(Debug)]
 pub(super) struct Later {
     pub(super) stale: Vec<Stale>,
-    pub(super) answer: Output,
+    pub(super) then: Then,
 }
 
-/// Gives such answers until nobody has any more.
-pub(super) fn answer_later(notifier: &Notifier, waiting: &Receiver<Later>) -> io::Result<()> {
-    for Later { stale, answer } in waiting {
+#[derive(Debug)]
+pub(super) enum Then {
+    /// This answer is given.
+    Answer(Output<'static>),
+    /// Whoever waits for it goes on.
+    GoOn(Sender<()>),
+    /// Nothing.
+    Nothing,
+}
+
+/// Does such things until nobody has any more.
+pub(super) fn forget_first(notifier: &Notifier, waiting: &Receiver<Later>) -> io::Result<()> {
+    for Later { stale, then } in waiting {
         notifier.forget(&stale);
+        let answer = match then {
+            Then::Answer(answer) => answer,
+            Then::GoOn(waits) => {
+                // It waits for as long as this end is there.
+                let _ = waits.send(());
+                continue;
+            }
+            Then::Nothing => continue,
+        };
         match rustix::io::write(&notifier.device, &answer.body) {
             Ok(_) | Err(Os::NOENT) => {}
             Err(Os::NODEV) => return Ok(()),

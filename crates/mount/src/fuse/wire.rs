@@ -8,9 +8,9 @@
 use crate::vfs::{Errno, Result};
 use buttress::{FileKind, Metadata, Timestamp};
 
-/// The version of the interface that is spoken: 7.41, or what the kernel has if that is less.
+/// The version of the interface that is spoken: 7.42, or what the kernel has if that is less.
 pub(super) const MAJOR: u32 = 7;
-pub(super) const MINOR: u32 = 41;
+pub(super) const MINOR: u32 = 42;
 /// The oldest that will do: it has all of the structures in the sizes used here.
 pub(super) const MINOR_MIN: u32 = 33;
 
@@ -57,6 +57,7 @@ pub(super) mod capability {
         SETXATTR_EXT = 1 << 29,
         INIT_EXT = 1 << 30,
         DIRECT_IO_ALLOW_MMAP = 1 << 36,
+        OVER_IO_URING = 1 << 41,
     }
 }
 
@@ -75,14 +76,34 @@ pub(super) mod bit {
     }
 }
 
-/// Takes a request apart.
+/// Takes a request apart. It lies in one piece, or in two, between which no field lies.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Input<'a>(pub(super) &'a [u8]);
+pub(super) struct Input<'a> {
+    piece: &'a [u8],
+    next: &'a [u8],
+}
 
 impl<'a> Input<'a> {
+    pub(super) const fn of(piece: &'a [u8]) -> Self {
+        Self { piece, next: &[] }
+    }
+
+    pub(super) const fn of_two(piece: &'a [u8], next: &'a [u8]) -> Self {
+        Self { piece, next }
+    }
+
+    /// The piece in which the next field lies.
+    fn piece(&mut self) -> &mut &'a [u8] {
+        if self.piece.is_empty() {
+            self.piece = core::mem::take(&mut self.next);
+        }
+        &mut self.piece
+    }
+
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk().ok_or(Errno::INVAL)?;
-        self.0 = rest;
+        let piece = self.piece();
+        let (first, rest) = piece.split_first_chunk().ok_or(Errno::INVAL)?;
+        *piece = rest;
         Ok(*first)
     }
 
@@ -103,14 +124,19 @@ impl<'a> Input<'a> {
     }
 
     pub(super) fn bytes(&mut self, count: usize) -> Result<&'a [u8]> {
-        let (first, rest) = self.0.split_at_checked(count).ok_or(Errno::INVAL)?;
-        self.0 = rest;
+        let piece = self.piece();
+        let (first, rest) = piece.split_at_checked(count).ok_or(Errno::INVAL)?;
+        *piece = rest;
         Ok(first)
     }
 
     /// A name that ends with a zero byte.
     pub(super) fn name(&mut self) -> Result<&'a [u8]> {
-        let end = self.0.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
+        let end = self
+            .piece()
+            .iter()
+            .position(|byte| *byte == 0)
+            .ok_or(Errno::INVAL)?;
         let name = self.bytes(end)?;
         self.skip(1)?;
         Ok(name)
@@ -148,21 +174,33 @@ impl Header {
     }
 }
 
-/// Content that follows an answer, in memory that is used again and not cleared in between.
+/// Content that follows an answer, in memory that is used again and not cleared in between: its own, or that of the request.
 #[derive(Debug, Default)]
-pub(super) struct Following {
+pub(super) struct Following<'a> {
     memory: Vec<u8>,
+    lent: Option<&'a mut [u8]>,
     length: usize,
 }
 
-impl Following {
+impl<'a> Following<'a> {
+    /// In memory that is lent.
+    pub(super) fn within(lent: &'a mut [u8]) -> Self {
+        Self {
+            lent: Some(lent),
+            ..Self::default()
+        }
+    }
+
     /// Room for so many bytes, all of which whoever takes it writes, or says by [`Following::keep`] how many he wrote.
     pub(super) fn take(&mut self, bytes: usize) -> &mut [u8] {
-        if self.memory.len() < bytes {
+        self.length = bytes;
+        // Lent memory that is too small is of no use.
+        self.lent = self.lent.take().filter(|lent| lent.len() >= bytes);
+        if self.lent.is_none() && self.memory.len() < bytes {
             self.memory.resize(bytes, 0);
         }
-        self.length = bytes;
-        self.memory.get_mut(..bytes).unwrap_or_default()
+        let memory = self.lent.as_deref_mut().unwrap_or(&mut self.memory);
+        memory.get_mut(..bytes).unwrap_or_default()
     }
 
     /// So many bytes were written.
@@ -171,18 +209,38 @@ impl Following {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        self.memory.get(..self.length).unwrap_or_default()
+        let memory = self.lent.as_deref().unwrap_or(&self.memory);
+        memory.get(..self.length).unwrap_or_default()
     }
+
+    /// Where it is.
+    pub(super) fn into_kept(self) -> Kept {
+        if self.lent.is_some() {
+            return Kept::InPlace(self.length);
+        }
+        let mut memory = self.memory;
+        memory.truncate(self.length);
+        Kept::Apart(memory)
+    }
+}
+
+/// Where content is.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// So many bytes at the beginning of the memory that was lent.
+    InPlace(usize),
+    /// In memory of its own.
+    Apart(Vec<u8>),
 }
 
 /// Puts an answer together.
 #[derive(Debug, Default)]
-pub(super) struct Output {
+pub(super) struct Output<'a> {
     pub(super) body: Vec<u8>,
-    pub(super) content: Following,
+    pub(super) content: Following<'a>,
 }
 
-impl Output {
+impl Output<'_> {
     pub(super) fn u16(&mut self, value: u16) -> &mut Self {
         self.bytes(&value.to_ne_bytes())
     }
@@ -322,21 +380,46 @@ mod tests {
 
     #[test]
     fn what_is_too_short_is_invalid() {
-        let mut input = Input(&[1, 2, 3]);
+        let mut input = Input::of(&[1, 2, 3]);
         assert_eq!(input.u32(), Err(Errno::INVAL));
         assert_eq!(input.name(), Err(Errno::INVAL));
         assert_eq!(input.bytes(4), Err(Errno::INVAL));
         assert_eq!(input.bytes(3), Ok(&[1, 2, 3][..]));
         assert!(matches!(
-            Header::parse(&mut Input(&[0; IN_HEADER - 1])),
+            Header::parse(&mut Input::of(&[0; IN_HEADER - 1])),
             Err(Errno::INVAL)
         ));
-        assert!(Header::parse(&mut Input(&[0; IN_HEADER])).is_ok());
+        assert!(Header::parse(&mut Input::of(&[0; IN_HEADER])).is_ok());
+    }
+
+    #[test]
+    fn a_request_may_lie_in_two_pieces() {
+        let mut input = Input::of_two(&[1, 0, 0, 0], b"name\0rest");
+        assert_eq!(input.u32(), Ok(1));
+        assert_eq!(input.name(), Ok(&b"name"[..]));
+        assert_eq!(input.bytes(4), Ok(&b"rest"[..]));
+        assert_eq!(input.u16(), Err(Errno::INVAL));
+        // No field lies in both.
+        assert_eq!(Input::of_two(&[1, 0], &[0, 0]).u32(), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn content_is_written_into_memory_that_is_lent_if_it_fits() {
+        let mut memory = [0; 4];
+        let mut content = Following::within(&mut memory);
+        content.take(3).copy_from_slice(b"abc");
+        content.keep(2);
+        assert_eq!(content.bytes(), b"ab");
+        assert!(matches!(content.into_kept(), Kept::InPlace(2)));
+        assert_eq!(&memory, b"abc\0");
+        let mut content = Following::within(&mut memory);
+        content.take(5).copy_from_slice(b"fghij");
+        assert!(matches!(content.into_kept(), Kept::Apart(kept) if kept == b"fghij"));
     }
 
     #[test]
     fn names_end_with_a_zero_byte() {
-        let mut input = Input(b"one\0two\0three");
+        let mut input = Input::of(b"one\0two\0three");
         assert_eq!(input.name(), Ok(&b"one"[..]));
         assert_eq!(input.name(), Ok(&b"two"[..]));
         assert_eq!(input.name(), Err(Errno::INVAL));

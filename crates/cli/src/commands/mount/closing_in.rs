@@ -3,7 +3,10 @@
 //! When its devices, its log, its socket and `/dev/fuse` are open and the mount is there, it needs no other file, connection or program. A filter
 //! of system calls, for all of its threads and for good, refuses them with `EPERM`: opening, making, renaming and removing files,
 //! sockets and connections, programs and other processes, mounts, other processes' memory, the system's clock and names, and whatever
-//! gets around such refusals (handles of files, rings that open, keys, namespaces). No rights come back by programs that have them.
+//! gets around such refusals (handles of files, new rings, keys, namespaces). No rights come back by programs that have them.
+//!
+//! Rings that are there (io_uring) are let through where there are any. Those of devices read and write, those of the mount bring requests,
+//! and neither can do anything else: they are restricted when they are made.
 //!
 //! Threads are still made, by `clone(2)`, whose flags a filter can look at. Those of `clone3(2)` lie behind a pointer, so that call is not
 //! there (`ENOSYS`), and C libraries take the other.
@@ -214,17 +217,38 @@ fn refuse(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: libc::c_int) -> Result<
     Ok(apply_filter_all_threads(&program)?)
 }
 
-/// Closes this process in.
+/// What uses rings.
+const RINGS: [i64; 2] = [libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+/// What rings can be told after they were made: that they are to begin.
+const ENABLE_RINGS: u64 = 12;
+
+/// What is refused of rings that are there. Each can do little: its maker restricted it for good.
+fn rules_of_rings(has_rings: bool) -> Result<Vec<(i64, Vec<SeccompRule>)>> {
+    if !has_rings {
+        return Ok(RINGS.map(|number| (number, Vec::new())).to_vec());
+    }
+    let other = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, ENABLE_RINGS)?;
+    Ok(vec![(
+        libc::SYS_io_uring_register,
+        vec![SeccompRule::new(vec![other])?],
+    )])
+}
+
+/// Closes this process in. `has_rings`: it has rings (io_uring) that it goes on using.
 ///
 /// # Errors
 /// That the system has no such filters, or not for this architecture.
-pub(super) fn close_in() -> Result<()> {
+pub(super) fn close_in(has_rings: bool) -> Result<()> {
     refuse([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)?;
     let refused = || REFUSED.iter().chain(OLDER).chain(&NEWER).copied();
     let mut rules: BTreeMap<i64, _> = refused().map(|number| (number, Vec::new())).collect();
     rules.insert(libc::SYS_clone, refused_threads()?);
+    rules.extend(rules_of_rings(has_rings)?);
     if let Some((bit, own)) = SECOND_TABLE {
-        let again = refused().chain([libc::SYS_clone, libc::SYS_clone3]).chain(own);
+        let again = refused()
+            .chain([libc::SYS_clone, libc::SYS_clone3])
+            .chain(RINGS)
+            .chain(own);
         rules.extend(again.map(|number| (number | bit, Vec::new())));
     }
     refuse(rules, libc::EPERM)
@@ -233,6 +257,7 @@ pub(super) fn close_in() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use buttress::device::{Device, Engine, OpenOptions, ReadRequest};
     use std::fs::File;
     use std::io::{ErrorKind, Read as _};
     use std::process::Command;
@@ -240,7 +265,12 @@ mod tests {
     const VARIABLE: &str = "BUTTRESS_TEST_CLOSED_IN";
 
     /// What a process that is closed in can do and cannot; run in a process of its own, for there is no way back.
-    fn tried() {
+    fn tried(has_rings: bool) {
+        let options = OpenOptions {
+            engine: Engine::IoUring,
+            ..OpenOptions::default()
+        };
+        let device = Device::open("/proc/self/exe", &options).unwrap();
         let mut open = File::open("/proc/self/exe").unwrap();
         let (go, gone) = std::sync::mpsc::channel::<()>();
         let older = std::thread::spawn(move || {
@@ -249,7 +279,7 @@ mod tests {
                 .map(drop)
                 .map_err(|error| error.kind())
         });
-        close_in().unwrap();
+        close_in(has_rings).unwrap();
         go.send(()).unwrap();
         let refused = Some(ErrorKind::PermissionDenied);
         assert_eq!(
@@ -286,6 +316,13 @@ mod tests {
         let mut bytes = [0; 4];
         open.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"\x7fELF");
+        // By its ring, or without it where that is refused now.
+        let read = device.start_reads([ReadRequest {
+            offset_bytes: 0,
+            length: 4096,
+        }]);
+        let read = read.into_iter().next().unwrap().wait().unwrap();
+        assert_eq!(&read[..4], b"\x7fELF");
         assert!(std::fs::metadata("/etc").is_ok());
         let large = vec![1_u8; 16 << 20];
         assert_eq!(large.iter().map(|byte| u64::from(*byte)).sum::<u64>(), 16 << 20);
@@ -293,22 +330,24 @@ mod tests {
 
     #[test]
     fn nothing_can_be_opened_from_inside() {
-        if std::env::var_os(VARIABLE).is_some() {
-            tried();
+        if let Some(rings) = std::env::var_os(VARIABLE) {
+            tried(rings == "rings");
             // The harness would open files.
             std::process::exit(77);
         }
         let name = "commands::mount::closing_in::tests::nothing_can_be_opened_from_inside";
-        let ran = Command::new(std::env::current_exe().unwrap())
-            .args([name, "--exact", "--nocapture"])
-            .env(VARIABLE, "1")
-            .output()
-            .unwrap();
-        assert_eq!(
-            ran.status.code(),
-            Some(77),
-            "{}",
-            String::from_utf8_lossy(&ran.stderr)
-        );
+        for rings in ["rings", "none"] {
+            let ran = Command::new(std::env::current_exe().unwrap())
+                .args([name, "--exact", "--nocapture"])
+                .env(VARIABLE, rings)
+                .output()
+                .unwrap();
+            assert_eq!(
+                ran.status.code(),
+                Some(77),
+                "{rings}: {}",
+                String::from_utf8_lossy(&ran.stderr)
+            );
+        }
     }
 }

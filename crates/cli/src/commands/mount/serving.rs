@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::device::OpenOptions as DeviceOptions;
+use buttress::device::{Engine as DeviceEngine, OpenOptions as DeviceOptions};
 use buttress::format::{Timestamp, Uuid};
 use buttress::fs::Location;
 use buttress::scrub::Healer;
@@ -304,11 +304,7 @@ pub(super) fn serve(
     }
     // From files of the system, which cannot be opened later.
     let _zone = Clock::system();
-    if let Err(error) = closing_in::close_in() {
-        log(&format!(
-            "the server is not closed in, which the system does not let it: {error:#}"
-        ));
-    }
+    close_in(context, &session, &log);
     let served = session.serve();
     drop(ended);
     stop_writers();
@@ -328,6 +324,16 @@ pub(super) fn serve(
     entry.end(&result);
     drop(watch.lock().take());
     result.map(|()| Outcome::Done)
+}
+
+/// Closes the server in, as far as the system lets it.
+fn close_in(context: &Context, session: &Session, log: &Log) {
+    let has_rings = session.has_rings() || context.device_options().engine == DeviceEngine::IoUring;
+    if let Err(error) = closing_in::close_in(has_rings) {
+        log(&format!(
+            "the server is not closed in, which the system does not let it: {error:#}"
+        ));
+    }
 }
 
 fn advice(wishes: &MountWishes) -> Advice {

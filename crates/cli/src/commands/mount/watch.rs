@@ -136,9 +136,9 @@ fn answer_kind(input: &mut impl std::io::Read) -> std::io::Result<()> {
 ///
 /// The end of the server's pipe is seen before the last of its descriptors is closed: until then the kernel answers from what it
 /// remembers, and keeps requests waiting. So it is told to ask the server. A request that waits when the connection breaks ends with
-/// `ECONNABORTED`, a later one with `ENOTCONN`; a mount that somebody else made there meanwhile answers well.
+/// `ECONNABORTED`, one that was given to a ring of the server with `ECANCELED`, a later one with `ENOTCONN`; a mount that somebody else made there meanwhile answers well.
 fn is_dead(directory: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
     let asked = statx(CWD, directory, AtFlags::STATX_FORCE_SYNC, StatxFlags::MODE);
-    matches!(asked, Err(Errno::NOTCONN | Errno::CONNABORTED))
+    matches!(asked, Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED))
 }

@@ -1,0 +1,207 @@
+//! Mounts whose requests come by io_uring: what they serve, how they end. They need a kernel that was told to offer that
+//! (`enable_uring` of the module fuse); no test tells it so, for that is a setting of the whole machine.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    reason = "tests state what must hold"
+)]
+
+use buttress_oracle::needs::{Missing, missing};
+use buttress_oracle::skip::skips;
+use rustix::fs::OFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::thread;
+
+mod mounting;
+
+use mounting::{Mounted, no_fuse};
+
+const NEED: &str = "fuse-rings";
+
+fn no_rings() -> Option<Missing> {
+    let parameter = "/sys/module/fuse/parameters/enable_uring";
+    let is_on = || fs::read(parameter).is_ok_and(|text| text.trim_ascii() == b"Y");
+    no_fuse()
+        .or_else(|| missing(NEED))
+        .or_else(|| (!is_on()).then(|| Missing::new(NEED, format!("{parameter} is not Y"))))
+}
+
+/// How many threads of the server of a mount take requests by rings.
+fn ring_threads(mounted: &Mounted) -> usize {
+    // It has answered something: the threads are there.
+    fs::metadata(mounted.path(".")).unwrap();
+    let _asked = fs::metadata(mounted.path("is not there"));
+    let tasks = fs::read_dir(format!("/proc/{}/task", mounted.server())).unwrap();
+    let names = tasks.filter_map(|task| fs::read(task.unwrap().path().join("comm")).ok());
+    names.filter(|name| name.starts_with(b"buttress-ring")).count()
+}
+
+/// Holds this thread to the first processor that it may use.
+fn hold_to_one_processor() {
+    let all = sched_getaffinity(None).unwrap();
+    let first = (0..CpuSet::MAX_CPU).find(|number| all.is_set(*number)).unwrap();
+    let mut one = CpuSet::new();
+    one.set(first);
+    sched_setaffinity(None, &one).unwrap();
+}
+
+fn bytes_of(seed: usize, length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|at| (at / 7 + at / 4096 + seed * 31) as u8)
+        .collect()
+}
+
+#[test]
+fn what_is_written_by_rings_is_there() {
+    if skips(no_rings()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    assert!(ring_threads(&mounted) > 0);
+    // Larger than one request, and of lengths that end anywhere.
+    let length = |number: usize| 3 * (1 << 20) + number * 1234 + 1;
+    thread::scope(|scope| {
+        for number in 0..8 {
+            let mounted = &mounted;
+            scope.spawn(move || {
+                let folder = mounted.path(&format!("d{number}"));
+                fs::create_dir(&folder).unwrap();
+                fs::write(folder.join("large"), bytes_of(number, length(number))).unwrap();
+                for name in 0..200 {
+                    fs::write(folder.join(format!("f{name}")), bytes_of(name, name * 17)).unwrap();
+                }
+                for name in (0..200).step_by(2) {
+                    fs::remove_file(folder.join(format!("f{name}"))).unwrap();
+                }
+            });
+        }
+    });
+    mounted.umount();
+    mounted.expect_sound();
+    mounted.mount("ro");
+    for number in 0..8 {
+        let folder = mounted.path(&format!("d{number}"));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 101);
+        assert!(fs::read(folder.join("large")).unwrap() == bytes_of(number, length(number)));
+        // Around the page cache: as large requests as there are.
+        let direct = OFlags::DIRECT.bits().cast_signed();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .custom_flags(direct)
+            .open(folder.join("large"))
+            .unwrap();
+        let mut read = Vec::new();
+        file.read_to_end(&mut read).unwrap();
+        assert!(read == bytes_of(number, length(number)));
+        for name in (1..200).step_by(2) {
+            assert_eq!(
+                fs::read(folder.join(format!("f{name}"))).unwrap(),
+                bytes_of(name, name * 17)
+            );
+        }
+    }
+    mounted.umount();
+}
+
+/// More direct writes of one processor than it has threads, each of which has the kernel forget pages, beside reads that hold those
+/// pages while their requests wait for the same threads.
+#[test]
+fn calls_that_wait_for_the_kernel_leave_room_for_those_that_it_waits_for() {
+    if skips(no_rings()) {
+        return;
+    }
+    const WRITERS: usize = 40;
+    const BLOCK: usize = 4096;
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    assert!(ring_threads(&mounted) > 0);
+    let path = mounted.path("shared");
+    fs::write(&path, vec![0; WRITERS * BLOCK]).unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    thread::scope(|scope| {
+        for number in 0..WRITERS {
+            let path = &path;
+            scope.spawn(move || {
+                hold_to_one_processor();
+                let direct = OFlags::DIRECT.bits().cast_signed();
+                let file = OpenOptions::new()
+                    .write(true)
+                    .custom_flags(direct)
+                    .open(path)
+                    .unwrap();
+                let mut memory = vec![0_u8; 2 * BLOCK];
+                let start = memory.as_ptr().align_offset(BLOCK);
+                for round in 1..=50 {
+                    memory[start..start + BLOCK].fill(round);
+                    file.write_all_at(&memory[start..start + BLOCK], (number * BLOCK) as u64)
+                        .unwrap();
+                }
+            });
+            scope.spawn(move || {
+                hold_to_one_processor();
+                for _ in 0..50 {
+                    assert_eq!(fs::read(path).unwrap().len(), WRITERS * BLOCK);
+                }
+            });
+        }
+    });
+    mounted.umount();
+    mounted.mount("ro");
+    assert!(fs::read(&path).unwrap() == vec![50; WRITERS * BLOCK]);
+    mounted.umount();
+    mounted.expect_sound();
+}
+
+/// As the kernel's own way out of a server that hangs.
+#[test]
+fn a_connection_that_is_broken_off_ends_the_server() {
+    if skips(no_rings()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount("rw");
+    assert!(ring_threads(&mounted) > 0);
+    fs::write(mounted.path("synced"), b"content").unwrap();
+    File::open(mounted.path("synced")).unwrap().sync_all().unwrap();
+    let server = rustix::process::Pid::from_raw(mounted.server()).unwrap();
+    let device = fs::metadata(&mounted.at).unwrap().dev();
+    // The kernel's own folder of connections, wherever the system has it or not.
+    let connections = mounted.at.with_file_name("connections");
+    fs::create_dir(&connections).unwrap();
+    rustix::mount::mount("connections", &connections, "fusectl", MountFlags::empty(), None).unwrap();
+    let abort = connections.join(format!("{}/abort", rustix::fs::minor(device)));
+    let unmounted = |path: &Path| rustix::mount::unmount(path, UnmountFlags::DETACH);
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let folder = mounted.path(&format!("d{number}"));
+            // Until it fails.
+            scope.spawn(move || {
+                (0..).all(|name| fs::write(folder.with_extension(name.to_string()), b"content").is_ok())
+            });
+        }
+        let aborted = fs::write(&abort, b"1");
+        unmounted(&connections).unwrap();
+        if let Err(error) = aborted {
+            mounted.signal(rustix::process::Signal::KILL);
+            panic!("{}: {error}", abort.display());
+        }
+    });
+    while rustix::process::test_kill_process(server).is_ok() {
+        thread::yield_now();
+    }
+    // The process beside it may have been faster.
+    let _detached = unmounted(&mounted.at);
+    mounted.mount("rw");
+    assert_eq!(fs::read(mounted.path("synced")).unwrap(), b"content");
+    mounted.umount();
+    mounted.expect_sound();
+}

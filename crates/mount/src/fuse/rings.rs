@@ -1,0 +1,336 @@
+//! Requests that come by io_uring: each is answered on the processor of its caller.
+//!
+//! Every processor that there may be has a queue, and every queue some threads, bound to its processor, with a ring each. A ring has one
+//! request at a time: so one that waits for a device holds up its thread only, and the kernel gives the next to another. It prefers the thread
+//! that was last done.
+//!
+//! The kernel uses rings only when every queue has one. What is left for the device: what needs no answer, and interruptions.
+//!
+//! Rings are made when it is mounted, since a server that closed itself in can make none, and only where the kernel says that it takes them
+//! (`enable_uring`). A ring that breaks leaves its thread to the device.
+
+use super::CONTENT_BYTES_MAX;
+use super::dispatch::{Server, When};
+use super::notify::{Later, Then};
+use super::reading;
+use super::wire::{Following, Header, IN_HEADER, Input, Kept, Output};
+use crate::vfs::Stale;
+use buttress_ring::{ANSWER_HEAD_BYTES, Fetched, Request, Ring};
+use crossbeam_channel::{Receiver, Sender};
+use rustix::fd::{AsFd as _, OwnedFd};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
+
+/// Whether the kernel takes rings.
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+/// The processors that there may be, as `0-7`.
+const PROCESSORS: &str = "/sys/devices/system/cpu/possible";
+
+/// How many threads there are for a processor: at most, at least, and for all of them together in between.
+const PER_PROCESSOR_MAX: usize = 16;
+const PER_PROCESSOR_MIN: usize = 4;
+const TOGETHER: usize = 64;
+/// With more processors than this, threads that mostly wait would be too many.
+const PROCESSORS_MAX: u16 = 64;
+
+/// Rings for all queues, or none where the kernel takes none, the system does not let this process have any, or there are too many
+/// processors.
+pub(super) fn prepare(device: &OwnedFd) -> Vec<Ring> {
+    let is_on = std::fs::read(PARAMETER).is_ok_and(|text| text.trim_ascii() == b"Y");
+    let processors = std::fs::read_to_string(PROCESSORS).ok();
+    let processors = processors.and_then(|text| count_in(text.trim()));
+    let Some(processors) = processors.filter(|count| is_on && *count <= PROCESSORS_MAX) else {
+        return Vec::new();
+    };
+    let each = TOGETHER
+        .checked_div(usize::from(processors))
+        .unwrap_or(0)
+        .clamp(PER_PROCESSOR_MIN, PER_PROCESSOR_MAX);
+    let queues = (0..processors).flat_map(|queue| std::iter::repeat_n(queue, each));
+    let made: io::Result<Vec<_>> = queues
+        .map(|queue| Ring::new(device.as_fd(), queue, CONTENT_BYTES_MAX))
+        .collect();
+    made.unwrap_or_default()
+}
+
+/// How many processors a list has that leaves none out.
+fn count_in(list: &str) -> Option<u16> {
+    let last = match list.split_once('-') {
+        Some(("0", last)) => last.parse::<u16>().ok()?,
+        Some(_) => return None,
+        None if list == "0" => 0,
+        None => return None,
+    };
+    last.checked_add(1)
+}
+
+/// The threads of one queue.
+#[derive(Debug, Default)]
+struct Queue {
+    /// How many there are.
+    threads: AtomicUsize,
+    /// How many of them wait for the kernel to forget something.
+    waiting: AtomicUsize,
+}
+
+impl Queue {
+    /// Whether one of its threads may wait until the kernel has forgotten something; [`Queue::waited`] ends that either way. One of them never
+    /// does: the kernel may wait for a call whose request waits for this queue.
+    fn may_wait(&self) -> bool {
+        let waiting = self.waiting.fetch_add(1, Ordering::AcqRel).saturating_add(1);
+        waiting < self.threads.load(Ordering::Acquire)
+    }
+
+    fn waited(&self) {
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Threads that have their rings and begin when they are told.
+pub(super) struct Crew<'scope> {
+    threads: Vec<ScopedJoinHandle<'scope, io::Result<()>>>,
+    begin: Sender<()>,
+    is_whole: bool,
+}
+
+impl<'scope> Crew<'scope> {
+    /// Starts a thread for each ring.
+    pub(super) fn start<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        server: &'scope Server,
+        device: &'scope OwnedFd,
+        rings: Vec<Ring>,
+    ) -> Self {
+        let count = rings
+            .last()
+            .map_or(0, |ring| usize::from(ring.queue()).saturating_add(1));
+        let queues: Vec<Arc<Queue>> = (0..count).map(|_| Arc::default()).collect();
+        let (begin, begins) = crossbeam_channel::unbounded();
+        let (enabled, all_enabled) = crossbeam_channel::unbounded();
+        let mut threads = Vec::new();
+        for ring in rings {
+            let number = ring.queue();
+            let Some(queue) = queues.get(usize::from(number)).cloned() else {
+                continue;
+            };
+            let (begins, enabled) = (begins.clone(), enabled.clone());
+            let worker = Worker { ring, queue };
+            threads.extend(
+                std::thread::Builder::new()
+                    .name(format!("buttress-ring-{number}"))
+                    .spawn_scoped(scope, move || worker.work(server, device, enabled, &begins))
+                    .ok(),
+            );
+        }
+        drop(enabled);
+        let mut has_one = vec![false; count];
+        for queue in all_enabled {
+            if let Some(has_one) = has_one.get_mut(usize::from(queue)) {
+                *has_one = true;
+            }
+        }
+        Self {
+            threads,
+            begin,
+            is_whole: count > 0 && has_one.into_iter().all(|has_one| has_one),
+        }
+    }
+
+    /// Whether every queue has a ring.
+    pub(super) const fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// Lets them begin.
+    pub(super) fn begin(self) -> Vec<ScopedJoinHandle<'scope, io::Result<()>>> {
+        for _ in &self.threads {
+            // Those that could not enable their rings are gone.
+            let _ = self.begin.send(());
+        }
+        self.threads
+    }
+}
+
+/// What one thread has.
+struct Worker {
+    ring: Ring,
+    queue: Arc<Queue>,
+}
+
+impl Worker {
+    fn work(
+        mut self,
+        server: &Server,
+        device: &OwnedFd,
+        enabled: Sender<u16>,
+        begins: &Receiver<()>,
+    ) -> io::Result<()> {
+        bind(self.ring.queue());
+        if self.ring.enable().is_err() {
+            return Ok(());
+        }
+        let _ = enabled.send(self.ring.queue());
+        drop(enabled);
+        if begins.recv().is_err() {
+            return Ok(());
+        }
+        self.queue.threads.fetch_add(1, Ordering::AcqRel);
+        let ended = self.answer_all(server);
+        self.queue.threads.fetch_sub(1, Ordering::AcqRel);
+        ended.or_else(|_| reading::answer_all(server, device))
+    }
+
+    /// Answers requests until it was unmounted.
+    fn answer_all(&mut self, server: &Server) -> io::Result<()> {
+        let mut body = Vec::new();
+        while self.ring.fetch()? == Fetched::Request {
+            let Some(request) = self.ring.request() else { break };
+            let (head, bytes, stale) = answer(server, request, &mut body)?;
+            if !stale.is_empty() {
+                self.forget(server, stale);
+            }
+            self.ring.answer(&head, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Has the kernel forget something before it is answered, or right after where this thread must not wait.
+    fn forget(&self, server: &Server, stale: Vec<Stale>) {
+        if self.queue.may_wait() {
+            let (go_on, goes_on) = crossbeam_channel::bounded(1);
+            let then = Then::GoOn(go_on);
+            if server.forget_first(Later { stale, then }) {
+                // That it was forgotten, or that there is nothing to forget any more.
+                let _ = goes_on.recv();
+            }
+        } else {
+            let then = Then::Nothing;
+            server.forget_first(Later { stale, then });
+        }
+        self.queue.waited();
+    }
+}
+
+/// Binds this thread to a processor. One that is not there now has no calls; threads that may not be bound answer from where they are.
+fn bind(processor: u16) {
+    let mut only = CpuSet::new();
+    if usize::from(processor) < CpuSet::MAX_CPU {
+        only.set(usize::from(processor));
+        let _ = sched_setaffinity(None, &only);
+    }
+}
+
+type Answer = ([u8; ANSWER_HEAD_BYTES], usize, Vec<Stale>);
+
+/// Puts an answer in the memory of its request.
+fn answer(server: &Server, request: Request<'_>, body: &mut Vec<u8>) -> io::Result<Answer> {
+    let Request {
+        head,
+        arguments,
+        payload,
+        payload_bytes,
+    } = request;
+    let invalid = || {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a request of a ring that is too short",
+        )
+    };
+    let header = Header::parse(&mut Input::of(head)).map_err(|_| invalid())?;
+    let arguments_bytes = header.bytes.checked_sub(IN_HEADER);
+    let arguments_bytes = arguments_bytes.and_then(|bytes| bytes.checked_sub(payload_bytes));
+    let arguments = arguments_bytes
+        .and_then(|bytes| arguments.get(..bytes))
+        .ok_or_else(invalid)?;
+    let mut out = Output {
+        body: core::mem::take(body),
+        ..Output::default()
+    };
+    let when = if payload_bytes == 0 {
+        out.content = Following::within(&mut *payload);
+        server.respond(header, Input::of(arguments), &mut out)
+    } else {
+        let content = payload.get(..payload_bytes).unwrap_or_default();
+        server.respond(header, Input::of_two(arguments, content), &mut out)
+    };
+    let Output { body: whole, content } = out;
+    let content = content.into_kept();
+    let (head, rest) = whole.split_first_chunk().ok_or_else(invalid)?;
+    let bytes = put(payload, rest, &content)
+        .ok_or_else(|| io::Error::other("an answer that is longer than any that the kernel asked for"))?;
+    let head = *head;
+    *body = whole;
+    let stale = match when {
+        When::After(stale) => stale,
+        // The kernel does not look at it, but has its memory back.
+        When::Now | When::Never => Vec::new(),
+    };
+    Ok((head, bytes, stale))
+}
+
+/// Puts what follows an answer's head at the beginning of the payload; how long it is, if there is room.
+fn put(payload: &mut [u8], body: &[u8], content: &Kept) -> Option<usize> {
+    let content_bytes = match content {
+        Kept::InPlace(bytes) => *bytes,
+        Kept::Apart(content) => content.len(),
+    };
+    let bytes = body.len().checked_add(content_bytes)?;
+    if bytes > payload.len() {
+        return None;
+    }
+    match content {
+        Kept::InPlace(_) if body.is_empty() => {}
+        Kept::InPlace(_) => payload.copy_within(..content_bytes, body.len()),
+        Kept::Apart(content) => payload.get_mut(body.len()..bytes)?.copy_from_slice(content),
+    }
+    payload.get_mut(..body.len())?.copy_from_slice(body);
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_counted_where_the_list_leaves_none_out() {
+        assert_eq!(count_in("0"), Some(1));
+        assert_eq!(count_in("0-7"), Some(8));
+        for list in ["", "1", "1-7", "0-3,8-11", "0-", "0-99999"] {
+            assert_eq!(count_in(list), None, "{list}");
+        }
+    }
+
+    #[test]
+    fn one_thread_of_a_queue_does_not_wait() {
+        let queue = Queue::default();
+        queue.threads.store(3, Ordering::Release);
+        assert!(queue.may_wait());
+        assert!(queue.may_wait());
+        assert!(!queue.may_wait());
+        queue.waited();
+        assert!(!queue.may_wait());
+        queue.waited();
+        queue.waited();
+        assert!(queue.may_wait());
+        let alone = Queue::default();
+        alone.threads.store(1, Ordering::Release);
+        assert!(!alone.may_wait());
+    }
+
+    #[test]
+    fn an_answer_lies_at_the_beginning_of_the_payload() {
+        let put = |body: &[u8], content: &Kept| {
+            let mut payload = *b"content.";
+            let bytes = put(&mut payload, body, content);
+            bytes.map(|bytes| payload[..bytes].to_vec())
+        };
+        assert_eq!(put(b"", &Kept::InPlace(7)).unwrap(), b"content");
+        assert_eq!(put(b"a", &Kept::InPlace(7)).unwrap(), b"acontent");
+        assert_eq!(put(b"ab", &Kept::Apart(b"cd".to_vec())).unwrap(), b"abcd");
+        assert_eq!(put(b"", &Kept::Apart(Vec::new())).unwrap(), b"");
+        assert_eq!(put(b"ab", &Kept::InPlace(7)), None);
+    }
+}

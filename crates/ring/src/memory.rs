@@ -1,0 +1,157 @@
+//! The memory of a ring's entry, which the kernel knows by address.
+//!
+//! A mapping of its own: a page for the head, then the payload. Pages that are never used cost nothing.
+//!
+//! The head, as `fuse_uring_req_header` has it: 128 bytes for the head of the request or the answer, 128 for the structure of the
+//! operation, then 32 with flags, the kernel's name of the request, and the payload's length.
+//!
+//! Invariants: see the crate. Methods that make references take `&mut self`, and [`super::Ring`] calls them only where no command is
+//! under way.
+
+use super::{ANSWER_HEAD_BYTES, HEAD_BYTES, Request};
+use io_uring::opcode::UringCmd80;
+use io_uring::squeue::Entry128;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::io;
+use std::ptr::NonNull;
+
+/// `fuse_uring_req_header`.
+#[repr(C)]
+struct Head {
+    head: [u8; HEAD_BYTES],
+    arguments: [u8; HEAD_BYTES],
+    flags: u64,
+    commit_id: u64,
+    payload_bytes: u32,
+    padding: u32,
+    reserved: u64,
+}
+
+/// Where the payload begins in the mapping.
+const PAYLOAD_AT: usize = 4096;
+
+const _: () = assert!(size_of::<Head>() <= PAYLOAD_AT);
+
+/// Where the field `len` of a submission lies, for which commands of this kind have no setter.
+const LENGTH_AT: usize = 24;
+
+/// See the module.
+pub(crate) struct Memory {
+    mapping: NonNull<c_void>,
+    payload_bytes: usize,
+    /// What a registration points to: head and payload, with their lengths.
+    parts: Box<[libc::iovec; 2]>,
+    is_given_up: bool,
+}
+
+// SAFETY: the mapping is owned, and nothing of it depends on a thread.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    pub(crate) fn new(payload_bytes: usize) -> io::Result<Self> {
+        let length = payload_bytes
+            .checked_add(PAYLOAD_AT)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at an address of the system's choice.
+        let mapping = unsafe { mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::PRIVATE) }?;
+        let mapping = NonNull::new(mapping).ok_or(io::ErrorKind::OutOfMemory)?;
+        let parts = Box::new([
+            libc::iovec {
+                iov_base: mapping.as_ptr(),
+                iov_len: size_of::<Head>(),
+            },
+            libc::iovec {
+                iov_base: payload_of(mapping).cast(),
+                iov_len: payload_bytes,
+            },
+        ]);
+        Ok(Self {
+            mapping,
+            payload_bytes,
+            parts,
+            is_given_up: false,
+        })
+    }
+
+    /// A command that tells the kernel of this memory.
+    pub(crate) fn told_by(&self, command: UringCmd80) -> Entry128 {
+        let address = u64::try_from(self.parts.as_ptr().expose_provenance()).unwrap_or(0);
+        let mut entry = command.addr(Some(address)).build();
+        let parts: u32 = 2;
+        // SAFETY: an entry is a submission as the kernel has it (`io_uring_sqe` and 64 bytes more), in which the four bytes of `len` lie.
+        unsafe {
+            let length = std::ptr::from_mut(&mut entry).cast::<u8>().add(LENGTH_AT);
+            length.cast::<u32>().write_unaligned(parts);
+        }
+        entry
+    }
+
+    fn head(&mut self) -> &mut Head {
+        // SAFETY: the mapping is aligned to pages, begins with zeros, and every byte of a head is valid. No command is under way, so nobody
+        // else uses it.
+        unsafe { self.mapping.cast::<Head>().as_mut() }
+    }
+
+    /// The kernel's name of the request that it brought.
+    pub(crate) fn commit_id(&mut self) -> u64 {
+        self.head().commit_id
+    }
+
+    pub(crate) fn request(&mut self) -> Request<'_> {
+        let room = self.payload_bytes;
+        // SAFETY: within the mapping, and apart from the head. No command is under way, so nobody else uses it while `self` is borrowed.
+        let payload = unsafe { std::slice::from_raw_parts_mut(payload_of(self.mapping), room) };
+        let head = self.head();
+        Request {
+            head: &head.head,
+            arguments: &head.arguments,
+            payload,
+            payload_bytes: usize::try_from(head.payload_bytes).unwrap_or(room).min(room),
+        }
+    }
+
+    pub(crate) fn answer(&mut self, head: &[u8; ANSWER_HEAD_BYTES], payload_bytes: usize) -> io::Result<()> {
+        if payload_bytes > self.payload_bytes {
+            return Err(io::Error::other(format!(
+                "an answer of {payload_bytes} bytes, for which there is room for {}",
+                self.payload_bytes
+            )));
+        }
+        let bytes = u32::try_from(payload_bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let place = self.head();
+        if let Some(first) = place.head.first_chunk_mut() {
+            *first = *head;
+        }
+        place.payload_bytes = bytes;
+        Ok(())
+    }
+
+    /// The kernel may write to it for as long as this process lives.
+    pub(crate) fn give_up(&mut self) {
+        self.is_given_up = true;
+    }
+}
+
+/// Where the payload of a mapping begins.
+fn payload_of(mapping: NonNull<c_void>) -> *mut u8 {
+    mapping.as_ptr().cast::<u8>().wrapping_add(PAYLOAD_AT)
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.is_given_up {
+            // A command that nobody has looked at follows the addresses as well.
+            const NONE: libc::iovec = libc::iovec {
+                iov_base: std::ptr::null_mut(),
+                iov_len: 0,
+            };
+            std::mem::forget(std::mem::replace(&mut self.parts, Box::new([NONE; 2])));
+            return;
+        }
+        let length = self.payload_bytes.saturating_add(PAYLOAD_AT);
+        // SAFETY: mapped with this length, and the kernel has no command that knows it. An error would mean that it is not mapped.
+        let _ = unsafe { munmap(self.mapping.as_ptr(), length) };
+    }
+}
