@@ -1,5 +1,5 @@
-//! Mounts whose requests come by io_uring: what they serve, how they end. They need a kernel that was told to offer that
-//! (`enable_uring` of the module fuse); no test tells it so, for that is a setting of the whole machine.
+//! Mounts whose requests come by io_uring: what they serve, how they end. They need a kernel that is told to offer that
+//! (`enable_uring` of the module fuse). That is a setting of the whole machine: it is on while tests of this program run, and then what it was.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -18,6 +18,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 mod mounting;
@@ -26,12 +27,43 @@ use mounting::{Mounted, no_fuse};
 
 const NEED: &str = "fuse-rings";
 
-fn no_rings() -> Option<Missing> {
-    let parameter = "/sys/module/fuse/parameters/enable_uring";
-    let is_on = || fs::read(parameter).is_ok_and(|text| text.trim_ascii() == b"Y");
-    no_fuse()
-        .or_else(|| missing(NEED))
-        .or_else(|| (!is_on()).then(|| Missing::new(NEED, format!("{parameter} is not Y"))))
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// How many tests want rings right now, and what the parameter was before the first of them.
+static WANTED: Mutex<(usize, Vec<u8>)> = Mutex::new((0, Vec::new()));
+
+/// The kernel offers rings as long as this is there.
+struct Offered(());
+
+/// Has the kernel offer rings; none where it does not, and the test is skipped.
+fn rings() -> Option<Offered> {
+    if skips(no_fuse().or_else(|| missing(NEED))) {
+        return None;
+    }
+    let mut wanted = WANTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if wanted.0 == 0 {
+        let before = fs::read(PARAMETER);
+        let turned_on = before.and_then(|before| fs::write(PARAMETER, "Y").map(|()| before));
+        match turned_on {
+            Ok(before) => wanted.1 = before,
+            Err(error) => {
+                let _ = skips(Some(Missing::new(NEED, format!("{PARAMETER}: {error}"))));
+                return None;
+            }
+        }
+    }
+    wanted.0 += 1;
+    Some(Offered(()))
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        let mut wanted = WANTED.lock().unwrap_or_else(PoisonError::into_inner);
+        wanted.0 -= 1;
+        if wanted.0 == 0 {
+            let _ = fs::write(PARAMETER, &wanted.1);
+        }
+    }
 }
 
 /// How many threads of the server of a mount take requests by rings.
@@ -61,9 +93,7 @@ fn bytes_of(seed: usize, length: usize) -> Vec<u8> {
 
 #[test]
 fn what_is_written_by_rings_is_there() {
-    if skips(no_rings()) {
-        return;
-    }
+    let Some(_offered) = rings() else { return };
     let mounted = Mounted::new();
     mounted.mount("rw");
     assert!(ring_threads(&mounted) > 0);
@@ -116,9 +146,7 @@ fn what_is_written_by_rings_is_there() {
 /// pages while their requests wait for the same threads.
 #[test]
 fn calls_that_wait_for_the_kernel_leave_room_for_those_that_it_waits_for() {
-    if skips(no_rings()) {
-        return;
-    }
+    let Some(_offered) = rings() else { return };
     const WRITERS: usize = 40;
     const BLOCK: usize = 4096;
     let mounted = Mounted::new();
@@ -164,9 +192,7 @@ fn calls_that_wait_for_the_kernel_leave_room_for_those_that_it_waits_for() {
 /// As the kernel's own way out of a server that hangs.
 #[test]
 fn a_connection_that_is_broken_off_ends_the_server() {
-    if skips(no_rings()) {
-        return;
-    }
+    let Some(_offered) = rings() else { return };
     let mounted = Mounted::new();
     mounted.mount("rw");
     assert!(ring_threads(&mounted) > 0);
