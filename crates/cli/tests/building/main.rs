@@ -25,13 +25,20 @@ use std::process::{Command, Output};
 /// The latest time of all volumes here.
 const EPOCH: i64 = 1_700_000_000;
 
-/// The uuid of all volumes here.
+/// The uuid of all volumes on one device here.
 const UUID: &str = "12345678-1234-1234-1234-123456789abc";
+
+/// That of volumes on several: the kernel mounts no such volume beside another one of the same uuid.
+const UUID_OF_SEVERAL: &str = "12345678-1234-1234-1234-123456789abd";
 
 /// `buttress mkfs`, quiet, with all that makes the same bytes each time.
 fn mkfs() -> Command {
+    mkfs_of(UUID)
+}
+
+fn mkfs_of(uuid: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
-    command.args(["mkfs", "-q", "-U", UUID]);
+    command.args(["mkfs", "-q", "-U", uuid]);
     deterministic(&mut command);
     command
 }

@@ -1,7 +1,7 @@
 //! The flags that mkfs.btrfs has, too, any two of them together: the kernel mounts what comes of them, both checks find it
 //! clean, and it holds what the source holds.
 
-use super::{done, mkfs, noise, wanted};
+use super::{UUID, UUID_OF_SEVERAL, done, mkfs_of, noise, wanted};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::manifest::{self, expect_equal};
@@ -205,7 +205,8 @@ impl Source {
                 File::create(image).unwrap().set_len(300 << 20).unwrap();
             }
         }
-        done(mkfs().args(flags).arg("--rootdir").arg(&self.tree).args(&images));
+        let mut made = mkfs_of(if devices > 1 { UUID_OF_SEVERAL } else { UUID });
+        done(made.args(flags).arg("--rootdir").arg(&self.tree).args(&images));
         let mount = Mount::new(&images, "ro,subvolid=5").unwrap();
         let mut found = manifest::of_directory(mount.path()).unwrap();
         mount.close().unwrap();
