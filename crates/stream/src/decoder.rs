@@ -13,6 +13,8 @@
 //! - an error does not move the decoder. Called again it gives the same error, or, where the input failed, goes
 //!   on reading.
 //!
+//! What is read from a file can be read [ahead](ReadAhead), by a thread.
+//!
 //! Several streams may follow each other, each with a header of its own ([`Streams`]).
 //!
 //! Left out: whether the commands make sense. A first command that begins no subvolume, or a path that leaves it,
@@ -21,9 +23,12 @@
 //! Source: developer documentation, "Send stream format". Where that allows a reader to skip attributes that it
 //! does not know, this one refuses them by number.
 
+mod ahead;
 mod payload;
 #[cfg(test)]
 mod tests;
+
+pub use ahead::ReadAhead;
 
 use crate::command::Command;
 use crate::error::{Error, Part, Place, Result, StreamProblem};
@@ -32,7 +37,7 @@ use buttress_format::send::{
     COMMAND_CHECKSUM_OFFSET, COMMAND_HEADER_BYTES, CommandKind, MAGIC, STREAM_HEADER_BYTES, Version,
 };
 use core::ops::{ControlFlow, Range};
-use std::io::{ErrorKind as IoErrorKind, Read};
+use std::io::{Empty, ErrorKind as IoErrorKind, Read};
 
 /// How much is read at once, and what the buffer begins with.
 const READ_BYTES: usize = 1 << 20;
@@ -52,6 +57,10 @@ pub enum Streams {
 #[derive(Debug)]
 pub struct Decoder<R> {
     input: R,
+    /// Instead of `input`.
+    ahead: Option<ReadAhead>,
+    /// Commands that lie within this were found right when they were read ahead: from and to in the input.
+    checked: Range<u64>,
     streams: Streams,
     buffer: Vec<u8>,
     /// What of the buffer was read and is not decoded yet.
@@ -127,6 +136,17 @@ impl<'a> Frame<'a> {
     }
 }
 
+impl Decoder<Empty> {
+    /// Decodes all streams of an input that is read ahead.
+    #[must_use]
+    pub fn ahead(input: ReadAhead) -> Self {
+        Self {
+            ahead: Some(input),
+            ..Self::new(std::io::empty())
+        }
+    }
+}
+
 impl<R: Read> Decoder<R> {
     /// Decodes all streams of `input`, which need not be buffered.
     #[must_use]
@@ -139,6 +159,8 @@ impl<R: Read> Decoder<R> {
     pub fn with_streams(input: R, streams: Streams) -> Self {
         Self {
             input,
+            ahead: None,
+            checked: 0..0,
             streams,
             buffer: Vec::new(),
             unread: 0..0,
@@ -194,7 +216,11 @@ impl<R: Read> Decoder<R> {
         let (start, place) = (self.unread.start, self.place);
         let end = start.saturating_add(whole_bytes);
         let bytes = self.buffer.get(start..end).unwrap_or_default();
-        verify(place, header.checksum, bytes)?;
+        let offset_end = place.offset.saturating_add(whole_bytes as u64);
+        let is_checked = self.checked.start <= place.offset && offset_end <= self.checked.end;
+        if !is_checked {
+            verify(place, header.checksum, bytes)?;
+        }
         let payload = bytes.get(COMMAND_HEADER_BYTES..).unwrap_or_default();
         let command = payload::parse(place, version, header.kind, payload)?;
 
@@ -349,6 +375,9 @@ impl<R: Read> Decoder<R> {
     /// Reads once. Returns 0 at the end of the input.
     #[cold]
     fn read_more(&mut self, needed_bytes: usize) -> Result<usize> {
+        if self.ahead.is_some() {
+            return self.take_piece();
+        }
         self.make_room(needed_bytes);
         let missing = needed_bytes.saturating_sub(self.unread.len());
         let free = self.buffer.get_mut(self.unread.end..).unwrap_or_default();
@@ -375,6 +404,40 @@ impl<R: Read> Decoder<R> {
                     });
                 }
             }
+        }
+    }
+
+    /// Takes what was read ahead: in place of a buffer that is used up, or behind what is left of it.
+    fn take_piece(&mut self) -> Result<usize> {
+        let offset = self.place.offset.saturating_add(self.unread.len() as u64);
+        let mut used = Vec::new();
+        if self.unread.is_empty() {
+            used = core::mem::take(&mut self.buffer);
+            self.unread = 0..0;
+        }
+        let mut next = self.next_piece(used, offset)?;
+        while next.as_ref().is_some_and(|piece| piece.bytes.is_empty()) {
+            next = self.next_piece(Vec::new(), offset)?;
+        }
+        let Some(piece) = next else { return Ok(0) };
+        let read_bytes = piece.bytes.len();
+        self.checked = offset..offset.saturating_add(piece.checked_bytes as u64);
+        if self.unread.is_empty() {
+            self.buffer = piece.bytes;
+            self.unread = 0..read_bytes;
+        } else {
+            self.buffer.truncate(self.unread.end);
+            self.buffer.drain(..self.unread.start);
+            self.buffer.extend_from_slice(&piece.bytes);
+            self.unread = 0..self.buffer.len();
+        }
+        Ok(read_bytes)
+    }
+
+    fn next_piece(&self, used: Vec<u8>, offset: u64) -> Result<Option<ahead::Piece>> {
+        match self.ahead.as_ref().map(|ahead| ahead.next(used)) {
+            None => Ok(None),
+            Some(next) => next.map_err(|error| Error::Read { offset, error }),
         }
     }
 

@@ -40,7 +40,7 @@ mod sources;
 pub use error::{Error, Problem, Result};
 pub use keeping::{Kept, kept};
 
-use crate::decoder::{Decoder, Streams};
+use crate::decoder::{Decoder, ReadAhead, Streams};
 use buttress_format::send::MAGIC;
 use buttress_format::{ByteCount, Generation, SubvolumeId, Uuid};
 use buttress_fs::{Location, Progress};
@@ -150,6 +150,27 @@ pub fn receive(
         None => receiver.receive(&mut Decoder::with_streams(input, options.streams)),
         Some(kept) => go_on(&mut receiver, input, kept, options.streams),
     };
+    ended(receiver, received)
+}
+
+/// As [`receive`], from an input that is [read ahead](ReadAhead): all streams of it, from their beginnings, whatever the options say
+/// of that.
+///
+/// # Errors
+/// As there.
+pub fn receive_ahead(
+    filesystem: &WritableFilesystem,
+    directory: Location,
+    input: ReadAhead,
+    options: &Options,
+    notify: &mut dyn FnMut(&Event<'_>),
+) -> Result<Summary> {
+    let mut receiver = Receiver::new(filesystem, directory, options, notify);
+    let received = receiver.receive(&mut Decoder::ahead(input));
+    ended(receiver, received)
+}
+
+fn ended(mut receiver: Receiver<'_>, received: Result<()>) -> Result<Summary> {
     match received {
         Ok(()) => Ok(receiver.into_summary()),
         Err(error) => {

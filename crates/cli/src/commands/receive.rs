@@ -11,7 +11,7 @@ mod volume;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -137,13 +137,13 @@ impl Receive {
 }
 
 /// A stream, and how to call it.
-fn open(context: &Context, file: Option<&Path>) -> Result<(Box<dyn Read>, String)> {
+fn open(context: &Context, file: Option<&Path>) -> Result<(File, String)> {
     match file {
         Some(path) if path.as_os_str() != "-" => {
             let name = path.display().to_string();
             let file = File::open(path).with_context(|| format!("opening {name}"))?;
             context.sources().add_open(&file, &name, Role::Stream)?;
-            Ok((Box::new(file), name))
+            Ok((file, name))
         }
         _ => {
             let input = io::stdin();
@@ -156,7 +156,7 @@ fn open(context: &Context, file: Option<&Path>) -> Result<(Box<dyn Read>, String
             context
                 .sources()
                 .add_open(&input, "standard input", Role::Stream)?;
-            Ok((Box::new(input), "standard input".to_owned()))
+            Ok((input, "standard input".to_owned()))
         }
     }
 }

@@ -359,3 +359,135 @@ fn the_longest_commands_fit() {
         assert!(decoder.buffer.len() <= 2 * (READ_BYTES + version.payload_bytes_max()));
     }
 }
+
+/// Every command as it lies in the input with its place, and the error that ends it.
+fn told<R: Read>(mut decoder: Decoder<R>) -> (Vec<(u64, u64, Vec<u8>)>, String) {
+    let mut commands = Vec::new();
+    loop {
+        match decoder.next_command() {
+            Ok(Some(frame)) => commands.push((frame.offset(), frame.index(), frame.bytes().to_vec())),
+            Ok(None) => return (commands, String::new()),
+            Err(error) => return (commands, error.to_string()),
+        }
+    }
+}
+
+fn ahead(stream: &[u8]) -> Decoder<Empty> {
+    Decoder::ahead(ReadAhead::start(io::Cursor::new(stream.to_vec())).unwrap())
+}
+
+/// Streams of several pieces that are read ahead, with commands over the ends of pieces.
+fn long_streams() -> Vec<u8> {
+    let mut streams = Vec::new();
+    for version in [Version::V1, Version::V2] {
+        let encoder = Encoder::new(version);
+        encoder.header(&mut streams);
+        for number in 0..90_u64 {
+            let length = usize::try_from(number * 7919 % 48_000).unwrap();
+            let write = Command::Write {
+                path: b"file",
+                offset: FileOffset::new(number << 16),
+                data: &vec![b'd'; length],
+            };
+            encoder.encode(&write, &mut streams).unwrap();
+        }
+        encoder.encode(&Command::End, &mut streams).unwrap();
+    }
+    streams
+}
+
+#[test]
+fn what_is_read_ahead_is_what_is_read() {
+    let streams = long_streams();
+    assert!(streams.len() > 3 << 20, "several pieces");
+    let (commands, error) = told(ahead(&streams));
+    assert_eq!((commands.len(), error.as_str()), (182, ""));
+    assert_eq!((commands, error), told(Decoder::new(streams.as_slice())));
+}
+
+#[test]
+fn what_was_found_right_ahead_is_not_computed_again() {
+    let mut decoder = ahead(&long_streams());
+    decoder.next_command().unwrap();
+    // Nothing but what was checked lies in the buffer, which ends between two commands.
+    let offset = decoder.offset() + decoder.unread.len() as u64;
+    assert_eq!(decoder.checked, 0..offset);
+    let at = decoder.unread.start + 100;
+    decoder.buffer[at] ^= 1;
+    decoder.next_command().unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn what_is_damaged_or_cut_gives_the_same_error_read_ahead(
+        change in proptest::option::of((any::<prop::sample::Index>(), 1..=255_u8)),
+        cut in proptest::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut streams = long_streams();
+        if let Some((at, change)) = change {
+            let at = at.index(streams.len());
+            streams[at] ^= change;
+        }
+        if let Some(cut) = cut {
+            streams.truncate(cut.index(streams.len()));
+        }
+        prop_assert!(told(ahead(&streams)) == told(Decoder::new(streams.as_slice())));
+    }
+
+    #[test]
+    fn small_streams_are_the_same_read_ahead(
+        commands in proptest::collection::vec(any_values(Version::V2), 0..6),
+        change in proptest::option::of((any::<prop::sample::Index>(), 1..=255_u8)),
+    ) {
+        let mut stream = stream_of(Version::V2, &commands);
+        if let Some((at, change)) = change {
+            let at = at.index(stream.len());
+            stream[at] ^= change;
+        }
+        prop_assert_eq!(told(ahead(&stream)), told(Decoder::new(stream.as_slice())));
+    }
+}
+
+#[test]
+fn an_input_that_fails_is_told_where_and_read_on() {
+    /// Fails once it has given so many bytes, and then goes on.
+    struct Failing {
+        after: u64,
+        has_failed: bool,
+        input: io::Cursor<Vec<u8>>,
+    }
+    impl Read for Failing {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            let left = self.after.saturating_sub(self.input.position());
+            if self.has_failed || left > 0 {
+                let length = if self.has_failed {
+                    out.len()
+                } else {
+                    out.len().min(usize::try_from(left).unwrap())
+                };
+                return self.input.read(&mut out[..length]);
+            }
+            self.has_failed = true;
+            Err(io::Error::other("a bad sector"))
+        }
+    }
+    let input = Failing {
+        after: 1_600_001,
+        has_failed: false,
+        input: io::Cursor::new(long_streams()),
+    };
+    let mut decoder = Decoder::ahead(ReadAhead::start(input).unwrap());
+    let mut errors = Vec::new();
+    let mut commands = 0;
+    loop {
+        match decoder.next_command() {
+            Ok(Some(_)) => commands += 1,
+            Ok(None) => break,
+            Err(Error::Read { offset, .. }) => errors.push(offset),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!((commands, errors.as_slice()), (182, &[1_600_001][..]));
+}

@@ -3,7 +3,8 @@
 //! It is printed while it arrives; of the file data only the length is shown. What is damaged ends the dump with an error that
 //! names the command and the byte; the lines before it are printed.
 
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::Write;
 
 use anyhow::Result;
 use buttress::stream::{Decoder, TextDump};
@@ -15,7 +16,7 @@ use crate::output::json::ArrayWriter;
 /// Lines are written in pieces of about this size, or when the input has to be waited for.
 const OUTPUT_BYTES: usize = 64 << 10;
 
-pub(super) fn text(mut decoder: Decoder<Box<dyn Read>>, context: &Context) -> Result<()> {
+pub(super) fn text(mut decoder: Decoder<File>, context: &Context) -> Result<()> {
     let mut out = context.stdout();
     let mut dump = TextDump::new();
     let mut lines = Vec::with_capacity(OUTPUT_BYTES.saturating_mul(2));
@@ -37,7 +38,7 @@ pub(super) fn text(mut decoder: Decoder<Box<dyn Read>>, context: &Context) -> Re
     }
 }
 
-pub(super) fn as_json(mut decoder: Decoder<Box<dyn Read>>, context: &Context) -> Result<()> {
+pub(super) fn as_json(mut decoder: Decoder<File>, context: &Context) -> Result<()> {
     let mut array = ArrayWriter::begin(context.stdout(), "receive-dump")?;
     loop {
         match decoder.next_command() {

@@ -1,5 +1,6 @@
 //! Receiving into a volume.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -10,6 +11,7 @@ use buttress::format::{ByteCount, Generation};
 use buttress::fs::{Follow, Progress};
 use buttress::stream::receive::{self, Event, Kept, Options, ReceivedSubvolume};
 use buttress::stream::trail::Trail;
+use buttress::stream::{ReadAhead, Streams};
 use serde_json::{Map, Value};
 
 use super::{Receive, open};
@@ -78,7 +80,13 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
     for (input, name) in inputs {
         let before = writing.filesystem.committed_generation();
         let mut skipped = |event: &Event<'_>| tell(context, event);
-        let result = receive::receive(&writing.filesystem, directory, input, &options, &mut skipped);
+        let begins = options.streams == Streams::All && options.resume.is_none();
+        let ahead = begins.then(|| read_ahead(&input)).flatten();
+        let filesystem = &writing.filesystem;
+        let result = match ahead {
+            Some(ahead) => receive::receive_ahead(filesystem, directory, ahead, &options, &mut skipped),
+            None => receive::receive(filesystem, directory, input, &options, &mut skipped),
+        };
         // Those that follow begin at their beginnings.
         options.resume = None;
         match result {
@@ -104,6 +112,13 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
         context.print_json("receive", list)?;
     }
     Ok(Outcome::Done)
+}
+
+/// A file read by a thread of its own; none where the reader might have to wait for somebody else.
+fn read_ahead(input: &File) -> Option<ReadAhead> {
+    let is_file = input.metadata().is_ok_and(|found| found.is_file());
+    let input = input.try_clone().ok().filter(|_| is_file)?;
+    ReadAhead::start(input).ok()
 }
 
 /// The one of this name, or the only one.

@@ -1,0 +1,197 @@
+//! Reading ahead: a thread of its own reads a stream and checks its commands, while another carries them out.
+//!
+//! The thread reads pieces of a mebibyte, cuts them between two commands and computes the commands' checksums. A [`Decoder`](super::Decoder)
+//! takes the pieces as they are, without copying, and does not compute again what was found right. All that is wrong is left to it: from there
+//! on pieces come unchecked, so that errors, and their places, are those of a decoder that reads by itself.
+//!
+//! At most [`PIECES`] wait, and their buffers are used again.
+//!
+//! Left out: inputs that may keep a reader waiting, pipes and sockets. Who reads ahead waits for its thread when it ends.
+
+use super::verify;
+use crate::error::Place;
+use buttress_format::send::{COMMAND_HEADER_BYTES, CommandKind, MAGIC, STREAM_HEADER_BYTES, Version};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::io::{self, Read};
+use std::thread::JoinHandle;
+
+/// How much is read before a piece is handed over.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// How many pieces wait at most.
+const PIECES: usize = 4;
+
+/// What is handed over.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) bytes: Vec<u8>,
+    /// How many of them, from the beginning, are whole headers and commands with the right checksums.
+    pub(super) checked_bytes: usize,
+}
+
+/// An input that is read ahead, by a thread. See the module.
+#[derive(Debug)]
+pub struct ReadAhead {
+    /// Taken when it ends: then the thread finds nobody to hand over to.
+    pieces: Option<Receiver<io::Result<Piece>>>,
+    used: Sender<Vec<u8>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ReadAhead {
+    /// Begins to read `input`, which must not keep its reader waiting for others.
+    ///
+    /// # Errors
+    /// That the system gives no thread.
+    pub fn start(input: impl Read + Send + 'static) -> io::Result<Self> {
+        let (hand_over, pieces) = bounded(PIECES);
+        let (used, free) = bounded(PIECES);
+        let ahead = Ahead {
+            input,
+            free,
+            walk: Walk::Header,
+        };
+        let thread = std::thread::Builder::new()
+            .name("buttress-stream".to_owned())
+            .spawn(move || ahead.run(&hand_over))?;
+        Ok(Self {
+            pieces: Some(pieces),
+            used,
+            thread: Some(thread),
+        })
+    }
+
+    /// The next piece, for which a buffer is given back; `None` at the end of the input.
+    pub(super) fn next(&self, used: Vec<u8>) -> io::Result<Option<Piece>> {
+        if used.capacity() > 0 {
+            // One more or less does not matter.
+            let _ = self.used.try_send(used);
+        }
+        let piece = self.pieces.as_ref().and_then(|pieces| pieces.recv().ok());
+        piece.transpose()
+    }
+}
+
+impl Drop for ReadAhead {
+    fn drop(&mut self) {
+        self.pieces.take();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked handed nothing over any more, which was seen as the end of the input.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What comes next in the input.
+#[derive(Clone, Copy, Debug)]
+enum Walk {
+    Header,
+    Commands(Version),
+    /// Something that is wrong.
+    Unknown,
+}
+
+/// The thread's side.
+struct Ahead<R> {
+    input: R,
+    free: Receiver<Vec<u8>>,
+    walk: Walk,
+}
+
+impl<R: Read> Ahead<R> {
+    fn run(mut self, hand_over: &Sender<io::Result<Piece>>) {
+        // What was read of a command that is not whole yet.
+        let mut rest = Vec::new();
+        loop {
+            let mut bytes = self.free.try_recv().unwrap_or_default();
+            bytes.clear();
+            bytes.append(&mut rest);
+            let read = self.read_more(&mut bytes);
+            let checked_bytes = self.check(&bytes);
+            let is_last = matches!(read, Ok(false));
+            if read.is_ok() && !is_last && !matches!(self.walk, Walk::Unknown) {
+                rest.extend_from_slice(bytes.get(checked_bytes..).unwrap_or_default());
+                bytes.truncate(checked_bytes);
+            } else if !is_last {
+                // Behind a failure, or something wrong, nothing is known of where commands begin.
+                self.walk = Walk::Unknown;
+            }
+            let piece = Piece { bytes, checked_bytes };
+            if hand_over.send(Ok(piece)).is_err() {
+                return;
+            }
+            let ended = match read {
+                Ok(goes_on) => !goes_on,
+                Err(error) => hand_over.send(Err(error)).is_err(),
+            };
+            if ended {
+                return;
+            }
+        }
+    }
+
+    /// Reads a piece behind what is there. False at the end of the input.
+    fn read_more(&mut self, bytes: &mut Vec<u8>) -> io::Result<bool> {
+        bytes.reserve_exact(PIECE_BYTES);
+        let piece_bytes = PIECE_BYTES as u64;
+        let read = self.input.by_ref().take(piece_bytes).read_to_end(bytes)?;
+        Ok(read == PIECE_BYTES)
+    }
+
+    /// How many bytes, from the beginning, are whole headers and right commands.
+    fn check(&mut self, bytes: &[u8]) -> usize {
+        let mut rest = bytes;
+        loop {
+            let (length, next) = match self.walk {
+                Walk::Header => stream_header(rest),
+                Walk::Commands(version) => command(rest, version),
+                Walk::Unknown => (None, Walk::Unknown),
+            };
+            self.walk = next;
+            let Some(after) = length.and_then(|length| rest.get(length..)) else {
+                return bytes.len().saturating_sub(rest.len());
+            };
+            rest = after;
+        }
+    }
+}
+
+/// The length of the header of a stream, if it is whole and right, and what comes next.
+fn stream_header(bytes: &[u8]) -> (Option<usize>, Walk) {
+    let Some((magic, rest)) = bytes.split_first_chunk::<{ MAGIC.len() }>() else {
+        return (None, Walk::Header);
+    };
+    let Some(number) = rest.first_chunk() else {
+        return (None, Walk::Header);
+    };
+    match Version::from_raw(u32::from_le_bytes(*number)) {
+        Some(version) if *magic == MAGIC => (Some(STREAM_HEADER_BYTES), Walk::Commands(version)),
+        _ => (None, Walk::Unknown),
+    }
+}
+
+/// The same of a command.
+fn command(bytes: &[u8], version: Version) -> (Option<usize>, Walk) {
+    let here = Walk::Commands(version);
+    let Some([l0, l1, l2, l3, k0, k1, checksum @ ..]) = bytes.first_chunk::<COMMAND_HEADER_BYTES>() else {
+        return (None, here);
+    };
+    let payload_bytes = usize::try_from(u32::from_le_bytes([*l0, *l1, *l2, *l3])).unwrap_or(usize::MAX);
+    if payload_bytes > version.payload_bytes_max() {
+        return (None, Walk::Unknown);
+    }
+    let length = COMMAND_HEADER_BYTES.saturating_add(payload_bytes);
+    let Some(whole) = bytes.get(..length) else {
+        return (None, here);
+    };
+    if verify(Place::default(), u32::from_le_bytes(*checksum), whole).is_err() {
+        return (None, Walk::Unknown);
+    }
+    let kind = CommandKind::from_raw(u16::from_le_bytes([*k0, *k1]));
+    let next = if kind == Some(CommandKind::End) {
+        Walk::Header
+    } else {
+        here
+    };
+    (Some(length), next)
+}
