@@ -8,9 +8,9 @@
 //! made with, and no registrations. A process that closed itself in by a filter of system calls does not get around it by its rings.
 //!
 //! `unsafe` is here because the kernel writes to memory by address. Invariants on which it rests:
-//! - the kernel is given two addresses, of the two parts of [`Memory`]: a mapping that has at least the sizes
+//! - the kernel is given two addresses, of the two parts of `Memory`: a mapping that has at least the sizes
 //!   that the kernel is told, and never moves;
-//! - the kernel reads and writes them only while a command is under way ([`Place::Asked`]): from its submission until its completion was taken
+//! - the kernel reads and writes them only while a command is under way (`Place::Asked`): from its submission until its completion was taken
 //!   out. References to them are only made in other places, and end before the next submission, since both need the ring;
 //! - a ring that is dropped while a command is under way leaves its memory to the kernel: it is lost, and not used for something else;
 //! - the submission side and the completion side are used by `&mut self` only.
