@@ -20,7 +20,7 @@ use std::process::{Command, Output};
 
 mod mounting;
 
-use mounting::{Mounted, PROGRAM, no_fuse, sound, text};
+use mounting::{Mounted, PROGRAM, no_fuse, sound, text, when_not_busy};
 
 /// Opens a block device as somebody who wants it alone.
 fn exclusively(device: &Path) -> std::io::Result<File> {
@@ -33,7 +33,7 @@ fn exclusively(device: &Path) -> std::io::Result<File> {
 }
 
 fn umount_plainly(directory: &Path) {
-    let output = Command::new("umount").arg("-i").arg(directory).output().unwrap();
+    let output = when_not_busy(Command::new("umount").arg("-i").arg(directory));
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 

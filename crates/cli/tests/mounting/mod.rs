@@ -24,6 +24,22 @@ pub fn sound(words: &[&str]) -> Output {
     output
 }
 
+/// Runs what unmounts. A program that another test starts has, for the moment before it runs, all that this process has open: until then
+/// a mount may be busy with files that were closed.
+pub fn when_not_busy(unmount: &mut Command) -> Output {
+    const TRIES: u32 = 100;
+    let mut output = unmount.output().unwrap();
+    for _ in 1..TRIES {
+        let said = text(&output.stderr);
+        if !said.contains("target is busy") && !said.contains("Device or resource busy") {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        output = unmount.output().unwrap();
+    }
+    output
+}
+
 /// What keeps these tests from running.
 pub fn no_fuse() -> Option<Missing> {
     let opened = OpenOptions::new().read(true).write(true).open("/dev/fuse");
@@ -72,7 +88,8 @@ impl Mounted {
     }
 
     pub fn umount(&self) {
-        sound(&["umount", self.directory()]);
+        let output = when_not_busy(Command::new(PROGRAM).args(["umount", self.directory()]));
+        assert!(output.status.success(), "{}", text(&output.stderr));
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
