@@ -35,6 +35,7 @@ struct Options {
     mount: Option<u64>,
     /// Only so many calls on a mount and on the kernel's.
     mount_calls: Option<u64>,
+    /// Only so many power cuts under each program on a mount.
     mount_cuts: Option<u64>,
 }
 
