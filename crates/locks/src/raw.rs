@@ -1,13 +1,18 @@
-//! The locks below: those of `parking_lot`, and in builds with `--cfg buttress_shuttle` those of `shuttle`, which runs threads
-//! one at a time and chooses at each lock who goes on.
-
-#[cfg(not(buttress_shuttle))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+//! The locks below, and in builds with `--cfg buttress_shuttle` those of `shuttle`, which runs threads one at a time and
+//! chooses at each lock who goes on.
+//!
+//! Mutexes are those of `parking_lot`: who waits for long gets one. Locks that readers share are those of `std`:
+//! `parking_lot` yields the processor several times before it sleeps, and Linux 6.18 takes the rest of its slice from a
+//! thread that yields. A reader that met a writer for a microsecond lost milliseconds to threads that met none
+//! (docs/decisions/0019).
 
 #[cfg(buttress_shuttle)]
-pub(crate) use checked::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use checked::{Condvar, Mutex, MutexGuard};
+#[cfg(not(buttress_shuttle))]
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+pub(crate) use shared::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// `shuttle`'s locks with the calls of `parking_lot`'s. A run ends with the first panic, so none is met that is poisoned.
+/// `shuttle`'s mutexes with the calls of `parking_lot`'s. A run ends with the first panic, so none is met that is poisoned.
 #[cfg(buttress_shuttle)]
 mod checked {
     #![allow(
@@ -121,50 +126,125 @@ mod checked {
             self.0.notify_all();
         }
     }
+}
+
+/// Locks that readers share, of `std` or of `shuttle`. A panic of a holder ends its job, not the lock.
+mod shared {
+    use crate::atomic::{AtomicBool, Ordering};
+    use core::fmt;
+    use core::ops::{Deref, DerefMut};
+    #[cfg(buttress_shuttle)]
+    use shuttle::sync::{self, PoisonError, TryLockError};
+    #[cfg(not(buttress_shuttle))]
+    use std::sync::{self, PoisonError, TryLockError};
 
     #[derive(Default)]
-    pub(crate) struct RwLock<T>(sync::RwLock<T>);
+    pub(crate) struct RwLock<T> {
+        /// Set by who holds it exclusively before it changes anything.
+        is_exclusive: AtomicBool,
+        inner: sync::RwLock<T>,
+    }
 
     pub(crate) type RwLockReadGuard<'a, T> = sync::RwLockReadGuard<'a, T>;
-    pub(crate) type RwLockWriteGuard<'a, T> = sync::RwLockWriteGuard<'a, T>;
+
+    pub(crate) struct RwLockWriteGuard<'a, T> {
+        is_exclusive: &'a AtomicBool,
+        inner: sync::RwLockWriteGuard<'a, T>,
+    }
+
+    fn tried<G>(result: Result<G, TryLockError<G>>) -> Option<G> {
+        match result {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
 
     impl<T> RwLock<T> {
         pub(crate) const fn new(value: T) -> Self {
-            Self(sync::RwLock::new(value))
+            Self {
+                is_exclusive: AtomicBool::new(false),
+                inner: sync::RwLock::new(value),
+            }
         }
 
         pub(crate) fn into_inner(self) -> T {
-            self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+            self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
         }
 
         pub(crate) fn get_mut(&mut self) -> &mut T {
-            self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+            self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)
         }
 
+        #[inline]
+        fn held<'a>(&'a self, inner: sync::RwLockWriteGuard<'a, T>) -> RwLockWriteGuard<'a, T> {
+            self.is_exclusive.store(true, Ordering::Release);
+            RwLockWriteGuard {
+                is_exclusive: &self.is_exclusive,
+                inner,
+            }
+        }
+
+        #[inline]
         pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
-            self.0.read().unwrap_or_else(PoisonError::into_inner)
+            self.inner.read().unwrap_or_else(PoisonError::into_inner)
         }
 
+        #[inline]
         pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
-            self.0.write().unwrap_or_else(PoisonError::into_inner)
+            self.held(self.inner.write().unwrap_or_else(PoisonError::into_inner))
         }
 
         pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-            tried(self.0.try_read())
+            tried(self.inner.try_read())
         }
 
         pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-            tried(self.0.try_write())
+            tried(self.inner.try_write()).map(|inner| self.held(inner))
         }
 
+        /// Whoever saw what a holder changed, by way of another lock, sees this set before.
+        #[inline]
         pub(crate) fn is_locked_exclusive(&self) -> bool {
-            self.try_read().is_none()
+            self.is_exclusive.load(Ordering::Acquire)
         }
     }
 
     impl<T: fmt::Debug> fmt::Debug for RwLock<T> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("RwLock")
+            match self.try_read() {
+                Some(value) => f.debug_tuple("RwLock").field(&&*value).finish(),
+                None => f.write_str("RwLock(held)"),
+            }
+        }
+    }
+
+    impl<T> Drop for RwLockWriteGuard<'_, T> {
+        #[inline]
+        fn drop(&mut self) {
+            self.is_exclusive.store(false, Ordering::Release);
+        }
+    }
+
+    impl<T> Deref for RwLockWriteGuard<'_, T> {
+        type Target = T;
+
+        #[inline]
+        fn deref(&self) -> &T {
+            &self.inner
+        }
+    }
+
+    impl<T> DerefMut for RwLockWriteGuard<'_, T> {
+        #[inline]
+        fn deref_mut(&mut self) -> &mut T {
+            &mut self.inner
+        }
+    }
+
+    impl<T: fmt::Debug> fmt::Debug for RwLockWriteGuard<'_, T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.inner.fmt(f)
         }
     }
 }

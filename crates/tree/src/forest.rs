@@ -32,16 +32,17 @@ pub struct Forest {
 }
 
 impl Forest {
-    /// A forest over `volume` that keeps at most `cache_budget` bytes of blocks, those read ahead included: a
-    /// quarter for reading ahead, the rest for the cache. With a budget of zero everything is read each time.
+    /// A forest over `volume` that keeps at most `cache_budget` bytes of blocks, those read ahead included, which may take
+    /// a quarter. With a budget of zero everything is read each time.
     #[must_use]
     pub fn new(volume: Arc<Volume>, cache_budget: ByteCount) -> Arc<Self> {
         let reader = Arc::new(BlockReader::new(volume));
         let ahead = ByteCount::new(cache_budget.get().checked_div(4).unwrap_or(0));
         let cached = ByteCount::new(cache_budget.get().saturating_sub(ahead.get()));
+        let cache = Arc::new(NodeCache::new(cached, reader.node_bytes()));
         Arc::new(Self {
-            cache: Arc::new(NodeCache::new(cached, reader.node_bytes())),
-            ahead: ReadAheadPool::new(ahead),
+            ahead: ReadAheadPool::shared_with(&cache, ahead),
+            cache,
             lent: ReadAheadPool::new(ByteCount::ZERO),
             workers: Workers::default(),
             budget: cache_budget,

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `trees` | the open trees, each with a lock of its own: look-ups share it, one edit of that tree takes it |
 //! | `inodes` | one object for each inode in use: its item, size, counts, next directory index |
+//! | `known_names` | names that were looked up, and where they lead |
 //! | `looking` | names, attributes, links and inodes, as they are now |
 //! | `content` | content of files, with what waits |
 //! | `read_ahead` | blocks that changes to come will need |
@@ -26,6 +27,7 @@
 
 mod content;
 pub(crate) mod inodes;
+pub(crate) mod known_names;
 mod looking;
 mod read_ahead;
 #[cfg(test)]

@@ -9,13 +9,11 @@ use buttress::writer::operations::NewInode;
 use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{FileOffset, Location, OpenOptions};
 use buttress_oracle::content::Random;
-use buttress_proof::writing::volume::{
-    Backends, Ticking, empty, open_checked_but_for_holes, open_for_writing,
-};
+use buttress_proof::writing::volume::{Backends, Ticking, open_checked_but_for_holes, open_for_writing};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::{TOP, number};
+use crate::{TOP, base, number};
 
 /// Threads, each with a file of its own.
 const THREADS: usize = 4;
@@ -111,7 +109,7 @@ pub(crate) fn threads(devices: &[usize], options: &Options, salt: u64) {
     let count = number("BUTTRESS_FSYNC_HISTORIES", 8);
     let first = number("BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
     for seed in first..first + count {
-        let run = run_threads(empty(devices, options).unwrap(), seed).unwrap();
+        let run = run_threads(base(devices, options, seed), seed).unwrap();
         let mut random = Random::new(seed ^ 0x7eed);
         for _ in 0..number("BUTTRESS_CRASH_CUTS", 24) {
             let cut = usize::try_from(random.below(run.history.len() as u64 + 1)).unwrap();

@@ -206,13 +206,35 @@ impl EditableTree {
     ///
     /// # Errors
     /// When a block on the way cannot be had; `look` has seen the items before it.
-    pub fn scan(&self, from: &Key, mut look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
-        let mut from = *from;
+    pub fn scan(&self, from: &Key, look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
+        self.scan_leaves(*from, false, look)
+    }
+
+    /// As [`scan`](Self::scan), and before those the last item whose key is below `from`, unless there is one with this key.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn scan_from_before(
+        &self,
+        from: &Key,
+        look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.scan_leaves(*from, true, look)
+    }
+
+    fn scan_leaves(
+        &self,
+        mut from: Key,
+        mut with_one_before: bool,
+        mut look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
         loop {
             let place = self.leaf_of(&from)?;
             if let Some((leaf, slot)) = &place.leaf {
                 let block = leaf.block();
-                let mut slot = *slot;
+                // A leaf's first key is its lower bound, so before slot 0 there is nothing in the whole tree.
+                let before = usize::from(with_one_before && !place.found);
+                let mut slot = slot.saturating_sub(before);
                 while let Some(item) = block.item(slot) {
                     if look(&item.key, item.data).is_break() {
                         return Ok(());
@@ -224,6 +246,7 @@ impl EditableTree {
                 Some(next) => from = next,
                 None => return Ok(()),
             }
+            with_one_before = false;
         }
     }
 

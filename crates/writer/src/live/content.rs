@@ -12,8 +12,8 @@
 //!   meanwhile, and so none loses its checksums.
 //! - The size of a file that nobody changes is that of its item; it changes only in a call that puts its content beside the
 //!   item. The number of such calls is looked at before and after.
-//! - A file is marked before its items go, and the running generation is looked at before and after: a transaction that
-//!   began meanwhile may hold extents that the hold does not cover.
+//! - A file is marked before its items go. The hold is taken while the file's tree is, and the running generation looked at
+//!   afterwards: a transaction that began meanwhile may have extents that the hold does not cover.
 
 use super::inodes::{InodeState, LiveInode, id_of};
 use super::trees::LiveTree;
@@ -120,11 +120,10 @@ impl WritableFilesystem {
         buffer.fill(0);
         let end = offset.saturating_add(ByteCount::of(buffer.len()).get());
         let (planned, _hold) = loop {
-            let hold = self.hold_running();
             let whole = offset..end;
             let ranges = core::slice::from_ref(&whole);
-            let planned = self.look_live(|| self.plan_ranges(&trees, location, &item, ranges))?;
-            if self.is_running_still(&hold) {
+            let (planned, hold) = self.look_live(|| self.plan_held(&trees, location, &item, ranges))?;
+            if hold.as_ref().is_none_or(|hold| self.is_running_still(hold)) {
                 break (planned, hold);
             }
         };
@@ -146,7 +145,6 @@ impl WritableFilesystem {
         offset: FileOffset,
         buffer: &mut [u8],
     ) -> Result<Option<Gathered>> {
-        let hold = self.hold_running();
         let Some(found) = Found::of(&inode.read()) else {
             return match inode.read().is_gone() {
                 true => Err(Error::InodeNotFound { location }),
@@ -181,58 +179,66 @@ impl WritableFilesystem {
         let _whole = self.steps().read();
         let [of_file, _] = trees;
         of_file.require_subvolume(location.subvolume)?;
-        let planned = self.plan_ranges(trees, location, &found.item, &gaps)?;
-        let is_one_state = found.is_still(&inode.read()) && self.is_running_still(&hold);
+        let (planned, hold) = self.plan_held(trees, location, &found.item, &gaps)?;
+        let is_one_state =
+            found.is_still(&inode.read()) && hold.as_ref().is_none_or(|hold| self.is_running_still(hold));
         Ok(is_one_state.then_some(Gathered {
             length,
             planned,
             is_cleared,
-            hold: Some(hold).filter(|_| !buttress_faults::on("live-hold-untaken")),
+            hold: hold.filter(|_| !buttress_faults::on("live-hold-untaken")),
         }))
     }
 
-    /// What is to be read of extents for ranges of a file.
-    fn plan_ranges(
+    /// What is to be read of extents for ranges of a file, and, where devices are to be read, a hold on the transaction that
+    /// the extents were found in: no extent leaves the tree before it is there.
+    fn plan_held(
         &self,
         [of_file, checksums]: &[LiveTree; 2],
         location: Location,
         item: &InodeItem,
         ranges: &[Range<u64>],
-    ) -> Result<Vec<Planned>> {
+    ) -> Result<(Vec<Planned>, Option<Hold>)> {
         let mut planned = Vec::new();
         if ranges.iter().all(Range::is_empty) {
-            return Ok(planned);
+            return Ok((planned, None));
         }
         let format = self.forest().block_format();
         let base = self.shared_base();
         let is_verified = !item.flags.contains(InodeFlags::NODATASUM) && !base.rescue().ignore_data_checksums;
-        of_file.with(|tree| -> Result<()> {
+        let hold = of_file.with(|tree| -> Result<Option<Hold>> {
             for range in ranges {
                 plan_range(tree, location, format.sector_bytes, range, &mut planned)?;
             }
-            if !is_verified {
-                return Ok(());
+            let is_read = planned.iter().any(|part| matches!(part, Planned::Read(_)));
+            let hold = is_read.then(|| self.hold_running());
+            if is_verified && is_read {
+                checksums.between_steps(|tree| self.expect_checksums(tree, &mut planned))?;
             }
-            checksums.between_steps(|tree| {
-                let mut items = LiveChecksums {
-                    tree,
-                    item: None,
-                    sum_bytes: base.checksum_type().size_bytes(),
-                    sector_bytes: u64::from(format.sector_bytes),
-                };
-                for planned in &mut planned {
-                    if let Planned::Read(piece) = planned {
-                        let read = piece.read();
-                        let (kind, sector) = (base.checksum_type(), format.sector_bytes);
-                        let expected =
-                            ExpectedChecksums::look_up(&mut items, kind, sector, read.logical, read.length)?;
-                        piece.expect_these(expected);
-                    }
-                }
-                Ok(())
-            })
+            Ok(hold)
         })?;
-        Ok(planned)
+        Ok((planned, hold))
+    }
+
+    /// Notes what the sectors must hash to that are to be read.
+    fn expect_checksums(&self, checksums: &EditableTree, planned: &mut [Planned]) -> Result<()> {
+        let base = self.shared_base();
+        let (kind, sector_bytes) = (base.checksum_type(), self.forest().block_format().sector_bytes);
+        let mut items = LiveChecksums {
+            tree: checksums,
+            item: None,
+            sum_bytes: kind.size_bytes(),
+            sector_bytes: u64::from(sector_bytes),
+        };
+        for part in planned {
+            if let Planned::Read(piece) = part {
+                let read = piece.read();
+                let expected =
+                    ExpectedChecksums::look_up(&mut items, kind, sector_bytes, read.logical, read.length)?;
+                piece.expect_these(expected);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -249,13 +255,14 @@ fn plan_range(
     }
     let wanted = FileExtent::key(location.inode, FileOffset::new(range.start));
     let is_extent = |key: &Key| key.objectid == wanted.objectid && key.item_type == ItemType::EXTENT_DATA;
-    // The range that covers the start may begin before it.
-    let before = tree.at_or_before(&wanted)?.map(|item| item.key());
-    let from = before.filter(is_extent).unwrap_or(wanted);
     let mut builder = FileRangeBuilder::new(location, sector_bytes);
     let offsets = FileOffset::new(range.start)..FileOffset::new(range.end);
     let mut ended = Ok(());
-    tree.scan(&from, |key, data| {
+    // The extent that covers the start may begin before it.
+    tree.scan_from_before(&wanted, |key, data| {
+        if *key < wanted && !is_extent(key) {
+            return ControlFlow::Continue(());
+        }
         if !is_extent(key) || key.offset >= range.end {
             return ControlFlow::Break(());
         }

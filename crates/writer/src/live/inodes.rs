@@ -13,6 +13,7 @@
 //!
 //! Memory is bounded: a shard that is full lets go of what its tree has.
 
+use super::known_names::KnownNames;
 use crate::data::waiting::FileContent;
 use crate::log_tree::state::LogState;
 use crate::operations::inherit::Inherited;
@@ -115,6 +116,7 @@ impl Shard {
 pub(crate) struct LiveInodes {
     shards: Box<[RwLock<Shard, ShardLock>]>,
     count: AtomicUsize,
+    names: KnownNames,
 }
 
 impl Default for LiveInodes {
@@ -122,11 +124,17 @@ impl Default for LiveInodes {
         Self {
             shards: (0..SHARDS).map(|_| RwLock::new(Shard::new())).collect(),
             count: AtomicUsize::new(0),
+            names: KnownNames::default(),
         }
     }
 }
 
 impl LiveInodes {
+    /// Names that lead to inodes.
+    pub(crate) const fn names(&self) -> &KnownNames {
+        &self.names
+    }
+
     fn shard(&self, (tree, inode): InodeId) -> &RwLock<Shard, ShardLock> {
         let mixed = tree
             .get()
@@ -212,8 +220,9 @@ impl LiveInodes {
         }
     }
 
-    /// Forgets all inodes of a tree.
+    /// Forgets all inodes and names of a tree.
     pub(crate) fn forget_tree(&self, tree: TreeId) {
+        self.names.forget_tree(tree);
         for shard in self.shards.iter() {
             let mut shard = shard.write();
             let before = shard.inodes.len();

@@ -79,6 +79,15 @@ impl WritableFilesystem {
             return Ok(None);
         }
         self.require_live_directory(directory)?;
+        let names = self.live_inodes().names();
+        if let Some((inode, kind)) = names.find(directory, name) {
+            return Ok(Some(DirEntry {
+                name: name.to_vec(),
+                kind,
+                index: 0,
+                target: Location::new(directory.subvolume, inode),
+            }));
+        }
         let tree = self.live_tree(directory.subvolume.tree())?;
         let root_tree = self.live_tree(TreeId::ROOT)?;
         let key = DirItem::key(directory.inode, name);
@@ -93,6 +102,9 @@ impl WritableFilesystem {
             let Some(entry) = found.transpose()? else {
                 return Ok(None);
             };
+            if let Target::Inode(inode) = entry.target {
+                names.learn(directory, name, (inode, entry.kind));
+            }
             Ok(Some(DirEntry {
                 name: name.to_vec(),
                 kind: entry.kind,

@@ -1,8 +1,8 @@
-//! Reads of the live state while somebody has the edit lock.
+//! Reads of the live state, while somebody has the edit lock and beside those who change it.
 
 use crate::data::AllocateMode;
 use crate::mkfs::{self, Identity};
-use crate::operations::{NewInode, SetXattr};
+use crate::operations::{NewInode, RenameMode, SetXattr};
 use crate::transaction::{WritableFilesystem, WriteOptions};
 use buttress_device::gate::WatchedThread;
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
@@ -10,6 +10,7 @@ use buttress_format::{FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::location::Location;
 use buttress_fs::open::OpenOptions;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
@@ -137,5 +138,54 @@ fn an_inode_that_is_gone_is_found_by_no_read() {
     drop(open);
     assert!(filesystem.read_at(file, FileOffset::MIN, &mut content).is_err());
     assert!(filesystem.metadata(file).is_err());
+    filesystem.close().unwrap();
+}
+
+/// A name that others look up all the time leads nowhere once it was unlinked, and never back to a file that was there before.
+#[test]
+fn a_name_that_was_looked_up_leads_to_no_file_of_before() {
+    let filesystem = new_volume();
+    let is_done = AtomicBool::new(false);
+    let target = || Some(filesystem.lookup(ROOT, b"name").unwrap()?.target);
+    let rename = |from: &[u8], to: &[u8]| {
+        filesystem
+            .rename(ROOT, from, ROOT, to, RenameMode::Replace)
+            .unwrap();
+    };
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut newest = None;
+            while !is_done.load(Ordering::SeqCst) {
+                if let Some(found) = target() {
+                    assert!(Some(found.inode) >= newest, "{found} after {newest:?}");
+                    newest = Some(found.inode);
+                }
+            }
+        });
+        for round in 0..5000 {
+            let new = if round % 2 == 0 {
+                b"name".as_slice()
+            } else {
+                b"other"
+            };
+            let made = filesystem.create(ROOT, new, &NewInode::of_root(0o644)).unwrap();
+            if round % 2 == 1 {
+                rename(new, b"name");
+            }
+            assert_eq!(target(), Some(made));
+            match round % 3 {
+                0 => filesystem.unlink(ROOT, b"name").unwrap(),
+                1 => rename(b"name", b"elsewhere"),
+                // Left for the next round's rename, or to be unlinked for its creation.
+                _ if round % 2 == 0 => continue,
+                _ => filesystem.unlink(ROOT, b"name").unwrap(),
+            }
+            assert_eq!(target(), None);
+            if reader.is_finished() {
+                break;
+            }
+        }
+        is_done.store(true, Ordering::SeqCst);
+    });
     filesystem.close().unwrap();
 }

@@ -248,6 +248,7 @@ impl Operation<'_> {
     pub(crate) fn remove_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
         let tree = directory.subvolume.tree();
         let key = DirItem::key(directory.inode, name);
+        self.edit().inodes.names().forget(directory, name);
         let open = &self.edit().open_tree(tree)?.tree;
         let waited = open.names_waiting() > 0 && open.change_names(|names| names.remove(&key, name));
         let found = waited || self.shrink(tree, &key, &mut |data| DirItems::remove(data, name))?;

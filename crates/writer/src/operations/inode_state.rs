@@ -14,6 +14,7 @@
 //! Source: on-disk format documentation, sections "INODE_ITEM" and "DIR_INDEX".
 
 use crate::live::inodes::{INODES_MAX, InodeId, InodeState, LiveInode, LiveInodes, id_of};
+use crate::live::known_names::KnownNames;
 use crate::log_tree::state::LogState;
 use crate::operations::inherit::Inherited;
 use crate::transaction::running::Running;
@@ -46,6 +47,11 @@ impl InodeTable {
     /// The same inodes, for readers.
     pub(crate) fn live(&self) -> Arc<LiveInodes> {
         Arc::clone(&self.live)
+    }
+
+    /// Names that readers looked up.
+    pub(crate) fn names(&self) -> &KnownNames {
+        self.live.names()
     }
 
     /// How many inode items wait to be written back.

@@ -3,17 +3,17 @@
 //! Three things wait: blocks that edits changed, with what is noted about references and inodes (*dirty*); the blocks of a
 //! commit that is being written (*frozen*); file content (*pending*, counted by [`crate::data::table`]). Together they may
 //! take ten sixteenths of the cache's budget. The cache of clean blocks has two sixteenths as long as the volume is open for
-//! writing, and a quarter is for reading ahead. So much may wait because each commit writes anew every leaf that names of
+//! writing, and what is not read ahead of a quarter. So much may wait because each commit writes anew every leaf that names of
 //! many files hash to, and nodes above: the fewer commits, the less of that. Blocks that wait are found as those of the
 //! cache are.
 //!
-//! The shares are fixed. A cache that shrank while more waits would give back little: what leaves it lies between what
+//! These shares are fixed. A cache that shrank while more waits would give back little: what leaves it lies between what
 //! stays, and allocators keep the pages of both.
 //!
 //! Content may take half of what may wait. When the rest is half used up, a commit begins in the background, and edits go
 //! on; when it is used up, they wait for that commit, or commit themselves.
 //!
-//! Not counted: what views hold, buffers of writes under way (some 16 MiB), and the map of free space.
+//! Not counted: names that were looked up (4 MiB), what views hold, buffers of writes under way (some 16 MiB), and the map of free space.
 
 use buttress_format::ByteCount;
 use buttress_locks::atomic::{AtomicU64, Ordering};

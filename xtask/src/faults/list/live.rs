@@ -37,6 +37,14 @@ pub(super) const FAULTS: &[Fault] = &[
         ],
     ),
     harms(
+        "live-name-known-for-ever",
+        "A file that was removed or renamed is still found under its name.",
+        &[
+            writer("live::tests::a_name_that_was_looked_up_leads_to_no_file_of_before"),
+            concurrent("one_order_explains_all::plain"),
+        ],
+    ),
+    harms(
         "live-deleted-subvolume-seen",
         "Programs go on to read a subvolume that was deleted, and find its files until they are dropped, or half of them.",
         &[
