@@ -5,29 +5,31 @@
 //! written back before a commit, when more than [`DataOptions::delalloc_bytes_max`] waits, and when an operation needs
 //! the file's extents. The commit then holds it.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
-//! | `table` | which files have dirty data, and each file's lock |
-//! | `pending` | the content of one file that waits |
+//! | `table` | which files have dirty data, each file's lock, and what a call knows of its file |
+//! | `file_calls` | how a call comes to a file's content, and leaves it |
+//! | `dirty` | the content of one file that waits |
 //! | `waiting` | the same for readers, with what is on its way to the devices |
 //! | `writing` | writing and reading at any offset |
 //! | `flushing` | when content of many files is written back, and by whom |
+//! | `in_flight` | content on its way to extents, and who waits for it |
 //! | `write_back` | from memory to extents: order of the steps |
 //! | `small_files` | the same for many small files together |
 //! | `sums` | checksums on their way to the checksum tree |
 //! | `compressing` | which extents are made of content, compressed on all cores |
-//! | `placing` | room for extents, their checksums, writing them |
+//! | `allocation` | room for extents, their checksums, writing them |
 //! | `in_place` | content that may be overwritten where it lies |
 //! | `items` | file extent items: replaced, cut, split; holes |
-//! | `truncating`, `allocating` | other sizes; room ahead of content, holes, zeros |
+//! | `truncating`, `preallocation` | other sizes; room ahead of content, holes, zeros |
 //! | `sharing` | extents that several files have: reflink, dedupe, copy |
 //! | `encoded` | extents whose stored bytes are given, compressed or not |
 //!
 //! # Locks
 //!
-//! Each file with a call under way has a lock of its own, held during reads and writes of devices. The edit lock is
-//! taken inside it, for looking and for inserting items, never across input or output. Commits that an edit makes
-//! for want of room do not write back content, so none of them waits for a file's lock.
+//! Each file with a call under way has a lock of its own, held during reads and writes of devices, but while the background,
+//! a commit or a sync writes back. The edit lock is taken inside it, for looking and for inserting items, never across input
+//! or output. Commits that an edit makes for want of room do not write back content, so none of them waits for a file's lock.
 //!
 //! # Invariants
 //!
@@ -41,7 +43,9 @@ mod allocation;
 mod compressing;
 mod dirty;
 pub(crate) mod encoded;
+mod file_calls;
 mod flushing;
+mod in_flight;
 mod in_place;
 pub(crate) mod items;
 pub(crate) mod preallocation;

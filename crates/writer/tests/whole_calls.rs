@@ -6,7 +6,7 @@
 )]
 
 use buttress_device::gate::{GatedBackend, Request, WatchedThread};
-use buttress_device::{Backend, Device, Engine, MemoryBackend};
+use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend};
 use buttress_format::{ByteCount, ErrorKind, FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Location, OpenOptions};
 use buttress_writer::mkfs::{self, Identity};
@@ -17,9 +17,17 @@ use std::sync::Arc;
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
 fn new_volume() -> (Arc<GatedBackend>, WritableFilesystem) {
-    let memory = MemoryBackend::new("memory", vec![0; 256 << 20]);
-    let gate = GatedBackend::new(Arc::new(memory));
-    let device = || Device::with_backend(Arc::clone(&gate) as Arc<dyn Backend>, Engine::Inline);
+    let gate = GatedBackend::new(Arc::new(new_memory()));
+    let filesystem = new_volume_on(&gate);
+    (gate, filesystem)
+}
+
+fn new_memory() -> MemoryBackend {
+    MemoryBackend::new("memory", vec![0; 256 << 20])
+}
+
+fn new_volume_on(gate: &Arc<GatedBackend>) -> WritableFilesystem {
+    let device = || Device::with_backend(Arc::clone(gate) as Arc<dyn Backend>, Engine::Inline);
     let identity = Identity {
         fsid: Uuid::from_u128(1),
         chunk_tree: Uuid::from_u128(2),
@@ -29,8 +37,7 @@ fn new_volume() -> (Arc<GatedBackend>, WritableFilesystem) {
     };
     mkfs::make(&[device()], &mkfs::Options::default(), &identity).unwrap();
     let filesystem = OpenOptions::new(vec![device()]).open().unwrap();
-    let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap();
-    (gate, filesystem)
+    WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap()
 }
 
 fn create(filesystem: &WritableFilesystem, directory: Location, name: &[u8], content: &[u8]) -> Location {
@@ -246,4 +253,102 @@ fn what_lies_in_a_deleted_subvolume_is_found_by_no_read() {
         }
     }
     filesystem.close().unwrap();
+}
+
+/// A file of so many bytes, which are on their way to the device, at a gate.
+fn in_flight(bytes: usize) -> (Arc<GatedBackend>, WritableFilesystem, Location, WatchedThread<()>) {
+    let (gate, filesystem) = new_volume();
+    let file = create(&filesystem, ROOT, b"file", &vec![b'o'; bytes]);
+    gate.close(|request| matches!(request, Request::Write { .. }));
+    let of = filesystem.clone();
+    let write_back = WatchedThread::start(move || of.write_back_file(file).unwrap()).unwrap();
+    gate.wait_for_arrivals(1);
+    (gate, filesystem, file, write_back)
+}
+
+/// Who writes whole sectors, or behind the end, waits for no device while the file is written back.
+#[test]
+fn a_write_goes_on_beside_the_write_back_of_its_file() {
+    let (gate, filesystem, file, write_back) = in_flight(60_000);
+    let of = filesystem.clone();
+    let write = WatchedThread::start(move || {
+        of.write_at(file, FileOffset::new(8192), &[b'n'; 4096]).unwrap();
+        of.write_at(file, FileOffset::new(65_536), &[b'e'; 100]).unwrap();
+        of.append(file, b"end").unwrap();
+        (content_of(&of, file), of.metadata(file).unwrap().size)
+    })
+    .unwrap();
+    let waits = write.comes_to_wait();
+    gate.open();
+    let (seen, size) = write.join().unwrap();
+    assert!(!waits, "a write waited for the write-back of its file");
+    write_back.join().unwrap();
+    let mut expected = vec![b'o'; 60_000];
+    expected[8192..12_288].fill(b'n');
+    expected.resize(65_536, 0);
+    expected.extend([b'e'; 100]);
+    expected.extend(b"end");
+    assert!(seen == expected && size == ByteCount::of(expected.len()));
+    assert!(content_of(&filesystem, file) == expected, "after the write-back");
+    filesystem.commit().unwrap();
+    assert!(content_of(&filesystem, file) == expected, "after the commit");
+    let view = filesystem.view();
+    let mut stored = vec![0; expected.len() + 1];
+    let read = view
+        .open_file(file)
+        .unwrap()
+        .read_at(FileOffset::MIN, &mut stored)
+        .unwrap();
+    assert!(stored[..read] == expected[..], "what extents have");
+    filesystem.close().unwrap();
+}
+
+/// The rest of a sector of which a part is written is in flight: it comes from there, not from the extents of before.
+#[test]
+fn a_write_of_part_of_a_sector_has_the_rest_of_what_is_in_flight() {
+    for offset in [100, 59_990] {
+        let (gate, filesystem, file, write_back) = in_flight(60_000);
+        let of = filesystem.clone();
+        let write = WatchedThread::start(move || {
+            of.write_at(file, FileOffset::new(offset), &[b'n'; 50]).unwrap();
+        })
+        .unwrap();
+        let _ = write.comes_to_wait();
+        gate.open();
+        write.join().unwrap();
+        write_back.join().unwrap();
+        let mut expected = vec![b'o'; 60_000];
+        let at = usize::try_from(offset).unwrap();
+        expected.resize(expected.len().max(at + 50), 0);
+        expected[at..at + 50].fill(b'n');
+        assert!(content_of(&filesystem, file) == expected, "at {offset}");
+        filesystem.commit().unwrap();
+        assert!(
+            content_of(&filesystem, file) == expected,
+            "at {offset}, committed"
+        );
+        filesystem.close().unwrap();
+    }
+}
+
+/// What was written while a write-back failed is newer than what waits again.
+#[test]
+fn what_was_written_beside_a_write_back_that_fails_stays_on_top() {
+    let faults = FaultyBackend::new(Arc::new(new_memory()), 1);
+    let gate = GatedBackend::new(Arc::clone(&faults) as Arc<dyn Backend>);
+    let filesystem = new_volume_on(&gate);
+    let file = create(&filesystem, ROOT, b"file", &vec![b'o'; 60_000]);
+    gate.close(|request| matches!(request, Request::Write { .. }));
+    let of = filesystem.clone();
+    let write_back = WatchedThread::start(move || of.write_back_file(file)).unwrap();
+    gate.wait_for_arrivals(1);
+    faults.inject(Fault::FailWrites(0..256 << 20));
+    filesystem
+        .write_at(file, FileOffset::new(4096), &[b'n'; 4096])
+        .unwrap();
+    gate.open();
+    assert!(write_back.join().unwrap().is_err());
+    let mut expected = vec![b'o'; 60_000];
+    expected[4096..8192].fill(b'n');
+    assert!(content_of(&filesystem, file) == expected);
 }

@@ -235,11 +235,16 @@ impl DirtyData {
         self.pieces.extend(tail.map(|tail| (at, tail)));
     }
 
-    /// Puts back what was taken out and could not be written.
+    /// Puts back what was taken out and could not be written, under what came since.
     pub(super) fn restore(&mut self, pieces: Vec<(u64, Bytes)>) {
+        let newer = self.take();
         for (start, piece) in pieces {
             self.bytes = self.bytes.saturating_add(length_of(&piece));
             self.pieces.insert(start, Vec::from(piece));
+        }
+        for (start, piece) in newer {
+            // Whole sectors, so that there is nothing to fill up.
+            self.write(start, &piece, 1);
         }
     }
 }
@@ -282,6 +287,7 @@ mod tests {
         Remove(u64, u64),
         Zero(u64, u64),
         TakeAndRestore,
+        TakeWriteAndRestore(u64, usize, u8),
         TakeRange(u64, u64),
     }
 
@@ -291,6 +297,7 @@ mod tests {
             2 => (0_u64..40, 0_u64..12).prop_map(|(at, length)| Step::Remove(at, length)),
             1 => (0_u64..20_000, 0_u64..3000).prop_map(|(at, length)| Step::Zero(at, length)),
             1 => Just(Step::TakeAndRestore),
+            1 => (0_u64..40, 1_usize..12, 1_u8..).prop_map(|(at, length, byte)| Step::TakeWriteAndRestore(at, length, byte)),
             2 => (0_u64..40, 0_u64..12).prop_map(|(at, length)| Step::TakeRange(at, length)),
         ]
     }
@@ -327,6 +334,14 @@ mod tests {
                         let taken = pending.take();
                         prop_assert!(pending.is_empty() && pending.bytes() == 0);
                         pending.restore(taken);
+                    }
+                    Step::TakeWriteAndRestore(at, length, byte) => {
+                        let taken = pending.take();
+                        pending.write(at * SECTOR, &vec![byte; length * SECTOR as usize], SECTOR);
+                        pending.restore(taken);
+                        for sector in at..at + length as u64 {
+                            model.insert(sector, [byte; SECTOR as usize]);
+                        }
                     }
                     Step::TakeRange(at, length) => {
                         let range = at..at + length;

@@ -3,14 +3,13 @@
 //! Whole sectors are shared by adding items that refer to the same extents. Content inside a tree cannot be shared and is
 //! written again.
 
-use super::items::is_inline;
 use super::table::Content;
 use super::write_back::is_of_gone_file;
 use super::writing::FILE_BYTES_MAX;
 use crate::operations::Operation;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::reservation::Need;
-use buttress_format::{ByteCount, FileExtent, FileExtentBody, FileKind, FileOffset, InodeFlags};
+use buttress_format::{ByteCount, FileExtentBody, FileKind, FileOffset, InodeFlags};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 use core::ops::Range;
@@ -83,7 +82,8 @@ impl WritableFilesystem {
                 return Ok(false);
             }
             // Content inside a tree is as small as it gets.
-            if !to.has_inline(source)? && !to.has_inline(to.location)? {
+            let (filesystem, target) = (to.filesystem, to.location);
+            if !filesystem.lies_in_tree(source)? && !filesystem.lies_in_tree(target)? {
                 to.share(&mut from, source, &share)?;
                 to.write_back()?;
             }
@@ -280,15 +280,6 @@ fn is_same(source: &mut Option<&mut Content<'_>>, target: &mut Content<'_>, shar
 }
 
 impl Content<'_> {
-    /// Whether a file's content lies inside the tree.
-    fn has_inline(&self, location: Location) -> Result<bool> {
-        let key = FileExtent::key(location.inode, FileOffset::MIN);
-        let found = self
-            .filesystem
-            .look(|operation| operation.get(location.subvolume.tree(), &key))?;
-        Ok(found.is_some_and(|item| is_inline(item.data())))
-    }
-
     /// Puts the extents of a range of the source into this file. The inode has its new size only when the file is
     /// written back after that.
     fn share(&mut self, source: &mut Option<&mut Content<'_>>, from: Location, share: &Share) -> Result<()> {
@@ -296,7 +287,7 @@ impl Content<'_> {
             Some(source) => source.write_back()?,
             None => self.write_back()?,
         }
-        if self.has_inline(from)? {
+        if self.filesystem.lies_in_tree(from)? {
             let mut content = vec![0; usize::try_from(share.length).unwrap_or(0)];
             read(source, self, share.source, &mut content)?;
             return self.write(Some(share.target), &content).map(drop);

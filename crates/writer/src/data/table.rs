@@ -6,22 +6,18 @@ use super::waiting::{FileContent, FileLock};
 use crate::live::trees::LiveTree;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::reserved_ahead::ReservedAhead;
-use buttress_accounts::delayed_references::DelayedReferences;
-use buttress_accounts::fiemap::ContentState;
-use buttress_format::{
-    ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, SubvolumeId, Timestamp, TreeId,
-};
+use buttress_format::{ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, Timestamp, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::atomic::{AtomicU64, AtomicUsize, Ordering};
-use buttress_locks::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, lock_class};
+use buttress_locks::{Mutex, MutexGuard, Rank, RwLock, lock_class};
 use core::ops::Range;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(super) type FileId = (TreeId, InodeNumber);
 
-lock_class!(FilesLock, "files", Rank::LEAF);
+lock_class!(pub(super) FilesLock, "files", Rank::LEAF);
 lock_class!(pub(crate) SeveralStepsLock, "several_steps", Rank::new(5).over_device());
 lock_class!(pub(crate) InPlaceLock, "in_place", Rank::new(30).over_device_when_shared());
 
@@ -33,7 +29,7 @@ const FILE_BYTES: u64 = 640;
 pub(super) const FILES_MAX: usize = 1024;
 
 /// Where a file is in the table.
-fn file_id(location: Location) -> FileId {
+pub(super) fn file_id(location: Location) -> FileId {
     (location.subvolume.tree(), location.inode)
 }
 
@@ -41,7 +37,7 @@ fn file_id(location: Location) -> FileId {
 #[derive(Debug)]
 pub(crate) struct DataTable {
     pub(crate) options: DataOptions,
-    files: Mutex<BTreeMap<FileId, Arc<FileContent>>, FilesLock>,
+    pub(super) files: Mutex<BTreeMap<FileId, Arc<FileContent>>, FilesLock>,
     /// How many there are: known without the lock, which all writers share.
     file_count: AtomicUsize,
     /// The memory that all that waits takes.
@@ -68,12 +64,14 @@ pub(super) struct FileState {
     pub(super) reserved: u64,
     /// Dirty data becomes an extent, however little it is: another extent is going to be beside it.
     pub(super) never_inline: bool,
+    /// Content is being written back, and the lock was let go of meanwhile ([`super::in_flight`]).
+    pub(super) in_flight: bool,
     /// The subvolume's tree as a call found it: one that is not open any more is not known to be writable.
-    tree: Option<LiveTree>,
+    pub(super) tree: Option<LiveTree>,
     /// Whether readers of the inode find the content.
-    is_shown: bool,
+    pub(super) is_shown: bool,
     /// The table has let go of it.
-    is_gone: bool,
+    pub(super) is_gone: bool,
 }
 
 impl FileState {
@@ -86,20 +84,20 @@ impl FileState {
 impl FileContent {
     /// The memory of what waits, and of the file's records.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let waiting = self.waiting.read();
-        if waiting.pending.is_empty() {
-            return 0;
+        match self.waiting.read().memory_bytes() {
+            0 => 0,
+            bytes => bytes.saturating_add(FILE_BYTES),
         }
-        waiting.pending.memory_bytes().saturating_add(FILE_BYTES)
     }
 
-    /// Takes the file's lock if nobody has it.
+    /// Takes the file's lock if nobody has it, and nothing of the file is being written back.
     pub(super) fn lock_if_free(&self) -> Option<MutexGuard<'_, FileState, FileLock>> {
-        self.state.try_lock()
+        self.state.try_lock().filter(|state| !state.in_flight)
     }
 
-    fn is_clean(&self, state: &FileState) -> bool {
-        state.written.is_none() && state.reserved == 0 && self.waiting.read().pending.is_empty()
+    pub(super) fn is_clean(&self, state: &FileState) -> bool {
+        let is_settled = state.written.is_none() && state.reserved == 0 && !state.in_flight;
+        is_settled && self.waiting.read().pending.is_empty()
     }
 }
 
@@ -107,7 +105,7 @@ impl FileContent {
 pub(super) struct Content<'a> {
     pub(super) filesystem: &'a WritableFilesystem,
     pub(super) location: Location,
-    pub(super) file: &'a FileContent,
+    pub(super) file: &'a Arc<FileContent>,
     pub(super) state: &'a mut FileState,
     pub(super) sector_bytes: u64,
 }
@@ -127,7 +125,7 @@ impl DataTable {
     }
 
     /// The file, taken in if it is not here.
-    fn file(&self, id: FileId) -> Arc<FileContent> {
+    pub(super) fn file(&self, id: FileId) -> Arc<FileContent> {
         let mut files = self.files.lock();
         let file = files.entry(id).or_insert_with(|| Arc::new(FileContent::new(id)));
         let file = Arc::clone(file);
@@ -142,7 +140,7 @@ impl DataTable {
         locations.iter().filter_map(find).collect()
     }
 
-    fn let_go(&self, id: FileId) {
+    pub(super) fn let_go(&self, id: FileId) {
         let mut files = self.files.lock();
         files.remove(&id);
         self.file_count.store(files.len(), Ordering::Relaxed);
@@ -183,7 +181,7 @@ impl DataTable {
         !self.files.lock().is_empty()
     }
 
-    fn count(&self, before: u64, after: u64) -> Result<(), Defect> {
+    pub(super) fn count(&self, before: u64, after: u64) -> Result<(), Defect> {
         if before == after {
             return Ok(());
         }
@@ -216,222 +214,6 @@ impl DataTable {
     }
 }
 
-impl WritableFilesystem {
-    /// Does something with a file's content, under the file's lock.
-    pub(super) fn with_content<T>(
-        &self,
-        location: Location,
-        body: impl FnOnce(&mut Content<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let id = file_id(location);
-        let table = self.data();
-        loop {
-            // What readers are shown, nearly always: found without a lock that all writers share.
-            let shown = self.live_inodes().look(id, |inode| inode.content.clone());
-            let file = shown.flatten().unwrap_or_else(|| table.file(id));
-            let _table = buttress_faults::on("lock-file-under-its-table").then(|| table.files.lock());
-            let mut state = file.state.lock();
-            if state.is_gone {
-                continue;
-            }
-            if !core::mem::replace(&mut state.is_shown, true) {
-                self.show_content(id, &file);
-            }
-            let before = file.memory_bytes();
-            let mut content = Content {
-                filesystem: self,
-                location,
-                file: &file,
-                state: &mut state,
-                sector_bytes: u64::from(self.forest().block_format().sector_bytes),
-            };
-            let result = body(&mut content);
-            self.leave_content(location, &file, &mut state, before);
-            return result;
-        }
-    }
-
-    /// What follows on a change of a file's content, under the file's lock: memory is counted, and of what is clean the table
-    /// lets go. `before` is the memory that it took.
-    pub(super) fn leave_content(
-        &self,
-        location: Location,
-        file: &FileContent,
-        state: &mut FileState,
-        before: u64,
-    ) {
-        let (id, table) = (file_id(location), self.data());
-        if let Err(defect) = table.count(before, file.memory_bytes()) {
-            self.forest().volume().stop_writing(&defect);
-        }
-        if !file.is_clean(state) {
-            return;
-        }
-        state.is_gone = true;
-        // Before the table lets go of it: the next call shows content of its own, which must stay shown.
-        let is_late = buttress_faults::on("live-content-hidden-late");
-        if is_late {
-            table.let_go(id);
-        }
-        self.live_inodes().update(id, |inode| inode.content = None);
-        self.live_inodes().forget_unknown(id);
-        if !is_late {
-            table.let_go(id);
-        }
-    }
-
-    /// As [`with_content`](Self::with_content), for a call whose steps a snapshot must have all or none of.
-    pub(super) fn with_content_in_steps<T>(
-        &self,
-        location: Location,
-        body: impl FnOnce(&mut Content<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let _steps = self.begin_steps();
-        self.with_content(location, body)
-    }
-
-    /// Keeps snapshots from freezing their sources until the call that has begun is done.
-    pub(super) fn begin_steps(&self) -> Option<RwLockReadGuard<'_, (), SeveralStepsLock>> {
-        let is_left_out = buttress_faults::on("snapshot-between-steps");
-        (!is_left_out).then(|| self.data().several_steps.read())
-    }
-
-    /// Has readers of the inode find its content from now on.
-    fn show_content(&self, id: FileId, file: &Arc<FileContent>) {
-        let inode = self.live_inodes().entry(id);
-        let mut inode = inode.write();
-        inode.content = Some(Arc::clone(file));
-        inode.calls = inode.calls.wrapping_add(1);
-    }
-
-    /// Sets times of a file by `body`: the time of dirty data is older, and must not be set after it.
-    pub(crate) fn with_newer_times<T>(
-        &self,
-        location: Location,
-        body: impl FnOnce(&Self) -> Result<T>,
-    ) -> Result<T> {
-        self.with_content(location, |content| {
-            let result = body(content.filesystem)?;
-            content.set_written(None);
-            Ok(result)
-        })
-    }
-
-    /// Whether content of a file waits to be written back, or is being written: how much room it takes is not known yet.
-    #[must_use]
-    pub fn is_waiting(&self, location: Location) -> bool {
-        let id = file_id(location);
-        self.data().files.lock().contains_key(&id)
-    }
-
-    pub(super) fn waiting(&self) -> Vec<Location> {
-        let files = self.data().files.lock();
-        files
-            .keys()
-            .filter_map(|(tree, inode)| Some(Location::new(tree.as_subvolume()?, *inode)))
-            .collect()
-    }
-
-    /// Gives up what waits of the files of a subvolume that is gone, and the space that was reserved for it: who is out of
-    /// space must not wait for a commit to find out.
-    pub(crate) fn give_up_content_of(&self, subvolume: SubvolumeId) -> Result<()> {
-        let mut waiting = self.waiting();
-        waiting.retain(|location| location.subvolume == subvolume);
-        waiting.into_iter().try_for_each(|id| self.write_back_file(id))
-    }
-
-    /// Writes back one file's content.
-    ///
-    /// # Errors
-    /// As for [`WritableFilesystem::write_back`].
-    pub fn write_back_file(&self, location: Location) -> Result<()> {
-        self.with_content(location, |content| content.write_back())
-    }
-
-    /// Writes back what waits in a range of a file.
-    pub(crate) fn write_back_range(&self, location: Location, range: &Range<u64>) -> Result<()> {
-        self.with_content(location, |content| content.write_back_range(range))
-    }
-
-    /// Whether content in a range of a file waits to be written back, or is being written.
-    pub(crate) fn has_dirty_in(&self, location: Location, range: &Range<u64>) -> Result<bool> {
-        self.with_content(location, |content| {
-            let waiting = content.waiting_ranges(range.start, 1);
-            Ok(waiting.first().is_some_and(|first| first.start < range.end))
-        })
-    }
-
-    /// Does something with the content of two files, under both locks, which are taken in the order of the inodes. The
-    /// first is `None` when both are the same file.
-    pub(super) fn with_two<T>(
-        &self,
-        source: Location,
-        target: Location,
-        body: impl FnOnce(Option<&mut Content<'_>>, &mut Content<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let id = |location: Location| (location.subvolume.tree(), location.inode);
-        match id(source).cmp(&id(target)) {
-            core::cmp::Ordering::Equal => self.with_content(target, |target| body(None, target)),
-            core::cmp::Ordering::Less => self.with_content(source, |source| {
-                self.with_content(target, |target| body(Some(source), target))
-            }),
-            core::cmp::Ordering::Greater if buttress_faults::on("lock-two-files-unordered") => self
-                .with_content(source, |source| {
-                    self.with_content(target, |target| body(Some(source), target))
-                }),
-            core::cmp::Ordering::Greater => self.with_content(target, |target| {
-                self.with_content(source, |source| body(Some(source), target))
-            }),
-        }
-    }
-
-    /// The ranges of a file that wait behind `from`, at most `count` of them, and a view: both of one moment.
-    ///
-    /// # Errors
-    /// None so far.
-    pub(crate) fn look_at_content(
-        &self,
-        location: Location,
-        from: u64,
-        count: usize,
-    ) -> Result<ContentState> {
-        self.with_content(location, |content| {
-            Ok(ContentState {
-                waiting: content.waiting_ranges(from, count),
-                view: self.view(),
-            })
-        })
-    }
-
-    /// As [`WritableFilesystem::look_at_content`], with the delayed references, while nothing is edited.
-    ///
-    /// # Errors
-    /// As there, and what `body` ends with.
-    pub(crate) fn quiesced_content<T>(
-        &self,
-        location: Location,
-        from: u64,
-        count: usize,
-        body: impl FnOnce(ContentState, &DelayedReferences) -> Result<T>,
-    ) -> Result<T> {
-        self.with_content(location, |content| {
-            let waiting = content.waiting_ranges(from, count);
-            self.quiesced(|view, references| {
-                let view = view.clone();
-                body(ContentState { waiting, view }, references)
-            })
-        })
-    }
-
-    /// The size of a file, with dirty data.
-    ///
-    /// # Errors
-    /// [`Error::InodeNotFound`], or that the tree cannot be read.
-    pub fn size_of(&self, location: Location) -> Result<u64> {
-        Ok(self.metadata(location)?.size.get())
-    }
-}
-
 impl Content<'_> {
     /// The file's size.
     pub(super) fn size(&mut self) -> Result<u64> {
@@ -459,7 +241,7 @@ impl Content<'_> {
         change(&mut self.file.waiting.write().pending)
     }
 
-    fn waiting_ranges(&self, from: u64, count: usize) -> Vec<Range<u64>> {
+    pub(super) fn waiting_ranges(&self, from: u64, count: usize) -> Vec<Range<u64>> {
         self.look_at_dirty(|pending| pending.ranges(from, count))
     }
 

@@ -1,7 +1,7 @@
 //! What is newer of a file than its extents, for readers that do not wait for whoever changes it.
 //!
-//! A call that changes content holds the file's state for as long as it takes, over devices. Readers take none of that: they
-//! look at what waits, and at what is on its way to the devices, for the moment of a copy.
+//! A call that changes content holds the file's state for as long as it takes, over devices, but for a write-back. Readers
+//! take none of that: they look at what waits, and at what is on its way to the devices, for the moment of a copy.
 //!
 //! Invariants: content is here until extents with it are in the tree; a call that changes extents under content that readers
 //! could have seen, and does so in several steps, holds the layout for the time.
@@ -9,7 +9,7 @@
 use super::dirty::DirtyData;
 use super::table::{FileId, FileState};
 use buttress_format::{ByteCount, InodeItem, Timestamp};
-use buttress_locks::{Mutex, Rank, RwLock, lock_class};
+use buttress_locks::{Condvar, Mutex, Rank, RwLock, lock_class};
 use bytes::Bytes;
 use core::ops::Range;
 
@@ -22,6 +22,8 @@ lock_class!(pub(crate) WaitingLock, "waiting", Rank::new(42));
 pub(crate) struct FileContent {
     /// Held for the length of a call.
     pub(super) state: Mutex<FileState, FileLock>,
+    /// Nothing of the file is in flight any more.
+    pub(super) has_landed: Condvar,
     /// Shared by readers; taken by calls that change extents in several steps.
     pub(crate) layout: RwLock<(), LayoutLock>,
     /// Held for a moment.
@@ -34,6 +36,7 @@ impl FileContent {
         let place = (u128::from(tree.get()) << u64::BITS) | u128::from(inode.get());
         Self {
             state: Mutex::with_place(FileState::default(), place),
+            has_landed: Condvar::new(),
             layout: RwLock::default(),
             waiting: RwLock::default(),
         }
@@ -61,11 +64,20 @@ impl Waiting {
             item.mtime = written;
             item.ctime = item.ctime.max(written);
         }
-        let in_flight = self.in_flight.iter().map(|(_, bytes)| ByteCount::of(bytes.len()));
-        let waiting = in_flight.fold(ByteCount::new(self.pending.bytes()), ByteCount::saturating_add);
+        let waiting = ByteCount::new(self.in_flight_bytes().saturating_add(self.pending.bytes()));
         let whole = item.size.checked_align_up(u64::from(sector_bytes));
         let most = whole.unwrap_or(ByteCount::MAX);
         item.nbytes = item.nbytes.max(item.nbytes.saturating_add(waiting).min(most));
+    }
+
+    /// The memory of all that is here.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.in_flight_bytes().saturating_add(self.pending.memory_bytes())
+    }
+
+    fn in_flight_bytes(&self) -> u64 {
+        let lengths = self.in_flight.iter().map(|(_, bytes)| ByteCount::of(bytes.len()));
+        lengths.fold(ByteCount::ZERO, ByteCount::saturating_add).get()
     }
 
     /// Takes out what waits, to be written back; readers go on seeing it.
@@ -83,12 +95,17 @@ impl Waiting {
         self.in_flight.clone()
     }
 
+    /// Whether what is in flight may come to lie inside the tree: all of a file of one sector at most.
+    pub(super) fn may_land_inline(&self, sector_bytes: u64) -> bool {
+        matches!(self.in_flight.as_slice(), [(0, content)] if ByteCount::of(content.len()).get() <= sector_bytes)
+    }
+
     /// What was taken out is in extents by now, or nobody wants it any more.
     pub(super) fn end_write_back(&mut self) {
         self.in_flight.clear();
     }
 
-    /// What was taken out waits again.
+    /// What was taken out waits again, but where something newer does.
     pub(super) fn fail_write_back(&mut self, pieces: Vec<(u64, Bytes)>) {
         self.in_flight.clear();
         self.pending.restore(pieces);

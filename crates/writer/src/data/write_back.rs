@@ -3,15 +3,14 @@
 //! 1. Content that fits lies in the tree. Else it is cut into runs; parts that may be overwritten in place are taken
 //!    out of them; the rest becomes extents, compressed on all cores.
 //! 2. Room is taken, under the edit lock.
-//! 3. Everything is written to the devices while checksums are computed. No lock but the file's is held.
+//! 3. Everything is written to the devices while checksums are computed. No lock is held but, for some, the file's.
 //! 4. Items, references and checksums go in, under the edit lock, some extents at a time. The inode's size follows.
 //!
-//! Until step 4 nothing refers to the new extents, so a crash, or an error, leaves the file as it was; what was taken
-//! out of memory is put back then.
+//! Until step 4 nothing refers to the new extents, so a crash, or an error, leaves the file as it was. How content is taken
+//! out of memory before, and put back after an error, is in [`super::in_flight`].
 
 use super::allocation::{Placed, writes_of};
 use super::compressing::{CompressionPlan, NewExtent, PartOfExtent, length_of, with_compressor};
-use super::dirty::DirtyData;
 use super::in_place::{InPlace, may_be_in_place};
 use super::items::{Stored, change_bytes};
 use super::sums::{Sums, take_sums};
@@ -78,89 +77,6 @@ impl WritableFilesystem {
 }
 
 impl Content<'_> {
-    /// Writes back what waits of the file.
-    pub(super) fn write_back(&mut self) -> Result<()> {
-        if self.state.written.is_none() && self.look_at_dirty(DirtyData::is_empty) {
-            let reserved = self.state.reserved;
-            self.release(reserved);
-            return Ok(());
-        }
-        let found = self
-            .filesystem
-            .look(|operation| self.require_still_there(operation));
-        let item = match found {
-            Ok(item) => item,
-            Err(error) if is_of_gone_file(&error) => {
-                self.discard();
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        };
-        let pieces = self.file.waiting.write().begin_write_back();
-        if self.write_taken(&item, pieces)? {
-            self.set_written(None);
-            self.state.writes = 0;
-            let reserved = self.state.reserved;
-            self.release(reserved);
-        }
-        Ok(())
-    }
-
-    /// Writes back what waits in a range of the file, and leaves the rest in memory. Where the file has another size than its
-    /// items say, or fits into the tree, all of it is written back: the one goes with the other.
-    pub(super) fn write_back_range(&mut self, range: &Range<u64>) -> Result<()> {
-        let range = self.align_down(range.start)..self.align_up(range.end);
-        let waits = self.look_at_dirty(|dirty| dirty.ranges(range.start, 1));
-        if waits.first().is_none_or(|first| first.start >= range.end) {
-            return Ok(());
-        }
-        let found = self
-            .filesystem
-            .look(|operation| self.require_still_there(operation));
-        let size = self.size()?;
-        let item = found.ok().filter(|item| {
-            let keeps_size = item.size.get() == size && size > self.sector_bytes;
-            keeps_size && !buttress_faults::on("range-writes-all")
-        });
-        let Some(item) = item else {
-            return self.write_back();
-        };
-        let pieces = self.file.waiting.write().begin_write_back_of(&range);
-        let length = |piece: &Bytes| u64::try_from(piece.len()).unwrap_or(u64::MAX);
-        let bytes = pieces
-            .iter()
-            .fold(0_u64, |sum, (_, piece)| sum.saturating_add(length(piece)));
-        if self.write_taken(&item, pieces)? {
-            self.state.writes = 0;
-            self.release(bytes);
-            if self.look_at_dirty(DirtyData::is_empty) {
-                self.set_written(None);
-                let reserved = self.state.reserved;
-                self.release(reserved);
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes back what was taken out to be. False when nobody wants it any more.
-    fn write_taken(&mut self, item: &InodeItem, pieces: Pieces) -> Result<bool> {
-        match self.write_pieces(item, &pieces) {
-            Ok(()) => {
-                self.file.waiting.write().end_write_back();
-                Ok(true)
-            }
-            // It went meanwhile.
-            Err(error) if is_of_gone_file(&error) => {
-                self.discard();
-                Ok(false)
-            }
-            Err(error) => {
-                self.file.waiting.write().fail_write_back(pieces);
-                Err(error)
-            }
-        }
-    }
-
     /// The file's inode, if it is still there: others may remove it, or its subvolume, whenever the edit lock is not held.
     pub(super) fn require_still_there(&self, operation: &mut Operation<'_>) -> Result<InodeItem> {
         operation.require_subvolume(self.location.subvolume)?;
@@ -179,7 +95,8 @@ impl Content<'_> {
         self.release(reserved);
     }
 
-    fn write_pieces(&mut self, item: &InodeItem, pieces: &Pieces) -> Result<()> {
+    /// Steps 1 to 4.
+    pub(super) fn write_pieces(&mut self, item: &InodeItem, pieces: &Pieces) -> Result<()> {
         self.filesystem.require_writing()?;
         let size = self.size()?;
         let plan = self.compression_plan(item)?;

@@ -7,6 +7,7 @@ use crate::transaction::WritableFilesystem;
 use buttress_format::{FileExtent, FileOffset, InodeFlags};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
+use core::ops::Range;
 
 /// The largest size of a file.
 pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
@@ -19,9 +20,7 @@ impl WritableFilesystem {
     /// [`Error::NotPermitted`] for immutable files, and for append-only ones except at their end; [`Error::Invalid`] for an
     /// end past the largest size; [`Error::NoSpace`].
     pub fn write_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
-        self.with_content(location, |content| {
-            content.write(Some(offset.get()), bytes).map(drop)
-        })?;
+        self.take_in(location, Some(offset.get()), bytes)?;
         self.write_back_excess()
     }
 
@@ -30,9 +29,19 @@ impl WritableFilesystem {
     /// # Errors
     /// As for [`WritableFilesystem::write_at`].
     pub fn append(&self, location: Location, bytes: &[u8]) -> Result<FileOffset> {
-        let offset = self.with_content(location, |content| content.write(None, bytes))?;
+        let offset = self.take_in(location, None, bytes)?;
         self.write_back_excess()?;
         Ok(FileOffset::new(offset))
+    }
+
+    /// Takes content in, at `offset` or at the end; beside what is in flight of the file where it needs nothing of that.
+    fn take_in(&self, location: Location, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
+        let taken =
+            self.with_content_in_flight(location, |content| content.write_in_flight(offset, bytes))?;
+        match taken {
+            Some(offset) => Ok(offset),
+            None => self.with_content(location, |content| content.write(offset, bytes)),
+        }
     }
 }
 
@@ -69,9 +78,86 @@ impl WritableFilesystem {
     }
 }
 
+impl WritableFilesystem {
+    /// Whether a file's content lies inside the tree.
+    pub(super) fn lies_in_tree(&self, location: Location) -> Result<bool> {
+        let key = FileExtent::key(location.inode, FileOffset::MIN);
+        let tree = self.live_tree(location.subvolume.tree())?;
+        self.look_live(|| {
+            let mut found = false;
+            tree.look(&key, |data| found = is_inline(data))?;
+            Ok(found)
+        })
+    }
+}
+
+/// Where content goes.
+struct Place {
+    offset: u64,
+    end: u64,
+    /// The file's size before.
+    size: u64,
+    sectors: Range<u64>,
+}
+
 impl Content<'_> {
     /// Takes content in, at `offset` or at the end.
     pub(super) fn write(&mut self, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
+        let place = self.place_of(offset, bytes)?;
+        if bytes.is_empty() {
+            return Ok(place.offset);
+        }
+        self.reserve_for(&place.sectors)?;
+        if place.sectors.start != place.offset {
+            self.load(place.sectors.start)?;
+        }
+        if place.sectors.end != place.end {
+            self.load(self.align_down(place.end))?;
+        }
+        if place.offset > 0 || place.end < place.size {
+            self.load_inline()?;
+        }
+        Ok(self.put_in(&place, bytes))
+    }
+
+    /// As [`write`](Self::write), while content of the file may be in flight. `None`, and nothing has changed, where more is
+    /// needed of the file than what waits.
+    fn write_in_flight(&mut self, offset: Option<u64>, bytes: &[u8]) -> Result<Option<u64>> {
+        if !self.state.in_flight || bytes.is_empty() {
+            return self.write(offset, bytes).map(Some);
+        }
+        let place = self.place_of(offset, bytes)?;
+        if !self.needs_no_items(&place)? {
+            return Ok(None);
+        }
+        let missing = self.look_at_dirty(|pending| pending.missing_bytes(&place.sectors));
+        match self.filesystem.reserve_data(missing) {
+            Ok(()) => {}
+            Err(Error::NoSpace { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        self.state.reserved = self.state.reserved.saturating_add(missing);
+        Ok(Some(self.put_in(&place, bytes)))
+    }
+
+    /// Whether content can be taken in there without looking at what the file has, in extents or in flight.
+    fn needs_no_items(&self, place: &Place) -> Result<bool> {
+        if self.file.waiting.read().may_land_inline(self.sector_bytes) {
+            return Ok(false);
+        }
+        let is_whole = |at: u64, is_part: bool| {
+            let waits = || self.look_at_dirty(|pending| pending.has(at));
+            !is_part || at >= place.size || waits() || buttress_faults::on("in-flight-sector-unread")
+        };
+        let is_whole = is_whole(place.sectors.start, place.sectors.start != place.offset)
+            && is_whole(self.align_down(place.end), place.sectors.end != place.end);
+        Ok(is_whole
+            && (self.look_at_dirty(|pending| pending.has(0))
+                || !self.filesystem.lies_in_tree(self.location)?))
+    }
+
+    /// Where so much content would go. Whether it may is asked, too.
+    fn place_of(&mut self, offset: Option<u64>, bytes: &[u8]) -> Result<Place> {
         let item = self.require_writable()?;
         let size = self.size()?;
         let offset = offset.unwrap_or(size);
@@ -88,38 +174,34 @@ impl Content<'_> {
                 why: "it is append-only",
             });
         }
-        if bytes.is_empty() {
-            return Ok(offset);
-        }
-        let sectors = self.align_down(offset)..self.align_up(end);
-        self.reserve_for(&sectors)?;
-        if sectors.start != offset {
-            self.load(sectors.start)?;
-        }
-        if sectors.end != end {
-            self.load(self.align_down(end))?;
-        }
-        if offset > 0 || end < size {
-            self.load_inline()?;
-        }
+        Ok(Place {
+            offset,
+            end,
+            size,
+            sectors: self.align_down(offset)..self.align_up(end),
+        })
+    }
+
+    /// Has content wait for which there is room. Gives its offset.
+    fn put_in(&mut self, place: &Place, bytes: &[u8]) -> u64 {
         {
             // Both at once: else a reader sees the part of it that lies before the old end.
             let mut waiting = self.file.waiting.write();
-            waiting.pending.write(offset, bytes, self.sector_bytes);
+            waiting.pending.write(place.offset, bytes, self.sector_bytes);
             if buttress_faults::on("live-write-half-seen") {
                 drop(waiting);
                 waiting = self.file.waiting.write();
             }
-            waiting.size = Some(size.max(end));
+            waiting.size = Some(place.size.max(place.end));
             self.state.size = waiting.size;
         }
         self.touch();
         self.filesystem.count_content(bytes.len());
-        Ok(offset)
+        place.offset
     }
 
     /// Promises room for the sectors of a range that do not wait yet, and for a sector 0 that may come out of the tree.
-    pub(super) fn reserve_for(&mut self, sectors: &core::ops::Range<u64>) -> Result<()> {
+    pub(super) fn reserve_for(&mut self, sectors: &Range<u64>) -> Result<()> {
         let missing = |pending: &DirtyData| (pending.missing_bytes(sectors), pending.has(0));
         let (mut bytes, has_first) = self.look_at_dirty(missing);
         if sectors.start > 0 && self.size()? <= self.sector_bytes && !has_first {
@@ -148,14 +230,7 @@ impl Content<'_> {
         if self.look_at_dirty(|pending| pending.has(0)) || self.size()? == 0 {
             return Ok(());
         }
-        let key = FileExtent::key(self.location.inode, FileOffset::MIN);
-        let tree = self.filesystem.live_tree(self.location.subvolume.tree())?;
-        let found = self.filesystem.look_live(|| {
-            let mut found = false;
-            tree.look(&key, |data| found = is_inline(data))?;
-            Ok(found)
-        })?;
-        if found {
+        if self.filesystem.lies_in_tree(self.location)? {
             self.load(0)?;
         }
         Ok(())

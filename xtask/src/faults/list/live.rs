@@ -53,6 +53,14 @@ pub(super) const FAULTS: &[Fault] = &[
             concurrent("one_order_explains_all::plain"),
         ],
     ),
+    loses(
+        "in-flight-sector-unread",
+        "A few bytes written beside a write-back make zeros of the rest of their sector.",
+        &[
+            whole_calls("a_write_of_part_of_a_sector_has_the_rest_of_what_is_in_flight"),
+            concurrent("one_order_explains_all::plain"),
+        ],
+    ),
     harms(
         "live-zero-range-half-seen",
         "A read beside fallocate sees zeros in a file of the old size.",
