@@ -2,10 +2,13 @@
 
 use crate::vfs::{Errno, HandleId, OpenMode, Result};
 use buttress::fs::Location;
+use buttress::locks::{Rank, RwLock, lock_class};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+
+lock_class!(OpenLock, "open", Rank::LEAF);
 
 /// An open file, of a volume that is open for changes.
 #[derive(Debug)]
@@ -33,8 +36,7 @@ enum Handle {
 /// All that is open.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
-    /// A leaf.
-    open: RwLock<HashMap<HandleId, Handle>>,
+    open: RwLock<HashMap<HandleId, Handle>, OpenLock>,
     last: AtomicU64,
     /// How many files are open for writing.
     writers: AtomicU64,
