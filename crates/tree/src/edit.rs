@@ -28,7 +28,8 @@
 //!    is copied to a new address when it is changed again, and its old one must not be used again by the same
 //!    transaction, since the cache knows blocks by address and generation.)
 //! 3. [`Frozen::blocks`], [`FrozenBlock::seal`] on any thread, writing, [`Forest::keep_written`].
-//! 4. [`EditableTree::forget_written`], and the [`Frozen`] is dropped.
+//! 4. [`EditableTree::forget_written`], and the [`Frozen`] is dropped; or [`EditableTree::keep_written`]: then an edit changes
+//!    a block in place that was written and that nobody else has, and the context is told as if it had copied it.
 //!
 //! # Memory
 //!
@@ -63,7 +64,7 @@ use buttress_format::node::edit::leaf_data_bytes_max;
 use buttress_format::node::{NewBlock, TreeBlock};
 use buttress_format::{Generation, Key, Logical, TreeId};
 use editor::Editor;
-use insert::{NewItem, put_into};
+use insert::{NewItem, put_into, put_run};
 use node::{NO_SLOT, new_identity};
 use route::Route;
 use std::sync::Arc;
@@ -103,6 +104,8 @@ pub struct EditableTree {
     unassigned: u64,
     /// How many were given addresses since the last freeze.
     assigned: u64,
+    /// How many were written and [kept](Self::keep_written) since all were let go of.
+    kept: u64,
 }
 
 /// Where the tree begins.
@@ -129,6 +132,7 @@ impl EditableTree {
             },
             unassigned: 0,
             assigned: 0,
+            kept: 0,
         }
     }
 
@@ -193,6 +197,7 @@ impl EditableTree {
             },
             unassigned: 1,
             assigned: 0,
+            kept: 0,
         }
     }
 
@@ -377,17 +382,20 @@ impl EditableTree {
             let end = route.end_key;
             let (mut editor, root) = self.editor(context);
             let leaf = editor.leaf(root, &mut route, None)?;
-            let taken = rest
-                .iter()
-                .take_while(|(key, data)| {
-                    let inside = leaf.block.item_count() > 0 && end.is_none_or(|end| *key < end);
-                    match leaf.block.search(key) {
-                        Err(slot) if inside && slot > 0 => put_into(leaf, slot, key, data),
-                        _ => false,
-                    }
-                })
-                .count();
-            rest = rest.get(taken..).unwrap_or_default();
+            while let Some((key, _)) = rest.first().filter(|(key, _)| end.is_none_or(|end| *key < end)) {
+                let Err(slot) = leaf.block.search(key) else {
+                    break;
+                };
+                // Before the first item of a leaf it is a matter of the blocks above.
+                let taken = match slot {
+                    0 => 0,
+                    _ => put_run(leaf, slot, run_before(rest, leaf.block.key(slot).or(end))),
+                };
+                if taken == 0 {
+                    break;
+                }
+                rest = rest.get(taken..).unwrap_or_default();
+            }
         }
         Ok(())
     }
@@ -436,4 +444,17 @@ impl EditableTree {
         let root = self.root.pointer(self.tree, self.epoch);
         Error::new(&BlockPointer::root(&root), cause)
     }
+}
+
+/// The items at the beginning of a row that come before a key, each after the one before it.
+fn run_before<'r, 'd>(items: &'r [(Key, &'d [u8])], end: Option<Key>) -> &'r [(Key, &'d [u8])] {
+    let mut last = None;
+    let count = items
+        .iter()
+        .take_while(|(key, _)| {
+            let follows = last.replace(*key).is_none_or(|last| last < *key);
+            follows && end.is_none_or(|end| *key < end)
+        })
+        .count();
+    items.get(..count).unwrap_or_default()
 }

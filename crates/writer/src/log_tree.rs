@@ -23,11 +23,14 @@
 //! Source: on-disk format documentation, section "Log tree"; what replaying is to lead to was learnt from logs that the
 //! kernel wrote and replayed.
 
+mod batch;
 mod blocks;
 mod collecting;
 mod content;
 mod editor;
+mod gathering;
 mod in_memory;
+mod inode_set;
 pub(crate) mod names;
 pub(crate) mod pending;
 mod replay;

@@ -94,6 +94,13 @@ impl TreeBlock {
         Self::new(Bytes::from(self.bytes().to_vec()), header)
     }
 
+    /// The same block, to be changed by a later transaction, where nobody needs it as it was.
+    pub fn rename(&mut self, logical: Logical, generation: Generation) {
+        self.header.checksum = Checksum::EMPTY;
+        self.header.logical = logical;
+        self.header.generation = generation;
+    }
+
     /// The same content under another address. The bytes stay shared: an address is put into them when the block
     /// is sealed.
     #[must_use]

@@ -6,7 +6,7 @@ use super::{EditContext, Root};
 use crate::error::{Cause, ContextError, Error, Result};
 use crate::forest::Forest;
 use crate::pointer::BlockPointer;
-use buttress_format::node::{KeyPointer, NewBlock, TreeBlock};
+use buttress_format::node::{NewBlock, TreeBlock};
 use buttress_format::{Key, TreeId};
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ impl Editor<'_> {
     /// The root, which may be changed.
     pub(super) fn root<'r>(&mut self, root: &'r mut Root, step: &mut RouteStep) -> Result<&'r mut Node> {
         let is_current = root.node.as_ref().is_some_and(|node| node.epoch == self.epoch);
-        if !is_current {
+        if !is_current && !self.take_over(root.node.as_mut())? {
             let gone = self.take(root.node.take(), step)?;
             root.node = Some(Arc::new(self.copy(&gone)));
             self.made();
@@ -105,25 +105,42 @@ impl Editor<'_> {
         slot: usize,
         step: &mut RouteStep,
     ) -> Result<&'n mut Node> {
-        let link = parent.link(slot);
         let is_current =
             |node: &Arc<Node>| node.epoch == self.epoch || buttress_faults::on("tree-frozen-node-changed");
-        if !link.is_some_and(is_current) {
-            let gone = self.take(link.cloned(), step)?;
+        let is_current = parent.link(slot).is_some_and(is_current);
+        if !is_current && self.take_over(parent.links.get_mut(slot).and_then(Option::as_mut))? {
+            parent.point_to_link(slot);
+        } else if !is_current {
+            let gone = self.take(parent.link(slot).cloned(), step)?;
             let copy = Arc::new(self.copy(&gone));
-            let pointer = copy.key_pointer();
-            let key = parent.block.key(slot).unwrap_or(pointer.key);
-            let pointer = KeyPointer { key, ..pointer };
-            parent.block.edit_node(|node| node.set(slot, &pointer));
             if let Some(link) = parent.links.get_mut(slot) {
                 *link = Some(copy);
             }
+            parent.point_to_link(slot);
             self.made();
             self.gone(&gone)?;
         }
         let link = parent.links.get_mut(slot).and_then(Option::as_mut);
         link.map(Arc::make_mut)
             .ok_or_else(|| self.broken("a child in memory is missing"))
+    }
+
+    /// Takes a block over that was written, and that nobody else has any more: it goes on as it is, under another address. False,
+    /// and nothing changed, where it is not such a one.
+    fn take_over(&mut self, link: Option<&mut Arc<Node>>) -> Result<bool> {
+        let Some(node) = link
+            .and_then(Arc::get_mut)
+            .filter(|node| node.address().is_some())
+        else {
+            return Ok(false);
+        };
+        node.resolve();
+        let pointer = node.pointer(self.tree);
+        let answer = self.context.copied(self.tree, &pointer, &node.block);
+        answer.map_err(|error| self.failed(&pointer, error))?;
+        node.take_over(self.context.generation(), self.epoch);
+        self.made();
+        Ok(true)
     }
 
     fn take(&self, node: Option<Arc<Node>>, step: &mut RouteStep) -> Result<Gone> {

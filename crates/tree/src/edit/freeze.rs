@@ -15,6 +15,12 @@ use buttress_format::node::{Header, KeyPointer, TreeBlock};
 use buttress_format::{Generation, Key, Logical, TreeId};
 use std::sync::Arc;
 
+/// When so many blocks were kept, all of them are let go of.
+const KEPT_MAX: u64 = 1024;
+
+/// Leaves that have less room have none for another item.
+const KEPT_FREE_BYTES: usize = 256;
+
 /// All blocks of a tree that a freeze found in memory and that are to be written.
 #[derive(Debug)]
 pub struct Frozen {
@@ -113,6 +119,53 @@ impl EditableTree {
                 level: node.level(),
             };
             self.root.node = None;
+        }
+    }
+}
+
+impl EditableTree {
+    /// As [`forget_written`](Self::forget_written), for a tree that is changed and written over and over: blocks that the next
+    /// changes are likely to come to stay in memory, and the next edit takes them over without a copy. At most about a thousand
+    /// blocks stay so.
+    pub fn keep_written(&mut self, frozen: Frozen) {
+        self.kept = self.kept.saturating_add(frozen.nodes);
+        if self.kept > KEPT_MAX {
+            self.kept = 0;
+            return self.forget_written(&frozen);
+        }
+        let epoch = frozen.epoch;
+        // Whoever else has a block sees it as it is.
+        drop(frozen);
+        if let Some(root) = self.root.node.as_mut().and_then(Arc::get_mut) {
+            forget_full(root, epoch);
+        }
+    }
+}
+
+/// Whether the next changes are likely to come to a block: to a leaf that has room for more items, or whose items were changed in
+/// place.
+fn is_likely_to_change_soon(node: &Node) -> bool {
+    let has_same_items = node.is_copy && node.count_before == node.block.item_count();
+    node.level() > 0 || node.block.free_space() >= KEPT_FREE_BYTES || has_same_items
+}
+
+/// Lets go of the leaves of an epoch that are not likely to be changed soon.
+fn forget_full(node: &mut Node, epoch: u64) {
+    if node.epoch != epoch {
+        return;
+    }
+    for (slot, link) in node.links.iter_mut().enumerate() {
+        let Some(child) = link.as_mut().filter(|child| child.epoch == epoch) else {
+            continue;
+        };
+        if is_likely_to_change_soon(child) {
+            if let Some(child) = Arc::get_mut(child) {
+                forget_full(child, epoch);
+            }
+        } else if child.address().is_some() {
+            let pointer = child.key_pointer();
+            node.block.edit_node(|node| node.set(slot, &pointer));
+            *link = None;
         }
     }
 }

@@ -48,6 +48,15 @@ pub(super) fn put_into(leaf: &mut Node, slot: usize, key: &Key, data: &[u8]) -> 
     done
 }
 
+/// Puts items into a leaf that come, one right after the other, in `slot`: as many of them as there is room for. Says how many.
+pub(super) fn put_run(leaf: &mut Node, slot: usize, items: &[(Key, &[u8])]) -> usize {
+    let count = leaf.block.edit_leaf(|leaf| leaf.insert_run(slot, items));
+    if count > 0 {
+        leaf.next_slot = slot.saturating_add(count);
+    }
+    count
+}
+
 impl Editor<'_> {
     /// Puts an item into a leaf that has no room for it. All blocks of the route may be changed.
     pub(super) fn insert_with_room(

@@ -34,6 +34,8 @@ pub(crate) struct Node {
     pub(super) next_slot: usize,
     /// Whether the block was there in an earlier epoch: what was changed twice is likely to be changed again.
     pub(super) is_copy: bool,
+    /// How many items or pointers it had then.
+    pub(super) count_before: usize,
 }
 
 /// No insertion has been seen.
@@ -48,6 +50,7 @@ impl Node {
             address: AtomicU64::new(0),
             next_slot: NO_SLOT,
             is_copy: false,
+            count_before: 0,
         }
     }
 
@@ -61,12 +64,37 @@ impl Node {
     ) -> Self {
         Self {
             is_copy: true,
+            count_before: block.item_count(),
             ..Self::new(
                 block.copy_to_edit(new_identity(), generation, owner),
                 links,
                 epoch,
             )
         }
+    }
+
+    /// Makes the block one of a tree's running epoch as it is: nobody else has it.
+    pub(super) fn take_over(&mut self, generation: Generation, epoch: u64) {
+        self.block.rename(new_identity(), generation);
+        *self.address.get_mut() = 0;
+        self.epoch = epoch;
+        self.is_copy = true;
+        self.count_before = self.block.item_count();
+    }
+
+    /// Has the block's own bytes point to the child in memory in `slot`. The key stays.
+    pub(super) fn point_to_link(&mut self, slot: usize) {
+        let Some(pointer) = self.link(slot).map(|child| child.key_pointer()) else {
+            return;
+        };
+        let key = self.block.key(slot).unwrap_or(pointer.key);
+        let pointer = KeyPointer { key, ..pointer };
+        self.block.edit_node(|node| node.set(slot, &pointer));
+    }
+
+    /// The same for all children in memory.
+    pub(super) fn resolve(&mut self) {
+        (0..self.links.len()).for_each(|slot| self.point_to_link(slot));
     }
 
     /// A leaf without items or a node without pointers, beside this one.
@@ -180,6 +208,7 @@ impl Clone for Node {
             address: AtomicU64::new(self.address.load(Ordering::Acquire)),
             next_slot: self.next_slot,
             is_copy: self.is_copy,
+            count_before: self.count_before,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A volume in memory that edits of trees are committed to, and an account of its blocks.
 
 use super::{CHUNK_LOGICAL, CHUNK_PHYSICAL, CHUNK_TREE_UUID, ImageBuilder, ImageOptions, TreeShape, Written};
-use crate::edit::{EditContext, EditableTree};
+use crate::edit::{EditContext, EditableTree, Frozen};
 use crate::error::ContextError;
 use crate::forest::Forest;
 use crate::pointer::{BlockPointer, RootPointer};
@@ -159,6 +159,20 @@ impl Scratch {
     /// Commits a tree: from then on it is on the device, and nothing of it in memory. What its transaction left is
     /// used again after [`Scratch::unpin`].
     pub fn commit(&mut self, tree: &mut EditableTree) -> Option<Written> {
+        let frozen = self.write(tree)?;
+        tree.forget_written(&frozen);
+        Some(written(&frozen))
+    }
+
+    /// As [`Scratch::commit`], but what the next edits are likely to come to stays in memory.
+    pub fn commit_and_keep(&mut self, tree: &mut EditableTree) -> Option<Written> {
+        let frozen = self.write(tree)?;
+        let root = written(&frozen);
+        tree.keep_written(frozen);
+        Some(root)
+    }
+
+    fn write(&mut self, tree: &mut EditableTree) -> Option<Frozen> {
         self.assign(tree);
         let frozen = tree.freeze().expect("all blocks have addresses");
         self.account.generation = Generation::new(self.account.generation.get() + 1);
@@ -175,18 +189,22 @@ impl Scratch {
                 .expect("memory can be written");
             self.forest.keep_written(frozen.tree(), sealed);
         }
-        tree.forget_written(&frozen);
-        let root = frozen.root()?;
-        Some(Written {
-            first_key: Key::MIN,
-            logical: root.logical,
-            generation: root.generation,
-            level: root.level,
-        })
+        Some(frozen)
     }
 
     /// Blocks that committed transactions left may be used again: no view holds them.
     pub fn unpin(&mut self) {
         self.account.free.extend(self.account.pinned.drain(..));
+    }
+}
+
+/// Where a tree that was written begins.
+fn written(frozen: &Frozen) -> Written {
+    let root = frozen.root().expect("all blocks have addresses");
+    Written {
+        first_key: Key::MIN,
+        logical: root.logical,
+        generation: root.generation,
+        level: root.level,
     }
 }

@@ -73,7 +73,8 @@ impl Volume {
             let item = item.ok_or_else(|| WriteRefusal::NoDeviceItem {
                 device: Arc::clone(slot.name()),
             })?;
-            let mut primary = requests_for(&slot, superblock, &item).map_err(WriteRefusal::Superblock)?;
+            let mut primary =
+                requests_for(&slot, superblock, &item, usize::MAX).map_err(WriteRefusal::Superblock)?;
             let copies = primary.split_off(primary.len().min(1));
             targets.push(Target {
                 slot,
@@ -159,8 +160,7 @@ impl Volume {
             let item = item.ok_or_else(|| WriteRefusal::NoDeviceItem {
                 device: Arc::clone(slot.name()),
             })?;
-            let mut primary = requests_for(&slot, &superblock, &item).map_err(WriteRefusal::Superblock)?;
-            primary.truncate(1);
+            let primary = requests_for(&slot, &superblock, &item, 1).map_err(WriteRefusal::Superblock)?;
             targets.push(Target {
                 slot,
                 first: primary,
@@ -246,11 +246,12 @@ fn flush_targets(targets: &[Target]) -> Failures {
     flush_all(&slots)
 }
 
-/// The primary and the copies of a device, in this order, as far as the device has room.
+/// The primary and the copies of a device, in this order, as far as the device has room: at most so many of them.
 fn requests_for(
     slot: &DeviceSlot,
     superblock: &Superblock,
     item: &DeviceItem,
+    most: usize,
 ) -> Result<Vec<WriteRequest>, SuperblockError> {
     let size_bytes = slot.device().map_or(0, Device::size_bytes);
     let end = ByteCount::new(size_bytes).min(item.total_bytes);
@@ -264,7 +265,8 @@ fn requests_for(
             bytes: Buffer::from(&bytes[..]).into_bytes(),
         })
     };
-    SUPERBLOCK_OFFSETS.iter().filter(fits).map(request).collect()
+    let places = SUPERBLOCK_OFFSETS.iter().filter(fits).take(most);
+    places.map(request).collect()
 }
 
 /// Flushes all devices: at once, unless they are simulated, whose time is one. Gives what failed.

@@ -3,7 +3,10 @@
 //! A block is pinned when it gets its address, and stays so until the commit. An address that no durable log leads to any more
 //! is *spare*, and the next log may have it.
 //!
-//! What a sync writes is to lie together: on a disk that spins each place apart costs as much as all of the blocks. So a log
+//! Where no device spins a log takes spare blocks first: what was written a moment ago is still in the caches of whatever holds
+//! the volume, and a place that was never written to costs an image file, or a drive of flash, room and time.
+//!
+//! On a disk that spins each place apart costs as much as all of the blocks: what a sync writes is to lie together. There a log
 //! takes spare blocks side by side, else a run of free space. Spare blocks that lie apart are left alone as long as there
 //! is plenty of room; when there is no more, they are taken, those that lie near each other first, before the rest of it is. So a
 //! transaction with very many syncs needs no more than a part of the room for metadata.
@@ -11,6 +14,7 @@
 use crate::transaction::block_groups::{Found, Purpose, Share};
 use crate::transaction::reservation::Need;
 use crate::transaction::running::Running;
+use buttress_device::Device;
 use buttress_format::{ByteCount, Generation, Logical, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_tree::EditableTree;
@@ -84,6 +88,9 @@ impl Running {
         let node_bytes = self.core.node_bytes().get();
         let bytes_of = |count: usize| ByteCount::of(count).get().saturating_mul(node_bytes);
         let all = count.saturating_add(more);
+        if !self.has_spinning_device() {
+            return self.take_spare_and_new(spare, Vec::new(), all);
+        }
         let mut places = spare.take_near(count, bytes_of(count.saturating_sub(1)));
         if places.is_none()
             && self.has_plenty_for_logs()
@@ -92,7 +99,16 @@ impl Running {
             return Ok(Some(run));
         }
         places = places.or_else(|| spare.take_near(count, bytes_of(count).saturating_mul(NEAR)));
-        let mut places = places.unwrap_or_default();
+        self.take_spare_and_new(spare, places.unwrap_or_default(), all)
+    }
+
+    /// Takes addresses until there are so many: any spare ones, then new ones.
+    fn take_spare_and_new(
+        &mut self,
+        spare: &mut Spare,
+        mut places: Vec<Place>,
+        all: usize,
+    ) -> Result<Option<Vec<Place>>> {
         places.extend(spare.take_any(all.saturating_sub(places.len())));
         let missing = ByteCount::of(all.saturating_sub(places.len())).get();
         match self.take_log_blocks(missing) {
@@ -105,6 +121,12 @@ impl Running {
                 other.map(|_| None)
             }
         }
+    }
+
+    fn has_spinning_device(&self) -> bool {
+        let devices = self.core.forest.volume().devices();
+        let spins = |device: &Device| device.is_rotational();
+        devices.iter().any(|slot| slot.device().is_some_and(spins))
     }
 
     /// Whether spare blocks can be left alone: what they take is small beside the rest.

@@ -15,6 +15,9 @@
 //! Where that cannot be said in a log the answer is a commit, with its cause. All of it is looked up in memory, under the edit
 //! lock, in time that goes with what is new.
 
+use super::batch::{Batch, Data, InodeBatch, InodeBatches, Item, NamesAndAttributes};
+use super::gathering::Gathered;
+use super::inode_set::InodeSet;
 use super::names::RemovedName;
 use super::statistics::CommitCause;
 use super::subvolume_log::SubvolumeLog;
@@ -23,23 +26,26 @@ use crate::operations::entries::Target;
 use crate::operations::inode_state::FIRST_INDEX;
 use buttress_format::{
     ByteCount, DirItem, DirItems, FileKind, Generation, InodeExtrefs, InodeItem, InodeNumber, InodeRefs,
-    ItemError, ItemType, Key, Logical, ObjectId, SubvolumeId, TreeId,
+    ItemError, ItemType, SubvolumeId, TreeId,
 };
 use buttress_fs::Location;
-use buttress_fs::error::{Corruption, Error};
-use core::ops::{ControlFlow, Range};
+use buttress_fs::error::{Corruption, Defect, Error};
+use core::ops::ControlFlow;
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashSet;
 
 /// The most inodes, and bytes of items, that are logged at once. A commit writes more than that with less effort.
 const INODES_MAX: usize = 1 << 14;
 const BYTES_MAX: usize = 16 << 20;
 
+/// A directory is often synced after some dozen names.
+const ENTRIES_EXPECTED: usize = 128;
+
 /// Directories above one another: more than any path has.
 const DEPTH_MAX: usize = 4096;
 
 /// How much of an inode is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// That there is one, its names and its attributes.
     Existence,
@@ -47,49 +53,8 @@ pub(super) enum Extent {
     Whole,
 }
 
-/// The bytes of an item of a log: those of most names and extents are kept in place, as a sync has very many of them.
-pub(super) type Data = SmallVec<[u8; 56]>;
-
-/// An item of a log.
-pub(super) type Item = (Key, Data);
-
-/// Names and attributes of an inode: most have one name, and nothing else.
-pub(super) type NamesAndAttributes = SmallVec<[Item; 1]>;
-
 /// A name that an inode has, with its directory.
 type OwnName = (InodeNumber, SmallVec<[u8; 32]>);
-
-/// What is logged of one inode.
-#[derive(Debug, Default)]
-pub(super) struct InodeBatch {
-    /// The inode's item; `None`: the one in the log stays.
-    pub(super) item: Option<InodeItem>,
-    /// How much of it the log has afterwards.
-    pub(super) whole: bool,
-    /// All names and attributes; `None`: those in the log stay.
-    pub(super) names: Option<NamesAndAttributes>,
-    /// File extents, each with the range whose extents it takes the place of.
-    pub(super) content: Vec<(Range<u64>, Vec<Item>)>,
-    /// New entries of a directory.
-    pub(super) entries: Vec<Item>,
-    /// Ranges of indexes of which the log has all entries: first and last.
-    pub(super) ranges: Vec<(u64, u64)>,
-    /// Indexes of entries that the log may have, and that are gone.
-    pub(super) gone: Vec<u64>,
-}
-
-/// What is logged at once.
-#[derive(Debug)]
-pub(super) struct Batch {
-    pub(super) generation: Generation,
-    pub(super) inodes: BTreeMap<InodeNumber, InodeBatch>,
-    /// Checksums of new data.
-    pub(super) sums: Vec<(Logical, Vec<u8>)>,
-    /// Inodes that were logged and are gone.
-    pub(super) removed: Vec<InodeNumber>,
-    /// How many of the names that went it takes into account.
-    pub(super) names_seen: usize,
-}
 
 /// What there is to do.
 #[derive(Debug)]
@@ -115,8 +80,12 @@ pub(super) struct Collector<'a, 'b> {
     pub(super) batch: Batch,
     pub(super) bytes: usize,
     waiting: Vec<InodeNumber>,
-    wanted: HashMap<InodeNumber, Extent>,
+    wanted: InodeSet,
+    /// Those that are wanted as a whole.
+    wanted_whole: InodeSet,
     let_go: HashSet<InodeNumber>,
+    /// Names and attributes that were read at one go.
+    pub(super) gathered: Gathered,
 }
 
 /// Ends the walk.
@@ -145,6 +114,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         log: &'a SubvolumeLog,
         subvolume: SubvolumeId,
         generation: Generation,
+        room: InodeBatches,
     ) -> Self {
         Self {
             operation,
@@ -153,15 +123,17 @@ impl<'a, 'b> Collector<'a, 'b> {
             generation,
             batch: Batch {
                 generation,
-                inodes: BTreeMap::new(),
+                inodes: room,
                 sums: Vec::new(),
                 removed: Vec::new(),
                 names_seen: 0,
             },
             bytes: 0,
             waiting: Vec::new(),
-            wanted: HashMap::new(),
+            wanted: InodeSet::default(),
+            wanted_whole: InodeSet::default(),
             let_go: HashSet::new(),
+            gathered: Gathered::default(),
         }
     }
 
@@ -189,7 +161,10 @@ impl<'a, 'b> Collector<'a, 'b> {
             self.follow_removal(&removed)?;
         }
         while let Some(inode) = self.waiting.pop() {
-            let extent = self.wanted.get(&inode).copied().unwrap_or(Extent::Existence);
+            let extent = match self.wanted_whole.has(inode) {
+                true => Extent::Whole,
+                false => Extent::Existence,
+            };
             self.visit(inode, extent)?;
             if self.batch.inodes.len() > INODES_MAX || self.bytes > BYTES_MAX {
                 return Err(Stop::Commit(CommitCause::Much));
@@ -224,8 +199,14 @@ impl<'a, 'b> Collector<'a, 'b> {
     }
 
     fn want(&mut self, inode: InodeNumber, extent: Extent) {
-        if self.wanted.get(&inode).is_none_or(|known| *known < extent) {
-            self.wanted.insert(inode, extent);
+        let is_new = match extent {
+            Extent::Existence => self.wanted.insert(inode),
+            Extent::Whole => {
+                self.wanted.insert(inode);
+                self.wanted_whole.insert(inode)
+            }
+        };
+        if is_new {
             self.waiting.push(inode);
         }
     }
@@ -240,7 +221,7 @@ impl<'a, 'b> Collector<'a, 'b> {
     }
 
     fn batch_of(&mut self, inode: InodeNumber) -> &mut InodeBatch {
-        self.batch.inodes.entry(inode).or_default()
+        self.batch.inodes.of(inode)
     }
 
     /// A name went that the log may know.
@@ -350,27 +331,18 @@ impl<'a, 'b> Collector<'a, 'b> {
         &mut self,
         inode: InodeNumber,
     ) -> Walk<(NamesAndAttributes, SmallVec<[OwnName; 1]>)> {
-        let object = ObjectId::new(inode.get());
-        let tree = self.tree();
-        let mut items = NamesAndAttributes::new();
-        let mut bytes = 0_usize;
-        let mut has_others = false;
-        let open = self.operation.look().open_tree(tree)?;
-        open.tree
-            .scan(&Key::new(object, ItemType::INODE_REF, 0), |key, data| {
-                if key.objectid != object || key.item_type > ItemType::XATTR_ITEM {
-                    // Between attributes and entries or extents lie only items that no log holds.
-                    has_others = key.objectid == object && key.item_type < ItemType::DIR_LOG_ITEM;
-                    return ControlFlow::Break(());
+        let items = match self.gathered.take(inode) {
+            Some(items) => {
+                if cfg!(debug_assertions) && items != self.scan_names_and_attributes(inode)? {
+                    let what = "names and attributes that were read at one go are not those of their inode";
+                    return Err(Stop::Failed(Defect::new(what).into()));
                 }
-                bytes = bytes.saturating_add(data.len());
-                items.push((*key, Data::from_slice(data)));
-                ControlFlow::Continue(())
-            })?;
-        if has_others {
-            return Err(Stop::Commit(CommitCause::OtherItems));
-        }
-        self.bytes = self.bytes.saturating_add(bytes);
+                items
+            }
+            None => self.scan_names_and_attributes(inode)?,
+        };
+        let bytes = items.iter().map(|(_, data)| data.len());
+        self.bytes = bytes.fold(self.bytes, usize::saturating_add);
         let mut names = SmallVec::new();
         let mut take = |name: buttress_format::InodeName<'_>| {
             // The root's name for itself is none.
@@ -445,7 +417,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         let tree = self.tree();
         let mut at = directory;
         for _ in 0..DEPTH_MAX {
-            if self.log.has(at) || self.wanted.contains_key(&at) {
+            if self.log.has(at) || self.wanted.has(at) {
                 return Ok(());
             }
             let Some(item) = self.living(at)? else {
@@ -517,7 +489,7 @@ impl<'a, 'b> Collector<'a, 'b> {
     fn new_entries(&mut self, directory: InodeNumber, from: u64) -> Walk {
         let tree = self.tree();
         let first = DirItem::index_key(directory, from);
-        let mut items: Vec<Item> = Vec::new();
+        let mut items: Vec<Item> = Vec::with_capacity(ENTRIES_EXPECTED);
         let open = self.operation.look().open_tree(tree)?;
         open.tree.scan(&first, |key, data| {
             if key.objectid != first.objectid || key.item_type != ItemType::DIR_INDEX {
@@ -529,7 +501,8 @@ impl<'a, 'b> Collector<'a, 'b> {
                 false => ControlFlow::Continue(()),
             }
         })?;
-        self.wanted.reserve(items.len());
+        let mut targets = Vec::with_capacity(items.len());
+        self.batch.inodes.reserve(items.len());
         // The last one first, so that they are visited in order.
         for (key, data) in items.iter().rev() {
             self.bytes = self.bytes.saturating_add(data.len());
@@ -548,9 +521,10 @@ impl<'a, 'b> Collector<'a, 'b> {
                 false => Extent::Existence,
             };
             self.want(target, extent);
+            targets.push(target);
         }
         self.batch_of(directory).entries = items;
-        Ok(())
+        self.gather(targets)
     }
 }
 

@@ -7,7 +7,8 @@
 //! Replaying cuts a file off at its size. So the first log of a file in a transaction has all that lies behind it:
 //! preallocated room.
 
-use super::collecting::{Collector, Data, Item, Stop, Walk};
+use super::batch::{Data, Item};
+use super::collecting::{Collector, Stop, Walk};
 use super::statistics::CommitCause;
 use crate::data::items::{Stored, hole};
 use buttress_format::{
@@ -55,7 +56,7 @@ impl Collector<'_, '_> {
             logged.extend(self.hole_item(inode, &rest, is_new));
             content.push((covered, logged));
         }
-        let batch = self.batch.inodes.entry(inode).or_default();
+        let batch = self.batch.inodes.of(inode);
         batch.content = content;
         Ok(())
     }

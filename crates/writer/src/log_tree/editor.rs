@@ -4,7 +4,7 @@
 //! gets another one. The old one is noted: a later log may have it once the log that no longer needs it is durable
 //! ([`super::writing`]).
 
-use super::collecting::{Data, InodeBatch, Item};
+use super::batch::{Data, InodeBatch, Item};
 use crate::data::items::{Stored, is_inline};
 use buttress_format::{
     BlockFormat, ByteCount, ChecksumItem, DirItem, FileExtent, FileOffset, Generation, InodeItem,
@@ -13,6 +13,9 @@ use buttress_format::{
 use buttress_fs::error::{Corruption, Result};
 use buttress_tree::{BlockPointer, ContextError, EditContext, EditableTree};
 use core::ops::{ControlFlow, Range};
+
+/// Of so many new inodes the items are put in at once.
+const INSERTED_AT_ONCE: usize = 32;
 
 /// What edits of a log keep account of: blocks that were written and that the log has left.
 #[derive(Debug)]
@@ -92,18 +95,22 @@ impl Editor<'_> {
 
     /// Puts the items in of inodes that the log has nothing of, in order.
     pub(super) fn insert_new(&mut self, inodes: &[(InodeNumber, &InodeBatch)]) -> Result<()> {
-        let mut heads = Vec::with_capacity(inodes.len());
-        for (inode, batch) in inodes {
-            let item = batch.item.map(InodeItem::to_bytes);
-            heads.push((InodeItem::key(*inode), item));
+        // Of a part at a time, which stays in the processor's cache.
+        for part in inodes.chunks(INSERTED_AT_ONCE) {
+            let head_of = |(inode, batch): &(InodeNumber, &InodeBatch)| {
+                let item = batch.item.map(InodeItem::to_bytes);
+                (InodeItem::key(*inode), item)
+            };
+            let heads: Vec<_> = part.iter().map(head_of).collect();
+            let mut items: Vec<(Key, &[u8])> = Vec::with_capacity(part.len().saturating_mul(2));
+            for ((_, batch), (key, head)) in part.iter().zip(&heads) {
+                items.extend(head.as_ref().map(|head| (*key, head.as_slice())));
+                let names = batch.names.iter().flatten();
+                items.extend(names.map(|(key, data)| (*key, data.as_slice())));
+            }
+            self.tree.insert_many(&mut self.context, &items)?;
         }
-        let mut items: Vec<(Key, &[u8])> = Vec::with_capacity(inodes.len().saturating_mul(2));
-        for ((_, batch), (key, head)) in inodes.iter().zip(&heads) {
-            items.extend(head.as_ref().map(|head| (*key, head.as_slice())));
-            let names = batch.names.iter().flatten();
-            items.extend(names.map(|(key, data)| (*key, data.as_slice())));
-        }
-        Ok(self.tree.insert_many(&mut self.context, &items)?)
+        Ok(())
     }
 
     /// Brings names and attributes of an inode up to date, and its item.

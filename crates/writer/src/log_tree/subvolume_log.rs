@@ -1,7 +1,9 @@
 //! The log of one subvolume in one transaction: what is in it, and what a sync has to add.
 
-use super::collecting::{Batch, Collected, Collector, Stop};
+use super::batch::{Batch, InodeBatches};
+use super::collecting::{Collected, Collector, Stop};
 use super::editor::{Editor, LogContext};
+use super::inode_set::InodeSet;
 use super::state::Logged;
 use super::statistics::CommitCause;
 use crate::operations::Operation;
@@ -14,14 +16,6 @@ use std::collections::HashMap;
 /// The most inodes that the logs of one subvolume and transaction may have.
 const INODES_MAX: usize = 1 << 18;
 
-/// What a log has of an inode.
-#[derive(Clone, Copy, Debug)]
-struct InLog {
-    whole: bool,
-    /// Of a directory that was logged as a whole: how many names that went were taken into account.
-    names_seen: usize,
-}
-
 /// The log of one subvolume in one transaction.
 #[derive(Debug, Default)]
 pub(super) struct SubvolumeLog {
@@ -29,8 +23,14 @@ pub(super) struct SubvolumeLog {
     pub(super) tree: Option<EditableTree>,
     /// Blocks that were written, and that the tree has left since it was frozen last.
     pub(super) superseded: Vec<BlockPointer>,
-    inodes: HashMap<InodeNumber, InLog>,
+    inodes: InodeSet,
+    /// Those that it has as a whole.
+    whole: InodeSet,
     names_seen: usize,
+    /// Of the directories among those: how many names that went were taken into account.
+    names_seen_by: HashMap<InodeNumber, usize>,
+    /// Memory for what the next sync collects.
+    room: InodeBatches,
     /// Whether there is something that was not written.
     pub(super) is_dirty: bool,
     /// An edit failed half-way.
@@ -39,11 +39,11 @@ pub(super) struct SubvolumeLog {
 
 impl SubvolumeLog {
     pub(super) fn has(&self, inode: InodeNumber) -> bool {
-        self.inodes.contains_key(&inode)
+        self.inodes.has(inode)
     }
 
     pub(super) fn has_whole(&self, inode: InodeNumber) -> bool {
-        self.inodes.get(&inode).is_some_and(|inode| inode.whole)
+        self.whole.has(inode)
     }
 
     pub(super) const fn names_seen(&self) -> usize {
@@ -51,7 +51,7 @@ impl SubvolumeLog {
     }
 
     pub(super) fn names_seen_by(&self, directory: InodeNumber) -> usize {
-        self.inodes.get(&directory).map_or(0, |inode| inode.names_seen)
+        self.names_seen_by.get(&directory).copied().unwrap_or(0)
     }
 
     /// Brings the tree up to date with what was collected. After an error the log is not to be written any more.
@@ -69,32 +69,36 @@ impl SubvolumeLog {
             context,
             format,
         };
-        for inode in batch.removed {
+        for inode in batch.removed.iter().copied() {
             editor.remove_inode(inode)?;
-            self.inodes.remove(&inode);
+            self.inodes.remove(inode);
+            self.whole.remove(inode);
+            self.names_seen_by.remove(&inode);
         }
-        let inodes = batch.inodes.iter().map(|(inode, of_inode)| (*inode, of_inode));
-        let (known, new): (Vec<_>, Vec<_>) = inodes.partition(|(inode, _)| self.inodes.contains_key(inode));
+        let (known, new): (Vec<_>, Vec<_>) = batch
+            .inodes
+            .iter()
+            .partition(|(inode, _)| self.inodes.has(*inode));
         editor.insert_new(&new)?;
         for (inode, of_inode) in &known {
             editor.update(*inode, of_inode)?;
         }
-        self.inodes.reserve(new.len());
         for (inode, of_inode) in known.into_iter().chain(new) {
             editor.rest(inode, of_inode)?;
-            let entry = self.inodes.entry(inode).or_insert(InLog {
-                whole: false,
-                names_seen: 0,
-            });
-            entry.whole |= of_inode.whole;
+            self.inodes.insert(inode);
             if of_inode.whole {
-                entry.names_seen = batch.names_seen;
+                self.whole.insert(inode);
+                let is_directory = |item: &InodeItem| item.kind() == FileKind::Directory;
+                if of_inode.item.as_ref().is_some_and(is_directory) {
+                    self.names_seen_by.insert(inode, batch.names_seen);
+                }
             }
         }
         for (at, sums) in &batch.sums {
             editor.put_sums(*at, sums)?;
         }
         self.names_seen = batch.names_seen;
+        self.room = batch.inodes.cleared();
         Ok(())
     }
 }
@@ -138,7 +142,8 @@ pub(super) fn collect(
     if let Some(batch) = logged_already(operation, log, location, &item, only_data) {
         return Ok(Collected::Logged(batch));
     }
-    let collector = Collector::new(operation, log, location.subvolume, generation);
+    let room = core::mem::take(&mut log.room);
+    let collector = Collector::new(operation, log, location.subvolume, generation, room);
     match collector.collect(location.inode) {
         Ok(batch) => {
             mark(operation, location, &batch);
@@ -184,8 +189,8 @@ fn logged_already(
 /// twice.
 fn mark(operation: &mut Operation<'_>, location: Location, batch: &Batch) {
     let generation = batch.generation;
-    for (inode, of_inode) in &batch.inodes {
-        let at = Location::new(location.subvolume, *inode);
+    for (inode, of_inode) in batch.inodes.iter() {
+        let at = Location::new(location.subvolume, inode);
         let Some(item) = of_inode.item.filter(|_| of_inode.whole) else {
             continue;
         };

@@ -250,8 +250,8 @@ impl WritableFilesystem {
         let marks: Vec<InodeNumber> = batch
             .inodes
             .iter()
-            .filter(|(inode, of_inode)| of_inode.whole || log.has_whole(**inode))
-            .map(|(inode, _)| *inode)
+            .filter(|(inode, of_inode)| of_inode.whole || log.has_whole(*inode))
+            .map(|(inode, _)| inode)
             .collect();
         if let Err(error) = log.take_in(*batch, self.forest().block_format().clone()) {
             log.is_broken = true;

@@ -1,6 +1,7 @@
 //! What a sync costs, who joins whom, and devices that fail meanwhile.
 
 mod lasting;
+mod rows;
 
 use super::{CommitCause, Synced};
 use crate::mkfs::{self, Identity};

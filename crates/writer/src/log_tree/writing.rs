@@ -96,13 +96,13 @@ impl WritableFilesystem {
             self.forest().volume().stop_writing(&error);
             return Err(error);
         }
-        for (log, frozen) in write.logs.iter().zip(&write.frozen) {
+        for (log, frozen) in write.logs.iter().zip(write.frozen) {
             if let Some(tree) = &mut log.log.lock().tree {
-                tree.forget_written(frozen);
+                tree.keep_written(frozen);
             }
         }
         if let Some(roots) = self.logs().roots.lock().as_mut() {
-            roots.tree.forget_written(&write.roots);
+            roots.tree.keep_written(write.roots);
             // What is written there next has the same generation.
             self.forest().forget_blocks(&write.superseded);
             let addresses = write.superseded.iter().map(|block| block.logical);
@@ -247,7 +247,7 @@ impl WritableFilesystem {
     fn write_out_logs(&self, write: &LogWrite) -> Result<()> {
         let volume = self.forest().volume();
         let all = write.frozen.iter().chain([&write.roots]);
-        self.write_nodes(all.clone(), volume)?;
+        self.write_nodes(all.clone(), volume, false)?;
         if !buttress_faults::on("log-unflushed-before-superblocks") {
             volume.flush()?;
         }

@@ -253,10 +253,10 @@ impl WritableFilesystem {
         let volume = self.forest().volume();
         if buttress_faults::on("flush-before-tree-blocks") {
             volume.flush()?;
-            self.write_nodes(prepared.frozen.iter(), volume)?;
+            self.write_nodes(prepared.frozen.iter(), volume, true)?;
             return Ok(volume.write_superblocks(&prepared.superblock, &prepared.device_items)?);
         }
-        self.write_nodes(prepared.frozen.iter(), volume)?;
+        self.write_nodes(prepared.frozen.iter(), volume, true)?;
         if !buttress_faults::on("commit-unflushed-before-superblocks") {
             volume.flush()?;
         }
@@ -268,11 +268,13 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    /// Writes all blocks that were frozen, in order of address.
+    /// Writes all blocks that were frozen, in order of address. They go into the cache as far as they are likely to be wanted,
+    /// where it is to have them.
     pub(crate) fn write_nodes<'a>(
         &self,
         frozen: impl Iterator<Item = &'a Frozen>,
         volume: &Volume,
+        caches: bool,
     ) -> Result<()> {
         let mut blocks: Vec<(TreeId, FrozenBlock)> = frozen
             .map(|frozen| {
@@ -290,14 +292,14 @@ impl WritableFilesystem {
         if blocks.len() <= FEW_BLOCKS {
             let sealed = blocks
                 .iter()
-                .map(|(tree, block)| self.seal_alone(*tree, block, node_bytes))
+                .map(|(tree, block)| self.seal_alone(*tree, block, node_bytes, caches))
                 .collect::<Result<Vec<_>>>()?;
             return Ok(volume.write(&sealed)?);
         }
         let at_once = SEALED_BYTES.checked_div(node_bytes).unwrap_or(1).max(1);
         // The next batch is sealed by other threads while this one is written.
         let mut batches = blocks.chunks(at_once.saturating_mul(BATCH_BUFFERS));
-        let mut seal_next = || Some(self.start_sealing(batches.next()?, at_once, node_bytes));
+        let mut seal_next = || Some(self.start_sealing(batches.next()?, at_once, node_bytes, caches));
         let mut sealing = seal_next();
         while let Some(sealed) = sealing.take() {
             sealing = seal_next();
@@ -308,13 +310,19 @@ impl WritableFilesystem {
     }
 
     /// Gives one block its checksum, and puts it into the cache: cache and devices share its bytes.
-    fn seal_alone(&self, tree: TreeId, block: &FrozenBlock, node_bytes: usize) -> Result<ExtentWrite> {
+    fn seal_alone(
+        &self,
+        tree: TreeId,
+        block: &FrozenBlock,
+        node_bytes: usize,
+        caches: bool,
+    ) -> Result<ExtentWrite> {
         let forest = self.forest();
         let mut buffer = Buffer::zeroed(node_bytes);
         let header = block.seal_into(&mut buffer, forest.block_format().checksum_type);
         let header = header.ok_or_else(|| Defect::new("a block has not the volume's size"))?;
         let bytes = buffer.into_bytes();
-        if block.is_likely_to_change() || forest.has_room_for_block() {
+        if caches && (block.is_likely_to_change() || forest.has_room_for_block()) {
             forest.keep_written(tree, TreeBlock::of_sealed(header, bytes.clone()));
         }
         let logical = block.logical();
@@ -328,6 +336,7 @@ impl WritableFilesystem {
         blocks: &[(TreeId, FrozenBlock)],
         at_once: usize,
         node_bytes: usize,
+        caches: bool,
     ) -> Vec<Task<Vec<ExtentWrite>>> {
         let checksum_type = self.forest().block_format().checksum_type;
         blocks
@@ -339,8 +348,8 @@ impl WritableFilesystem {
                     for ((tree, block), place) in part.iter().zip(buffer.chunks_mut(node_bytes)) {
                         // All blocks have the volume's size.
                         let header = block.seal_into(place, checksum_type);
-                        let is_kept = block.is_likely_to_change() || forest.has_room_for_block();
-                        if let Some(header) = header.filter(|_| is_kept) {
+                        let is_likely = block.is_likely_to_change() || forest.has_room_for_block();
+                        if let Some(header) = header.filter(|_| caches && is_likely) {
                             let own = Buffer::from(&*place).into_bytes();
                             forest.keep_written(*tree, TreeBlock::of_sealed(header, own));
                         }

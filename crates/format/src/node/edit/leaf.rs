@@ -68,6 +68,49 @@ impl<'a> LeafEdit<'a> {
         self.bytes.get_mut(start..data_end)
     }
 
+    /// Puts items, which are in order of their keys, before the one in `slot`, all at once: as many of them, from the first
+    /// on, as there is room for. Says how many.
+    pub fn insert_run(&mut self, slot: usize, items: &[(Key, &[u8])]) -> usize {
+        let mut free = self.free_bytes();
+        let fitting = items
+            .iter()
+            .map_while(|(_, data)| {
+                free = free.checked_sub(data.len().checked_add(ITEM_HEAD_BYTES)?)?;
+                Some(())
+            })
+            .count();
+        let items = items.get(..fitting).unwrap_or_default();
+        if slot > self.count || items.is_empty() {
+            return 0;
+        }
+        self.insert_run_checked(slot, items).map_or(0, |()| fitting)
+    }
+
+    fn insert_run_checked(&mut self, slot: usize, items: &[(Key, &[u8])]) -> Option<()> {
+        let sizes = items.iter().map(|(_, data)| data.len());
+        let data_end = self.data_end(slot)?;
+        let start = data_end.checked_sub(sizes.sum())?;
+        self.move_data(slot, start, data_end)?;
+        self.open_heads(slot, items.len())?;
+        let mut rest = self.bytes.get_mut(start..data_end)?;
+        for (_, data) in items {
+            let (before, place) = rest.split_at_mut_checked(rest.len().checked_sub(data.len())?)?;
+            place.copy_from_slice(data);
+            rest = before;
+        }
+        let heads = self.heads_mut().get_mut(slot..)?;
+        let mut at = data_end;
+        for (head, (key, data)) in heads.iter_mut().zip(items) {
+            at = at.checked_sub(data.len())?;
+            *head = RawItem {
+                key: RawKey::from(*key),
+                offset: offset_of(at)?,
+                size: U32::new(u32::try_from(data.len()).ok()?),
+            };
+        }
+        Some(())
+    }
+
     /// Removes the items in `slots`. False when there are not that many.
     pub fn remove(&mut self, slots: Range<usize>) -> bool {
         if slots.end > self.count || slots.start > slots.end {

@@ -2,7 +2,7 @@
 
 use super::super::testing::{FSID, LOGICAL, format, key};
 use super::super::{BlockFormat, Expectation, KeyPointer, TreeBlock};
-use super::{NewBlock, leaf_data_bytes_max, node_pointers_max};
+use super::{ITEM_HEAD_BYTES, NewBlock, leaf_data_bytes_max, node_pointers_max};
 use crate::key::{ItemType, Key};
 use crate::units::{Generation, Logical, TreeId};
 use std::collections::BTreeMap;
@@ -142,6 +142,59 @@ fn leaves_agree_with_a_map() {
             assert_eq!(sum + before.free_space(), node_bytes as usize - 101);
         }
         assert!(refused > 10);
+    }
+}
+
+/// A run goes in as its items would one by one, up to the first that has no room.
+#[test]
+fn runs_agree_with_a_map() {
+    let of = |number| key(7, ItemType::STRING_ITEM, number);
+    for node_bytes in NODE_SIZES {
+        let mut random = Random(u64::from(node_bytes));
+        for round in 0..200 {
+            let mut block = empty(node_bytes, 0);
+            let mut model = Model::new();
+            let mut number = 0;
+            for _ in 0..random.below(20) {
+                number += 100;
+                let length = random.below(node_bytes as usize / 40);
+                let data = data(&mut random, length);
+                let slot = block.item_count();
+                let put = block.edit_leaf(|leaf| {
+                    leaf.insert(slot, &of(number), data.len())
+                        .map(|place| place.copy_from_slice(&data))
+                });
+                assert!(put.is_some());
+                model.insert(of(number), data);
+            }
+            let slot = random.below(block.item_count() + 1);
+            let start = slot as u64 * 100 + 1;
+            let run: Vec<(Key, Vec<u8>)> = (start..start + 90)
+                .take(random.below(90))
+                .map(|number| {
+                    let length = random.below(node_bytes as usize / 60);
+                    (of(number), data(&mut random, length))
+                })
+                .collect();
+            let items: Vec<(Key, &[u8])> = run.iter().map(|(key, data)| (*key, &data[..])).collect();
+            let free = block.free_space();
+            let taken = block.edit_leaf(|leaf| leaf.insert_run(slot, &items));
+            let bytes = |count: usize| {
+                items[..count]
+                    .iter()
+                    .map(|(_, data)| data.len() + ITEM_HEAD_BYTES)
+                    .sum::<usize>()
+            };
+            assert!(bytes(taken) <= free);
+            assert!(taken == items.len() || bytes(taken + 1) > free, "round {round}");
+            model.extend(run.into_iter().take(taken));
+            compare(
+                &block,
+                &model,
+                node_bytes,
+                &format!("{node_bytes}, round {round}"),
+            );
+        }
     }
 }
 

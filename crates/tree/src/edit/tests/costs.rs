@@ -161,6 +161,60 @@ fn written_blocks_are_let_go() {
     assert!(!tree.view().is_in_memory());
 }
 
+/// Of what was written and kept, the blocks that changes are likely to come to are changed where they are, and full ones are
+/// not in memory.
+#[test]
+fn kept_blocks_are_changed_where_they_are() {
+    let (mut scratch, mut tree) = committed(20_000);
+    let mut number = 20_000;
+    let mut first = 0;
+    let in_memory = |tree: &EditableTree| {
+        let root = tree.root.node.as_ref().unwrap();
+        let leaves = root.links.iter().flatten();
+        (Arc::as_ptr(root), leaves.map(Arc::as_ptr).collect::<Vec<_>>())
+    };
+    let mut before = None;
+    for round in 0..40 {
+        for _ in 0..50 {
+            tree.insert(&mut scratch.account, &key(number), &[1; 60]).unwrap();
+            number += 1;
+        }
+        first += 1;
+        tree.update(&mut scratch.account, &key(0), &mut |data| data.fill(first))
+            .unwrap();
+        if round > 2 {
+            let (root, leaves) = in_memory(&tree);
+            let (root_before, leaves_before): (_, Vec<_>) = before.unwrap();
+            assert_eq!(root, root_before, "the root was copied");
+            assert!(leaves_before.len() <= 2, "{leaves_before:?}");
+            assert!(leaves_before.iter().all(|leaf| leaves.contains(leaf)));
+        }
+        scratch.commit_and_keep(&mut tree).unwrap();
+        before = Some(in_memory(&tree));
+        let written = all(&scratch.reopened().tree(committed_root(&tree)));
+        assert_eq!(written, all(&tree.view()));
+        assert_eq!(written.len(), usize::try_from(number).unwrap());
+        assert_eq!(written[&key(0)][0], first);
+    }
+}
+
+/// Whoever has a view of what was kept sees it as it was.
+#[test]
+fn kept_blocks_that_are_looked_at_are_copied() {
+    let (mut scratch, mut tree) = committed(5000);
+    for step in 1..20_u8 {
+        tree.update(&mut scratch.account, &key(2500), &mut |data| data.fill(step))
+            .unwrap();
+        scratch.commit_and_keep(&mut tree).unwrap();
+        let view = tree.view();
+        let before = all(&view);
+        tree.update(&mut scratch.account, &key(2500), &mut |data| data.fill(100))
+            .unwrap();
+        assert_eq!(all(&view), before);
+        assert_eq!(all(&tree.view())[&key(2500)][0], 100);
+    }
+}
+
 #[test]
 fn a_copied_root_shares_everything_below_it() {
     let (mut scratch, mut tree) = committed(5000);

@@ -141,9 +141,18 @@ impl Run {
 
     fn commit(&mut self) {
         let was_dirty = self.tree.is_dirty();
-        let written = self.scratch.commit(&mut self.tree);
+        let keeps = self.random.below(2) == 0;
+        let written = match keeps {
+            true => self.scratch.commit_and_keep(&mut self.tree),
+            false => self.scratch.commit(&mut self.tree),
+        };
         assert_eq!(written.is_some(), was_dirty);
-        assert!(!self.tree.is_dirty() && !self.tree.view().is_in_memory());
+        assert!(!self.tree.is_dirty());
+        match keeps {
+            true => self.check(),
+            false if was_dirty => assert!(!self.tree.view().is_in_memory()),
+            false => {}
+        }
         let root = committed_root(&self.tree);
         let forest = self.scratch.reopened();
         assert_eq!(all(&forest.tree(root)), self.model);

@@ -1,0 +1,84 @@
+//! Sets of inodes whose numbers lie near each other, as those of files that were made one after another do.
+//!
+//! A bit for each number, 64 to an entry: a sync of very many names asks of each several times whether it is there, and finds
+//! the answer for its neighbours in the same place.
+
+use buttress_format::InodeNumber;
+use std::collections::BTreeMap;
+
+/// How many numbers an entry has, as a power of two.
+const SHIFT: u32 = 6;
+
+/// A set of inodes. See the module.
+#[derive(Debug, Default)]
+pub(super) struct InodeSet {
+    bits: BTreeMap<u64, u64>,
+    count: usize,
+}
+
+/// The entry of a number, and its bit there.
+const fn place_of(inode: InodeNumber) -> (u64, u64) {
+    let number = inode.get();
+    let bit = number & ((1 << SHIFT) - 1);
+    (number >> SHIFT, 1 << bit)
+}
+
+impl InodeSet {
+    pub(super) fn has(&self, inode: InodeNumber) -> bool {
+        let (place, bit) = place_of(inode);
+        self.bits.get(&place).is_some_and(|bits| bits & bit != 0)
+    }
+
+    /// Whether it was not there.
+    pub(super) fn insert(&mut self, inode: InodeNumber) -> bool {
+        let (place, bit) = place_of(inode);
+        let bits = self.bits.entry(place).or_default();
+        let is_new = *bits & bit == 0;
+        *bits |= bit;
+        self.count = self.count.saturating_add(usize::from(is_new));
+        is_new
+    }
+
+    pub(super) fn remove(&mut self, inode: InodeNumber) {
+        let (place, bit) = place_of(inode);
+        let Some(bits) = self.bits.get_mut(&place).filter(|bits| **bits & bit != 0) else {
+            return;
+        };
+        *bits &= !bit;
+        if *bits == 0 {
+            self.bits.remove(&place);
+        }
+        self.count = self.count.saturating_sub(1);
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_in_is_there_until_it_is_taken_out() {
+        let numbers = [0, 1, 63, 64, 65, 127, 1 << 40, u64::MAX];
+        let mut set = InodeSet::default();
+        for (before, number) in numbers.into_iter().enumerate() {
+            let inode = InodeNumber::new(number);
+            assert!(!set.has(inode));
+            assert_eq!(set.len(), before);
+            assert!(set.insert(inode));
+            assert!(!set.insert(inode));
+            assert!(set.has(inode));
+        }
+        for (left, number) in (0..numbers.len()).rev().zip(numbers) {
+            let inode = InodeNumber::new(number);
+            set.remove(inode);
+            set.remove(inode);
+            assert!(!set.has(inode));
+            assert_eq!(set.len(), left);
+        }
+        assert!(set.bits.is_empty());
+    }
+}
