@@ -29,7 +29,7 @@ use buttress_volume::ExtentWrite;
 pub(super) const SMALL_BYTES: u64 = 1 << 20;
 
 /// How much is written back at a time, and of how many files.
-const BATCH_BYTES: u64 = 8 << 20;
+const BATCH_BYTES: u64 = 4 << 20;
 const BATCH_FILES: usize = 512;
 
 /// How much is written by one request.
