@@ -24,6 +24,7 @@
 //! does not know, this one refuses them by number.
 
 mod ahead;
+mod looking;
 mod payload;
 #[cfg(test)]
 mod tests;
@@ -36,7 +37,7 @@ use buttress_format::crc32c;
 use buttress_format::send::{
     COMMAND_CHECKSUM_OFFSET, COMMAND_HEADER_BYTES, CommandKind, MAGIC, STREAM_HEADER_BYTES, Version,
 };
-use core::ops::{ControlFlow, Range};
+use core::ops::Range;
 use std::io::{Empty, ErrorKind as IoErrorKind, Read};
 
 /// How much is read at once, and what the buffer begins with.
@@ -243,36 +244,6 @@ impl<R: Read> Decoder<R> {
         }))
     }
 
-    /// Lends commands that come next, as far as they lie whole in what was read already, to `look`, until it has seen enough.
-    /// Their checksums are not looked at, and what is wrong ends it: it is for hints. Gives the offset up to which they go.
-    pub fn look_ahead(&self, mut look: impl FnMut(&Command<'_>) -> ControlFlow<()>) -> u64 {
-        let mut offset = self.place.offset;
-        let State::Commands(version) = self.state else {
-            return offset;
-        };
-        let mut rest = self.unread_bytes();
-        while let Some([l0, l1, l2, l3, k0, k1, ..]) = rest.first_chunk::<COMMAND_HEADER_BYTES>() {
-            let length = usize::try_from(u32::from_le_bytes([*l0, *l1, *l2, *l3])).unwrap_or(usize::MAX);
-            let whole_bytes = COMMAND_HEADER_BYTES.saturating_add(length);
-            let (Some(kind), Some(payload)) = (
-                CommandKind::from_raw(u16::from_le_bytes([*k0, *k1])),
-                rest.get(COMMAND_HEADER_BYTES..whole_bytes),
-            ) else {
-                break;
-            };
-            let Ok(command) = payload::parse(self.place, version, kind, payload) else {
-                break;
-            };
-            let seen = look(&command);
-            offset = offset.saturating_add(whole_bytes as u64);
-            if seen.is_break() || kind == CommandKind::End {
-                break;
-            }
-            rest = rest.get(whole_bytes..).unwrap_or_default();
-        }
-        offset
-    }
-
     /// Reads the header of a stream; `None` at the end of the input behind another stream.
     fn read_stream_header(&mut self) -> Result<Option<Version>> {
         let found_bytes = self.fill(STREAM_HEADER_BYTES)?;
@@ -434,8 +405,8 @@ impl<R: Read> Decoder<R> {
         Ok(read_bytes)
     }
 
-    fn next_piece(&self, used: Vec<u8>, offset: u64) -> Result<Option<ahead::Piece>> {
-        match self.ahead.as_ref().map(|ahead| ahead.next(used)) {
+    fn next_piece(&mut self, used: Vec<u8>, offset: u64) -> Result<Option<ahead::Piece>> {
+        match self.ahead.as_mut().map(|ahead| ahead.next(used)) {
             None => Ok(None),
             Some(next) => next.map_err(|error| Error::Read { offset, error }),
         }

@@ -165,9 +165,14 @@ pub fn receive_ahead(
     options: &Options,
     notify: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Summary> {
-    let mut receiver = Receiver::new(filesystem, directory, options, notify);
-    let received = receiver.receive(&mut Decoder::ahead(input));
-    ended(receiver, received)
+    std::thread::scope(|scope| {
+        let mut receiver = Receiver::new(filesystem, directory, options, notify);
+        receiver.scout = scouting::start(scope, filesystem);
+        let received = receiver.receive(&mut Decoder::ahead(input));
+        // The thread ends without it.
+        receiver.scout = None;
+        ended(receiver, received)
+    })
 }
 
 fn ended(mut receiver: Receiver<'_>, received: Result<()>) -> Result<Summary> {

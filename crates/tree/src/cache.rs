@@ -157,6 +157,11 @@ impl NodeCache {
         Some(block)
     }
 
+    /// Has the block look used, if it is here.
+    pub(crate) fn count_use(&self, pointer: &BlockPointer) {
+        drop(self.blocks.get(&BlockId::of(pointer)));
+    }
+
     /// Whether the block is here. Neither counts nor makes the block look used.
     pub(crate) fn contains(&self, pointer: &BlockPointer) -> bool {
         self.blocks.contains_key(&BlockId::of(pointer))

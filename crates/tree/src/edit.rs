@@ -370,9 +370,29 @@ impl EditableTree {
     /// # Errors
     /// As for [`EditableTree::insert`]; the items before the one that fails are in the tree.
     pub fn insert_many(&mut self, context: &mut dyn EditContext, items: &[(Key, &[u8])]) -> Result<()> {
+        match self.insert_many_new(context, items)?.first() {
+            Some((key, _)) => Err(self.error(Cause::ItemExists(*key))),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`EditableTree::insert_many`], up to the first item whose key the tree has already: gives that one and those behind it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn insert_many_new<'i, 'd>(
+        &mut self,
+        context: &mut dyn EditContext,
+        items: &'i [(Key, &'d [u8])],
+    ) -> Result<&'i [(Key, &'d [u8])]> {
         let mut rest = items;
         while let Some((key, data)) = rest.first() {
-            self.insert(context, key, data)?;
+            self.check_size(key, data)?;
+            let route = self.route(key)?;
+            if route.found {
+                break;
+            }
+            self.insert_at(context, route, key, data)?;
             rest = rest.get(1..).unwrap_or_default();
             let Some((next, _)) = rest.first() else {
                 break;
@@ -397,7 +417,7 @@ impl EditableTree {
                 rest = rest.get(taken..).unwrap_or_default();
             }
         }
-        Ok(())
+        Ok(rest)
     }
 
     /// Puts an item in at the end of a route that did not find it.

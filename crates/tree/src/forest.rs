@@ -3,7 +3,7 @@
 //! A [`Forest`] does not know which trees there are; whoever has a root pointer asks for its [`Tree`]. Readers
 //! on any number of threads share it.
 
-use crate::cache::{CacheStatistics, Loan, NodeCache, ReadAheadPool};
+use crate::cache::{CacheStatistics, Loan, NodeCache, ReadAheadPool, Reservation};
 use crate::error::{Error, Failure, Result};
 use crate::non_blocking::{NonBlocking, would_block};
 use crate::pointer::{BlockPointer, LEVELS_MAX, RootPointer};
@@ -29,6 +29,13 @@ pub struct Forest {
     lent: Arc<ReadAheadPool>,
     workers: Workers,
     budget: ByteCount,
+}
+
+/// A part of a forest's budget that a job takes for memory of its own ([`Forest::hold_unread`]).
+#[derive(Debug)]
+pub struct HeldMemory {
+    /// None where somebody was reading ahead at that very moment.
+    _reservation: Option<Reservation>,
 }
 
 impl Forest {
@@ -83,8 +90,25 @@ impl Forest {
         self.cache.get_or_read(pointer, || self.reader.read(pointer))
     }
 
+    /// Takes what nobody reads ahead out of the budget for as long as it is held: for jobs that look at single blocks, and take
+    /// about as much memory of their own.
+    #[must_use]
+    pub fn hold_unread(&self) -> HeldMemory {
+        let unused = self
+            .ahead
+            .capacity()
+            .get()
+            .saturating_sub(self.ahead.used().get());
+        HeldMemory {
+            _reservation: self.ahead.reserve(unused),
+        }
+    }
+
     /// Reads blocks that are not in the cache into it, those that lie side by side in one request, and gives them: a small
     /// cache may not keep them. One that cannot be read is not among them; whoever asks for it is told why.
+    ///
+    /// They are going to be used soon, which the cache is told: of blocks that came in once, and that nobody asked for, it keeps
+    /// next to none beside those that are in use.
     pub fn fault_in(&self, pointers: &[BlockPointer]) -> Vec<TreeBlock> {
         let missing = pointers.iter().filter(|pointer| !self.cache.contains(pointer));
         let missing: Vec<&BlockPointer> = missing.collect();
@@ -94,7 +118,9 @@ impl Forest {
             .zip(reads)
             .filter_map(|(pointer, read)| {
                 let read = || self.reader.finish(read, pointer);
-                self.cache.get_or_read(pointer, read).ok()
+                let block = self.cache.get_or_read(pointer, read).ok()?;
+                self.cache.count_use(pointer);
+                Some(block)
             })
             .collect()
     }

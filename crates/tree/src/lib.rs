@@ -77,7 +77,7 @@ pub use changes::{Change, Changes, changes, changes_where};
 pub use cursor::Cursor;
 pub use edit::{EditContext, EditableTree, Frozen, FrozenBlock};
 pub use error::{Cause, ContextError, Error, Result};
-pub use forest::Forest;
+pub use forest::{Forest, HeldMemory};
 pub use items::{Items, OwnedItem};
 pub use leaves::{Leaf, Leaves};
 pub use non_blocking::{Blocking, NonBlocking};

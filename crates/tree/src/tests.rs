@@ -4,6 +4,7 @@ mod budget;
 mod cached;
 mod changes;
 mod corruption;
+mod faulted_in;
 mod leaves;
 mod model;
 mod near;

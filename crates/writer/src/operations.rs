@@ -15,6 +15,7 @@
 //! | [`unfinished`] | subvolumes that nobody sees before they are whole |
 //! | [`deferred_names`] | names of such subvolumes that wait, so that many go into each leaf at once |
 //! | `whole_file` | small files that are made at once, with their content |
+//! | [`many_files`] | many of them at once |
 //! | `inherit` | what a directory gives to new inodes |
 //! | [`orphan`] | inodes without names: held open, or cleaned up |
 //! | `looking` | single names and inodes as they are now |
@@ -49,6 +50,7 @@ pub(crate) mod entries;
 pub(crate) mod inherit;
 pub(crate) mod inode_state;
 pub mod link;
+pub mod many_files;
 pub mod orphan;
 pub mod property;
 pub mod rename;
@@ -62,6 +64,7 @@ mod whole_file;
 pub use attributes::AttributeChanges;
 pub use create::{NewInode, NodeKind};
 pub use deferred_names::RefusedName;
+pub use many_files::NewFile;
 pub use orphan::OpenInode;
 pub use rename::RenameMode;
 pub use set_xattr::SetXattr;
@@ -362,20 +365,40 @@ impl Operation<'_> {
     /// Counts a name that a directory got.
     pub(super) fn grow_directory(&mut self, directory: Location, name: &[u8]) -> Result<()> {
         let bytes = ByteCount::of(name.len()).get().saturating_mul(2);
-        self.touch_directory(directory, |size| size.saturating_add(bytes))
+        self.touch_directory(directory, 1, |size| size.saturating_add(bytes))
+    }
+
+    /// Counts names that a directory got.
+    pub(super) fn grow_directory_by<'n>(
+        &mut self,
+        directory: Location,
+        names: impl Iterator<Item = &'n [u8]>,
+    ) -> Result<()> {
+        let (mut count, mut bytes) = (0_u64, 0_u64);
+        for name in names {
+            count = count.saturating_add(1);
+            bytes = bytes.saturating_add(ByteCount::of(name.len()).get().saturating_mul(2));
+        }
+        self.touch_directory(directory, count, |size| size.saturating_add(bytes))
     }
 
     /// Counts a name that a directory lost.
     pub(super) fn shrink_directory(&mut self, directory: Location, name: &[u8]) -> Result<()> {
         let bytes = ByteCount::of(name.len()).get().saturating_mul(2);
-        self.touch_directory(directory, |size| size.saturating_sub(bytes))
+        self.touch_directory(directory, 1, |size| size.saturating_sub(bytes))
     }
 
-    fn touch_directory(&mut self, directory: Location, size: impl FnOnce(u64) -> u64) -> Result<()> {
+    /// Counts so many changes of a directory's names.
+    fn touch_directory(
+        &mut self,
+        directory: Location,
+        changes: u64,
+        size: impl FnOnce(u64) -> u64,
+    ) -> Result<()> {
         let now = self.now;
         self.change_inode(directory, |item| {
             item.size = ByteCount::new(size(item.size.get()));
-            item.sequence = item.sequence.wrapping_add(1);
+            item.sequence = item.sequence.wrapping_add(changes);
             item.mtime = now;
             item.ctime = now;
         })

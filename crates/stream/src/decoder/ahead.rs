@@ -34,6 +34,8 @@ pub(super) struct Piece {
 pub struct ReadAhead {
     /// Taken when it ends: then the thread finds nobody to hand over to.
     pieces: Option<Receiver<io::Result<Piece>>>,
+    /// The next one, if somebody looked at it.
+    next: Option<io::Result<Piece>>,
     used: Sender<Vec<u8>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -56,19 +58,34 @@ impl ReadAhead {
             .spawn(move || ahead.run(&hand_over))?;
         Ok(Self {
             pieces: Some(pieces),
+            next: None,
             used,
             thread: Some(thread),
         })
     }
 
     /// The next piece, for which a buffer is given back; `None` at the end of the input.
-    pub(super) fn next(&self, used: Vec<u8>) -> io::Result<Option<Piece>> {
+    pub(super) fn next(&mut self, used: Vec<u8>) -> io::Result<Option<Piece>> {
         if used.capacity() > 0 {
             // One more or less does not matter.
             let _ = self.used.try_send(used);
         }
+        if let Some(next) = self.next.take() {
+            return next.map(Some);
+        }
         let piece = self.pieces.as_ref().and_then(|pieces| pieces.recv().ok());
         piece.transpose()
+    }
+
+    /// What will be the next piece, if it was read already.
+    pub(super) fn peek(&mut self) -> Option<&[u8]> {
+        if self.next.is_none() {
+            self.next = self.pieces.as_ref().and_then(|pieces| pieces.try_recv().ok());
+        }
+        match &self.next {
+            Some(Ok(piece)) => Some(&piece.bytes),
+            _ => None,
+        }
     }
 }
 

@@ -31,6 +31,9 @@ impl Receiver<'_> {
         if self.gather(root, command)? {
             return Ok(());
         }
+        if !matches!(command, Command::Mkfile { .. }) {
+            self.make_files()?;
+        }
         match *command {
             Command::Chown { path, uid, gid } => return self.change_owner(root, path, uid, gid),
             Command::Chmod { path, mode } => return self.change_mode(root, path, mode),

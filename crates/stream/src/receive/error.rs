@@ -157,14 +157,12 @@ impl Problem {
     }
 
     /// Whether there is no room for it in the volume.
-    pub(super) const fn is_no_space(&self) -> bool {
-        matches!(
-            self,
-            Self::Filesystem {
-                error: buttress_fs::Error::NoSpace { .. },
-                ..
-            }
-        )
+    pub(super) fn is_no_space(&self) -> bool {
+        match self {
+            Self::Filesystem { error, .. } => matches!(error, buttress_fs::Error::NoSpace { .. }),
+            Self::Earlier { problem, .. } => problem.is_no_space(),
+            _ => false,
+        }
     }
 
     /// Whether the next command may be tried: the volume is fine, and has room.

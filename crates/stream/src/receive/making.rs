@@ -5,7 +5,8 @@ use super::error::{Error, Problem, Result};
 use super::keeping::Keeping;
 use super::made_names::{CommandPlace, MadeNames};
 use super::names::Names;
-use super::new_file::NewFile;
+use super::new_file::{NewFile, NewFiles};
+use super::scouting::Wanted;
 use super::sources::{self, Found};
 use super::{Event, Options, ReceivedSubvolume, Summary};
 use crate::command::Command;
@@ -13,8 +14,10 @@ use crate::decoder::{Decoder, Frame};
 use buttress_format::send::Version;
 use buttress_format::{ByteCount, Decompressor, Generation, SubvolumeId, Uuid};
 use buttress_fs::{Location, Progress};
+use buttress_tree::HeldMemory;
 use buttress_writer::WritableFilesystem;
 use buttress_writer::operations::{AttributeChanges, FinishedSubvolume, Received};
+use crossbeam_channel::Sender;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Read;
@@ -52,6 +55,8 @@ pub(super) struct Receiver<'a> {
     pub(super) changes: Option<(Location, AttributeChanges)>,
     /// The file that was made last, if it is not in the volume yet.
     pub(super) new_file: Option<NewFile>,
+    /// Those before it that wait.
+    pub(super) new_files: NewFiles,
     /// Extents of one file that wait for more of them.
     pub(super) batch: Batch,
     pub(super) decompressor: Decompressor,
@@ -63,9 +68,13 @@ pub(super) struct Receiver<'a> {
     pub(super) made: Vec<Making>,
     /// Subvolumes that were cloned from.
     clone_sources: HashMap<[u8; 16], SubvolumeId>,
-    /// Up to here of the stream what it will change was read.
+    /// Up to here of the stream what it will change was read, or is being read by a thread; and where to look further.
     pub(super) scouted_to: u64,
+    pub(super) scout_at: u64,
+    pub(super) scout: Option<Sender<Wanted>>,
     summary: Summary,
+    /// For the pieces of the stream, names and files that wait, and what is being written.
+    _memory: HeldMemory,
 }
 
 impl<'a> Receiver<'a> {
@@ -86,6 +95,7 @@ impl<'a> Receiver<'a> {
             current: CommandPlace::BEGINNING,
             changes: None,
             new_file: None,
+            new_files: NewFiles::default(),
             batch: Batch::default(),
             decompressor: Decompressor::default(),
             making: None,
@@ -93,7 +103,10 @@ impl<'a> Receiver<'a> {
             made: Vec::new(),
             clone_sources: HashMap::new(),
             scouted_to: 0,
+            scout_at: 0,
+            scout: None,
             summary: Summary::default(),
+            _memory: filesystem.hold_memory(),
         }
     }
 
@@ -355,7 +368,7 @@ impl<'a> Receiver<'a> {
 
     /// The command that ends a subvolume is not its own: whatever waits is put in now.
     pub(super) fn flush_all(&mut self) -> Result<(), Problem> {
-        self.make_file()?;
+        self.make_files()?;
         self.flush_batch()?;
         self.flush_changes()?;
         self.put_names()

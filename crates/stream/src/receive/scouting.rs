@@ -2,25 +2,65 @@
 //!
 //! Only where there is something to read: in subvolumes that were made from a snapshot. Names that the stream makes itself are
 //! in memory. What is found is a hint, and so is what fails here: the commands meet it themselves.
+//!
+//! Of an input that is read ahead a thread does it, for one batch of names while the commands of the batch before are carried out.
+//! What it looks up is not taken over: names can have come and gone since.
 
 use super::making::Receiver;
 use crate::command::Command;
 use crate::decoder::Decoder;
 use buttress_fs::Location;
+use buttress_writer::WritableFilesystem;
 use core::ops::ControlFlow;
+use crossbeam_channel::{Receiver as Incoming, Sender, bounded};
 use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Read;
+use std::thread::{Builder, Scope};
 
 /// How many names are looked up ahead at a time. What that reads, a few blocks for each, should fit into a cache of the usual
-/// size.
+/// size; a thread does that for the next ones while these are in use.
 const NAMES_AHEAD: usize = 512;
+const NAMES_OF_THREAD: usize = 128;
+
+/// Names of one subvolume, and their directories.
+pub(super) type Wanted = Vec<(Location, Vec<u8>)>;
+
+/// A thread that reads what changes of these names' inodes need, until nobody can send it any more; `None` where the system gives
+/// no thread.
+pub(super) fn start<'s>(
+    scope: &'s Scope<'s, '_>,
+    filesystem: &'s WritableFilesystem,
+) -> Option<Sender<Wanted>> {
+    let (sender, incoming): (_, Incoming<Wanted>) = bounded(1);
+    let read = move || {
+        for wanted in incoming {
+            let names: Vec<(Location, &[u8])> = wanted
+                .iter()
+                .map(|(directory, name)| (*directory, name.as_slice()))
+                .collect();
+            // Whoever needs what cannot be read is told.
+            drop(filesystem.read_ahead(&names));
+        }
+    };
+    let thread = Builder::new().name("buttress-scout".to_owned());
+    thread.spawn_scoped(scope, read).ok().map(|_| sender)
+}
 
 /// What is read ahead for, from the commands of a stream.
 #[derive(Debug, Default)]
 struct Ahead {
     /// Paths, each once, in the order in which they come.
     wanted: Vec<Vec<u8>>,
-    known: HashSet<Vec<u8>>,
+    most: usize,
+    /// Hashes of paths: that two have the same costs a hint.
+    known: HashSet<u64>,
+}
+
+fn hash(path: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Ahead {
@@ -36,7 +76,7 @@ impl Ahead {
             | Command::Mkfifo { path, .. }
             | Command::Mksock { path, .. }
             | Command::Symlink { path, .. } => {
-                self.known.insert(path.to_vec());
+                self.known.insert(hash(path));
             }
             Command::Rename { from, to } => {
                 self.want(from);
@@ -44,7 +84,7 @@ impl Ahead {
             }
             Command::Link { path, target } => {
                 self.want(target);
-                self.known.insert(path.to_vec());
+                self.known.insert(hash(path));
             }
             Command::Unlink { path }
             | Command::Rmdir { path }
@@ -61,7 +101,7 @@ impl Ahead {
             | Command::FileAttributes { path, .. } => self.want(path),
             _ => {}
         }
-        if self.wanted.len() >= NAMES_AHEAD {
+        if self.wanted.len() >= self.most {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
@@ -70,7 +110,7 @@ impl Ahead {
     fn want(&mut self, path: &[u8]) {
         // Most commands are about what the one before was about.
         let is_last = self.wanted.last().is_some_and(|last| last == path);
-        if !is_last && !path.is_empty() && self.known.insert(path.to_vec()) {
+        if !is_last && !path.is_empty() && self.known.insert(hash(path)) {
             self.wanted.push(path.to_vec());
         }
     }
@@ -78,17 +118,29 @@ impl Ahead {
 
 impl Receiver<'_> {
     /// Reads ahead for the commands that were read and not looked at yet, if the next one is such.
-    pub(super) fn scout<R: Read>(&mut self, decoder: &Decoder<R>) {
-        if decoder.offset() < self.scouted_to {
+    pub(super) fn scout<R: Read>(&mut self, decoder: &mut Decoder<R>) {
+        if decoder.offset() < self.scout_at {
             return;
         }
         let root = match &self.making {
             Some(making) if making.has_content => Location::root_of(making.id),
             _ => return,
         };
-        let mut ahead = Ahead::default();
-        self.scouted_to = decoder.look_ahead(|command| ahead.note(command));
-        let mut names = Vec::with_capacity(ahead.wanted.len());
+        let mut ahead = Ahead {
+            most: match &self.scout {
+                Some(_) => NAMES_OF_THREAD,
+                None => NAMES_AHEAD,
+            },
+            ..Ahead::default()
+        };
+        let from = self.scouted_to.max(decoder.offset());
+        self.scouted_to = decoder.look_ahead(from, |command| ahead.note(command));
+        self.scout_at = match &self.scout {
+            // One batch is on the way while commands come from the one before.
+            Some(_) => from,
+            None => self.scouted_to,
+        };
+        let mut names: Wanted = Vec::with_capacity(ahead.wanted.len());
         for path in &ahead.wanted {
             if self.is_made_now(root, path) {
                 continue;
@@ -96,9 +148,22 @@ impl Receiver<'_> {
             if let Ok((directory, name)) = self.names.place(self.filesystem, root, path)
                 && !self.names.knows(directory, name)
             {
-                names.push((directory, name));
+                names.push((directory, name.to_vec()));
             }
         }
+        match &self.scout {
+            _ if names.is_empty() => {}
+            // A thread that is gone reads nothing ahead.
+            Some(thread) => drop(thread.send(names)),
+            None => self.read_ahead(&names),
+        }
+    }
+
+    fn read_ahead(&mut self, wanted: &Wanted) {
+        let names = wanted
+            .iter()
+            .map(|(directory, name)| (*directory, name.as_slice()));
+        let names: Vec<(Location, &[u8])> = names.collect();
         let Ok(found) = self.filesystem.read_ahead(&names) else {
             return;
         };

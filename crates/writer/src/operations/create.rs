@@ -310,16 +310,10 @@ impl Operation<'_> {
             items.push((DirItem::xattr_key(inode, name), data));
         }
         if let Some(target) = plan.target {
-            items.push((
-                FileExtent::key(inode, FileOffset::MIN),
-                self.inline_content(target),
-            ));
+            items.push(self.inline_item(inode, target));
         }
         if let Some(whole) = plan.whole.filter(|whole| !whole.content.is_empty()) {
-            items.push((
-                FileExtent::key(inode, FileOffset::MIN),
-                self.inline_content(whole.content),
-            ));
+            items.push(self.inline_item(inode, whole.content));
         }
         self.insert_items(tree, items)?;
         self.edit().know_inode(location, item);
@@ -336,14 +330,20 @@ impl Operation<'_> {
         Ok(location)
     }
 
-    fn insert_items(&mut self, tree: TreeId, mut items: Vec<(Key, Vec<u8>)>) -> Result<()> {
+    /// Puts items of one tree into it.
+    pub(super) fn insert_items(&mut self, tree: TreeId, mut items: Vec<(Key, Vec<u8>)>) -> Result<()> {
         items.sort_unstable_by_key(|(key, _)| *key);
         let borrowed: Vec<(Key, &[u8])> = items.iter().map(|(key, data)| (*key, data.as_slice())).collect();
         self.edit()
             .edit(tree, |tree, context| tree.insert_many(context, &borrowed))
     }
 
-    fn new_item(&self, inherited_attributes: &NewInodeAttributes, plan: Plan<'_>, nlink: u32) -> InodeItem {
+    pub(super) fn new_item(
+        &self,
+        inherited_attributes: &NewInodeAttributes,
+        plan: Plan<'_>,
+        nlink: u32,
+    ) -> InodeItem {
         let (generation, now) = (self.generation(), self.now());
         let content = plan.target.or(plan.whole.map(|whole| whole.content));
         let content_bytes = content.map_or(ByteCount::ZERO, |content| ByteCount::of(content.len()));
@@ -373,7 +373,8 @@ impl Operation<'_> {
         item
     }
 
-    fn inline_content(&self, content: &[u8]) -> Vec<u8> {
+    /// The item of content that lies inside the tree.
+    pub(super) fn inline_item(&self, inode: InodeNumber, content: &[u8]) -> (Key, Vec<u8>) {
         let extent = FileExtent {
             generation: self.generation(),
             ram_bytes: ByteCount::of(content.len()),
@@ -381,7 +382,7 @@ impl Operation<'_> {
             other_encoding: 0,
             body: FileExtentBody::Inline(content),
         };
-        extent.encode()
+        (FileExtent::key(inode, FileOffset::MIN), extent.encode())
     }
 
     /// An attribute as an item's entry.

@@ -14,10 +14,10 @@ use buttress_format::limits::item_bytes_max;
 use buttress_format::{DirItems, InodeNumber, Key, SubvolumeId};
 use buttress_fs::error::{Corruption, Error, Name, Result};
 use buttress_fs::location::Location;
-use buttress_tree::error::Cause;
+use buttress_tree::{EditContext, EditableTree, HeldMemory};
 
 /// How many names are put into the tree by one operation, and for how many leaves are read ahead at a time.
-const NAMES_AT_ONCE: usize = 32;
+const NAMES_AT_ONCE: usize = 128;
 const NAMES_READ_FOR: usize = 1024;
 
 /// A name that cannot be put where it was made.
@@ -45,6 +45,12 @@ impl WritableFilesystem {
             tree.set_defers_names(true);
             Ok(())
         })
+    }
+
+    /// Takes memory for a job that makes a whole subvolume from the volume's budget, for as long as it is held.
+    #[must_use]
+    pub fn hold_memory(&self) -> HeldMemory {
+        self.forest().hold_unread()
     }
 
     /// How many names should wait at most: they take memory that other changes wait in, too.
@@ -97,21 +103,27 @@ impl Operation<'_> {
         let id = subvolume.tree();
         self.reach(id, keys)?;
         let entries = tree.with_names(|names| names.entries(keys));
+        let items: Vec<(Key, &[u8])> = entries
+            .iter()
+            .map(|(key, data)| (*key, data.as_slice()))
+            .collect();
         let mut refused = None;
-        let mut put = Vec::with_capacity(entries.len());
-        for (key, data) in &entries {
-            match self.edit().insert(id, key, data) {
-                Err(Error::Tree(error)) if matches!(error.cause(), Cause::ItemExists(_)) => {
-                    refused = self.put_beside(subvolume, key, data)?;
-                }
-                inserted => inserted?,
-            }
-            if refused.is_some() {
+        let mut rest = items.as_slice();
+        while refused.is_none() {
+            let put =
+                |tree: &mut EditableTree, context: &mut dyn EditContext| tree.insert_many_new(context, rest);
+            rest = self.edit().edit(id, put)?;
+            let Some(((key, data), later)) = rest.split_first() else {
                 break;
+            };
+            refused = self.put_beside(subvolume, key, data)?;
+            if refused.is_none() {
+                rest = later;
             }
-            put.push(*key);
         }
-        tree.change_names(|names| names.forget(&put));
+        let put = items.len().saturating_sub(rest.len());
+        let put = items.iter().take(put).map(|(key, _)| key);
+        tree.change_names(|names| names.forget(put));
         Ok(refused)
     }
 

@@ -448,7 +448,7 @@ impl Operation<'_> {
     }
 }
 
-fn entry(target: Target, kind: FileKind, transid: Generation, name: &[u8]) -> DirItem<'_> {
+pub(super) fn entry(target: Target, kind: FileKind, transid: Generation, name: &[u8]) -> DirItem<'_> {
     DirItem {
         location: target.key(),
         transid,

@@ -115,7 +115,7 @@ impl Operation<'_> {
 
     /// What a new inode is given where whoever makes it says all: directories of a subvolume that is being made pass nothing
     /// on, since what is made in them has, at the end, the attributes that it has elsewhere.
-    fn given_attributes(&mut self, kind_bits: u32, new: &NewInode) -> NewInodeAttributes {
+    pub(super) fn given_attributes(&mut self, kind_bits: u32, new: &NewInode) -> NewInodeAttributes {
         let is_file = FileKind::from_mode(kind_bits) == Some(FileKind::Regular);
         let options = self.handle.filesystem().data().options;
         NewInodeAttributes {

@@ -3,6 +3,7 @@
 mod against_kernel;
 mod every_operation;
 mod limits;
+mod many_files;
 mod steps;
 mod subvolumes;
 pub(crate) mod volume;

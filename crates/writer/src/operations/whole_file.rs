@@ -24,7 +24,7 @@ pub(super) struct Whole<'a> {
 
 impl WritableFilesystem {
     /// How much content lies inside the tree as it is; zero where the options for data ask for anything else.
-    fn whole_file_bytes_max(&self) -> usize {
+    pub(super) fn whole_file_bytes_max(&self) -> usize {
         let options = &self.data().options;
         if options.compression.is_some() || !options.flags_of_new_files().is_empty() {
             return 0;

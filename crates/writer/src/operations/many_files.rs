@@ -1,0 +1,266 @@
+//! Many small files that are made at once, in a subvolume whose names wait ([`defer_names`](WritableFilesystem::defer_names)).
+//!
+//! Each is made as [`create_whole`](WritableFilesystem::create_whole) makes one; together they are one operation. Their inodes
+//! follow each other at the end of the tree, and their indexes in each directory do, so that the items go in as few runs, and
+//! each directory changes once.
+//!
+//! All are made or, after an error, none is: whoever wants to know which of them cannot be made makes them one by one.
+
+use super::create::{NewInode, Plan, REGULAR};
+use super::entries::{self, Entry, Target, check_name};
+use super::whole_file::Whole;
+use super::{AttributeChanges, Operation};
+use crate::transaction::WritableFilesystem;
+use crate::transaction::reservation::Need;
+use buttress_format::{
+    ByteCount, DirItem, FileKind, InodeItem, InodeNumber, InodeRefs, ItemError, Key, ObjectId, SubvolumeId,
+};
+use buttress_fs::error::{Corruption, Defect, Error, Name, Result};
+use buttress_fs::location::Location;
+
+/// Items that a new file takes at most: inode, name, content, an index, and its part of a directory's own change.
+const ITEMS_OF_FILE: u64 = 5;
+
+/// A file that is to be made.
+#[derive(Debug)]
+pub struct NewFile<'a> {
+    /// The directory.
+    pub directory: Location,
+    /// The name.
+    pub name: &'a [u8],
+    /// What it has besides.
+    pub attributes: AttributeChanges,
+    /// Its content, which is taken.
+    pub content: &'a mut Vec<u8>,
+}
+
+/// What one of the files puts into the tree.
+struct Part<'a> {
+    directory: Location,
+    name: &'a [u8],
+    whole: Whole<'a>,
+}
+
+impl WritableFilesystem {
+    /// Makes regular files of one unfinished subvolume, with the mode and owner of `new` where their attributes say nothing. Their
+    /// contents are taken: they are empty afterwards. After an error they are as they were, and no file is made.
+    ///
+    /// # Errors
+    /// As [`create_whole`](Self::create_whole) of any of them; [`Error::Invalid`] where they are not of one subvolume, or its
+    /// names do not wait.
+    pub fn create_many(&self, new: &NewInode, files: &mut [NewFile<'_>]) -> Result<Vec<Location>> {
+        let Some(subvolume) = files.first().map(|file| file.directory.subvolume) else {
+            return Ok(Vec::new());
+        };
+        let latest = self.latest_time();
+        let sector_bytes = u64::from(self.forest().block_format().sector_bytes);
+        let inline_bytes_max = self.whole_file_bytes_max();
+        let mut outside = Vec::with_capacity(files.len());
+        for file in files.iter_mut() {
+            check_name(file.name)?;
+            file.attributes.check()?;
+            file.attributes = file.attributes.no_later_than(latest);
+            let sectors = ByteCount::of(file.content.len()).checked_align_up(sector_bytes);
+            let sectors = sectors.filter(|_| file.content.len() > inline_bytes_max);
+            outside.push(sectors.map_or(0, ByteCount::get));
+        }
+        // All that can fail for want of room comes before the files are there.
+        let reserved = outside.iter().copied().fold(0, u64::saturating_add);
+        if reserved > 0 {
+            self.write_back_excess()?;
+            self.reserve_for_new_file(reserved)?;
+        }
+        let parts: Vec<Part<'_>> = files
+            .iter()
+            .map(|file| Part {
+                directory: file.directory,
+                name: file.name,
+                whole: Whole {
+                    attributes: &file.attributes,
+                    content: match file.content.len() <= inline_bytes_max {
+                        true => file.content.as_slice(),
+                        false => &[],
+                    },
+                    has_content: !file.content.is_empty(),
+                },
+            })
+            .collect();
+        let count = u64::try_from(parts.len()).unwrap_or(u64::MAX);
+        let need = Need::items(count.saturating_mul(ITEMS_OF_FILE));
+        let made = self.operate(need, |operation| operation.make_many(subvolume, new, &parts));
+        drop(parts);
+        let first = made.inspect_err(|_| self.release_data(reserved))?;
+        let mut locations = Vec::with_capacity(files.len());
+        for ((file, reserved), inode) in files.iter_mut().zip(outside).zip(first.get()..) {
+            let location = Location::new(subvolume, InodeNumber::new(inode));
+            if reserved > 0 {
+                self.take_first_content(location, core::mem::take(file.content), reserved)?;
+            } else {
+                self.count_content(file.content.len());
+                file.content.clear();
+            }
+            locations.push(location);
+        }
+        Ok(locations)
+    }
+}
+
+impl Operation<'_> {
+    /// Makes the files. Gives the inode number of the first; the others follow.
+    fn make_many(
+        &mut self,
+        subvolume: SubvolumeId,
+        new: &NewInode,
+        parts: &[Part<'_>],
+    ) -> Result<InodeNumber> {
+        let tree = subvolume.tree();
+        // By directory, and in each in the order in which they are made.
+        let mut order: Vec<(Location, usize)> = parts.iter().map(|part| part.directory).zip(0..).collect();
+        order.sort_unstable();
+        let directories: Vec<&[(Location, usize)]> =
+            order.chunk_by(|(one, _), (next, _)| one == next).collect();
+        self.require_new_names(subvolume, parts)?;
+        for files in &directories {
+            let Some((directory, _)) = files.first() else {
+                continue;
+            };
+            let parent = self.require_directory(*directory)?;
+            self.require_adding(*directory, &parent)?;
+            let index = self.look().next_index(*directory)?;
+            self.reach(tree, &[DirItem::index_key(directory.inode, index)])?;
+        }
+        let first = self.look().next_inode_number(tree)?;
+        let count = u64::try_from(parts.len()).unwrap_or(u64::MAX);
+        let end = first
+            .checked_add(count)
+            .filter(|end| *end <= ObjectId::LAST_FREE.get());
+        end.ok_or(Error::TooMany {
+            what: "inodes of a subvolume",
+        })?;
+        self.reach_new_inode(tree)?;
+        for _ in parts {
+            self.begin().free_inode_number(tree)?;
+        }
+        let mut items = Vec::with_capacity(parts.len().saturating_mul(4));
+        let mut indexes = vec![0_u64; parts.len()];
+        for files in &directories {
+            let Some((directory, _)) = files.first() else {
+                continue;
+            };
+            let first_index = self.look().next_index(*directory)?;
+            self.edit().note_new_index(*directory, first_index)?;
+            for (_, number) in *files {
+                let index = self.begin().free_index(*directory)?;
+                if let Some(place) = indexes.get_mut(*number) {
+                    *place = index;
+                }
+            }
+        }
+        self.add_entries(subvolume, parts, &order, first, &indexes, &mut items)?;
+        self.add_inodes(new, parts, first, &indexes, &mut items)?;
+        self.insert_items(tree, items)?;
+        for files in &directories {
+            let Some((directory, _)) = files.first() else {
+                continue;
+            };
+            let names = files.iter().filter_map(|(_, number)| parts.get(*number));
+            self.grow_directory_by(*directory, names.map(|part| part.name))?;
+        }
+        Ok(InodeNumber::new(first))
+    }
+
+    /// Refuses names that wait already, or come twice. Those that the tree has are found when they are put there.
+    fn require_new_names(&mut self, subvolume: SubvolumeId, parts: &[Part<'_>]) -> Result<()> {
+        let is_of_it = |part: &Part<'_>| part.directory.subvolume == subvolume;
+        if !self.defers_names(subvolume)? || !parts.iter().all(is_of_it) {
+            return Err(Error::Invalid {
+                what: "files made together that are not of one subvolume whose names wait",
+            });
+        }
+        let exists = |name: &[u8]| Error::Exists {
+            name: Name::from(name),
+        };
+        let mut names: Vec<(Location, &[u8])> =
+            parts.iter().map(|part| (part.directory, part.name)).collect();
+        names.sort_unstable();
+        if let Some([_, (_, twice)]) = names.array_windows().find(|[one, next]| one == next) {
+            return Err(exists(twice));
+        }
+        for (directory, name) in names {
+            if self.waiting_entry(directory, name)?.is_some() {
+                return Err(exists(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries of the files: items under their indexes, and names that wait.
+    fn add_entries(
+        &mut self,
+        subvolume: SubvolumeId,
+        parts: &[Part<'_>],
+        order: &[(Location, usize)],
+        first: u64,
+        indexes: &[u64],
+        items: &mut Vec<(Key, Vec<u8>)>,
+    ) -> Result<()> {
+        let id = subvolume.tree();
+        let generation = self.generation();
+        let tree = self.edit().open_tree(id)?.tree.clone();
+        for (directory, number) in order {
+            let (Some(part), Some(index)) = (parts.get(*number), indexes.get(*number)) else {
+                return Err(Defect::new("a file of a batch that is not in it").into());
+            };
+            let entry = Entry {
+                target: Target::Inode(inode_of(first, *number)),
+                kind: FileKind::Regular,
+            };
+            let item = entries::entry(entry.target, entry.kind, generation, part.name);
+            let key = DirItem::key(directory.inode, part.name);
+            let broken = |problem| Corruption::Item {
+                tree: id,
+                error: ItemError::new(&key, problem),
+            };
+            let data = item.encode().map_err(broken)?;
+            items.push((DirItem::index_key(directory.inode, *index), data));
+            tree.change_names(|names| names.add(key, &item)).map_err(broken)?;
+        }
+        Ok(())
+    }
+
+    /// The items of the files' inodes.
+    fn add_inodes(
+        &mut self,
+        new: &NewInode,
+        parts: &[Part<'_>],
+        first: u64,
+        indexes: &[u64],
+        items: &mut Vec<(Key, Vec<u8>)>,
+    ) -> Result<()> {
+        let given = self.given_attributes(REGULAR, new);
+        for ((number, part), index) in parts.iter().enumerate().zip(indexes) {
+            let inode = inode_of(first, number);
+            let plan = Plan {
+                whole: Some(part.whole),
+                ..Plan::of_type(REGULAR)
+            };
+            let item = self.new_item(&given, plan, 1);
+            items.push((InodeItem::key(inode), item.to_bytes().to_vec()));
+            let mut reference = Vec::with_capacity(InodeRefs::entry_bytes(part.name));
+            InodeRefs::push(&mut reference, *index, part.name)?;
+            items.push((InodeRefs::key(inode, part.directory.inode), reference));
+            if !part.whole.content.is_empty() {
+                items.push(self.inline_item(inode, part.whole.content));
+            } else if part.whole.has_content {
+                // It changes soon, when the content gets extents.
+                self.edit()
+                    .know_inode(Location::new(part.directory.subvolume, inode), item);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn inode_of(first: u64, number: usize) -> InodeNumber {
+    InodeNumber::new(first.saturating_add(u64::try_from(number).unwrap_or(u64::MAX)))
+}
