@@ -9,7 +9,7 @@
 //! written to. A buffer may hold bytes of an earlier read until it is filled; a [`Buffer`] only leaves this crate
 //! when a read has filled all of it, through [`Buffer::zeroed`], or without bytes ([`Buffer::with_capacity`]).
 //!
-//! This and its parts are one of the two places of the crate with `unsafe` (the other is the io_uring engine): the
+//! This and its parts are one of the places of the crate with `unsafe` (the others are named in `lib.rs`): the
 //! allocation itself, and seeing it as a slice.
 
 mod pool;

@@ -13,10 +13,11 @@
 //! - [`gate`]: requests that wait until a test lets them go on;
 //! - `simulation/`: disks in virtual time: a spinning disk, a SATA SSD, an NVMe SSD;
 //! - [`placement`]: on which processors pools of threads run;
+//! - [`arenas`]: how many arenas the C library's allocator has;
 //! - [`Buffer`] (`buffer.rs`): aligned, pooled memory.
 //!
 //! This crate knows nothing of btrfs. Offsets are bytes on one device; layers above give them their own types.
-//! `unsafe` occurs in `buffer.rs`, `engine/io_uring.rs` and `file/` system calls only, each with its reason.
+//! `unsafe` occurs in `arenas.rs`, `buffer.rs`, `engine/io_uring.rs` and `file/` system calls only, each with its reason.
 #![cfg_attr(
     test,
     allow(
@@ -32,6 +33,7 @@
     )
 )]
 
+pub mod arenas;
 mod backend;
 mod buffer;
 pub mod crash;

@@ -108,6 +108,8 @@ impl Subcommand for Receive {
             return volume::tokens(&self, context);
         }
         if !self.dump {
+            // What one thread takes for others to free would stay in arenas of its own.
+            buttress::device::arenas::share_one();
             return volume::receive(&self, context);
         }
         if self.target.is_some() {
