@@ -443,6 +443,7 @@ impl EditableTree {
             tree: self.tree,
             epoch: self.epoch,
             unassigned: &mut self.unassigned,
+            takes_over: self.kept > 0,
             context,
         };
         (editor, &mut self.root)

@@ -16,6 +16,9 @@ pub(super) struct Editor<'a> {
     pub(super) tree: TreeId,
     pub(super) epoch: u64,
     pub(super) unassigned: &'a mut u64,
+    /// Blocks that were written and [kept](super::EditableTree::keep_written) are changed in place. Blocks of no other tree are:
+    /// a snapshot's tree may have blocks in memory that its source made, and that belong to the source.
+    pub(super) takes_over: bool,
     pub(super) context: &'a mut dyn EditContext,
 }
 
@@ -129,8 +132,9 @@ impl Editor<'_> {
     /// and nothing changed, where it is not such a one.
     fn take_over(&mut self, link: Option<&mut Arc<Node>>) -> Result<bool> {
         let Some(node) = link
+            .filter(|_| self.takes_over)
             .and_then(Arc::get_mut)
-            .filter(|node| node.address().is_some())
+            .filter(|node| node.address().is_some() && node.block.header().owner == self.tree)
         else {
             return Ok(false);
         };
