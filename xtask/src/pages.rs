@@ -133,6 +133,65 @@ fn modules_of_the_glossary_are_there() {
     );
 }
 
+/// Names of modules in the tables of a file's header that are not beside it. Names of types are left out.
+fn missing_modules(file: &Path, text: &str) -> Vec<String> {
+    let is_root = file.ends_with("lib.rs") || file.ends_with("main.rs");
+    let folder = if is_root {
+        file.parent().unwrap().to_owned()
+    } else {
+        file.with_extension("")
+    };
+    let mut missing = Vec::new();
+    let mut is_table = false;
+    for line in text.lines() {
+        let Some(row) = line.strip_prefix("//! | ") else {
+            is_table &= line.starts_with("//! |");
+            continue;
+        };
+        if row.starts_with("module") {
+            is_table = true;
+            continue;
+        }
+        let first = row.split('|').next().unwrap_or_default();
+        for name in first.split('`').skip(1).step_by(2).filter(|_| is_table) {
+            let name = name.trim_start_matches("mod@").trim_end_matches('/');
+            let is_module = name.starts_with(|first: char| first.is_ascii_lowercase());
+            let path = folder.join(name);
+            if is_module && !path.is_dir() && !path.with_extension("rs").is_file() {
+                missing.push(format!("{}: {name}", file.display()));
+            }
+        }
+    }
+    missing
+}
+
+#[test]
+fn modules_of_tables_are_there() {
+    let root = root().unwrap();
+    let (mut missing, mut tables) = (Vec::new(), 0);
+    let mut folders = vec![root.join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                tables += usize::from(text.contains("//! | module"));
+                missing.extend(missing_modules(&path, &text));
+            }
+        }
+    }
+    assert!(tables > 10, "tables are found: {tables}");
+    assert_eq!(missing, [""; 0], "headers name modules that are not there");
+    let text = "//! | module | holds |\n//! |---|---|\n//! | `run`, `gone` | x |\n//! | [`Type`] | y |";
+    let found = missing_modules(&root.join("xtask/src/main.rs"), text);
+    assert!(
+        matches!(&found[..], [gone] if gone.ends_with("main.rs: gone")),
+        "{found:?}"
+    );
+}
+
 #[test]
 fn words_that_were_given_up_stay_away() {
     let root = root().unwrap();

@@ -13,7 +13,7 @@ pub(crate) mod send;
 use crate::error::Result;
 use crate::file::File;
 use crate::path::VolumePath;
-use crate::volume::Volume;
+use crate::volume::{Access, Volume};
 use buttress_format::{FileKind, SubvolumeId};
 use buttress_fs::{Follow, Location, Metadata, SubvolumeInfo, WalkOptions, Xattr};
 use directory::{ReadDir, Walk};
@@ -212,7 +212,7 @@ impl Subvolume {
     pub fn sync_path(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::NotLast)?;
-        if let crate::volume::Access::Writing(filesystem) = self.volume.access() {
+        if let Access::Writing(filesystem) = self.volume.access() {
             filesystem
                 .fsync(location)
                 .map_err(|error| crate::Error::from(error).at(&path))?;
@@ -223,8 +223,8 @@ impl Subvolume {
     fn metadata_with(&self, path: &[u8], follow: Follow) -> Result<Metadata> {
         let location = self.resolve(path, follow)?;
         let metadata = match self.volume.access() {
-            crate::volume::Access::Reading(shown) => shown.filesystem.metadata(location),
-            crate::volume::Access::Writing(filesystem) => filesystem.metadata(location),
+            Access::Reading(shown) => shown.filesystem.metadata(location),
+            Access::Writing(filesystem) => filesystem.metadata(location),
         };
         metadata.map_err(|error| crate::Error::from(error).at(path))
     }
@@ -265,7 +265,10 @@ impl Subvolume {
     pub fn read_link(&self, path: impl VolumePath) -> Result<Vec<u8>> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::NotLast)?;
-        let target = self.volume.view().read_link(location);
+        let target = match self.volume.access() {
+            Access::Reading(shown) => shown.filesystem.read_link(location),
+            Access::Writing(filesystem) => filesystem.read_link(location),
+        };
         target.map_err(|error| crate::Error::from(error).at(&path))
     }
 
@@ -332,7 +335,10 @@ impl Subvolume {
     pub fn xattrs(&self, path: impl VolumePath) -> Result<Vec<Xattr>> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
-        let xattrs = self.volume.view().xattrs(location);
+        let xattrs = match self.volume.access() {
+            Access::Reading(shown) => shown.filesystem.xattrs(location),
+            Access::Writing(filesystem) => filesystem.xattrs(location),
+        };
         xattrs.map_err(|error| crate::Error::from(error).at(&path))
     }
 
@@ -351,14 +357,20 @@ impl Subvolume {
     pub fn xattr(&self, path: impl VolumePath, name: &str) -> Result<Option<Vec<u8>>> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
-        let value = self.volume.view().xattr(location, name.as_bytes());
+        let value = match self.volume.access() {
+            Access::Reading(shown) => shown.filesystem.xattr(location, name.as_bytes()),
+            Access::Writing(filesystem) => filesystem.xattr(location, name.as_bytes()),
+        };
         value.map_err(|error| crate::Error::from(error).at(&path))
     }
 
     /// What a path leads to.
     fn resolve(&self, path: &[u8], follow: Follow) -> Result<Location> {
         let root = Location::root_of(self.id);
-        let resolved = self.volume.view().resolve(root, path, follow);
+        let resolved = match self.volume.access() {
+            Access::Reading(shown) => shown.filesystem.resolve(root, path, follow),
+            Access::Writing(filesystem) => filesystem.resolve(root, path, follow),
+        };
         resolved.map_err(|error| crate::Error::from(error).at(path))
     }
 

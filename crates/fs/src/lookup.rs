@@ -44,9 +44,30 @@ pub enum Follow {
     NotLast,
 }
 
+/// Where a path is resolved: in a state that stays, or among names as they are now.
+pub trait Names {
+    /// The entry `name` of a directory, or `None`.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or that the directory cannot be read.
+    fn lookup(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>>;
+
+    /// The target of a symlink, as stored.
+    ///
+    /// # Errors
+    /// [`Error::NotASymlink`], [`Corruption::SymlinkLength`], or that it cannot be read.
+    fn read_link(&self, location: Location) -> Result<Vec<u8>>;
+
+    /// What an inode is.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or that it cannot be read.
+    fn kind_of(&self, location: Location) -> Result<FileKind>;
+}
+
 /// A path being resolved.
-struct Walk<'a> {
-    filesystem: &'a Filesystem,
+struct Walk<'a, N> {
+    names: &'a N,
     /// From the root that the caller named down to where the walk is: never empty.
     stack: Vec<(Location, FileKind)>,
     /// Names still to come, the next one last.
@@ -70,7 +91,7 @@ fn demands_directory(path: &[u8]) -> bool {
     path.ends_with(b"/") || path.ends_with(b"/.") || path == b"." || path.ends_with(b"/..") || path == b".."
 }
 
-impl Walk<'_> {
+impl<N: Names> Walk<'_, N> {
     fn here(&self) -> (Location, FileKind) {
         self.stack.last().copied().unwrap_or((
             Location::root_of(buttress_format::SubvolumeId::TOP_LEVEL),
@@ -109,7 +130,7 @@ impl Walk<'_> {
             });
         }
         let entry = self
-            .filesystem
+            .names
             .lookup(directory, name)?
             .ok_or_else(|| self.not_found())?;
         if entry.kind == FileKind::Symlink && (follow || !self.rest.is_empty()) {
@@ -128,7 +149,7 @@ impl Walk<'_> {
                 limit: SYMLINK_LIMIT,
             });
         }
-        let target = self.filesystem.read_link(entry.target)?;
+        let target = self.names.read_link(entry.target)?;
         if target.starts_with(b"/") {
             self.stack.truncate(1);
         }
@@ -154,33 +175,55 @@ impl Walk<'_> {
     }
 }
 
+/// What `path` leads to, from the directory `root`. A slash at the start means `root` too.
+///
+/// # Errors
+/// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManySymlinks`], [`Error::NameTooLong`], or
+/// that a directory cannot be read.
+pub fn resolve(names: &impl Names, root: Location, path: &[u8], follow: Follow) -> Result<Location> {
+    if path.len() > PATH_LIMIT {
+        return Err(Error::NameTooLong {
+            length_bytes: path.len(),
+            limit_bytes: PATH_LIMIT,
+        });
+    }
+    let mut rest: Vec<Vec<u8>> = Vec::new();
+    if demands_directory(path) {
+        rest.push(b".".to_vec());
+    }
+    rest.extend(names_of(path).rev());
+    let kind = names.kind_of(root)?;
+    let walk = Walk {
+        names,
+        stack: vec![(root, kind)],
+        rest,
+        symlinks: 0,
+        asked: path,
+    };
+    walk.run(follow)
+}
+
+impl Names for Filesystem {
+    fn lookup(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>> {
+        Self::lookup(self, directory, name)
+    }
+
+    fn read_link(&self, location: Location) -> Result<Vec<u8>> {
+        Self::read_link(self, location)
+    }
+
+    fn kind_of(&self, location: Location) -> Result<FileKind> {
+        Ok(self.metadata(location)?.kind)
+    }
+}
+
 impl Filesystem {
     /// What `path` leads to, from the directory `root`. A slash at the start means `root` too.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManySymlinks`], [`Error::NameTooLong`], or
-    /// that a directory cannot be read.
+    /// Those of [`resolve`].
     pub fn resolve(&self, root: Location, path: &[u8], follow: Follow) -> Result<Location> {
-        if path.len() > PATH_LIMIT {
-            return Err(Error::NameTooLong {
-                length_bytes: path.len(),
-                limit_bytes: PATH_LIMIT,
-            });
-        }
-        let mut rest: Vec<Vec<u8>> = Vec::new();
-        if demands_directory(path) {
-            rest.push(b".".to_vec());
-        }
-        rest.extend(names_of(path).rev());
-        let kind = self.metadata(root)?.kind;
-        let walk = Walk {
-            filesystem: self,
-            stack: vec![(root, kind)],
-            rest,
-            symlinks: 0,
-            asked: path,
-        };
-        walk.run(follow)
+        resolve(self, root, path, follow)
     }
 
     /// The target of a symlink, as stored.

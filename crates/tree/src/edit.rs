@@ -4,7 +4,7 @@
 //! memory, tells the [`EditContext`], and changes the copy there, in the on-disk layout; the copy is linked from its
 //! parent, which was copied before it. Nothing has an address until the commit gives it one.
 //!
-//! | room | has |
+//! | module | has |
 //! |---|---|
 //! | `node` | a block in memory with links to its children in memory |
 //! | `route` | the way to a leaf, looked up before anything is changed; look-ups |

@@ -12,7 +12,7 @@
 //! | [`blocks`] | a walk over nodes and leaves that goes on past damaged ones |
 //! | [`by_address`] | the same for jobs that need no order of keys: one pass over the disk |
 //! | [`edit`] | changing trees: copy-on-write in memory, until a commit freezes and writes it |
-//! | `resident` | looking without reading, under a lock |
+//! | `non_blocking` | looking without reading, under a lock |
 //! | [`scan`] | many trees at once, in no order, on all cores |
 //! | [`read_ahead`] | which blocks are fetched before they are asked for |
 //! | [`measure`] | what each read-ahead mode costs on a simulated disk |

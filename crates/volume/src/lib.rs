@@ -5,7 +5,7 @@
 //! its verifier, a copy that fails it is passed over, and what parity can rebuild is rebuilt; every write goes to all
 //! copies. It knows nothing of trees: chunk and device items, and entries of the RAID stripe tree, are handed to it from above.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
 //! | [`volume`] | [`Volume`]: the handle, and the steps of opening |
 //! | [`open`] | options; which superblock leads, which devices belong together |

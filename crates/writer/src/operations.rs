@@ -4,7 +4,7 @@
 //! are the caller's ([`Filesystem::resolve`](buttress_fs::Filesystem::resolve) on a view). Each is one edit of the running
 //! transaction: it happens wholly or not at all, and becomes durable with the next commit.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
 //! | [`create`] | files, directories, nodes, symlinks, unnamed files |
 //! | [`link`] | names that come and go: link, unlink, rmdir |
@@ -18,7 +18,6 @@
 //! | [`many_files`] | many of them at once |
 //! | `inherit` | what a directory gives to new inodes |
 //! | [`orphan`] | inodes without names: held open, or cleaned up |
-//! | `looking` | single names and inodes as they are now |
 //! | `entries` | the items of names |
 //! | `inode_state` | inodes in memory |
 //!

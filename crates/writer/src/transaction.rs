@@ -3,23 +3,24 @@
 //! [`WritableFilesystem`] is a cheap handle, `Send` and `Sync`. Edits are serialised by one short lock; readers take
 //! views ([`WritableFilesystem::view`]), which never change and never wait for the writer.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
-//! | `opening` | what may be written and what is refused by name; loading |
-//! | `starting` | an edit's lock, and the promise of room |
+//! | `opening` | what may be written and what is refused by name |
+//! | `reservation`, `reserved_ahead` | an edit's lock, and the promise of space; space for data ahead of writes |
 //! | `running` | the running transaction: trees, and what edits of any tree need |
-//! | `copying` | what copying a tree block means for references |
-//! | `delayed_references`, `extent_tree` | reference counts: collected, and applied |
+//! | `cow` | what copying a tree block means for references |
+//! | `extent_tree`, `quotas` | reference counts are applied; quotas are kept right, or marked |
 //! | `block_groups`, `free_ranges`, `excluded_ranges`, `chunks`, `loading` | space: what is free, where chunks come from |
 //! | `free_space_tree`, `checksums` | the trees that follow the extent tree |
 //! | `data_extents` | extents of file data: allocated, referred to, let go |
-//! | `settling`, `freezing`, `committing` | a commit: addresses, the frozen state, the writes |
-//! | `reading_in` | tree blocks come into memory before the lock is held for long |
+//! | `converging`, `freezing`, `committing`, `slice` | a commit: addresses, the frozen state, the writes; how long it holds the lock |
+//! | `fault_in` | tree blocks come into memory before the lock is held for long |
 //! | `device_errors` | what devices failed with, in their statistics |
 //! | `pins` | freed space that must wait |
+//! | `trimming` | devices are told of what nothing uses |
 //! | `replacement` | a device that takes another's place: its item, the commit that ends it |
 //! | `recount` | ledgers against trees, in builds with debug assertions |
-//! | `still` | a view together with the delayed references |
+//! | `quiesce` | a view together with the delayed references |
 //! | `memory` | what waits for a commit, as a part of the cache's budget |
 //! | `background` | the thread that commits when much waits, or for long |
 //! | `uncommitted` | what would be lost now; letting go of the volume |

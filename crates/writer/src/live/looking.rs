@@ -16,7 +16,7 @@ use buttress_fs::directory::{DirEntry, is_valid_name};
 use buttress_fs::error::{Corruption, Error, Result};
 use buttress_fs::inode::Metadata;
 use buttress_fs::location::Location;
-use buttress_fs::lookup::PATH_LIMIT;
+use buttress_fs::lookup::{Follow, Names, PATH_LIMIT, resolve};
 use buttress_fs::xattrs::{ATTRIBUTES_LIMIT, Xattr, append_xattrs, too_big};
 use core::ops::ControlFlow;
 use std::path::PathBuf;
@@ -253,6 +253,15 @@ impl WritableFilesystem {
         }
     }
 
+    /// What `path` leads to now, from the directory `root`; as [`Filesystem::resolve`](buttress_fs::Filesystem::resolve). Each
+    /// name is looked up at a moment of its own.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resolve(&self, root: Location, path: &[u8], follow: Follow) -> Result<Location> {
+        resolve(self, root, path, follow)
+    }
+
     /// All extended attributes; as [`Filesystem::xattrs`](buttress_fs::Filesystem::xattrs).
     ///
     /// # Errors
@@ -305,6 +314,23 @@ impl WritableFilesystem {
             let found = xattrs.into_iter().find(|xattr| xattr.name == name);
             Ok(found.map(|xattr| xattr.value))
         })
+    }
+}
+
+impl Names for WritableFilesystem {
+    fn lookup(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>> {
+        Self::lookup(self, directory, name)
+    }
+
+    fn read_link(&self, location: Location) -> Result<Vec<u8>> {
+        Self::read_link(self, location)
+    }
+
+    fn kind_of(&self, location: Location) -> Result<FileKind> {
+        match location.placeholder() {
+            Some(_) => Ok(FileKind::Directory),
+            None => Ok(self.live_inode(location)?.0.kind()),
+        }
     }
 }
 

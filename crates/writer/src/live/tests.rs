@@ -8,6 +8,7 @@ use buttress_device::gate::WatchedThread;
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::location::Location;
+use buttress_fs::lookup::Follow;
 use buttress_fs::open::OpenOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +36,9 @@ fn all_reads(filesystem: &WritableFilesystem, directory: Location) -> String {
     for entry in filesystem.list(directory, 0, 100).unwrap() {
         let found = filesystem.lookup(directory, &entry.name).unwrap().unwrap();
         assert_eq!(found.target, entry.target);
+        let way = [b"nested/../", entry.name.as_slice()].concat();
+        let resolved = filesystem.resolve(directory, &way, Follow::NotLast).unwrap();
+        assert_eq!(resolved, entry.target);
         let metadata = filesystem.metadata(entry.target).unwrap();
         let xattrs = filesystem.xattrs(entry.target).unwrap();
         let named = filesystem.xattr(entry.target, b"user.name").unwrap();
