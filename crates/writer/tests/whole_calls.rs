@@ -10,7 +10,7 @@ use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend, MemoryBacke
 use buttress_format::{ByteCount, ErrorKind, FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Location, OpenOptions};
 use buttress_writer::mkfs::{self, Identity};
-use buttress_writer::operations::{NewInode, SetXattr};
+use buttress_writer::operations::{NewInode, ReceivedUuid, SetXattr};
 use buttress_writer::{AllocateMode, WritableFilesystem, WriteOptions};
 use std::sync::Arc;
 
@@ -351,4 +351,34 @@ fn what_was_written_beside_a_write_back_that_fails_stays_on_top() {
     let mut expected = vec![b'o'; 60_000];
     expected[4096..8192].fill(b'n');
     assert!(content_of(&filesystem, file) == expected);
+}
+
+/// Making a subvolume read-only waits for a hole that is being made in it: what was seen of it afterwards changes no more.
+#[test]
+fn what_became_read_only_changes_no_more() {
+    let (gate, filesystem) = new_volume();
+    let id = filesystem.create_subvolume(ROOT, b"subvolume").unwrap();
+    let file = create(&filesystem, Location::root_of(id), b"file", &vec![b'o'; 20_000]);
+    filesystem.commit().unwrap();
+    let is_of_hole = |bytes: &[u8]| bytes.len() == 4096 && bytes.last() == Some(&b'o');
+    gate.close(move |request| matches!(request, Request::Write { bytes, .. } if is_of_hole(bytes)));
+    let of = filesystem.clone();
+    let punch = WatchedThread::start(move || {
+        let range = FileOffset::MIN..FileOffset::new(9029);
+        of.allocate(file, range, AllocateMode::PunchHole)
+    })
+    .unwrap();
+    gate.wait_for_arrivals(1);
+    let of = filesystem.clone();
+    let set = WatchedThread::start(move || {
+        of.set_read_only(id, true, ReceivedUuid::Refuse).unwrap();
+        content_of(&of, file)
+    })
+    .unwrap();
+    let _ = set.comes_to_wait();
+    gate.open();
+    let seen = set.join().unwrap();
+    punch.join().unwrap().unwrap();
+    assert!(content_of(&filesystem, file) == seen, "it changed afterwards");
+    filesystem.close().unwrap();
 }
