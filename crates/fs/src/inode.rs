@@ -132,7 +132,8 @@ impl Metadata {
     }
 
     /// The empty directory that stands for a subvolume which is not there; `directory` holds it.
-    fn placeholder(location: Location, directory: &Self) -> Self {
+    #[must_use]
+    pub fn placeholder(location: Location, directory: &Self) -> Self {
         Self {
             location,
             kind: FileKind::Directory,

@@ -188,8 +188,8 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or that the tree cannot be read.
     pub fn metadata(&self, location: Location) -> Result<Metadata> {
-        if location.placeholder().is_some() {
-            return self.view().metadata(location);
+        if let Some(directory) = location.placeholder() {
+            return Ok(Metadata::placeholder(location, &self.metadata(directory)?));
         }
         let sector_bytes = self.forest().block_format().sector_bytes;
         let item = loop {
