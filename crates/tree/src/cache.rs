@@ -21,13 +21,15 @@ use crate::error::Result;
 use crate::pointer::BlockPointer;
 use buttress_format::node::TreeBlock;
 use buttress_format::{ByteCount, Generation, Logical};
-use buttress_locks::Mutex;
+use buttress_locks::{Mutex, Rank, lock_class};
 use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult};
 use quick_cache::{OptionsBuilder, Weighter};
-use shares::{Shares, SharesLock};
+use shares::Shares;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+lock_class!(SharesLock, "shares", Rank::LEAF);
 
 /// What a cached block takes beside its bytes: header, reference counts, the cache's own records.
 const BLOCK_OVERHEAD_BYTES: u64 = 320;

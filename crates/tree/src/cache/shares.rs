@@ -15,11 +15,8 @@
 
 use super::{BLOCK_OVERHEAD_BYTES, NodeCache, SHARDS_MAX};
 use buttress_format::ByteCount;
-use buttress_locks::{Rank, lock_class};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-lock_class!(pub(super) SharesLock, "shares", Rank::LEAF);
 
 /// The cache keeps this part of its budget, whatever a writer holds.
 const KEPT_OF: u64 = 12;

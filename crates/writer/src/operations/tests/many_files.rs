@@ -3,7 +3,7 @@
 use super::volume::Image;
 use crate::operations::{AttributeChanges, FinishedSubvolume, NewFile, NewInode};
 use crate::transaction::WritableFilesystem;
-use buttress_format::{ByteCount, FileOffset, SubvolumeId, Timestamp};
+use buttress_format::{ByteCount, FileKind, FileOffset, SubvolumeId, Timestamp};
 use buttress_fs::error::Error;
 use buttress_fs::location::Location;
 
@@ -64,9 +64,12 @@ fn all_of(filesystem: &WritableFilesystem, directories: [Location; 2]) -> Vec<St
         for entry in filesystem.list(directory, 0, usize::MAX).unwrap() {
             let (item, _) = filesystem.live_inode(entry.target).unwrap();
             let mut content = vec![0; 80_000];
-            let read = filesystem
-                .read_at(entry.target, FileOffset::MIN, &mut content)
-                .unwrap();
+            let read = match entry.kind {
+                FileKind::Directory => 0,
+                _ => filesystem
+                    .read_at(entry.target, FileOffset::MIN, &mut content)
+                    .unwrap(),
+            };
             content.truncate(read);
             let name = entry.name.escape_ascii();
             let times = [item.atime, item.mtime, item.ctime].map(|time| time.seconds);
