@@ -1,6 +1,6 @@
 //! The node cache: checked blocks by address and generation.
 //!
-//! Who has which part of the budget is in [`shares`]. What is not counted is what callers hold on to: a block
+//! Who has which part of the budget is in `shares`. What is not counted is what callers hold on to: a block
 //! that was evicted stays in memory while a cursor or an item refers to it.
 //!
 //! The key is address *and* generation: an address is used again after its block was freed, and the generation

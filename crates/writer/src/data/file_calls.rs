@@ -236,7 +236,7 @@ impl WritableFilesystem {
     /// The size of a file, with dirty data.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], or that the tree cannot be read.
+    /// [`Error::InodeNotFound`](buttress_fs::Error::InodeNotFound), or that the tree cannot be read.
     pub fn size_of(&self, location: Location) -> Result<u64> {
         Ok(self.metadata(location)?.size.get())
     }
