@@ -263,12 +263,12 @@ fn end_of(success: bool, said: &str) -> End {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::collections::BTreeSet;
     use std::path::{Path, PathBuf};
 
-    fn sources(folder: &Path) -> Vec<PathBuf> {
+    pub(crate) fn sources(folder: &Path) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -169,18 +169,10 @@ fn missing_modules(file: &Path, text: &str) -> Vec<String> {
 fn modules_of_tables_are_there() {
     let root = root().unwrap();
     let (mut missing, mut tables) = (Vec::new(), 0);
-    let mut folders = vec![root.join("crates")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = std::fs::read_to_string(&path).unwrap();
-                tables += usize::from(text.contains("//! | module"));
-                missing.extend(missing_modules(&path, &text));
-            }
-        }
+    for path in crate::faults::tests::sources(&root.join("crates")) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        tables += usize::from(text.contains("//! | module"));
+        missing.extend(missing_modules(&path, &text));
     }
     assert!(tables > 10, "tables are found: {tables}");
     assert_eq!(missing, [""; 0], "headers name modules that are not there");
