@@ -27,6 +27,8 @@ pub trait Subcommand: clap::Args {
     const HIDDEN: bool = false;
     /// Whether the server of a mount does it for a path below the mount. It then opens volumes by the context only, and no files.
     const ON_MOUNTS: bool = false;
+    /// Whether that server commits before: the view that the command looks at would keep what a later commit frees.
+    const COMMITS_BEFORE: bool = false;
     /// The exit code when it fails or loses something.
     const TROUBLE: u8 = exit::FAILURE;
     /// Command lines that show what it is for; the first is the one to know.
@@ -62,6 +64,7 @@ pub(crate) enum Kind {
     Leaf {
         hidden: bool,
         on_mounts: bool,
+        commits_before: bool,
         trouble: u8,
         examples: &'static [Example],
         exit_codes: &'static [ExitCode],
@@ -81,6 +84,7 @@ pub const fn leaf<C: Subcommand>() -> Row {
         kind: Kind::Leaf {
             hidden: C::HIDDEN,
             on_mounts: C::ON_MOUNTS,
+            commits_before: C::COMMITS_BEFORE,
             trouble: C::TROUBLE,
             examples: C::EXAMPLES,
             exit_codes: C::EXIT_CODES,
@@ -315,6 +319,7 @@ struct Called<'a> {
     run: RunFunction,
     trouble: u8,
     on_mounts: bool,
+    commits_before: bool,
     matches: &'a ArgMatches,
     globals: Globals,
 }
@@ -336,12 +341,14 @@ impl<'a> Called<'a> {
                     trouble,
                     run,
                     on_mounts,
+                    commits_before,
                     ..
                 } => {
                     return Ok(Self {
                         run: *run,
                         trouble: *trouble,
                         on_mounts: *on_mounts,
+                        commits_before: *commits_before,
                         matches: current,
                         globals: Globals::collect(&levels)?,
                     });
@@ -370,8 +377,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
     }
 }
 
-/// Runs a command line that somebody asked the server of a mount for, in its volume.
-pub(crate) fn run_on_mount(arguments: &[OsString], place: Place) -> End {
+/// Runs a command line that somebody asked the server of a mount for, in its volume. `enter` gives the place; it is told whether
+/// to commit before it takes the view.
+pub(crate) fn run_on_mount(arguments: &[OsString], enter: impl FnOnce(bool) -> Result<Place>) -> End {
     let matches = match parse(arguments) {
         Ok(matches) => matches,
         Err(error) => return End::CommandLine(error),
@@ -389,8 +397,10 @@ pub(crate) fn run_on_mount(arguments: &[OsString], place: Place) -> End {
         ..called.globals
     };
     let context = Context::new(globals);
-    context.enter(place);
-    let result = (called.run)(called.matches, &context);
+    let result = enter(called.commits_before).and_then(|place| {
+        context.enter(place);
+        (called.run)(called.matches, &context)
+    });
     context.finish();
     ended(&context, called.trouble, result)
 }

@@ -61,12 +61,18 @@ pub use history::{History, Outcome};
 use std::ops::Range;
 use std::sync::Arc;
 
+use buttress_locks::{Mutex, Rank, lock_class};
 use bytes::Bytes;
-use parking_lot::Mutex;
 
 use crate::backend::Backend;
 use pages::Pages;
 use recording::RecordingDevice;
+
+lock_class!(LogLock, "log", Rank::LEAF);
+lock_class!(BasesLock, "bases", Rank::LEAF);
+
+/// What a laboratory's devices record into.
+type SharedLog = Arc<Mutex<Log, LogLock>>;
 
 /// The unit that is written whole or not at all, in bytes.
 pub const SECTOR_BYTES: u64 = 512;
@@ -134,8 +140,8 @@ impl Log {
 /// Hands out devices that record what is done to them. Cheap to clone; all clones are one lab.
 #[derive(Clone, Debug, Default)]
 pub struct CrashLab {
-    log: Arc<Mutex<Log>>,
-    bases: Arc<Mutex<Vec<Pages>>>,
+    log: SharedLog,
+    bases: Arc<Mutex<Vec<Pages>, BasesLock>>,
 }
 
 impl CrashLab {

@@ -9,10 +9,12 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use buttress_locks::{Mutex, Rank, lock_class};
 
 use crate::backend::Backend;
 use crate::error::byte_length;
+
+lock_class!(FaultsLock, "state", Rank::LEAF);
 
 /// Something that goes wrong. Ranges are in bytes of the device; requests are counted from 0, since the faulty
 /// backend was made.
@@ -72,7 +74,7 @@ pub enum Fault {
 pub struct FaultyBackend {
     inner: Arc<dyn Backend>,
     seed: u64,
-    state: Mutex<State>,
+    state: Mutex<State, FaultsLock>,
 }
 
 #[derive(Debug, Default)]

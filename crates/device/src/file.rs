@@ -25,7 +25,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use buttress_locks::{Mutex, Rank, lock_class};
 
 use crate::backend::{Backend, LargeWriteTarget, RingTarget, Source};
 use crate::buffer::Buffer;
@@ -34,6 +34,8 @@ use crate::error::{IoError, Operation, byte_length, check_range, out_of_range, r
 use crate::overlay::{BaseState, Overlay};
 use crate::partition;
 use large::{LARGE_WRITE_BYTES, LargeWrites};
+
+lock_class!(WideningLock, "widening", Rank::new(94).over_device());
 
 /// What [`open`] found: the backend (of the partition, if one was asked for), and what the user should know.
 pub(crate) struct Opened {
@@ -139,7 +141,7 @@ struct FileBackend {
     rotational: bool,
     size_bytes: u64,
     sector_bytes: u32,
-    widening: Mutex<()>,
+    widening: Mutex<(), WideningLock>,
     /// The way that large writes take, unless all take it.
     large: Option<LargeWrites>,
 }

@@ -13,10 +13,12 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 
 use crate::backend::Backend;
 use crate::error::byte_length;
+
+lock_class!(GateLock, "state", Rank::LEAF);
 
 /// A request that comes to a gate.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +52,7 @@ struct State {
 /// A backend with a gate. Keep a clone of the `Arc` to close and open it.
 pub struct GatedBackend {
     inner: Arc<dyn Backend>,
-    state: Mutex<State>,
+    state: Mutex<State, GateLock>,
     changed: Condvar,
 }
 

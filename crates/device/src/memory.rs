@@ -2,16 +2,18 @@
 
 use std::io;
 
-use parking_lot::RwLock;
+use buttress_locks::{Rank, RwLock, lock_class};
 
 use crate::backend::Backend;
 use crate::error::{byte_length, check_range, out_of_range};
+
+lock_class!(BytesLock, "bytes", Rank::LEAF);
 
 /// Bytes in memory, writable, always durable.
 pub struct MemoryBackend {
     name: String,
     size_bytes: u64,
-    bytes: RwLock<Vec<u8>>,
+    bytes: RwLock<Vec<u8>, BytesLock>,
 }
 
 impl MemoryBackend {

@@ -25,13 +25,16 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use buttress_locks::{Mutex, Rank, RwLock, lock_class};
 
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::error::{byte_length, check_range, read_only};
 pub(crate) use side::BaseState;
 use side::SideFile;
+
+lock_class!(OrderLock, "order", Rank::new(92).over_device());
+lock_class!(MapLock, "map", Rank::LEAF);
 
 /// A base and its side file.
 #[derive(Debug)]
@@ -41,9 +44,9 @@ pub(crate) struct Overlay {
     side: SideFile,
     writable: bool,
     /// Which blocks the side file has.
-    map: RwLock<side::Map>,
+    map: RwLock<side::Map, MapLock>,
     /// One flush at a time; and copying up a part of a block, which reads before it writes.
-    order: Mutex<()>,
+    order: Mutex<(), OrderLock>,
 }
 
 /// A run of bytes that lie in one place.

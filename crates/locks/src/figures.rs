@@ -4,12 +4,15 @@
 //! its class, exclusive and shared holds apart, and so is each wait for one that somebody else had. [`read`] gives what was
 //! gathered since [`reset`], a line for each class.
 //!
+//! A thread that is ready and has no processor holds its locks meanwhile. How long that was is known to Linux, as the *run delay*
+//! of each thread; with [`measure_run_delay`] the longest times are also given without it: what is left is what the code does.
+//!
 //! Left out: leaves, which are held for a moment, and threads: figures are those of all threads.
 
 use crate::class::Class;
+use crate::stopwatch::{Stopwatch, Taken};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
-use std::time::Instant;
 
 static MEASURING: AtomicBool = AtomicBool::new(false);
 
@@ -25,6 +28,7 @@ struct Times {
     count: AtomicU64,
     total_nanos: AtomicU64,
     longest_nanos: AtomicU64,
+    longest_without_run_delay_nanos: AtomicU64,
 }
 
 /// What is gathered for one class.
@@ -46,6 +50,8 @@ pub struct TimeFigures {
     pub total: Duration,
     /// The longest.
     pub longest: Duration,
+    /// The longest of them without the run delay of its thread, if that was measured.
+    pub longest_without_run_delay: Duration,
 }
 
 /// What was gathered for one class of locks.
@@ -74,14 +80,17 @@ impl Times {
             count: AtomicU64::new(0),
             total_nanos: AtomicU64::new(0),
             longest_nanos: AtomicU64::new(0),
+            longest_without_run_delay_nanos: AtomicU64::new(0),
         }
     }
 
-    fn add(&self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    fn add(&self, taken: Taken) {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.count.fetch_add(1, Ordering::Relaxed);
-        self.total_nanos.fetch_add(nanos, Ordering::Relaxed);
-        self.longest_nanos.fetch_max(nanos, Ordering::Relaxed);
+        self.total_nanos.fetch_add(nanos(taken.time), Ordering::Relaxed);
+        self.longest_nanos.fetch_max(nanos(taken.time), Ordering::Relaxed);
+        self.longest_without_run_delay_nanos
+            .fetch_max(nanos(taken.without_run_delay()), Ordering::Relaxed);
     }
 
     fn read(&self) -> TimeFigures {
@@ -89,6 +98,9 @@ impl Times {
             count: self.count.load(Ordering::Relaxed),
             total: Duration::from_nanos(self.total_nanos.load(Ordering::Relaxed)),
             longest: Duration::from_nanos(self.longest_nanos.load(Ordering::Relaxed)),
+            longest_without_run_delay: Duration::from_nanos(
+                self.longest_without_run_delay_nanos.load(Ordering::Relaxed),
+            ),
         }
     }
 
@@ -96,6 +108,7 @@ impl Times {
         self.count.store(0, Ordering::Relaxed);
         self.total_nanos.store(0, Ordering::Relaxed);
         self.longest_nanos.store(0, Ordering::Relaxed);
+        self.longest_without_run_delay_nanos.store(0, Ordering::Relaxed);
     }
 }
 
@@ -118,17 +131,17 @@ impl Figures {
         }
     }
 
-    pub(crate) fn add_hold(&'static self, mode: Mode, time: Duration) {
+    pub(crate) fn add_hold(&'static self, mode: Mode, taken: Taken) {
         self.be_known();
         match mode {
-            Mode::Exclusive => self.exclusive.add(time),
-            Mode::Shared => self.shared.add(time),
+            Mode::Exclusive => self.exclusive.add(taken),
+            Mode::Shared => self.shared.add(taken),
         }
     }
 
-    pub(crate) fn add_wait(&'static self, time: Duration) {
+    pub(crate) fn add_wait(&'static self, taken: Taken) {
         self.be_known();
-        self.waits.add(time);
+        self.waits.add(taken);
     }
 }
 
@@ -146,15 +159,20 @@ fn is_wanted(rank: u64) -> bool {
     only == 0 || only == rank
 }
 
-/// The time, if locks of the class are timed now.
+/// A stopwatch, if locks of the class are timed now.
 #[inline]
-pub(crate) fn now(class: &Class) -> Option<Instant> {
-    is_measured(class).then(Instant::now)
+pub(crate) fn stopwatch(class: &Class) -> Option<Stopwatch> {
+    is_measured(class).then(Stopwatch::start)
 }
 
 /// Switches measuring on or off. A hold counts when it was measured from its beginning.
 pub fn measure(on: bool) {
     MEASURING.store(on, Ordering::Relaxed);
+}
+
+/// Asks the system for the run delays of threads, too ([`Stopwatch`]).
+pub fn measure_run_delay(on: bool) {
+    crate::stopwatch::measure_run_delay(on);
 }
 
 /// Measures locks of `rank` alone, or of all ranks again: what is timed within a hold makes that hold longer.

@@ -3,15 +3,15 @@
 //! The list exists in builds with debug assertions only; [`Held`] is then also what takes a lock off it.
 
 use crate::class::{Class, LockClass};
-use crate::figures::{Mode, now};
+use crate::figures::{Mode, stopwatch};
+use crate::stopwatch::Stopwatch;
 use core::marker::PhantomData;
-use std::time::Instant;
 
 /// One lock that is held: goes after the lock itself is released.
 #[derive(Debug)]
 pub(crate) struct Held<C: LockClass> {
     mode: Mode,
-    since: Option<Instant>,
+    since: Option<Stopwatch>,
     #[cfg(debug_assertions)]
     lock: usize,
     class: PhantomData<C>,
@@ -28,7 +28,7 @@ impl<C: LockClass> Held<C> {
         let _ = lock;
         Self {
             mode,
-            since: now(C::CLASS),
+            since: stopwatch(C::CLASS),
             #[cfg(debug_assertions)]
             lock: lock.address,
             class: PhantomData,
@@ -42,7 +42,7 @@ impl<C: LockClass> Drop for Held<C> {
         #[cfg(debug_assertions)]
         list::remove(self.lock);
         if let Some(since) = self.since {
-            C::figures().add_hold(self.mode, since.elapsed());
+            C::figures().add_hold(self.mode, since.taken());
         }
     }
 }

@@ -41,6 +41,7 @@ mod held;
 mod mutex;
 mod raw;
 mod read_write;
+mod stopwatch;
 
 /// Atomics whose order with others matters: a model checker chooses between their loads and stores, too.
 pub mod atomic {
@@ -61,3 +62,4 @@ pub use counter::Counter;
 pub use held::{Excused, waits_for_device};
 pub use mutex::{Condvar, Mutex, MutexGuard};
 pub use read_write::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use stopwatch::{Stopwatch, Taken};

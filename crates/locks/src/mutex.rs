@@ -4,11 +4,11 @@ use crate::class::LockClass;
 use crate::figures::{Mode, is_measured};
 use crate::held::{Held, Identity, Place, check};
 use crate::raw;
+use crate::stopwatch::Stopwatch;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
-use std::time::Instant;
 
 /// A mutex of a class.
 pub struct Mutex<T, C: LockClass> {
@@ -73,9 +73,9 @@ impl<T, C: LockClass> Mutex<T, C> {
         check(C::CLASS, &self.identity());
         let inner = if is_measured(C::CLASS) {
             self.inner.try_lock().unwrap_or_else(|| {
-                let start = Instant::now();
+                let start = Stopwatch::start();
                 let inner = self.inner.lock();
-                C::figures().add_wait(start.elapsed());
+                C::figures().add_wait(start.taken());
                 inner
             })
         } else {

@@ -4,10 +4,10 @@ use crate::class::LockClass;
 use crate::figures::{Mode, is_measured};
 use crate::held::{Held, Identity, Place, check};
 use crate::raw;
+use crate::stopwatch::Stopwatch;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
-use std::time::Instant;
 
 /// A read-write lock of a class.
 pub struct RwLock<T, C: LockClass> {
@@ -70,9 +70,9 @@ impl<T, C: LockClass> RwLock<T, C> {
         check(C::CLASS, &self.identity());
         let inner = if is_measured(C::CLASS) {
             self.inner.try_read().unwrap_or_else(|| {
-                let start = Instant::now();
+                let start = Stopwatch::start();
                 let inner = self.inner.read();
-                C::figures().add_wait(start.elapsed());
+                C::figures().add_wait(start.taken());
                 inner
             })
         } else {
@@ -91,9 +91,9 @@ impl<T, C: LockClass> RwLock<T, C> {
         check(C::CLASS, &self.identity());
         let inner = if is_measured(C::CLASS) {
             self.inner.try_write().unwrap_or_else(|| {
-                let start = Instant::now();
+                let start = Stopwatch::start();
                 let inner = self.inner.write();
-                C::figures().add_wait(start.elapsed());
+                C::figures().add_wait(start.taken());
                 inner
             })
         } else {

@@ -12,7 +12,8 @@ use buttress_fs::{Location, OpenOptions};
 use buttress_writer::mkfs::{self, Identity};
 use buttress_writer::operations::{NewInode, ReceivedUuid, SetXattr};
 use buttress_writer::{AllocateMode, WritableFilesystem, WriteOptions};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, mpsc};
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
@@ -191,6 +192,49 @@ fn a_file_that_goes_while_it_is_cut_was_cut_before() {
     cut.join().unwrap().unwrap();
     let error = filesystem.metadata(file).unwrap_err();
     assert_eq!(error.errno(), 2, "{error}");
+    filesystem.close().unwrap();
+}
+
+/// A copy that shares nothing goes on in pieces, each of which is seen: a file that goes after one makes a short copy, no error.
+#[test]
+fn a_file_that_goes_while_it_is_copied_to_was_copied_to_before() {
+    const PIECE: usize = 1 << 20;
+    let (gate, filesystem) = new_volume();
+    let source = create(&filesystem, ROOT, b"source", &vec![b's'; 2 * PIECE]);
+    let target = create(&filesystem, ROOT, b"target", b"o");
+    filesystem.commit().unwrap();
+    let (come, comes) = mpsc::channel();
+    let pieces = Mutex::new(BTreeSet::new());
+    // The second piece of the source has been read then.
+    gate.close(move |request| {
+        let Request::Read {
+            offset_bytes,
+            length_bytes,
+        } = request
+        else {
+            return false;
+        };
+        let mut pieces = pieces.lock().unwrap();
+        let is_piece = ByteCount::new(length_bytes) == ByteCount::of(PIECE);
+        let is_second = is_piece && pieces.insert(offset_bytes) && pieces.len() == 2;
+        if is_second {
+            come.send(()).unwrap();
+        }
+        is_second || (is_piece && pieces.len() == 2 && pieces.last() == Some(&offset_bytes))
+    });
+    let of = filesystem.clone();
+    let copy = WatchedThread::start(move || {
+        let range = FileOffset::MIN..FileOffset::new(2 << 20);
+        of.copy_range(source, range, target, FileOffset::new(1))
+    })
+    .unwrap();
+    comes.recv().unwrap();
+    let of = filesystem.clone();
+    let remove = WatchedThread::start(move || of.unlink(ROOT, b"target")).unwrap();
+    let _ = remove.comes_to_wait();
+    gate.open();
+    remove.join().unwrap().unwrap();
+    assert_eq!(copy.join().unwrap().unwrap(), ByteCount::of(PIECE));
     filesystem.close().unwrap();
 }
 

@@ -7,13 +7,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use buttress_locks::{Mutex, Rank, lock_class};
 
 use super::pages::Pages;
 use super::recording::{CrashImage, DISCARDED};
 use super::{Event, Recorded, SECTOR_BYTES, target};
 use crate::backend::Backend;
 use crate::error::byte_length;
+
+lock_class!(CheckpointsLock, "checkpoints", Rank::LEAF);
+lock_class!(LatestLock, "latest", Rank::LEAF);
 
 /// How many events lie between two checkpoints.
 const CHECKPOINT_EVENTS: usize = 1024;
@@ -40,8 +43,8 @@ pub struct History {
     bases: Vec<Pages>,
     events: Vec<Recorded>,
     /// In ascending order of their cuts, the first at cut 0.
-    checkpoints: Mutex<Vec<State>>,
-    latest: Mutex<State>,
+    checkpoints: Mutex<Vec<State>, CheckpointsLock>,
+    latest: Mutex<State, LatestLock>,
 }
 
 /// The devices as far as flushes before a cut vouch for them, and what is in doubt there.

@@ -1,31 +1,38 @@
 //! The devices of a lab: they work, and write down what they do. And the images that a history gives, which only work.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use buttress_locks::{Rank, RwLock, lock_class};
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock};
 
 use super::pages::Pages;
-use super::{Event, Log, Recorded};
+use super::{Event, Recorded, SharedLog};
 use crate::backend::Backend;
 use crate::error::byte_length;
 
+lock_class!(PagesLock, "pages", Rank::new(86).over_device().several());
+
 /// What discarded bytes read as afterwards, so that nothing comes to rely on them.
 pub(super) const DISCARDED: u8 = 0xd5;
+
+/// How many images there were so far.
+static IMAGES: AtomicU64 = AtomicU64::new(0);
 
 /// A device as it was after a crash: pages of its own over those of the history.
 #[derive(Debug)]
 pub(super) struct CrashImage {
     name: String,
-    pages: RwLock<Pages>,
+    pages: RwLock<Pages, PagesLock>,
 }
 
 impl CrashImage {
     pub(super) fn new(pages: Pages) -> Self {
+        // An image is read under the locks of those over it, which were made later.
+        let place = u128::MAX.saturating_sub(u128::from(IMAGES.fetch_add(1, Ordering::Relaxed)));
         Self {
             name: pages.name().to_owned(),
-            pages: RwLock::new(pages),
+            pages: RwLock::with_place(pages, place),
         }
     }
 }
@@ -79,11 +86,11 @@ impl Backend for CrashImage {
 pub(super) struct RecordingDevice {
     number: usize,
     live: CrashImage,
-    log: Arc<Mutex<Log>>,
+    log: SharedLog,
 }
 
 impl RecordingDevice {
-    pub(super) fn new(number: usize, pages: Pages, log: Arc<Mutex<Log>>) -> Self {
+    pub(super) fn new(number: usize, pages: Pages, log: SharedLog) -> Self {
         Self {
             number,
             live: CrashImage::new(pages),

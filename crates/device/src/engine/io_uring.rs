@@ -21,9 +21,9 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use buttress_locks::{Mutex, MutexGuard, Rank, lock_class};
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, types};
-use parking_lot::Mutex;
 
 use crate::backend::RingTarget;
 use crate::buffer::Buffer;
@@ -32,19 +32,22 @@ use crate::error::byte_length;
 use crate::queue::request::{Dispatch, Segment};
 use crate::queue::{Core, uncleared_buffers};
 
+lock_class!(ReaperLock, "reaper", Rank::LEAF);
+lock_class!(SubmissionsLock, "submissions", Rank::LEAF);
+
 /// The identity of the completion that tells the reaper to look whether the device was closed.
 const STOP: u64 = u64::MAX;
 
 pub(crate) struct IoUringEngine {
     shared: Arc<Shared>,
-    reaper: Mutex<Option<JoinHandle<()>>>,
+    reaper: Mutex<Option<JoinHandle<()>>, ReaperLock>,
 }
 
 struct Shared {
     core: Arc<Core>,
     ring: IoUring,
     depth: usize,
-    submissions: Mutex<Submissions>,
+    submissions: Mutex<Submissions, SubmissionsLock>,
 }
 
 #[derive(Default)]
@@ -226,17 +229,23 @@ impl Shared {
     }
 
     /// Puts waiting requests into the ring, as far as the depth allows, and tells the kernel.
-    fn fill_ring(&self, mut submissions: parking_lot::MutexGuard<'_, Submissions>) {
-        let mut added = Vec::new();
+    fn fill_ring(&self, mut submissions: MutexGuard<'_, Submissions, SubmissionsLock>) {
+        let (mut added, mut refused) = (Vec::new(), Vec::new());
         while submissions.in_flight.len() < self.depth {
             let Some(dispatch) = submissions.waiting.pop_front() else {
                 break;
             };
             if dispatch.start() {
-                added.extend(self.put_in_ring(&mut submissions, &dispatch));
+                match self.put_in_ring(&mut submissions, &dispatch) {
+                    Some(identity) => added.push(identity),
+                    None => refused.push(dispatch),
+                }
             }
         }
         drop(submissions);
+        for dispatch in refused {
+            self.core.execute(&dispatch);
+        }
         if added.is_empty() || self.enter().is_ok() {
             return;
         }
@@ -251,11 +260,11 @@ impl Shared {
         }
     }
 
-    /// Puts one started request into the ring; its identity, or `None` if it was done at once instead.
+    /// Puts one started request into the ring; its identity, or `None` if the ring does not take it.
     fn put_in_ring(&self, submissions: &mut Submissions, dispatch: &Arc<Dispatch>) -> Option<u64> {
         let target = self.core.backend.ring_target();
         let target = target.map(|target| for_dispatch(target, dispatch));
-        let placed = target.and_then(|target| {
+        target.and_then(|target| {
             let identity = submissions.next_identity;
             submissions.next_identity = identity.wrapping_add(1).checked_rem(STOP).unwrap_or(0);
             let (buffers, vector) = if dispatch.is_write() {
@@ -290,11 +299,7 @@ impl Shared {
                 return None;
             }
             Some(identity)
-        });
-        if placed.is_none() {
-            self.core.execute(dispatch);
-        }
-        placed
+        })
     }
 
     /// Tells the kernel of new entries.

@@ -18,11 +18,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 
 use crate::engine::{Engine, RunRequests, serve_from_cache};
 use crate::queue::Core;
 use crate::queue::request::Dispatch;
+
+lock_class!(QueueLock, "queue", Rank::LEAF);
+lock_class!(WorkersLock, "workers", Rank::LEAF);
 
 /// Copying as much as this into the page cache takes about as long as waking workers and waiting for them.
 const COPIED_BYTES: u64 = 512 << 10;
@@ -38,10 +41,10 @@ struct Shared {
     depth: usize,
     /// How many cores there are, once a worker wants to know.
     cores: OnceLock<usize>,
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue, QueueLock>,
     work_arrived: Condvar,
     /// The workers that were started and not yet joined.
-    workers: Mutex<Vec<JoinHandle<()>>>,
+    workers: Mutex<Vec<JoinHandle<()>>, WorkersLock>,
 }
 
 #[derive(Debug, Default)]

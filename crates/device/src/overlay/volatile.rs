@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use buttress_locks::{Rank, RwLock, lock_class};
 
 use crate::backend::{Backend, Source};
 use crate::error::{byte_length, check_range, out_of_range};
+
+lock_class!(ChangedLock, "changed", Rank::new(90).over_device_when_exclusive());
 
 /// The unit in which changes are kept.
 const BLOCK_BYTES: usize = 4096;
@@ -21,7 +23,7 @@ type Blocks = BTreeMap<u64, Box<[u8]>>;
 #[derive(Debug)]
 pub struct VolatileOverlay {
     base: Arc<dyn Backend>,
-    changed: RwLock<Blocks>,
+    changed: RwLock<Blocks, ChangedLock>,
 }
 
 /// A part of a block: the block's number, where in it, and how much.

@@ -12,12 +12,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex};
 
 use crate::buffer::Buffer;
 use crate::error::{IoError, byte_length};
 use crate::queue::statistics::Direction;
+
+lock_class!(ResultLock, "result", Rank::LEAF);
 
 /// What a caller asks for: the bytes `[offset_bytes, offset_bytes + length)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +45,7 @@ pub struct WriteRequest {
 /// Where the result of one request arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
-    result: Mutex<Arrival>,
+    result: Mutex<Arrival, ResultLock>,
     arrived: Condvar,
 }
 

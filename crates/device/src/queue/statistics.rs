@@ -6,7 +6,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use buttress_locks::{Mutex, Rank, lock_class};
+
+lock_class!(StatisticsLock, "state", Rank::LEAF);
 
 /// Raw counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,7 +193,7 @@ pub(crate) enum Direction {
 /// recorder serves real and virtual clocks alike.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    state: Mutex<State>,
+    state: Mutex<State, StatisticsLock>,
 }
 
 #[derive(Debug, Default)]

@@ -15,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use buttress_locks::{Mutex, Rank, lock_class};
 
 use super::{Command, Drive, Model, VirtualClock};
 use crate::engine::{Engine, RunRequests};
@@ -24,11 +24,13 @@ use crate::queue::request::Dispatch;
 use crate::queue::statistics::Direction;
 use crate::queue::{Core, uncleared_buffers};
 
+lock_class!(DiskLock, "state", Rank::new(84).over_device());
+
 #[derive(Debug)]
 pub(crate) struct SimulatedEngine {
     core: Arc<Core>,
     clock: VirtualClock,
-    state: Mutex<DiskState>,
+    state: Mutex<DiskState, DiskLock>,
 }
 
 #[derive(Debug)]

@@ -33,6 +33,7 @@ pub struct Trim {
 impl Subcommand for Trim {
     const NAME: &'static str = "trim";
     const ON_MOUNTS: bool = true;
+    const COMMITS_BEFORE: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress filesystem trim system.img",
         "What was deleted in the image takes no space on the disk any more",

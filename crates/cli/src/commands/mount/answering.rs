@@ -24,14 +24,13 @@ use buttress_mount::volume::{Access, MountedVolume, SubvolumeNames};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::registry;
-use crate::commands::filesystem::trim::Trim;
 use crate::commands::scrub::online::Scrubs;
 use crate::exit;
 use crate::mounted::protocol::{Answer, REQUEST_BYTES_MAX, Request};
 use crate::opening::{Mount, Opened, Place};
 use crate::output::elsewhere::{self, Elsewhere};
 use crate::signals;
-use crate::table::{self, Subcommand as _};
+use crate::table;
 use crate::writing::Writing;
 
 /// How many commands are done at once.
@@ -158,16 +157,14 @@ impl Served {
             Some(volume) => volume.let_removed_go(),
             None => bail!("nothing is done any more"),
         }
-        if let Access::Writing(writer) = &self.access
-            && request.arguments.iter().any(|word| *word == *Trim::NAME)
-        {
-            // The view that the command gets would keep what a later commit frees.
-            writer.commit()?;
-        }
         let before = SubvolumeNames::of(&self.access.view())?;
         let paths = Arc::new(request.paths);
-        let place = self.place(caller, Arc::clone(&paths))?;
-        let code = exit::code(table::run_on_mount(&request.arguments, place));
+        let code = exit::code(table::run_on_mount(&request.arguments, |commits_before| {
+            if commits_before && let Access::Writing(writer) = &self.access {
+                writer.commit()?;
+            }
+            self.place(caller, Arc::clone(&paths))
+        }));
         if let (Access::Writing(_), Some(volume)) = (&self.access, self.volume.upgrade()) {
             let paths: Vec<Vec<u8>> = paths.values().cloned().collect();
             self.notifier.forget(&volume.stale_since(&before, &paths));
