@@ -221,6 +221,11 @@ impl Device {
         &self.inner.core
     }
 
+    /// The most bytes that are merged into one request.
+    pub(crate) fn max_request_bytes(&self) -> u64 {
+        self.inner.max_request_bytes
+    }
+
     /// Its size in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {

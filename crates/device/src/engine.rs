@@ -66,6 +66,12 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     /// Lets a simulated device finish what is queued. (On others, who wants a write to be durable has waited for it.)
     fn flush(&self) {}
 
+    /// Whether writes of so many bytes, and so many at most in one, are nothing but copying a little, which takes the caller about as
+    /// long as waking others and waiting for them.
+    fn is_small_copy(&self, _total_bytes: u64, _largest_bytes: u64) -> bool {
+        false
+    }
+
     /// Writes, on this thread. A simulated device lets its clock move on as far as that takes.
     fn write(&self, core: &Core, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         core.backend.write_at(offset_bytes, bytes)

@@ -6,6 +6,7 @@
 //!   [`PendingWrite`]), flushes;
 //! - `queue/`: plug, merging, completion, and the statistics that iostat prints;
 //! - `engine/`: worker threads, io_uring, inline: chosen at run time;
+//! - `copying.rs`: small writes into the system's cache, past queue and engine;
 //! - [`Backend`] (`backend.rs`): the one small trait below, and its kinds: `file.rs`, `memory.rs`,
 //!   `partition.rs` (GPT and MBR inside a device), `fault.rs` (injected faults over any other);
 //! - [`overlay`]: changes kept in a file beside the device;
@@ -36,6 +37,7 @@
 pub mod arenas;
 mod backend;
 mod buffer;
+mod copying;
 pub mod crash;
 mod device;
 mod engine;

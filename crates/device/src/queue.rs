@@ -211,7 +211,7 @@ pub(crate) fn uncleared_buffers(dispatch: &Dispatch) -> Vec<Buffer> {
         .collect()
 }
 
-fn copy_of(cause: &io::Error) -> io::Error {
+pub(crate) fn copy_of(cause: &io::Error) -> io::Error {
     match cause.raw_os_error() {
         Some(errno) => io::Error::from_raw_os_error(errno),
         None => io::Error::new(cause.kind(), cause.to_string()),

@@ -106,6 +106,8 @@ pub struct EditableTree {
     assigned: u64,
     /// How many were written and [kept](Self::keep_written) since all were let go of.
     kept: u64,
+    /// Blocks that were let go of and whose memory the next new ones get.
+    recycled: Vec<TreeBlock>,
 }
 
 /// Where the tree begins.
@@ -133,6 +135,7 @@ impl EditableTree {
             unassigned: 0,
             assigned: 0,
             kept: 0,
+            recycled: Vec::new(),
         }
     }
 
@@ -198,6 +201,7 @@ impl EditableTree {
             unassigned: 1,
             assigned: 0,
             kept: 0,
+            recycled: Vec::new(),
         }
     }
 
@@ -444,6 +448,7 @@ impl EditableTree {
             epoch: self.epoch,
             unassigned: &mut self.unassigned,
             takes_over: self.kept > 0,
+            recycled: &mut self.recycled,
             context,
         };
         (editor, &mut self.root)

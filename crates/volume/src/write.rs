@@ -236,20 +236,28 @@ impl Batch {
 fn write_all<'a>(
     devices: impl Iterator<Item = (&'a Arc<DeviceSlot>, &'a Device, &'a [WriteRequest])>,
 ) -> Failures {
-    let started: Vec<(&Arc<DeviceSlot>, Vec<PendingWrite>)> = devices
-        .map(|(slot, device, requests)| (slot, device.start_writes(requests)))
-        .collect();
     let mut failures = Failures::new();
-    for (slot, pending) in started {
+    let mut fail = |slot: &Arc<DeviceSlot>, errors: &mut dyn Iterator<Item = IoError>| {
         let mut first: Option<IoError> = None;
-        for write in pending {
-            // All are waited for: none may reach its device after this has returned.
-            if let Err(error) = write.wait() {
-                slot.count_error(error.operation);
-                first.get_or_insert(error);
-            }
+        for error in errors {
+            slot.count_error(error.operation);
+            first.get_or_insert(error);
         }
         failures.extend(first.map(|error| (Arc::clone(slot), error)));
+    };
+    let mut started: SmallVec<[(&Arc<DeviceSlot>, Vec<PendingWrite>); 4]> = SmallVec::new();
+    for (slot, device, requests) in devices {
+        match device.copy_writes(requests) {
+            Some(errors) => fail(slot, &mut errors.into_iter()),
+            None => started.push((slot, device.start_writes(requests))),
+        }
+    }
+    for (slot, pending) in started {
+        // All are waited for: none may reach its device after this has returned.
+        fail(
+            slot,
+            &mut pending.into_iter().filter_map(|write| write.wait().err()),
+        );
     }
     failures
 }

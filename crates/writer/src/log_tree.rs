@@ -9,7 +9,9 @@
 //! | `syncing` | `fsync` and `fdatasync`: what is written when, and for whom |
 //! | `subvolume_log` | the log of one subvolume: what is in it, and what a sync has to add |
 //! | `writing`, `blocks` | a round of writing logs, and where their blocks lie |
-//! | `collecting`, `content` | what of an inode is new, and what must be logged with it |
+//! | `collecting` | what of an inode is new, and what must be logged with it |
+//! | `content`, `entries`, `removals` | of files, of directories, of names that went |
+//! | `gathering` | many inodes read at one go |
 //! | `names` | names that went in the running transaction |
 //! | `state` | what the log has of an inode: kept in the live inode |
 //! | `editor` | the log's own trees |
@@ -28,11 +30,13 @@ mod blocks;
 mod collecting;
 mod content;
 mod editor;
+mod entries;
 mod gathering;
 mod in_memory;
 mod inode_set;
 pub(crate) mod names;
 pub(crate) mod pending;
+mod removals;
 mod replay;
 pub(crate) mod state;
 mod statistics;

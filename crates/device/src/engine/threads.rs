@@ -88,7 +88,10 @@ impl RunRequests for ThreadEngine {
     }
 
     fn submit(&self, dispatches: &[Arc<Dispatch>]) {
-        if self.shared.is_small_copy(dispatches) {
+        let lengths = || dispatches.iter().map(|dispatch| dispatch.length_bytes);
+        let total = lengths().fold(0, u64::saturating_add);
+        let are_writes = dispatches.iter().all(|dispatch| dispatch.is_write());
+        if are_writes && self.is_small_copy(total, lengths().max().unwrap_or(0)) {
             for dispatch in dispatches.iter().filter(|dispatch| dispatch.start()) {
                 self.shared.core.execute(dispatch);
             }
@@ -114,6 +117,14 @@ impl RunRequests for ThreadEngine {
             1
         };
         self.shared.start_workers(wanted, self.shared.depth);
+    }
+
+    fn is_small_copy(&self, total_bytes: u64, largest_bytes: u64) -> bool {
+        total_bytes <= COPIED_BYTES
+            && self.shared.core.backend.ring_target().is_some_and(|target| {
+                let large = target.large_writes.map_or(u64::MAX, |large| large.least_bytes);
+                target.alignment_bytes == 1 && largest_bytes < large
+            })
     }
 
     fn help(&self, dispatch: &Arc<Dispatch>) {
@@ -152,24 +163,6 @@ impl Drop for ThreadEngine {
 }
 
 impl Shared {
-    /// Whether these are writes that do nothing but copy a little into the page cache.
-    fn is_small_copy(&self, dispatches: &[Arc<Dispatch>]) -> bool {
-        let lengths = dispatches.iter().map(|dispatch| dispatch.length_bytes);
-        let total = lengths.fold(0, u64::saturating_add);
-        if total > COPIED_BYTES || !dispatches.iter().all(|dispatch| dispatch.is_write()) {
-            return false;
-        }
-        let target = self.core.backend.ring_target();
-        target.is_some_and(|target| {
-            let is_large = |length| {
-                target
-                    .large_writes
-                    .is_some_and(|large| length >= large.least_bytes)
-            };
-            target.alignment_bytes == 1 && !dispatches.iter().any(|dispatch| is_large(dispatch.length_bytes))
-        })
-    }
-
     /// Starts up to `wanted` workers, as far as something is queued for them and there are fewer than `workers_max`.
     fn start_workers(self: &Arc<Self>, wanted: usize, workers_max: usize) {
         let count = {

@@ -50,19 +50,9 @@ impl Plug {
         dispatch: impl Fn(u64, &[Item]) -> Dispatch,
     ) -> Self {
         let mut places = vec![(0, 0); ranges.len()];
-        let mut order: Vec<Item> = ranges
-            .enumerate()
-            .map(|(asked, (offset_bytes, length))| Item {
-                asked,
-                offset_bytes,
-                length,
-            })
-            .collect();
-        // Stable: of requests for the same bytes, the one asked first goes first.
-        order.sort_by_key(|item| item.offset_bytes);
+        let order = in_order(ranges);
         let mut dispatches = Vec::new();
-        let mut rest = order.as_slice();
-        while let Some(run) = first_run(rest, max_bytes) {
+        for run in runs(&order, max_bytes) {
             for (position, item) in run.iter().enumerate() {
                 if let Some(place) = places.get_mut(item.asked) {
                     *place = (dispatches.len(), position);
@@ -70,18 +60,41 @@ impl Plug {
             }
             let offset = run.first().map_or(0, |item| item.offset_bytes);
             dispatches.push(Arc::new(dispatch(offset, run)));
-            rest = rest.get(run.len()..).unwrap_or_default();
         }
         Self { dispatches, places }
     }
 }
 
 /// A request on its way through the plug.
-struct Item {
+pub(crate) struct Item {
     /// Its number in the order asked.
-    asked: usize,
-    offset_bytes: u64,
-    length: usize,
+    pub(crate) asked: usize,
+    pub(crate) offset_bytes: u64,
+    pub(crate) length: usize,
+}
+
+/// Requests by offset. Of those for the same bytes, the one asked first goes first.
+pub(crate) fn in_order(ranges: impl Iterator<Item = (u64, usize)>) -> Vec<Item> {
+    let mut order: Vec<Item> = ranges
+        .enumerate()
+        .map(|(asked, (offset_bytes, length))| Item {
+            asked,
+            offset_bytes,
+            length,
+        })
+        .collect();
+    order.sort_by_key(|item| item.offset_bytes);
+    order
+}
+
+/// Requests in order, in runs that are merged.
+pub(crate) fn runs(order: &[Item], max_bytes: u64) -> impl Iterator<Item = &[Item]> {
+    let mut rest = order;
+    core::iter::from_fn(move || {
+        let run = first_run(rest, max_bytes)?;
+        rest = rest.get(run.len()..).unwrap_or_default();
+        Some(run)
+    })
 }
 
 /// The longest prefix of `items` that may be merged; at least one, unless there are none.

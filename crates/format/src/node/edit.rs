@@ -79,6 +79,25 @@ impl TreeBlock {
         Self::new_empty(u32::try_from(self.bytes().len()).unwrap_or(u32::MAX), &new)
     }
 
+    /// As [`TreeBlock::new_sibling`], in the memory of a block of the same size that nobody needs any more. What lies there where
+    /// nothing is stored is anything until the block is sealed.
+    #[must_use]
+    pub fn new_sibling_in(&self, memory: Self, logical: Logical, generation: Generation) -> Self {
+        if memory.bytes.len() != self.bytes.len() {
+            return self.new_sibling(logical, generation);
+        }
+        let header = Header {
+            checksum: Checksum::EMPTY,
+            logical,
+            generation,
+            flags: HeaderFlags::WRITTEN,
+            backref_revision: 1,
+            item_count: 0,
+            ..*self.header()
+        };
+        Self::new(memory.bytes, header)
+    }
+
     /// A copy to be changed by a later transaction: bytes of its own, and a new identity.
     #[must_use]
     pub fn copy_to_edit(&self, logical: Logical, generation: Generation, owner: TreeId) -> Self {

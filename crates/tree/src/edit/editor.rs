@@ -19,6 +19,8 @@ pub(super) struct Editor<'a> {
     /// Blocks that were written and [kept](super::EditableTree::keep_written) are changed in place. Blocks of no other tree are:
     /// a snapshot's tree may have blocks in memory that its source made, and that belong to the source.
     pub(super) takes_over: bool,
+    /// Blocks whose memory new ones get.
+    pub(super) recycled: &'a mut Vec<TreeBlock>,
     pub(super) context: &'a mut dyn EditContext,
 }
 
@@ -52,6 +54,11 @@ impl Editor<'_> {
     /// Accounts for a node that was made.
     pub(super) fn made(&mut self) {
         *self.unassigned = self.unassigned.saturating_add(1);
+    }
+
+    /// A leaf without items or a node without pointers, beside another one.
+    pub(super) fn new_sibling(&mut self, node: &Node) -> Node {
+        node.new_sibling(self.recycled.pop())
     }
 
     /// Accounts for a node without an address that is no longer there.

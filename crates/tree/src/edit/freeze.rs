@@ -18,6 +18,9 @@ use std::sync::Arc;
 /// When so many blocks were kept, all of them are let go of.
 const KEPT_MAX: u64 = 1024;
 
+/// The memory of so many blocks that were let go of is kept for new ones.
+const RECYCLED_MAX: usize = 8;
+
 /// Leaves that have less room have none for another item.
 const KEPT_FREE_BYTES: usize = 256;
 
@@ -137,7 +140,7 @@ impl EditableTree {
         // Whoever else has a block sees it as it is.
         drop(frozen);
         if let Some(root) = self.root.node.as_mut().and_then(Arc::get_mut) {
-            forget_full(root, epoch);
+            forget_full(root, epoch, &mut self.recycled);
         }
     }
 }
@@ -149,8 +152,8 @@ fn is_likely_to_change_soon(node: &Node) -> bool {
     node.level() > 0 || node.block.free_space() >= KEPT_FREE_BYTES || has_same_items
 }
 
-/// Lets go of the leaves of an epoch that are not likely to be changed soon.
-fn forget_full(node: &mut Node, epoch: u64) {
+/// Lets go of the leaves of an epoch that are not likely to be changed soon. The memory of some is for those that come.
+fn forget_full(node: &mut Node, epoch: u64, recycled: &mut Vec<TreeBlock>) {
     if node.epoch != epoch {
         return;
     }
@@ -160,12 +163,15 @@ fn forget_full(node: &mut Node, epoch: u64) {
         };
         if is_likely_to_change_soon(child) {
             if let Some(child) = Arc::get_mut(child) {
-                forget_full(child, epoch);
+                forget_full(child, epoch, recycled);
             }
         } else if child.address().is_some() {
             let pointer = child.key_pointer();
             node.block.edit_node(|node| node.set(slot, &pointer));
-            *link = None;
+            let child = link.take().and_then(Arc::into_inner);
+            if let Some(child) = child.filter(|_| recycled.len() < RECYCLED_MAX) {
+                recycled.push(child.block);
+            }
         }
     }
 }
@@ -346,8 +352,20 @@ impl FrozenBlock {
     /// As [`FrozenBlock::seal`], into memory for as many bytes as a block has; gives the header, for
     /// [`TreeBlock::of_sealed`]. `None`, and nothing useful in `place`, when it has another size.
     pub fn seal_into(&self, place: &mut [u8], checksum_type: ChecksumType) -> Option<Header> {
+        place.get_mut(..self.bytes().len())?.copy_from_slice(self.bytes());
+        self.seal_copy(place, checksum_type)
+    }
+
+    /// The block's bytes as they are in memory.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.node.block.bytes()
+    }
+
+    /// As [`FrozenBlock::seal_into`], in a copy of [`FrozenBlock::bytes`].
+    pub fn seal_copy(&self, place: &mut [u8], checksum_type: ChecksumType) -> Option<Header> {
         let node = &self.node;
-        node.block.seal_into(place, self.logical, checksum_type, |slot| {
+        node.block.seal_copy(place, self.logical, checksum_type, |slot| {
             node.address_below(slot)
         })
     }

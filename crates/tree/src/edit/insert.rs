@@ -123,7 +123,7 @@ impl Editor<'_> {
         } else {
             count.checked_div(2).unwrap_or(0)
         };
-        let mut right = node.new_sibling();
+        let mut right = self.new_sibling(node);
         self.made();
         let moved = from..count;
         right
@@ -174,7 +174,7 @@ impl Editor<'_> {
         };
         let mut siblings = Siblings::new();
         if from < count {
-            let mut right = leaf.new_sibling();
+            let mut right = self.new_sibling(leaf);
             if !buttress_faults::on("ledger-split-block-uncounted") {
                 self.made();
             }
@@ -212,7 +212,7 @@ impl Editor<'_> {
                 move_items(right, leaf, 0..item.slot.saturating_sub(from), count);
             }
         }
-        let mut alone = leaf.new_sibling();
+        let mut alone = self.new_sibling(leaf);
         self.made();
         if !put_into(&mut alone, 0, item.key, item.data) {
             return Err(self.broken("an item does not fit an empty leaf"));

@@ -97,11 +97,13 @@ impl Node {
         (0..self.links.len()).for_each(|slot| self.point_to_link(slot));
     }
 
-    /// A leaf without items or a node without pointers, beside this one.
-    pub(super) fn new_sibling(&self) -> Self {
-        let block = self
-            .block
-            .new_sibling(new_identity(), self.block.header().generation);
+    /// A leaf without items or a node without pointers, beside this one; in the memory of another block, if there is one.
+    pub(super) fn new_sibling(&self, memory: Option<TreeBlock>) -> Self {
+        let generation = self.block.header().generation;
+        let block = match memory {
+            Some(memory) => self.block.new_sibling_in(memory, new_identity(), generation),
+            None => self.block.new_sibling(new_identity(), generation),
+        };
         Self::new(block, Vec::new(), self.epoch)
     }
 

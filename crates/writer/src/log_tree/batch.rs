@@ -1,5 +1,6 @@
 //! What one sync puts into a log: of each inode its item, its names and attributes, its content or its entries.
 
+use super::gathering::Gathered;
 use buttress_format::{Generation, InodeItem, InodeNumber, Key, Logical};
 use core::ops::Range;
 use smallvec::SmallVec;
@@ -42,6 +43,8 @@ pub(super) struct InodeBatches {
     /// In the order in which they came: they are large, and are not to be moved.
     all: Vec<InodeBatch>,
     places: BTreeMap<InodeNumber, usize>,
+    /// Memory for entries.
+    entries: Vec<Item>,
 }
 
 impl InodeBatches {
@@ -52,9 +55,21 @@ impl InodeBatches {
     /// The same memory, without anything in it.
     pub(super) fn cleared(mut self) -> Self {
         self.places.clear();
+        for batch in &mut self.all {
+            if batch.entries.capacity() > self.entries.capacity() {
+                self.entries = core::mem::take(&mut batch.entries);
+            }
+        }
+        self.entries.clear();
+        self.entries.shrink_to(KEPT_BATCHES);
         self.all.clear();
         self.all.shrink_to(KEPT_BATCHES);
         self
+    }
+
+    /// Memory for the entries of a directory, without anything in it.
+    pub(super) fn room_for_entries(&mut self) -> Vec<Item> {
+        core::mem::take(&mut self.entries)
     }
 
     pub(super) fn reserve(&mut self, count: usize) {
@@ -91,4 +106,6 @@ pub(super) struct Batch {
     pub(super) removed: Vec<InodeNumber>,
     /// How many of the names that went it takes into account.
     pub(super) names_seen: usize,
+    /// Memory for what the next sync reads.
+    pub(super) gathered: Gathered,
 }

@@ -63,9 +63,9 @@ impl Spare {
     }
 
     /// Takes the lowest ones, at most so many.
-    fn take_any(&mut self, count: usize) -> Vec<Place> {
+    fn take_any(&mut self, count: usize) -> impl Iterator<Item = Place> {
         let next = || self.0.pop_first().map(Place::spare);
-        core::iter::from_fn(next).take(count).collect()
+        core::iter::from_fn(next).take(count)
     }
 }
 
@@ -109,6 +109,7 @@ impl Running {
         mut places: Vec<Place>,
         all: usize,
     ) -> Result<Option<Vec<Place>>> {
+        places.reserve(all);
         places.extend(spare.take_any(all.saturating_sub(places.len())));
         let missing = ByteCount::of(all.saturating_sub(places.len())).get();
         match self.take_log_blocks(missing) {
@@ -215,7 +216,7 @@ impl Running {
         places: &mut impl Iterator<Item = Place>,
     ) -> Result<()> {
         let node_bytes = self.core.node_bytes().get();
-        let mut used = Vec::new();
+        let mut used = Vec::with_capacity(usize::try_from(tree.unassigned_nodes()).unwrap_or(0));
         let assigned = tree.for_each_unassigned(&mut |_, _| {
             let place = places
                 .next()
@@ -255,8 +256,8 @@ mod tests {
         // What is left of it: 1, 20, 25, 60, 62, 90.
         assert_eq!(blocks(&spare.take_near(2, 8 * NODE).unwrap()), vec![60, 62]);
         assert_eq!(spare.take_near(2, 4 * NODE), None);
-        assert_eq!(blocks(&spare.take_any(3)), vec![1, 20, 25]);
-        assert_eq!(blocks(&spare.take_any(2)), vec![90]);
+        assert_eq!(blocks(&spare.take_any(3).collect::<Vec<_>>()), vec![1, 20, 25]);
+        assert_eq!(blocks(&spare.take_any(2).collect::<Vec<_>>()), vec![90]);
         assert_eq!(spare.take_near(1, NODE), None);
     }
 

@@ -15,31 +15,25 @@
 //! Where that cannot be said in a log the answer is a commit, with its cause. All of it is looked up in memory, under the edit
 //! lock, in time that goes with what is new.
 
-use super::batch::{Batch, Data, InodeBatch, InodeBatches, Item, NamesAndAttributes};
+use super::batch::{Batch, InodeBatch, InodeBatches, NamesAndAttributes};
 use super::gathering::Gathered;
 use super::inode_set::InodeSet;
 use super::names::RemovedName;
 use super::statistics::CommitCause;
 use super::subvolume_log::SubvolumeLog;
 use crate::operations::Operation;
-use crate::operations::entries::Target;
-use crate::operations::inode_state::FIRST_INDEX;
 use buttress_format::{
-    ByteCount, DirItem, DirItems, FileKind, Generation, InodeExtrefs, InodeItem, InodeNumber, InodeRefs,
-    ItemError, ItemType, SubvolumeId, TreeId,
+    ByteCount, FileKind, Generation, InodeExtrefs, InodeItem, InodeNumber, InodeRefs, ItemError, ItemType,
+    SubvolumeId, TreeId,
 };
 use buttress_fs::Location;
 use buttress_fs::error::{Corruption, Defect, Error};
-use core::ops::ControlFlow;
 use smallvec::SmallVec;
 use std::collections::HashSet;
 
 /// The most inodes, and bytes of items, that are logged at once. A commit writes more than that with less effort.
-const INODES_MAX: usize = 1 << 14;
+pub(super) const INODES_MAX: usize = 1 << 14;
 const BYTES_MAX: usize = 16 << 20;
-
-/// A directory is often synced after some dozen names.
-const ENTRIES_EXPECTED: usize = 128;
 
 /// Directories above one another: more than any path has.
 const DEPTH_MAX: usize = 4096;
@@ -79,12 +73,13 @@ pub(super) struct Collector<'a, 'b> {
     pub(super) generation: Generation,
     pub(super) batch: Batch,
     pub(super) bytes: usize,
-    waiting: Vec<InodeNumber>,
+    pub(super) waiting: Vec<InodeNumber>,
     wanted: InodeSet,
     /// Those that are wanted as a whole.
     wanted_whole: InodeSet,
-    let_go: HashSet<InodeNumber>,
-    /// Names and attributes that were read at one go.
+    /// Directories that are gone and were looked at.
+    pub(super) gone: HashSet<InodeNumber>,
+    /// Items, names and attributes that were read at one go.
     pub(super) gathered: Gathered,
 }
 
@@ -115,6 +110,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         subvolume: SubvolumeId,
         generation: Generation,
         room: InodeBatches,
+        gathered: Gathered,
     ) -> Self {
         Self {
             operation,
@@ -127,13 +123,14 @@ impl<'a, 'b> Collector<'a, 'b> {
                 sums: Vec::new(),
                 removed: Vec::new(),
                 names_seen: 0,
+                gathered: Gathered::default(),
             },
             bytes: 0,
             waiting: Vec::new(),
             wanted: InodeSet::default(),
             wanted_whole: InodeSet::default(),
-            let_go: HashSet::new(),
-            gathered: Gathered::default(),
+            gone: HashSet::new(),
+            gathered,
         }
     }
 
@@ -170,6 +167,7 @@ impl<'a, 'b> Collector<'a, 'b> {
                 return Err(Stop::Commit(CommitCause::Much));
             }
         }
+        self.batch.gathered = self.gathered.cleared();
         Ok(self.batch)
     }
 
@@ -177,7 +175,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         self.subvolume.tree()
     }
 
-    const fn at(&self, inode: InodeNumber) -> Location {
+    pub(super) const fn at(&self, inode: InodeNumber) -> Location {
         Location::new(self.subvolume, inode)
     }
 
@@ -198,7 +196,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         }
     }
 
-    fn want(&mut self, inode: InodeNumber, extent: Extent) {
+    pub(super) fn want(&mut self, inode: InodeNumber, extent: Extent) {
         let is_new = match extent {
             Extent::Existence => self.wanted.insert(inode),
             Extent::Whole => {
@@ -212,7 +210,14 @@ impl<'a, 'b> Collector<'a, 'b> {
     }
 
     /// The inode, if it has names.
-    fn living(&mut self, inode: InodeNumber) -> Walk<Option<InodeItem>> {
+    pub(super) fn living(&mut self, inode: InodeNumber) -> Walk<Option<InodeItem>> {
+        if let Some(item) = self.gathered.item(inode) {
+            if cfg!(debug_assertions) && item != self.operation.inode(self.at(inode))? {
+                let what = "an inode item that was read at one go is not the newest";
+                return Err(Stop::Failed(Defect::new(what).into()));
+            }
+            return Ok(Some(item).filter(|item| item.nlink > 0));
+        }
         match self.operation.inode(self.at(inode)) {
             Ok(item) => Ok(Some(item).filter(|item| item.nlink > 0)),
             Err(Error::InodeNotFound { .. }) => Ok(None),
@@ -220,78 +225,8 @@ impl<'a, 'b> Collector<'a, 'b> {
         }
     }
 
-    fn batch_of(&mut self, inode: InodeNumber) -> &mut InodeBatch {
+    pub(super) fn batch_of(&mut self, inode: InodeNumber) -> &mut InodeBatch {
         self.batch.inodes.of(inode)
-    }
-
-    /// A name went that the log may know.
-    fn follow_removal(&mut self, removed: &RemovedName) -> Walk {
-        if self.log.has(removed.inode) {
-            match self.living(removed.inode)? {
-                Some(_) => self.want(removed.inode, Extent::Existence),
-                None => {
-                    self.batch.removed.push(removed.inode);
-                    // What the last commit has of it is older than what was synced.
-                    if removed.is_committed {
-                        self.take_back(removed)?;
-                    }
-                    self.let_go(removed)?;
-                }
-            }
-            self.want_successor(removed)?;
-        }
-        if self.log.has(removed.directory) && self.living(removed.directory)?.is_some() {
-            self.want(removed.directory, Extent::Existence);
-            self.batch_of(removed.directory).gone.push(removed.index);
-            self.want_successor(removed)?;
-        }
-        Ok(())
-    }
-
-    /// A name is taken away. Whatever has it now came with that: the two are seen together, or neither.
-    fn want_successor(&mut self, removed: &RemovedName) -> Walk {
-        if self.living(removed.directory)?.is_none() || buttress_faults::on("log-forgets-successor") {
-            return Ok(());
-        }
-        let directory = self.at(removed.directory);
-        match self
-            .operation
-            .find_entry(directory, &removed.name)?
-            .map(|entry| entry.target)
-        {
-            None => Ok(()),
-            Some(Target::Inode(inode)) => {
-                self.want(inode, Extent::Existence);
-                Ok(())
-            }
-            Some(Target::Subvolume(_)) => Err(Stop::Commit(CommitCause::SubvolumeMoved)),
-        }
-    }
-
-    /// Replaying is going to take away a name that the last commit has: what it led to must be somewhere else, if it lives.
-    fn let_go(&mut self, removed: &RemovedName) -> Walk {
-        if self.living(removed.inode)?.is_some() {
-            self.want(removed.inode, Extent::Existence);
-            return Ok(());
-        }
-        if !removed.is_directory || !self.let_go.insert(removed.inode) {
-            return Ok(());
-        }
-        // It goes with all that it held.
-        for held in self.names_of_directory(removed.inode, 0) {
-            if held.is_committed {
-                self.let_go(&held)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn names_of_directory(&mut self, directory: InodeNumber, since: usize) -> Vec<RemovedName> {
-        let tree = self.tree();
-        let names = self.operation.look().names.of(tree);
-        names.map_or_else(Vec::new, |names| {
-            names.of_directory(directory, since).cloned().collect()
-        })
     }
 
     fn visit(&mut self, inode: InodeNumber, extent: Extent) -> Walk {
@@ -331,7 +266,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         &mut self,
         inode: InodeNumber,
     ) -> Walk<(NamesAndAttributes, SmallVec<[OwnName; 1]>)> {
-        let items = match self.gathered.take(inode) {
+        let items = match self.gathered.take_names(inode) {
             Some(items) => {
                 if cfg!(debug_assertions) && items != self.scan_names_and_attributes(inode)? {
                     let what = "names and attributes that were read at one go are not those of their inode";
@@ -395,23 +330,6 @@ impl<'a, 'b> Collector<'a, 'b> {
         Ok(())
     }
 
-    /// The last commit has a name that replaying is to take away.
-    fn take_back(&mut self, lost: &RemovedName) -> Walk {
-        if buttress_faults::on("log-keeps-old-names") {
-            return Ok(());
-        }
-        if self.living(lost.directory)?.is_none() {
-            return Err(Stop::Commit(CommitCause::DirectoryGone));
-        }
-        if !self.log.has(lost.directory) {
-            self.want(lost.directory, Extent::Existence);
-        }
-        self.batch_of(lost.directory)
-            .ranges
-            .push((lost.index, lost.index));
-        self.want_successor(lost)
-    }
-
     /// Logs of the directories from here up to the top what replaying needs to have them where they are.
     fn reach(&mut self, directory: InodeNumber) -> Walk {
         let tree = self.tree();
@@ -445,86 +363,6 @@ impl<'a, 'b> Collector<'a, 'b> {
             at = InodeNumber::new(key.offset);
         }
         Ok(())
-    }
-
-    /// The entries that a directory got and lost.
-    fn entries(&mut self, directory: InodeNumber, item: &InodeItem) -> Walk {
-        let tree = self.tree();
-        let changes = self.operation.look().names.of(tree);
-        if changes.is_some_and(|changes| changes.has_subvolume(directory)) {
-            return Err(Stop::Commit(CommitCause::SubvolumeMoved));
-        }
-        let since = self.log.names_seen_by(directory);
-        for removed in self.names_of_directory(directory, since) {
-            if removed.is_committed {
-                self.batch_of(directory)
-                    .ranges
-                    .push((removed.index, removed.index));
-                self.let_go(&removed)?;
-            }
-        }
-        let location = self.at(directory);
-        let state = self
-            .operation
-            .look()
-            .inodes
-            .look_at_log(location, self.generation, |log| {
-                (log.first_index, log.last_logged_index)
-            });
-        let first = match item.generation == self.generation {
-            true => Some(FIRST_INDEX),
-            false => state.and_then(|(first, _)| first),
-        };
-        let Some(first) = first else {
-            return Ok(());
-        };
-        let behind = match buttress_faults::on("log-index-forgotten") {
-            true => 0,
-            false => state.map_or(0, |(_, last)| last.saturating_add(1)),
-        };
-        self.batch_of(directory).ranges.push((first, u64::MAX));
-        self.new_entries(directory, first.max(behind))
-    }
-
-    fn new_entries(&mut self, directory: InodeNumber, from: u64) -> Walk {
-        let tree = self.tree();
-        let first = DirItem::index_key(directory, from);
-        let mut items: Vec<Item> = Vec::with_capacity(ENTRIES_EXPECTED);
-        let open = self.operation.look().open_tree(tree)?;
-        open.tree.scan(&first, |key, data| {
-            if key.objectid != first.objectid || key.item_type != ItemType::DIR_INDEX {
-                return ControlFlow::Break(());
-            }
-            items.push((*key, Data::from_slice(data)));
-            match items.len() > INODES_MAX {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
-        })?;
-        let mut targets = Vec::with_capacity(items.len());
-        self.batch.inodes.reserve(items.len());
-        // The last one first, so that they are visited in order.
-        for (key, data) in items.iter().rev() {
-            self.bytes = self.bytes.saturating_add(data.len());
-            let mut entries = DirItems::parse(key, data).map_err(|error| self.broken(error))?;
-            let Some(entry) = entries.next() else { continue };
-            if entry.location.item_type != ItemType::INODE_ITEM {
-                return Err(Stop::Commit(CommitCause::SubvolumeMoved));
-            }
-            let target = InodeNumber::new(entry.location.objectid.get());
-            let is_new_directory = entry.kind == FileKind::Directory
-                && self
-                    .living(target)?
-                    .is_some_and(|item| item.generation == self.generation);
-            let extent = match is_new_directory {
-                true => Extent::Whole,
-                false => Extent::Existence,
-            };
-            self.want(target, extent);
-            targets.push(target);
-        }
-        self.batch_of(directory).entries = items;
-        self.gather(targets)
     }
 }
 

@@ -1,37 +1,90 @@
-//! Names and attributes of inodes, read from their tree.
+//! Inode items, names and attributes of many inodes, read at one go.
 //!
 //! A directory that got many names leads to as many inodes, which lie one after another in the tree if they were made one
 //! after another: they are read at one go, and not each by a way down of its own. Where something lies between them the next
-//! one is gone down to.
+//! one is gone down to. An item that is newer in memory than in the tree is taken from there.
 
 use super::batch::{Data, NamesAndAttributes};
 use super::collecting::{Collector, Stop, Walk};
 use super::statistics::CommitCause;
-use buttress_format::{InodeNumber, ItemType, Key};
+use buttress_format::{InodeItem, InodeNumber, ItemType, Key};
 use core::ops::ControlFlow;
 
 /// More items than this that lie between those of two inodes are not read over.
 const PASSED_MAX: usize = 16;
 
-/// What was read, and has not been taken yet, in order of inodes.
+/// Room for what is read of so many inodes is kept for the next sync.
+const KEPT_INODES: usize = 256;
+
+/// What was read, in order of inodes. It is asked for in that order for the most part.
 #[derive(Debug, Default)]
-pub(super) struct Gathered(Vec<(InodeNumber, NamesAndAttributes)>);
+pub(super) struct Gathered {
+    items: Row<InodeItem>,
+    /// Names and attributes that have not been taken yet.
+    names: Row<NamesAndAttributes>,
+}
 
 impl Gathered {
-    /// What was read of an inode, once.
-    pub(super) fn take(&mut self, inode: InodeNumber) -> Option<NamesAndAttributes> {
-        let place = self.0.binary_search_by_key(&inode, |(inode, _)| *inode).ok()?;
-        let (_, items) = self.0.get_mut(place)?;
-        Some(core::mem::take(items)).filter(|items| !items.is_empty())
+    /// The same memory, without anything in it.
+    pub(super) fn cleared(mut self) -> Self {
+        self.items.clear();
+        self.names.clear();
+        self
     }
 
-    /// Where the items of an inode go, which is not before the last one.
-    fn of(&mut self, inode: InodeNumber) -> Option<&mut NamesAndAttributes> {
-        if self.0.last().is_none_or(|(last, _)| *last < inode) {
-            self.0.push((inode, NamesAndAttributes::new()));
+    /// The item of an inode, if it was read. None changes while something is collected.
+    pub(super) fn item(&mut self, inode: InodeNumber) -> Option<InodeItem> {
+        self.items.of(inode).copied()
+    }
+
+    /// What was read of an inode's names and attributes, once.
+    pub(super) fn take_names(&mut self, inode: InodeNumber) -> Option<NamesAndAttributes> {
+        let names = core::mem::take(self.names.of(inode)?);
+        Some(names).filter(|names| !names.is_empty())
+    }
+}
+
+/// Something of each of several inodes, in order.
+#[derive(Debug)]
+struct Row<T> {
+    all: Vec<(InodeNumber, T)>,
+    /// The place behind the one that was asked for last.
+    next: usize,
+}
+
+impl<T> Default for Row<T> {
+    fn default() -> Self {
+        let all = Vec::new();
+        Self { all, next: 0 }
+    }
+}
+
+impl<T> Row<T> {
+    fn clear(&mut self) {
+        self.all.clear();
+        self.all.shrink_to(KEPT_INODES);
+        self.next = 0;
+    }
+
+    fn of(&mut self, inode: InodeNumber) -> Option<&mut T> {
+        let is_next = self.all.get(self.next).is_some_and(|(next, _)| *next == inode);
+        let place = match is_next {
+            true => self.next,
+            false => self.all.binary_search_by_key(&inode, |(inode, _)| *inode).ok()?,
+        };
+        self.next = place.saturating_add(1);
+        self.all.get_mut(place).map(|(_, of_inode)| of_inode)
+    }
+}
+
+impl<T: Default> Row<T> {
+    /// What there is of an inode that does not come before the last one.
+    fn last_of(&mut self, inode: InodeNumber) -> Option<&mut T> {
+        if self.all.last().is_none_or(|(last, _)| *last < inode) {
+            self.all.push((inode, T::default()));
         }
-        let (last, items) = self.0.last_mut()?;
-        (*last == inode).then_some(items)
+        let (last, of_inode) = self.all.last_mut()?;
+        (*last == inode).then_some(of_inode)
     }
 }
 
@@ -54,35 +107,44 @@ fn from_inode(mut inodes: &[InodeNumber], inode: InodeNumber) -> &[InodeNumber] 
 }
 
 impl Collector<'_, '_> {
-    /// Reads names and attributes of inodes, for when they are asked for.
+    /// Reads items, names and attributes of inodes, for when they are asked for.
     pub(super) fn gather(&mut self, mut inodes: Vec<InodeNumber>) -> Walk {
         inodes.sort_unstable();
         inodes.dedup();
         let tree = self.tree();
         let open = self.operation.look().open_tree(tree)?;
-        let mut gathered = Gathered(Vec::with_capacity(inodes.len()));
+        let Gathered { mut items, mut names } = core::mem::take(&mut self.gathered);
+        (items.clear(), names.clear());
         let mut rest = inodes.as_slice();
         while let Some(first) = rest.first() {
             let mut passed = 0_usize;
             // The last inode that was come to.
             let mut last = *first;
-            let from = Key::new(first.object_id(), ItemType::INODE_REF, 0);
+            let from = InodeItem::key(*first);
             let mut next = rest;
             open.tree.scan(&from, |key, data| {
                 let inode = InodeNumber::new(key.objectid.get());
                 last = inode;
                 next = from_inode(next, inode);
                 let is_wanted = next.first() == Some(&inode);
+                if is_wanted && key.item_type == ItemType::INODE_ITEM {
+                    passed = 0;
+                    // Whoever asks for one that is broken looks it up, and finds what is wrong.
+                    items
+                        .all
+                        .extend(InodeItem::parse(key, data).ok().map(|item| (inode, item)));
+                    return ControlFlow::Continue(());
+                }
                 if is_wanted && is_logged(key.item_type) {
                     passed = 0;
-                    if let Some(items) = gathered.of(inode) {
+                    if let Some(items) = names.last_of(inode) {
                         items.push((*key, Data::from_slice(data)));
                     }
                     return ControlFlow::Continue(());
                 }
                 if is_wanted
                     && is_other(key.item_type)
-                    && let Some(items) = gathered.of(inode)
+                    && let Some(items) = names.last_of(inode)
                 {
                     // Whoever asks for it looks at it alone, and finds what is wrong.
                     items.clear();
@@ -99,8 +161,28 @@ impl Collector<'_, '_> {
                 _ => behind,
             };
         }
-        self.gathered = gathered;
+        self.gather_changed_items(&inodes, &mut items);
+        self.gathered = Gathered { items, names };
         Ok(())
+    }
+
+    /// Puts items that changed in memory in the place of those that were read. Where very many changed none is kept: they are
+    /// looked up when they are asked for.
+    fn gather_changed_items(&mut self, inodes: &[InodeNumber], items: &mut Row<InodeItem>) {
+        let (Some(first), Some(last)) = (inodes.first(), inodes.last()) else {
+            return;
+        };
+        let tree = self.tree();
+        let most = inodes.len().saturating_mul(2).saturating_add(PASSED_MAX);
+        let changed = self.operation.look().inodes.changed_items(tree, *first..=*last);
+        for (looked_at, (inode, item)) in changed.enumerate() {
+            if looked_at >= most {
+                return items.clear();
+            }
+            if let (Some(place), Some(item)) = (items.of(inode), item) {
+                *place = item;
+            }
+        }
     }
 
     /// Reads names and attributes of one inode.

@@ -3,6 +3,7 @@
 use super::batch::{Batch, InodeBatches};
 use super::collecting::{Collected, Collector, Stop};
 use super::editor::{Editor, LogContext};
+use super::gathering::Gathered;
 use super::inode_set::InodeSet;
 use super::state::Logged;
 use super::statistics::CommitCause;
@@ -29,8 +30,9 @@ pub(super) struct SubvolumeLog {
     names_seen: usize,
     /// Of the directories among those: how many names that went were taken into account.
     names_seen_by: HashMap<InodeNumber, usize>,
-    /// Memory for what the next sync collects.
+    /// Memory for what the next sync collects and reads.
     room: InodeBatches,
+    gathered: Gathered,
     /// Whether there is something that was not written.
     pub(super) is_dirty: bool,
     /// An edit failed half-way.
@@ -75,10 +77,13 @@ impl SubvolumeLog {
             self.whole.remove(inode);
             self.names_seen_by.remove(&inode);
         }
-        let (known, new): (Vec<_>, Vec<_>) = batch
-            .inodes
-            .iter()
-            .partition(|(inode, _)| self.inodes.has(*inode));
+        let (mut known, mut new) = (Vec::new(), Vec::with_capacity(batch.inodes.len()));
+        for (inode, of_inode) in batch.inodes.iter() {
+            match self.inodes.has(inode) {
+                true => known.push((inode, of_inode)),
+                false => new.push((inode, of_inode)),
+            }
+        }
         editor.insert_new(&new)?;
         for (inode, of_inode) in &known {
             editor.update(*inode, of_inode)?;
@@ -99,6 +104,7 @@ impl SubvolumeLog {
         }
         self.names_seen = batch.names_seen;
         self.room = batch.inodes.cleared();
+        self.gathered = batch.gathered;
         Ok(())
     }
 }
@@ -142,8 +148,8 @@ pub(super) fn collect(
     if let Some(batch) = logged_already(operation, log, location, &item, only_data) {
         return Ok(Collected::Logged(batch));
     }
-    let room = core::mem::take(&mut log.room);
-    let collector = Collector::new(operation, log, location.subvolume, generation, room);
+    let (room, gathered) = (core::mem::take(&mut log.room), core::mem::take(&mut log.gathered));
+    let collector = Collector::new(operation, log, location.subvolume, generation, room, gathered);
     match collector.collect(location.inode) {
         Ok(batch) => {
             mark(operation, location, &batch);

@@ -1,6 +1,7 @@
 //! What a sync costs, who joins whom, and devices that fail meanwhile.
 
 mod lasting;
+mod ranges;
 mod rows;
 
 use super::{CommitCause, Synced};
@@ -299,103 +300,6 @@ fn nobody_is_promised_what_lies_behind_any_failed_write() {
     for later in [20, 30, 40, 50, 60, 90] {
         expect_promises_kept(move |writes, _| Fault::FailWritesFrom(writes + later));
     }
-}
-
-/// A range of which nothing waits costs nothing, whatever else of the file does.
-#[test]
-fn a_range_with_nothing_new_is_durable() {
-    let backends = made(&[160 * MIB], None);
-    let filesystem = open(&backends);
-    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
-    write(&filesystem, file, b'a', MIB);
-    let range = |start: u64, end: u64| FileOffset::new(start)..FileOffset::new(end);
-    assert_eq!(
-        filesystem.sync_range(file, range(0, 4096)).unwrap(),
-        Synced::Logged
-    );
-    filesystem
-        .write_at(file, FileOffset::new(500_000), &[b'b'; 5000])
-        .unwrap();
-    let writes = backends[0].request_counts().1;
-    for clean in [range(0, 4096), range(600_000, 1 << 20)] {
-        assert_eq!(filesystem.sync_range(file, clean).unwrap(), Synced::Unneeded);
-    }
-    assert_eq!(backends[0].request_counts().1, writes);
-    assert_eq!(
-        filesystem.sync_range(file, range(504_000, 504_001)).unwrap(),
-        Synced::Logged
-    );
-    // What lies behind the end that was logged is not there after a crash.
-    filesystem
-        .write_at(file, FileOffset::new(2 << 20), &[b'c'; 4096])
-        .unwrap();
-    filesystem.write_back().unwrap();
-    assert_eq!(
-        filesystem.sync_range(file, range(1 << 20, 3 << 20)).unwrap(),
-        Synced::Logged
-    );
-    let end = FileOffset::new((2 << 20) + 4096);
-    let durably = filesystem.write_durably_at(file, end, b"end").unwrap();
-    assert_eq!(durably, Synced::Logged);
-    filesystem.abandon();
-    let filesystem = open(&backends);
-    let mut content = vec![0; 4 << 20];
-    let read = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
-    assert_eq!(read, (2 << 20) + 4096 + 3);
-    assert_eq!((content[504_000], content[read - 1]), (b'b', b'd'));
-    filesystem.close().unwrap();
-}
-
-/// What waits elsewhere in a file stays in memory when a range is synced, and is there with the next sync of all of it.
-#[test]
-fn a_range_costs_the_range() {
-    let backends = made(&[160 * MIB], None);
-    let filesystem = open(&backends);
-    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
-    // Small enough for the chunk that there is.
-    let length = 2 * MIB;
-    write(&filesystem, file, b'a', length);
-    filesystem.commit().unwrap();
-    write(&filesystem, file, b'b', length);
-    let before = backends[0].written_bytes();
-    let range = |start: u64, end: u64| FileOffset::new(start)..FileOffset::new(end);
-    let middle = MIB as u64;
-    // Bytes in the midst of sectors: those sectors are written.
-    let synced = filesystem.sync_range(file, range(middle + 5, middle + 8195));
-    assert_eq!(synced.unwrap(), Synced::Logged);
-    let written = backends[0].written_bytes() - before;
-    assert!(written < MIB as u64 / 2, "{written} bytes for three sectors");
-    let mut content = vec![0; length];
-    let mut read = |filesystem: &WritableFilesystem| {
-        let bytes = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
-        assert_eq!(bytes, length);
-        content.clone()
-    };
-    assert!(read(&filesystem).iter().all(|byte| *byte == b'b'));
-    // The same range, with what waits around it, once more, and then the rest.
-    filesystem
-        .write_at(file, FileOffset::new(middle), &[b'c'; 4096])
-        .unwrap();
-    let synced = filesystem.sync_range(file, range(middle, middle + 1)).unwrap();
-    assert_eq!(synced, Synced::Logged);
-    filesystem.abandon();
-    let filesystem = open(&backends);
-    let survived = read(&filesystem);
-    let (at, sector) = (MIB, 4096);
-    let expected = |number: usize| match number {
-        number if (at..at + sector).contains(&number) => b'c',
-        number if (at + sector..at + 3 * sector).contains(&number) => b'b',
-        _ => b'a',
-    };
-    let wrong = (0..length).find(|number| survived[*number] != expected(*number));
-    assert_eq!(wrong, None);
-    write(&filesystem, file, b'd', length);
-    filesystem.sync_range(file, range(0, 4096)).unwrap();
-    filesystem.fsync(file).unwrap();
-    filesystem.abandon();
-    let filesystem = open(&backends);
-    assert!(read(&filesystem).iter().all(|byte| *byte == b'd'));
-    filesystem.close().unwrap();
 }
 
 /// However many syncs there are in a transaction, their logs take no more room than the few that there are at once.

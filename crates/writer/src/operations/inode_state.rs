@@ -23,7 +23,7 @@ use buttress_format::{
 };
 use buttress_fs::error::{Corruption, Error, Result};
 use buttress_fs::location::Location;
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -63,6 +63,17 @@ impl InodeTable {
     pub(crate) fn changed_keys(&self) -> impl Iterator<Item = (TreeId, Key)> {
         let ids = self.changed.keys();
         ids.map(|(tree, inode)| (*tree, InodeItem::key(*inode)))
+    }
+
+    /// The items of a tree's inodes that are newer than the tree has them, from one number up to another, in order.
+    pub(crate) fn changed_items(
+        &self,
+        tree: TreeId,
+        numbers: RangeInclusive<InodeNumber>,
+    ) -> impl Iterator<Item = (InodeNumber, Option<InodeItem>)> {
+        let range = (tree, *numbers.start())..=(tree, *numbers.end());
+        let changed = self.changed.range(range);
+        changed.map(|((_, inode), live)| (*inode, live.read().item))
     }
 
     /// How many inodes are in memory.

@@ -318,9 +318,11 @@ impl WritableFilesystem {
         caches: bool,
     ) -> Result<ExtentWrite> {
         let forest = self.forest();
-        let mut buffer = Buffer::zeroed(node_bytes);
-        let header = block.seal_into(&mut buffer, forest.block_format().checksum_type);
-        let header = header.ok_or_else(|| Defect::new("a block has not the volume's size"))?;
+        let mut buffer = Buffer::from(block.bytes());
+        let header = block.seal_copy(&mut buffer, forest.block_format().checksum_type);
+        let header = header
+            .filter(|_| buffer.len() == node_bytes)
+            .ok_or_else(|| Defect::new("a block has not the volume's size"))?;
         let bytes = buffer.into_bytes();
         if caches && (block.is_likely_to_change() || forest.has_room_for_block()) {
             forest.keep_written(tree, TreeBlock::of_sealed(header, bytes.clone()));

@@ -47,6 +47,20 @@ impl TreeBlock {
             return None;
         }
         place.copy_from_slice(self.bytes());
+        self.seal_copy(place, logical, checksum_type, child)
+    }
+
+    /// As [`TreeBlock::seal_into`], in a copy of [`TreeBlock::bytes`].
+    pub fn seal_copy(
+        &self,
+        place: &mut [u8],
+        logical: Logical,
+        checksum_type: ChecksumType,
+        child: impl Fn(usize) -> Option<(Logical, Generation)>,
+    ) -> Option<Header> {
+        if place.len() != self.bytes().len() {
+            return None;
+        }
         if !self.is_leaf() {
             self.set_children(place, child);
         }

@@ -146,6 +146,28 @@ fn leaves_agree_with_a_map() {
 }
 
 /// A run goes in as its items would one by one, up to the first that has no room.
+/// A block in the memory of another one has nothing of it: neither items nor, once it is sealed, bytes.
+#[test]
+fn used_memory_makes_an_empty_block() {
+    let mut old = empty(4096, 0);
+    let long = vec![0xee; leaf_data_bytes_max(4096)];
+    old.edit_leaf(|leaf| {
+        leaf.insert(0, &key(256, ItemType::STRING_ITEM, 0), long.len())
+            .unwrap()
+            .copy_from_slice(&long)
+    });
+    let beside = empty(4096, 0);
+    let (logical, generation) = (Logical::new(u64::MAX), Generation::new(100));
+    let fresh = beside.new_sibling(logical, generation);
+    let used = beside.new_sibling_in(old, logical, generation);
+    assert_eq!((used.item_count(), used.free_space()), (0, fresh.free_space()));
+    let sealed = |block: &TreeBlock| block.seal(LOGICAL, format().checksum_type, |_| None);
+    assert_eq!(sealed(&used).bytes(), sealed(&fresh).bytes());
+    // Memory of another size is of no use.
+    let large = beside.new_sibling_in(empty(8192, 0), logical, generation);
+    assert_eq!(large.bytes().len(), 4096);
+}
+
 #[test]
 fn runs_agree_with_a_map() {
     let of = |number| key(7, ItemType::STRING_ITEM, number);

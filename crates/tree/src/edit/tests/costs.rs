@@ -215,6 +215,32 @@ fn kept_blocks_that_are_looked_at_are_copied() {
     }
 }
 
+/// A snapshot's tree can have blocks in memory that its source made and kept. Those that it changes become its own: nobody would find
+/// their references under another owner.
+#[test]
+fn kept_blocks_of_another_tree_are_copied() {
+    let (mut scratch, mut tree) = committed(5000);
+    tree.update(&mut scratch.account, &key(2500), &mut |data| data.fill(1))
+        .unwrap();
+    scratch.commit_and_keep(&mut tree).unwrap();
+    let own = TreeId::new(301);
+    let mut snapshot = EditableTree::from_copied_root(&tree.view(), own, Generation::new(20)).unwrap();
+    scratch.commit_and_keep(&mut snapshot).unwrap();
+    drop(tree);
+    snapshot
+        .update(&mut scratch.account, &key(2500), &mut |data| data.fill(2))
+        .unwrap();
+    scratch.commit(&mut snapshot);
+    let forest = scratch.reopened();
+    let mut blocks = forest
+        .tree(committed_root(&snapshot))
+        .blocks(ReadAhead::None)
+        .map(|visit| visit.unwrap().block);
+    let is_changed = |block: &buttress_format::TreeBlock| block.items().any(|item| item.key == key(2500));
+    let leaf = blocks.find(|block| block.is_leaf() && is_changed(block)).unwrap();
+    assert_eq!(leaf.header().owner, own);
+}
+
 #[test]
 fn a_copied_root_shares_everything_below_it() {
     let (mut scratch, mut tree) = committed(5000);

@@ -1,0 +1,133 @@
+//! Small batches of writes that are nothing but copying into the system's page cache: done by the caller at once.
+//!
+//! Neighbours are merged as in the queue ([`crate::queue::plug`]), and the same is counted; but nothing is queued, so there is
+//! nothing to be handed over and waited for. What a log of a sync writes is such a batch.
+//!
+//! What it leaves out: everything else, which goes through the queue.
+
+use crate::device::Device;
+use crate::error::{IoError, Operation, byte_length};
+use crate::queue::plug;
+use crate::queue::request::WriteRequest;
+use crate::queue::statistics::Direction;
+use crate::queue::{Core, copy_of};
+
+fn bytes_of(lengths: impl Iterator<Item = usize>) -> u64 {
+    lengths.map(byte_length).fold(0, u64::saturating_add)
+}
+
+impl Device {
+    /// Writes a batch on this thread, where that is nothing but copying a little into the system's cache: as
+    /// [`start_writes`](Self::start_writes) and waiting for all, with less to keep account of. Gives what failed; `None`, and
+    /// nothing is written, where it is more than that, or where a request is not on the device.
+    #[must_use]
+    pub fn copy_writes(&self, requests: &[WriteRequest]) -> Option<Vec<IoError>> {
+        let core = self.core();
+        let is_here = |request: &WriteRequest| {
+            let length = byte_length(request.bytes.len());
+            core.check_range(Operation::Write, request.offset_bytes, length)
+                .is_ok()
+        };
+        if !requests.iter().all(is_here) {
+            return None;
+        }
+        let ranges = requests
+            .iter()
+            .map(|request| (request.offset_bytes, request.bytes.len()));
+        let order = plug::in_order(ranges);
+        let runs = || plug::runs(&order, self.max_request_bytes());
+        let total = bytes_of(order.iter().map(|item| item.length));
+        let lengths = runs().map(|run| bytes_of(run.iter().map(|item| item.length)));
+        if !self.engine_of().is_small_copy(total, lengths.max().unwrap_or(0)) {
+            return None;
+        }
+        buttress_locks::waits_for_device();
+        let mut failures = Vec::new();
+        let mut parts: Vec<&[u8]> = Vec::with_capacity(order.len());
+        for run in runs() {
+            parts.clear();
+            let asked = run.iter().filter_map(|item| requests.get(item.asked));
+            parts.extend(asked.map(|request| &request.bytes[..]));
+            let offset = run.first().map_or(0, |item| item.offset_bytes);
+            core.copy_run(offset, &parts, &mut failures);
+        }
+        Some(failures)
+    }
+}
+
+impl Core {
+    /// Writes parts that lie end to end. When that fails as a whole, each is written by itself, so that only those fail whose
+    /// bytes cannot be written.
+    fn copy_run(&self, offset_bytes: u64, parts: &[&[u8]], failures: &mut Vec<IoError>) {
+        let length = bytes_of(parts.iter().map(|part| part.len()));
+        let queued = self.clock.now();
+        self.recorder.queued(1, queued);
+        let written = match parts {
+            [part] => self.backend.write_at(offset_bytes, part),
+            _ => self.backend.write_vectored_at(offset_bytes, parts),
+        };
+        let merged = parts.len().saturating_sub(1);
+        self.recorder
+            .completed(Direction::Write, length, merged, queued, self.clock.now());
+        let Err(cause) = written else {
+            return;
+        };
+        let mut offset = offset_bytes;
+        for part in parts {
+            let outcome = match parts.len() > 1 {
+                true => self.backend.write_at(offset, part),
+                false => Err(copy_of(&cause)),
+            };
+            let length = byte_length(part.len());
+            let failed = outcome.map_err(|cause| self.error(Operation::Write, offset, length, &cause));
+            failures.extend(failed.err());
+            offset = offset.saturating_add(length);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::OpenOptions;
+    use bytes::Bytes;
+
+    fn request(offset_bytes: u64, byte: u8, length: usize) -> WriteRequest {
+        let bytes = Bytes::from(vec![byte; length]);
+        WriteRequest { offset_bytes, bytes }
+    }
+
+    /// Neighbours are one request, asked in any order; what lies apart is another. What is large, or not on the device, goes
+    /// through the queue, and nothing of it is written.
+    #[test]
+    fn small_batches_are_written_at_once() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(4 << 20).unwrap();
+        let options = OpenOptions {
+            write: true,
+            ..OpenOptions::default()
+        };
+        let device = Device::open(file.path(), &options).unwrap();
+        let before = device.statistics();
+        let batch = [
+            request(8192, b'c', 4096),
+            request(100_000, b'd', 100),
+            request(4096, b'b', 4096),
+        ];
+        assert!(device.copy_writes(&batch).unwrap().is_empty());
+        let counted = device.statistics().since(&before).writes;
+        assert_eq!((counted.requests, counted.merged, counted.bytes), (2, 1, 8292));
+        let read = |offset: u64, length: usize| {
+            let mut bytes = vec![0; length];
+            std::os::unix::fs::FileExt::read_exact_at(file.as_file(), &mut bytes, offset).unwrap();
+            bytes
+        };
+        assert!(read(4096, 4096).iter().all(|byte| *byte == b'b'));
+        assert!(read(8192, 4096).iter().all(|byte| *byte == b'c'));
+        assert!(read(100_000, 100).iter().all(|byte| *byte == b'd'));
+        for refused in [request(0, b'x', 1 << 20), request(4 << 20, b'x', 1)] {
+            assert!(device.copy_writes(&[request(0, b'x', 512), refused]).is_none());
+        }
+        assert!(read(0, 4096).iter().all(|byte| *byte == 0));
+    }
+}
