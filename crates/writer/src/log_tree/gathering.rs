@@ -114,7 +114,8 @@ impl Collector<'_, '_> {
         let tree = self.tree();
         let open = self.operation.look().open_tree(tree)?;
         let Gathered { mut items, mut names } = core::mem::take(&mut self.gathered);
-        (items.clear(), names.clear());
+        items.clear();
+        names.clear();
         let mut rest = inodes.as_slice();
         while let Some(first) = rest.first() {
             let mut passed = 0_usize;

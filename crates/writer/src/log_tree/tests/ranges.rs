@@ -3,7 +3,6 @@
 use super::{MIB, NEW, ROOT, made, open, write};
 use crate::log_tree::Synced;
 use crate::transaction::WritableFilesystem;
-use buttress_device::Backend;
 use buttress_format::FileOffset;
 
 /// A range of which nothing waits costs nothing, whatever else of the file does.
