@@ -145,7 +145,6 @@ fn leaves_agree_with_a_map() {
     }
 }
 
-/// A run goes in as its items would one by one, up to the first that has no room.
 /// A block in the memory of another one has nothing of it: neither items nor, once it is sealed, bytes.
 #[test]
 fn used_memory_makes_an_empty_block() {
@@ -168,6 +167,7 @@ fn used_memory_makes_an_empty_block() {
     assert_eq!(large.bytes().len(), 4096);
 }
 
+/// A run goes in as its items would one by one, up to the first that has no room.
 #[test]
 fn runs_agree_with_a_map() {
     let of = |number| key(7, ItemType::STRING_ITEM, number);
