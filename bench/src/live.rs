@@ -4,7 +4,7 @@
 //! There is no other side: the kernel's calls go through a mount. Where a call of a view does the same, it stands beside. The
 //! figures are of one process, so the seconds are those of all threads; the machine's cores bound what more threads can give.
 //!
-//! Every file has 4 KiB in an extent of its own. "dirty" files have content that waits.
+//! Every file has 4 KiB in an extent of its own. "dirty" files have dirty data.
 
 mod exclusive;
 pub(crate) mod holds;
@@ -34,7 +34,7 @@ const DIRECTORY_FILES: usize = 1000;
 /// How many entries a listing asks for.
 const LISTED: usize = 64;
 
-/// Files with content that waits.
+/// Files with dirty data.
 const DIRTY: usize = 500;
 
 struct Volume {

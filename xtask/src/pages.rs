@@ -184,25 +184,51 @@ fn modules_of_tables_are_there() {
     );
 }
 
+/// Words of a text that were given up. A phrase may go over the end of a line.
+fn given_up(text: &str) -> Vec<String> {
+    let text = text.to_lowercase();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let found = GIVEN_UP.iter().filter(|(old, _)| text.contains(old));
+    found
+        .map(|(old, new)| format!("\"{old}\"; say \"{new}\""))
+        .collect()
+}
+
+/// The comments of a source, as one text.
+fn comments(source: &str) -> String {
+    let lines = source.lines().map(str::trim_start);
+    let marked = lines.filter_map(|line| line.strip_prefix("//"));
+    marked
+        .map(|line| line.trim_start_matches(['/', '!']))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
 #[test]
 fn words_that_were_given_up_stay_away() {
     let root = root().unwrap();
     let mut found = Vec::new();
-    for page in pages() {
-        let name = page.strip_prefix(&root).unwrap().display().to_string();
+    let sources = ["crates", "bench", "xtask"]
+        .iter()
+        .flat_map(|folder| crate::faults::tests::sources(&root.join(folder)));
+    for path in pages().into_iter().chain(sources) {
+        let name = path.strip_prefix(&root).unwrap().display().to_string();
         if FREE.contains(&name.as_str()) {
             continue;
         }
-        let text = std::fs::read_to_string(&page).unwrap().to_lowercase();
-        // A phrase may go over the end of a line.
-        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        for (old, new) in GIVEN_UP {
-            if text.contains(old) {
-                found.push(format!("{name}: \"{old}\"; say \"{new}\""));
-            }
-        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let text = match name.ends_with(".rs") {
+            true => comments(&text),
+            false => text,
+        };
+        found.extend(given_up(&text).iter().map(|words| format!("{name}: {words}")));
     }
     assert_eq!(found, [""; 0], "docs/glossary.md has the words to use");
+    let source = "//! What\n    /// waits in\n    // memory\nlet x = \"no room\";";
+    assert_eq!(
+        given_up(&comments(source)),
+        ["\"waits in memory\"; say \"is dirty\""]
+    );
 }
 
 #[test]

@@ -13,7 +13,7 @@
 //! On a writable volume each batch is of one moment: trees, dirty data and delayed references. Between batches
 //! the file may change, as it may between two calls of the ioctl.
 //!
-//! Ranges: extents that overlap `[start, end)` come whole; parts that wait in memory are cut off at the range. The last
+//! Ranges: extents that overlap `[start, end)` come whole; dirty parts are cut off at the range. The last
 //! extent of the file has [`FiemapFlags::LAST`].
 //!
 //! Bounds: the extents of a batch, [`BATCH_MAX`] of them and those of a leaf. That is little enough for a processor's
@@ -60,7 +60,7 @@ bitflags::bitflags! {
         const LAST = 0x1;
         /// Nobody knows yet where it will be.
         const UNKNOWN = 0x2;
-        /// Its content waits in memory.
+        /// Its content is dirty.
         const DELALLOC = 0x4;
         /// Its bytes are not the file's: they are compressed.
         const ENCODED = 0x8;

@@ -71,7 +71,7 @@ pub enum Error {
         problem: String,
     },
     /// The devices are too small.
-    #[error("no room for {what}: {needed} bytes more are needed than the devices have")]
+    #[error("no space for {what}: {needed} bytes more are needed than the devices have")]
     NoRoom {
         /// What was to be written.
         what: &'static str,

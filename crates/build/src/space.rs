@@ -59,7 +59,7 @@ impl Placer {
     }
 
     /// A chunk of about `wanted` bytes, or of as many as there is room for up to the next superblock copy. `None` where there
-    /// is no room at all.
+    /// is no space at all.
     pub(crate) fn chunk(
         &mut self,
         logical: Logical,

@@ -339,7 +339,7 @@ impl<'a> Session<'a> {
     /// Has the commands that look find this volume as it is now.
     pub fn enter_view(&self) -> Result<()> {
         if let Some(writing) = self.surroundings.writing() {
-            // What commands look at are extents: content must not wait in memory.
+            // What commands look at are extents: content must not be dirty.
             writing.filesystem.write_back()?;
         }
         self.context.enter(Place {

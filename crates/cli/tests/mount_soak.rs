@@ -36,7 +36,7 @@ const ROUND_SECONDS_MAX: u64 = 60;
 /// Files that a worker keeps.
 const KEPT: u64 = 12;
 
-/// The server's memory: the budget of its caches and of content that waits, and 128 MiB.
+/// The server's memory: the budget of its caches and of dirty data, and 128 MiB.
 const PEAK_KIB_MAX: u64 = (256 + 256 + 128) << 10;
 
 /// How a worker says that its mount went away.

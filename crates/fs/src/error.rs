@@ -161,7 +161,7 @@ pub enum Error {
         /// The limit, with its unit.
         limit: ByteCount,
     },
-    /// There is no room.
+    /// There is no space.
     #[error(
         "no space left for {wanted} bytes of {what}{}",
         pinned_note(*.pinned_by_readers)

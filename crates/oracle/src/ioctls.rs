@@ -238,7 +238,7 @@ unsafe impl Ioctl for Numbered<'_> {
 /// The ioctl with this number, by which the kernel reads and writes as many bytes of `data` as the number says.
 ///
 /// # Errors
-/// The kernel's; `E2BIG` for one that the data has no room for.
+/// The kernel's; `E2BIG` for one that the data has no space for.
 pub fn numbered(file: &File, number: u32, data: &mut Data) -> Result<i32> {
     let bytes = (number >> 16) & 0x3fff;
     if bytes > 4096 {

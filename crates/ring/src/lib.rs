@@ -150,7 +150,7 @@ impl Ring {
             // SAFETY: the command refers to the memory of `self`, which is used by nobody else until its completion is taken out: the place
             // says so from here on, and `Memory` is given up where it never comes.
             unsafe { self.ring.submission().push(&command) }
-                .map_err(|_| io::Error::other("a ring has no room for its one command"))?;
+                .map_err(|_| io::Error::other("a ring has no space for its one command"))?;
             let before = std::mem::replace(&mut self.place, Place::Asked);
             let result = self.completion()?;
             match result.checked_neg() {

@@ -3,7 +3,7 @@
 //! Members are found one after the other, but their contents are wanted in the order in which the image is laid out. An
 //! archive that is a file, and is not compressed, is read where it lies. Everything else (a pipe, a compressed archive) is
 //! first unpacked into a spool: a file without a name in the directory for temporary files, gone when the program ends,
-//! however it ends. So memory is bounded by a buffer; the spool takes up as much room as the archive without compression.
+//! however it ends. So memory is bounded by a buffer; the spool takes up as much space as the archive without compression.
 //!
 //! Compression is told by the first bytes, not by the name: gzip, zstd, xz, bzip2, of each also several streams in a row.
 

@@ -1,6 +1,6 @@
 //! File content: writing, reading what is not yet written back, and everything that changes which extents a file has.
 //!
-//! Content that is written waits in memory, by file, in whole sectors (*delayed allocation*): only when it is written
+//! Content that is written is dirty data at first, by file, in whole sectors (*delayed allocation*): only when it is written
 //! back is it decided whether it is compressed, kept inside the tree or overwritten in place, and where it goes. It is
 //! written back before a commit, when more than [`DataOptions::delalloc_bytes_max`] waits, and when an operation needs
 //! the file's extents. The commit then holds it.
@@ -35,7 +35,7 @@
 //!
 //! - The size in the inode item grows only after the content before it has extents.
 //! - Whatever lies between a file's size and the end of its last sector is zero, on disk and in memory.
-//! - An inline extent is the only content of its file: before anything comes behind it, it waits in memory as a sector.
+//! - An inline extent is the only content of its file: before anything comes behind it, it becomes dirty as a sector.
 //!
 //! Source: on-disk format documentation, section "EXTENT_DATA"; btrfs(5), sections "Compression" and "Mount options".
 
@@ -79,7 +79,7 @@ pub struct DataOptions {
     pub checksums: bool,
     /// Whether content of new files is copied on write. Without that they have no checksums either.
     pub copy_on_write: bool,
-    /// At most this much content waits in memory, and at most half of what may wait of everything.
+    /// At most this much data is dirty, and at most half of what may be dirty of everything.
     pub delalloc_bytes_max: ByteCount,
 }
 

@@ -207,7 +207,7 @@ impl WritableFilesystem {
         self.shared.base.forest()
     }
 
-    /// How much may wait in memory until it is committed.
+    /// How much may be dirty until it is committed.
     pub(crate) fn waiting_bytes_max(&self) -> ByteCount {
         self.shared.dirty_memory.limit()
     }

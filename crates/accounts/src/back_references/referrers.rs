@@ -22,7 +22,7 @@ use buttress_tree::ReadAhead;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// References that wait in the running transaction, by extent.
+/// Delayed references of the running transaction, by extent.
 pub type DelayedReferencesOf = HashMap<Logical, Pending>;
 
 /// The search in a leaf begins with so many items behind the last one found: neighbours are often asked for.

@@ -1,6 +1,6 @@
 //! Where a file has data and where it has holes: `SEEK_DATA` and `SEEK_HOLE` of `lseek(2)`.
 //!
-//! Data is what has an extent, lies inside the tree or waits in memory, in whole sectors; the rest, preallocated ranges
+//! Data is what has an extent, lies inside the tree or is dirty, in whole sectors; the rest, preallocated ranges
 //! among it, is holes, and so is what begins at the file's end. A walk over all runs visits each leaf once, as a map does,
 //! and reads nothing else.
 

@@ -99,7 +99,7 @@ fn send(mut socket: &UnixStream, request: &Request) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if request.has_output && !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-        return Err(anyhow!("no room for a descriptor"));
+        return Err(anyhow!("no space for a descriptor"));
     }
     rustix::net::sendmsg(
         socket,

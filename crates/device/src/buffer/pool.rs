@@ -4,7 +4,7 @@
 //! repeat (a stripe, a request). The pool never holds more than [`POOL_BYTES`], and no block larger than
 //! [`POOLED_BLOCK_BYTES`].
 //!
-//! Each block is pages of the system's own, which go back to it at once when the pool has no room. A global allocator
+//! Each block is pages of the system's own, which go back to it at once when the pool has no space. A global allocator
 //! would keep them, in as many arenas as there are threads that write: with requests of many sizes, hundreds of MiB.
 
 use std::alloc::{Layout, handle_alloc_error};

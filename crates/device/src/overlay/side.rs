@@ -16,7 +16,7 @@
 //! | 36 | state (4 bytes): 0 in use, 1 being applied to the base |
 //! | 4092 | CRC-32C of all before it (4 bytes), as btrfs computes it |
 //!
-//! Holes in the file read as zeros, so that an overlay takes as much room as was changed.
+//! Holes in the file read as zeros, so that an overlay takes as much space as was changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -4,7 +4,7 @@
 //! the format asks for; the item's count of references follows each change.
 //!
 //! References become items of their own ([`InlineReference::keyed_key`], [`InlineReference::encode_keyed`]) when
-//! there is no room: see [`ExtentItem::has_space_for`]. The kernel adds no inline reference either while the
+//! there is no space: see [`ExtentItem::has_space_for`]. The kernel adds no inline reference either while the
 //! extent has any keyed one, so that it has to look at one place only; a writer does the same. Counts of keyed
 //! references are part of [`ExtentItem::references`], too.
 //!

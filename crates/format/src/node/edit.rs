@@ -131,7 +131,7 @@ impl TreeBlock {
         Self::new(self.bytes().clone(), header)
     }
 
-    /// Changes a leaf. For a node the edit sees no items and has no room.
+    /// Changes a leaf. For a node the edit sees no items and has no space.
     pub fn edit_leaf<Answer>(&mut self, change: impl FnOnce(&mut LeafEdit<'_>) -> Answer) -> Answer {
         let is_leaf = self.is_leaf();
         self.edit(|bytes, count| {
@@ -142,7 +142,7 @@ impl TreeBlock {
         })
     }
 
-    /// Changes a node. For a leaf the edit sees no pointers and has no room.
+    /// Changes a node. For a leaf the edit sees no pointers and has no space.
     pub fn edit_node<Answer>(&mut self, change: impl FnOnce(&mut NodeEdit<'_>) -> Answer) -> Answer {
         let is_leaf = self.is_leaf();
         self.edit(|bytes, count| {

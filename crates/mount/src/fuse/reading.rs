@@ -32,7 +32,7 @@ pub(super) fn answer_all(server: &Server, device: &OwnedFd) -> io::Result<()> {
         let Ok(header) = Header::parse(&mut input) else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("a request of {bytes} bytes, which has no room for its head of {IN_HEADER}"),
+                format!("a request of {bytes} bytes, which has no space for its head of {IN_HEADER}"),
             ));
         };
         match server.respond(header, input, &mut out) {

@@ -158,7 +158,7 @@ fn logs(live: &Live) -> Result<()> {
     live.commit()?;
     write(&top.join("subvolume/file"), 6, 90_000)?.sync_all()?;
     write(&top.join("another"), 6, 90_000)?.sync_all()?;
-    // Content that waits in memory beside what is logged.
+    // Dirty data beside what is logged.
     write(&top.join("unlogged"), 4, 6 << 20)?;
     live.look()?;
     Ok(())

@@ -1,7 +1,7 @@
 //! Encoded data on its way into a file: many extents at a time.
 //!
 //! Extents of one file that follow each other in the stream are gathered, and written as one. Plain data between them, in
-//! whole sectors, goes with them: written by itself it would wait in memory, and each encoded extent behind it would have to
+//! whole sectors, goes with them: written by itself it would be dirty, and each encoded extent behind it would have to
 //! wait for it.
 
 use super::error::Problem;

@@ -156,7 +156,7 @@ impl Problem {
         }
     }
 
-    /// Whether there is no room for it in the volume.
+    /// Whether there is no space for it in the volume.
     pub(super) fn is_no_space(&self) -> bool {
         match self {
             Self::Filesystem { error, .. } => matches!(error, buttress_fs::Error::NoSpace { .. }),

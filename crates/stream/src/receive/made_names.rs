@@ -81,7 +81,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// Puts names into their directories where very many wait. Between two commands: one that finds no room is carried out
+    /// Puts names into their directories where very many wait. Between two commands: one that finds no space is carried out
     /// again.
     pub(super) fn put_many_names(&mut self) -> Result<(), Problem> {
         let count = u64::try_from(self.made_names.makers.len()).unwrap_or(u64::MAX);

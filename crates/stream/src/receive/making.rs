@@ -133,7 +133,7 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Carries out one command; where there is no room for it once more, when what earlier streams gave up was dropped.
+    /// Carries out one command; where there is no space for it once more, when what earlier streams gave up was dropped.
     fn take_with_room(&mut self, frame: &Frame<'_>) -> Result<(), Problem> {
         let taken = self.take(frame);
         let is_full = taken.as_ref().is_err_and(Problem::is_no_space);

@@ -23,7 +23,7 @@ const PUSH_PARTS: usize = 4;
 pub(super) struct NewItem<'a> {
     pub(super) key: &'a Key,
     pub(super) data: &'a [u8],
-    /// Its place in the leaf that has no room for it.
+    /// Its place in the leaf that has no space for it.
     pub(super) slot: usize,
 }
 
@@ -36,7 +36,7 @@ impl NewItem<'_> {
 /// New blocks to the right of one that was split.
 type Siblings = SmallVec<[Arc<Node>; 2]>;
 
-/// Puts an item into a leaf. False when there is no room.
+/// Puts an item into a leaf. False when there is no space.
 pub(super) fn put_into(leaf: &mut Node, slot: usize, key: &Key, data: &[u8]) -> bool {
     let done = leaf.block.edit_leaf(|leaf| {
         let place = leaf.insert(slot, key, data.len());
@@ -58,7 +58,7 @@ pub(super) fn put_run(leaf: &mut Node, slot: usize, items: &[(Key, &[u8])]) -> u
 }
 
 impl Editor<'_> {
-    /// Puts an item into a leaf that has no room for it. All blocks of the route may be changed.
+    /// Puts an item into a leaf that has no space for it. All blocks of the route may be changed.
     pub(super) fn insert_with_room(
         &mut self,
         root: &mut Root,

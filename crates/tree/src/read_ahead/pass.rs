@@ -10,7 +10,7 @@
 //!
 //! - the front: what the walk takes next; `first` is its number;
 //! - `pack_from`: leaves from here on are packed when they arrive;
-//! - `horizon`: leaves from here on are not asked for, since there would be no room to hold them.
+//! - `horizon`: leaves from here on are not asked for, since there would be no space to hold them.
 //!
 //! The last two come down when memory is short and go up again when half of it is free: the horizon to where it would
 //! have been with a little more room than there was, since what is read beyond it is read for nothing. Memory is the

@@ -29,7 +29,7 @@ struct Room {
 }
 
 impl WritableFilesystem {
-    /// Takes room for extents. Plain ones are cut where there is no room in one piece; compressed ones that fit nowhere
+    /// Takes space for extents. Plain ones are cut where there is no space in one piece; compressed ones that fit nowhere
     /// are stored plain. Nothing stays taken after an error.
     pub(super) fn place_extents(&self, extents: &[NewExtent]) -> Result<Vec<Placed>> {
         let wanted = extents.first().map_or(0, NewExtent::stored_bytes);

@@ -10,7 +10,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// What a piece takes in memory beside its content.
 const PIECE_OVERHEAD_BYTES: u64 = 96;
 
-/// Content that waits. Pieces do not overlap; they begin and end with sectors.
+/// Dirty data. Pieces do not overlap; they begin and end with sectors.
 #[derive(Debug, Default)]
 pub(super) struct DirtyData {
     pieces: BTreeMap<u64, Vec<u8>>,

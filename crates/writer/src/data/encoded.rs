@@ -50,7 +50,7 @@ enum Fit {
 impl WritableFilesystem {
     /// Stores extents in a file as they are given, in the order of their ranges, which do not overlap. `false`, and nothing is
     /// done, if one of them cannot be stored as it is: its bounds are not whole sectors, it is larger than its content, the
-    /// file has no checksums, or there is no room for it in one piece.
+    /// file has no checksums, or there is no space for it in one piece.
     ///
     /// Whether compressed bytes can be decoded is not looked at: who reads the file finds out.
     ///

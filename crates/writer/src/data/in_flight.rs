@@ -7,7 +7,7 @@
 //! Invariants:
 //! - Of one file, content is in flight once at a time. Whoever wants more of the file than to write waits until it has landed.
 //! - What is written meanwhile lies over what is in flight, and that over extents. A write that would have to look at the
-//!   file's items waits as well: a part of a sector that does not wait in memory, a file that may lie in the tree, want of
+//!   file's items waits as well: a part of a sector that is not dirty, a file that may lie in the tree, want of
 //!   room.
 //! - Size, time and number of writes, and the room promised, go with the content that is taken out. What came since stays.
 

@@ -178,7 +178,7 @@ impl Content<'_> {
 }
 
 impl Operation<'_> {
-    /// The first part of a range that has no room on disk.
+    /// The first part of a range that has no space on disk.
     fn next_gap(&mut self, location: Location, range: &Range<u64>) -> Result<Option<Range<u64>>> {
         let mut at = range.start;
         while at < range.end {

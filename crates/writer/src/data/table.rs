@@ -299,13 +299,13 @@ impl Content<'_> {
         self.state.writes = self.state.writes.saturating_add(1);
     }
 
-    /// Content that waits was written at this time, for readers too; or none waits.
+    /// When dirty data was written, for readers too; `None` where there is none.
     pub(super) fn set_written(&mut self, written: Option<Timestamp>) {
         self.state.written = written;
         self.file.waiting.write().written = written;
     }
 
-    /// Promises room for so much more content; writes back and commits when there is none.
+    /// Reserves space for so much more content; writes back and commits when there is none.
     pub(super) fn reserve(&mut self, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Ok(());

@@ -13,7 +13,7 @@ use core::ops::Range;
 pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 impl WritableFilesystem {
-    /// Writes at `offset`, as `pwrite(2)` does. The content waits in memory until it is written back or committed.
+    /// Writes at `offset`, as `pwrite(2)` does. The content is dirty until it is written back or committed.
     ///
     /// # Errors
     /// [`Error::InodeNotFound`], [`Error::IsADirectory`], [`Error::NotAFile`]; [`Error::ReadOnlySubvolume`],
@@ -208,7 +208,7 @@ impl Content<'_> {
             bytes = bytes.saturating_add(self.sector_bytes);
         }
         match self.reserve(bytes) {
-            // What may be overwritten where it lies needs no room.
+            // What may be overwritten where it lies needs no space.
             Err(Error::NoSpace { .. }) if self.is_in_place(sectors)? => Ok(()),
             reserved => reserved,
         }

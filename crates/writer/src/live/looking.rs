@@ -183,7 +183,7 @@ impl WritableFilesystem {
     }
 
     /// The inode as `stat(2)` shows it; as [`Filesystem::metadata`](buttress_fs::Filesystem::metadata). Size and times are
-    /// those with content that waits, and so are allocated bytes, as if it were not compressed.
+    /// those with dirty data, and so are allocated bytes, as if it were not compressed.
     ///
     /// # Errors
     /// [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or that the tree cannot be read.

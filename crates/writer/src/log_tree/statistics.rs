@@ -19,7 +19,7 @@ pub enum CommitCause {
     Much,
     /// The running transaction made a chunk: replaying, on the last commit, would not find what lies in it.
     NewChunk,
-    /// There is no room for log blocks beside what the commit itself needs.
+    /// There is no space for log blocks beside what the commit itself needs.
     Space,
     /// An inode has items that no log holds.
     OtherItems,

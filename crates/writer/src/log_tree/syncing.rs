@@ -114,7 +114,7 @@ impl WritableFilesystem {
     /// When this returns, a crash does not take that away.
     ///
     /// # Errors
-    /// `Error::InodeNotFound`; `Error::NoSpace` for content that waits; when writing has stopped, or stops now.
+    /// `Error::InodeNotFound`; `Error::NoSpace` for dirty data; when writing has stopped, or stops now.
     pub fn fsync(&self, location: Location) -> Result<Synced> {
         self.sync_inode(location, false, None)
     }

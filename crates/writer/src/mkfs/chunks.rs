@@ -147,7 +147,7 @@ struct Planner {
 /// Places all chunks, in order of their addresses. `sizes` are those of the devices, in bytes.
 ///
 /// # Errors
-/// The index of a device that has no room.
+/// The index of a device that has no space.
 pub(super) fn plan(sizes: &[u64], settings: &Settings) -> Result<Vec<PlannedChunk>, usize> {
     let mut planner = Planner {
         sizes: sizes.to_vec(),

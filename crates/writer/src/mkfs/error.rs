@@ -27,7 +27,7 @@ pub enum Error {
         /// How many there are.
         given: usize,
     },
-    /// A device has no room for the first chunks.
+    /// A device has no space for the first chunks.
     #[error(
         "{device} is too small: {size} bytes; with these options each device needs at least {least} bytes"
     )]

@@ -47,7 +47,7 @@ impl OldChunk {
 /// Makes a volume with these chunks. Tree blocks go to the first one for system and the first one for metadata.
 ///
 /// # Errors
-/// As [`super::make`]; chunks whose numbers do not fit their profile, or that have no room for the trees.
+/// As [`super::make`]; chunks whose numbers do not fit their profile, or that have no space for the trees.
 pub fn make(
     devices: &[Device],
     options: &Options,

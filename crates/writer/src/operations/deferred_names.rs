@@ -32,7 +32,7 @@ pub struct RefusedName {
 }
 
 impl WritableFilesystem {
-    /// From now on names that are made in an unfinished subvolume wait in memory until [`put_names`](Self::put_names), or
+    /// From now on names that are made in an unfinished subvolume are kept in memory until [`put_names`](Self::put_names), or
     /// until it is finished or copied. Whether a directory has such a name already is found then, instead of when it is
     /// made.
     ///

@@ -297,7 +297,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Refuses a name for which the inode has no room, in either form.
+    /// Refuses a name for which the inode has no space, in either form.
     pub(super) fn check_link_space(
         &mut self,
         inode: Location,

@@ -1,6 +1,6 @@
 //! Commits and write-back that no call makes: when much waits, and when it has waited for long.
 //!
-//! One thread for each volume that is open for writing. Edits wake it when half of what may wait in memory does
+//! One thread for each volume that is open for writing. Edits wake it when half of what may be dirty is
 //! ([`super::memory`]): it commits while they go on. And it looks once a second whether anything has been waiting for the
 //! environment's interval ([`super::Environment::commit_interval`]): then it writes content back and commits, so that
 //! callers who never ask for a commit lose no more than that.

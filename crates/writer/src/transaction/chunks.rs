@@ -239,7 +239,7 @@ impl Running {
         })
     }
 
-    /// Makes a chunk for a purpose. False when the devices have no room for one. A block that is missing ends it before
+    /// Makes a chunk for a purpose. False when the devices have no space for one. A block that is missing ends it before
     /// anything changed.
     pub(crate) fn allocate_chunk(&mut self, purpose: Purpose) -> Result<bool> {
         if purpose != Purpose::System {

@@ -1,6 +1,6 @@
 //! Committing: makes the running transaction the volume's state.
 //!
-//! 1. Data that waits in memory is written back, without any lock.
+//! 1. Dirty data is written back, without any lock.
 //! 2. Under the edit lock: inodes that changed in memory become items, readers are given a view of that, empty block groups
 //!    go, everything is settled, and the dirty nodes are frozen. The next transaction begins here. Whenever a tree block is
 //!    missing for that, the lock is let go, the block is read, and the step is retried, with what was edited meanwhile.
@@ -110,7 +110,7 @@ impl WritableFilesystem {
         })
     }
 
-    /// Commits without writing back dirty data: what edits do when they find no room. Files keep the sizes that
+    /// Commits without writing back dirty data: what edits do when they find no space. Files keep the sizes that
     /// their extents reach to.
     pub(crate) fn commit_metadata(&self) -> Result<Generation> {
         self.commit_state(|_, _| ()).map(|(generation, ())| generation)

@@ -63,7 +63,7 @@ fn backup(open: Option<&OpenTree>) -> BackupTree {
 }
 
 impl Prepared {
-    /// How many bytes of tree blocks wait in memory to be written.
+    /// How many bytes of tree blocks are dirty.
     pub(crate) const fn bytes(&self) -> u64 {
         self.frozen_bytes
     }

@@ -50,7 +50,7 @@ pub trait Environment: fmt::Debug + Send + Sync {
     fn new_uuid(&self) -> Uuid;
 
     /// How long edits may wait, by this clock, before a thread of the writer's own commits them. With an interval commits
-    /// also begin in the background when much waits in memory. `None`, as by default: there is no such thread, and commits
+    /// also begin in the background when much is dirty. `None`, as by default: there is no such thread, and commits
     /// happen where calls make them.
     fn commit_interval(&self) -> Option<Duration> {
         None
@@ -103,7 +103,7 @@ impl Environment for SystemEnvironment {
 pub struct WriteOptions {
     /// Where times and uuids come from.
     pub environment: Arc<dyn Environment>,
-    /// How much may wait in memory until it is committed: changed tree blocks, file content, what is noted about both. It
+    /// How much may be dirty until it is committed: changed tree blocks, file content, what is noted about both. It
     /// comes out of the cache's budget. `None`: ten sixteenths of that; at least 8 MiB.
     pub memory: Option<ByteCount>,
     /// How file content is written.

@@ -17,7 +17,7 @@ use buttress_fs::error::{Error, Result};
 use buttress_locks::{MutexGuard, RwLock};
 use core::ops::{Deref, DerefMut};
 
-/// How often an edit that finds no room commits, to see whether that frees any.
+/// How often an edit that finds no space commits, to see whether that frees any.
 const COMMITS_FOR_SPACE: usize = 2;
 
 /// The most nodes that an edit is taken to need that frees space.
@@ -77,7 +77,7 @@ impl Need {
         }
     }
 
-    /// An edit of so many items that makes extents of data that waits.
+    /// An edit of so many items that makes extents of dirty data.
     pub(crate) const fn promised(items: u64) -> Self {
         Self {
             items,
@@ -164,7 +164,7 @@ impl WritableFilesystem {
         Err(handle.no_metadata_space(need))
     }
 
-    /// Whether so much waits in memory that an edit must not come before a commit. When half as much does, a commit begins in
+    /// Whether so much is dirty that an edit must not come before a commit. When half as much is, a commit begins in
     /// the background.
     fn is_over_limit(&self, handle: &Handle<'_>) -> bool {
         let dirty_memory = &self.shared.dirty_memory;
@@ -290,7 +290,7 @@ impl Running {
             .used_bytes
             .checked_div(self.core.node_bytes().get())
             .unwrap_or(0);
-        // Data that waits becomes items, one a sector at worst, each in a leaf of its own; those of checksums and of
+        // Dirty data becomes items, one a sector at worst, each in a leaf of its own; those of checksums and of
         // extents lie closer together.
         let data = match claim {
             Claim::Reserved => 0,
@@ -367,7 +367,7 @@ impl Running {
         self.core.groups.room(Purpose::Metadata).free_bytes >= wanted
     }
 
-    /// The answer when there is no room for metadata.
+    /// The answer when there is no space for metadata.
     pub(crate) fn no_metadata_space(&self, need: Need) -> Error {
         Error::NoSpace {
             what: "metadata",

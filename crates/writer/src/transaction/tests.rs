@@ -366,7 +366,7 @@ fn data_and_snapshots(options: &[&str]) {
     assert_eq!(filesystem.deleted_subvolumes().unwrap(), vec![]);
 }
 
-/// Rounds of filling a small volume with metadata until there is no room, and emptying it.
+/// Rounds of filling a small volume with metadata until there is no space, and emptying it.
 #[test]
 fn a_full_volume_says_so_and_can_be_emptied() {
     // Edits by hand look up what they need under the lock.

@@ -176,7 +176,7 @@ impl Served {
         let writing = match &self.access {
             Access::Reading(_) => None,
             Access::Writing(writer) => {
-                // What commands look at are extents: content must not wait in memory.
+                // What commands look at are extents: content must not be dirty.
                 writer.write_back()?;
                 Some(Writing::for_somebody(writer.clone(), self.root, caller))
             }

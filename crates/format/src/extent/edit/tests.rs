@@ -129,7 +129,7 @@ fn items_stay_below_a_sixteenth_of_a_leaf() {
     assert_eq!((node_bytes, number, item.encoded_bytes()), (16_384, 33, 981));
     assert!(
         item.has_space_for(&data_reference(0, 1), node_bytes),
-        "a known place needs no room"
+        "a known place needs no space"
     );
 }
 

@@ -48,7 +48,7 @@ impl<'a> LeafEdit<'a> {
         self.bytes.get_mut(range)
     }
 
-    /// Puts an item before the one in `slot`; gives its data to be filled. `None` when there is no room for a head
+    /// Puts an item before the one in `slot`; gives its data to be filled. `None` when there is no space for a head
     /// and `size_bytes` of data.
     pub fn insert(&mut self, slot: usize, key: &Key, size_bytes: usize) -> Option<&mut [u8]> {
         let needed = size_bytes.checked_add(ITEM_HEAD_BYTES)?;
@@ -131,7 +131,7 @@ impl<'a> LeafEdit<'a> {
     }
 
     /// Makes the data of the item in `slot` longer or shorter. What it had stays at its beginning; bytes that come
-    /// in addition are zero. False when there is no room, or no such item.
+    /// in addition are zero. False when there is no space, or no such item.
     pub fn resize(&mut self, slot: usize, size_bytes: usize) -> bool {
         self.resize_checked(slot, size_bytes, true).is_some()
     }
@@ -182,7 +182,7 @@ impl<'a> LeafEdit<'a> {
     }
 
     /// Puts copies of the items in `slots` of another leaf before the one in `slot`, all at once. False when there
-    /// is no room for them, or there are not that many.
+    /// is no space for them, or there are not that many.
     pub fn insert_from(&mut self, slot: usize, source: &TreeBlock, slots: Range<usize>) -> bool {
         if slots.end > source.item_count() || slots.start > slots.end || slot > self.count {
             return false;

@@ -37,7 +37,7 @@ impl<'a> NodeEdit<'a> {
         self.count
     }
 
-    /// Puts a pointer before the one in `slot`. False when there is no room.
+    /// Puts a pointer before the one in `slot`. False when there is no space.
     pub fn insert(&mut self, slot: usize, pointer: &KeyPointer) -> bool {
         self.open(slot, 1).is_some() && self.set(slot, pointer)
     }
@@ -73,7 +73,7 @@ impl<'a> NodeEdit<'a> {
         moved
     }
 
-    /// Puts copies of the pointers in `slots` of another node before the one in `slot`. False when there is no room
+    /// Puts copies of the pointers in `slots` of another node before the one in `slot`. False when there is no space
     /// for them, or there are not that many.
     pub fn insert_from(&mut self, slot: usize, source: &TreeBlock, slots: Range<usize>) -> bool {
         let Some(pointers) = source.raw_pointers().get(slots) else {

@@ -167,7 +167,7 @@ fn used_memory_makes_an_empty_block() {
     assert_eq!(large.bytes().len(), 4096);
 }
 
-/// A run goes in as its items would one by one, up to the first that has no room.
+/// A run goes in as its items would one by one, up to the first that has no space.
 #[test]
 fn runs_agree_with_a_map() {
     let of = |number| key(7, ItemType::STRING_ITEM, number);

@@ -119,7 +119,7 @@ impl Server {
     }
 }
 
-/// A value, or how long it is where there is no room.
+/// A value, or how long it is where there is no space.
 fn put_sized(value: &[u8], room: u32, out: &mut Output) -> Result<()> {
     let length = u32::try_from(value.len()).map_err(|_| Errno::RANGE)?;
     if room == 0 {

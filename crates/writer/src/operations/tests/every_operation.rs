@@ -380,7 +380,7 @@ fn a_removed_file_takes_its_content_along() {
         return;
     };
     let filesystem = image.open();
-    // Content that waits, content on disk, and so much of it that it goes as an orphan.
+    // Dirty data, content on disk, and so much of it that it goes as an orphan.
     for bytes in [100_000, 3 << 20] {
         for commit in [false, true] {
             let file = filesystem.create(ROOT, b"file", &NEW).unwrap();

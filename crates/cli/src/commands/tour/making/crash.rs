@@ -61,7 +61,7 @@ fn fill(filesystem: &WritableFilesystem) -> Result<()> {
 }
 
 impl Making {
-    /// Syncs a directory and some of its files, loses all that waits in memory, and looks at what survived: with the log
+    /// Syncs a directory and some of its files, loses all that is only in memory, and looks at what survived: with the log
     /// replayed in memory, and then on the volume.
     pub(super) fn cut_power(&mut self) -> Result<String> {
         let writing = self.writing.take().context("the volume is not open")?;
