@@ -5,10 +5,12 @@ use crate::context::Check;
 use crate::coverage::{item_reach, key_at};
 use crate::finding::Finding;
 use crate::runs::{self, Run};
+use buttress_accounts::{Accounts as _, DataReference};
 use buttress_format::{
     ByteCount, Compression, FileExtent, FileExtentBody, FileOffset, InodeFlags, InodeItem, InodeNumber,
     ItemType, Key, Logical, SubvolumeId, TreeId,
 };
+use buttress_fs::Location;
 use buttress_tree::{BlockPointer, ReadAhead, Tree};
 
 /// Checks one file extent item. `inode` is given where it lies in the same leaf: elsewhere only what is missing is looked for.
@@ -45,7 +47,8 @@ pub(crate) fn check(
             .map(|_| "its inode has none"),
     };
     if let Some(reason) = reason {
-        at.check_bare(walk, start, end, reason);
+        let is_preallocated = matches!(extent.body, FileExtentBody::Preallocated(_));
+        at.check_bare(walk, start, end, reason, is_preallocated);
     }
     if matches!(extent.body, FileExtentBody::Regular(_)) && walk.bare().may_meet(start, end) {
         let bare = without_checksums(walk, pointer, key, inode);
@@ -92,14 +95,28 @@ impl At {
         }
     }
 
-    fn check_bare(&self, walk: &Walk<'_>, start: u64, end: u64, reason: &'static str) {
+    /// Finds checksums in `[start, end)`. Of a preallocated extent they may be those of another file: the extent was written and cloned in
+    /// part, and a crash took the write from this file, but not from the one that has the clone and was synced.
+    fn check_bare(
+        &self,
+        walk: &Walk<'_>,
+        start: u64,
+        end: u64,
+        reason: &'static str,
+        may_be_written_elsewhere: bool,
+    ) {
         if !walk.covered().may_meet(start, end) {
             return;
         }
         let covered = walk
             .tree(TreeId::CHECKSUM)
             .and_then(|tree| covered(walk.check, &tree, start, end));
-        if let Some((from, _)) = covered.and_then(|covered| covered.first().copied()) {
+        let mut unexpected = covered.unwrap_or_default();
+        if may_be_written_elsewhere && let Some((from, _)) = unexpected.first() {
+            let written = written(walk, Logical::new(*from));
+            unexpected = without(&unexpected, &written);
+        }
+        if let Some((from, _)) = unexpected.first().copied() {
             walk.check.find(Finding::ChecksumUnexpected {
                 subvolume: self.subvolume,
                 inode: self.inode,
@@ -109,6 +126,44 @@ impl At {
             });
         }
     }
+}
+
+/// What files have as written, plain data of the extent at an address, in order of addresses.
+fn written(walk: &Walk<'_>, logical: Logical) -> Vec<Run> {
+    let Ok(references) = walk.check.filesystem.data_references(logical, true) else {
+        return Vec::new();
+    };
+    let range_of = |reference: &DataReference| {
+        let Location { subvolume, inode, .. } = reference.location;
+        let key = FileExtent::key(inode, reference.offset);
+        let item = walk.tree(subvolume.tree())?.get(&key).ok()??;
+        let extent = FileExtent::parse(&key, item.data(), walk.check.sector_bytes).ok()?;
+        let FileExtentBody::Regular(slice) = extent.body else {
+            return None;
+        };
+        let start = slice.disk.get().checked_add(slice.offset.get())?;
+        let end = start.checked_add(slice.num_bytes.get())?;
+        (extent.compression == Compression::None).then_some((start, end))
+    };
+    let mut ranges: Vec<Run> = references.iter().filter_map(range_of).collect();
+    ranges.sort_unstable();
+    let mut written = Vec::new();
+    for (start, end) in ranges {
+        runs::push(&mut written, start, end);
+    }
+    written
+}
+
+/// What the first list has and the second has not.
+fn without(runs: &[Run], others: &[Run]) -> Vec<Run> {
+    let mut rest = Vec::new();
+    runs::compare(
+        runs,
+        others,
+        &mut |from, to| rest.push((from, to)),
+        &mut |_, _| {},
+    );
+    rest
 }
 
 /// Whether the inode's content has no checksums; so it is taken where the inode cannot be read.
@@ -128,14 +183,7 @@ pub(crate) fn missing(check: &Check<'_>, tree: Option<&Tree>, start: u64, end: u
     let Some(covered) = tree.and_then(|tree| covered(check, tree, start, end)) else {
         return Vec::new();
     };
-    let mut missing = Vec::new();
-    runs::compare(
-        &[(start, end)],
-        &covered,
-        &mut |from, to| missing.push((from, to)),
-        &mut |_, _| {},
-    );
-    missing
+    without(&[(start, end)], &covered)
 }
 
 /// The parts of `[start, end)` with checksums; `None` where the tree cannot be read.

@@ -61,7 +61,8 @@ pub use history::{History, Outcome};
 use std::ops::Range;
 use std::sync::Arc;
 
-use buttress_locks::{Mutex, Rank, lock_class};
+use buttress_locks::unscheduled::Mutex;
+use buttress_locks::{Rank, lock_class};
 use bytes::Bytes;
 
 use crate::backend::Backend;

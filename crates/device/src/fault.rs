@@ -9,7 +9,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use buttress_locks::{Mutex, Rank, lock_class};
+use buttress_locks::unscheduled::Mutex;
+use buttress_locks::{Rank, lock_class};
 
 use crate::backend::Backend;
 use crate::error::byte_length;

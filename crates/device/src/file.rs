@@ -25,7 +25,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use buttress_locks::{Mutex, Rank, lock_class};
+use buttress_locks::unscheduled::Mutex;
+use buttress_locks::{Rank, lock_class};
 
 use crate::backend::{Backend, LargeWriteTarget, RingTarget, Source};
 use crate::buffer::Buffer;

@@ -13,7 +13,8 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use buttress_locks::{Condvar, Mutex, Rank, lock_class};
+use buttress_locks::unscheduled::{Condvar, Mutex};
+use buttress_locks::{Rank, lock_class};
 
 use crate::backend::Backend;
 use crate::error::byte_length;

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use buttress_locks::{Rank, RwLock, lock_class};
+use buttress_locks::unscheduled::RwLock;
+use buttress_locks::{Rank, lock_class};
 
 use crate::backend::Backend;
 use crate::error::{byte_length, check_range, out_of_range};

@@ -25,7 +25,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use buttress_locks::{Mutex, Rank, RwLock, lock_class};
+use buttress_locks::unscheduled::{Mutex, RwLock};
+use buttress_locks::{Rank, lock_class};
 
 use crate::backend::Backend;
 use crate::buffer::Buffer;

@@ -42,6 +42,7 @@ mod mutex;
 mod raw;
 mod read_write;
 mod stopwatch;
+pub mod unscheduled;
 
 /// Atomics whose order with others matters: a model checker chooses between their loads and stores, too.
 pub mod atomic {

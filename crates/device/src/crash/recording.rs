@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buttress_locks::{Rank, RwLock, lock_class};
+use buttress_locks::unscheduled::RwLock;
+use buttress_locks::{Rank, lock_class};
 use bytes::Bytes;
 
 use super::pages::Pages;

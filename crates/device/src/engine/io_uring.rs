@@ -21,7 +21,8 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use buttress_locks::{Mutex, MutexGuard, Rank, lock_class};
+use buttress_locks::unscheduled::{Mutex, MutexGuard};
+use buttress_locks::{Rank, lock_class};
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, types};
 

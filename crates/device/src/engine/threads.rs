@@ -18,7 +18,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use buttress_locks::{Condvar, Mutex, Rank, lock_class};
+use buttress_locks::unscheduled::{Condvar, Mutex};
+use buttress_locks::{Rank, lock_class};
 
 use crate::engine::{Engine, RunRequests, serve_from_cache};
 use crate::queue::Core;

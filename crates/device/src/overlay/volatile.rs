@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use buttress_locks::{Rank, RwLock, lock_class};
+use buttress_locks::unscheduled::RwLock;
+use buttress_locks::{Rank, lock_class};
 
 use crate::backend::{Backend, Source};
 use crate::error::{byte_length, check_range, out_of_range};

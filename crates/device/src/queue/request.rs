@@ -12,7 +12,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use buttress_locks::{Condvar, Mutex, Rank, lock_class};
+use buttress_locks::unscheduled::{Condvar, Mutex};
+use buttress_locks::{Rank, lock_class};
 use bytes::Bytes;
 
 use crate::buffer::Buffer;

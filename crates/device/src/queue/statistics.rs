@@ -6,7 +6,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use buttress_locks::{Mutex, Rank, lock_class};
+use buttress_locks::unscheduled::Mutex;
+use buttress_locks::{Rank, lock_class};
 
 lock_class!(StatisticsLock, "state", Rank::LEAF);
 

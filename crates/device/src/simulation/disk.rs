@@ -15,7 +15,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use buttress_locks::{Mutex, Rank, lock_class};
+use buttress_locks::unscheduled::Mutex;
+use buttress_locks::{Rank, lock_class};
 
 use super::{Command, Drive, Model, VirtualClock};
 use crate::engine::{Engine, RunRequests};

@@ -24,6 +24,8 @@ const CONTENT_BYTES: u64 = 80_000;
 pub(crate) struct Run {
     pub(crate) history: buttress::device::crash::History,
     pub(crate) moments: Vec<Moment>,
+    /// What was asked for in each operation that changes content.
+    calls: Vec<String>,
     /// Of each operation: the inode that it synced, or a commit.
     pub(crate) syncs: Vec<(usize, Option<u64>)>,
 }
@@ -45,6 +47,8 @@ impl Run {
                     of(after, inode)
                 ));
             }
+            let call = self.calls.get(operation - 1).filter(|call| !call.is_empty());
+            lines.extend(call.map(|call| format!("{operation}: {call}")));
             for (_, synced) in self.syncs.iter().filter(|(number, _)| *number == operation) {
                 lines.push(format!("{operation}: sync of {synced:?}"));
             }
@@ -81,8 +85,14 @@ fn draw_directory(random: &mut Random, moment: &Moment) -> Location {
     at(found.copied().unwrap_or(TOP.inode.get()))
 }
 
-/// One operation. Those that are refused, as moves to below what moves, change nothing. Gives what was synced.
-fn step(filesystem: &WritableFilesystem, random: &mut Random, now: &Moment) -> Result<Option<Option<u64>>> {
+/// One operation. Those that are refused, as moves to below what moves, change nothing. Gives what was synced, and puts calls that
+/// change content into words.
+fn step(
+    filesystem: &WritableFilesystem,
+    random: &mut Random,
+    now: &Moment,
+    call: &mut String,
+) -> Result<Option<Option<u64>>> {
     let name = format!("n{}", random.below(NAMES)).into_bytes();
     let directory = draw_directory(random, now);
     let new = NewInode::of_root(0o644);
@@ -99,11 +109,13 @@ fn step(filesystem: &WritableFilesystem, random: &mut Random, now: &Moment) -> R
                 let length = 1 + random.below(most);
                 let bytes = Random::new(seed).bytes(usize::try_from(length)?, random.one_in(3));
                 let offset = if random.one_in(3) { FileOffset::MIN } else { offset };
+                *call = format!("write of {length} bytes at {offset} of inode {inode}");
                 filesystem.write_at(at(inode), offset, &bytes)?;
             }
         }
         34..38 => {
             if let Some((_, _, inode)) = file {
+                *call = format!("inode {inode} is cut at {offset}");
                 filesystem.truncate(at(inode), ByteCount::new(offset.get()))?;
             }
         }
@@ -115,6 +127,7 @@ fn step(filesystem: &WritableFilesystem, random: &mut Random, now: &Moment) -> R
                     1 => AllocateMode::AllocateKeepSize,
                     _ => AllocateMode::ZeroRange,
                 };
+                *call = format!("{mode:?} from {offset} to {end} of inode {inode}");
                 filesystem.allocate(at(inode), offset..end, mode)?;
             }
         }
@@ -122,12 +135,9 @@ fn step(filesystem: &WritableFilesystem, random: &mut Random, now: &Moment) -> R
             if let (Some((_, _, from)), Some((_, _, to))) = (file, draw(random, now, Some(false))) {
                 let start = FileOffset::new(random.below(5) * 4096);
                 let end = start.saturating_add(ByteCount::new(8192));
-                drop(filesystem.clone_range(
-                    at(from),
-                    start..end,
-                    at(to),
-                    FileOffset::new(random.below(5) * 4096),
-                ));
+                let target = FileOffset::new(random.below(5) * 4096);
+                *call = format!("clone of {start} to {end} of inode {from} to {target} of inode {to}");
+                drop(filesystem.clone_range(at(from), start..end, at(to), target));
             }
         }
         46..51 => {
@@ -208,16 +218,18 @@ pub(crate) fn run(base: Backends, seed: u64, operations: usize) -> Result<Run> {
     let filesystem = WritableFilesystem::new(filesystem, options)?;
     let mut random = Random::new(seed);
     let mut moments = vec![moment(&filesystem)?];
-    let mut syncs = Vec::new();
+    let (mut calls, mut syncs) = (Vec::new(), Vec::new());
     lab.mark(0);
     for operation in 1..=operations {
         let now = moments.last().cloned().unwrap_or_default();
-        let synced = match step(&filesystem, &mut random, &now) {
+        let mut call = String::new();
+        let synced = match step(&filesystem, &mut random, &now, &mut call) {
             // It did nothing, or a part of it that is seen.
             Err(error) if is_no_space(&error) => None,
             other => other.with_context(|| format!("operation {operation}"))?,
         };
         moments.push(moment(&filesystem)?);
+        calls.push(call);
         syncs.extend(synced.map(|inode| (operation, inode)));
         lab.mark(operation as u64);
     }
@@ -226,6 +238,7 @@ pub(crate) fn run(base: Backends, seed: u64, operations: usize) -> Result<Run> {
     Ok(Run {
         history,
         moments,
+        calls,
         syncs,
     })
 }

@@ -30,7 +30,7 @@ use buttress::writer::mkfs::{Feature, Options};
 use buttress::writer::operations::NewInode;
 use buttress::{FileOffset, Location, SubvolumeId};
 use buttress_oracle::tools::kernel_missing;
-use buttress_proof::writing::volume::{Backends, empty, open_for_writing};
+use buttress_proof::writing::volume::{Backends, empty, open_checked_but_for_holes, open_for_writing};
 use history::run;
 use recovering::{KERNEL_LOOKS, cut};
 use std::sync::atomic::Ordering;
@@ -103,6 +103,42 @@ fn full(devices: &[usize], options: &Options, salt: u64) {
         let run = run(base, seed, 80).unwrap();
         cut(&run, seed, number("BUTTRESS_CRASH_CUTS", 24), true).unwrap();
     }
+}
+
+/// A preallocated extent is written and cloned, and only the clone is synced: after a crash one file has it as preallocated, and its
+/// checksums are the other's.
+#[test]
+fn a_clone_of_what_was_preallocated_is_sound() {
+    let images = base(&[128 << 20], &Options::default(), 1);
+    let filesystem = open_for_writing(&images).unwrap();
+    let new = NewInode::of_root(0o644);
+    let source = filesystem.create(TOP, b"source", &new).unwrap();
+    let clone = filesystem.create(TOP, b"clone", &new).unwrap();
+    let range = |start: u64, end: u64| FileOffset::new(start)..FileOffset::new(end);
+    filesystem
+        .allocate(source, range(0, 65_536), AllocateMode::Allocate)
+        .unwrap();
+    filesystem.commit().unwrap();
+    filesystem
+        .write_at(source, FileOffset::new(8192), &[b'w'; 16_384])
+        .unwrap();
+    filesystem
+        .clone_range(source, range(8192, 16_384), clone, FileOffset::MIN)
+        .unwrap();
+    filesystem.fsync(clone).unwrap();
+    filesystem.abandon();
+
+    let filesystem = open_for_writing(&images).unwrap();
+    let mut content = [0; 8192];
+    filesystem.read_at(clone, FileOffset::MIN, &mut content).unwrap();
+    assert!(content.iter().all(|byte| *byte == b'w'));
+    filesystem
+        .read_at(source, FileOffset::new(8192), &mut content)
+        .unwrap();
+    assert!(content.iter().all(|byte| *byte == 0), "it was not synced");
+    filesystem.set_label(b"replayed").unwrap();
+    filesystem.close().unwrap();
+    open_checked_but_for_holes(&images).unwrap();
 }
 
 #[test]

@@ -69,9 +69,31 @@ pub(crate) fn cut(run: &Run, seed: u64, cuts: u64, asks_kernel: bool) -> Result<
                 run.history.len()
             )
         };
-        recover(run, cut, outcome, asks_kernel).with_context(told)?;
+        recover(run, cut, outcome, asks_kernel)
+            .with_context(|| looked_into(run, cut, outcome))
+            .with_context(told)?;
     }
     Ok(())
+}
+
+/// What came before a cut that went wrong; its images are kept where `BUTTRESS_CRASH_KEEP` says.
+fn looked_into(run: &Run, cut: usize, outcome: Outcome) -> String {
+    if let Some(folder) = std::env::var_os("BUTTRESS_CRASH_KEEP") {
+        // As the crash left them.
+        let _ = write_images(
+            &run.history.images_at(cut, outcome),
+            std::path::Path::new(&folder),
+        );
+    }
+    let done = run
+        .history
+        .last_mark(cut)
+        .and_then(|done| usize::try_from(done).ok());
+    let done = done.unwrap_or_default();
+    format!(
+        "after operation {done}:\n{}",
+        run.told(done.saturating_sub(40), done + 1)
+    )
 }
 
 fn recover(run: &Run, cut: usize, outcome: Outcome, asks_kernel: bool) -> Result<()> {
@@ -88,17 +110,7 @@ fn recover(run: &Run, cut: usize, outcome: Outcome, asks_kernel: bool) -> Result
     let filesystem = open_for_writing(&images).context("opening it for writing")?;
     let found = moment(&filesystem)?;
     let done = usize::try_from(done)?;
-    expect_promised(run, done, &found).with_context(|| {
-        let told = run.told(done.saturating_sub(40), done + 1);
-        if let Some(folder) = std::env::var_os("BUTTRESS_CRASH_KEEP") {
-            // The images as the crash left them, to be looked into.
-            let _ = write_images(
-                &run.history.images_at(cut, outcome),
-                std::path::Path::new(&folder),
-            );
-        }
-        format!("after operation {done}:\n{told}")
-    })?;
+    expect_promised(run, done, &found)?;
     if asks_kernel && has_log {
         let untouched = run.history.images_at(cut, outcome);
         ask_the_kernel(&untouched, &filesystem)?;

@@ -77,7 +77,7 @@ pub(super) struct Collector<'a, 'b> {
     wanted: InodeSet,
     /// Those that are wanted as a whole.
     wanted_whole: InodeSet,
-    /// Directories that are gone and were looked at.
+    /// Inodes that are gone and were looked at.
     pub(super) gone: HashSet<InodeNumber>,
     /// Items, names and attributes that were read at one go.
     pub(super) gathered: Gathered,

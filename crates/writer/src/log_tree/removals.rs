@@ -1,7 +1,7 @@
 //! Names that went, and what must be logged with that.
 //!
-//! What loses a name by replaying, and lives, is in the log with where it is now; what has the name now comes with it. Of a
-//! directory that is gone that holds for all that was in it.
+//! What loses a name by replaying, and lives, is in the log with where it is now; what has the name now comes with it. What does
+//! not live loses all its names. Of a directory that is gone that holds for all that was in it.
 
 use super::collecting::{Collector, Extent, Stop, Walk};
 use super::names::RemovedName;
@@ -60,7 +60,23 @@ impl Collector<'_, '_> {
             self.want(removed.inode, Extent::Existence);
             return Ok(());
         }
-        if !removed.is_directory || !self.gone.insert(removed.inode) {
+        if !self.gone.insert(removed.inode) {
+            return Ok(());
+        }
+        // It is gone under its other names, too: with some of them it never was.
+        let tree = self.tree();
+        let names = self.operation.look().names.of(tree);
+        let others: Vec<RemovedName> = names.map_or_else(Vec::new, |names| {
+            let others = names.of_inode(removed.inode);
+            others
+                .filter(|other| other.is_committed && *other != removed)
+                .cloned()
+                .collect()
+        });
+        for other in others {
+            self.take_back(&other)?;
+        }
+        if !removed.is_directory {
             return Ok(());
         }
         // It goes with all that it held.

@@ -44,7 +44,7 @@ pub(super) const FAULTS: &[Fault] = &[
     harms(
         "range-writes-all",
         "A sync of a range writes all that waits of the file.",
-        &[writer("log_tree::tests::a_range_costs_the_range")],
+        &[writer("log_tree::tests::ranges::a_range_costs_the_range")],
     ),
     loses(
         "log-blocks-unpinned",

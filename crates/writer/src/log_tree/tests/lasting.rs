@@ -74,6 +74,31 @@ fn a_name_that_was_taken_over_is_always_there() {
     filesystem.close().unwrap();
 }
 
+/// A file with two names is gone, and another has one of them: the log that has that takes the other one, too. The file was never
+/// there with that one alone.
+#[test]
+fn a_file_that_is_gone_is_gone_under_all_its_names() {
+    for first in [&b"one"[..], b"two"] {
+        let backends = made(&[160 * MIB], None);
+        let filesystem = open(&backends);
+        let old = filesystem.create(ROOT, b"one", &NEW).unwrap();
+        filesystem.link(old, ROOT, b"two").unwrap();
+        filesystem.commit().unwrap();
+        let second = if first == b"one" { &b"two"[..] } else { b"one" };
+        for name in [first, second] {
+            filesystem.unlink(ROOT, name).unwrap();
+        }
+        let new = filesystem.create(ROOT, b"two", &NEW).unwrap();
+        assert_eq!(filesystem.fsync(new).unwrap(), Synced::Logged);
+        filesystem.abandon();
+
+        let filesystem = open(&backends);
+        assert!(filesystem.lookup(ROOT, b"two").unwrap().is_some());
+        assert!(filesystem.lookup(ROOT, b"one").unwrap().is_none());
+        filesystem.close().unwrap();
+    }
+}
+
 /// An attribute that the last commit has and that was removed is not back.
 #[test]
 fn a_removed_attribute_is_not_back() {
