@@ -113,12 +113,16 @@ fn run_delay() -> Option<Duration> {
         .try_with(|file| {
             let mut text = [0; 96];
             let length = file.as_ref()?.read_at(&mut text, 0).ok()?;
-            let text = core::str::from_utf8(text.get(..length)?).ok()?;
-            let nanos = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
-            Some(Duration::from_nanos(nanos))
+            run_delay_in(core::str::from_utf8(text.get(..length)?).ok()?)
         })
         .ok()
         .flatten()
+}
+
+/// The run delay in the text of a `schedstat`: time on a processor, run delay, both in nanoseconds, and how often it ran.
+fn run_delay_in(text: &str) -> Option<Duration> {
+    let nanos = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(Duration::from_nanos(nanos))
 }
 
 #[cfg(test)]
@@ -126,14 +130,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_finds_no_processor_knows_for_how_long() {
-        // More threads than processors, all of them at work: in sum they wait for most of what they do not run.
+    fn the_run_delay_is_the_second_number() {
+        assert_eq!(
+            run_delay_in("5000 1234567 89\n"),
+            Some(Duration::from_nanos(1_234_567))
+        );
+        for broken in ["", "5000", "5000 x 89"] {
+            assert_eq!(run_delay_in(broken), None);
+        }
+    }
+
+    /// More threads than processors, all of them at work: each waits for no longer than it took, and its time has both.
+    #[test]
+    fn a_run_delay_is_a_part_of_the_time() {
         let threads = std::thread::available_parallelism().unwrap().get() * 3;
         measure_run_delay(true);
         let taken: Vec<Taken> = std::thread::scope(|scope| {
             let work = || {
                 let stopwatch = Stopwatch::start();
-                while stopwatch.start.elapsed() < Duration::from_millis(100) {
+                while stopwatch.start.elapsed() < Duration::from_millis(50) {
                     core::hint::spin_loop();
                 }
                 stopwatch.taken()
@@ -142,16 +157,10 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         measure_run_delay(false);
-        assert!(
-            taken.iter().all(|taken| taken.run_delay <= taken.time),
-            "{taken:?}"
-        );
-        let waited = taken.iter().map(|taken| taken.run_delay).sum::<Duration>();
-        assert!(
-            run_delay().is_none() || waited > Duration::from_millis(50),
-            "{taken:?}"
-        );
-
+        for taken in &taken {
+            assert!(taken.run_delay <= taken.time, "{taken:?}");
+            assert_eq!(taken.without_run_delay() + taken.run_delay, taken.time);
+        }
         let stopwatch = Stopwatch::start();
         assert_eq!(
             stopwatch.taken().run_delay,
