@@ -167,10 +167,10 @@ pub fn receive_ahead(
 ) -> Result<Summary> {
     std::thread::scope(|scope| {
         let mut receiver = Receiver::new(filesystem, directory, options, notify);
-        receiver.scout = scouting::start(scope, filesystem);
+        receiver.scouts = scouting::start(scope, filesystem);
         let received = receiver.receive(&mut Decoder::ahead(input));
-        // The thread ends without it.
-        receiver.scout = None;
+        // The threads end without them.
+        receiver.scouts = None;
         ended(receiver, received)
     })
 }

@@ -6,7 +6,7 @@ use super::keeping::Keeping;
 use super::made_names::{CommandPlace, MadeNames};
 use super::names::Names;
 use super::new_file::{NewFile, NewFiles};
-use super::scouting::Wanted;
+use super::scouting::Scouts;
 use super::sources::{self, Found};
 use super::{Event, Options, ReceivedSubvolume, Summary};
 use crate::command::Command;
@@ -17,7 +17,6 @@ use buttress_fs::{Location, Progress};
 use buttress_tree::HeldMemory;
 use buttress_writer::WritableFilesystem;
 use buttress_writer::operations::{AttributeChanges, FinishedSubvolume, Received};
-use crossbeam_channel::Sender;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Read;
@@ -68,10 +67,9 @@ pub(super) struct Receiver<'a> {
     pub(super) made: Vec<Making>,
     /// Subvolumes that were cloned from.
     clone_sources: HashMap<[u8; 16], SubvolumeId>,
-    /// Up to here of the stream what it will change was read, or is being read by a thread; and where to look further.
+    /// Up to here of the stream what it will change was read, or is being read by these.
     pub(super) scouted_to: u64,
-    pub(super) scout_at: u64,
-    pub(super) scout: Option<Sender<Wanted>>,
+    pub(super) scouts: Option<Scouts>,
     summary: Summary,
     /// For the pieces of the stream, names and files that wait, and what is being written.
     _memory: HeldMemory,
@@ -103,8 +101,7 @@ impl<'a> Receiver<'a> {
             made: Vec::new(),
             clone_sources: HashMap::new(),
             scouted_to: 0,
-            scout_at: 0,
-            scout: None,
+            scouts: None,
             summary: Summary::default(),
             _memory: filesystem.hold_memory(),
         }

@@ -3,8 +3,9 @@
 //! Only where there is something to read: in subvolumes that were made from a snapshot. Names that the stream makes itself are
 //! in memory. What is found is a hint, and so is what fails here: the commands meet it themselves.
 //!
-//! Of an input that is read ahead a thread does it, for one batch of names while the commands of the batch before are carried out.
-//! What it looks up is not taken over: names can have come and gone since.
+//! Of an input that is read ahead threads do it, each for one batch of names, while the commands of the batches before are carried
+//! out. A batch reads level by level, and waits at each for its slowest block, so that several at once keep a device busy.
+//! What they look up is not taken over: names can have come and gone since.
 
 use super::making::Receiver;
 use crate::command::Command;
@@ -13,38 +14,58 @@ use buttress_fs::Location;
 use buttress_writer::WritableFilesystem;
 use core::ops::ControlFlow;
 use crossbeam_channel::{Receiver as Incoming, Sender, bounded};
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Read;
 use std::thread::{Builder, Scope};
 
-/// How many names are looked up ahead at a time. What that reads, a few blocks for each, should fit into a cache of the usual
-/// size; a thread does that for the next ones while these are in use.
+/// How many names are looked up ahead at a time, without threads and by each of them. What that reads, a few blocks for each,
+/// should fit into a cache of the usual size, for all batches that are on their way.
 const NAMES_AHEAD: usize = 512;
 const NAMES_OF_THREAD: usize = 128;
+
+/// How many threads read ahead.
+const THREADS: usize = 3;
+
+/// Where nothing new was to be looked at, so much of the stream is received before the next look.
+const LOOK_STEP_BYTES: u64 = 64 << 10;
 
 /// Names of one subvolume, and their directories.
 pub(super) type Wanted = Vec<(Location, Vec<u8>)>;
 
-/// A thread that reads what changes of these names' inodes need, until nobody can send it any more; `None` where the system gives
-/// no thread.
-pub(super) fn start<'s>(
-    scope: &'s Scope<'s, '_>,
-    filesystem: &'s WritableFilesystem,
-) -> Option<Sender<Wanted>> {
-    let (sender, incoming): (_, Incoming<Wanted>) = bounded(1);
-    let read = move || {
-        for wanted in incoming {
-            let names: Vec<(Location, &[u8])> = wanted
-                .iter()
-                .map(|(directory, name)| (*directory, name.as_slice()))
-                .collect();
-            // Whoever needs what cannot be read is told.
-            drop(filesystem.read_ahead(&names));
-        }
-    };
-    let thread = Builder::new().name("buttress-scout".to_owned());
-    thread.spawn_scoped(scope, read).ok().map(|_| sender)
+/// Threads that read what changes of names' inodes will need, and the batches that they were given.
+#[derive(Debug)]
+pub(super) struct Scouts {
+    batches: Sender<Wanted>,
+    /// Where in the stream the batches begin that no command was reached of.
+    begins: VecDeque<u64>,
+    /// From here on it is worth looking again.
+    look_at: u64,
+}
+
+/// Starts them; they end when these `Scouts` are dropped. `None` where the system gives no thread.
+pub(super) fn start<'s>(scope: &'s Scope<'s, '_>, filesystem: &'s WritableFilesystem) -> Option<Scouts> {
+    let (batches, incoming): (_, Incoming<Wanted>) = bounded(1);
+    let started = (0..THREADS).filter(|_| {
+        let incoming = incoming.clone();
+        let read = move || {
+            for wanted in incoming {
+                let names: Vec<(Location, &[u8])> = wanted
+                    .iter()
+                    .map(|(directory, name)| (*directory, name.as_slice()))
+                    .collect();
+                // Whoever needs what cannot be read is told.
+                drop(filesystem.read_ahead(&names));
+            }
+        };
+        let thread = Builder::new().name("buttress-scout".to_owned());
+        thread.spawn_scoped(scope, read).is_ok()
+    });
+    (started.count() > 0).then(|| Scouts {
+        batches,
+        begins: VecDeque::new(),
+        look_at: 0,
+    })
 }
 
 /// What is read ahead for, from the commands of a stream.
@@ -80,7 +101,7 @@ impl Ahead {
             }
             Command::Rename { from, to } => {
                 self.want(from);
-                self.want(to);
+                self.known.insert(hash(to));
             }
             Command::Link { path, target } => {
                 self.want(target);
@@ -119,7 +140,18 @@ impl Ahead {
 impl Receiver<'_> {
     /// Reads ahead for the commands that were read and not looked at yet, if the next one is such.
     pub(super) fn scout<R: Read>(&mut self, decoder: &mut Decoder<R>) {
-        if decoder.offset() < self.scout_at {
+        let at = decoder.offset();
+        let (is_due, most) = match &mut self.scouts {
+            Some(scouts) => {
+                while scouts.begins.front().is_some_and(|begin| *begin <= at) {
+                    scouts.begins.pop_front();
+                }
+                let is_due = scouts.begins.len() < THREADS && scouts.look_at <= at;
+                (is_due, NAMES_OF_THREAD)
+            }
+            None => (self.scouted_to <= at, NAMES_AHEAD),
+        };
+        if !is_due {
             return;
         }
         let root = match &self.making {
@@ -127,19 +159,11 @@ impl Receiver<'_> {
             _ => return,
         };
         let mut ahead = Ahead {
-            most: match &self.scout {
-                Some(_) => NAMES_OF_THREAD,
-                None => NAMES_AHEAD,
-            },
+            most,
             ..Ahead::default()
         };
-        let from = self.scouted_to.max(decoder.offset());
+        let from = self.scouted_to.max(at);
         self.scouted_to = decoder.look_ahead(from, |command| ahead.note(command));
-        self.scout_at = match &self.scout {
-            // One batch is on the way while commands come from the one before.
-            Some(_) => from,
-            None => self.scouted_to,
-        };
         let mut names: Wanted = Vec::with_capacity(ahead.wanted.len());
         for path in &ahead.wanted {
             if self.is_made_now(root, path) {
@@ -151,10 +175,16 @@ impl Receiver<'_> {
                 names.push((directory, name.to_vec()));
             }
         }
-        match &self.scout {
-            _ if names.is_empty() => {}
-            // A thread that is gone reads nothing ahead.
-            Some(thread) => drop(thread.send(names)),
+        match &mut self.scouts {
+            Some(scouts) if names.is_empty() => {
+                scouts.look_at = at.saturating_add(LOOK_STEP_BYTES);
+            }
+            Some(scouts) => {
+                scouts.begins.push_back(from);
+                // Threads that are gone read nothing ahead.
+                drop(scouts.batches.send(names));
+            }
+            None if names.is_empty() => {}
             None => self.read_ahead(&names),
         }
     }

@@ -10,8 +10,9 @@
 //! These shares are fixed. A cache that shrank while more waits would give back little: what leaves it lies between what
 //! stays, and allocators keep the pages of both.
 //!
-//! Content may take half of what may wait. When the rest is half used up, a commit begins in the background, and edits go
-//! on; when it is used up, they wait for that commit, or commit themselves.
+//! Content may take half of what may wait. When three quarters of the rest are used up, a commit begins in the background, and
+//! edits go on; when all of it is, they wait for that commit, or commit themselves. Where twice as much as came during the
+//! commit before would not fit into the last quarter, a commit begins that much earlier, but not before the rest is half used up.
 //!
 //! Not counted: names that were looked up (4 MiB), what views hold, buffers of writes under way (some 16 MiB), and the map of free space.
 
@@ -34,6 +35,8 @@ pub(super) struct DirtyMemory {
     limit_bytes: u64,
     dirty_bytes: AtomicU64,
     frozen_bytes: AtomicU64,
+    /// What became dirty while the last commit was being written.
+    came_bytes: AtomicU64,
 }
 
 /// How urgent a commit is.
@@ -41,7 +44,7 @@ pub(super) struct DirtyMemory {
 pub(super) enum Pressure {
     /// There is room.
     None,
-    /// Half of what may wait does: a commit should begin.
+    /// So much waits that a commit should begin.
     Background,
     /// All of it does.
     Hard,
@@ -56,6 +59,7 @@ impl DirtyMemory {
             limit_bytes: limit.max(LEAST_BYTES),
             dirty_bytes: AtomicU64::new(0),
             frozen_bytes: AtomicU64::new(0),
+            came_bytes: AtomicU64::new(0),
         }
     }
 
@@ -81,6 +85,8 @@ impl DirtyMemory {
 
     /// What was frozen is written, and gone.
     pub(super) fn thaw(&self) {
+        self.came_bytes
+            .store(self.dirty_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         self.frozen_bytes.store(0, Ordering::Relaxed);
     }
 
@@ -97,11 +103,17 @@ impl DirtyMemory {
             .max(self.limit_bytes >> 2);
         if dirty.saturating_add(frozen) > rest {
             Pressure::Hard
-        } else if frozen == 0 && dirty > rest >> 1 {
+        } else if frozen == 0 && dirty > rest.saturating_sub(self.ahead_bytes(rest)) {
             Pressure::Background
         } else {
             Pressure::None
         }
+    }
+
+    /// Of what may be dirty, what is left for edits beside a commit.
+    fn ahead_bytes(&self, rest: u64) -> u64 {
+        let came = self.came_bytes.load(Ordering::Relaxed);
+        came.saturating_mul(2).clamp(rest >> 2, rest >> 1)
     }
 
     /// What is held now, beside content.
@@ -123,17 +135,18 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_commit_begins_when_half_is_used_and_is_waited_for_when_all_is() {
+    fn a_commit_begins_when_three_quarters_are_used_and_is_waited_for_when_all_is() {
         // 176 MiB may wait.
         let dirty_memory = DirtyMemory::new(ByteCount::new(1 << 30), Some(ByteCount::new(176 * MIB)));
         for (dirty, frozen, pending, expected) in [
             (0, 0, 0, Pressure::None),
-            (88, 0, 0, Pressure::None),
-            (89, 0, 0, Pressure::Background),
+            (132, 0, 0, Pressure::None),
+            (133, 0, 0, Pressure::Background),
             (89, 60, 0, Pressure::None),
             (89, 88, 0, Pressure::Hard),
             (177, 0, 0, Pressure::Hard),
-            (45, 0, 88, Pressure::Background),
+            (66, 0, 88, Pressure::None),
+            (67, 0, 88, Pressure::Background),
             (89, 0, 88, Pressure::Hard),
             (44, 0, 176, Pressure::Background),
             (45, 0, 500, Pressure::Hard),
@@ -146,9 +159,23 @@ mod tests {
                 "{dirty} {frozen} {pending}"
             );
         }
-        dirty_memory.thaw();
         dirty_memory.set_dirty(0);
+        dirty_memory.thaw();
         assert_eq!(dirty_memory.pressure(0), Pressure::None);
+    }
+
+    #[test]
+    fn a_commit_begins_earlier_the_more_came_during_the_one_before() {
+        let dirty_memory = DirtyMemory::new(ByteCount::new(1 << 30), Some(ByteCount::new(160 * MIB)));
+        for (came, begins_at) in [(0, 120), (20, 120), (30, 100), (40, 80), (90, 80)] {
+            dirty_memory.freeze(60 * MIB);
+            dirty_memory.set_dirty(came * MIB);
+            dirty_memory.thaw();
+            dirty_memory.set_dirty(begins_at * MIB);
+            assert_eq!(dirty_memory.pressure(0), Pressure::None, "{came}");
+            dirty_memory.set_dirty(begins_at * MIB + 1);
+            assert_eq!(dirty_memory.pressure(0), Pressure::Background, "{came}");
+        }
     }
 
     #[test]

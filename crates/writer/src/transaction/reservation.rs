@@ -164,8 +164,7 @@ impl WritableFilesystem {
         Err(handle.no_metadata_space(need))
     }
 
-    /// Whether so much is dirty that an edit must not come before a commit. When half as much is, a commit begins in
-    /// the background.
+    /// Whether so much is dirty that an edit must not come before a commit. Before that a commit begins in the background.
     fn is_over_limit(&self, handle: &Handle<'_>) -> bool {
         let dirty_memory = &self.shared.dirty_memory;
         dirty_memory.set_dirty(handle.dirty_bytes());
