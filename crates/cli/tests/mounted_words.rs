@@ -101,6 +101,30 @@ fn what_was_deleted_gives_its_room_back_on_a_mount_and_on_its_image() {
     mounted.expect_sound();
 }
 
+/// Who else refers to an extent is known although the references of a file that was just written wait for a commit.
+#[test]
+fn what_a_file_shares_is_told_of_one_that_was_just_written() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = furnished();
+    let file = format!("{}/home/d/file", mounted.directory());
+    for length in [400_000, 500_000] {
+        fs::write(&file, vec![9; length]).unwrap();
+        let shown = text(&sound(&["fiemap", "-v", &file]).stdout);
+        assert!(
+            shown.contains("extent found") && !shown.contains("shared"),
+            "{shown}"
+        );
+        fs::write(&file, vec![10; length]).unwrap();
+        let used = text(&sound(&["filesystem", "du", "--raw", &file]).stdout);
+        let bytes = length.next_multiple_of(4096).to_string();
+        assert_eq!(used.matches(&bytes).count(), 2, "{used}");
+    }
+    mounted.umount();
+    mounted.expect_sound();
+}
+
 #[test]
 fn words_say_the_same_of_a_mount_as_of_its_image() {
     if skips(no_fuse()) {

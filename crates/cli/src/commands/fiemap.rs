@@ -68,6 +68,7 @@ pub const FLAG_NAMES: [(FiemapFlags, &str); 8] = [
 impl Subcommand for FiemapCommand {
     const NAME: &'static str = "fiemap";
     const ON_MOUNTS: bool = true;
+    const COMMITS_BEFORE: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress fiemap -v backup.img:/home/letter",

@@ -46,6 +46,7 @@ pub struct Du {
 impl Subcommand for Du {
     const NAME: &'static str = "du";
     const ON_MOUNTS: bool = true;
+    const COMMITS_BEFORE: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress filesystem du -s backup.img:/home",
         "Shows what a directory takes up and how much of it is shared",

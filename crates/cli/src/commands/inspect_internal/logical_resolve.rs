@@ -40,6 +40,7 @@ pub struct LogicalResolve {
 impl Subcommand for LogicalResolve {
     const NAME: &'static str = "logical-resolve";
     const ON_MOUNTS: bool = true;
+    const COMMITS_BEFORE: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress inspect-internal logical-resolve 30408704 backup.img",
         "Prints the files that an address of a kernel message belongs to",
