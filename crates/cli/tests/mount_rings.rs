@@ -189,6 +189,35 @@ fn calls_that_wait_for_the_kernel_leave_room_for_those_that_it_waits_for() {
     mounted.expect_sound();
 }
 
+/// More searches of one processor than it has threads, each of which has the kernel send what it keeps back.
+#[test]
+fn searches_for_holes_see_what_is_kept_back_or_no_holes() {
+    let Some(_offered) = rings() else { return };
+    const FILES: u64 = 40;
+    const MIB: u64 = 1 << 20;
+    let mounted = Mounted::new();
+    mounted.mount("rw,writeback_cache");
+    assert!(ring_threads(&mounted) > 0);
+    thread::scope(|scope| {
+        for number in 0..FILES {
+            let path = mounted.path(&format!("f{number}"));
+            scope.spawn(move || {
+                hold_to_one_processor();
+                let file = File::create(path).unwrap();
+                for round in 1..20 {
+                    file.write_all_at(&bytes_of(3, 5000), round * MIB).unwrap();
+                    let from = (round - 1) * MIB + 8192;
+                    let found = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(from)).unwrap();
+                    // Where there are too many at once the kernel is told that there are no holes.
+                    assert!(found == round * MIB || found == from, "{found} from {from}");
+                }
+            });
+        }
+    });
+    mounted.umount();
+    mounted.expect_sound();
+}
+
 /// As the kernel's own way out of a server that hangs.
 #[test]
 fn a_connection_that_is_broken_off_ends_the_server() {

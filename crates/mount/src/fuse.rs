@@ -59,6 +59,7 @@ pub struct Session {
     connection: Connection,
     server: dispatch::Server,
     rings: Vec<Ring>,
+    writeback_cache: bool,
 }
 
 impl std::fmt::Debug for Session {
@@ -89,6 +90,7 @@ impl Session {
             connection,
             server,
             rings,
+            writeback_cache: options.writeback_cache && !options.read_only,
         })
     }
 
@@ -116,11 +118,12 @@ impl Session {
         self.server.answers_later_by(later);
         let rings = core::mem::take(&mut self.rings);
         let (server, device) = (&self.server, &self.connection.device);
+        let writeback_cache = self.writeback_cache;
         let ended: io::Result<()> = thread::scope(|scope| {
             thread::Builder::new()
                 .name("buttress-fuse-notify".to_owned())
-                .spawn_scoped(scope, move || notify::forget_first(&notifier, &waiting))?;
-            let ended = serve_by_all(scope, server, device, rings);
+                .spawn_scoped(scope, move || notify::forget_first(server, &notifier, &waiting))?;
+            let ended = serve_by_all(scope, server, device, rings, writeback_cache);
             server.answers_no_more();
             ended
         });
@@ -135,9 +138,18 @@ fn serve_by_all<'scope>(
     server: &'scope dispatch::Server,
     device: &'scope OwnedFd,
     rings: Vec<Ring>,
+    writeback_cache: bool,
 ) -> io::Result<()> {
     let crew = rings::Crew::start(scope, server, device, rings);
-    let (mut threads, readers) = match negotiation::agree(device, crew.is_whole())? {
+    let wishes = negotiation::Wishes {
+        rings: crew.is_whole(),
+        writeback_cache,
+    };
+    let (transport, keeps_writes) = negotiation::agree(device, wishes)?;
+    if keeps_writes {
+        server.kernel_keeps_writes();
+    }
+    let (mut threads, readers) = match transport {
         Agreed::Unmounted => return Ok(()),
         Agreed::Device => (Vec::new(), THREADS),
         Agreed::Rings => (crew.begin(), READERS_BESIDE_RINGS),

@@ -39,6 +39,8 @@ impl Errno {
     pub const PERM: Self = Self(libc::EPERM);
     /// There is one already.
     pub const EXIST: Self = Self(libc::EEXIST);
+    /// Not now.
+    pub const AGAIN: Self = Self(libc::EAGAIN);
     /// On another file system.
     pub const XDEV: Self = Self(libc::EXDEV);
     /// No such file.
@@ -283,6 +285,17 @@ pub struct Answered {
     pub result: i32,
 }
 
+/// Who looks at content otherwise than by reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looks {
+    /// At where this file has content and where it has none.
+    Seek(NodeId),
+    /// What this control command of a node is about.
+    Command(NodeId, u32),
+    /// At all files.
+    All,
+}
+
 impl From<Vec<u8>> for Answered {
     fn from(bytes: Vec<u8>) -> Self {
         Self {
@@ -398,6 +411,16 @@ pub trait Vfs: Send + Sync {
 
     /// A control command.
     fn control(&self, node: NodeId, control: &Control<'_>) -> Result<Answered>;
+
+    /// From now on whoever is served keeps for a while what is written to files: he knows their sizes and their times, and says them.
+    fn keeps_writes(&self) {}
+    /// What he may keep back that belongs to what is looked at: where there is any, it has to come before. As long as it does not, nothing of
+    /// it is seen.
+    fn kept_back(&self, _by: Looks) -> Vec<Stale> {
+        Vec::new()
+    }
+    /// It has come.
+    fn has_come(&self, _kept: &[Stale]) {}
 
     /// For how long, in seconds, what was told of a node holds, unless somebody changes it by this file system.
     fn lasts(&self, metadata: &Metadata) -> u64;

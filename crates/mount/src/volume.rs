@@ -7,6 +7,7 @@
 //! | `attributes` | what `stat(2)` shows and `setattr` changes, extended attributes |
 //! | `content` | files: reading, writing, room, holes, copies |
 //! | `control` | commands (`ioctl(2)`) of file systems in general and of btrfs |
+//! | `writeback_cache` | what the kernel keeps back of what was written |
 //! | `outside` | what changed otherwise than by the kernel's calls |
 //! | `cleaner` | gives back the space of deleted subvolumes |
 //! | `idle` | a commit soon after the last file that was written is closed |
@@ -32,10 +33,11 @@ mod names;
 mod nodes;
 mod numbers;
 mod outside;
+mod writeback_cache;
 
 use crate::vfs::{
-    Answered, Changes, Control, Entry, Errno, HandleId, Listed, NewKind, NewNode, NodeId, OpenMode, Opened,
-    RenameHow, Result, SeekTo, SetHow, Statistics, Vfs,
+    Answered, Changes, Control, Entry, Errno, HandleId, Listed, Looks, NewKind, NewNode, NodeId, OpenMode,
+    Opened, RenameHow, Result, SeekTo, SetHow, Stale, Statistics, Vfs,
 };
 use crate::vfs::{Caller, NewTime};
 use buttress::accounts::Accounts as _;
@@ -46,7 +48,7 @@ use cleaner::Cleaner;
 pub use control::Peek;
 use core::fmt;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use handles::Handles;
 use idle::Idle;
 use nodes::Nodes;
@@ -111,6 +113,8 @@ pub struct MountedVolume {
     statistics: Mutex<Option<(Statistics, Instant)>>,
     /// Raised when a file may have got a capability: see `content`.
     capabilities: AtomicU64,
+    /// Who is served keeps for a while what is written: see `writeback_cache`.
+    is_writeback_cached: AtomicBool,
     /// Nothing is done any more.
     is_shut_down: AtomicBool,
     peek: OnceLock<Peek>,
@@ -155,6 +159,7 @@ impl MountedVolume {
             told: Mutex::default(),
             statistics: Mutex::default(),
             capabilities: AtomicU64::new(1),
+            is_writeback_cached: AtomicBool::new(false),
             is_shut_down: AtomicBool::new(false),
             peek: OnceLock::new(),
             ends_after: OnceLock::new(),
@@ -197,7 +202,7 @@ impl MountedVolume {
     /// Whether nothing is done any more.
     #[must_use]
     pub fn is_down(&self) -> bool {
-        self.is_shut_down.load(core::sync::atomic::Ordering::SeqCst)
+        self.is_shut_down.load(Ordering::SeqCst)
     }
 
     /// It is mounted, on this directory.
@@ -213,12 +218,12 @@ impl MountedVolume {
             rustix::fs::StatxFlags::INO,
         )?;
         let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
-        self.device.store(device, core::sync::atomic::Ordering::SeqCst);
+        self.device.store(device, Ordering::SeqCst);
         Ok(())
     }
 
     fn device(&self) -> Option<u64> {
-        match self.device.load(core::sync::atomic::Ordering::SeqCst) {
+        match self.device.load(Ordering::SeqCst) {
             0 => None,
             device => Some(device),
         }
@@ -360,8 +365,9 @@ impl Vfs for MountedVolume {
         mode: OpenMode,
     ) -> Result<(Entry, HandleId)> {
         let location = self.make_named(directory, name, new, NewKind::File)?;
-        let entry = self.entry(location, Some(directory))?;
+        let mut entry = self.entry(location, Some(directory))?;
         let handle = self.open_at(location, mode)?;
+        self.show_kept_back(&mut entry.metadata);
         Ok((entry, handle))
     }
 
@@ -493,6 +499,18 @@ impl Vfs for MountedVolume {
         self.command(self.location(node)?, control)
     }
 
+    fn keeps_writes(&self) {
+        self.is_writeback_cached.store(true, Ordering::SeqCst);
+    }
+
+    fn kept_back(&self, by: Looks) -> Vec<Stale> {
+        self.may_be_kept_back(by)
+    }
+
+    fn has_come(&self, kept: &[Stale]) {
+        self.tell_times(kept);
+    }
+
     fn lasts(&self, metadata: &Metadata) -> u64 {
         const LONG: u64 = 3600;
         const SHORT: u64 = 1;
@@ -504,6 +522,9 @@ impl Vfs for MountedVolume {
         let Access::Writing(writer) = &self.access else {
             return LONG;
         };
+        if self.may_get_room(metadata) {
+            return 0;
+        }
         // What a file takes up changes when it is written back, which nobody asks for.
         if Self::now().seconds.abs_diff(metadata.changed.seconds) > SETTLES_AFTER {
             return LONG;
@@ -527,8 +548,7 @@ impl Vfs for MountedVolume {
         }
         let ended = self.leave();
         *self.ended.lock() = Some(ended);
-        self.is_shut_down
-            .store(true, core::sync::atomic::Ordering::SeqCst);
+        self.is_shut_down.store(true, Ordering::SeqCst);
         for slot in self.access.view().volume().devices() {
             if let Some(device) = slot.device() {
                 device.unlock();
@@ -537,8 +557,7 @@ impl Vfs for MountedVolume {
     }
 
     fn broke(&self) {
-        self.is_shut_down
-            .store(true, core::sync::atomic::Ordering::SeqCst);
+        self.is_shut_down.store(true, Ordering::SeqCst);
         self.tell(
             "a call of the file system panicked, which is a defect of this program: nothing is done any more, and what was \
              not committed is lost; please report it",

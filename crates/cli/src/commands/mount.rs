@@ -41,7 +41,8 @@ use registry::Known;
 /// Read-only, unless `-o rw` asks for more. Options are those of btrfs(5) and mount(8), joined by commas: ro, rw, subvol=PATH,
 /// subvolid=ID, compress or compress=ALGORITHM:LEVEL, compress-force=…, max_inline=SIZE, nodatacow, nodatasum, degraded,
 /// rescue=OPTION:OPTION…, device=PATH, offset=BYTES|part=N, commit=SECONDS, noatime, uid=ID and gid=ID (all files are shown as
-/// theirs), fakeroot (as root's), allow_other, suid or nosuid, dev or nodev, noexec.
+/// theirs), fakeroot (as root's), allow_other, suid or nosuid, dev or nodev, noexec, writeback_cache (the kernel keeps what is
+/// written until a file is synced or closed, and errors come then).
 ///
 /// What was written is durable when a program has synced it, some 30 seconds later, a second after the last file was closed, and
 /// when `buttress umount` returns.

@@ -56,6 +56,8 @@ pub struct MountOptions {
     pub no_exec: bool,
     /// Times of access are not kept.
     pub no_access_times: bool,
+    /// The kernel keeps what is written for a while, and sends it when a file is synced or closed, or when it likes.
+    pub writeback_cache: bool,
 }
 
 /// A mount that is to be served. Dropping it unmounts.

@@ -13,7 +13,7 @@ mod names;
 use super::notify::Later;
 use super::wire::{Header, IN_HEADER, Input, OUT_HEADER, Output, ROOT, operation};
 use crate::vfs::Stale;
-use crate::vfs::{Caller, Entry, Errno, NodeId, Result, Vfs};
+use crate::vfs::{Caller, Entry, Errno, Looks, NodeId, Result, Vfs};
 use buttress::Metadata;
 use crossbeam_channel::Sender;
 use parking_lot::Mutex;
@@ -29,6 +29,8 @@ enum Reply {
     Answer,
     /// The same, once the kernel has forgotten this.
     After(Vec<Stale>),
+    /// Nothing was done: first the kernel has to send what it keeps of this.
+    Before(Vec<Stale>),
     /// Nothing: the kernel does not wait for it.
     None,
 }
@@ -38,8 +40,21 @@ pub(super) enum When {
     Now,
     /// Once the kernel has forgotten this.
     After(Vec<Stale>),
+    /// There is none yet: the kernel has to forget this, which has it send what it keeps; then the request is to be answered
+    /// [anew](Turn::HasCome).
+    Before(Vec<Stale>),
     /// The kernel does not wait for one.
     Never,
+}
+
+/// Which time it is that a request is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    First,
+    /// The kernel has sent what it kept.
+    HasCome,
+    /// It cannot be waited for.
+    CannotCome,
 }
 
 /// See the module.
@@ -55,6 +70,7 @@ pub(super) struct Server {
 struct Request<'a> {
     header: Header,
     input: Input<'a>,
+    turn: Turn,
 }
 
 impl Request<'_> {
@@ -78,6 +94,16 @@ impl Server {
         self.root
     }
 
+    /// It was agreed that the kernel keeps what is written for a while.
+    pub(super) fn kernel_keeps_writes(&self) {
+        self.vfs.keeps_writes();
+    }
+
+    /// What the kernel kept has come.
+    pub(super) fn has_come(&self, kept: &[Stale]) {
+        self.vfs.has_come(kept);
+    }
+
     /// Who gives answers that have to wait for the kernel.
     pub(super) fn answers_later_by(&self, later: Sender<Later>) {
         *self.later.lock() = Some(later);
@@ -98,11 +124,13 @@ impl Server {
     }
 
     /// Puts the answer to a request together, and says when it is to be given.
-    pub(super) fn respond(&self, header: Header, input: Input<'_>, out: &mut Output<'_>) -> When {
+    pub(super) fn respond(&self, header: Header, input: Input<'_>, turn: Turn, out: &mut Output<'_>) -> When {
         out.body.clear();
         out.content.keep(0);
         out.zeros(OUT_HEADER);
-        match self.answer_safely(Request { header, input }, out) {
+        let request = Request { header, input, turn };
+        match self.answer_safely(request, out) {
+            Ok(Reply::Before(stale)) => When::Before(stale),
             Ok(Reply::None) => {
                 seal(out, header.unique, 0);
                 When::Never
@@ -138,6 +166,9 @@ impl Server {
             return Err(Errno::INVAL);
         }
         let request = &mut request;
+        if let Some(first) = self.before(request)? {
+            return Ok(first);
+        }
         match request.header.operation {
             operation::FORGET | operation::BATCH_FORGET => {
                 self.forget(request)?;
@@ -184,6 +215,28 @@ impl Server {
             _ => return Err(Errno::NOSYS),
         }
         Ok(Reply::Answer)
+    }
+
+    /// What has to happen before a request is answered that looks at content of which the kernel may keep some.
+    fn before(&self, request: &Request<'_>) -> Result<Option<Reply>> {
+        let node = self.node_of(request);
+        let looks = match request.header.operation {
+            operation::LSEEK => Looks::Seek(node),
+            operation::IOCTL => Looks::Command(node, attributes::command_in(request)?),
+            operation::SYNCFS => Looks::All,
+            _ => return Ok(None),
+        };
+        if request.turn == Turn::HasCome {
+            return Ok(None);
+        }
+        let kept = self.vfs.kept_back(looks);
+        match (request.turn, looks) {
+            _ if kept.is_empty() => Ok(None),
+            (Turn::First, _) => Ok(Some(Reply::Before(kept))),
+            // The kernel takes files for ones without holes from then on.
+            (_, Looks::Seek(_)) => Err(Errno::NOSYS),
+            _ => Err(Errno::AGAIN),
+        }
     }
 
     /// The node that a number of the kernel's means.

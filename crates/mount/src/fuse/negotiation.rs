@@ -46,30 +46,53 @@ pub(super) enum Agreed {
     Rings,
 }
 
-/// Agrees. `has_rings`: they may come by rings.
-pub(super) fn agree(device: &OwnedFd, has_rings: bool) -> io::Result<Agreed> {
+/// What is wanted where it can be had.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wishes {
+    /// Requests may come by rings.
+    pub(super) rings: bool,
+    /// The kernel is to keep what is written for a while.
+    pub(super) writeback_cache: bool,
+}
+
+impl Wishes {
+    fn flags(self) -> u64 {
+        let rings = if self.rings { capability::OVER_IO_URING } else { 0 };
+        let cache = if self.writeback_cache {
+            capability::WRITEBACK_CACHE
+        } else {
+            0
+        };
+        WANTED | rings | cache
+    }
+}
+
+/// Agrees; tells also whether the kernel keeps what is written for a while.
+pub(super) fn agree(device: &OwnedFd, wishes: Wishes) -> io::Result<(Agreed, bool)> {
     let mut buffer = vec![0; REQUEST_BYTES_MAX];
     loop {
         let Some(bytes) = receive(device, &mut buffer)? else {
-            return Ok(Agreed::Unmounted);
+            return Ok((Agreed::Unmounted, false));
         };
         let request = buffer.get(..bytes).unwrap_or_default();
-        let (unique, agreed, answer) = answer(request, has_rings).map_err(invalid)?;
+        let (unique, agreed, answer) = answer(request, wishes).map_err(invalid)?;
         let mut whole = Output::default();
         let length = answer.body.len().saturating_add(OUT_HEADER);
         let length = u32::try_from(length).map_err(|_| invalid("an answer that is too long"))?;
         whole.u32(length).u32(0).u64(unique).bytes(&answer.body);
         rustix::io::write(device, &whole.body)?;
-        match agreed {
-            None => {}
-            Some(agreed) if agreed & capability::OVER_IO_URING != 0 => return Ok(Agreed::Rings),
-            Some(_) => return Ok(Agreed::Device),
+        if let Some(agreed) = agreed {
+            let transport = match agreed & capability::OVER_IO_URING {
+                0 => Agreed::Device,
+                _ => Agreed::Rings,
+            };
+            return Ok((transport, agreed & capability::WRITEBACK_CACHE != 0));
         }
     }
 }
 
 /// The answer to the first request, and what was agreed on; where nothing was, the kernel asks again.
-fn answer(request: &[u8], has_rings: bool) -> Result<(u64, Option<u64>, Output<'static>), &'static str> {
+fn answer(request: &[u8], wishes: Wishes) -> Result<(u64, Option<u64>, Output<'static>), &'static str> {
     const SHORT: &str = "the kernel's first request is too short";
     let mut input = Input::of(request);
     let header = Header::parse(&mut input).map_err(|_| SHORT)?;
@@ -93,11 +116,7 @@ fn answer(request: &[u8], has_rings: bool) -> Result<(u64, Option<u64>, Output<'
     if offered & capability::INIT_EXT != 0 {
         offered |= u64::from(high) << 32;
     }
-    let wanted = match has_rings {
-        true => WANTED | capability::OVER_IO_URING,
-        false => WANTED,
-    };
-    let agreed = offered & wanted;
+    let agreed = offered & wishes.flags();
     let half = |shift: u32| u32::try_from((agreed >> shift) & 0xffff_ffff).unwrap_or(0);
     let content = u32::try_from(CONTENT_BYTES_MAX).unwrap_or(u32::MAX);
     // The least of this and what the mount has is taken.
@@ -139,19 +158,25 @@ mod tests {
     #[test]
     fn only_what_the_kernel_offers_is_agreed_on() {
         let offered =
-            capability::INIT_EXT | capability::MAX_PAGES | capability::DIRECT_IO_ALLOW_MMAP | 1 << 16;
-        let (unique, told, out) = answer(&first(7, 45, offered), false).unwrap();
+            capability::INIT_EXT | capability::MAX_PAGES | capability::DIRECT_IO_ALLOW_MMAP | 1 << 3;
+        let (unique, told, out) = answer(&first(7, 45, offered), Wishes::default()).unwrap();
         assert_eq!((unique, out.body.len()), (7, 64));
         let field = |at: usize| u32::from_ne_bytes(out.body[at..at + 4].try_into().unwrap());
         assert_eq!(field(4), MINOR);
         let agreed = u64::from(field(12)) | u64::from(field(32)) << 32;
-        assert_eq!(agreed, offered & !(1 << 16));
+        assert_eq!(agreed, offered & !(1 << 3));
         assert_eq!(told, Some(agreed));
     }
 
     #[test]
     fn requests_come_by_rings_where_both_sides_have_them() {
-        let agreed = |offered, has_rings| answer(&first(7, 45, offered), has_rings).unwrap().1;
+        let agreed = |offered, rings| {
+            let wishes = Wishes {
+                rings,
+                ..Wishes::default()
+            };
+            answer(&first(7, 45, offered), wishes).unwrap().1
+        };
         let offered = capability::INIT_EXT | capability::OVER_IO_URING;
         assert_eq!(agreed(offered, true), Some(offered));
         assert_eq!(agreed(offered, false), Some(capability::INIT_EXT));
@@ -159,10 +184,25 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_keeps_writes_where_that_is_wished_for() {
+        let agreed = |offered, writeback_cache| {
+            let wishes = Wishes {
+                writeback_cache,
+                ..Wishes::default()
+            };
+            answer(&first(7, 45, offered), wishes).unwrap().1
+        };
+        let offered = capability::ASYNC_READ | capability::WRITEBACK_CACHE;
+        assert_eq!(agreed(offered, true), Some(offered));
+        assert_eq!(agreed(offered, false), Some(capability::ASYNC_READ));
+        assert_eq!(agreed(capability::ASYNC_READ, true), Some(capability::ASYNC_READ));
+    }
+
+    #[test]
     fn other_versions_are_told_what_is_spoken_here() {
-        assert_eq!(answer(&first(8, 0, 0), false).unwrap().1, None);
-        assert!(answer(&first(7, 32, 0), false).is_err());
-        assert!(answer(&first(6, 50, 0), false).is_err());
-        assert!(answer(&first(7, 45, 0)[..50], false).is_err());
+        assert_eq!(answer(&first(8, 0, 0), Wishes::default()).unwrap().1, None);
+        assert!(answer(&first(7, 32, 0), Wishes::default()).is_err());
+        assert!(answer(&first(6, 50, 0), Wishes::default()).is_err());
+        assert!(answer(&first(7, 45, 0)[..50], Wishes::default()).is_err());
     }
 }

@@ -5,7 +5,8 @@
 //! this server. So no thread that answers requests does this: where an answer has to wait for it, a thread of its own gives the answer
 //! ([`Later`]).
 
-use super::wire::{OUT_HEADER, Output, ROOT};
+use super::dispatch::{Server, Turn, When};
+use super::wire::{Header, Input, OUT_HEADER, Output, ROOT};
 use crate::vfs::{NodeId, Stale};
 use crossbeam_channel::{Receiver, Sender};
 use rustix::fd::{AsFd, OwnedFd};
@@ -98,6 +99,8 @@ pub(super) struct Later {
 pub(super) enum Then {
     /// This answer is given.
     Answer(Output<'static>),
+    /// This request is answered, for which the kernel had to send something.
+    Respond(Vec<u8>),
     /// Whoever waits for it goes on.
     GoOn(Sender<()>),
     /// Nothing.
@@ -105,11 +108,22 @@ pub(super) enum Then {
 }
 
 /// Does such things until nobody has any more.
-pub(super) fn forget_first(notifier: &Notifier, waiting: &Receiver<Later>) -> io::Result<()> {
+pub(super) fn forget_first(
+    server: &Server,
+    notifier: &Notifier,
+    waiting: &Receiver<Later>,
+) -> io::Result<()> {
     for Later { stale, then } in waiting {
         notifier.forget(&stale);
         let answer = match then {
             Then::Answer(answer) => answer,
+            Then::Respond(request) => {
+                server.has_come(&stale);
+                match respond(server, notifier, &request) {
+                    Some(answer) => answer,
+                    None => continue,
+                }
+            }
             Then::GoOn(waits) => {
                 // It waits for as long as this end is there.
                 let _ = waits.send(());
@@ -124,4 +138,17 @@ pub(super) fn forget_first(notifier: &Notifier, waiting: &Receiver<Later>) -> io
         }
     }
     Ok(())
+}
+
+/// Answers a request for which the kernel has sent what it kept.
+fn respond(server: &Server, notifier: &Notifier, request: &[u8]) -> Option<Output<'static>> {
+    let mut input = Input::of(request);
+    let header = Header::parse(&mut input).ok()?;
+    let mut out = Output::default();
+    match server.respond(header, input, Turn::HasCome, &mut out) {
+        When::Now => {}
+        When::After(stale) => notifier.forget(&stale),
+        When::Before(_) | When::Never => return None,
+    }
+    Some(out)
 }

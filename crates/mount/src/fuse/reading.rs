@@ -3,7 +3,7 @@
 //! Several threads read from one descriptor, answer one at a time, and hold nothing between two.
 
 use super::REQUEST_BYTES_MAX;
-use super::dispatch::{Server, When};
+use super::dispatch::{Server, Turn, When};
 use super::notify::{Later, Then};
 use super::wire::{Header, IN_HEADER, Input, Output};
 use rustix::fd::OwnedFd;
@@ -35,12 +35,17 @@ pub(super) fn answer_all(server: &Server, device: &OwnedFd) -> io::Result<()> {
                 format!("a request of {bytes} bytes, which has no space for its head of {IN_HEADER}"),
             ));
         };
-        match server.respond(header, input, &mut out) {
+        match server.respond(header, input, Turn::First, &mut out) {
             When::Never => {}
             When::Now => {
                 if !answer(device, &out)? {
                     break;
                 }
+            }
+            When::Before(stale) => {
+                let request = buffer.get(..bytes).unwrap_or_default().to_vec();
+                let then = Then::Respond(request);
+                server.forget_first(Later { stale, then });
             }
             When::After(stale) => {
                 let then = Then::Answer(core::mem::take(&mut out));

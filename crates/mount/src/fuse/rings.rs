@@ -10,7 +10,7 @@
 //! (`enable_uring`). A ring that breaks leaves its thread to the device.
 
 use super::CONTENT_BYTES_MAX;
-use super::dispatch::{Server, When};
+use super::dispatch::{Server, Turn, When};
 use super::notify::{Later, Then};
 use super::reading;
 use super::wire::{Following, Header, IN_HEADER, Input, Kept, Output};
@@ -187,30 +187,50 @@ impl Worker {
     fn answer_all(&mut self, server: &Server) -> io::Result<()> {
         let mut body = Vec::new();
         while self.ring.fetch()? == Fetched::Request {
-            let Some(request) = self.ring.request() else { break };
-            let (head, bytes, stale) = answer(server, request, &mut body)?;
-            if !stale.is_empty() {
-                self.forget(server, stale);
+            let mut turn = Turn::First;
+            loop {
+                let Some(request) = self.ring.request() else {
+                    return Ok(());
+                };
+                match answer(server, request, turn, &mut body)? {
+                    Answer::Before(kept) => {
+                        turn = if self.forget(server, kept.clone(), false) {
+                            server.has_come(&kept);
+                            Turn::HasCome
+                        } else {
+                            Turn::CannotCome
+                        };
+                    }
+                    Answer::Ready(head, bytes, stale) => {
+                        if !stale.is_empty() {
+                            self.forget(server, stale, true);
+                        }
+                        self.ring.answer(&head, bytes)?;
+                        break;
+                    }
+                }
             }
-            self.ring.answer(&head, bytes)?;
         }
         Ok(())
     }
 
-    /// Has the kernel forget something before it is answered, or right after where this thread must not wait.
-    fn forget(&self, server: &Server, stale: Vec<Stale>) {
-        if self.queue.may_wait() {
+    /// Has the kernel forget something before it is answered; whether it has. Where this thread must not wait it does so right after, if
+    /// that is of use.
+    fn forget(&self, server: &Server, stale: Vec<Stale>, or_later: bool) -> bool {
+        let may_wait = self.queue.may_wait();
+        if may_wait {
             let (go_on, goes_on) = crossbeam_channel::bounded(1);
             let then = Then::GoOn(go_on);
             if server.forget_first(Later { stale, then }) {
                 // That it was forgotten, or that there is nothing to forget any more.
                 let _ = goes_on.recv();
             }
-        } else {
+        } else if or_later {
             let then = Then::Nothing;
             server.forget_first(Later { stale, then });
         }
         self.queue.waited();
+        may_wait
     }
 }
 
@@ -223,10 +243,15 @@ fn bind(processor: u16) {
     }
 }
 
-type Answer = ([u8; ANSWER_HEAD_BYTES], usize, Vec<Stale>);
+enum Answer {
+    /// It is there. The kernel is to forget this first.
+    Ready([u8; ANSWER_HEAD_BYTES], usize, Vec<Stale>),
+    /// The kernel has to send what it keeps of this first; the request is as it was.
+    Before(Vec<Stale>),
+}
 
 /// Puts an answer in the memory of its request.
-fn answer(server: &Server, request: Request<'_>, body: &mut Vec<u8>) -> io::Result<Answer> {
+fn answer(server: &Server, request: Request<'_>, turn: Turn, body: &mut Vec<u8>) -> io::Result<Answer> {
     let Request {
         head,
         arguments,
@@ -251,24 +276,28 @@ fn answer(server: &Server, request: Request<'_>, body: &mut Vec<u8>) -> io::Resu
     };
     let when = if payload_bytes == 0 {
         out.content = Following::within(&mut *payload);
-        server.respond(header, Input::of(arguments), &mut out)
+        server.respond(header, Input::of(arguments), turn, &mut out)
     } else {
         let content = payload.get(..payload_bytes).unwrap_or_default();
-        server.respond(header, Input::of_two(arguments, content), &mut out)
+        server.respond(header, Input::of_two(arguments, content), turn, &mut out)
     };
     let Output { body: whole, content } = out;
     let content = content.into_kept();
+    let stale = match when {
+        When::Before(kept) => {
+            *body = whole;
+            return Ok(Answer::Before(kept));
+        }
+        When::After(stale) => stale,
+        // The kernel does not look at it, but has its memory back.
+        When::Now | When::Never => Vec::new(),
+    };
     let (head, rest) = whole.split_first_chunk().ok_or_else(invalid)?;
     let bytes = put(payload, rest, &content)
         .ok_or_else(|| io::Error::other("an answer that is longer than any that the kernel asked for"))?;
     let head = *head;
     *body = whole;
-    let stale = match when {
-        When::After(stale) => stale,
-        // The kernel does not look at it, but has its memory back.
-        When::Now | When::Never => Vec::new(),
-    };
-    Ok((head, bytes, stale))
+    Ok(Answer::Ready(head, bytes, stale))
 }
 
 /// Puts what follows an answer's head at the beginning of the payload; how long it is, if there is room.

@@ -48,6 +48,7 @@ pub(super) mod capability {
         DO_READDIRPLUS = 1 << 13,
         READDIRPLUS_AUTO = 1 << 14,
         ASYNC_DIO = 1 << 15,
+        WRITEBACK_CACHE = 1 << 16,
         PARALLEL_DIROPS = 1 << 18,
         POSIX_ACL = 1 << 20,
         MAX_PAGES = 1 << 22,

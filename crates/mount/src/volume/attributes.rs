@@ -37,6 +37,7 @@ impl MountedVolume {
         .map_err(|error| self.failed(&error))?;
         metadata.uid = self.showing.uid.unwrap_or(metadata.uid);
         metadata.gid = self.showing.gid.unwrap_or(metadata.gid);
+        self.show_kept_back(&mut metadata);
         Ok(metadata)
     }
 
@@ -66,11 +67,15 @@ impl MountedVolume {
             let is_past = |time: Option<NewTime>| matches!(time, Some(NewTime::At(_)));
             let is_given = wanted.mode.is_some() || wanted.uid.is_some() || wanted.gid.is_some();
             let is_touch = !is_given && !is_past(changes.accessed) && !is_past(changes.modified);
-            let set = match is_touch {
-                true => writer.touch(location, &wanted),
-                false => writer.set_attributes(location, &wanted),
-            };
-            set.map_err(|error| self.failed(&error))?;
+            if self.are_times_of_cache(location, changes) {
+                self.set_times_of_cache(location, &wanted)?;
+            } else {
+                let set = match is_touch {
+                    true => writer.touch(location, &wanted),
+                    false => writer.set_attributes(location, &wanted),
+                };
+                set.map_err(|error| self.failed(&error))?;
+            }
         }
         self.metadata(location)
     }

@@ -18,7 +18,7 @@ use buttress::fs::{File, Location};
 use buttress::writer::operations::AttributeChanges;
 use buttress::{AllocateMode, ByteCount, FileKind, FileOffset, Metadata, Timestamp};
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 /// How long somebody waits for inodes that were removed to be let go of: in steps. In the first ones for any: what is open still may be
@@ -62,11 +62,7 @@ impl MountedVolume {
                 self.drop_privileges(location)?;
             }
         }
-        Ok(self.handles.add_file(OpenFile {
-            location,
-            mode,
-            without_capability: AtomicU64::new(0),
-        }))
+        Ok(self.handles.add_file(location, mode))
     }
 
     /// A file of a volume that is open for reading: nothing about it changes, so none is kept open.
@@ -135,7 +131,12 @@ impl MountedVolume {
         } else {
             self.drop_capability_once(&open)?;
         }
-        self.with_space(|| writer.write_at(location, FileOffset::new(offset), bytes))
+        let offset = FileOffset::new(offset);
+        if !self.is_writeback_cached() {
+            return self.with_space(|| writer.write_at(location, offset, bytes));
+        }
+        open.is_untold.store(true, Ordering::SeqCst);
+        self.with_space(|| writer.write_cached_at(location, offset, bytes))
     }
 
     /// Makes a call that takes space. That of files which were removed comes back when the kernel lets go of them, and it does that after

@@ -47,6 +47,21 @@ fn extended_flags(attributes: FileAttributes) -> u32 {
         .fold(0, |bits, (_, bit)| bits | bit)
 }
 
+/// Whether a command is about the content of files: of all (true), or of the one that it is called for.
+pub(super) const fn needs_content(command: u32) -> Option<bool> {
+    match command {
+        number::SNAP_CREATE
+        | number::SNAP_CREATE_V2
+        | number::SUBVOL_SETFLAGS
+        | number::SYNC
+        | number::START_SYNC
+        | number::TREE_SEARCH
+        | number::SHUTDOWN => Some(true),
+        number::FS_IOC_SETFLAGS | number::FS_IOC32_SETFLAGS | number::FS_IOC_FSSETXATTR => Some(false),
+        _ => None,
+    }
+}
+
 impl MountedVolume {
     pub(super) fn command(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
         match control.command {

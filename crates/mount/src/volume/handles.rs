@@ -5,6 +5,7 @@ use buttress::fs::Location;
 use buttress::locks::{Rank, RwLock, lock_class};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ lock_class!(OpenLock, "open", Rank::LEAF);
 pub(super) struct OpenFile {
     pub(super) location: Location,
     pub(super) mode: OpenMode,
+    /// Of one that is open for writing: whether content came out of a cache, and the times that belong to it did not yet.
+    pub(super) is_untold: Arc<AtomicBool>,
     /// The state of capabilities in which the file is known to have none; see [`super::content`].
     pub(super) without_capability: AtomicU64,
 }
@@ -33,10 +36,23 @@ enum Handle {
     Directory(Arc<OpenDirectory>),
 }
 
+/// A file that is open for writing.
+#[derive(Debug, Default)]
+struct Written {
+    times: u64,
+    is_untold: Arc<AtomicBool>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    handles: HashMap<HandleId, Handle>,
+    written: HashMap<Location, Written>,
+}
+
 /// All that is open.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
-    open: RwLock<HashMap<HandleId, Handle>, OpenLock>,
+    open: RwLock<Open, OpenLock>,
     last: AtomicU64,
     /// How many files are open for writing.
     writers: AtomicU64,
@@ -47,15 +63,43 @@ pub(super) struct Handles {
 impl Handles {
     fn add(&self, handle: Handle) -> HandleId {
         let id = HandleId(self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
-        self.open.write().insert(id, handle);
+        self.open.write().handles.insert(id, handle);
         id
     }
 
-    pub(super) fn add_file(&self, file: OpenFile) -> HandleId {
-        if file.mode.write {
+    pub(super) fn add_file(&self, location: Location, mode: OpenMode) -> HandleId {
+        let is_untold = if mode.write {
             self.writers.fetch_add(1, Ordering::Relaxed);
-        }
-        self.add(Handle::File(Arc::new(file)))
+            let mut open = self.open.write();
+            let written = open.written.entry(location).or_default();
+            written.times = written.times.saturating_add(1);
+            Arc::clone(&written.is_untold)
+        } else {
+            Arc::default()
+        };
+        self.add(Handle::File(Arc::new(OpenFile {
+            location,
+            mode,
+            is_untold,
+            without_capability: AtomicU64::new(0),
+        })))
+    }
+
+    /// Whether a file is open for writing.
+    pub(super) fn is_written(&self, location: Location) -> bool {
+        self.open.read().written.contains_key(&location)
+    }
+
+    /// The files that are open for writing.
+    pub(super) fn written(&self) -> Vec<Location> {
+        self.open.read().written.keys().copied().collect()
+    }
+
+    /// The times of a file were told; whether they had not been since content of it came.
+    pub(super) fn tell(&self, location: Location) -> bool {
+        let open = self.open.read();
+        let written = open.written.get(&location);
+        written.is_some_and(|written| written.is_untold.swap(false, Ordering::SeqCst))
     }
 
     pub(super) fn add_directory(&self, directory: OpenDirectory) -> HandleId {
@@ -63,14 +107,14 @@ impl Handles {
     }
 
     pub(super) fn file(&self, id: HandleId) -> Result<Arc<OpenFile>> {
-        match self.open.read().get(&id) {
+        match self.open.read().handles.get(&id) {
             Some(Handle::File(file)) => Ok(Arc::clone(file)),
             _ => Err(self.unknown()),
         }
     }
 
     pub(super) fn directory(&self, id: HandleId) -> Result<Arc<OpenDirectory>> {
-        match self.open.read().get(&id) {
+        match self.open.read().handles.get(&id) {
             Some(Handle::Directory(directory)) => Ok(Arc::clone(directory)),
             _ => Err(self.unknown()),
         }
@@ -78,11 +122,19 @@ impl Handles {
 
     /// Closes it; whether it was the last file that was open for writing.
     pub(super) fn release(&self, id: HandleId) -> bool {
-        let gone = self.open.write().remove(&id);
-        match gone {
-            Some(Handle::File(file)) if file.mode.write => self.writers.fetch_sub(1, Ordering::Relaxed) == 1,
-            _ => false,
+        let mut open = self.open.write();
+        let file = match open.handles.remove(&id) {
+            Some(Handle::File(file)) if file.mode.write => file,
+            _ => return false,
+        };
+        if let Entry::Occupied(mut written) = open.written.entry(file.location) {
+            match written.get().times.checked_sub(1) {
+                None | Some(0) => drop(written.remove()),
+                Some(rest) => written.get_mut().times = rest,
+            }
         }
+        drop(open);
+        self.writers.fetch_sub(1, Ordering::Relaxed) == 1
     }
 
     /// The files and directories that are open.
@@ -92,7 +144,7 @@ impl Handles {
             Handle::File(file) => file.location,
             Handle::Directory(directory) => directory.location,
         };
-        open.values().map(location).collect()
+        open.handles.values().map(location).collect()
     }
 
     /// How many files are open for writing.
@@ -102,7 +154,7 @@ impl Handles {
 
     /// How many files and directories are open.
     pub(super) fn len(&self) -> usize {
-        self.open.read().len()
+        self.open.read().handles.len()
     }
 
     /// What is wrong with a handle that is not there.
@@ -121,7 +173,7 @@ impl Handles {
     /// Closes everything: whoever had it open is gone, or will be.
     pub(super) fn clear(&self) {
         self.are_closed.store(true, Ordering::SeqCst);
-        self.open.write().clear();
+        *self.open.write() = Open::default();
         self.writers.store(0, Ordering::Relaxed);
     }
 }

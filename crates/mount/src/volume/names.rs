@@ -1,6 +1,6 @@
 //! Names: looking up, making, linking, renaming, removing, listing.
 
-use super::handles::{OpenDirectory, OpenFile};
+use super::handles::OpenDirectory;
 use super::{Access, MountedVolume};
 use crate::vfs::{
     Caller, Entry, Errno, HandleId, Listed, NewKind, NewNode, NodeId, OpenMode, RenameHow, Result,
@@ -9,7 +9,6 @@ use buttress::fs::directory::ReadDir;
 use buttress::fs::{DirEntry, Location};
 use buttress::writer::operations::{NewInode, OpenInode, RenameMode};
 use buttress::{FileKind, Metadata};
-use core::sync::atomic::AtomicU64;
 use parking_lot::Mutex;
 
 const NAME_BYTES_MAX: usize = 255;
@@ -137,13 +136,10 @@ impl MountedVolume {
         let made = writer.make_unnamed(directory, &inode_of(new));
         let hold = made.map_err(|error| self.failed(&error))?;
         let location = hold.location();
-        let entry = self.entry(location, None)?;
+        let mut entry = self.entry(location, None)?;
         self.nodes.keep(entry.node, hold);
-        let handle = self.handles.add_file(OpenFile {
-            location,
-            mode,
-            without_capability: AtomicU64::new(0),
-        });
+        let handle = self.handles.add_file(location, mode);
+        self.show_kept_back(&mut entry.metadata);
         Ok((entry, handle))
     }
 

@@ -5,7 +5,7 @@
 
 use super::table::Content;
 use super::write_back::is_of_gone_file;
-use super::writing::FILE_BYTES_MAX;
+use super::writing::{FILE_BYTES_MAX, Source};
 use crate::operations::Operation;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::reservation::Need;
@@ -168,7 +168,7 @@ fn copy_piece(
         &mut piece,
     )?;
     let at = share.target.saturating_add(part.start);
-    target.write(Some(at), &piece).map(drop)
+    target.write(Source::CallAt(at), &piece).map(drop)
 }
 
 fn share_of(range: &Range<FileOffset>, target: FileOffset) -> Share {
@@ -290,7 +290,7 @@ impl Content<'_> {
         if self.filesystem.lies_in_tree(from)? {
             let mut content = vec![0; usize::try_from(share.length).unwrap_or(0)];
             read(source, self, share.source, &mut content)?;
-            return self.write(Some(share.target), &content).map(drop);
+            return self.write(Source::CallAt(share.target), &content).map(drop);
         }
         let end = share.target.saturating_add(share.length);
         let sectors = share.target..self.align_up(end);

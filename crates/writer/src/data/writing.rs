@@ -20,7 +20,17 @@ impl WritableFilesystem {
     /// [`Error::NotPermitted`] for immutable files, and for append-only ones except at their end; [`Error::Invalid`] for an
     /// end past the largest size; [`Error::NoSpace`].
     pub fn write_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
-        self.take_in(location, Some(offset.get()), bytes)?;
+        self.take_in(location, Source::CallAt(offset.get()), bytes)?;
+        self.write_back_excess()
+    }
+
+    /// Writes what was written before, into a cache of somebody who says the file's times himself
+    /// ([`WritableFilesystem::set_attributes`]): they stay, and an append-only file takes it anywhere.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::write_at`].
+    pub fn write_cached_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
+        self.take_in(location, Source::Cache(offset.get()), bytes)?;
         self.write_back_excess()
     }
 
@@ -29,18 +39,18 @@ impl WritableFilesystem {
     /// # Errors
     /// As for [`WritableFilesystem::write_at`].
     pub fn append(&self, location: Location, bytes: &[u8]) -> Result<FileOffset> {
-        let offset = self.take_in(location, None, bytes)?;
+        let offset = self.take_in(location, Source::CallAtEnd, bytes)?;
         self.write_back_excess()?;
         Ok(FileOffset::new(offset))
     }
 
     /// Takes content in, at `offset` or at the end; beside what is in flight of the file where it needs nothing of that.
-    fn take_in(&self, location: Location, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
+    fn take_in(&self, location: Location, source: Source, bytes: &[u8]) -> Result<u64> {
         let taken =
-            self.with_content_in_flight(location, |content| content.write_in_flight(offset, bytes))?;
+            self.with_content_in_flight(location, |content| content.write_in_flight(source, bytes))?;
         match taken {
             Some(offset) => Ok(offset),
-            None => self.with_content(location, |content| content.write(offset, bytes)),
+            None => self.with_content(location, |content| content.write(source, bytes)),
         }
     }
 }
@@ -91,6 +101,17 @@ impl WritableFilesystem {
     }
 }
 
+/// Where content that is written comes from, and where it is to go.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source {
+    /// A call that writes at an offset.
+    CallAt(u64),
+    /// A call that writes at the end.
+    CallAtEnd,
+    /// A cache, where a call put it for this offset.
+    Cache(u64),
+}
+
 /// Where content goes.
 struct Place {
     offset: u64,
@@ -102,8 +123,8 @@ struct Place {
 
 impl Content<'_> {
     /// Takes content in, at `offset` or at the end.
-    pub(super) fn write(&mut self, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
-        let place = self.place_of(offset, bytes)?;
+    pub(super) fn write(&mut self, source: Source, bytes: &[u8]) -> Result<u64> {
+        let place = self.place_of(source, bytes)?;
         if bytes.is_empty() {
             return Ok(place.offset);
         }
@@ -117,16 +138,16 @@ impl Content<'_> {
         if place.offset > 0 || place.end < place.size {
             self.load_inline()?;
         }
-        Ok(self.put_in(&place, bytes))
+        Ok(self.put_in(&place, source, bytes))
     }
 
     /// As [`write`](Self::write), while content of the file may be in flight. `None`, and nothing has changed, where more is
     /// needed of the file than what waits.
-    fn write_in_flight(&mut self, offset: Option<u64>, bytes: &[u8]) -> Result<Option<u64>> {
+    fn write_in_flight(&mut self, source: Source, bytes: &[u8]) -> Result<Option<u64>> {
         if !self.state.in_flight || bytes.is_empty() {
-            return self.write(offset, bytes).map(Some);
+            return self.write(source, bytes).map(Some);
         }
-        let place = self.place_of(offset, bytes)?;
+        let place = self.place_of(source, bytes)?;
         if !self.needs_no_items(&place)? {
             return Ok(None);
         }
@@ -137,7 +158,7 @@ impl Content<'_> {
             Err(error) => return Err(error),
         }
         self.state.reserved = self.state.reserved.saturating_add(missing);
-        Ok(Some(self.put_in(&place, bytes)))
+        Ok(Some(self.put_in(&place, source, bytes)))
     }
 
     /// Whether content can be taken in there without looking at what the file has, in extents or in flight.
@@ -157,10 +178,13 @@ impl Content<'_> {
     }
 
     /// Where so much content would go. Whether it may is asked, too.
-    fn place_of(&mut self, offset: Option<u64>, bytes: &[u8]) -> Result<Place> {
+    fn place_of(&mut self, source: Source, bytes: &[u8]) -> Result<Place> {
         let item = self.require_writable()?;
         let size = self.size()?;
-        let offset = offset.unwrap_or(size);
+        let offset = match source {
+            Source::CallAt(offset) | Source::Cache(offset) => offset,
+            Source::CallAtEnd => size,
+        };
         let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX);
         let Some(end) = end else {
@@ -168,7 +192,8 @@ impl Content<'_> {
                 what: "a file of more than 2^63 - 1 bytes",
             });
         };
-        if item.flags.contains(InodeFlags::APPEND) && offset != size && !self.is_unfinished() {
+        let is_judged = matches!(source, Source::Cache(_));
+        if item.flags.contains(InodeFlags::APPEND) && offset != size && !is_judged && !self.is_unfinished() {
             return Err(Error::NotPermitted {
                 location: self.location,
                 why: "it is append-only",
@@ -183,7 +208,7 @@ impl Content<'_> {
     }
 
     /// Has content wait for which there is room. Gives its offset.
-    fn put_in(&mut self, place: &Place, bytes: &[u8]) -> u64 {
+    fn put_in(&mut self, place: &Place, source: Source, bytes: &[u8]) -> u64 {
         {
             // Both at once: else a reader sees the part of it that lies before the old end.
             let mut waiting = self.file.waiting.write();
@@ -195,7 +220,10 @@ impl Content<'_> {
             waiting.size = Some(place.size.max(place.end));
             self.state.size = waiting.size;
         }
-        self.touch();
+        match source {
+            Source::CallAt(_) | Source::CallAtEnd => self.touch(),
+            Source::Cache(_) => self.count_write(),
+        }
         self.filesystem.count_content(bytes.len());
         place.offset
     }

@@ -19,7 +19,7 @@ use anyhow::{Context as _, Result, bail};
 use buttress::fs::Location;
 use buttress::writer::operations::NewInode;
 use buttress_mount::fuse::Notifier;
-use buttress_mount::vfs::Vfs as _;
+use buttress_mount::vfs::{Looks, Vfs as _};
 use buttress_mount::volume::{Access, MountedVolume, SubvolumeNames};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
@@ -161,6 +161,7 @@ impl Served {
         let paths = Arc::new(request.paths);
         let code = exit::code(table::run_on_mount(&request.arguments, |commits_before| {
             if commits_before && let Access::Writing(writer) = &self.access {
+                self.take_what_is_kept_back();
                 writer.commit()?;
             }
             self.place(caller, Arc::clone(&paths))
@@ -172,10 +173,21 @@ impl Served {
         Ok(code)
     }
 
+    /// Has the kernel send what it keeps of files that are open for writing.
+    fn take_what_is_kept_back(&self) {
+        let Some(volume) = self.volume.upgrade() else {
+            return;
+        };
+        let kept = volume.kept_back(Looks::All);
+        self.notifier.forget(&kept);
+        volume.has_come(&kept);
+    }
+
     fn place(&self, caller: NewInode, paths: Arc<HashMap<OsString, Vec<u8>>>) -> Result<Place> {
         let writing = match &self.access {
             Access::Reading(_) => None,
             Access::Writing(writer) => {
+                self.take_what_is_kept_back();
                 // What commands look at are extents: content must not be dirty.
                 writer.write_back()?;
                 Some(Writing::for_somebody(writer.clone(), self.root, caller))

@@ -67,6 +67,8 @@ pub(super) struct MountWishes {
     pub(super) dev: Option<bool>,
     pub(super) no_exec: bool,
     pub(super) no_access_times: bool,
+    /// The kernel keeps what is written for a while.
+    pub(super) writeback_cache: bool,
     /// All files are shown as this user's.
     pub(super) uid: Option<u32>,
     /// And this group's.
@@ -89,6 +91,7 @@ impl Default for MountWishes {
             dev: None,
             no_exec: false,
             no_access_times: false,
+            writeback_cache: false,
             uid: None,
             gid: None,
             commit_interval: Duration::from_secs(COMMIT_SECONDS),
@@ -167,6 +170,8 @@ impl MountWishes {
             "noexec" => self.no_exec = true,
             "atime" | "strictatime" => self.no_access_times = false,
             "noatime" | "nodiratime" => self.no_access_times = true,
+            "writeback_cache" => self.writeback_cache = true,
+            "nowriteback_cache" => self.writeback_cache = false,
             "compress" => self.data.compression = Some(method("zlib")?),
             "compress-force" => return self.take_value(name, "zlib", globals),
             "nodatacow" => (self.data.copy_on_write, self.data.checksums) = (false, false),
@@ -244,10 +249,13 @@ mod tests {
     fn options_are_those_of_the_kernel() {
         let (wishes, globals) = taken(
             "rw,noatime,subvol=/a\\,b,compress-force=zstd:9,max_inline=0,commit=5,degraded,rescue=usebackuproot:ibadroots,\
-             uid=7,ssd,x-systemd.automount,nofail",
+             uid=7,ssd,writeback_cache,x-systemd.automount,nofail",
         )
         .unwrap();
-        assert!(wishes.write && wishes.no_access_times && wishes.data.compress_force && globals.degraded);
+        assert!(
+            wishes.write && wishes.no_access_times && wishes.data.compress_force && wishes.writeback_cache
+        );
+        assert!(globals.degraded);
         assert_eq!(wishes.data.max_inline, ByteCount::ZERO);
         assert_eq!((wishes.uid, wishes.gid), (Some(7), None));
         assert_eq!(wishes.commit_interval, Duration::from_secs(5));

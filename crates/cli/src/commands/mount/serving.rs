@@ -17,7 +17,8 @@ use buttress::format::{Timestamp, Uuid};
 use buttress::fs::Location;
 use buttress::scrub::Healer;
 use buttress::writer::{Environment, Uncommitted, WritableFilesystem, WriteOptions};
-use buttress_mount::fuse::{MountOptions, Session};
+use buttress_mount::fuse::{MountOptions, Notifier, Session};
+use buttress_mount::vfs::{Looks, Vfs as _};
 use buttress_mount::volume::{Access, Log, MountedVolume, Showing};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use parking_lot::Mutex;
@@ -223,6 +224,7 @@ fn mount_options(image: &Path, wishes: &MountWishes) -> MountOptions {
         dev: wishes.dev.unwrap_or(is_root) && is_root,
         no_exec: wishes.no_exec,
         no_access_times: wishes.no_access_times,
+        writeback_cache: wishes.writeback_cache,
     }
 }
 
@@ -298,7 +300,7 @@ pub(super) fn serve(
     };
     volume.ends_after(Arc::clone(&stop_writers) as _);
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
-    leave_on_signals(&volume, &watch, end)?;
+    leave_on_signals(&volume, &watch, session.notifier()?, end)?;
     if in_background {
         background::say_ready()?;
     }
@@ -348,6 +350,7 @@ fn advice(wishes: &MountWishes) -> Advice {
 fn leave_on_signals(
     volume: &Arc<MountedVolume>,
     watch: &Arc<Mutex<Option<Watch>>>,
+    notifier: Notifier,
     end: Receiver<()>,
 ) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
@@ -367,7 +370,10 @@ fn leave_on_signals(
                 return;
             }
             // Busy, the server would go on for as long as somebody uses it.
-            let failed = volume.upgrade().is_some_and(|volume| volume.leave().is_err());
+            let failed = volume.upgrade().is_some_and(|volume| {
+                notifier.forget(&volume.kept_back(Looks::All));
+                volume.leave().is_err()
+            });
             std::process::exit(i32::from(failed));
         })?;
     Ok(())

@@ -119,6 +119,13 @@ impl Server {
     }
 }
 
+/// The number of a control command.
+pub(super) fn command_in(request: &Request<'_>) -> Result<u32> {
+    let mut input = request.input;
+    input.skip(12)?;
+    input.u32()
+}
+
 /// A value, or how long it is where there is no space.
 fn put_sized(value: &[u8], room: u32, out: &mut Output) -> Result<()> {
     let length = u32::try_from(value.len()).map_err(|_| Errno::RANGE)?;
