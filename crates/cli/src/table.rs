@@ -28,7 +28,7 @@ pub trait Subcommand: clap::Args {
     /// Whether the server of a mount does it for a path below the mount. It then opens volumes by the context only, and no files.
     const ON_MOUNTS: bool = false;
     /// Whether that server commits before: the view that the command looks at would keep what a later commit frees, or it asks who refers to
-    /// extents, and references that wait for a commit are not found.
+    /// extents, and delayed references are not found.
     const COMMITS_BEFORE: bool = false;
     /// The exit code when it fails or loses something.
     const TROUBLE: u8 = exit::FAILURE;

@@ -7,7 +7,7 @@
 //! - Whoever looks at content otherwise than by the kernel (a snapshot, a command, a search for holes) has it sent first: the kernel is
 //!   told to forget what it has of all files that are open for writing, and before it forgets it sends. Times that have not come with it are those of
 //!   that moment, until they come.
-//! - A file of which only the kernel has content has no room yet. Programs take such a file for a hole, so one that is open for writing
+//! - A file of which only the kernel has content takes no space yet. Programs take such a file for a hole, so one that is open for writing
 //!   is shown with a little ([`MountedVolume::show_kept_back`]), and of one without any the kernel asks each time.
 //! - What files forbid (append-only, immutable) was asked when a call wrote; what comes out of the cache has passed.
 //!
@@ -99,7 +99,7 @@ impl MountedVolume {
         }
     }
 
-    /// Whether a file has no room, and gets some as soon as somebody opens it for writing.
+    /// Whether a file takes no space, and takes some as soon as somebody opens it for writing.
     pub(super) fn may_get_room(&self, metadata: &Metadata) -> bool {
         metadata.allocated == ByteCount::ZERO && self.is_writeback_cached()
     }
