@@ -187,7 +187,13 @@ impl Operation<'_> {
     }
 
     /// Goes to an entry, by name and by index.
+    ///
+    /// The directory's next index is known from then on. Were it looked up after the last name was removed, the next one would get
+    /// that one's index; in the log, over a last commit that still has the old name, Linux takes that for an error, and does not mount.
     pub(super) fn reach_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
+        if !buttress_faults::on("directory-index-of-removed-name") {
+            self.look().next_index(directory)?;
+        }
         let keys = [
             DirItem::index_key(directory.inode, index),
             DirItem::key(directory.inode, name),

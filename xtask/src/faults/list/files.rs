@@ -80,6 +80,13 @@ pub(super) const FAULTS: &[Fault] = &[
         "A program that reads a directory while others change it sees a name twice, or misses one.",
         &[STEPS_OF_FILES],
     ),
+    loses(
+        "directory-index-of-removed-name",
+        "After a power cut Linux does not mount the volume: its log gives a new name the index of one that is still there.",
+        &[writer(
+            "log_tree::tests::lasting::the_index_of_a_name_that_was_removed_is_not_given_again",
+        )],
+    ),
     harms(
         "xattr-keeps-old-value",
         "An attribute that was changed has two values, and check finds the item damaged.",

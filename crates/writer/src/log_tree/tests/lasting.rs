@@ -99,6 +99,32 @@ fn a_file_that_is_gone_is_gone_under_all_its_names() {
     }
 }
 
+/// Linux does not mount a volume whose log gives a new name the index of one that the last commit has.
+#[test]
+fn the_index_of_a_name_that_was_removed_is_not_given_again() {
+    let backends = made(&[160 * MIB], None);
+    let filesystem = open(&backends);
+    let directory = filesystem.make_directory(ROOT, b"directory", &NEW).unwrap();
+    for name in [&b"first"[..], b"last"] {
+        filesystem.create(directory, name, &NEW).unwrap();
+    }
+    filesystem.commit().unwrap();
+    let after = filesystem.next_index(directory).unwrap();
+    drop(filesystem);
+    // Nothing is known of the directory yet.
+    let filesystem = open(&backends);
+    filesystem.unlink(directory, b"last").unwrap();
+    assert_eq!(filesystem.next_index(directory).unwrap(), after);
+    let new = filesystem.create(directory, b"new", &NEW).unwrap();
+    assert_eq!(filesystem.next_index(directory).unwrap(), after + 1);
+    assert_eq!(filesystem.fsync(new).unwrap(), Synced::Logged);
+    filesystem.abandon();
+    let filesystem = open(&backends);
+    let found = filesystem.lookup(directory, b"new").unwrap();
+    assert_eq!(found.map(|entry| entry.target), Some(new));
+    filesystem.abandon();
+}
+
 /// An attribute that the last commit has and that was removed is not back.
 #[test]
 fn a_removed_attribute_is_not_back() {
