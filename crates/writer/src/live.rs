@@ -11,6 +11,7 @@
 //! | `looking` | names, attributes, links and inodes, as they are now |
 //! | `content` | content of files, with what waits |
 //! | `read_ahead` | blocks that changes to come will need |
+//! | `steps` | operations are seen whole |
 //! | `waiting_names` | names of unfinished subvolumes that are not in their directories yet |
 //!
 //! A view ([`WritableFilesystem::view`](crate::WritableFilesystem::view)) is of one moment and costs later edits copies;
@@ -30,6 +31,7 @@ pub(crate) mod inodes;
 pub(crate) mod known_names;
 mod looking;
 mod read_ahead;
+pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
 pub(crate) mod trees;

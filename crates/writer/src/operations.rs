@@ -70,11 +70,12 @@ pub use set_xattr::SetXattr;
 pub use subvolumes::ReceivedUuid;
 pub use unfinished::{FinishedSubvolume, Received};
 
+use crate::live::steps::StepsLock;
 use crate::live::{Looked, Retry};
+use crate::transaction::WritableFilesystem;
 use crate::transaction::checksums::checksum_key;
 use crate::transaction::reservation::{Handle, Need};
 use crate::transaction::running::Running;
-use crate::transaction::{StepsLock, WritableFilesystem};
 use buttress_format::{
     ByteCount, FileKind, Generation, Incompat, InodeFlags, InodeItem, Key, Logical, RootItem, SubvolumeId,
     Timestamp, TreeId,

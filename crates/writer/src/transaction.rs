@@ -72,6 +72,7 @@ pub use uncommitted::Uncommitted;
 
 use crate::data::table::DataTable;
 use crate::live::inodes::LiveInodes;
+use crate::live::steps::Steps;
 use crate::live::trees::LiveTrees;
 use crate::log_tree::syncing::LogTrees;
 use background::Waiting;
@@ -79,7 +80,7 @@ use buttress_format::{ByteCount, Generation, Timestamp, Uuid};
 use buttress_fs::executor::Executor;
 use buttress_fs::filesystem::Filesystem;
 use buttress_fs::notice::Notice;
-use buttress_locks::{Mutex, MutexGuard, Rank, RwLock, lock_class};
+use buttress_locks::{Mutex, MutexGuard, Rank, lock_class};
 use buttress_tree::Forest;
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
@@ -95,7 +96,6 @@ lock_class!(pub(crate) EditLock, "running", Rank::new(40));
 lock_class!(pub(crate) CommitLock, "committing", Rank::new(20).over_device());
 lock_class!(pub(crate) SuperblocksLock, "superblocks", Rank::new(22).over_device());
 lock_class!(ViewLock, "view", Rank::new(50));
-lock_class!(pub(crate) StepsLock, "steps", Rank::new(43));
 lock_class!(WaitingLock, "waiting", Rank::LEAF);
 
 /// How often a reader that waits for the edit lock looks whether there is a view meanwhile.
@@ -134,7 +134,7 @@ struct Writer {
     /// Since when something waits to be committed, as the background thread saw it.
     waiting: Mutex<Waiting, WaitingLock>,
     /// Taken by an operation from its first edit to its end, and shared by live look-ups: they see no operation half done.
-    steps: RwLock<(), StepsLock>,
+    steps: Steps,
     /// Space that is reserved for data ahead of writes.
     ahead: Arc<ReservedAhead>,
     /// The open trees and the inodes in use, for readers.
@@ -224,7 +224,7 @@ impl WritableFilesystem {
         &self.shared.trees
     }
 
-    pub(crate) fn steps(&self) -> &RwLock<(), StepsLock> {
+    pub(crate) fn steps(&self) -> &Steps {
         &self.shared.steps
     }
 

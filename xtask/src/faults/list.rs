@@ -122,6 +122,10 @@ const fn fsync_crash(name: &'static str) -> Test {
     test("buttress-proof", "fsync_crash", name)
 }
 
+const fn log_tree(name: &'static str) -> Test {
+    test("buttress-proof", "log_tree", name)
+}
+
 const fn crash(name: &'static str) -> Test {
     test("buttress-proof", "crash", name)
 }

@@ -264,13 +264,28 @@ fn logged_by_kernel(situation: &Situation) -> Result<()> {
 }
 
 fn logged_by_us(situation: &Situation) -> Result<()> {
+    ours(situation, false)
+}
+
+/// What is logged must not depend on what an earlier transaction left in memory.
+fn logged_by_us_opened_anew(situation: &Situation) -> Result<()> {
+    ours(situation, true)
+}
+
+fn ours(situation: &Situation, is_opened_anew: bool) -> Result<()> {
     let (_folder, images) = format(&specification(situation))?;
-    let filesystem = open_for_writing(&images[0])?;
+    let mut filesystem = open_for_writing(&images[0])?;
     let mut ours = Ours::new(&filesystem);
     for line in parse(situation.before)? {
         ours.run(&line)?;
     }
+    drop(ours);
     filesystem.commit()?;
+    if is_opened_anew {
+        filesystem.close()?;
+        filesystem = open_for_writing(&images[0])?;
+    }
+    let mut ours = Ours::new(&filesystem);
     let state = || {
         filesystem.write_back()?;
         manifest(&filesystem.view(), Location::root_of(SubvolumeId::TOP_LEVEL))
@@ -296,7 +311,8 @@ pub fn cases() -> Vec<Case> {
     for situation in SITUATIONS {
         for (side, body) in [
             ("kernel", logged_by_kernel as fn(&Situation) -> Result<()>),
-            ("ours", logged_by_us),
+            ("us", logged_by_us),
+            ("us_opened_anew", logged_by_us_opened_anew),
         ] {
             let name = format!("logged_by_{side}::{}", situation.sentence.replace(' ', "_"));
             cases.push(Case::new(name, move || match progs_missing((6, 2)) {

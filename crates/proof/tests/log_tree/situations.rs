@@ -181,6 +181,7 @@ pub const SITUATIONS: &[Situation] = &[
     logged("a removed directory that is made anew is empty", "mkdir d; touch d/f", "rm-r d; mkdir d; touch d/g; fsync d"),
     logged("a removed directory that is made anew when a file in it is synced", "mkdir d; touch d/f; touch d/g", "rm-r d; mkdir d; write d/h 0 4k 1; fsync d/h"),
     logged("a file removed after it was logged does not come back with its directory's sync", "mkdir d", "write d/f 0 4k 1; fsync d/f; rm d/f; fsync d"),
+    logged("a new name does not get the place of the last one that was removed", "mkdir d; touch d/a; touch d/b", "rm d/b; touch d/c; fsync d/c"),
     logged("the newest inode is removed and its name made anew", "touch a; touch b", "rm b; write b 0 4k 1; fsync b"),
     logged("an open file without a name is left alone", "mkdir d; write d/f 0 4k 1", "hold d/f; rm d/f; touch d/g; fsync d"),
     // Renames.

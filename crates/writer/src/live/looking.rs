@@ -38,12 +38,8 @@ impl WritableFilesystem {
         }
         let id = id_of(location);
         let known = |state: &InodeState| state.item.map(|item| (item, state.content.clone()));
-        // Who begins to look while an operation is half done waits for its end: else the next look could be at what it has
-        // not come to. An operation that begins later is seen whole by all who look after this.
-        let whole = self.steps().is_locked_exclusive().then(|| self.steps().read());
-        let found = self.live_inodes().look(id, known).flatten();
-        drop(whole);
-        if let Some(found) = found {
+        let found = self.steps().look_once(|| self.live_inodes().look(id, known));
+        if let Some(found) = found.flatten() {
             return Ok(found);
         }
         let tree = self.live_tree(id.0)?;

@@ -18,6 +18,7 @@ use super::uncommitted::{Account, Holders, Uncommitted};
 use super::{WritableFilesystem, Writer};
 use crate::data::DataOptions;
 use crate::data::table::DataTable;
+use crate::live::steps::Steps;
 use crate::live::trees::{LiveTree, OpenTrees};
 use crate::log_tree::names::NameChanges;
 use crate::log_tree::pending::PendingLog;
@@ -30,7 +31,7 @@ use buttress_format::{
 };
 use buttress_fs::error::{Error, Result, WritingRefusal};
 use buttress_fs::filesystem::{Filesystem, RunningTrees};
-use buttress_locks::{Excused, Mutex, RwLock};
+use buttress_locks::{Excused, Mutex};
 use buttress_tree::EditableTree;
 use buttress_volume::{Notice, Volume};
 use core::sync::atomic::AtomicU64;
@@ -155,7 +156,7 @@ impl WritableFilesystem {
         let mut writable = Self {
             shared: Arc::new(Writer {
                 base: filesystem,
-                steps: RwLock::default(),
+                steps: Steps::default(),
                 trees: running.trees.live(),
                 inodes: running.inodes.live(),
                 ahead: Arc::clone(&running.core.ahead),

@@ -9,12 +9,13 @@
 use super::block_groups::Purpose;
 use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
 use super::running::Running;
-use super::{EditLock, StepsLock, WritableFilesystem};
+use super::{EditLock, WritableFilesystem};
+use crate::live::steps::Steps;
 use crate::live::trees::LiveTree;
 use crate::live::waiting_names::WAITING_NAME_BYTES;
 use buttress_format::{ByteCount, Timestamp};
 use buttress_fs::error::{Error, Result};
-use buttress_locks::{MutexGuard, RwLock};
+use buttress_locks::MutexGuard;
 use core::ops::{Deref, DerefMut};
 
 /// How often an edit that finds no space commits, to see whether that frees any.
@@ -112,7 +113,7 @@ impl DerefMut for Handle<'_> {
 
 impl<'a> Handle<'a> {
     /// The lock that keeps live look-ups from an operation half done.
-    pub(crate) fn steps(&self) -> &'a RwLock<(), StepsLock> {
+    pub(crate) fn steps(&self) -> &'a Steps {
         let filesystem: &'a WritableFilesystem = self.filesystem;
         filesystem.steps()
     }

@@ -83,9 +83,12 @@ pub(super) const FAULTS: &[Fault] = &[
     loses(
         "directory-index-of-removed-name",
         "After a power cut Linux does not mount the volume: its log gives a new name the index of one that is still there.",
-        &[writer(
-            "log_tree::tests::lasting::the_index_of_a_name_that_was_removed_is_not_given_again",
-        )],
+        &[
+            writer("log_tree::tests::lasting::the_index_of_a_name_that_was_removed_is_not_given_again"),
+            log_tree(
+                "logged_by_us_opened_anew::a_new_name_does_not_get_the_place_of_the_last_one_that_was_removed",
+            ),
+        ],
     ),
     harms(
         "xattr-keeps-old-value",

@@ -27,6 +27,11 @@ pub(super) const FAULTS: &[Fault] = &[
         ],
     ),
     harms(
+        "live-look-of-half-an-operation",
+        "stat of a directory gives a size that it never had, while another program renames a file over one in it.",
+        &[schedules("operations_are_seen_whole")],
+    ),
+    harms(
         "live-operation-half-seen",
         "A file that another program renames over is not there for a moment, or two looks do not fit together.",
         &[
