@@ -153,7 +153,7 @@ impl Worker<'_> {
             while let Some(range) = scan.next(reader, job)? {
                 data_bytes = data_bytes.saturating_add(range.end.saturating_sub(range.start));
             }
-            send(job, Piece::Begin { data_bytes });
+            send(job, Piece::Begin { data_bytes })?;
         }
         let end = job.start.saturating_add(SEGMENT_BYTES).min(size);
         let mut scan = Scan::new(self.shop.sector_bytes, job.start..end);
@@ -193,7 +193,7 @@ impl Worker<'_> {
                 compression,
                 content_bytes: size,
             },
-        );
+        )?;
         Ok(true)
     }
 
@@ -254,7 +254,7 @@ impl Worker<'_> {
                     checksums,
                     digest,
                 }),
-            );
+            )?;
             at = end;
         }
         Ok(())
@@ -267,9 +267,9 @@ fn digest(stored: &[u8], compression: Compression) -> Digest {
     Digest(bytes, compression.to_raw())
 }
 
-/// Who waited may have given up: then nothing of the image will be used.
-fn send(job: &Job, piece: Piece) {
-    let _ = job.to.send(Ok(piece));
+/// Hands a piece to the pass. Fails when the pass has ended early: nothing more of the job is wanted.
+fn send(job: &Job, piece: Piece) -> Result<()> {
+    job.to.send(Ok(piece)).map_err(|_| Error::Cancelled)
 }
 
 /// Ranges of data in whole sectors, in order, none touching the next.

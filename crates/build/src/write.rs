@@ -317,16 +317,20 @@ impl Writing<'_> {
             let spawn_failed = |_| Error::Defect {
                 what: "no thread can be had",
             };
+            let mut readers = Vec::new();
             for number in 0..workers {
-                let (shop, taken) = (&shop, &taken);
-                thread::Builder::new()
+                let (shop, taken) = (&shop, taken.clone());
+                let reader = thread::Builder::new()
                     .name(format!("buttress-build-read-{number}"))
-                    .spawn_scoped(scope, move || work(shop, taken))
-                    .map_err(spawn_failed)?;
+                    .spawn_scoped(scope, move || work(shop, &taken));
+                readers.push(reader.map_err(spawn_failed)?);
             }
+            // Each thread owns its end of a channel. When the last worker or the writer ends, sends and receives on
+            // the other end fail instead of blocking.
+            drop(taken);
             let writer = thread::Builder::new()
                 .name("buttress-build-write".to_owned())
-                .spawn_scoped(scope, || write_data(self.volume, &writes))
+                .spawn_scoped(scope, move || write_data(self.volume, &writes))
                 .map_err(spawn_failed)?;
             let mut data = DataWriter::new(
                 space,
@@ -352,6 +356,11 @@ impl Writing<'_> {
             // What is left in the channels is thrown away when the pass ended early.
             let emitted = emitted.map(|(roots, data)| (roots, data.into_parts()));
             let written = writer.join().unwrap_or(Err(Error::WriterGone));
+            for reader in readers {
+                reader.join().map_err(|_| Error::Defect {
+                    what: "a thread that read contents panicked",
+                })?;
+            }
             match (emitted, written) {
                 (Ok(emitted), Ok(())) => Ok(emitted),
                 (Err(Error::WriterGone) | Ok(_), Err(error)) | (Err(error), _) => Err(error),

@@ -171,6 +171,44 @@ fn a_write_or_flush_that_fails_is_told_and_leaves_no_volume() {
     }
 }
 
+/// More content than the channels between the threads hold, on a device that is full sooner or later. A job that waits for
+/// the thread that failed never ends.
+#[test]
+fn full_device_ends_the_job_however_much_is_queued() {
+    const CONTENT: usize = 40 << 20;
+    let large = || {
+        let content = noise(7, CONTENT);
+        let entry = Entry {
+            path: EntryPath::new(b"large").unwrap(),
+            precedence: Precedence::default(),
+            kind: EntryKind::File(FileContent {
+                size: ByteCount::of(content.len()),
+                locator: content,
+                share: None,
+            }),
+            attributes: Attributes::default(),
+        };
+        ImageBuilder::new(BuildOptions::default()).source(MemorySource::new(vec![entry]))
+    };
+    for megabytes in [0, 1, 2, 4, 9, 20, 39, 41] {
+        let faulty = FaultyBackend::new(Arc::new(MemoryBackend::new("disk", vec![0; SIZE])), 1);
+        let device = Device::with_backend(faulty.clone(), Engine::Inline);
+        faulty.inject(Fault::FullAfter(megabytes << 20));
+        let ended = write(large(), &device, 200, &Progress::new());
+        faulty.heal();
+        if let Err(error) = ended {
+            let told = error.to_string();
+            assert!(
+                told.contains("disk") && told.contains("No space left"),
+                "{megabytes} MiB: {told}"
+            );
+            assert_eq!(opens(&device, "full"), None, "{megabytes} MiB, though {told}");
+        } else {
+            assert!(megabytes > 40, "40 MiB of content in {megabytes}");
+        }
+    }
+}
+
 #[test]
 fn too_little_room_is_told_with_numbers() {
     for megabytes in [1_usize, 3, 5, 6, 7, 8, 9, 10, 12] {
