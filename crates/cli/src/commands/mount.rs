@@ -7,34 +7,34 @@
 //! - `answering`: does what commands on paths below the mount ask for.
 //! - `closing_in`: the server gives up what it does not need.
 //! - `watch`: a process that unmounts when the server cannot.
-//! - `registry`: which servers there are.
+//! - `registry`: which servers there are. `listing`: the directories that show what they serve.
+//! - `unmounting`: `buttress umount`.
 
 mod again;
 mod answering;
 mod background;
 mod closing_in;
+mod listing;
 mod options;
 pub(crate) mod registry;
 mod serving;
+mod unmounting;
 mod watch;
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
-use buttress_mount::fuse;
+use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
-use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::{self, Advice, Outcome};
 use crate::globals::Globals;
 use crate::manual::{Example, example};
-use crate::output::terminal;
+use crate::mounted::places;
 use crate::table::Subcommand;
 use options::MountWishes;
-use registry::Known;
+pub use unmounting::Umount;
 
 /// Mount a volume on a directory, without root
 ///
@@ -85,7 +85,7 @@ impl Subcommand for Mount {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         if self.list {
-            return list(context);
+            return listing::list(context);
         }
         let (Some(image), Some(directory)) = (&self.image, &self.directory) else {
             return Err(exit::usage("an image and a directory"));
@@ -98,22 +98,11 @@ impl Subcommand for Mount {
         if self.log.is_none() && *context.globals() == Globals::default() {
             wishes.options = Some(self.options.join(OsStr::new(",")));
         }
-        let directory = directory
-            .canonicalize()
-            .with_context(|| format!("the directory {}", directory.display()))?;
-        if !directory.is_dir() {
-            return Err(anyhow::anyhow!("{} is not a directory", directory.display()));
-        }
-        if directory.parent().is_none() {
-            return Err(anyhow::anyhow!(
-                "{} is the root of all files",
-                directory.display()
-            ))
-            .context(Advice::new("mount on a directory of its own"));
-        }
+        let directory = directory_of(directory)?;
         if wishes.remount {
             return again::remount(&directory, &wishes, &self.options.join(OsStr::new(",")));
         }
+        refuse_twice(image, &directory)?;
         if !background::is_server()
             && let Some(done) = again::bind(image, &directory, &wishes, &globals)?
         {
@@ -131,12 +120,53 @@ impl Subcommand for Mount {
     }
 }
 
+/// The directory on which something is to be mounted, as the table of mounts has it.
+fn directory_of(directory: &Path) -> Result<PathBuf> {
+    let shown = directory.display();
+    let directory = directory.canonicalize().map_err(|error| {
+        let is_dead = error.kind() == std::io::ErrorKind::NotConnected;
+        let error = anyhow!(error).context(format!("the directory {shown}"));
+        match is_dead {
+            true => error.context(Advice::new(format!(
+                "the server of what is mounted there is gone: `buttress umount {shown}`"
+            ))),
+            false => error,
+        }
+    })?;
+    if !directory.is_dir() {
+        return Err(anyhow!("{} is not a directory", directory.display()));
+    }
+    if directory.parent().is_none() {
+        return Err(anyhow!("{} is the root of all files", directory.display()))
+            .context(Advice::new("mount on a directory of its own"));
+    }
+    Ok(directory)
+}
+
+/// Refuses to mount an image on a directory that shows it already, as Linux does: the second mount would only hide the first.
+fn refuse_twice(image: &Path, directory: &Path) -> Result<()> {
+    let mounts = places::all();
+    let on_it = places::top(&mounts, directory).filter(|mount| mount.is_ours);
+    let image = image.canonicalize().unwrap_or_else(|_| image.to_owned());
+    if on_it.is_none_or(|mount| mount.source != image) {
+        return Ok(());
+    }
+    Err(anyhow!(
+        "{}: {} is already mounted there",
+        directory.display(),
+        image.display()
+    ))
+    .context(Advice::new(
+        "unmount it first, or change how it is mounted with -o remount",
+    ))
+}
+
 /// Does what this process was started for beside a mount, if it was.
 pub(crate) fn watches() -> bool {
-    let Some(directory) = watch::wanted() else {
+    let Some(watched) = watch::wanted() else {
         return false;
     };
-    watch::run(&directory);
+    watch::run(&watched);
     true
 }
 
@@ -146,7 +176,7 @@ pub(crate) fn watches() -> bool {
 ///
 /// What root mounts by a helper is for everybody, as with other file systems.
 pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
-    let program = std::path::Path::new(arguments.first()?).file_name()?.to_str()?;
+    let program = Path::new(arguments.first()?).file_name()?.to_str()?;
     let (word, kind) = program.split_once('.')?;
     if !matches!(
         (word, kind),
@@ -175,67 +205,4 @@ pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
         }
     }
     Some(words)
-}
-
-fn list(context: &Context) -> Result<Outcome> {
-    let servers = Known::all()?;
-    let field = |server: &Known, name: &str| server.text(name).unwrap_or_default().to_owned();
-    if context.json() {
-        let rows: Vec<Value> = servers.iter().map(|server| server.record.clone()).collect();
-        context.print_json("mount-list", json!(rows))?;
-        return Ok(Outcome::Done);
-    }
-    let mut out = context.stdout();
-    for server in &servers {
-        let mode = if server.writes() { "rw" } else { "ro" };
-        writeln!(
-            out,
-            "{} on {} ({mode}, process {})",
-            terminal::shown(field(server, "image")),
-            terminal::shown(field(server, "directory")),
-            server.record.get("pid").unwrap_or(&Value::Null)
-        )?;
-    }
-    out.flush()?;
-    Ok(Outcome::Done)
-}
-
-/// Unmount what `buttress mount` mounted, and wait until all of it is on its devices
-#[derive(Args, Debug)]
-pub struct Umount {
-    /// Take it out of the tree now, and end when nobody uses it any more
-    #[arg(short = 'l', long)]
-    lazy: bool,
-    /// The directory on which it is mounted
-    #[arg(value_name = "DIRECTORY")]
-    directory: PathBuf,
-}
-
-impl Subcommand for Umount {
-    const NAME: &'static str = "umount";
-    const EXAMPLES: &'static [Example] = &[example(
-        "buttress umount /mnt",
-        "Unmounts, and returns when everything is durable",
-    )];
-
-    fn run(self, _: &Context) -> Result<Outcome> {
-        let shown = self.directory.display();
-        // One whose server died cannot be looked at.
-        let directory = std::path::absolute(&self.directory)?;
-        let directory = directory.canonicalize().unwrap_or(directory);
-        let server = Known::all()?
-            .into_iter()
-            .find(|known| known.directory() == directory);
-        fuse::unmount(&directory, self.lazy)
-            .with_context(|| format!("unmounting {shown}"))
-            .map_err(|error| {
-                error.context(Advice::new(
-                    "if it is busy, `fuser -vm DIRECTORY` shows who uses it; --lazy does not wait for them",
-                ))
-            })?;
-        if let Some(server) = server.filter(|_| !self.lazy) {
-            server.wait().with_context(|| format!("unmounting {shown}"))?;
-        }
-        Ok(Outcome::Done)
-    }
 }

@@ -74,13 +74,8 @@ fn say(label: &str, text: &str) {
 
 fn connect(mount: &Below) -> Result<UnixStream> {
     let mounts = places::all();
-    let is_it = |known: &Known| {
-        let at = known.directory();
-        mounts
-            .iter()
-            .any(|other| other.device == mount.device && other.directory == at)
-    };
-    let server = Known::all()?.into_iter().find(is_it);
+    let of_mount = mounts.iter().find(|other| other.device == mount.device);
+    let server = of_mount.map(Known::of).transpose()?.flatten();
     let server = server
         .context("the server of that mount is another user's")
         .map_err(|error| {

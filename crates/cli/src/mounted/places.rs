@@ -1,5 +1,6 @@
 //! Which paths of this machine lie below a mount of ours.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -21,8 +22,27 @@ pub struct Mounted {
     pub root: PathBuf,
     /// On what.
     pub directory: PathBuf,
+    /// What is mounted there: of a mount of ours its image.
+    pub source: PathBuf,
+    /// The type of its file system.
+    pub kind: String,
+    /// Whether nothing can be changed through it.
+    pub is_read_only: bool,
     /// Whether a server of ours has it.
     pub is_ours: bool,
+}
+
+/// The mount that a directory shows: of several on it the last.
+pub fn top<'a>(mounts: &'a [Mounted], directory: &Path) -> Option<&'a Mounted> {
+    mounts.iter().rev().find(|mount| mount.directory == directory)
+}
+
+/// A directory as the table of mounts names it. The server of a mount may be dead; then only its parent can be resolved.
+pub fn resolved(directory: &Path) -> Option<PathBuf> {
+    directory
+        .canonicalize()
+        .ok()
+        .or_else(|| without_links(&std::path::absolute(directory).ok()?))
 }
 
 /// A path below a mount of ours.
@@ -61,20 +81,45 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|byte| *byte == b' ');
     let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
     let (root, directory) = (unescaped(fields.next()?), unescaped(fields.next()?));
-    // Then a number of optional fields, a dash, the type.
-    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    let is_read_only = |options: &[u8]| options.split(|byte| *byte == b',').any(|option| option == b"ro");
+    let is_mounted_read_only = is_read_only(fields.next()?);
+    // Then a number of optional fields, a dash, the type, the source, and the options of the file system.
+    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
+    let (kind, source) = (fields.next()?, unescaped(fields.next()?));
     Some(Mounted {
         device,
         root,
         directory,
+        source,
+        kind: String::from_utf8_lossy(kind).into_owned(),
+        is_read_only: is_mounted_read_only || fields.next().is_some_and(is_read_only),
         is_ours: is_type_of_ours(kind),
     })
 }
 
 /// All mounts, as this process sees them.
 pub fn all() -> Vec<Mounted> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    of_table(Path::new("/proc/self/mountinfo"))
+}
+
+fn of_table(table: &Path) -> Vec<Mounted> {
+    let table = std::fs::read(table).unwrap_or_default();
     table.split(|byte| *byte == b'\n').filter_map(parse).collect()
+}
+
+/// Mounts that only other processes see: those of containers, and of services with files of their own. Reading the tables of other users'
+/// processes takes the rights of root.
+pub fn of_other_namespaces() -> Vec<Mounted> {
+    let namespace = |process: &Path| std::fs::read_link(process.join("ns/mnt")).ok();
+    let own = namespace(Path::new("/proc/self"));
+    let mut seen: BTreeSet<PathBuf> = own.into_iter().collect();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let is_number = |name: &OsString| name.as_bytes().iter().all(u8::is_ascii_digit);
+    let processes = processes.filter(|process| is_number(&process.file_name()));
+    processes
+        .filter(|process| namespace(&process.path()).is_some_and(|one| seen.insert(one)))
+        .flat_map(|process| of_table(&process.path().join("mountinfo")))
+        .collect()
 }
 
 /// What a path without links lies on: the innermost mount, of several on one directory the last.
@@ -161,6 +206,26 @@ mod tests {
             let found = below(&mounts, Path::new(path)).map(|below| String::from_utf8(below.path).unwrap());
             assert_eq!(found.as_deref(), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn a_line_of_the_table_is_taken_apart() {
+        let mount = |line: &str| parse(line.as_bytes()).unwrap();
+        let bound = mount(TABLE[3]);
+        assert_eq!(bound.root, Path::new("/sub/a b"));
+        assert_eq!(
+            (bound.device.as_str(), bound.kind.as_str()),
+            ("0:60", "fuse.buttress")
+        );
+        assert_eq!(bound.source, Path::new("/srv/a.img"));
+        assert!(!bound.is_read_only && bound.is_ours);
+        let of_mount = mount("82 22 0:60 / /b ro,nosuid master:2 - fuse.buttress /srv/a\\040b rw");
+        let of_system = mount("82 22 0:60 / /b rw,nosuid - fuse.buttress /srv/a.img ro,user_id=0");
+        assert!(of_mount.is_read_only && of_system.is_read_only);
+        assert_eq!(of_mount.source, Path::new("/srv/a b"));
+        let stacked = [mount(TABLE[1]), bound, mount("90 80 0:70 / /mnt rw - tmpfs x rw")];
+        assert_eq!(top(&stacked, Path::new("/mnt")).unwrap().device, "0:70");
+        assert!(top(&stacked, Path::new("/mnt/a")).is_none());
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::options::MountWishes;
 use super::registry::Known;
 use crate::exit::{Advice, Outcome};
 use crate::globals::Globals;
-use crate::mounted::places;
+use crate::mounted::places::{self, Mounted};
 
 /// The root of the top-level subvolume, as a server's record has it.
 pub(super) const TOP: &str = "5:256";
@@ -41,27 +41,15 @@ fn flags_of(wishes: &MountWishes) -> MountFlags {
 /// The server of what is mounted on a directory.
 fn server_of(directory: &Path) -> Result<Known> {
     let mounts = places::all();
-    let device_of = |directory: &Path| {
-        let mut on_it = mounts.iter().rev();
-        let mount = on_it.find(|mount| mount.directory == directory && mount.is_ours)?;
-        Some(mount.device.clone())
-    };
-    let device = device_of(directory)
-        .with_context(|| format!("{} is not a mount of this program's", directory.display()))?;
-    let known = Known::all()?;
-    let mut of_device = known
-        .into_iter()
-        .filter(|known| device_of(known.directory()).as_ref() == Some(&device));
-    of_device
-        .next()
-        .with_context(|| format!("no server of {} is known", directory.display()))
+    let mount = places::top(&mounts, directory).filter(|mount| mount.is_ours);
+    let mount = mount.with_context(|| format!("{}: not a mount of this program", directory.display()))?;
+    Known::of(mount)?.with_context(|| format!("{}: its server is another user's", directory.display()))
 }
 
 /// How many mounts show what is mounted on a directory.
 fn mounts_of_same(directory: &Path) -> usize {
     let mounts = places::all();
-    let device = mounts.iter().rev().find(|mount| mount.directory == directory);
-    let device = device.map(|mount| mount.device.clone());
+    let device = places::top(&mounts, directory).map(|mount| mount.device.clone());
     mounts
         .iter()
         .filter(|mount| Some(&mount.device) == device.as_ref())
@@ -138,8 +126,8 @@ pub(super) fn remount(directory: &Path, wishes: &MountWishes, options: &OsStr) -
     Ok(Outcome::Done)
 }
 
-/// Has the server commit.
-fn commit(directory: &Path) -> Result<()> {
+/// Has the server of a mount commit.
+pub(super) fn commit(directory: &Path) -> Result<()> {
     let program = std::env::current_exe().context("finding this program")?;
     let done = Command::new(program)
         .args(["filesystem", "sync"])
@@ -151,20 +139,33 @@ fn commit(directory: &Path) -> Result<()> {
     }
 }
 
-/// What a server's mount shows at the root that is wished for.
-fn inside(server: &Known, globals: &Globals) -> Option<PathBuf> {
+/// The path of the root that is wished for, from the root that a server serves; none where the server does not serve it.
+fn path_inside(server: &Known, globals: &Globals) -> Option<PathBuf> {
     let wished = globals.subvolume.as_deref();
     let is_same = globals.subvolume_id.is_none()
         && wished.map(|path| path.to_string_lossy().into_owned()).as_deref() == server.text("subvolume");
     if is_same {
-        return Some(server.directory().to_owned());
+        return Some(PathBuf::from("/"));
     }
     let path = wished.filter(|_| server.text("root") == Some(TOP))?;
-    let below: PathBuf = Path::new(path)
+    let below = Path::new(path)
         .components()
-        .filter(|part| matches!(part, std::path::Component::Normal(_)))
-        .collect();
-    Some(server.directory().join(below))
+        .filter(|part| matches!(part, std::path::Component::Normal(_)));
+    Some(Path::new("/").join(below.collect::<PathBuf>()))
+}
+
+/// Where one of a server's mounts shows the root that is wished for.
+fn inside<'a>(
+    server: &Known,
+    globals: &Globals,
+    mut mounts: impl Iterator<Item = &'a Mounted>,
+) -> Option<PathBuf> {
+    let wished = path_inside(server, globals)?;
+    mounts.find_map(|mount| {
+        let below = wished.strip_prefix(&mount.root).ok()?;
+        // What joins an empty path ends with a slash.
+        Some(mount.directory.join(below).components().collect())
+    })
 }
 
 /// Shows on another directory what a server of the same image shows. `None` where there is no such server, or it is not root who asks.
@@ -180,25 +181,26 @@ pub(super) fn bind(
     let Ok(image) = image.canonicalize() else {
         return Ok(None);
     };
+    let mounts = places::all();
     let is_of_image = |known: &Known| known.text("image").map(Path::new) == Some(&image);
-    let Some(server) = Known::all()?
-        .into_iter()
-        .find(|known| is_of_image(known) && server_of(known.directory()).is_ok())
-    else {
+    let is_it = |known: &Known| is_of_image(known) && known.shown_by(&mounts).next().is_some();
+    let Some(server) = Known::all()?.into_iter().find(is_it) else {
         return Ok(None);
     };
+    let shown_on = server.shown_by(&mounts).next();
+    let shown_on = shown_on.map_or(Path::new(""), |mount| mount.directory.as_path());
     let shown = image.display();
     if wishes.write && !server.writes() {
         return Err(anyhow!(
             "{shown} is mounted for reading, on {}",
-            server.directory().display()
+            shown_on.display()
         ))
         .context(Advice::new("unmount it there first, or mount it for reading"));
     }
-    let Some(from) = inside(&server, globals) else {
+    let Some(from) = inside(&server, globals, server.shown_by(&mounts)) else {
         return Err(anyhow!(
             "{shown} is mounted already, on {}, which does not show that subvolume",
-            server.directory().display()
+            shown_on.display()
         ))
         .context(Advice::new(
             "mount the top-level subvolume first (-o subvol=/), or unmount it there",

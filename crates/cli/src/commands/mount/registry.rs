@@ -18,6 +18,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 
+use crate::mounted::places::{self, Mounted};
+
 /// The file of a server, which has its lock.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -25,8 +27,10 @@ pub(crate) struct Entry {
     record: Value,
 }
 
-/// What the root of a mount is.
+/// What others are told of a mount.
 pub(crate) struct Root {
+    /// The number of its device, as the table of mounts has it: it names the mount on every directory that shows it.
+    pub(crate) device: String,
     /// The subvolume and the inode.
     pub(crate) shown: String,
     /// The path that was asked for, if one was.
@@ -108,6 +112,7 @@ impl Entry {
             "began": began(Pid::from_raw(i32::try_from(pid)?).context("the number of this process")?),
             "image": image.display().to_string(),
             "directory": mounted_on.display().to_string(),
+            "device": root.device,
             "writes": writes,
             "root": root.shown,
             "subvolume": root.subvolume,
@@ -207,29 +212,42 @@ impl Known {
         socket_beside(&self.path)
     }
 
-    /// The directory on which it is mounted.
-    pub(crate) fn directory(&self) -> &Path {
-        Path::new(self.text("directory").unwrap_or_default())
+    /// Whether a mount shows what this server serves. The system gives a device's number to another mount once the first one is gone, while
+    /// its server may still be at its last commit: so the image has to be the same, too.
+    pub(crate) fn is_shown_by(&self, mount: &Mounted) -> bool {
+        mount.is_ours
+            && self.text("device") == Some(mount.device.as_str())
+            && self.text("image") == Some(mount.source.display().to_string().as_str())
+    }
+
+    /// Those of some mounts that show what this server serves, in their order.
+    pub(crate) fn shown_by<'a>(&self, mounts: &'a [Mounted]) -> impl Iterator<Item = &'a Mounted> {
+        mounts.iter().filter(|mount| self.is_shown_by(mount))
+    }
+
+    /// The server of a mount.
+    pub(crate) fn of(mount: &Mounted) -> Result<Option<Self>> {
+        let mut all = Self::all()?.into_iter();
+        Ok(all.find(|known| known.is_shown_by(mount)))
     }
 
     /// Waits for servers of this image whose mount is gone already, as after a plain umount(8): they are at their last commit.
     pub(crate) fn wait_for_those_that_end(image: &Path) -> Result<()> {
-        // Names there are what anybody chose: not all are UTF-8.
-        let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let mounts = String::from_utf8_lossy(&mounts);
-        for known in Self::all_and_ended()? {
-            let is_of_image = known.text("image").map(Path::new) == Some(image);
-            // Names there have octal escapes for blanks: such a mount is taken for one that ends only if it is not listed.
-            let directory = known.directory().to_string_lossy().replace(' ', "\\040");
-            let is_mounted = mounts
-                .lines()
-                .any(|line| line.split(' ').nth(4) == Some(directory.as_str()));
-            if is_of_image && (known.has_ended || !is_mounted) {
+        let of_image = Self::all_and_ended()?.into_iter();
+        let of_image = of_image.filter(|known| known.text("image").map(Path::new) == Some(image));
+        for known in of_image {
+            if known.has_ended || !known.is_mounted() {
                 flock(&known.file, FlockOperation::LockShared)?;
                 known.wait_for_process()?;
             }
         }
         Ok(())
+    }
+
+    /// Whether any directory shows what this server serves, for any process that can be seen.
+    pub(crate) fn is_mounted(&self) -> bool {
+        self.shown_by(&places::all()).next().is_some()
+            || self.shown_by(&places::of_other_namespaces()).next().is_some()
     }
 
     /// The process, if it is still there.

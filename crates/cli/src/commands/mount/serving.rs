@@ -31,10 +31,11 @@ use super::background;
 use super::closing_in;
 use super::options::MountWishes;
 use super::registry::{Entry, Known, Root};
-use super::watch::Watch;
+use super::watch::{Watch, Watched};
 use crate::commands::scrub::online::Scrubs;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
+use crate::mounted::places::{self, Mounted};
 use crate::opening::Opened;
 use crate::output::time::Clock;
 use crate::writing::environment;
@@ -164,9 +165,10 @@ fn writable_wishes(context: &Context, image: &Path, directory: &Path, wishes: &M
 }
 
 /// The root of a mount as others are told of it.
-fn shown_root(context: &Context, root: Location, wishes: &MountWishes) -> Root {
+fn shown_root(context: &Context, root: Location, wishes: &MountWishes, device: String) -> Root {
     let asked = context.globals().subvolume.as_deref();
     Root {
+        device,
         shown: format!("{}:{}", root.subvolume, root.inode),
         subvolume: asked.map(|path| path.to_string_lossy().into_owned()),
         options: wishes
@@ -228,6 +230,20 @@ fn mount_options(image: &Path, wishes: &MountWishes) -> MountOptions {
     }
 }
 
+/// The number of the device of what was just mounted.
+fn device_of(image: &Path, directory: &Path) -> Result<String> {
+    let mounts = places::all();
+    let is_it = |mount: &&Mounted| mount.directory == directory && mount.is_ours && mount.source == image;
+    let mount = mounts.iter().rev().find(is_it);
+    let mount = mount.with_context(|| {
+        format!(
+            "mounting on {}: the system's table of mounts does not show it",
+            directory.display()
+        )
+    })?;
+    Ok(mount.device.clone())
+}
+
 /// Serves a volume until it is unmounted.
 pub(super) fn serve(
     context: &Context,
@@ -268,12 +284,9 @@ pub(super) fn serve(
         .is_mounted_on(directory)
         .with_context(|| format!("mounting on {}", directory.display()))?;
     // Not before: who mounts the same image waits for servers without a mount.
-    let entry = Entry::make(
-        &image,
-        directory,
-        wishes.write,
-        &shown_root(context, root, wishes),
-    )?;
+    let device = device_of(&image, directory)?;
+    let root_of_mount = shown_root(context, root, wishes, device.clone());
+    let entry = Entry::make(&image, directory, wishes.write, &root_of_mount)?;
     let scrubs = Arc::new(Scrubs::new(Arc::clone(&log)));
     let served = Served {
         scrubs: Arc::clone(&scrubs),
@@ -284,7 +297,7 @@ pub(super) fn serve(
         notifier: session.notifier()?,
     };
     answering::start(answering::listen()?, served)?;
-    let watch = Arc::new(Mutex::new(Some(Watch::start(directory)?)));
+    let watch = Arc::new(Mutex::new(Some(Watch::start(&Watched::new(&image, device))?)));
     let peeking = Arc::clone(&watch);
     volume.peeks_by(Arc::new(move |process, address| {
         peeking.lock().as_mut()?.kind_at(process, address)

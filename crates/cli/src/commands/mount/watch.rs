@@ -5,24 +5,73 @@
 //!
 //! | it reads | it |
 //! |---|---|
-//! | `u` | unmounts; where the mount is busy, has what programs wrote sent to the server and detaches the mount |
+//! | `u` | unmounts every directory that shows the volume; where one is busy, has what programs wrote sent to the server and detaches the mount |
 //! | `k`, a process, an address | answers with the kind of shutdown that stands there in the memory of that process, or [`NO_KIND`] for any other number |
-//! | the end | the server is gone: detaches the mount if it is still there |
+//! | the end | the server is gone: detaches its mounts that are still there |
+//!
+//! Mounts are found by their device, not by a directory: a volume may be shown by several directories, and another volume by the first one by then.
 //!
 //! It opens nothing of the image, and tells nothing of a process' memory but whether one of three numbers is at a place.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result};
 use buttress_mount::fuse::unmount;
 use rustix::io::Errno;
 
-/// Names the directory that is watched, to the process that does.
+use crate::mounted::places::{self, Mounted};
+
+/// Names the device of the mounts that are watched, and their image, to the process that does.
 const VARIABLE: &str = "BUTTRESS_WATCHES_MOUNT";
+
+/// What is watched.
+#[derive(Debug)]
+pub(super) struct Watched {
+    device: String,
+    image: OsString,
+}
+
+impl Watched {
+    pub(super) fn new(image: &Path, device: String) -> Self {
+        Self {
+            device,
+            image: image.as_os_str().to_owned(),
+        }
+    }
+
+    fn to_text(&self) -> OsString {
+        let mut text = OsString::from(&self.device);
+        text.push(" ");
+        text.push(&self.image);
+        text
+    }
+
+    fn of_text(text: &OsStr) -> Option<Self> {
+        let bytes = text.as_bytes();
+        let blank = bytes.iter().position(|byte| *byte == b' ')?;
+        let (device, image) = bytes.split_at_checked(blank)?;
+        Some(Self {
+            device: std::str::from_utf8(device).ok()?.to_owned(),
+            image: OsStr::from_bytes(image.get(1..)?).to_owned(),
+        })
+    }
+
+    /// The directories that show it, the last one first. One that something else was mounted over since is left alone.
+    fn directories(&self) -> Vec<PathBuf> {
+        let mounts = places::all();
+        let is_it = |mount: &&Mounted| {
+            mount.is_ours && mount.device == self.device && mount.source.as_os_str() == self.image
+        };
+        let on_top = |mount: &&Mounted| places::top(&mounts, &mount.directory).as_ref().is_some_and(is_it);
+        let of_it = mounts.iter().rev().filter(is_it).filter(on_top);
+        of_it.map(|mount| mount.directory.clone()).collect()
+    }
+}
 
 /// There is no kind of shutdown there, or nothing that can be read.
 const NO_KIND: u8 = 255;
@@ -33,14 +82,14 @@ const KINDS: u32 = 3;
 pub(super) struct Watch(Child);
 
 impl Watch {
-    /// Starts one for a directory on which something is going to be mounted.
-    pub(super) fn start(directory: &Path) -> Result<Self> {
+    /// Starts one.
+    pub(super) fn start(watched: &Watched) -> Result<Self> {
         let program = std::env::current_exe().context("finding this program")?;
         let child = Command::new(program)
             .arg("mount")
             .env_clear()
             .envs(std::env::vars_os().filter(|(name, _)| name == "PATH"))
-            .env(VARIABLE, directory)
+            .env(VARIABLE, watched.to_text())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -80,16 +129,15 @@ impl Drop for Watch {
     }
 }
 
-/// The directory that this process is to watch, if that is what it is for.
-pub(super) fn wanted() -> Option<std::ffi::OsString> {
-    std::env::var_os(VARIABLE)
+/// What this process is to watch, if that is what it is for.
+pub(super) fn wanted() -> Option<Watched> {
+    Watched::of_text(&std::env::var_os(VARIABLE)?)
 }
 
 /// Watches.
-pub(super) fn run(directory: &OsStr) {
+pub(super) fn run(watched: &Watched) {
     // A process group of its own: what ends the server by a key must not end this.
     let _ = rustix::process::setsid();
-    let directory = Path::new(directory);
     let (mut input, mut word) = (std::io::stdin(), [0]);
     let is_asked = loop {
         match input.read(&mut word) {
@@ -101,19 +149,24 @@ pub(super) fn run(directory: &OsStr) {
             read => break matches!(read, Ok(1)),
         }
     };
-    if is_asked {
-        if unmount(directory, false).is_ok() {
-            return;
+    for directory in watched.directories() {
+        if is_asked {
+            end(&directory);
+        } else if is_dead(&directory) {
+            let _ = unmount(&directory, true);
         }
-        if let Ok(open) = std::fs::File::open(directory) {
-            let _ = rustix::fs::syncfs(&open);
-        }
-        let _ = unmount(directory, true);
+    }
+}
+
+/// Unmounts; where the mount is busy, has what programs wrote sent to the server and detaches it.
+fn end(directory: &Path) {
+    if unmount(directory, false).is_ok() {
         return;
     }
-    if is_dead(directory) {
-        let _ = unmount(directory, true);
+    if let Ok(open) = std::fs::File::open(directory) {
+        let _ = rustix::fs::syncfs(&open);
     }
+    let _ = unmount(directory, true);
 }
 
 /// Answers which kind of shutdown stands in another process' memory.

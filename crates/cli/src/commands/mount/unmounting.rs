@@ -1,0 +1,119 @@
+//! `buttress umount DIRECTORY`: unmounts, and waits for the server where this was its last mount.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow};
+use buttress_mount::fuse;
+use clap::Args;
+
+use super::again;
+use super::registry::Known;
+use crate::context::Context;
+use crate::exit::{Advice, Outcome};
+use crate::manual::{Example, example};
+use crate::mounted::places::{self, Mounted};
+use crate::table::Subcommand;
+
+/// Unmount what `buttress mount` mounted, and wait until all of it is on its devices
+///
+/// While another directory shows the same volume, its server goes on: the volume is then committed, and the command does not wait
+/// for the server's end.
+#[derive(Args, Debug)]
+pub struct Umount {
+    /// Take it out of the tree now, and end when nobody uses it any more
+    #[arg(short = 'l', long)]
+    lazy: bool,
+    /// The directory on which it is mounted
+    #[arg(value_name = "DIRECTORY")]
+    directory: PathBuf,
+}
+
+impl Subcommand for Umount {
+    const NAME: &'static str = "umount";
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress umount /mnt",
+        "Unmounts, and returns when everything is durable",
+    )];
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let shown = self.directory.display();
+        let mounts = places::all();
+        let mount = mount_of(&mounts, &self.directory)?;
+        let server = Known::of(mount)?;
+        fuse::unmount(&mount.directory, self.lazy)
+            .with_context(|| format!("unmounting {shown}"))
+            .map_err(|error| {
+                error.context(Advice::new(
+                    "if it is busy, `fuser -vm DIRECTORY` shows who uses it; --lazy does not wait for them",
+                ))
+            })?;
+        if self.lazy {
+            return Ok(Outcome::Done);
+        }
+        match server {
+            Some(server) => wait(server, context).with_context(|| format!("unmounting {shown}"))?,
+            None => context.notice(format_args!(
+                "{shown}: its server is another user's, and may still be at its last commit"
+            )),
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+/// The mount of this program on a directory.
+fn mount_of<'a>(mounts: &'a [Mounted], directory: &Path) -> Result<&'a Mounted> {
+    let shown = directory.display();
+    let resolved = places::resolved(directory).unwrap_or_else(|| directory.to_owned());
+    match places::top(mounts, &resolved) {
+        Some(mount) if mount.is_ours => return Ok(mount),
+        Some(mount) => {
+            return Err(anyhow!(
+                "{shown}: not a mount of this program (found {})",
+                mount.kind
+            ))
+            .context(Advice::new("unmount it with umount(8)"));
+        }
+        None => {}
+    }
+    let refused = Err(anyhow!("{shown}: nothing is mounted there"));
+    let is_image = |mount: &&Mounted| mount.is_ours && mount.source == resolved;
+    if let Some(mount) = mounts.iter().find(is_image) {
+        let directory = mount.directory.display();
+        return refused.context(Advice::new(format!(
+            "it is mounted on {directory}; give that directory"
+        )));
+    }
+    let above = mounts
+        .iter()
+        .filter(|mount| mount.is_ours && resolved.starts_with(&mount.directory));
+    match above.max_by_key(|mount| mount.directory.as_os_str().len()) {
+        Some(mount) => {
+            let directory = mount.directory.display();
+            refused.context(Advice::new(format!("it lies below the mount on {directory}")))
+        }
+        None => refused.context(Advice::new("`buttress mount --list` shows what is mounted")),
+    }
+}
+
+/// Waits until a server that was unmounted has ended, or has committed where other directories show its volume.
+fn wait(server: Known, context: &Context) -> Result<()> {
+    let mounts = places::all();
+    let image = server.text("image").unwrap_or_default().to_owned();
+    if let Some(other) = server.shown_by(&mounts).next() {
+        if server.writes() {
+            again::commit(&other.directory).context("committing what was written")?;
+        }
+        context.notice(format_args!(
+            "{image} is still mounted on {}",
+            other.directory.display()
+        ));
+        return Ok(());
+    }
+    if server.is_mounted() {
+        context.notice(format_args!(
+            "{image} is still mounted for processes with a mount namespace of their own; its server ends with the last of them"
+        ));
+        return Ok(());
+    }
+    server.wait()
+}
