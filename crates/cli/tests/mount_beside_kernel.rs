@@ -5,6 +5,10 @@
 //! the same order on both sides. No inode has names in both.
 //!
 //! `BUTTRESS_MOUNT_SEED` and `BUTTRESS_MOUNT_CALLS` say with which seed, and how many calls each thread makes.
+//!
+//! Two differences are allowed. The kernel's btrfs aborts its transaction when a placeholder of a nested subvolume is exchanged, so
+//! no placeholder is. In a read-only subvolume the kernel's FUSE compares kinds of files before it asks the server, which would
+//! answer EROFS.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -14,10 +18,13 @@
 )]
 
 mod mounting;
+#[path = "mount_beside_kernel/placeholders.rs"]
+mod placeholders;
 
 use buttress_oracle::content::Random;
 use buttress_oracle::ioctls;
 use buttress_oracle::loop_device::Mount;
+use buttress_oracle::seeds::{number, seeds};
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::kernel_missing;
 use mounting::{Mounted, no_fuse};
@@ -30,7 +37,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-const CALLS: usize = 2500;
+const CALLS: usize = 1200;
+/// Seeds that once differed, and the one of the first version. With each of the former it was calls on placeholders, or in read-only
+/// subvolumes, that did.
+const SEEDS: [u64; 4] = [16, 1, 3, 8];
 const THREADS: u64 = 8;
 const SHARED: &str = "shared";
 const DIRECTORIES: u64 = 2;
@@ -99,12 +109,22 @@ fn subvolume(path: &Path, make: impl FnOnce(&File, &[u8]) -> Result<()>) -> Resu
     make(&directory, path.file_name().unwrap().as_bytes())
 }
 
+/// Whether it stands in a snapshot for a nested subvolume.
+fn is_placeholder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.ino() == 2 && found.is_dir())
+}
+
 /// What a file is, as far as both must agree.
 fn seen(path: &Path) -> Result<String> {
     let found = io(fs::symlink_metadata(path))?;
     // What a directory's size and the time of the last change are is the same, too; when it was is not.
+    let kind = if is_placeholder(path) {
+        "placeholder"
+    } else {
+        "file"
+    };
     Ok(format!(
-        "{:o} {} {} {}:{} {}",
+        "{kind} {:o} {} {} {}:{} {}",
         found.mode(),
         found.nlink(),
         found.size(),
@@ -140,6 +160,7 @@ fn call(root: &Path, call: &Call) -> Result<String> {
         6 => rustix::fs::unlink(&from)?,
         7 => rename(RenameFlags::empty())?,
         8 => rename(RenameFlags::NOREPLACE)?,
+        9 if is_placeholder(&from) || is_placeholder(&to) => return Ok("not exchanged".into()),
         9 => rename(RenameFlags::EXCHANGE)?,
         10 => rename(RenameFlags::WHITEOUT)?,
         11 => rustix::fs::link(&from, &to)?,
@@ -237,6 +258,15 @@ fn listed(root: &Path) -> String {
     out
 }
 
+/// Whether the kernel's FUSE refused a call by the kinds of its files, where the subvolume is read-only.
+fn is_kind_first(call: &Call, found: &Result<String>, expected: &Result<String>) -> bool {
+    use rustix::io::Errno;
+    let by_kind = [Errno::ISDIR, Errno::NOTDIR, Errno::PERM];
+    matches!(call.what, 2 | 6..=11)
+        && matches!(found, Err(error) if by_kind.contains(error))
+        && *expected == Err(Errno::ROFS)
+}
+
 /// The calls of one thread, on both sides; how many ended with an error.
 fn calls_of(thread: u64, seed: u64, count: usize, roots: [&Path; 2], turn: &Mutex<()>) -> usize {
     let own = format!("own{thread}");
@@ -246,17 +276,13 @@ fn calls_of(thread: u64, seed: u64, count: usize, roots: [&Path; 2], turn: &Mute
         let chosen = choose(&mut random, &own);
         let _turn = chosen.is_shared().then(|| turn.lock().unwrap());
         let [found, expected] = roots.map(|root| call(root, &chosen));
-        assert_eq!(
-            found, expected,
-            "seed {seed}, thread {thread}, call {number}: {chosen:?}"
+        assert!(
+            found == expected || is_kind_first(&chosen, &found, &expected),
+            "seed {seed}, thread {thread}, call {number}: {chosen:?}: found {found:?}, expected {expected:?}"
         );
         errors += usize::from(found.is_err());
     }
     errors
-}
-
-fn number(name: &str, usual: u64) -> u64 {
-    std::env::var(name).map_or(usual, |text| text.parse().unwrap())
 }
 
 #[test]
@@ -264,8 +290,13 @@ fn calls_end_as_in_the_kernel() {
     if skips(no_fuse()) || skips(kernel_missing()) {
         return;
     }
-    let seed = number("BUTTRESS_MOUNT_SEED", 16);
-    let count = usize::try_from(number("BUTTRESS_MOUNT_CALLS", CALLS as u64)).unwrap();
+    let count = number("BUTTRESS_MOUNT_CALLS").unwrap_or(CALLS);
+    for seed in seeds("mount_beside_kernel", "BUTTRESS_MOUNT_SEED", &SEEDS) {
+        calls_end_as_in_the_kernel_from(seed, count);
+    }
+}
+
+fn calls_end_as_in_the_kernel_from(seed: u64, count: usize) {
     let (ours, theirs) = (Mounted::sized("4G"), Mounted::sized("4G"));
     ours.mount("rw");
     let kernel = Mount::new(std::slice::from_ref(&theirs.image), "").unwrap();
@@ -290,12 +321,14 @@ fn calls_end_as_in_the_kernel() {
         "{errors} errors of {all} calls"
     );
     let expected = listed(kernel.path());
-    assert_eq!(listed(&ours.at), expected);
+    assert_eq!(listed(&ours.at), expected, "seed {seed}");
     kernel.close().unwrap();
     ours.umount();
     ours.expect_sound();
-    // What is on the image is what was seen.
+    // The images hold what was seen, except the attributes of placeholders.
     ours.mount("ro");
-    assert_eq!(listed(&ours.at), expected);
+    let kernel = Mount::new(std::slice::from_ref(&theirs.image), "ro").unwrap();
+    assert_eq!(listed(&ours.at), listed(kernel.path()), "seed {seed}");
+    kernel.close().unwrap();
     ours.umount();
 }

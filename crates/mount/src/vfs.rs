@@ -1,6 +1,6 @@
 //! The operations of a file system, for servers of any protocol.
 //!
-//! - A [`NodeId`] is a file, directory or other inode. It is also the inode number that `stat(2)` shows: unique over all
+//! - A [`NodeId`] is a file, directory or other inode. It is also the inode number that `stat(2)` shows, except of placeholders: unique over all
 //!   subvolumes of a mount. A node lives from the [`Vfs::lookup`] (or other call that gives an [`Entry`]) that
 //!   tells it until as many references are given back with [`Vfs::forget`]; meanwhile it is there even without a name.
 //! - A [`HandleId`] is a node that was opened, and lives until it is released.

@@ -8,6 +8,7 @@
 //! | `content` | files: reading, writing, room, holes, copies |
 //! | `control` | commands (`ioctl(2)`) of file systems in general and of btrfs |
 //! | `writeback_cache` | what the kernel keeps back of what was written |
+//! | `placeholders` | the empty directories that stand in a snapshot for nested subvolumes |
 //! | `outside` | what changed otherwise than by the kernel's calls |
 //! | `cleaner` | gives back the space of deleted subvolumes |
 //! | `idle` | a commit soon after the last file that was written is closed |
@@ -33,6 +34,7 @@ mod names;
 mod nodes;
 mod numbers;
 mod outside;
+mod placeholders;
 mod writeback_cache;
 
 use crate::vfs::{
@@ -319,7 +321,7 @@ impl Vfs for MountedVolume {
     }
 
     fn revive(&self, node: NodeId, listed_in: Option<NodeId>) -> Result<Entry> {
-        self.entry(self.location(node)?, listed_in)
+        self.entry_of(node, self.location(node)?, listed_in)
             .map_err(|_| Errno::STALE)
     }
 
@@ -340,7 +342,11 @@ impl Vfs for MountedVolume {
     }
 
     fn change(&self, node: NodeId, changes: &Changes) -> Result<Metadata> {
-        self.change_attributes(self.location(node)?, changes)
+        let location = self.location(node)?;
+        match location.placeholder() {
+            Some(_) => self.change_placeholder(location, changes),
+            None => self.change_attributes(location, changes),
+        }
     }
 
     fn read_link(&self, node: NodeId) -> Result<Vec<u8>> {
@@ -450,7 +456,7 @@ impl Vfs for MountedVolume {
     }
 
     fn open_directory(&self, node: NodeId) -> Result<HandleId> {
-        self.open_listing(self.location(node)?)
+        self.open_listing(node)
     }
 
     fn list(&self, handle: HandleId, position: u64, count: usize) -> Result<Vec<Listed>> {
@@ -516,6 +522,10 @@ impl Vfs for MountedVolume {
         const SHORT: u64 = 1;
         /// By then all has been written back.
         const SETTLES_AFTER: u64 = 90;
+        // The owner of a placeholder changes with its directory's.
+        if metadata.location.placeholder().is_some() {
+            return 0;
+        }
         if metadata.kind != FileKind::Regular {
             return LONG;
         }

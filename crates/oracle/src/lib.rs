@@ -13,7 +13,8 @@
 //! - [`history`]: chains of snapshots with changes in between, from seeds or written down by hand;
 //! - [`ioctls`]: what is asked of a mounted btrfs by ioctl;
 //! - [`manifest`]: what a directory tree holds: the common form in which two sides are compared;
-//! - [`noise`]: spoils copies of a volume's devices.
+//! - [`noise`]: spoils copies of a volume's devices;
+//! - [`seeds`]: the seeds of random tests.
 
 pub mod btrfs_check;
 pub mod content;
@@ -25,6 +26,7 @@ pub mod loop_device;
 pub mod manifest;
 pub mod needs;
 pub mod noise;
+pub mod seeds;
 pub mod skip;
 pub mod tools;
 pub mod volumes;

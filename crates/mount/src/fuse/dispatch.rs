@@ -259,14 +259,23 @@ impl Server {
     fn put_entry(&self, entry: &Entry, out: &mut Output) {
         let lasts = (NAMES_LAST, self.vfs.lasts(&entry.metadata));
         let number = self.number(entry.node);
-        out.entry(number, entry.generation, lasts, entry.node.0, &entry.metadata);
+        let shown = shown_number(entry.node, &entry.metadata);
+        out.entry(number, entry.generation, lasts, shown, &entry.metadata);
     }
 
     fn put_attributes(&self, node: NodeId, metadata: &Metadata, out: &mut Output) {
         out.u64(self.vfs.lasts(metadata))
             .u32(0)
             .u32(0)
-            .attributes(node.0, metadata);
+            .attributes(shown_number(node, metadata), metadata);
+    }
+}
+
+/// The inode number that `stat(2)` shows. All placeholders show the number that the kernel's btrfs gives to each of them.
+fn shown_number(node: NodeId, metadata: &Metadata) -> u64 {
+    match metadata.location.placeholder() {
+        Some(_) => metadata.location.inode.get(),
+        None => node.0,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What `stat(2)` shows and what changes it; extended attributes.
 
+use super::placeholders::refuse_placeholder;
 use super::{Access, MountedVolume, resolved};
 use crate::vfs::{Changes, Errno, NewTime, Result, SetHow};
 use buttress::fs::Location;
@@ -118,6 +119,9 @@ impl MountedVolume {
         if !is_known && name != ACCESS_LIST && name != DEFAULT_LIST {
             return Err(Errno::OPNOTSUPP);
         }
+        if name != ACCESS_LIST && name != DEFAULT_LIST {
+            refuse_placeholder(location, Errno::OPNOTSUPP)?;
+        }
         let found = match &self.access {
             Access::Reading(filesystem) => filesystem.xattr(location, name),
             Access::Writing(writer) => writer.xattr(location, name),
@@ -143,6 +147,7 @@ impl MountedVolume {
         drop_set_group: bool,
     ) -> Result<()> {
         let writer = self.writer()?;
+        refuse_placeholder(location, Errno::OPNOTSUPP)?;
         let how = match how {
             SetHow::CreateOrReplace => SetXattr::CreateOrReplace,
             SetHow::Create => SetXattr::Create,
@@ -170,6 +175,7 @@ impl MountedVolume {
     }
 
     pub(super) fn drop_xattr(&self, location: Location, name: &[u8]) -> Result<()> {
+        refuse_placeholder(location, Errno::OPNOTSUPP)?;
         let removed = self.writer()?.remove_xattr(location, name);
         removed.map_err(|error| self.failed(&error))
     }

@@ -16,6 +16,7 @@
 pub use shutdown::Peek;
 
 use super::MountedVolume;
+use super::placeholders::refuse_placeholder;
 use crate::vfs::{Answered, Control, Errno, Result, Stale};
 use buttress::fs::{FileAttributes, Location};
 
@@ -64,6 +65,7 @@ pub(super) const fn needs_content(command: u32) -> Option<bool> {
 
 impl MountedVolume {
     pub(super) fn command(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
+        refuse_placeholder(location, Errno::NOTTY)?;
         match control.command {
             number::FS_IOC_GETFLAGS | number::FS_IOC32_GETFLAGS => {
                 let flags = self.metadata(location)?.attributes().bits();

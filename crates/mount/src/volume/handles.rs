@@ -1,6 +1,6 @@
 //! What is open.
 
-use crate::vfs::{Errno, HandleId, OpenMode, Result};
+use crate::vfs::{Errno, HandleId, NodeId, OpenMode, Result};
 use buttress::fs::Location;
 use buttress::locks::{Rank, RwLock, lock_class};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,6 +25,7 @@ pub(super) struct OpenFile {
 /// An open directory.
 #[derive(Debug)]
 pub(super) struct OpenDirectory {
+    pub(super) node: NodeId,
     pub(super) location: Location,
     /// Names that get this index or a later one are not listed: they came after the listing began.
     pub(super) end: Mutex<u64>,

@@ -1,6 +1,7 @@
 //! Names: looking up, making, linking, renaming, removing, listing.
 
 use super::handles::OpenDirectory;
+use super::placeholders::refuse_placeholder;
 use super::{Access, MountedVolume};
 use crate::vfs::{
     Caller, Entry, Errno, HandleId, Listed, NewKind, NewNode, NodeId, OpenMode, RenameHow, Result,
@@ -65,7 +66,11 @@ impl MountedVolume {
 
     /// A node, with one more reference to it.
     pub(super) fn entry(&self, location: Location, parent: Option<NodeId>) -> Result<Entry> {
-        let node = self.numbers.of(location)?;
+        self.entry_of(self.numbers.of(location)?, location, parent)
+    }
+
+    /// [`Self::entry`] of a node whose number is known.
+    pub(super) fn entry_of(&self, node: NodeId, location: Location, parent: Option<NodeId>) -> Result<Entry> {
         let metadata = self.metadata(location)?;
         Ok(self.refer(node, metadata, parent))
     }
@@ -82,7 +87,8 @@ impl MountedVolume {
     pub(super) fn look_up(&self, directory: NodeId, name: &[u8]) -> Result<Entry> {
         check_name(name)?;
         let found = self.require(self.location(directory)?, name)?;
-        self.entry(found.target, Some(directory))
+        let node = self.numbers.of_name(found.target, name)?;
+        self.entry_of(node, found.target, Some(directory))
     }
 
     pub(super) fn parent_of(&self, directory: NodeId) -> Result<Entry> {
@@ -117,6 +123,11 @@ impl MountedVolume {
     ) -> Result<Location> {
         check_name(name)?;
         let (directory, writer, inode) = (self.location(directory)?, self.writer()?, inode_of(new));
+        let refused = match kind {
+            NewKind::File => Errno::ACCES,
+            _ => Errno::PERM,
+        };
+        refuse_placeholder(directory, refused)?;
         match kind {
             NewKind::File => writer.create(directory, name, &inode),
             NewKind::Directory => writer.make_directory(directory, name, &inode),
@@ -133,6 +144,7 @@ impl MountedVolume {
         mode: OpenMode,
     ) -> Result<(Entry, HandleId)> {
         let (directory, writer) = (self.location(directory)?, self.writer()?);
+        refuse_placeholder(directory, Errno::OPNOTSUPP)?;
         let made = writer.make_unnamed(directory, &inode_of(new));
         let hold = made.map_err(|error| self.failed(&error))?;
         let location = hold.location();
@@ -146,6 +158,7 @@ impl MountedVolume {
     pub(super) fn add_name(&self, node: NodeId, directory: NodeId, name: &[u8]) -> Result<Entry> {
         check_name(name)?;
         let (location, into) = (self.location(node)?, self.location(directory)?);
+        refuse_placeholder(into, Errno::PERM)?;
         let linked = self.writer()?.link(location, into, name);
         linked.map_err(|error| self.failed(&error))?;
         self.entry(location, Some(directory))
@@ -236,6 +249,7 @@ impl MountedVolume {
         let renamed = writer.rename(old_directory, old_name, new_directory, new_name, mode);
         renamed.map_err(|error| self.failed(&error))?;
         self.keep(held);
+        // A placeholder never moves.
         if let Ok(node) = self.numbers.of(moved) {
             self.nodes.moved(node, new_node);
         }
@@ -247,11 +261,13 @@ impl MountedVolume {
         Ok(())
     }
 
-    pub(super) fn open_listing(&self, location: Location) -> Result<HandleId> {
+    pub(super) fn open_listing(&self, node: NodeId) -> Result<HandleId> {
+        let location = self.location(node)?;
         if !self.metadata(location)?.is_directory() {
             return Err(Errno::NOTDIR);
         }
         Ok(self.handles.add_directory(OpenDirectory {
+            node,
             location,
             end: Mutex::new(self.end_of(location)?),
         }))
@@ -276,10 +292,10 @@ impl MountedVolume {
             // From the beginning: what came meanwhile belongs to it.
             let end = self.end_of(location)?;
             *directory.end.lock() = end;
-            listed.push(self.dot(b".", self.numbers.of(location)?, DOT_DOT));
+            listed.push(self.dot(b".", directory.node, DOT_DOT));
         }
         if position <= DOT_DOT {
-            let node = self.numbers.of(location)?;
+            let node = directory.node;
             let above = if location == self.root {
                 node
             } else {
@@ -294,7 +310,7 @@ impl MountedVolume {
                 break;
             }
             listed.push(Listed {
-                node: self.numbers.of(entry.target)?,
+                node: self.numbers.of_name(entry.target, &entry.name)?,
                 type_bits: type_bits(entry.kind),
                 next: entry.index.saturating_add(1),
                 name: entry.name,

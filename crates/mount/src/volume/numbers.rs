@@ -25,10 +25,13 @@ const FIRST_INODE: u64 = 256;
 /// How many may be counted: more than that only a volume has that was made to fill the memory.
 const COUNTED_MAX: usize = 1 << 20;
 
+/// What a counted number stands for. A placeholder is known by its directory and its name: a directory can hold several.
+type Known = (Location, Option<Box<[u8]>>);
+
 #[derive(Debug, Default)]
 struct Counted {
     locations: Vec<Location>,
-    numbers: HashMap<Location, u64>,
+    numbers: HashMap<Known, u64>,
 }
 
 /// See the module.
@@ -57,16 +60,28 @@ impl Numbers {
         if is_plain && subvolume >> SUBVOLUME_BITS == 0 {
             return Ok(NodeId(subvolume << INODE_BITS | inode));
         }
+        self.counted((location, None))
+    }
+
+    /// The number of the inode that the name `name` leads to. The placeholders of one directory differ only by their names.
+    pub(super) fn of_name(&self, location: Location, name: &[u8]) -> Result<NodeId> {
+        match location.placeholder() {
+            Some(_) => self.counted((location, Some(name.into()))),
+            None => self.of(location),
+        }
+    }
+
+    fn counted(&self, known: Known) -> Result<NodeId> {
         let mut counted = self.counted.lock();
-        if let Some(number) = counted.numbers.get(&location) {
+        if let Some(number) = counted.numbers.get(&known) {
             return Ok(NodeId(*number));
         }
         if counted.locations.len() >= COUNTED_MAX {
             return Err(Errno::OVERFLOW);
         }
         let number = COUNTED | u64::try_from(counted.locations.len()).unwrap_or(0);
-        counted.locations.push(location);
-        counted.numbers.insert(location, number);
+        counted.locations.push(known.0);
+        counted.numbers.insert(known, number);
         Ok(NodeId(number))
     }
 
@@ -114,6 +129,14 @@ mod tests {
             assert_eq!(numbers.of(location).unwrap(), node);
             assert_eq!(numbers.location(node).unwrap(), location);
         }
+        let placeholder = Location::placeholder_in(inode(300, 256));
+        let [first, second] = [b"first", b"secnd"].map(|name| numbers.of_name(placeholder, name).unwrap());
+        assert_ne!(
+            first, second,
+            "placeholders of one directory are told apart by their names"
+        );
+        assert_eq!(numbers.of_name(placeholder, b"first").unwrap(), first);
+        assert_eq!(numbers.location(second).unwrap(), placeholder);
         assert_eq!(numbers.of(inode(300, 700)).unwrap(), NodeId(700));
         assert_eq!(numbers.location(NodeId(COUNTED | 99)), Err(Errno::STALE));
     }

@@ -209,7 +209,7 @@ impl Running {
     /// The newest item of an inode.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], or that the tree cannot be read.
+    /// [`Error::InodeNotFound`], [`Error::NotPermitted`] of a placeholder, or that the tree cannot be read.
     pub(crate) fn inode(&mut self, location: Location) -> Result<InodeItem> {
         let id = id_of(location);
         if let Some(item) = self.inodes.live.look(id, |state| state.item).flatten() {
@@ -221,7 +221,10 @@ impl Running {
     /// The object of an inode, with its item.
     fn take_in_inode(&mut self, location: Location) -> Result<(Arc<LiveInode>, InodeItem)> {
         if location.placeholder().is_some() {
-            return Err(Error::InodeNotFound { location });
+            return Err(Error::NotPermitted {
+                location,
+                why: "it stands for a subvolume which this snapshot does not hold",
+            });
         }
         let id = id_of(location);
         let inode = self.inodes.live.entry(id);

@@ -86,6 +86,10 @@ impl WritableFilesystem {
 impl Operation<'_> {
     fn rename(&mut self, old: End<'_>, new: End<'_>, mode: RenameMode) -> Result<Left> {
         let old_parent = self.require_directory(old.directory)?;
+        if new.directory.placeholder().is_some() {
+            self.require_entry(old.directory, old.name)?;
+            self.require_removing(old.directory, &old_parent)?;
+        }
         let new_parent = self.require_directory(new.directory)?;
         let moved = self.require_entry(old.directory, old.name)?;
         let present = self.find_entry(new.directory, new.name)?;
@@ -196,21 +200,14 @@ impl Operation<'_> {
     /// Whether the entry at `from` may move to the directory of `to`.
     fn check_moves(&mut self, from: End<'_>, entry: Entry, to: End<'_>) -> Result<()> {
         match entry.target {
-            Target::Inode(_) if from.directory.subvolume != to.directory.subvolume => {
-                Err(Error::CrossesSubvolumes)
-            }
+            Target::Subvolume(_) if !self.is_placeholder(from, entry)? => Ok(()),
+            _ if from.directory.subvolume != to.directory.subvolume => Err(Error::CrossesSubvolumes),
             Target::Inode(_) => Ok(()),
-            Target::Subvolume(_) => self.require_place(from, entry),
+            // An entry that stands for a subvolume which is not there stays where it is.
+            Target::Subvolume(_) => Err(Error::NotEmpty {
+                location: Location::placeholder_in(from.directory),
+            }),
         }
-    }
-
-    /// Refuses entries that stand for a subvolume which is not there.
-    fn require_place(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
-        if !self.is_placeholder(end, entry)? {
-            return Ok(());
-        }
-        let location = Location::placeholder_in(end.directory);
-        Err(Error::NotEmpty { location })
     }
 
     /// Whether `directory` is `above` or lies anywhere below it.
@@ -323,6 +320,9 @@ impl Operation<'_> {
                 self.reach_name(end.directory, end.name, beside(end.directory, inode))?;
             }
             Target::Subvolume(id) => {
+                if let Some(index) = self.search_index(end.directory, end.name)? {
+                    self.reach_entry(end.directory, end.name, index)?;
+                }
                 for parent in [end.directory.subvolume, other.subvolume] {
                     self.reach(TreeId::ROOT, &root_reference_keys(id, parent))?;
                 }
@@ -350,7 +350,10 @@ impl Operation<'_> {
     fn check_gives_way(&mut self, new: End<'_>, present: Entry) -> Result<()> {
         let location = present.target.location(new.directory);
         let Target::Inode(_) = present.target else {
-            return Err(Error::NotEmpty { location });
+            return match self.is_placeholder(new, present)? {
+                true => Ok(()),
+                false => Err(Error::NotEmpty { location }),
+            };
         };
         if present.kind != FileKind::Directory {
             return Ok(());
@@ -361,6 +364,7 @@ impl Operation<'_> {
 
     fn remove_replaced(&mut self, new: End<'_>, present: Entry) -> Result<Left> {
         let Target::Inode(inode) = present.target else {
+            self.remove_name(new, present)?;
             return Ok(Left::Nothing);
         };
         let location = beside(new.directory, inode);
@@ -419,8 +423,14 @@ impl Operation<'_> {
             Target::Inode(inode) => self.unlink_name(end.directory, end.name, beside(end.directory, inode)),
             Target::Subvolume(_) => {
                 // Its reference moved already.
-                let index = self.search_index(end.directory, end.name)?;
-                self.remove_entry(end.directory, end.name, index.unwrap_or(0))?;
+                let Some(index) = self.search_index(end.directory, end.name)? else {
+                    return Err(Corruption::DirIndexMissing {
+                        directory: end.directory,
+                        name: Name::from(end.name),
+                    }
+                    .into());
+                };
+                self.remove_entry(end.directory, end.name, index)?;
                 let tree = end.directory.subvolume.tree();
                 self.edit().names.note_subvolume(tree, end.directory.inode);
                 self.shrink_directory(end.directory, end.name)

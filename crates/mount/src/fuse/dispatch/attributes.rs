@@ -1,6 +1,6 @@
 //! Requests about attributes, and control commands.
 
-use super::{Reply, Request, Server};
+use super::{Reply, Request, Server, shown_number};
 use crate::fuse::wire::{Output, bit};
 use crate::vfs::{Changes, Control, Errno, HandleId, NewTime, Result, SetHow};
 use buttress::Timestamp;
@@ -19,7 +19,11 @@ impl Server {
     pub(super) fn statx(&self, request: &Request<'_>, out: &mut Output) -> Result<()> {
         let node = self.node_of(request);
         let metadata = self.vfs.attributes(node)?;
-        out.statx(self.vfs.lasts(&metadata), node.0, &metadata);
+        out.statx(
+            self.vfs.lasts(&metadata),
+            shown_number(node, &metadata),
+            &metadata,
+        );
         Ok(())
     }
 

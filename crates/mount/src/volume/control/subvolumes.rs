@@ -111,6 +111,9 @@ impl MountedVolume {
         let writer = self.writer()?;
         require_name(arguments.name)?;
         let source = self.behind(control.caller, arguments.descriptor)?;
+        if source.inode == buttress::fs::location::PLACEHOLDER_INODE {
+            return Err(Errno::INVAL);
+        }
         require_owner(control.caller, &self.metadata(source)?)?;
         let source = require_root(source)?;
         self.require_no_entry(directory, arguments.name)?;
@@ -151,6 +154,10 @@ impl MountedVolume {
             let found = found.map_err(|error| self.failed(&error))?.ok_or(Errno::NOENT)?;
             if !is_privileged(control.caller) {
                 return Err(Errno::PERM);
+            }
+            let holder = view.subvolume(directory.subvolume);
+            if holder.map_err(|error| self.failed(&error))?.is_read_only() {
+                return Err(Errno::ROFS);
             }
             if !self.metadata(found.target)?.is_directory() {
                 return Err(Errno::NOTDIR);

@@ -245,16 +245,44 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
         .rename(inside, b"inner", copied, b"real", RenameMode::NoReplace)
         .unwrap();
     // Now the copy has both.
-    for (from, to) in [(&b"inner"[..], &b"real"[..]), (b"real", b"inner")] {
-        for mode in [RenameMode::Replace, RenameMode::Exchange] {
-            let refused = filesystem.rename(copied, from, copied, to, mode);
-            assert!(matches!(refused, Err(Error::NotEmpty { .. })), "{refused:?}");
-        }
+    for (from, to, mode) in [
+        (&b"inner"[..], &b"real"[..], RenameMode::Replace),
+        (b"inner", b"real", RenameMode::Exchange),
+        (b"real", b"inner", RenameMode::Exchange),
+    ] {
+        let refused = filesystem.rename(copied, from, copied, to, mode);
+        assert!(matches!(refused, Err(Error::NotEmpty { .. })), "{refused:?}");
     }
     filesystem
         .rename(copied, b"real", copied, b"real", RenameMode::Replace)
         .unwrap();
-    filesystem.remove_directory(copied, b"inner").unwrap();
+    filesystem.commit().unwrap();
+    image.check();
+    // A directory takes the place of an entry that stands for a subvolume, and so does the subvolume itself.
+    filesystem
+        .rename(copied, b"real", copied, b"inner", RenameMode::Replace)
+        .unwrap();
+    let found = filesystem.lookup(copied, b"inner").unwrap().unwrap();
+    assert!(found.target.placeholder().is_none(), "{:?}", found.target);
+    assert_eq!(filesystem.list(copied, 0, 10).unwrap().len(), 1);
+    filesystem.commit().unwrap();
+    image.check();
+    let other = filesystem.snapshot(copy, TOP, b"other", false).unwrap();
+    let other = Location::root_of(other);
+    filesystem
+        .rename(other, b"inner", TOP, b"moved", RenameMode::Replace)
+        .map_or_else(
+            |refused| assert!(matches!(refused, Error::CrossesSubvolumes), "{refused:?}"),
+            |()| panic!("an entry that stands for a subvolume left its snapshot"),
+        );
+    filesystem
+        .make_directory(other, b"full", &NewInode::of_root(0o755))
+        .unwrap();
+    filesystem
+        .rename(other, b"full", other, b"inner", RenameMode::Replace)
+        .unwrap();
+    assert_eq!(filesystem.list(other, 0, 10).unwrap().len(), 1);
+    filesystem.remove_directory(other, b"inner").unwrap();
     filesystem.commit().unwrap();
     image.check();
 }

@@ -1,0 +1,40 @@
+//! The empty directories that stand in a snapshot for the subvolumes nested in its source.
+//!
+//! They answer as in the kernel, which makes their inodes in memory:
+//!
+//! | call | answer |
+//! |---|---|
+//! | `stat` | inode 2, mode 755, the owner of the directory that holds it |
+//! | `chmod`, `chown`, `utimes` | succeed, also in a read-only snapshot, and change nothing |
+//! | making a file in it | EACCES; of any other kind: EPERM; without a name: EOPNOTSUPP |
+//! | extended attributes | EOPNOTSUPP; there are no access lists |
+//! | control commands | ENOTTY |
+//! | `rename` of it | EXDEV to another subvolume, else ENOTEMPTY |
+//! | `rename` of a directory over it, `rmdir` | succeed |
+//!
+//! Two answers differ. While a program holds a placeholder open, the kernel shows the changed attributes; here they never show. The
+//! kernel aborts its transaction when a placeholder is exchanged with another entry; here that is refused.
+
+use super::MountedVolume;
+use crate::vfs::{Changes, Errno, Result};
+use buttress::Metadata;
+use buttress::fs::Location;
+
+/// Returns `refused` if `location` is a placeholder.
+pub(super) fn refuse_placeholder(location: Location, refused: Errno) -> Result<()> {
+    match location.placeholder() {
+        Some(_) => Err(refused),
+        None => Ok(()),
+    }
+}
+
+impl MountedVolume {
+    /// Accepts changes of a placeholder's attributes, which are stored nowhere.
+    pub(super) fn change_placeholder(&self, location: Location, changes: &Changes) -> Result<Metadata> {
+        self.writer()?;
+        if changes.size.is_some() {
+            return Err(Errno(libc::EISDIR));
+        }
+        self.metadata(location)
+    }
+}

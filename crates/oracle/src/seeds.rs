@@ -1,0 +1,109 @@
+//! The seeds of random tests.
+//!
+//! An ordinary run is deterministic: each test names its seeds. A nightly run sets [`DATE`] to the day's date, and each test then
+//! takes further seeds, derived from the date and the test's name. The test's own variable sets one seed, and no other is used.
+//! Each seed is printed before it is used, with what runs it again.
+//!
+//! A seed that ever failed is added to the named ones of its test.
+
+use std::env;
+use std::str::FromStr;
+
+/// The variable that a nightly run sets to the day's date; any text will do.
+pub const DATE: &str = "BUTTRESS_SEED_DATE";
+
+/// Seeds of the date stay below this, so that tests may multiply them.
+const BOUND: u64 = 1 << 31;
+
+/// Returns the seeds of the test `test`: the value of `variable` if it is set, else `named` and, in a nightly run, as many seeds of
+/// the date. Prints them.
+///
+/// # Panics
+/// If `variable` is set to something other than a number.
+#[must_use]
+pub fn seeds(test: &str, variable: &str, named: &[u64]) -> Vec<u64> {
+    let chosen = chosen(
+        test,
+        number::<u64>(variable),
+        named,
+        env::var(DATE).ok().as_deref(),
+    );
+    println!("{test}: seeds {chosen:?}; to run one of them: {variable}=SEED");
+    chosen
+}
+
+/// Returns the one seed, or the first of several in a row, of the test `test`: as [`seeds`], but in a nightly run the seed of the date
+/// replaces the named one.
+///
+/// # Panics
+/// If `variable` is set to something other than a number.
+#[must_use]
+pub fn seed(test: &str, variable: &str, named: u64) -> u64 {
+    let chosen = chosen(
+        test,
+        number::<u64>(variable),
+        &[named],
+        env::var(DATE).ok().as_deref(),
+    );
+    let seed = chosen.last().copied().unwrap_or(named);
+    println!("{test}: seed {seed}; to run it again: {variable}={seed}");
+    seed
+}
+
+fn chosen(test: &str, set: Option<u64>, named: &[u64], date: Option<&str>) -> Vec<u64> {
+    if let Some(set) = set {
+        return vec![set];
+    }
+    let of_date = |date: &str| {
+        let (test, date) = (test.to_owned(), date.to_owned());
+        (0..named.len()).map(move |index| hash(format!("{test} {date} {index}").as_bytes()) % BOUND)
+    };
+    named
+        .iter()
+        .copied()
+        .chain(date.into_iter().flat_map(of_date))
+        .collect()
+}
+
+/// FNV-1a, which stays the same over versions.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// Returns the number in the environment variable `variable`; `None` if it is not set.
+///
+/// # Panics
+/// If it is set to something else.
+#[must_use]
+pub fn number<T: FromStr>(variable: &str) -> Option<T> {
+    let text = env::var(variable).ok()?;
+    match text.parse() {
+        Ok(number) => Some(number),
+        Err(_) => panic!("{variable}={text}: not a number"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_run_uses_named_seeds_only() {
+        assert_eq!(chosen("test", None, &[16, 3], None), [16, 3]);
+        assert_eq!(chosen("test", Some(9), &[16, 3], Some("2026-11-25")), [9]);
+    }
+
+    #[test]
+    fn date_and_test_choose_further_seeds() {
+        let on = |test, date| chosen(test, None, &[16, 3], Some(date));
+        let today = on("test", "2026-11-25");
+        assert_eq!(today.len(), 4);
+        assert_eq!(today[..2], [16, 3]);
+        assert_eq!(today, on("test", "2026-11-25"));
+        assert_ne!(today[2..], on("test", "2026-11-26")[2..]);
+        assert_ne!(today[2..], on("other", "2026-11-25")[2..]);
+        assert!(today[2..].iter().all(|seed| *seed < BOUND));
+    }
+}
