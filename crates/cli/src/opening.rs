@@ -53,7 +53,7 @@ impl Context {
 
     /// The side file of a device, by its place among those given: the first one's is `--overlay`'s, that of the second
     /// has `.2` at its end.
-    fn overlay_of(&self, number: usize) -> Option<PathBuf> {
+    pub(crate) fn overlay_of(&self, number: usize) -> Option<PathBuf> {
         let first = self.globals().overlay.as_ref()?;
         if number == 0 {
             return Some(first.clone());

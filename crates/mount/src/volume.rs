@@ -11,6 +11,7 @@
 //! | `placeholders` | the empty directories that stand in a snapshot for nested subvolumes |
 //! | `outside` | what changed otherwise than by the kernel's calls |
 //! | `cleaner` | gives back the space of deleted subvolumes |
+//! | `lasting` | whether what is synced lasts |
 //! | `idle` | a commit soon after the last file that was written is closed |
 //!
 //! # Unlinked, and still in use
@@ -30,6 +31,7 @@ mod content;
 mod control;
 mod handles;
 mod idle;
+mod lasting;
 mod names;
 mod nodes;
 mod numbers;
@@ -53,6 +55,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use handles::Handles;
 use idle::Idle;
+pub use lasting::Doomed;
 use nodes::Nodes;
 use numbers::Numbers;
 pub use outside::SubvolumeNames;
@@ -120,6 +123,7 @@ pub struct MountedVolume {
     /// Nothing is done any more.
     is_shut_down: AtomicBool,
     peek: OnceLock<Peek>,
+    doomed: OnceLock<Doomed>,
     ends_after: OnceLock<Arc<dyn Fn() + Send + Sync>>,
     /// How the end went that who unmounted waited for, until somebody takes it. A leaf.
     ended: Mutex<Option<core::result::Result<(), buttress::fs::Error>>>,
@@ -164,6 +168,7 @@ impl MountedVolume {
             is_writeback_cached: AtomicBool::new(false),
             is_shut_down: AtomicBool::new(false),
             peek: OnceLock::new(),
+            doomed: OnceLock::new(),
             ends_after: OnceLock::new(),
             ended: Mutex::default(),
         }
@@ -431,7 +436,8 @@ impl Vfs for MountedVolume {
             Access::Reading(_) => Ok(()),
             Access::Writing(_) => {
                 let committed = self.writer()?.commit();
-                committed.map(drop).map_err(|error| self.failed(&error))
+                committed.map_err(|error| self.failed(&error))?;
+                self.require_lasting()
             }
         }
     }

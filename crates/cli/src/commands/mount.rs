@@ -7,6 +7,7 @@
 //! - `answering`: does what commands on paths below the mount ask for.
 //! - `closing_in`: the server gives up what it does not need.
 //! - `watch`: a process that unmounts when the server cannot.
+//! - `images`: what became of the image files while they were mounted.
 //! - `registry`: which servers there are. `listing`: the directories that show what they serve.
 //! - `unmounting`: `buttress umount`.
 
@@ -14,6 +15,7 @@ mod again;
 mod answering;
 mod background;
 mod closing_in;
+mod images;
 mod listing;
 mod options;
 pub(crate) mod registry;
@@ -199,8 +201,6 @@ pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
             Some("-N" | "-t") => drop(rest.next()),
             // A trial run: nothing is mounted.
             Some("-f") if mounts => return Some(vec!["buttress".into(), "--version".into()]),
-            // By force: a server that does not answer is waited for all the same.
-            Some("-f") => {}
             _ => words.push(argument.clone()),
         }
     }

@@ -43,6 +43,8 @@ pub struct Mount {
     pub writing: Option<Writing>,
     /// Its scrubs.
     pub scrubs: Arc<Scrubs>,
+    /// Why what is written will not last, if it will not.
+    pub doomed: Option<String>,
     /// Arguments that lie below the mount, and their paths in it.
     pub paths: Arc<HashMap<OsString, Vec<u8>>>,
 }

@@ -207,7 +207,8 @@ impl MountedVolume {
             true => writer.fdatasync(location),
             false => writer.fsync(location),
         };
-        synced.map(drop).map_err(|error| self.failed(&error))
+        synced.map_err(|error| self.failed(&error))?;
+        self.require_lasting()
     }
 
     pub(super) fn allocate_in(&self, handle: HandleId, range: Range<u64>, mode: AllocateMode) -> Result<()> {

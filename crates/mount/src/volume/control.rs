@@ -119,6 +119,7 @@ impl MountedVolume {
             number::WAIT_SYNC => Ok(Answered::default()),
             number::SYNC => {
                 self.committed()?;
+                self.require_lasting()?;
                 Ok(Answered::default())
             }
             number::TREE_SEARCH_V2 => Err(Errno::OPNOTSUPP),

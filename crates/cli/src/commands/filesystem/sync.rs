@@ -44,6 +44,9 @@ impl Subcommand for Sync {
             object.insert("generation".into(), generation.get().into());
             context.print_json("filesystem-sync", Value::Object(object))?;
         }
+        if let Some(why) = context.place().and_then(|place| place.mount?.doomed) {
+            context.lost(&anyhow::anyhow!(why));
+        }
         dropped.with_context(|| format!("dropping deleted subvolumes of {}", target.display()))?;
         Ok(Outcome::Done)
     }

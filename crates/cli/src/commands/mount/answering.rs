@@ -23,6 +23,7 @@ use buttress_mount::vfs::{Looks, Vfs as _};
 use buttress_mount::volume::{Access, MountedVolume, SubvolumeNames};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
+use super::images::Images;
 use super::registry;
 use crate::commands::scrub::online::Scrubs;
 use crate::exit;
@@ -44,6 +45,7 @@ pub(super) struct Served {
     pub(super) volume: Weak<MountedVolume>,
     pub(super) notifier: Notifier,
     pub(super) scrubs: Arc<Scrubs>,
+    pub(super) images: Arc<Images>,
 }
 
 /// Begins to wait for commands.
@@ -203,6 +205,7 @@ impl Served {
             mount: Some(Mount {
                 writing,
                 scrubs: Arc::clone(&self.scrubs),
+                doomed: self.images.deleted(),
                 paths,
             }),
         })

@@ -31,6 +31,8 @@ pub(crate) struct Entry {
 pub(crate) struct Root {
     /// The number of its device, as the table of mounts has it: it names the mount on every directory that shows it.
     pub(crate) device: String,
+    /// The image files that its server has open.
+    pub(crate) images: Value,
     /// The subvolume and the inode.
     pub(crate) shown: String,
     /// The path that was asked for, if one was.
@@ -113,6 +115,7 @@ impl Entry {
             "image": image.display().to_string(),
             "directory": mounted_on.display().to_string(),
             "device": root.device,
+            "images": root.images,
             "writes": writes,
             "root": root.shown,
             "subvolume": root.subvolume,

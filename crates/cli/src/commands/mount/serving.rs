@@ -23,12 +23,14 @@ use buttress_mount::volume::{Access, Log, MountedVolume, Showing};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use parking_lot::Mutex;
 use rustix::fs::StatVfsMountFlags;
+use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::answering::{self, Served};
 use super::background;
 use super::closing_in;
+use super::images::Images;
 use super::options::MountWishes;
 use super::registry::{Entry, Known, Root};
 use super::watch::{Watch, Watched};
@@ -165,10 +167,17 @@ fn writable_wishes(context: &Context, image: &Path, directory: &Path, wishes: &M
 }
 
 /// The root of a mount as others are told of it.
-fn shown_root(context: &Context, root: Location, wishes: &MountWishes, device: String) -> Root {
+fn shown_root(
+    context: &Context,
+    root: Location,
+    wishes: &MountWishes,
+    device: String,
+    images: Value,
+) -> Root {
     let asked = context.globals().subvolume.as_deref();
     Root {
         device,
+        images,
         shown: format!("{}:{}", root.subvolume, root.inode),
         subvolume: asked.map(|path| path.to_string_lossy().into_owned()),
         options: wishes
@@ -285,11 +294,13 @@ pub(super) fn serve(
         .with_context(|| format!("mounting on {}", directory.display()))?;
     // Not before: who mounts the same image waits for servers without a mount.
     let device = device_of(&image, directory)?;
-    let root_of_mount = shown_root(context, root, wishes, device.clone());
+    let images = Arc::new(Images::open(context, &image, directory)?);
+    let root_of_mount = shown_root(context, root, wishes, device.clone(), images.record());
     let entry = Entry::make(&image, directory, wishes.write, &root_of_mount)?;
     let scrubs = Arc::new(Scrubs::new(Arc::clone(&log)));
     let served = Served {
         scrubs: Arc::clone(&scrubs),
+        images: Arc::clone(&images),
         access,
         root,
         image: image.clone(),
@@ -297,6 +308,7 @@ pub(super) fn serve(
         notifier: session.notifier()?,
     };
     answering::start(answering::listen()?, served)?;
+    watch_images(&images, &volume, &log);
     let watch = Arc::new(Mutex::new(Some(Watch::start(&Watched::new(&image, device))?)));
     let peeking = Arc::clone(&watch);
     volume.peeks_by(Arc::new(move |process, address| {
@@ -327,6 +339,10 @@ pub(super) fn serve(
     if let Err(error) = &served {
         log(&format!("the connection to the kernel broke: {error}"));
     }
+    let doomed = images.deleted();
+    if let Some(text) = &doomed {
+        log(text);
+    }
     if let Err(error) = &left {
         log(&format!(
             "the last commit failed, and what was written since the one before is lost: {error}"
@@ -338,7 +354,22 @@ pub(super) fn serve(
         .and_then(|()| served.map_err(|error| anyhow!(error).context("the connection to the kernel broke")));
     entry.end(&result);
     drop(watch.lock().take());
-    result.map(|()| Outcome::Done)
+    result?;
+    match doomed {
+        Some(text) if !in_background => Err(anyhow!(text)),
+        _ => Ok(Outcome::Done),
+    }
+}
+
+/// Has syncs and commits fail once an image file is deleted.
+fn watch_images(images: &Arc<Images>, volume: &MountedVolume, log: &Log) {
+    let asked = Arc::clone(images);
+    volume.asks_if_doomed(Arc::new(move || asked.deleted()));
+    if let Err(error) = Images::watch(images, log) {
+        log(&format!(
+            "deletions of the image are seen at the next sync only: {error:#}"
+        ));
+    }
 }
 
 /// Closes the server in, as far as the system lets it.

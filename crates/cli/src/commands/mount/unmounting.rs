@@ -7,6 +7,7 @@ use buttress_mount::fuse;
 use clap::Args;
 
 use super::again;
+use super::images::Fate;
 use super::registry::Known;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
@@ -23,6 +24,9 @@ pub struct Umount {
     /// Take it out of the tree now, and end when nobody uses it any more
     #[arg(short = 'l', long)]
     lazy: bool,
+    /// Unmount although the image was deleted: all that it holds is gone then
+    #[arg(short = 'f', long)]
+    force: bool,
     /// The directory on which it is mounted
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,
@@ -40,6 +44,9 @@ impl Subcommand for Umount {
         let mounts = places::all();
         let mount = mount_of(&mounts, &self.directory)?;
         let server = Known::of(mount)?;
+        if let Some(server) = &server {
+            self.mind_images(server, &mounts, mount, context)?;
+        }
         fuse::unmount(&mount.directory, self.lazy)
             .with_context(|| format!("unmounting {shown}"))
             .map_err(|error| {
@@ -57,6 +64,33 @@ impl Subcommand for Umount {
             )),
         }
         Ok(Outcome::Done)
+    }
+}
+
+impl Umount {
+    /// Refuses to end a server whose image was deleted.
+    fn mind_images(
+        &self,
+        server: &Known,
+        mounts: &[Mounted],
+        mount: &Mounted,
+        context: &Context,
+    ) -> Result<()> {
+        if server.shown_by(mounts).count() > 1 {
+            // Another directory shows the volume still.
+            return Ok(());
+        }
+        match server.fate_of_images(&mount.directory) {
+            Fate::Deleted(text) if !self.force => {
+                Err(anyhow!("unmounting {}: {text}", self.directory.display()))
+                    .context(Advice::new("--force unmounts all the same"))
+            }
+            Fate::Moved(text) => {
+                context.notice(text);
+                Ok(())
+            }
+            Fate::Kept | Fate::Deleted(_) => Ok(()),
+        }
     }
 }
 

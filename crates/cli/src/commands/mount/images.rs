@@ -1,0 +1,147 @@
+//! The image files of a mount, which others may delete or replace while it is served.
+//!
+//! The server goes on with the open file, but everything in it is gone when the server ends. Until then the file can be copied by the name
+//! that the system gives it, `/proc/PID/fd/N`. So the server keeps a descriptor of each image file, names it in its record, and fails each
+//! sync and commit; `buttress umount` refuses.
+
+use std::io::Read as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use buttress_mount::volume::Log;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::{FileType, Mode, OFlags};
+use serde_json::{Value, json};
+
+use super::registry::Known;
+use crate::context::Context;
+
+/// The image files that a server has open. Block devices have no place here.
+#[derive(Debug)]
+pub(super) struct Images {
+    files: Vec<(PathBuf, OwnedFd)>,
+    directory: PathBuf,
+}
+
+impl Images {
+    /// Opens what a volume is on, and the overlays, by name only: that keeps no lock and takes none away.
+    pub(super) fn open(context: &Context, image: &Path, directory: &Path) -> Result<Self> {
+        let devices = std::iter::once(image).chain(context.globals().devices.iter().map(PathBuf::as_path));
+        let overlays = devices
+            .clone()
+            .enumerate()
+            .filter_map(|(number, _)| context.overlay_of(number));
+        let paths: Vec<PathBuf> = devices.map(Path::to_owned).chain(overlays).collect();
+        let mut files = Vec::new();
+        for path in paths {
+            let opened = match rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+                // An overlay that nothing was written to.
+                Err(rustix::io::Errno::NOENT) => continue,
+                opened => opened.with_context(|| format!("opening {}", path.display()))?,
+            };
+            let kind = FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode);
+            if kind == FileType::RegularFile {
+                files.push((path.canonicalize().unwrap_or(path), opened));
+            }
+        }
+        Ok(Self {
+            files,
+            directory: directory.to_owned(),
+        })
+    }
+
+    /// What the record says of them.
+    pub(super) fn record(&self) -> Value {
+        let files = self.files.iter();
+        files
+            .map(|(path, file)| json!({ "path": path.display().to_string(), "descriptor": file.as_raw_fd() }))
+            .collect()
+    }
+
+    /// Says which file was deleted and how its content is saved; nothing where all are there.
+    pub(super) fn deleted(&self) -> Option<String> {
+        let is_deleted = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|found| found.st_nlink == 0);
+        let (path, file) = self.files.iter().find(|(_, file)| is_deleted(file))?;
+        let descriptor = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        Some(deleted_text(path, &self.directory, &descriptor))
+    }
+
+    /// Logs a deletion as soon as it happens, by a thread of its own; to be called before the server closes itself in.
+    pub(super) fn watch(images: &Arc<Self>, log: &Log) -> Result<()> {
+        let watching = inotify::init(CreateFlags::CLOEXEC)?;
+        for (_, file) in &images.files {
+            // The number of links is an attribute.
+            let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+            inotify::add_watch(&watching, name, WatchFlags::ATTRIB)?;
+        }
+        let (images, log) = (Arc::downgrade(images), Arc::clone(log));
+        let thread = std::thread::Builder::new().name("buttress-images".to_owned());
+        thread.spawn(move || {
+            let (mut watching, mut events) = (std::fs::File::from(watching), [0; 4096]);
+            while matches!(watching.read(&mut events), Ok(1..)) {
+                let Some(images) = images.upgrade() else { return };
+                if let Some(text) = images.deleted() {
+                    log(&text);
+                    return;
+                }
+            }
+        })?;
+        Ok(())
+    }
+}
+
+fn deleted_text(path: &Path, directory: &Path, descriptor: &str) -> String {
+    let (path, directory) = (path.display(), directory.display());
+    format!(
+        "{path} was deleted while mounted: all that it holds is gone when the mount ends. To save it, run \
+         `buttress mount -o remount,ro {path} {directory}`, then `cp {descriptor} NEW-IMAGE`"
+    )
+}
+
+/// What became of the image files of a server.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// They are where they were.
+    Kept,
+    /// One has another name now.
+    Moved(String),
+    /// One was deleted; how it is saved.
+    Deleted(String),
+}
+
+impl Known {
+    /// What became of the server's image files.
+    pub(super) fn fate_of_images(&self, directory: &Path) -> Fate {
+        let files = self.record.get("images").and_then(Value::as_array);
+        let process = self.record.get("pid").and_then(Value::as_u64);
+        let (Some(files), Some(process)) = (files, process) else {
+            return Fate::Kept;
+        };
+        let mut fate = Fate::Kept;
+        for file in files {
+            let path = file.get("path").and_then(Value::as_str);
+            let descriptor = file.get("descriptor").and_then(Value::as_u64);
+            let (Some(path), Some(descriptor)) = (path, descriptor) else {
+                continue;
+            };
+            let descriptor = format!("/proc/{process}/fd/{descriptor}");
+            let Ok(found) = rustix::fs::stat(descriptor.as_str()) else {
+                continue;
+            };
+            if found.st_nlink == 0 {
+                return Fate::Deleted(deleted_text(Path::new(path), directory, &descriptor));
+            }
+            let is_there = rustix::fs::stat(path)
+                .is_ok_and(|there| (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino));
+            if !is_there && let Ok(now) = std::fs::read_link(&descriptor) {
+                let now = now.display();
+                fate = Fate::Moved(format!(
+                    "{path} was moved while mounted: what was written is in {now}"
+                ));
+            }
+        }
+        fate
+    }
+}
