@@ -8,7 +8,7 @@
 //! What no copy gives is left as the target has it, and counted.
 
 use crate::fetched::View;
-use crate::group::{Arrived, Group, Piece};
+use crate::group::{Arrived, Expected, Group, Piece};
 use crate::job::Job;
 use buttress_device::{Buffer, Device, IoError, WriteRequest};
 use buttress_format::{ByteCount, Physical};
@@ -68,6 +68,9 @@ impl Copying {
         wanted: Wanted,
     ) -> bool {
         let is_source = self.is_on_source(chunk, stripe);
+        if is_source && self.reads_own(chunk, stripe) {
+            return true;
+        }
         if is_source && !self.source_is_trusted() {
             return false;
         }
@@ -94,14 +97,37 @@ impl Copying {
         is_source == reads_source
     }
 
-    /// Leaves the pieces in a group that the source has a part in.
+    /// Whether a device that is brought up to date may have some of a stripe already, from a run that was interrupted: then
+    /// the stripe is read, and what passes its check is not written again. Not of rows with parity, which are right together
+    /// only, and not where the stripe moves.
+    pub(crate) fn reads_own(&self, chunk: &MappedChunk, stripe: usize) -> bool {
+        let returns = self.replacement.returning().is_some();
+        returns && !chunk.layout().has_parity() && !self.replacement.is_moved(chunk, stripe)
+    }
+
+    /// Leaves the pieces in a group that the source has a part in. Of a device that is brought up to date: what is newer, and
+    /// what may have been overwritten in place; all of a stripe that moves. Rows with parity stay whole: parity counts on
+    /// what was freed since, too.
     pub(crate) fn keep_wanted(&self, group: &mut Group) {
         let chunk = Arc::clone(&group.chunk);
         if chunk.layout().has_parity() {
             return;
         }
-        let is_wanted = |piece: &Piece| piece.stripes().any(|stripe| self.is_on_source(&chunk, stripe));
+        let since = self.replacement.returning().map(|returning| returning.since);
+        let is_wanted = |piece: &Piece| {
+            let is_missed =
+                since.is_none_or(|since| piece.generation > since || piece.expected == Expected::Bare);
+            piece.stripes().any(|stripe| {
+                self.is_on_source(&chunk, stripe) && (is_missed || self.replacement.is_moved(&chunk, stripe))
+            })
+        };
         group.pieces.retain(is_wanted);
+    }
+
+    /// Where bytes go to that have their place at an offset of a stripe.
+    pub(crate) fn place(&self, chunk: &MappedChunk, stripe: usize, offset: u64) -> Option<Physical> {
+        let at = physical(chunk, stripe, offset)?;
+        Some(self.replacement.place_on_target(chunk, stripe, at))
     }
 }
 

@@ -21,6 +21,25 @@ pub enum Error {
     /// The target of a replacement failed.
     #[error("the target failed: {0}; the replacement waits, and goes on once the target is good")]
     TargetFailed(IoError),
+    /// A device that is brought up to date failed.
+    #[error("{device} failed while it was brought up to date: {failure}; it stays behind")]
+    ReturnFailed {
+        /// Its name.
+        device: String,
+        /// With what.
+        failure: IoError,
+    },
+    /// No copy gives some of what a device missed.
+    #[error(
+        "{device} is not brought up to date: no copy gives {bytes} bytes of what it missed; it stays as it was. To go on, \
+         remove the files that `buttress scrub start -B -r` names"
+    )]
+    ReturnLacks {
+        /// Its name.
+        device: String,
+        /// How many bytes.
+        bytes: u64,
+    },
     /// Parts of trees cannot be read: what is in use there is not known, so the target may lack it.
     #[error("the replacement waits: {}", .0.join("; "))]
     NotWalked(Vec<String>),
@@ -34,8 +53,8 @@ impl Error {
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Filesystem(error) => error.kind(),
             Self::NoReplacement => ErrorKind::Caller,
-            Self::TargetFailed(_) => ErrorKind::Io,
-            Self::NotWalked(_) => ErrorKind::Corrupt,
+            Self::TargetFailed(_) | Self::ReturnFailed { .. } => ErrorKind::Io,
+            Self::NotWalked(_) | Self::ReturnLacks { .. } => ErrorKind::Corrupt,
         }
     }
 }

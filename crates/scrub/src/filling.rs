@@ -154,6 +154,7 @@ impl<'a> Groups<'a> {
                         expected: Expected::Tree { generation, level },
                         place,
                         extents,
+                        generation: extent.generation,
                     });
                 }
                 length
@@ -181,6 +182,7 @@ impl<'a> Groups<'a> {
                     expected,
                     place,
                     extents,
+                    generation: extent.generation,
                 });
                 length
             }

@@ -24,6 +24,8 @@ pub(crate) struct Filled {
     pub(crate) chunks: Option<Vec<(Logical, Physical)>>,
     /// Bytes that no copy gave.
     pub(crate) lost: u64,
+    /// Bytes that were written.
+    pub(crate) written: u64,
     /// What the target failed with.
     pub(crate) failure: Option<IoError>,
 }
@@ -53,6 +55,13 @@ impl Scrub<'_> {
     pub(crate) fn replaced(&self) -> (u64, Option<IoError>) {
         let replaced = self.job.replaced.lock();
         (replaced.lost, replaced.failure.clone())
+    }
+}
+
+impl Scrub<'_> {
+    /// How many bytes were written to the target.
+    pub(crate) fn written(&self) -> u64 {
+        self.job.replaced.lock().written
     }
 }
 
@@ -87,7 +96,11 @@ impl Job<'_> {
             None => return self.fail(target.failure().cloned()),
         };
         match written {
-            Ok(bytes) => self.progress.advance(0, bytes),
+            Ok(bytes) => {
+                self.progress.advance(0, bytes);
+                let mut replaced = self.replaced.lock();
+                replaced.written = replaced.written.saturating_add(bytes.get());
+            }
             Err(error) => {
                 let errors = DeviceErrors {
                     writes: 1,

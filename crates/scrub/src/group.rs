@@ -39,6 +39,8 @@ pub(crate) struct Piece {
     pub(crate) place: Place,
     /// How many extents begin in it.
     pub(crate) extents: u64,
+    /// The transaction that allocated its extent.
+    pub(crate) generation: Generation,
 }
 
 impl Piece {

@@ -126,7 +126,10 @@ impl Drop for Healer {
 
 /// A reader passed a copy over.
 fn tell(fault: &Fault, told: &Sender<Logical>, shared: &Shared) {
-    if matches!(fault.reason, FaultReason::Missing | FaultReason::LeftOut) {
+    if matches!(
+        fault.reason,
+        FaultReason::Missing | FaultReason::LeftOut | FaultReason::Stale
+    ) {
         return;
     }
     {

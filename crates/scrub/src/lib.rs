@@ -34,6 +34,7 @@
 //! | `copying`, `filling_target` | what goes to the target of a replacement; in which order, and how far it is |
 //! | [`healing`] | what readers pass over, mended behind their backs |
 //! | [`replace`] | replacing a device: copied, committed on the way, finished |
+//! | [`resync`] | a device that missed commits, brought up to date |
 //!
 //! # Bounds
 //!
@@ -69,6 +70,7 @@ pub mod position;
 mod reading;
 pub mod replace;
 pub mod report;
+pub mod resync;
 mod rows;
 mod schedule;
 pub mod scrub;
@@ -84,4 +86,5 @@ pub use options::{Options, Shape};
 pub use position::{ChunkPosition, Position};
 pub use replace::{Replace, ReplaceOptions, Replaced};
 pub use report::{Counters, DeviceReport, Report};
+pub use resync::{Resync, ResyncOptions, Resynced, ResyncedDevice};
 pub use scrub::{IsWritten, Scrub, Views};

@@ -39,7 +39,7 @@ pub(crate) fn site_of(
 impl Job<'_> {
     /// Writes `good` at a site, or only says that it could be written; what became of it.
     pub(crate) fn mend(&self, site: &Site, good: &[u8]) -> Outcome {
-        if self.options.read_only {
+        if self.options.read_only || is_missed(site) {
             return Outcome::Correctable;
         }
         match self.rewrite(site, good) {
@@ -75,6 +75,10 @@ impl Job<'_> {
     /// Counts and keeps a damage.
     pub(crate) fn note(&self, site: &Site, cause: Cause, outcome: Outcome) {
         let count = site.errors;
+        if is_missed(site) && !matches!(cause, Cause::Unreadable(_)) {
+            let missed = |counters: &mut Counters| counters.missed = counters.missed.saturating_add(count);
+            return self.count(&site.slot, missed);
+        }
         let mut errors = DeviceErrors::default();
         self.count(&site.slot, |counters: &mut Counters| {
             let counter = match &cause {
@@ -117,6 +121,13 @@ impl Job<'_> {
             self.options.damages_max,
         );
     }
+}
+
+/// Whether a site is on a device that missed commits, which may be what is wrong there. It is never written by itself: what
+/// the device's own superblock leads to may lie there. A resynchronisation brings it ([`crate::resync`]).
+fn is_missed(site: &Site) -> bool {
+    let is_stale = site.slot.stale().is_some() && site.part != Part::Superblock;
+    is_stale && !buttress_faults::on("scrub-mends-stale-device")
 }
 
 /// Damage as it is found, and what could not be walked.

@@ -1,6 +1,6 @@
 //! Profiles with copies, and those without redundancy: each copy of each piece by itself, then bad ones from good ones.
 
-use crate::copying::{Copied, Copying, part, physical};
+use crate::copying::{Copied, Copying, part};
 use crate::damage::{Cause, Outcome, Part};
 use crate::fetched::View;
 use crate::group::{Arrived, Expected, Piece};
@@ -110,18 +110,19 @@ pub(crate) fn copy_pieces<'a>(
             .map(|stripe| copy(job, arrived, piece, stripe))
             .collect();
         for stripe in own.iter().filter(|stripe| piece.stripes().contains(stripe)) {
-            copy_piece(job, arrived, piece, &copies, *stripe, copied);
+            copy_piece(arrived, piece, &copies, *stripe, (job, copying), copied);
         }
     }
 }
 
-/// A piece on one stripe of the source: sector by sector, its own bytes first.
+/// A piece on one stripe of the source: sector by sector, its own bytes first. What a device that is brought up to date has
+/// already is not written again.
 fn copy_piece<'a>(
-    job: &Job<'_>,
     arrived: &'a Arrived,
     piece: &Piece,
     copies: &[Copy<'a>],
     stripe: usize,
+    (job, copying): (&Job<'_>, &Copying),
     copied: &mut Copied<'a>,
 ) {
     let unit = if piece.is_data() {
@@ -130,18 +131,27 @@ fn copy_piece<'a>(
         piece.length
     };
     let whole = 0..piece.length;
+    let chunk = &arrived.group.chunk;
+    let has_some = copying.reads_own(chunk, stripe);
+    // Nothing says whether unverified bytes of it are new.
+    let own_counts = !(has_some && piece.expected == Expected::Bare);
+    let is_own = |copy: &&Copy<'a>| copy.stripe == stripe;
     let best = |range: &Range<usize>| {
-        let own = copies.iter().filter(|copy| copy.stripe == stripe);
-        let mut all = own.chain(copies.iter());
+        let own = copies.iter().filter(|copy| is_own(copy) && own_counts);
+        let mut all = own.chain(copies.iter().filter(|copy| !is_own(copy)));
         all.find(|copy| copy.is_good(range))
             .and_then(|copy| part(copy.view.as_ref()?, range))
+    };
+    let has_already = |range: &Range<usize>, bytes: &[u8]| {
+        let mut own = copies.iter().filter(is_own);
+        has_some && own.any(|copy| copy.is_good(range) && copy.bytes(range) == Some(bytes))
     };
     let at = |range: &Range<usize>| {
         let offset = piece
             .on_stripe()
             .start
             .saturating_add(ByteCount::of(range.start).get());
-        physical(&arrived.group.chunk, stripe, offset)
+        copying.place(chunk, stripe, offset)
     };
     let ranges: Vec<Range<usize>> = match best(&whole) {
         Some(_) => vec![whole],
@@ -149,6 +159,7 @@ fn copy_piece<'a>(
     };
     for range in ranges {
         match (best(&range), at(&range)) {
+            (Some(bytes), Some(_)) if has_already(&range, bytes) => {}
             (Some(bytes), Some(at)) => copied.add(at, Cow::Borrowed(bytes)),
             _ => copied.lack(range.len()),
         }
@@ -159,6 +170,7 @@ fn copy<'a>(job: &Job<'_>, arrived: &'a Arrived, piece: &Piece, stripe: usize) -
     let view = arrived
         .stripes
         .get(stripe)
+        .filter(|_| !is_unknown(job, arrived, piece, stripe))
         .and_then(|fetched| fetched.view(&piece.on_stripe()));
     let bad = view
         .as_ref()
@@ -168,6 +180,17 @@ fn copy<'a>(job: &Job<'_>, arrived: &'a Arrived, piece: &Piece, stripe: usize) -
         view,
         bad: bad.unwrap_or_default(),
     }
+}
+
+/// Whether a copy is on a device that missed commits, and nothing says whether it is newer than the device.
+fn is_unknown(job: &Job<'_>, arrived: &Arrived, piece: &Piece, stripe: usize) -> bool {
+    let slot = arrived.group.chunk.devices().get(stripe);
+    let is_stale = slot.is_some_and(|slot| slot.stale().is_some());
+    let is_filled = |slot| {
+        let replacing = job.replaces.as_ref();
+        replacing.is_some_and(|replacing| replacing.copying.is_source(slot))
+    };
+    piece.expected == Expected::Bare && is_stale && !slot.is_some_and(is_filled)
 }
 
 /// Counts a piece as scrubbed on the device of a stripe.

@@ -42,6 +42,9 @@ pub struct Counters {
     pub corrected_errors: u64,
     /// How far on the device anything was read.
     pub last_physical: u64,
+    /// What the device lacks because it missed commits: sectors of data, tree blocks. Not an error, and not among the
+    /// counters of `btrfs scrub status -R`.
+    pub missed: u64,
 }
 
 impl Counters {
@@ -91,6 +94,7 @@ impl Counters {
 
     /// Adds the counters of another device or of an earlier part.
     pub fn add(&mut self, other: &Self) {
+        self.missed = self.missed.saturating_add(other.missed);
         for (name, value) in other.fields() {
             if let Some(own) = self.field_mut(name) {
                 *own = if name == "last_physical" {

@@ -12,7 +12,7 @@
 
 mod rebuild;
 
-use crate::copying::{Copied, Copying, physical};
+use crate::copying::{Copied, Copying};
 use crate::damage::{Cause, Outcome, Part};
 use crate::fetched::View;
 use crate::group::{Arrived, Expected, Piece, unit};
@@ -105,7 +105,7 @@ pub(crate) fn copy<'a>(job: &'a Job<'a>, arrived: &'a Arrived, copying: &Copying
     let own = copying.stripes_on_source(&arrived.group.chunk);
     for span in spans(job, arrived) {
         for stripe in &own {
-            span.copy_stripe(*stripe, copied);
+            span.copy_stripe(*stripe, copying, copied);
         }
     }
 }
@@ -173,9 +173,9 @@ impl<'a> Span<'a> {
     }
 
     /// The source's part of the span: as it was read, or as the other columns give it.
-    fn copy_stripe(&self, stripe: usize, copied: &mut Copied<'a>) {
+    fn copy_stripe(&self, stripe: usize, copying: &Copying, copied: &mut Copied<'a>) {
         let chunk = &self.arrived.group.chunk;
-        let Some(at) = physical(chunk, stripe, self.range.start) else {
+        let Some(at) = copying.place(chunk, stripe, self.range.start) else {
             return copied.lack(self.length());
         };
         let all = 0..chunk.layout().stripe_count();
@@ -192,6 +192,7 @@ impl<'a> Span<'a> {
             return copied.add(at, Cow::Borrowed(view.bytes));
         }
         let mut state = self.columns(&bad);
+        self.distrust_unknown(&mut state);
         // What was not read of the source is to be rebuilt, and checked as if it were bad.
         let lost = self
             .pieces
@@ -209,15 +210,22 @@ impl<'a> Span<'a> {
                 break;
             }
         }
-        let is_open = |range: &Range<usize>| {
-            open.iter().any(|(own, piece, bad)| {
-                let start = self.within(piece).start.saturating_add(bad.range.start);
-                let end = start.saturating_add(bad.range.len());
-                *own == column && start < range.end && range.start < end
-            })
+        let overlaps = |piece: &Piece, bad: &Bad, range: &Range<usize>| {
+            let start = self.within(piece).start.saturating_add(bad.range.start);
+            let end = start.saturating_add(bad.range.len());
+            start < range.end && range.start < end
         };
+        let is_open = |range: &Range<usize>| {
+            let mut own = open.iter().filter(|(own, ..)| *own == column);
+            own.any(|(_, piece, bad)| overlaps(piece, bad, range))
+        };
+        // What could not be rebuilt so that it passes its check is not rebuilt without one.
+        let open_in = |range: &Range<usize>| open.iter().any(|(_, piece, bad)| overlaps(piece, bad, range));
         for range in sectors(self.length(), sector_of(&self.job.format)) {
             let at = at.saturating_add(ByteCount::of(range.start));
+            if !open_in(&range) && column >= self.data_columns() && !state.data_is_trusted(&range) {
+                self.complete_data(&mut state, &range);
+            }
             match self.source_bytes(&state, column, &range, is_open(&range)) {
                 Some(bytes) => copied.add(at, Cow::Owned(bytes)),
                 None => copied.lack(range.len()),
@@ -281,6 +289,7 @@ impl<'a> Span<'a> {
         }
         let mut state = self.columns(&bad);
         self.mend_data(&mut state, bad);
+        self.distrust_unknown(&mut state);
         self.check_parity(&state);
     }
 
@@ -324,6 +333,48 @@ impl<'a> Span<'a> {
             }
         }
         state
+    }
+
+    /// Of a device that missed commits nothing is trusted but what passes its own check: what is free, without checksums, or
+    /// parity may be older than the rest of the row.
+    fn distrust_unknown(&self, state: &mut Columns) {
+        (0..state.len())
+            .filter(|column| self.is_behind(*column))
+            .for_each(|column| self.distrust_unverified(state, column));
+    }
+
+    /// Whether a column's device missed commits.
+    fn is_behind(&self, column: usize) -> bool {
+        let chunk = &self.arrived.group.chunk;
+        let slot = self.stripe(column).and_then(|stripe| chunk.devices().get(stripe));
+        slot.is_some_and(|slot| slot.stale().is_some())
+    }
+
+    fn distrust_unverified(&self, state: &mut Columns, column: usize) {
+        let is_verified = |range: &Range<usize>| {
+            self.pieces.iter().any(|(own, piece)| {
+                let within = self.within(piece);
+                let covers = within.start <= range.start && range.end <= within.end;
+                *own == column && piece.expected != Expected::Bare && covers
+            })
+        };
+        for range in sectors(self.length(), sector_of(&self.job.format)) {
+            if !is_verified(&range) {
+                state.distrust(column, range);
+            }
+        }
+    }
+
+    /// Rebuilds what is not trusted of the data over a range, as far as that goes.
+    fn complete_data(&self, state: &mut Columns, range: &Range<usize>) {
+        for column in 0..self.data_columns() {
+            if state.is_trusted(column, range) {
+                continue;
+            }
+            if let Some(bytes) = state.rebuild(column, range, |_| true) {
+                state.replace(column, range.clone(), &bytes);
+            }
+        }
     }
 
     /// Rebuilds what is bad of the data. What was mended may help to mend more.
@@ -379,6 +430,11 @@ impl<'a> Span<'a> {
     fn mend_piece(&self, state: &mut Columns, column: usize, piece: &Piece, bad: &Bad) -> bool {
         let start = self.within(piece).start.saturating_add(bad.range.start);
         let range = start..start.saturating_add(bad.range.len());
+        let has_old = || (0..state.len()).any(|column| self.is_behind(column));
+        if piece.expected == Expected::Bare && has_old() {
+            // What is rebuilt from an older column passes as anything does.
+            return false;
+        }
         let Some(good) = state.rebuild(column, &range, |bytes| self.passes(piece, bad, bytes)) else {
             return false;
         };

@@ -30,6 +30,8 @@ pub(crate) struct UsedExtent {
     pub(crate) start: Logical,
     pub(crate) end: Logical,
     pub(crate) holds: Holds,
+    /// The transaction that allocated it.
+    pub(crate) generation: Generation,
 }
 
 /// How much is fetched ahead of the walk. Chunks are short parts of a tree, and several are walked at once.
@@ -91,7 +93,13 @@ impl<'a> UsedExtents<'a> {
             let (generation, level) = (extent.generation, extent.level);
             Holds::Tree { generation, level }
         };
-        Ok(UsedExtent { start, end, holds })
+        let generation = extent.generation;
+        Ok(UsedExtent {
+            start,
+            end,
+            holds,
+            generation,
+        })
     }
 }
 

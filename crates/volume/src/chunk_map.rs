@@ -244,6 +244,15 @@ impl ChunkMap {
         self.chunks.push(chunk);
     }
 
+    /// Puts a chunk in the place of the one that begins at the same address.
+    pub(crate) fn replace(&mut self, chunk: MappedChunk) {
+        if let Ok(position) = self.starts.binary_search(&chunk.start)
+            && let Some(place) = self.chunks.get_mut(position)
+        {
+            *place = Arc::new(chunk);
+        }
+    }
+
     /// Takes the chunk away that begins at `start`. Whether there was one.
     pub(crate) fn remove(&mut self, start: Logical) -> bool {
         let Ok(position) = self.starts.binary_search(&start) else {

@@ -5,6 +5,7 @@
 //! that copy: nothing else stands in for it, nothing is verified, and nothing goes to the fault log.
 
 use crate::Volume;
+use crate::devices::DeviceSlot;
 use crate::error::{Corruption, Error};
 use crate::faults::FaultReason;
 use crate::fetch::{fetch, reachable};
@@ -12,8 +13,12 @@ use crate::layout::{Content, StripeOffset};
 use crate::mirror::Segment;
 use crate::read::ExtentRead;
 use buttress_device::Buffer;
-use buttress_format::{ByteCount, DeviceId, Logical, Physical};
+use buttress_format::checksum::CHECKSUM_FIELD_BYTES;
+use buttress_format::node::{Header, RawHeader};
+use buttress_format::{ByteCount, DeviceId, Generation, Logical, Physical};
+use std::sync::Arc;
 use uuid::Uuid;
+use zerocopy::FromBytes;
 
 /// What a mapping points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -146,6 +151,52 @@ impl Volume {
             }
             .into(),
         )
+    }
+
+    /// Two devices whose copies of a tree block are both whole, of this address and generation, and differ: the devices were
+    /// written apart from each other. `None` where no two copies are whole.
+    #[must_use]
+    pub fn differing_copies(
+        &self,
+        logical: Logical,
+        generation: Generation,
+    ) -> Option<(Arc<DeviceSlot>, Arc<DeviceSlot>)> {
+        let length = usize::try_from(self.block_format().node_bytes).ok()?;
+        let read = ExtentRead { logical, length };
+        let slots = self.devices();
+        let mut first: Option<(Arc<DeviceSlot>, Buffer)> = None;
+        for mapping in self.map(logical, ByteCount::of(length)).ok()? {
+            let MappingContent::Data { copy } = mapping.content else {
+                continue;
+            };
+            let slot = slots.iter().find(|slot| slot.uuid() == mapping.device_uuid)?;
+            let Ok(bytes) = self.read_copy(read, copy) else {
+                continue;
+            };
+            if !self.is_block_of(&bytes, logical, generation) {
+                continue;
+            }
+            match &first {
+                None => first = Some((Arc::clone(slot), bytes)),
+                Some((other, known)) if known[..] != bytes[..] => {
+                    return Some((Arc::clone(other), Arc::clone(slot)));
+                }
+                Some(_) => {}
+            }
+        }
+        None
+    }
+
+    fn is_block_of(&self, bytes: &[u8], logical: Logical, generation: Generation) -> bool {
+        let Ok((raw, _)) = RawHeader::ref_from_prefix(bytes) else {
+            return false;
+        };
+        let checksum_type = self.block_format().checksum_type;
+        let header = Header::from_raw(raw, checksum_type);
+        let covered = bytes.get(CHECKSUM_FIELD_BYTES..).unwrap_or_default();
+        header.logical == logical
+            && header.generation == generation
+            && header.checksum == checksum_type.compute(covered)
     }
 
     /// Reads a stripe of the chunk at `logical` as it lies on its device, parity and unused parts included.

@@ -285,6 +285,22 @@ pub enum DevicesError {
         /// The uuid that both have.
         uuid: Uuid,
     },
+    /// Two devices that were each written while the other was away: neither has what the other has.
+    #[error(
+        "{first} is at generation {first_generation}, {second} at generation {second_generation}, and neither state follows \
+         from the other: each was written without the other. Open one alone with --degraded, save what is only on the other, \
+         then put the other in its place again with `buttress replace start`"
+    )]
+    Diverged {
+        /// A device's name.
+        first: String,
+        /// Its generation.
+        first_generation: Generation,
+        /// Another device's name.
+        second: String,
+        /// Its generation.
+        second_generation: Generation,
+    },
     /// Devices of the volume that were not given.
     #[error("{}; without it the volume is only opened degraded", MissingList(.0))]
     Missing(Vec<MissingDevice>),
@@ -297,7 +313,9 @@ impl DevicesError {
         match self {
             Self::Missing(_) => ErrorKind::Io,
             Self::FsidChangeCutOff { .. } => ErrorKind::Unsupported,
-            Self::None | Self::Foreign { .. } | Self::Duplicate { .. } => ErrorKind::Caller,
+            Self::None | Self::Foreign { .. } | Self::Duplicate { .. } | Self::Diverged { .. } => {
+                ErrorKind::Caller
+            }
         }
     }
 }

@@ -58,6 +58,8 @@ pub enum FaultReason {
     Missing,
     /// The device failed a write or a flush, and was left out since.
     LeftOut,
+    /// The device missed commits, and nothing says whether the bytes are newer.
+    Stale,
     /// The device failed to read.
     Io(IoError),
     /// The read would go past the end of the device: an image cut short, or a chunk that lies.
@@ -79,9 +81,10 @@ pub enum FaultReason {
 impl FaultReason {
     /// Why a device that is not in use is not read.
     pub(crate) fn of_absence(slot: &DeviceSlot) -> Self {
-        match slot.failure() {
-            Some(_) => Self::LeftOut,
-            None => Self::Missing,
+        match (slot.failure(), slot.stale()) {
+            (Some(_), _) => Self::LeftOut,
+            (None, Some(_)) => Self::Stale,
+            (None, None) => Self::Missing,
         }
     }
 
@@ -97,6 +100,7 @@ impl fmt::Display for FaultReason {
         match self {
             Self::Missing => f.write_str("device missing"),
             Self::LeftOut => f.write_str("device left out, since it failed a write or a flush"),
+            Self::Stale => f.write_str("device missed commits, and nothing verifies the bytes"),
             Self::Io(error) => write!(f, "{error}"),
             Self::BeyondEnd { end, size_bytes } => {
                 write!(f, "ends at physical {end}, past the device's end at {size_bytes}")
@@ -208,7 +212,7 @@ impl FaultRecorder {
         let mut log = self.log.lock();
         let counts = log.counts.entry(fault.device).or_default();
         let counter = match &fault.reason {
-            FaultReason::Missing | FaultReason::LeftOut => &mut counts.missing,
+            FaultReason::Missing | FaultReason::LeftOut | FaultReason::Stale => &mut counts.missing,
             FaultReason::Io(_) | FaultReason::BeyondEnd { .. } => &mut counts.read_errors,
             FaultReason::Rejected(_) | FaultReason::BadSectors { .. } => &mut counts.corruptions,
         };

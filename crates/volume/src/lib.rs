@@ -12,6 +12,7 @@
 //! | [`superblocks`] | one device's superblocks: the primary, its copies, those of zoned devices |
 //! | [`devices`] | one slot per device, given, missing or left out, and how often it failed |
 //! | [`replacement`] | a device that takes another's place: written beside it, then exchanged for it |
+//! | [`returning`] | a device that missed commits: written again, and its superblock last |
 //! | [`chunk_map`] | logical address → chunk |
 //! | [`layout`] | chunk offset ↔ stripe and offset, for every profile |
 //! | [`stripe_tree`] | chunks whose bytes lie where the RAID stripe tree says |
@@ -47,6 +48,7 @@ pub mod open;
 pub mod parity;
 pub mod read;
 pub mod replacement;
+pub mod returning;
 pub mod stripe_tree;
 pub mod superblocks;
 pub mod volume;

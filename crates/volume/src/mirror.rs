@@ -188,6 +188,17 @@ impl Segment {
         }
     }
 
+    /// Leaves out the ways that read a device which missed commits: for bytes that nothing verifies. Where the chunk can do
+    /// without none of its devices, the volume was not written without this one, and its bytes are as good as ever.
+    pub(crate) fn distrust_stale(&mut self) {
+        let may_be_behind = self.chunk.has_stale() && self.chunk.tolerated_stripes() > 0;
+        if may_be_behind && !buttress_faults::on("volume-stale-data-served") {
+            let mut ways = core::mem::take(&mut self.ways);
+            ways.retain(|way| !self.needs_stale(*way));
+            self.ways = ways;
+        }
+    }
+
     /// Whether a way reads a device that missed commits.
     fn needs_stale(&self, way: Way) -> bool {
         match way.source {
@@ -262,9 +273,17 @@ impl Segment {
 
     /// One attempt for each copy that is out of reach, for the error when nothing else works.
     fn missing_copies(&self) -> Vec<Attempt> {
+        // A stale copy that is verified is tried, and then named by what it failed with.
+        let is_tried = |stripe_index| {
+            let is_way = |way: &Way| matches!(way.source, Source::Direct { stripe_index: own, .. } if own == stripe_index);
+            self.ways.iter().any(is_way)
+        };
         (0..self.place.copies)
             .map(|copy| (copy, self.place.stripe_index.saturating_add(copy)))
-            .filter(|(_, stripe_index)| !self.chunk.is_present(*stripe_index))
+            .filter(|(_, stripe_index)| {
+                let is_left_out = self.chunk.is_stale(*stripe_index) && !is_tried(*stripe_index);
+                !self.chunk.is_present(*stripe_index) || is_left_out
+            })
             .map(|(copy, stripe_index)| {
                 let copy = u32::try_from(copy.saturating_add(1)).unwrap_or(u32::MAX);
                 let slot = self.chunk.devices().get(stripe_index);

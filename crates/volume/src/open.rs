@@ -8,7 +8,9 @@
 //! - any other fsid is refused, both names given;
 //! - one with id 0 is the target of a replacement that has not come to its end: it is kept apart, and nothing is read from
 //!   it ([`crate::replacement`]);
-//! - the newest generation leads; a device that is behind missed commits, and its copies are used last.
+//! - the newest generation leads; a device that is behind missed commits, and its copies are used last;
+//! - two devices that were each written while the other was away are refused: their superblocks have one generation and
+//!   different roots, or the newer one's backup roots have another root for the generation of the older one.
 //!
 //! Then the leading superblock's features are checked: unknown incompat bits are refused by name, unknown
 //! compat_ro bits make the volume read-only.
@@ -87,6 +89,7 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
     refuse_duplicates(&candidates)?;
     let targets = take_targets(&mut candidates);
     let lead = choose_lead(&candidates)?;
+    refuse_diverged(lead, &candidates)?;
     let superblock = lead.superblock.clone();
     superblock.incompat.require_readable()?;
     if let Err(unsupported) = superblock.compat_ro.require_writable() {
@@ -266,6 +269,45 @@ fn refuse_duplicates(candidates: &[Candidate]) -> Result<(), DevicesError> {
         }
     }
     Ok(())
+}
+
+/// Refuses devices of the volume whose states do not follow from each other, as far as superblocks tell. Backup roots
+/// reach back over three commits. Of older devices a resynchronisation compares the extents before it writes.
+fn refuse_diverged(lead: &Candidate, candidates: &[Candidate]) -> Result<(), DevicesError> {
+    if buttress_faults::on("volume-diverged-devices-accepted") {
+        return Ok(());
+    }
+    let newest = &lead.superblock;
+    let follows = |other: &Superblock| {
+        if other.generation == newest.generation {
+            let state = |superblock: &Superblock| {
+                let superblock = superblock.clone();
+                (superblock.root, superblock.chunk_root, superblock.bytes_used)
+            };
+            return state(other) == state(newest);
+        }
+        let of_then = |superblock: &Superblock| {
+            let mut backups = superblock.backup_roots.into_iter();
+            backups.find(|backup| backup.tree_root.generation == other.generation)
+        };
+        let then = of_then(newest).zip(of_then(other));
+        then.is_none_or(|(newest, other)| newest == other)
+    };
+    let others = candidates
+        .iter()
+        .filter(|candidate| candidate.belongs_to(newest.fsid));
+    match others
+        .map(|other| (other, &other.superblock))
+        .find(|(_, other)| !follows(other))
+    {
+        None => Ok(()),
+        Some((candidate, other)) => Err(DevicesError::Diverged {
+            first: lead.device.name().to_owned(),
+            first_generation: newest.generation,
+            second: candidate.device.name().to_owned(),
+            second_generation: other.generation,
+        }),
+    }
 }
 
 /// The candidate of the newest generation among those of the volume; of equals, the smallest device id.

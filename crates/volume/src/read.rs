@@ -186,6 +186,14 @@ impl Volume {
         self.prepare(read).wait_data(self, verify)
     }
 
+    /// Reads one extent of file data without checksums and waits: see [`PendingExtent::unverified`].
+    ///
+    /// # Errors
+    /// As for [`PendingExtent::wait_data`].
+    pub fn read_unverified(&self, read: ExtentRead) -> Result<(Buffer, Vec<LostRange>), Error> {
+        self.prepare(read).unverified().wait_data(self, &|_, _| {})
+    }
+
     /// One extent: a single segment is left to be read by the waiting thread itself, without a queue between.
     fn prepare(&self, read: ExtentRead) -> PendingExtent {
         let mut extent = PendingExtent {
@@ -284,6 +292,18 @@ fn start_first_ways(extents: &mut [PendingExtent]) {
 }
 
 impl PendingExtent {
+    /// Of bytes that nothing verifies: what a device that missed commits has is not used for them.
+    pub fn unverified(mut self) -> Self {
+        for pending in self.plan.iter_mut().flatten() {
+            let first = pending.segment.ways.first().copied();
+            pending.segment.distrust_stale();
+            if pending.segment.ways.first().copied() != first {
+                pending.started = None;
+            }
+        }
+        self
+    }
+
     /// What it reads.
     #[must_use]
     pub const fn read(&self) -> ExtentRead {

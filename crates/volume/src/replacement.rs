@@ -22,9 +22,10 @@ use crate::write::{RowsLocked, WriteRefusal};
 use buttress_device::Device;
 use buttress_format::device_item::DeviceItem;
 use buttress_format::superblock::Superblock;
-use buttress_format::{DeviceId, Generation};
+use buttress_format::{DeviceId, Generation, Logical, Physical};
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -47,9 +48,61 @@ pub struct FoundTarget {
 pub struct Replacement {
     source: Arc<DeviceSlot>,
     target: Arc<DeviceSlot>,
+    returning: Option<Returning>,
+}
+
+/// What distinguishes a device that is brought up to date from one that is replaced ([`crate::returning`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Returning {
+    /// The generation of the device's own superblock.
+    pub since: Generation,
+    /// Stripes that get another place on the device, since the device's own state uses what was written anew of them: by
+    /// the chunk's start and the stripe's index.
+    pub moved: BTreeMap<(Logical, usize), Physical>,
 }
 
 impl Replacement {
+    pub(crate) const fn of_returning(
+        source: Arc<DeviceSlot>,
+        target: Arc<DeviceSlot>,
+        returning: Returning,
+    ) -> Self {
+        Self {
+            source,
+            target,
+            returning: Some(returning),
+        }
+    }
+
+    /// Set when source and target are one device, which is brought up to date.
+    #[must_use]
+    pub const fn returning(&self) -> Option<&Returning> {
+        self.returning.as_ref()
+    }
+
+    /// Whether a stripe gets another place on the device.
+    #[must_use]
+    pub fn is_moved(&self, chunk: &MappedChunk, stripe_index: usize) -> bool {
+        self.moved_to(chunk, stripe_index).is_some()
+    }
+
+    fn moved_to(&self, chunk: &MappedChunk, stripe_index: usize) -> Option<Physical> {
+        let moved = &self.returning.as_ref()?.moved;
+        moved.get(&(chunk.start(), stripe_index)).copied()
+    }
+
+    /// Where on the target that lies which has its place at `physical` on the source.
+    #[must_use]
+    pub fn place_on_target(&self, chunk: &MappedChunk, stripe_index: usize, physical: Physical) -> Physical {
+        let stripe = chunk.chunk().stripes.get(stripe_index);
+        let moved = self.moved_to(chunk, stripe_index).zip(stripe);
+        let place = moved.and_then(|(to, stripe)| {
+            let within = physical.checked_distance_from(stripe.physical)?;
+            to.checked_add(within)
+        });
+        place.unwrap_or(physical)
+    }
+
     /// The slot of the device that is to go; it may be missing.
     #[must_use]
     pub const fn source(&self) -> &Arc<DeviceSlot> {
@@ -166,6 +219,7 @@ impl Volume {
         let replacement = Arc::new(Replacement {
             target: Arc::new(DeviceSlot::given(TARGET_ID, uuid, fsid, target, None)),
             source,
+            returning: None,
         });
         *replacing = Some(Arc::clone(&replacement));
         Ok(replacement)
@@ -196,14 +250,14 @@ impl Volume {
         let _alone = self.writes().write();
         let replacement = self
             .replacement()
-            .filter(|replacement| replacement.target.is_written());
+            .filter(|replacement| replacement.target.is_written() && replacement.returning.is_none());
         let replacement = replacement.ok_or(WriteRefusal::NoTarget)?;
         self.write_all_superblocks(superblock, items, Some(&replacement))?;
         self.exchange(&replacement)
     }
 
     /// Puts a slot for the target in the place of the source's.
-    fn exchange(&self, replacement: &Replacement) -> Result<(), Error> {
+    pub(crate) fn exchange(&self, replacement: &Replacement) -> Result<(), Error> {
         let source = &replacement.source;
         let Some(new) = DeviceSlot::in_place_of(source, &replacement.target) else {
             return Err(WriteRefusal::NoTarget.into());

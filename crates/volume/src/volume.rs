@@ -279,7 +279,26 @@ impl Volume {
             self.check_device(slot, found > 0)?;
         }
         map.chunks().iter().for_each(|chunk| self.check_chunk(chunk));
-        Ok(())
+        self.refuse_diverged(&slots)
+    }
+
+    /// Refuses devices of one generation whose root tree blocks differ: superblocks can be alike by chance, where both
+    /// histories allocated the same.
+    fn refuse_diverged(&self, slots: &[Arc<DeviceSlot>]) -> Result<(), Error> {
+        let several = slots.iter().filter(|slot| slot.device().is_some()).count() > 1;
+        if !several || buttress_faults::on("volume-diverged-devices-accepted") {
+            return Ok(());
+        }
+        let superblock = self.superblock();
+        let differing = self.differing_copies(superblock.root, superblock.generation);
+        differing.map_or(Ok(()), |(first, second)| {
+            Err(Error::from(DevicesError::Diverged {
+                first: first.name().to_string(),
+                first_generation: superblock.generation,
+                second: second.name().to_string(),
+                second_generation: superblock.generation,
+            }))
+        })
     }
 
     fn check_device(&self, slot: &DeviceSlot, items_known: bool) -> Result<(), Error> {
@@ -418,6 +437,17 @@ impl Volume {
         let map = exchanged(&self.chunk_map())?;
         *self.chunks.write() = Arc::new(map);
         table.exchange(old, new);
+        Ok(())
+    }
+
+    /// Puts a chunk in the place of the one with the same start, with the same slots.
+    pub(crate) fn exchange_chunk(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
+        let _table = self.devices.write();
+        let mut chunks = self.chunks.write();
+        let known = chunks.find(start).filter(|known| known.start() == start);
+        let known = known.ok_or(WriteRefusal::NoSuchChunk { logical: start })?;
+        let moved = MappedChunk::new(start, chunk, known.devices().to_vec())?;
+        Arc::make_mut(&mut chunks).replace(moved);
         Ok(())
     }
 

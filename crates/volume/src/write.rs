@@ -7,8 +7,8 @@
 //!
 //! Degraded writes: what would go to a device that is missing, or that missed commits and so is not trusted ([`Stale`]),
 //! is left out, as long as the profile can give the bytes back without it; else nothing is written
-//! ([`WriteRefusal::OutOfReach`]). A stale device stays behind until it is scrubbed or replaced: its superblock is not
-//! written either, so that it cannot be taken for a good one later.
+//! ([`WriteRefusal::OutOfReach`]). A stale device stays behind until it is brought up to date ([`crate::returning`]) or
+//! replaced: until then its superblock is not written, so that it cannot be taken for a good one.
 //!
 //! Failures: a device that does not take what it is given, or fails a flush, is left out from there on, as if it were
 //! missing, where all chunks can do without it (`failures`). Else its failure *stops writing for good*
@@ -199,16 +199,19 @@ impl Batch {
         bytes: &Bytes,
     ) {
         let slot = chunk.devices().get(stripe_index);
-        let replacement = self.replacement.as_ref();
-        let target = slot.and_then(|slot| replacement?.target_of(slot)).cloned();
+        let Some(replacement) = self.replacement.clone() else {
+            return;
+        };
+        let target = slot.and_then(|slot| replacement.target_of(slot));
         if let Some(target) = target
             && let Some(device) = target.device()
         {
+            let place = replacement.place_on_target(chunk, stripe_index, physical);
             let request = WriteRequest {
-                offset_bytes: physical.get(),
+                offset_bytes: place.get(),
                 bytes: bytes.clone(),
             };
-            self.push(&target, device, request);
+            self.push(target, device, request);
         }
     }
 

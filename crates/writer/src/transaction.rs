@@ -19,6 +19,7 @@
 //! | `pins` | freed space that must wait |
 //! | `trimming` | devices are told of what nothing uses |
 //! | `replacement` | a device that takes another's place: its item, the commit that ends it |
+//! | `returning` | a device that missed commits: its own state is kept until it has the volume's |
 //! | `recount` | ledgers against trees, in builds with debug assertions |
 //! | `quiesce` | a view together with the delayed references |
 //! | `memory` | what waits for a commit, as a part of the cache's budget |
@@ -58,6 +59,7 @@ mod recount;
 pub(crate) mod replacement;
 pub(crate) mod reservation;
 pub(crate) mod reserved_ahead;
+pub(crate) mod returning;
 pub(crate) mod running;
 pub(crate) mod slice;
 #[cfg(test)]
@@ -67,6 +69,7 @@ mod uncommitted;
 
 pub use opening::{Environment, SystemEnvironment, WriteOptions};
 pub use replacement::{replacement_item, wipe_superblocks};
+pub use returning::Return;
 pub use trimming::Trimmed;
 pub use uncommitted::Uncommitted;
 

@@ -405,6 +405,7 @@ impl Row {
         let mut columns: Vec<Option<Buffer>> = Vec::new();
         columns.resize_with(self.chunk.layout().data_columns(), || None);
         for (gap, pending) in old {
+            let pending = pending.unverified();
             let bytes = pending.wait_verified(volume, &mut |bytes: Bytes| Ok(bytes))?;
             let bytes = restore::restore(volume, &self.chunk, gap.logical, bytes);
             // The parity counts on it: the target of a replacement may not have it yet.

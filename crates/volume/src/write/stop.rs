@@ -73,6 +73,12 @@ pub enum WriteRefusal {
     /// No device can take the place of another: none was given, or it failed.
     #[error("there is no device that could take the other's place: it failed, or none was given")]
     NoTarget,
+    /// A device was to be brought up to date that missed no commit, or is missing.
+    #[error("the volume has no device with uuid {uuid} that missed commits")]
+    NotBehind {
+        /// Its uuid.
+        uuid: uuid::Uuid,
+    },
     /// Superblocks were to be written without the item of one of the devices.
     #[error("no device item for {device}: its superblock cannot be written")]
     NoDeviceItem {
@@ -101,6 +107,7 @@ impl WriteRefusal {
             | Self::NoSuchChunk { .. }
             | Self::NoSuchDevice { .. }
             | Self::Replacing
+            | Self::NotBehind { .. }
             | Self::NoDeviceItem { .. } => ErrorKind::Caller,
         }
     }
@@ -142,7 +149,7 @@ impl Volume {
     }
 
     /// Refuses devices of a seed, and those that were opened read-only.
-    pub(super) fn require_own(&self, slot: &DeviceSlot) -> Result<(), Error> {
+    pub(crate) fn require_own(&self, slot: &DeviceSlot) -> Result<(), Error> {
         let device = || Arc::clone(slot.name());
         if slot.fsid() != self.superblock().fsid {
             return Err(WriteRefusal::Seed { device: device() }.into());

@@ -32,6 +32,7 @@ impl Volume {
         self.require_writing()?;
         let _writes = self.writes().read();
         let mut slots = self.slots_to_write()?;
+        slots.extend(self.returning_slot());
         if let Some(replacement) = self.replacement()
             && buttress_faults::on("replace-target-unflushed")
         {
@@ -198,13 +199,55 @@ impl Volume {
         Ok(())
     }
 
+    /// The device that is being brought up to date, which is flushed and gets no superblocks.
+    fn returning_slot(&self) -> Option<Arc<DeviceSlot>> {
+        let replacement = self.replacement()?;
+        replacement.returning()?;
+        Some(Arc::clone(replacement.target())).filter(|slot| is_target(slot))
+    }
+
+    /// Writes superblocks to a device that was brought up to date: copies, flush, primary, flush. What was written to it
+    /// before is flushed first. A failure leaves the device out.
+    pub(crate) fn write_superblocks_of_returned(
+        &self,
+        slot: &Arc<DeviceSlot>,
+        superblock: &Superblock,
+        without_log: &Superblock,
+        item: &DeviceItem,
+    ) -> Result<(), Error> {
+        self.require_writing()?;
+        let primary = requests_for(slot, superblock, item, 1).map_err(WriteRefusal::Superblock)?;
+        let mut copies =
+            requests_for(slot, without_log, item, usize::MAX).map_err(WriteRefusal::Superblock)?;
+        let copies = copies.split_off(copies.len().min(1));
+        let targets = [Target {
+            slot: Arc::clone(slot),
+            first: copies,
+            then: primary,
+        }];
+        let end = |failures: Failures| -> Result<(), Error> {
+            if failures.is_empty() {
+                return Ok(());
+            }
+            self.go_on_without(failures)?;
+            Err(WriteRefusal::NoTarget.into())
+        };
+        end(flush_targets(&targets))?;
+        end(write_to(&targets, |target| &target.first))?;
+        end(flush_targets(&targets))?;
+        end(write_to(&targets, |target| &target.then))?;
+        end(flush_targets(&targets))
+    }
+
     /// The devices that are written to: all that are there, belong to the volume itself, did not miss commits and were not
     /// left out.
     fn slots_to_write(&self) -> Result<Vec<Arc<DeviceSlot>>, Error> {
         let fsid = self.superblock().fsid;
         let mut slots = self.devices();
         slots.retain(|slot| is_target(slot) && slot.fsid() == fsid);
-        if let Some(replacement) = self.replacement() {
+        if let Some(replacement) = self.replacement()
+            && replacement.returning().is_none()
+        {
             slots.extend(Some(Arc::clone(replacement.target())).filter(|slot| is_target(slot)));
         }
         for slot in &slots {

@@ -61,6 +61,16 @@ impl PendingLog {
         }
     }
 
+    /// The ranges that it uses: start and length.
+    pub(crate) fn ranges(&self, node_bytes: u64) -> Vec<(u64, u64)> {
+        let blocks = self.blocks.iter().map(|block| (block.get(), node_bytes));
+        let data = self
+            .data
+            .iter()
+            .map(|(start, length)| (start.get(), length.get()));
+        blocks.chain(data).collect()
+    }
+
     /// The error of a log that cannot be replayed.
     pub(crate) fn damaged(&self, cause: Error) -> Error {
         Error::DamagedLog {

@@ -1,0 +1,167 @@
+//! Resynchronisation: devices that missed commits are brought up to date, while others may write.
+//!
+//! [`Resync::run`] takes one device after another. From the begin of its turn a device gets whatever is written to the volume
+//! ([`buttress_writer::Return`]). Then the job goes over the chunks on it, as replacing does, and writes what it missed: extents
+//! that are newer than its superblock, and data without checksums that differs. Rows of RAID5 and RAID6 are gone over whole.
+//! The device's superblock comes last, so that until then the device alone is read as before.
+//!
+//! A run that is interrupted leaves the device behind. The next run finds in place what the first wrote, and goes on.
+//!
+//! | what happens | what becomes of the device |
+//! |---|---|
+//! | the progress is cancelled | it stays behind |
+//! | it fails a write, or a part of the extent tree cannot be read | it stays behind, with the error |
+//! | no copy gives some bytes that it missed | it stays behind, with their number |
+//! | it was written apart from the volume | it is refused, nothing is written to it |
+
+use crate::Shape;
+use crate::copying::Copying;
+use crate::error::Error;
+use crate::filling_target::Replacing;
+use crate::options::Options;
+use crate::scrub::Scrub;
+use buttress_format::{ByteCount, DeviceId, Generation, Physical};
+use buttress_fs::Progress;
+use buttress_volume::{DeviceSlot, Volume};
+use buttress_writer::{Return, WritableFilesystem};
+use std::sync::Arc;
+
+/// How to resynchronise.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResyncOptions {
+    /// How groups are read.
+    pub shape: Shape,
+    /// So many bytes in a second of each device at the most.
+    pub limit: Option<ByteCount>,
+    /// A device that missed more bytes of extents stays behind.
+    pub at_most: Option<ByteCount>,
+}
+
+/// A device that was brought up to date.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResyncedDevice {
+    /// Its id.
+    pub device: DeviceId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// The generation that it was at.
+    pub since: Generation,
+    /// How many bytes of extents it had missed.
+    pub missed: ByteCount,
+    /// How many bytes were written to it.
+    pub written: ByteCount,
+}
+
+/// What a run did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resynced {
+    /// The devices that are up to date now.
+    pub devices: Vec<ResyncedDevice>,
+    /// Those that missed more than the options allow.
+    pub left: Vec<Arc<str>>,
+}
+
+/// A resynchronisation of all devices that missed commits.
+#[derive(Debug)]
+pub struct Resync {
+    writable: WritableFilesystem,
+    options: ResyncOptions,
+    progress: Progress,
+}
+
+/// The devices that missed commits and can be written.
+#[must_use]
+pub fn devices_behind(volume: &Volume) -> Vec<Arc<DeviceSlot>> {
+    let mut slots = volume.devices();
+    slots.retain(|slot| {
+        let can_be_written = slot.device().is_some_and(buttress_device::Device::is_writable);
+        slot.stale().is_some() && slot.failure().is_none() && can_be_written
+    });
+    slots
+}
+
+impl Resync {
+    /// Of a volume that is open for writing.
+    #[must_use]
+    pub const fn new(writable: WritableFilesystem, options: ResyncOptions, progress: Progress) -> Self {
+        Self {
+            writable,
+            options,
+            progress,
+        }
+    }
+
+    /// Brings all devices up to date that missed commits.
+    ///
+    /// # Errors
+    /// See the module; as for [`WritableFilesystem::begin_return`]. Devices whose turn came before are up to date.
+    pub fn run(&self) -> Result<Resynced, Error> {
+        let volume = Arc::clone(self.writable.committed_view().volume());
+        let mut resynced = Resynced::default();
+        for slot in devices_behind(&volume) {
+            match self.run_device(&slot)? {
+                Some(device) => resynced.devices.push(device),
+                None => resynced.left.push(Arc::clone(slot.name())),
+            }
+        }
+        Ok(resynced)
+    }
+
+    fn run_device(&self, slot: &Arc<DeviceSlot>) -> Result<Option<ResyncedDevice>, Error> {
+        self.progress.check()?;
+        let returning = self.writable.begin_return(slot.uuid())?;
+        let missed = returning.missed();
+        if self.options.at_most.is_some_and(|most| missed > most) {
+            return Ok(None);
+        }
+        let since = returning
+            .replacement()
+            .returning()
+            .map(|returning| returning.since);
+        let written = self.fill(slot, &returning)?;
+        self.writable.end_return(returning)?;
+        Ok(Some(ResyncedDevice {
+            device: slot.id(),
+            name: Arc::clone(slot.name()),
+            since: since.unwrap_or(Generation::MIN),
+            missed,
+            written: ByteCount::new(written),
+        }))
+    }
+
+    /// Writes what the device missed; how many bytes.
+    fn fill(&self, slot: &Arc<DeviceSlot>, returning: &Return) -> Result<u64, Error> {
+        let options = Options {
+            read_only: true,
+            limit: self.options.limit,
+            shape: self.options.shape,
+            ..Options::default()
+        };
+        let replaces = Replacing {
+            copying: Copying {
+                replacement: Arc::clone(returning.replacement()),
+                avoids_source: false,
+            },
+            cursor: Physical::MIN,
+        };
+        let views = || self.writable.committed_view();
+        let job = Scrub::make(&views(), options, self.progress.clone(), Some(replaces))?.beside(&views);
+        let ended = job.run();
+        let (lost, failure) = job.replaced();
+        let device = || slot.name().to_string();
+        if let Some(failure) = failure {
+            let device = device();
+            return Err(Error::ReturnFailed { device, failure });
+        }
+        ended?;
+        let unwalked = job.report().unwalked;
+        if !unwalked.is_empty() {
+            return Err(Error::NotWalked(unwalked));
+        }
+        if lost > 0 {
+            let device = device();
+            return Err(Error::ReturnLacks { device, bytes: lost });
+        }
+        Ok(job.written())
+    }
+}

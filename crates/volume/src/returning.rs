@@ -1,0 +1,107 @@
+//! A device that missed commits, while it is brought up to date; and the moment from which on it counts again.
+//!
+//! The device's own superblock still leads to its own older state, which can be read from it alone where the profiles allow.
+//! So the superblock is the last thing that changes: from [`Volume::begin_return`] on the device gets every block that is
+//! written to the volume, and no superblock. A job above brings what it missed. [`Volume::end_return`] then writes the
+//! superblock in use to the device: copies, flush, primary, flush. A crash before the primary leaves the device at its own
+//! state, after it at the volume's. Until then the device counts as lost, and nothing unverified is read from it.
+//!
+//! Underneath this is a replacement whose target is the device itself ([`crate::replacement`]), without an item in the device
+//! tree: Linux sees a device that is behind, before and after a crash.
+//!
+//! A stripe whose place the device's own state uses for something else is *moved*: what is written goes to another place on the
+//! device, and the chunk names that place by the time the superblock changes ([`Volume::move_stripes`]).
+//!
+//! What it leaves out: which addresses may be written without harm to the device's own state. The writer above keeps what
+//! that state uses from being allocated, and says which stripes move.
+
+use crate::Volume;
+use crate::devices::DeviceSlot;
+use crate::error::Error;
+use crate::replacement::{Replacement, Returning};
+use crate::write::WriteRefusal;
+use buttress_format::chunk::Chunk;
+use buttress_format::superblock::Superblock;
+use buttress_format::{Generation, Logical, Physical};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use uuid::Uuid;
+
+impl Volume {
+    /// From here on everything that is written to the volume reaches the device with this uuid too, except superblocks.
+    ///
+    /// # Errors
+    /// [`WriteRefusal::NotBehind`] for a device that missed nothing; [`WriteRefusal::Replacing`] while a device is being
+    /// replaced or brought up to date.
+    pub fn begin_return(
+        &self,
+        device: Uuid,
+        moved: BTreeMap<(Logical, usize), Physical>,
+    ) -> Result<Arc<Replacement>, Error> {
+        let _alone = self.writes().write();
+        let slots = self.devices();
+        let slot = slots.iter().find(|slot| slot.uuid() == device);
+        let behind = slot.and_then(|slot| Some((slot, slot.stale()?, slot.device()?)));
+        let (slot, stale, own) = behind.ok_or(WriteRefusal::NotBehind { uuid: device })?;
+        let target = DeviceSlot::given(slot.id(), slot.uuid(), slot.fsid(), own.clone(), None);
+        self.require_own(&target)?;
+        let mut replacing = self.replacing().write();
+        if replacing.is_some() {
+            return Err(WriteRefusal::Replacing.into());
+        }
+        let returning = Returning {
+            since: stale.generation,
+            moved,
+        };
+        let replacement = Arc::new(Replacement::of_returning(
+            Arc::clone(slot),
+            Arc::new(target),
+            returning,
+        ));
+        *replacing = Some(Arc::clone(&replacement));
+        Ok(replacement)
+    }
+
+    /// Writes the superblock in use to a device that has everything by now, and uses the device as any other from then on.
+    ///
+    /// # Errors
+    /// [`WriteRefusal::NoTarget`] where no device is being brought up to date, or it failed: then it stays behind.
+    pub fn end_return(&self) -> Result<(), Error> {
+        let _alone = self.writes().write();
+        let replacement = self
+            .replacement()
+            .filter(|replacement| replacement.returning().is_some() && replacement.target().is_written());
+        let replacement = replacement.ok_or(WriteRefusal::NoTarget)?;
+        let target = replacement.target();
+        let superblock = self.superblock();
+        let item = replacement.source().item();
+        let item = item.ok_or_else(|| WriteRefusal::NoDeviceItem {
+            device: Arc::clone(target.name()),
+        })?;
+        // Primaries alone name a log.
+        let without_log = Superblock {
+            log_root: Logical::MIN,
+            log_root_level: 0,
+            ..(*superblock).clone()
+        };
+        self.write_superblocks_of_returned(target, &superblock, &without_log, &item)?;
+        self.exchange(&replacement)
+    }
+
+    /// Puts a chunk in the map in the place of one with the same addresses and devices, whose stripes lie elsewhere. What is
+    /// at the new places must be what is at the old ones.
+    ///
+    /// # Errors
+    /// [`WriteRefusal::NoSuchChunk`]; a chunk that its profile does not allow.
+    pub fn move_stripes(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
+        let _alone = self.writes().write();
+        self.exchange_chunk(start, chunk)
+    }
+
+    /// How far the device is behind that is being brought up to date.
+    #[must_use]
+    pub fn returns_since(&self) -> Option<Generation> {
+        let replacement = self.replacement()?;
+        replacement.returning().map(|returning| returning.since)
+    }
+}
