@@ -41,6 +41,10 @@ pub struct Context {
     takes_mounted: AtomicBool,
     /// The mount whose server is to do it.
     handed_on: Mutex<Option<Below>>,
+    /// Whether this process opened something already.
+    has_opened: AtomicBool,
+    /// What was lost first.
+    first_loss: Mutex<Option<String>>,
     /// In a session: set when the word that runs is to end.
     cancel: Arc<AtomicBool>,
 }
@@ -87,6 +91,8 @@ impl Context {
             sources: Sources::default(),
             takes_mounted: AtomicBool::new(false),
             handed_on: Mutex::new(None),
+            has_opened: AtomicBool::new(false),
+            first_loss: Mutex::new(None),
             cancel: Arc::default(),
         }
     }
@@ -162,8 +168,24 @@ impl Context {
         self.takes_mounted.load(Ordering::Relaxed)
     }
 
-    /// The server of this mount is to do it.
+    /// This process opened a device: it does the work itself.
+    pub(crate) fn set_opened(&self) {
+        self.has_opened.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this process opened a device.
+    pub(crate) fn has_opened(&self) -> bool {
+        self.has_opened.load(Ordering::Relaxed)
+    }
+
+    /// What was lost first, as it was printed.
+    pub(crate) fn first_loss(&self) -> Option<String> {
+        self.first_loss.lock().clone()
+    }
+
+    /// The server of this mount is to do it, and prints all of it.
     pub(crate) fn set_handed_on(&self, below: Below) {
+        output::stdout::discard(true);
         *self.handed_on.lock() = Some(below);
     }
 
@@ -182,6 +204,9 @@ impl Context {
         if !buttress_faults::on("command-forgets-losses") {
             self.losses.fetch_add(1, Ordering::Relaxed);
         }
+        self.first_loss
+            .lock()
+            .get_or_insert_with(|| exit::chain_text(error));
         exit::print_error(error);
     }
 

@@ -21,6 +21,7 @@ use clap::error::ErrorKind;
 use serde_json::json;
 
 use crate::output::events;
+use crate::output::json as output_json;
 use crate::output::stdout::{self, Raw};
 use crate::output::terminal;
 
@@ -169,6 +170,13 @@ pub fn chain_text(error: &anyhow::Error) -> String {
 
 fn same(cause: &(dyn StdError + 'static), advice: &Advice) -> bool {
     cause.to_string() == advice.0
+}
+
+/// Ends standard output with an error, for who asked for JSON: one document in any case. What cannot be written there was printed on stderr.
+pub fn end_json(message: &str, help: Option<String>, code: u8) {
+    let error = json!({ "message": message, "help": help, "exit_code": code });
+    let mut out = terminal::stdout(true);
+    let _ = output_json::end_with_error(&mut out, &error).and_then(|()| out.flush());
 }
 
 /// Prints an error on stderr, with its advice.

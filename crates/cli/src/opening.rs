@@ -23,7 +23,7 @@ use buttress::writer::open_replayed;
 
 use crate::context::Context;
 use crate::exit::Advice;
-use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Offset, Rescue as RescueOption};
+use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Globals, Offset, Rescue as RescueOption};
 use crate::sources::Role;
 use crate::target::Target;
 pub use place::{Mount, Place, absolute};
@@ -99,6 +99,7 @@ impl Context {
             ));
         }
         let device = Device::open(path, options)?;
+        self.set_opened();
         let role = if options.write {
             Role::ChangedVolume
         } else {
@@ -115,16 +116,22 @@ impl Context {
     }
 }
 
-/// The error of opening a volume, with what to do where devices are missing.
-fn advised(error: buttress::fs::Error) -> anyhow::Error {
-    let is_missing = match &error {
-        buttress::fs::Error::Volume(buttress::logical_volume::Error::Devices(error)) => {
+/// Whether a volume cannot be opened because devices of it are missing.
+pub(crate) fn lacks_devices(error: &anyhow::Error) -> bool {
+    use buttress::logical_volume::Error as VolumeError;
+    let is_it = |error: &buttress::fs::Error| match error {
+        buttress::fs::Error::Volume(VolumeError::Devices(error)) => {
             matches!(**error, DevicesError::Missing(_))
         }
         _ => false,
     };
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(is_it))
+}
+
+/// The error of opening a volume, with what to do where devices are missing.
+fn advised(error: buttress::fs::Error) -> anyhow::Error {
     let error = anyhow::Error::new(error);
-    if !is_missing {
+    if !lacks_devices(&error) {
         return error;
     }
     error.context(Advice::new(
@@ -189,6 +196,22 @@ impl Context {
             return Ok(present);
         }
         self.open_volume_with(image, &self.device_options())
+    }
+
+    /// As [`open_volume`](Self::open_volume), for a command that says of a volume what can be said: devices may be missing without
+    /// `--degraded`.
+    pub(crate) fn open_volume_as_far_as_there(&self, image: &Path) -> Result<Opened> {
+        match self.open_volume(image) {
+            Err(error) if lacks_devices(&error) && !self.globals().degraded => {
+                let globals = Globals {
+                    degraded: true,
+                    ..self.globals().clone()
+                };
+                // Why the volume is not whole is what the first error says.
+                Self::new(globals).open_volume(image).map_err(|_| error)
+            }
+            opened => opened,
+        }
     }
 
     /// As [`open_volume`](Self::open_volume), with devices opened in the way that is given.

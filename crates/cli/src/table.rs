@@ -12,12 +12,12 @@ use clap::{ArgMatches, Command};
 
 use crate::commands;
 use crate::context::Context;
-use crate::exit::{self, End, Outcome};
+use crate::exit::{self, Advice, End, Outcome};
 use crate::globals::{self, Globals};
 use crate::manual::{self, Example, ExitCode};
 use crate::mounted::client;
 use crate::opening::Place;
-use crate::output::{events, stdout};
+use crate::output::{events, json, stdout};
 
 /// A command: its arguments are the type's fields.
 pub trait Subcommand: clap::Args {
@@ -366,8 +366,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
     let matches = match parse(&arguments) {
         Ok(matches) => matches,
         Err(error) => {
-            if asks_for_events(&arguments) {
+            if asks_for(&arguments, "--progress", "json") {
                 events::want();
+            }
+            if asks_for(&arguments, "--format", "json") {
+                command_line_as_json(&error);
             }
             return End::CommandLine(error);
         }
@@ -398,6 +401,7 @@ pub(crate) fn run_on_mount(arguments: &[OsString], enter: impl FnOnce(bool) -> R
         ..called.globals
     };
     let context = Context::new(globals);
+    json::forget_document();
     let result = enter(called.commits_before).and_then(|place| {
         context.enter(place);
         (called.run)(called.matches, &context)
@@ -406,11 +410,11 @@ pub(crate) fn run_on_mount(arguments: &[OsString], enter: impl FnOnce(bool) -> R
     ended(&context, called.trouble, result)
 }
 
-/// Whether a command line that is wrong asks for JSON lines on standard error all the same.
-fn asks_for_events(arguments: &[OsString]) -> bool {
-    let is_pair =
-        |pair: &[OsString]| matches!(pair, [flag, value] if flag == "--progress" && value == "json");
-    arguments.windows(2).any(is_pair) || arguments.iter().any(|argument| argument == "--progress=json")
+/// Whether a command line that is wrong has this flag with this value all the same.
+fn asks_for(arguments: &[OsString], flag: &str, value: &str) -> bool {
+    let is_pair = |pair: &[OsString]| matches!(pair, [first, second] if first == flag && second == value);
+    let joined = format!("{flag}={value}");
+    arguments.windows(2).any(is_pair) || arguments.iter().any(|argument| *argument == *joined)
 }
 
 fn run_leaf(arguments: &[OsString], called: Called<'_>) -> End {
@@ -424,6 +428,8 @@ fn run_leaf(arguments: &[OsString], called: Called<'_>) -> End {
     }
     let mut result = run(called.matches, &context);
     if let Some(mount) = context.handed_on() {
+        stdout::discard(false);
+        json::forget_document();
         result = client::ask(&mount, arguments, called.matches).map(Outcome::Code);
     }
     context.finish();
@@ -433,6 +439,40 @@ fn run_leaf(arguments: &[OsString], called: Called<'_>) -> End {
 
 /// What a command's end comes to.
 fn ended(context: &Context, trouble: u8, result: Result<Outcome>) -> End {
+    let end = end_of(context, trouble, result);
+    if context.json() {
+        end_json(context, &end);
+    }
+    end
+}
+
+/// Has standard output hold one document where a command failed that was to print JSON.
+fn end_json(context: &Context, end: &End) {
+    match end {
+        End::Failed(_, error) if exit::is_broken_pipe(error) => {}
+        End::Failed(code, error) => {
+            let help = error.downcast_ref::<Advice>().map(ToString::to_string);
+            exit::end_json(&exit::chain_text(error), help, *code);
+        }
+        End::CommandLine(error) => command_line_as_json(error),
+        End::Code(code) => {
+            if let Some(message) = context.first_loss() {
+                exit::end_json(&message, None, *code);
+            }
+        }
+    }
+}
+
+/// The same for a command line that is wrong.
+fn command_line_as_json(error: &clap::Error) {
+    if error.use_stderr() {
+        let text = error.render().to_string();
+        let text = text.trim_end();
+        exit::end_json(text.strip_prefix("error: ").unwrap_or(text), None, exit::USAGE);
+    }
+}
+
+fn end_of(context: &Context, trouble: u8, result: Result<Outcome>) -> End {
     match result {
         Err(error) => match error.downcast::<clap::Error>() {
             Ok(error) => End::CommandLine(error),

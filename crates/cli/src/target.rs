@@ -94,6 +94,22 @@ impl Target {
         Value::Object(object)
     }
 
+    /// What something below the target is called, for people: as the user named the target. `inner` is its path from there, or nothing.
+    pub fn name_of(&self, inner: &[u8]) -> Vec<u8> {
+        let mut name = match &self.word {
+            Some(word) => word.as_bytes().to_vec(),
+            None if self.has_path => self.path.clone(),
+            None => b"/".to_vec(),
+        };
+        if !inner.is_empty() {
+            if !name.ends_with(b"/") {
+                name.push(b'/');
+            }
+            name.extend_from_slice(inner);
+        }
+        name
+    }
+
     /// The argument as the user wrote it, for messages.
     pub fn display(&self) -> String {
         if let Some(word) = &self.word {

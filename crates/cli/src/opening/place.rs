@@ -130,6 +130,11 @@ impl Context {
         let Some(below) = places::find(path) else {
             return Ok(());
         };
+        if self.takes_mounted() && self.has_opened() {
+            return Err(anyhow!("{} lies in a volume that is mounted", path.display())).context(Advice::new(
+                "paths below a mount and paths in an image are for commands of their own",
+            ));
+        }
         if self.takes_mounted() {
             self.set_handed_on(below);
             return Err(anyhow!("{} is mounted", path.display()));

@@ -4,6 +4,7 @@
 //! characters, and exactly, as base64, in a second member with `_b64` added to its key.
 //! Source: btrfs-progs developer documentation, "JSON output".
 
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,11 +15,47 @@ use serde_json::{Map, Value, json};
 /// Version of the header that btrfs-progs writes.
 const HEADER_VERSION: &str = "1";
 
+/// How far the document of the command that this thread runs is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    None,
+    /// An array is open.
+    Begun,
+    Done,
+}
+
+thread_local! {
+    static PROGRESS: Cell<Progress> = const { Cell::new(Progress::None) };
+}
+
+/// Begins anew: this thread has written no document.
+pub fn forget_document() {
+    PROGRESS.set(Progress::None);
+}
+
+/// Ends the output of a command that failed, so that it is one document in any case: with a document that has nothing but the error, or by
+/// closing the one that was begun. A document that is whole stays as it is.
+///
+/// # Errors
+/// That it cannot be written.
+pub fn end_with_error(out: &mut dyn Write, error: &Value) -> io::Result<()> {
+    match PROGRESS.replace(Progress::Done) {
+        Progress::None => write_document(out, "error", error.clone()),
+        Progress::Begun => {
+            out.write_all(b"\n  ],\n  \"error\": ")?;
+            serde_json::to_writer(&mut *out, error)?;
+            out.write_all(b"\n}\n")
+        }
+        Progress::Done => Ok(()),
+    }
+}
+
 /// Writes the whole document of the command `name`, with a line feed at its end.
 pub fn write_document(out: &mut dyn Write, name: &str, value: Value) -> io::Result<()> {
     let mut document = Map::new();
     document.insert("__header".to_owned(), json!({ "version": HEADER_VERSION }));
     document.insert(name.to_owned(), value);
+    PROGRESS.set(Progress::Done);
     serde_json::to_writer_pretty(&mut *out, &Value::Object(document))?;
     out.write_all(b"\n")
 }
@@ -39,6 +76,7 @@ impl<W: Write> ArrayWriter<W> {
         )?;
         serde_json::to_writer(&mut out, name)?;
         out.write_all(b": [")?;
+        PROGRESS.set(Progress::Begun);
         Ok(Self { out, empty: true })
     }
 
@@ -53,6 +91,7 @@ impl<W: Write> ArrayWriter<W> {
 
     /// Closes array and document and flushes.
     pub fn finish(mut self) -> io::Result<()> {
+        PROGRESS.set(Progress::Done);
         self.out
             .write_all(if self.empty { b"]\n}\n" } else { b"\n  ]\n}\n" })?;
         self.out.flush()
@@ -138,6 +177,34 @@ mod tests {
             Value::Object(object),
             json!({"name": "a\u{fffd}b", "name_b64": "Yf9i", "path": "fine"})
         );
+    }
+
+    #[test]
+    fn failure_leaves_one_document() {
+        let ended = |begin: &dyn Fn(&mut Vec<u8>)| {
+            forget_document();
+            let mut text = Vec::new();
+            begin(&mut text);
+            end_with_error(&mut text, &json!({"message": "m"})).unwrap();
+            serde_json::from_slice::<Value>(&text).unwrap()
+        };
+        let empty = ended(&|_| ());
+        assert_eq!(empty["error"]["message"], "m");
+        assert_eq!(empty["__header"]["version"], "1");
+        for elements in [vec![], vec![json!(1), json!(2)]] {
+            let open = ended(&|out| {
+                let mut array = ArrayWriter::begin(out, "name").unwrap();
+                for element in &elements {
+                    array.element(element).unwrap();
+                }
+            });
+            assert_eq!(open["name"], json!(elements));
+            assert_eq!(open["error"]["message"], "m");
+        }
+        let whole = ended(&|out| write_document(out, "name", json!(3)).unwrap());
+        assert_eq!((&whole["name"], &whole["error"]), (&json!(3), &Value::Null));
+        let whole = ended(&|out| ArrayWriter::begin(out, "name").unwrap().finish().unwrap());
+        assert_eq!((&whole["name"], &whole["error"]), (&json!([]), &Value::Null));
     }
 
     #[test]

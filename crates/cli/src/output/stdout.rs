@@ -41,6 +41,14 @@ pub fn go_on_unread() {
     READER_MAY_GO.store(true, Ordering::Relaxed);
 }
 
+/// Whether what is written goes nowhere.
+static IS_DISCARDED: AtomicBool = AtomicBool::new(false);
+
+/// Has results go nowhere, or out again: while a command ends whose work another process does, which prints them all.
+pub fn discard(discard: bool) {
+    IS_DISCARDED.store(discard, Ordering::Relaxed);
+}
+
 fn may_pass(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe && READER_MAY_GO.load(Ordering::Relaxed)
 }
@@ -77,6 +85,7 @@ impl Raw {
 impl Write for Raw {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
+            Self::Open(_) | Self::Closed if IS_DISCARDED.load(Ordering::Relaxed) => Ok(bytes.len()),
             Self::Open(out) => match out.write(bytes) {
                 Err(error) if may_pass(&error) => Ok(bytes.len()),
                 written => written.map_err(named),

@@ -24,7 +24,9 @@ conditions` writes it anew.
 What holds in every cell: a failure is told on standard error with what it is about; standard output holds results and nothing
 else; no output is left half-made (`send -f` keeps what there is beside the file, to go on with); a command that only looks does not touch the image. With `--progress json` standard error
 holds JSON lines and nothing else, one event a line ([`event`] is `progress`, `done`, `stopped`, `step`, `note`, `warning` or
-`error`), and the last of a job that came to its end is `done`, at 100 percent.
+`error`), and the last of a job that came to its end is `done`, at 100 percent. With `--format json` standard output
+is one document in any case: a command that fails without one prints a document with `error` (`message`, `help`, `exit_code`), and one
+that fails within an array closes the array and adds `error`.
 
 `closed`: standard output is closed (`>&-`). `full`: it is `/dev/full`. `pipe`: nobody reads it; a stream is then
 cut off, which is told with how to go on. `terminal`: it is one. `JSON`:

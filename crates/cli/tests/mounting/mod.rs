@@ -115,7 +115,13 @@ impl Mounted {
 
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_raw(self.server()).unwrap();
+        let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
         rustix::process::kill_process(pid, signal).unwrap();
+        if signal == rustix::process::Signal::KILL {
+            // Its mount may be gone before its image is closed.
+            let gone = rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN);
+            rustix::event::poll(&mut [gone], None).unwrap();
+        }
     }
 
     /// Waits until nothing is mounted any more.

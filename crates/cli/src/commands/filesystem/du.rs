@@ -209,12 +209,14 @@ impl Sink {
                 let set_shared = set_shared.map_or_else(|| "-".to_owned(), |bytes| units.text(bytes));
                 write!(
                     out,
-                    "{:>10}  {:>10}  {set_shared:>10}  {}:",
+                    "{:>10}  {:>10}  {set_shared:>10}  ",
                     units.text(sums.total),
                     units.text(exclusive),
-                    terminal::shown(target.image.display())
                 )?;
-                out.write_all(&context.printable(&path))?;
+                if target.word.is_none() {
+                    write!(out, "{}:", terminal::shown(target.image.display()))?;
+                }
+                out.write_all(&context.printable(&target.name_of(inner)))?;
                 writeln!(out)?;
             }
         }

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
+use crate::opening::lacks_devices;
 use crate::output::json::insert_name;
 use crate::output::size::UnitFlags;
 use crate::output::terminal;
@@ -48,7 +49,16 @@ impl Subcommand for Show {
             context.hand_on(&target.image)?;
             return directory::show(context, &target.image, self.units.units());
         }
-        let filesystem = context.open_volume(&target.image)?.filesystem;
+        let filesystem = match context.open_volume_as_far_as_there(&target.image) {
+            Ok(opened) => opened.filesystem,
+            Err(error) if lacks_devices(&error) => {
+                context.warn(format_args!("{error:#}"));
+                let globals = context.globals();
+                let devices = std::iter::once(&target.image).chain(&globals.devices);
+                return directory::show_devices(context, devices.cloned().collect(), self.units.units());
+            }
+            Err(error) => return Err(error),
+        };
         let superblock = filesystem.superblock();
         let mut devices = filesystem.volume().devices();
         devices.sort_by_key(|device| device.id());

@@ -314,15 +314,7 @@ pub(super) fn serve(
     volume.peeks_by(Arc::new(move |process, address| {
         peeking.lock().as_mut()?.kind_at(process, address)
     }));
-    // What is mended is counted by the last commit, and nothing is written after it.
-    let healer = Mutex::new(healer);
-    let stop_writers = {
-        let scrubs = Arc::clone(&scrubs);
-        Arc::new(move || {
-            scrubs.end();
-            drop(healer.lock().take());
-        })
-    };
+    let stop_writers = stop_of_writers(scrubs, healer);
     volume.ends_after(Arc::clone(&stop_writers) as _);
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, session.notifier()?, end)?;
@@ -359,6 +351,15 @@ pub(super) fn serve(
         Some(text) if !in_background => Err(anyhow!(text)),
         _ => Ok(Outcome::Done),
     }
+}
+
+/// Stops what else writes to the volume. What is mended is counted by the last commit, and nothing is written after it.
+fn stop_of_writers(scrubs: Arc<Scrubs>, healer: Option<Healer>) -> Arc<impl Fn() + Send + Sync> {
+    let healer = Mutex::new(healer);
+    Arc::new(move || {
+        scrubs.end();
+        drop(healer.lock().take());
+    })
 }
 
 /// Has syncs and commits fail once an image file is deleted.

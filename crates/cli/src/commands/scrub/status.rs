@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use buttress::format::Uuid;
 use buttress::fs::Progress;
+use buttress::logical_volume::superblocks;
 use buttress::scrub::{Options as ScrubOptions, Scrub};
 use clap::Args;
 use serde_json::json;
@@ -57,7 +58,7 @@ impl Subcommand for Status {
         if let Some(online) = online::find(context, &self.image)? {
             return match online.record() {
                 Some(record) => self.print(context, &record, style),
-                None => print_none(context, online.uuid(), online.bytes_to_scrub()?, style),
+                None => print_none(context, online.uuid(), Some(online.bytes_to_scrub()?), style),
             };
         }
         let image = Target::parse(&self.image).image;
@@ -67,19 +68,29 @@ impl Subcommand for Status {
         if let Some(record) = record.as_ref().filter(|record| record.state == State::Running) {
             return self.print(context, record, style);
         }
-        let filesystem = context.open_for_one_pass(&image)?;
-        let uuid = filesystem.superblock().fsid;
+        // What a scrub found is known without the other devices.
+        let device = context.open_device_alone(&image)?;
+        let uuid = superblocks::choose(&device)
+            .with_context(|| image.display().to_string())?
+            .superblock
+            .fsid;
+        drop(device);
         match record.filter(|record| record.uuid == uuid) {
             Some(record) => self.print(context, &record, style),
             None => {
+                let filesystem = context.open_volume_as_far_as_there(&image)?.filesystem;
                 let scrub = Scrub::new(&filesystem, ScrubOptions::default(), Progress::new())?;
-                print_none(context, uuid, scrub.report().to_scrub(), style)
+                let devices = filesystem.volume().devices();
+                // What lies on a missing device is not known.
+                let is_whole = devices.iter().all(|device| device.device().is_some());
+                let to_scrub = is_whole.then(|| scrub.report().to_scrub());
+                print_none(context, uuid, to_scrub, style)
             }
         }
     }
 }
 
-fn print_none(context: &Context, uuid: Uuid, to_scrub: u64, style: Style) -> Result<Outcome> {
+fn print_none(context: &Context, uuid: Uuid, to_scrub: Option<u64>, style: Style) -> Result<Outcome> {
     if context.json() {
         let document = json!({
             "uuid": uuid.to_string(), "status": "none", "bytes_to_scrub": to_scrub,
@@ -90,7 +101,14 @@ fn print_none(context: &Context, uuid: Uuid, to_scrub: u64, style: Style) -> Res
     let mut out = context.stdout();
     writeln!(out, "UUID:             {uuid}")?;
     writeln!(out, "\tno stats available")?;
-    writeln!(out, "Total to scrub:   {}", style.units.text(to_scrub))?;
+    writeln!(
+        out,
+        "Total to scrub:   {}",
+        to_scrub.map_or_else(
+            || "unknown, devices are missing".to_owned(),
+            |bytes| style.units.text(bytes)
+        )
+    )?;
     out.flush()?;
     Ok(Outcome::Done)
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use buttress::device::Device;
 use buttress::format::{Superblock, Uuid};
 use buttress::logical_volume::superblocks;
 use serde_json::{Map, Value, json};
@@ -15,6 +16,7 @@ use crate::exit::Outcome;
 use crate::output::json::insert_name;
 use crate::output::size::Units;
 use crate::output::terminal;
+use crate::sources::Role;
 
 /// A device of a volume.
 struct Found {
@@ -24,7 +26,15 @@ struct Found {
 
 /// Shows the volumes of a directory, those below it left out.
 pub(super) fn show(context: &Context, directory: &Path, units: Units) -> Result<Outcome> {
-    let volumes = look(context, directory)?;
+    print(context, &look(context, directory)?, units)
+}
+
+/// Shows what the superblocks on some devices say, of a volume that cannot be opened.
+pub(super) fn show_devices(context: &Context, devices: Vec<PathBuf>, units: Units) -> Result<Outcome> {
+    print(context, &of_paths(context, devices)?, units)
+}
+
+fn print(context: &Context, volumes: &BTreeMap<Uuid, Vec<Found>>, units: Units) -> Result<Outcome> {
     if context.json() {
         let volumes = volumes.values().map(|found| as_json(found)).collect();
         context.print_json("filesystem-show", volumes)?;
@@ -74,27 +84,41 @@ fn look(context: &Context, directory: &Path) -> Result<BTreeMap<Uuid, Vec<Found>
         }
     }
     paths.sort();
+    of_paths(context, paths)
+}
+
+/// The devices among some files, by volume, in order of their ids.
+fn of_paths(context: &Context, paths: Vec<PathBuf>) -> Result<BTreeMap<Uuid, Vec<Found>>> {
     let mut volumes: BTreeMap<Uuid, Vec<Found>> = BTreeMap::new();
     for path in paths {
-        let device = match context.open_device(&path, &context.device_options()) {
-            Ok(device) => device,
-            Err(error) => {
-                context.warn(format_args!("{error:#}"));
-                continue;
-            }
-        };
-        if let Ok(found) = superblocks::choose(&device) {
-            let superblock = found.superblock;
-            volumes
-                .entry(superblock.fsid)
-                .or_default()
-                .push(Found { path, superblock });
+        if let Some(superblock) = superblock_of(context, &path)? {
+            let found = Found { path, superblock };
+            volumes.entry(found.superblock.fsid).or_default().push(found);
         }
     }
     for found in volumes.values_mut() {
         found.sort_by_key(|device| device.superblock.device_item.device);
     }
     Ok(volumes)
+}
+
+/// The superblock on a file, if it is a device. Only devices become sources of the command: any other file may be its standard output.
+fn superblock_of(context: &Context, path: &Path) -> Result<Option<Superblock>> {
+    let device = match Device::open(path, &context.device_options()) {
+        Ok(device) => device,
+        Err(error) => {
+            context.warn(error);
+            return Ok(None);
+        }
+    };
+    let Ok(found) = superblocks::choose(&device) else {
+        return Ok(None);
+    };
+    context.sources().add(path, Role::Volume)?;
+    for notice in device.notices() {
+        context.warn(notice);
+    }
+    Ok(Some(found.superblock))
 }
 
 fn may_be_device(metadata: &std::fs::Metadata) -> bool {

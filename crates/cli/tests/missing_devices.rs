@@ -1,0 +1,119 @@
+//! Commands that say what a volume is say what they can while devices of it are missing.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests state what must hold"
+)]
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn run(directory: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    command.current_dir(directory).args(words).output().unwrap()
+}
+
+fn stdout(directory: &Path, words: &[&str]) -> String {
+    let output = run(directory, words);
+    assert!(
+        output.status.success(),
+        "{words:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn show_and_scrub_status_say_what_they_can() {
+    for profile in ["raid1", "raid0"] {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        stdout(
+            at,
+            &[
+                "mkfs", "-q", "-b", "300M", "-L", "both", "-d", profile, "-m", profile, "1.img", "2.img",
+            ],
+        );
+        stdout(at, &["scrub", "start", "-B", "1.img", "--device", "2.img"]);
+        let whole = stdout(at, &["scrub", "status", "1.img"]);
+        fs::remove_file(at.join("2.img")).unwrap();
+        let shown = stdout(at, &["filesystem", "show", "1.img"]);
+        assert!(
+            shown.contains("Label: 'both'") && shown.contains("Total devices 2"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("path 1.img") && shown.contains("MISSING"),
+            "{shown}"
+        );
+        // What the last scrub found is known all the same.
+        assert_eq!(stdout(at, &["scrub", "status", "1.img"]), whole, "{profile}");
+        assert!(whole.contains("finished"), "{whole}");
+        fs::remove_file(at.join("1.img.scrub-status")).unwrap();
+        let none = stdout(at, &["scrub", "status", "1.img"]);
+        assert!(
+            none.contains("no stats available") && none.contains("unknown, devices are missing"),
+            "{none}"
+        );
+    }
+}
+
+#[test]
+fn show_of_a_volume_that_cannot_be_opened_reads_superblocks() {
+    // Where the block of the chunk tree lies is one of the two.
+    let mut unopened = 0;
+    for missing in ["1.img", "2.img"] {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        stdout(
+            at,
+            &[
+                "mkfs", "-q", "-b", "300M", "-d", "raid0", "-m", "raid0", "1.img", "2.img",
+            ],
+        );
+        fs::remove_file(at.join(missing)).unwrap();
+        let left = if missing == "1.img" { "2.img" } else { "1.img" };
+        unopened += i32::from(!run(at, &["ls", "--degraded", left]).status.success());
+        let shown = stdout(at, &["filesystem", "show", left]);
+        assert!(
+            shown.contains("Total devices 2") && shown.contains(&format!("path {left}")),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("MISSING") || shown.contains("*** Some devices missing"),
+            "{shown}"
+        );
+    }
+    assert!(unopened > 0);
+}
+
+#[test]
+fn show_of_a_directory_prints_into_a_file_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    stdout(at, &["mkfs", "-q", "-b", "256M", "a.img"]);
+    let expected = stdout(at, &["filesystem", "show", "."]);
+    let list = File::create(at.join("list")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    command
+        .current_dir(at)
+        .args(["filesystem", "show", "."])
+        .stdout(list);
+    let output = command.output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty());
+    assert!(expected.contains("a.img"));
+    assert_eq!(fs::read_to_string(at.join("list")).unwrap(), expected);
+
+    // Where it would be written into a device, that is refused.
+    let before = fs::read(at.join("a.img")).unwrap();
+    let device = File::options().append(true).open(at.join("a.img")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    command
+        .current_dir(at)
+        .args(["filesystem", "show", "."])
+        .stdout(device);
+    assert_eq!(command.output().unwrap().status.code(), Some(1));
+    assert!(fs::read(at.join("a.img")).unwrap() == before);
+}
