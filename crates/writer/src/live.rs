@@ -9,6 +9,7 @@
 //! | `inodes` | one object for each inode in use: its item, size, counts, next directory index |
 //! | `known_names` | names that were looked up, and where they lead |
 //! | `looking` | names, attributes, links and inodes, as they are now |
+//! | `pending_times` | times of writes that the inode item does not have yet |
 //! | `content` | content of files, with what waits |
 //! | `read_ahead` | blocks that changes to come will need |
 //! | `steps` | operations are seen whole |
@@ -30,6 +31,7 @@ mod content;
 pub(crate) mod inodes;
 pub(crate) mod known_names;
 mod looking;
+pub(crate) mod pending_times;
 mod read_ahead;
 pub(crate) mod steps;
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! | [`link`] | names that come and go: link, unlink, rmdir |
 //! | [`rename`] | rename in all its forms |
 //! | [`attributes`] | mode, owner, times, flags |
+//! | [`access_times`] | times of the last access |
 //! | [`set_xattr`], [`acl`], [`property`] | extended attributes and what some of them mean |
 //! | [`subvolumes`] | subvolumes and snapshots, as directories hold them; the label |
 //! | [`unfinished`] | subvolumes that nobody sees before they are whole |
@@ -41,6 +42,7 @@
 //!
 //! Times, sizes, link counts, change counters and the order of names are kept as the kernel keeps them.
 
+pub mod access_times;
 pub mod acl;
 pub mod attributes;
 pub mod create;
@@ -60,6 +62,7 @@ pub(crate) mod tests;
 pub mod unfinished;
 mod whole_file;
 
+pub use access_times::{AccessPolicy, AccessTimes};
 pub use attributes::AttributeChanges;
 pub use create::{NewInode, NodeKind};
 pub use deferred_names::RefusedName;

@@ -13,7 +13,7 @@ use buttress_format::compression::CompressionMethod;
 use buttress_format::{ByteCount, Compression, FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Error, Location, OpenOptions, Progress};
 use buttress_writer::mkfs::{self, Identity};
-use buttress_writer::operations::{NewInode, RenameMode};
+use buttress_writer::operations::{AttributeChanges, NewInode, RenameMode};
 use buttress_writer::{AllocateMode, DataOptions, WritableFilesystem, WriteOptions};
 use std::fmt;
 use std::io;
@@ -106,6 +106,53 @@ fn a_new_file_is_read_while_it_is_written_back() {
     write_back.join().unwrap();
     assert_eq!(read, BYTES);
     assert!(content.iter().all(|byte| *byte == b'n'));
+    filesystem.close().unwrap();
+}
+
+/// A call that sets one time neither waits for a write-back nor loses what the write set.
+#[test]
+fn times_set_during_a_write_back_stay() {
+    let (gate, filesystem) = new_volume(DataOptions::default());
+    let file = create(&filesystem, "file");
+    let content = vec![b'n'; BYTES];
+    filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
+    let written = filesystem.metadata(file).unwrap();
+    gate.close(|request| matches!(request, Request::Write { .. }));
+    let of = filesystem.clone();
+    let write_back = WatchedThread::start(move || of.write_back_file(file).unwrap()).unwrap();
+    gate.wait_for_arrivals(1);
+    let of = filesystem.clone();
+    let given = Timestamp {
+        seconds: 1_000_000,
+        nanoseconds: 1,
+    };
+    let set = WatchedThread::start(move || {
+        let accessed = AttributeChanges {
+            accessed: Some(given),
+            ..AttributeChanges::default()
+        };
+        of.set_attributes(file, &accessed).unwrap();
+        let before = of.metadata(file).unwrap();
+        let modified = AttributeChanges {
+            modified: Some(given),
+            ..AttributeChanges::default()
+        };
+        of.set_attributes(file, &modified).unwrap();
+        before
+    })
+    .unwrap();
+    let waits = set.comes_to_wait();
+    gate.open();
+    let before = set.join().unwrap();
+    write_back.join().unwrap();
+    assert!(!waits, "setting times waited for a write-back");
+    assert_eq!((before.accessed, before.modified), (given, written.modified));
+    for found in [
+        filesystem.metadata(file).unwrap(),
+        filesystem.view().metadata(file).unwrap(),
+    ] {
+        assert_eq!((found.accessed, found.modified), (given, given));
+    }
     filesystem.close().unwrap();
 }
 

@@ -134,8 +134,6 @@ impl Content<'_> {
                 .give_back_insertions(insertions.into_iter().skip(inserted));
             return Err(error);
         }
-        self.state.written = None;
-        self.state.writes = 0;
         self.set_size(size);
         Ok(())
     }
@@ -154,8 +152,6 @@ impl Content<'_> {
         let reserved = self.state.reserved;
         self.release(reserved);
         put?;
-        self.state.written = None;
-        self.state.writes = 0;
         self.set_size(new_size);
         Ok(true)
     }

@@ -67,6 +67,7 @@ impl WritableFilesystem {
                 file: &file,
                 state: &mut state,
                 sector_bytes: u64::from(self.forest().block_format().sector_bytes),
+                keeps_times: false,
             };
             let result = body(&mut content);
             self.leave_content(location, &file, &mut state, before);
@@ -87,7 +88,7 @@ impl WritableFilesystem {
         if let Err(defect) = table.count(before, file.memory_bytes()) {
             self.forest().volume().stop_writing(&defect);
         }
-        if !file.is_clean(state) {
+        if !file.is_clean(state) || self.has_pending_times(id) {
             return;
         }
         state.is_gone = true;
@@ -127,17 +128,10 @@ impl WritableFilesystem {
         inode.calls = inode.calls.wrapping_add(1);
     }
 
-    /// Sets times of a file by `body`: the time of dirty data is older, and must not be set after it.
-    pub(crate) fn with_newer_times<T>(
-        &self,
-        location: Location,
-        body: impl FnOnce(&Self) -> Result<T>,
-    ) -> Result<T> {
-        self.with_content(location, |content| {
-            let result = body(content.filesystem)?;
-            content.set_written(None);
-            Ok(result)
-        })
+    /// Returns whether the item of an inode lacks times that writes set.
+    pub(super) fn has_pending_times(&self, id: FileId) -> bool {
+        let pending = self.live_inodes().look(id, |inode| !inode.pending.is_empty());
+        pending.unwrap_or(false)
     }
 
     /// Whether content of a file waits to be written back, or is being written: how much room it takes is not known yet.

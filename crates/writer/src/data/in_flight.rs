@@ -47,6 +47,7 @@ impl Taken {
             file,
             state: &mut self.state,
             sector_bytes: u64::from(filesystem.forest().block_format().sector_bytes),
+            keeps_times: false,
         };
         content.write_pieces(&self.item, &self.pieces)
     }
@@ -81,6 +82,7 @@ impl Flight<'_> {
             file: &self.file,
             state: &mut state,
             sector_bytes: u64::from(self.filesystem.forest().block_format().sector_bytes),
+            keeps_times: false,
         };
         let landed = content.land(&mut taken, written);
         state.in_flight = false;
@@ -181,8 +183,6 @@ impl Content<'_> {
         };
         let state = FileState {
             size: Some(size),
-            written: self.state.written,
-            writes: self.state.writes,
             never_inline: self.state.never_inline,
             ..FileState::default()
         };
@@ -196,7 +196,7 @@ impl Content<'_> {
 
     fn has_to_write_back(&self, range: Option<&Range<u64>>) -> bool {
         match range {
-            None => self.state.written.is_some() || !self.look_at_dirty(DirtyData::is_empty),
+            None => self.has_pending_times() || !self.look_at_dirty(DirtyData::is_empty),
             Some(range) => {
                 let waits = self.look_at_dirty(|dirty| dirty.ranges(range.start, 1));
                 waits.first().is_some_and(|first| first.start < range.end)
@@ -209,11 +209,8 @@ impl Content<'_> {
         match written {
             Ok(()) => {
                 self.file.waiting.write().end_write_back();
-                self.state.writes = self.state.writes.saturating_sub(taken.state.writes);
                 self.release(taken.reserved);
                 if self.look_at_dirty(DirtyData::is_empty) {
-                    self.set_written(None);
-                    self.state.writes = 0;
                     let reserved = self.state.reserved;
                     self.release(reserved);
                 }

@@ -39,18 +39,45 @@ impl WritableFilesystem {
     /// As for [`WritableFilesystem::write_at`]; [`Error::Invalid`] for an empty range. Append-only files get room and no
     /// holes. After [`Error::NoSpace`] a part of the range may have room.
     pub fn allocate(&self, location: Location, range: Range<FileOffset>, mode: AllocateMode) -> Result<()> {
+        self.allocate_with(location, range, mode, false)
+    }
+
+    /// As [`allocate`](Self::allocate), for a caller who sets the file's times, as for
+    /// [`write_cached_at`](Self::write_cached_at).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allocate_cached(
+        &self,
+        location: Location,
+        range: Range<FileOffset>,
+        mode: AllocateMode,
+    ) -> Result<()> {
+        self.allocate_with(location, range, mode, true)
+    }
+
+    fn allocate_with(
+        &self,
+        location: Location,
+        range: Range<FileOffset>,
+        mode: AllocateMode,
+        keeps_times: bool,
+    ) -> Result<()> {
         let range = range.start.get()..range.end.get();
         if range.start >= range.end || range.end > FILE_BYTES_MAX {
             return Err(Error::Invalid {
                 what: "a range that is empty, or ends past 2^63 - 1",
             });
         }
-        self.with_content_in_steps(location, |content| match mode {
-            AllocateMode::Allocate => content.allocate(&range, true),
-            AllocateMode::AllocateKeepSize => content.allocate(&range, false),
-            AllocateMode::PunchHole => content.punch(&range),
-            AllocateMode::ZeroRange => content.zero(&range, true),
-            AllocateMode::ZeroRangeKeepSize => content.zero(&range, false),
+        self.with_content_in_steps(location, |content| {
+            content.keeps_times = keeps_times;
+            match mode {
+                AllocateMode::Allocate => content.allocate(&range, true),
+                AllocateMode::AllocateKeepSize => content.allocate(&range, false),
+                AllocateMode::PunchHole => content.punch(&range),
+                AllocateMode::ZeroRange => content.zero(&range, true),
+                AllocateMode::ZeroRangeKeepSize => content.zero(&range, false),
+            }
         })
     }
 }

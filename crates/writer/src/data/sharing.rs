@@ -104,9 +104,36 @@ impl WritableFilesystem {
         target: Location,
         target_offset: FileOffset,
     ) -> Result<ByteCount> {
-        let mut share = share_of(&range, target_offset);
+        self.copy_range_with(source, &range, target, target_offset, false)
+    }
+
+    /// As [`copy_range`](Self::copy_range), for a caller who sets the target's times, as for
+    /// [`write_cached_at`](Self::write_cached_at).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn copy_range_cached(
+        &self,
+        source: Location,
+        range: Range<FileOffset>,
+        target: Location,
+        target_offset: FileOffset,
+    ) -> Result<ByteCount> {
+        self.copy_range_with(source, &range, target, target_offset, true)
+    }
+
+    fn copy_range_with(
+        &self,
+        source: Location,
+        range: &Range<FileOffset>,
+        target: Location,
+        target_offset: FileOffset,
+        keeps_times: bool,
+    ) -> Result<ByteCount> {
+        let mut share = share_of(range, target_offset);
         let _steps = self.begin_steps();
         let copied = self.with_two(source, target, |mut from, to| {
+            to.keeps_times = keeps_times;
             to.require_changeable()?;
             require_file(to, source)?;
             let source_size = size_of(&mut from, to)?;

@@ -91,6 +91,7 @@ impl WritableFilesystem {
                 file,
                 state,
                 sector_bytes,
+                keeps_times: false,
             })
             .collect();
         let written = self.write_back_contents(&mut contents);
@@ -316,7 +317,7 @@ impl SmallFile<'_, '_> {
         if end > covered {
             operation.fill_holes(content.location, &(covered..end))?;
         }
-        content.settle(operation, self.size, counted, true, false)
+        content.settle(operation, self.size, counted, false)
     }
 
     /// The extents are in the tree, or nobody wants them any more. Gives how much room was promised for them, to be given back.
@@ -328,8 +329,6 @@ impl SmallFile<'_, '_> {
             return 0;
         }
         self.content.file.waiting.write().end_write_back();
-        self.content.set_written(None);
-        self.content.state.writes = 0;
         core::mem::take(&mut self.content.state.reserved)
     }
 

@@ -3,10 +3,11 @@
 use super::DataOptions;
 use super::dirty::DirtyData;
 use super::waiting::{FileContent, FileLock};
+use crate::live::pending_times::PendingTimes;
 use crate::live::trees::LiveTree;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::reserved_ahead::ReservedAhead;
-use buttress_format::{ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, Timestamp, TreeId};
+use buttress_format::{ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -57,9 +58,6 @@ pub(crate) struct DataTable {
 pub(super) struct FileState {
     /// The file's size; not yet looked up in a file that was just taken in.
     pub(super) size: Option<u64>,
-    /// When content was written last, and how often since it was written back.
-    pub(super) written: Option<Timestamp>,
-    pub(super) writes: u64,
     /// How much room is promised for what waits.
     pub(super) reserved: u64,
     /// Dirty data becomes an extent, however little it is: another extent is going to be beside it.
@@ -95,8 +93,9 @@ impl FileContent {
         self.state.try_lock().filter(|state| !state.in_flight)
     }
 
+    /// Returns whether nothing of the content is dirty. Pending times are the live inode's.
     pub(super) fn is_clean(&self, state: &FileState) -> bool {
-        let is_settled = state.written.is_none() && state.reserved == 0 && !state.in_flight;
+        let is_settled = state.reserved == 0 && !state.in_flight;
         is_settled && self.waiting.read().pending.is_empty()
     }
 }
@@ -108,6 +107,8 @@ pub(super) struct Content<'a> {
     pub(super) file: &'a Arc<FileContent>,
     pub(super) state: &'a mut FileState,
     pub(super) sector_bytes: u64,
+    /// The caller sets the file's times.
+    pub(super) keeps_times: bool,
 }
 
 impl DataTable {
@@ -294,20 +295,29 @@ impl Content<'_> {
     }
 
     /// Notes that content was written.
-    pub(super) fn touch(&mut self) {
-        self.set_written(Some(self.filesystem.now()));
-        self.count_write();
+    pub(super) fn touch(&self) {
+        if self.keeps_times {
+            return self.count_write();
+        }
+        let filesystem = self.filesystem;
+        // Under the inode's lock: no time that another call set before is later.
+        self.change_pending(|pending| pending.note_write(filesystem.now()));
     }
 
-    /// The same, where the file's times stay.
-    pub(super) fn count_write(&mut self) {
-        self.state.writes = self.state.writes.saturating_add(1);
+    /// Notes that content was written by a caller who sets the file's times.
+    pub(super) fn count_write(&self) {
+        self.change_pending(PendingTimes::count_write);
     }
 
-    /// When dirty data was written, for readers too; `None` where there is none.
-    pub(super) fn set_written(&mut self, written: Option<Timestamp>) {
-        self.state.written = written;
-        self.file.waiting.write().written = written;
+    /// Returns whether the inode item lacks times.
+    pub(super) fn has_pending_times(&self) -> bool {
+        self.filesystem.has_pending_times(file_id(self.location))
+    }
+
+    /// Changes the pending times. An inode that is not in memory any more is gone, and its times with it.
+    pub(super) fn change_pending(&self, change: impl FnOnce(&mut PendingTimes)) {
+        let inodes = self.filesystem.live_inodes();
+        let _found = inodes.update(file_id(self.location), |inode| change(&mut inode.pending));
     }
 
     /// Reserves space for so much more content; writes back and commits when there is none.

@@ -19,12 +19,26 @@ const STEP_ITEMS: usize = 1000;
 const STEP_NEED: u64 = 100;
 
 impl WritableFilesystem {
-    /// Gives a file another size, as `truncate(2)` does. What it grows by is a hole.
+    /// Gives a file another size, as `ftruncate(2)` does. What it grows by is a hole.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::write_at`]; append-only files are refused.
     pub fn truncate(&self, location: Location, size: ByteCount) -> Result<()> {
         self.with_content_in_steps(location, |content| content.resize(size.get()))
+    }
+
+    /// Gives a file another size, as `truncate(2)` does by path. A file that has this size already keeps its times.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::truncate`].
+    pub fn truncate_by_path(&self, location: Location, size: ByteCount) -> Result<()> {
+        self.with_content_in_steps(location, |content| {
+            content.require_changeable()?;
+            if content.size()? == size.get() {
+                return Ok(());
+            }
+            content.resize(size.get())
+        })
     }
 }
 

@@ -8,7 +8,7 @@
 
 use super::dirty::DirtyData;
 use super::table::{FileId, FileState};
-use buttress_format::{ByteCount, InodeItem, Timestamp};
+use buttress_format::{ByteCount, InodeItem};
 use buttress_locks::{Condvar, Mutex, Rank, RwLock, lock_class};
 use bytes::Bytes;
 use core::ops::Range;
@@ -51,19 +51,13 @@ pub(crate) struct Waiting {
     in_flight: Vec<(u64, Bytes)>,
     /// The file's size, once a call knew it. It stays when the last call ends.
     pub(crate) size: Option<u64>,
-    /// When content was written last that waits.
-    pub(super) written: Option<Timestamp>,
 }
 
 impl Waiting {
-    /// The inode as `stat(2)` is to show it: with the size and the time of what waits, and with room for it. How much room
-    /// that takes in the end nobody knows before it is compressed; until then it is not more than the file is long.
+    /// Gives an inode the size of what waits, and space for it, as `stat(2)` shows it. The space that content takes is not
+    /// known before it is compressed; until then it is not more than the file is long.
     pub(crate) fn show_in(&self, item: &mut InodeItem, sector_bytes: u32) {
         item.size = self.size.map_or(item.size, ByteCount::new);
-        if let Some(written) = self.written {
-            item.mtime = written;
-            item.ctime = item.ctime.max(written);
-        }
         let waiting = ByteCount::new(self.in_flight_bytes().saturating_add(self.pending.bytes()));
         let whole = item.size.checked_align_up(u64::from(sector_bytes));
         let most = whole.unwrap_or(ByteCount::MAX);

@@ -15,6 +15,7 @@ use super::in_place::{InPlace, may_be_in_place};
 use super::items::{Stored, change_bytes};
 use super::sums::{Sums, take_sums};
 use super::table::Content;
+use crate::live::pending_times::PendingTimes;
 use crate::operations::Operation;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::data_extents::DataOwner;
@@ -90,7 +91,7 @@ impl Content<'_> {
             drop(waiting.begin_write_back());
             waiting.end_write_back();
         }
-        self.set_written(None);
+        self.change_pending(|pending| *pending = PendingTimes::default());
         let reserved = self.state.reserved;
         self.release(reserved);
     }
@@ -213,7 +214,7 @@ impl Content<'_> {
                         operation.fill_holes(location, &(covered..new_end))?;
                         covered = new_end;
                     }
-                    self.settle(operation, new_size, counted, is_last, failed)
+                    self.settle(operation, new_size, counted, failed)
                 })?;
             *inserted = inserted.saturating_add(step.len());
             if is_last {
@@ -275,16 +276,14 @@ impl Content<'_> {
         Ok((extent.length, gone))
     }
 
-    /// Brings the inode up to date.
+    /// Brings the inode up to date; its pending times are merged with that.
     pub(super) fn settle(
         &self,
         operation: &mut Operation<'_>,
         size: u64,
         (more, less): (u64, u64),
-        is_last: bool,
         failed: bool,
     ) -> Result<()> {
-        let (written, writes) = (self.state.written, self.state.writes);
         let mut counted = Ok(());
         operation.change_inode(self.location, |item| {
             item.size = ByteCount::new(size);
@@ -292,11 +291,6 @@ impl Content<'_> {
             if failed {
                 item.flags.remove(InodeFlags::COMPRESS);
                 item.flags.insert(InodeFlags::NOCOMPRESS);
-            }
-            if let Some(time) = written.filter(|_| is_last) {
-                item.mtime = time;
-                item.ctime = item.ctime.max(time);
-                item.sequence = item.sequence.wrapping_add(writes);
             }
         })?;
         Ok(counted?)
@@ -374,7 +368,7 @@ impl Content<'_> {
             operation
                 .edit()
                 .insert(location.subvolume.tree(), &key, &extent.encode())?;
-            self.settle(operation, size, (size, gone), true, false)
+            self.settle(operation, size, (size, gone), false)
         })
     }
 }

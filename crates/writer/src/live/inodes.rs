@@ -1,9 +1,9 @@
 //! One object for each inode in use.
 //!
 //! [`LiveInodes`] finds an inode's state by subvolume and number, in shards, so that those who look at different inodes seldom
-//! meet. The state is the newest inode item, dirty data, how often the inode is held open, what new
+//! meet. The state is the newest inode item, pending times, dirty data, how often the inode is held open, what new
 //! inodes in a directory are given, and the directory's next index. It is read by anybody, and changed under the edit lock,
-//! but for the content, which the file's own lock protects, and for taking an item in, which anybody may do who needs it.
+//! but for the content and pending times, which the file's own lock protects, and for taking an item in, which anybody may do who needs it.
 //!
 //! Invariants:
 //! - An item here is never older than the one in its tree: it is taken in while the state is held, and whoever changes the
@@ -14,6 +14,7 @@
 //! Memory is bounded: a shard that is full lets go of what its tree has.
 
 use super::known_names::KnownNames;
+use super::pending_times::PendingTimes;
 use crate::data::waiting::FileContent;
 use crate::log_tree::state::LogState;
 use crate::operations::inherit::Inherited;
@@ -49,6 +50,8 @@ pub(crate) struct InodeState {
     pub(crate) item: Option<InodeItem>,
     /// Whether the item is newer than the one in the tree.
     pub(crate) changed: bool,
+    /// What writes set and the item does not have yet.
+    pub(crate) pending: PendingTimes,
     /// Of a file with dirty data, or with a call under way: that.
     pub(crate) content: Option<Arc<FileContent>>,
     /// How often a call that may change content found none here and put its own: a reader who finds another number
@@ -67,6 +70,13 @@ pub(crate) struct InodeState {
 }
 
 impl InodeState {
+    /// The newest item, with pending times: what `stat(2)` shows.
+    pub(crate) fn newest(&self) -> Option<InodeItem> {
+        let mut item = self.item?;
+        self.pending.merge_into(&mut item);
+        Some(item)
+    }
+
     /// Whether its items are going, or may go at any time: nobody can come to have it any more.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_going || self.held == 0 && self.item.is_some_and(|item| item.nlink == 0)
@@ -74,7 +84,8 @@ impl InodeState {
 
     /// Whether all of it can be looked up again.
     const fn is_in_tree(&self) -> bool {
-        let is_plain = !self.changed && self.content.is_none() && self.held == 0;
+        let is_settled = !self.changed && self.pending.is_empty();
+        let is_plain = is_settled && self.content.is_none() && self.held == 0;
         is_plain && self.next_index.is_none() && self.log.is_none()
     }
 }

@@ -31,13 +31,13 @@ impl WritableFilesystem {
         self.look(|operation| Ok(operation.look().open_tree(id)?.tree.clone()))
     }
 
-    /// The newest item of an inode, and dirty data, if there is any.
+    /// The newest item of an inode with pending times, and dirty data, if there is any.
     pub(crate) fn live_inode(&self, location: Location) -> Result<(InodeItem, Option<Arc<FileContent>>)> {
         if location.placeholder().is_some() {
             return Err(Error::InodeNotFound { location });
         }
         let id = id_of(location);
-        let known = |state: &InodeState| state.item.map(|item| (item, state.content.clone()));
+        let known = |state: &InodeState| state.newest().map(|item| (item, state.content.clone()));
         let found = self.steps().look_once(|| self.live_inodes().look(id, known));
         if let Some(found) = found.flatten() {
             return Ok(found);
@@ -195,7 +195,7 @@ impl WritableFilesystem {
             content.waiting.read().show_in(&mut shown, sector_bytes);
             // Another call may have changed the item, and content after it.
             let is_still = |state: &InodeState| {
-                state.item == Some(item)
+                state.newest() == Some(item)
                     && state
                         .content
                         .as_ref()

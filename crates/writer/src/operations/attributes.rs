@@ -87,19 +87,12 @@ impl WritableFilesystem {
         require: impl Fn(&mut Operation<'_>, &InodeItem) -> Result<()>,
     ) -> Result<()> {
         let changes = &changes.no_later_than(self.latest_time());
-        let set = |filesystem: &Self| {
-            filesystem.operate(Need::items(CHANGE_ITEMS), |operation| {
-                operation.require_writable(location)?;
-                let item = operation.inode(location)?;
-                require(operation, &item)?;
-                operation.set_attributes(location, &item, changes)
-            })
-        };
-        if changes.modified.is_some() || changes.changed.is_some() {
-            self.with_newer_times(location, set)
-        } else {
-            set(self)
-        }
+        self.operate(Need::items(CHANGE_ITEMS), |operation| {
+            operation.require_writable(location)?;
+            let item = operation.inode(location)?;
+            require(operation, &item)?;
+            operation.set_attributes(location, &item, changes)
+        })
     }
 
     /// Changes the flags that `chattr` changes, all at once: what is not in `attributes` is cleared.

@@ -251,7 +251,8 @@ impl Running {
         Ok((inode, item))
     }
 
-    /// Changes the item of an inode, which then counts as changed by the running transaction.
+    /// Changes the item of an inode, which then counts as changed by the running transaction. The item gets pending times
+    /// first, so `change` sees the newest times, and a time that it sets is the last one.
     ///
     /// # Errors
     /// As [`Running::inode`].
@@ -264,10 +265,16 @@ impl Running {
         let (inode, _) = self.take_in_inode(location)?;
         let mut state = inode.write();
         self.inodes.log_state(&inode, &mut state, generation);
-        let InodeState { item, changed, .. } = &mut *state;
+        let InodeState {
+            item,
+            pending,
+            changed,
+            ..
+        } = &mut *state;
         let Some(item) = item else {
             return Err(Error::InodeNotFound { location });
         };
+        core::mem::take(pending).merge_into(item);
         change(item);
         if !buttress_faults::on("inode-transid-kept") {
             item.transid = generation;

@@ -1,0 +1,87 @@
+//! Times of the last access, as reading sets them.
+//!
+//! A call that reads content, lists a directory or follows a symlink reports the access with
+//! [`WritableFilesystem::note_access`]. An access changes one time and nothing else: no other time, no change counter.
+//!
+//! Source: mount(8), options `relatime`, `strictatime`, `noatime`, `nodiratime`; ioctl_iflags(2), `FS_NOATIME_FL`.
+
+use crate::transaction::WritableFilesystem;
+use crate::transaction::reservation::Need;
+use buttress_format::{FileKind, InodeFlags, InodeItem, Timestamp};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::location::Location;
+
+/// The inode.
+const ACCESS_ITEMS: u64 = 1;
+
+const DAY_SECONDS: i64 = 24 * 60 * 60;
+
+/// Which accesses move the time of the last access.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// The first access after a change of the inode, and the first one after a day.
+    #[default]
+    Relative,
+    /// Every access.
+    Strict,
+    /// None.
+    Never,
+}
+
+/// Which accesses move which times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AccessPolicy {
+    /// Which accesses count.
+    pub times: AccessTimes,
+    /// Whether accesses of directories do not count.
+    pub without_directories: bool,
+}
+
+impl AccessPolicy {
+    /// Returns whether an access at `now` moves the time of an inode.
+    fn moves(self, item: &InodeItem, now: Timestamp) -> bool {
+        if item.flags.contains(InodeFlags::NOATIME) || item.atime == now {
+            return false;
+        }
+        if self.without_directories && item.kind() == FileKind::Directory {
+            return false;
+        }
+        match self.times {
+            AccessTimes::Never => false,
+            AccessTimes::Strict => true,
+            AccessTimes::Relative => {
+                let is_older = item.atime <= item.mtime || item.atime <= item.ctime;
+                // A time in the future is no access of a day ago.
+                let age = now.seconds.saturating_sub(item.atime.seconds);
+                is_older || age >= DAY_SECONDS
+            }
+        }
+    }
+}
+
+impl WritableFilesystem {
+    /// Records an access of an inode, if `policy` counts it. Returns whether the time moved. In a read-only subvolume, and of what stands
+    /// for a subvolume that is not there, times never move.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`], [`Error::NoSpace`], or that the tree cannot be read.
+    pub fn note_access(&self, location: Location, policy: AccessPolicy) -> Result<bool> {
+        if policy.times == AccessTimes::Never || location.placeholder().is_some() {
+            return Ok(false);
+        }
+        // Nearly always nothing moves: then no edit begins.
+        if !policy.moves(&self.live_inode(location)?.0, self.now()) {
+            return Ok(false);
+        }
+        self.operate(Need::items(ACCESS_ITEMS), |operation| {
+            match operation.require_writable(location) {
+                Err(Error::ReadOnlySubvolume { .. }) => return Ok(false),
+                is_writable => is_writable?,
+            }
+            operation.inode(location)?;
+            let now = operation.now();
+            operation.change_inode(location, |item| item.atime = now)?;
+            Ok(true)
+        })
+    }
+}
