@@ -146,6 +146,17 @@ pub struct Changes {
     pub handle: Option<HandleId>,
 }
 
+impl Changes {
+    /// Returns whether this changes the owner and group to what they are: the kernel names neither then.
+    #[must_use]
+    pub const fn is_of_owner_that_stays(&self) -> bool {
+        let names_times = self.accessed.is_some() || self.modified.is_some();
+        let names_owner = self.uid.is_some() || self.gid.is_some();
+        let names_other = self.mode.is_some() || self.size.is_some() || self.drop_privileges;
+        !names_times && !names_owner && !names_other
+    }
+}
+
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenMode {
@@ -274,6 +285,15 @@ pub enum Stale {
     Content(NodeId, Range<u64>),
 }
 
+/// What was copied between files.
+#[derive(Clone, Copy, Debug)]
+pub struct Copied {
+    /// How much, in bytes.
+    pub bytes: u64,
+    /// Whether the source's time of the last access moved, of which the kernel does not know.
+    pub is_accessed: bool,
+}
+
 /// What a control command gives.
 #[derive(Clone, Debug, Default)]
 pub struct Answered {
@@ -382,8 +402,8 @@ pub trait Vfs: Send + Sync {
     fn allocate(&self, handle: HandleId, range: Range<u64>, mode: AllocateMode) -> Result<()>;
     /// Finds content or a hole.
     fn seek(&self, file: Opened, offset: u64, to: SeekTo) -> Result<u64>;
-    /// Copies between files, sharing what can be shared; gives how much.
-    fn copy(&self, from: (HandleId, u64), to: (HandleId, u64), bytes: u64) -> Result<u64>;
+    /// Copies between files, sharing what can be shared.
+    fn copy(&self, from: (HandleId, u64), to: (HandleId, u64), bytes: u64) -> Result<Copied>;
 
     /// Opens a directory.
     fn open_directory(&self, node: NodeId) -> Result<HandleId>;

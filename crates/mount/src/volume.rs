@@ -40,13 +40,14 @@ mod placeholders;
 mod writeback_cache;
 
 use crate::vfs::{
-    Answered, Changes, Control, Entry, Errno, HandleId, Listed, Looks, NewKind, NewNode, NodeId, OpenMode,
-    Opened, RenameHow, Result, SeekTo, SetHow, Stale, Statistics, Vfs,
+    Answered, Changes, Control, Copied, Entry, Errno, HandleId, Listed, Looks, NewKind, NewNode, NodeId,
+    OpenMode, Opened, RenameHow, Result, SeekTo, SetHow, Stale, Statistics, Vfs,
 };
 use crate::vfs::{Caller, NewTime};
 use buttress::accounts::Accounts as _;
 use buttress::fs::{Filesystem, Location};
 use buttress::writer::WritableFilesystem;
+use buttress::writer::operations::AccessPolicy;
 use buttress::{AllocateMode, ErrorKind, FileKind, Metadata, Timestamp};
 use cleaner::Cleaner;
 pub use control::Peek;
@@ -90,8 +91,8 @@ pub struct Showing {
     pub uid: Option<u32>,
     /// All files belong to this group.
     pub gid: Option<u32>,
-    /// Reading does not change the time of the last access.
-    pub no_access_times: bool,
+    /// Which accesses move the time of the last access.
+    pub accesses: AccessPolicy,
 }
 
 /// Where messages for a person go.
@@ -279,8 +280,11 @@ impl MountedVolume {
         (self.log)(text);
     }
 
-    fn now() -> Timestamp {
-        buttress::Environment::now(&buttress::SystemEnvironment)
+    fn now(&self) -> Timestamp {
+        match self.is_writeback_cached() {
+            true => coarse_now(),
+            false => buttress::Environment::now(&buttress::SystemEnvironment),
+        }
     }
 
     fn space(&self) -> core::result::Result<Statistics, buttress::fs::Error> {
@@ -356,6 +360,7 @@ impl Vfs for MountedVolume {
 
     fn read_link(&self, node: NodeId) -> Result<Vec<u8>> {
         let location = self.location(node)?;
+        self.note_access(location);
         match &self.access {
             Access::Reading(filesystem) => filesystem.read_link(location),
             Access::Writing(writer) => writer.read_link(location),
@@ -457,7 +462,7 @@ impl Vfs for MountedVolume {
         self.seek_in(file, offset, to)
     }
 
-    fn copy(&self, from: (HandleId, u64), to: (HandleId, u64), bytes: u64) -> Result<u64> {
+    fn copy(&self, from: (HandleId, u64), to: (HandleId, u64), bytes: u64) -> Result<Copied> {
         self.copy_between(from, to, bytes)
     }
 
@@ -542,7 +547,7 @@ impl Vfs for MountedVolume {
             return 0;
         }
         // What a file takes up changes when it is written back, which nobody asks for.
-        if Self::now().seconds.abs_diff(metadata.changed.seconds) > SETTLES_AFTER {
+        if self.now().seconds.abs_diff(metadata.changed.seconds) > SETTLES_AFTER {
             return LONG;
         }
         let location = metadata.location;
@@ -578,6 +583,17 @@ impl Vfs for MountedVolume {
             "a call of the file system panicked, which is a defect of this program: nothing is done any more, and what was \
              not committed is lost; please report it",
         );
+    }
+}
+
+/// The time as the kernel gives it to files: that of its last tick. Where the kernel keeps times of files, other times come from the same clock,
+/// so that none is later than one that the kernel gives afterwards.
+#[must_use]
+pub fn coarse_now() -> Timestamp {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    Timestamp {
+        seconds: now.tv_sec,
+        nanoseconds: u32::try_from(now.tv_nsec).unwrap_or(0),
     }
 }
 

@@ -11,6 +11,7 @@
 //! - `registry`: which servers there are. `listing`: the directories that show what they serve.
 //! - `unmounting`: `buttress umount`.
 
+mod access_times;
 mod again;
 mod answering;
 mod background;
@@ -42,7 +43,8 @@ pub use unmounting::Umount;
 ///
 /// Read-only, unless `-o rw` asks for more. Options are those of btrfs(5) and mount(8), joined by commas: ro, rw, subvol=PATH,
 /// subvolid=ID, compress or compress=ALGORITHM:LEVEL, compress-force=…, max_inline=SIZE, nodatacow, nodatasum, degraded,
-/// rescue=OPTION:OPTION…, device=PATH, offset=BYTES|part=N, commit=SECONDS, noatime, uid=ID and gid=ID (all files are shown as
+/// rescue=OPTION:OPTION…, device=PATH, offset=BYTES|part=N, commit=SECONDS, noatime,
+/// strictatime, nodiratime, uid=ID and gid=ID (all files are shown as
 /// theirs), fakeroot (as root's), allow_other, suid or nosuid, dev or nodev, noexec, writeback_cache (the kernel keeps what is
 /// written until a file is synced or closed, and errors come then).
 ///

@@ -7,6 +7,7 @@
 //! and lets umount(8) return only after the server has answered that it is done with it.
 
 use super::READ_AHEAD_BYTES;
+use buttress::writer::operations::{AccessPolicy, AccessTimes};
 use rustix::fd::{AsRawFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno as Os, FdFlags, IoSliceMut};
@@ -54,8 +55,8 @@ pub struct MountOptions {
     pub dev: bool,
     /// Programs cannot be run.
     pub no_exec: bool,
-    /// Times of access are not kept.
-    pub no_access_times: bool,
+    /// Which accesses move times of the last access. The server decides that; the kernel shows it.
+    pub accesses: AccessPolicy,
     /// The kernel keeps what is written for a while, and sends it when a file is synced or closed, or when it likes.
     pub writeback_cache: bool,
 }
@@ -179,7 +180,10 @@ fn flags_of(options: &MountOptions) -> MountFlags {
     flags.set(MountFlags::NOSUID, !options.suid);
     flags.set(MountFlags::NODEV, !options.dev);
     flags.set(MountFlags::NOEXEC, options.no_exec);
-    flags.set(MountFlags::NOATIME, options.no_access_times);
+    let times = options.accesses.times;
+    flags.set(MountFlags::NOATIME, times == AccessTimes::Never);
+    flags.set(MountFlags::STRICTATIME, times == AccessTimes::Strict);
+    flags.set(MountFlags::NODIRATIME, options.accesses.without_directories);
     flags
 }
 
@@ -251,7 +255,7 @@ fn helper_options(options: &MountOptions) -> OsString {
         (!options.suid, ",nosuid"),
         (!options.dev, ",nodev"),
         (options.no_exec, ",noexec"),
-        (options.no_access_times, ",noatime"),
+        (options.accesses.times == AccessTimes::Never, ",noatime"),
         (options.allow_other, ",allow_other"),
     ] {
         if is_wanted {

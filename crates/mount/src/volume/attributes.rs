@@ -45,19 +45,35 @@ impl MountedVolume {
     pub(super) fn change_attributes(&self, location: Location, changes: &Changes) -> Result<Metadata> {
         let writer = self.writer()?;
         if let Some(size) = changes.size {
-            writer
-                .truncate(location, ByteCount::new(size))
-                .map_err(|error| self.failed(&error))?;
+            let size = ByteCount::new(size);
+            // A call by path leaves a file as it is that has the size. The kernel opens files with `O_TRUNC` by the same request.
+            let is_by_path = changes.handle.is_none() && size > ByteCount::ZERO;
+            let set = match is_by_path {
+                true => writer.truncate_by_path(location, size),
+                false => writer.truncate(location, size),
+            };
+            set.map_err(|error| self.failed(&error))?;
         }
         if changes.drop_privileges {
             self.drop_privileges(location)?;
         }
-        let now = Self::now();
+        // Where the kernel says when a call was, that is now.
+        let now = changes.changed.unwrap_or_else(|| self.now());
         // Shown as somebody else's, it stays whose it is.
         let mine = |new: Option<u32>, shown: Option<u32>| new.filter(|_| shown.is_none());
+        // An owner and group that stay (`chown(-1, -1)`) are a change of the inode as well. The kernel names none then.
+        let owner = match changes.is_of_owner_that_stays() {
+            true => Some(
+                writer
+                    .metadata(location)
+                    .map_err(|error| self.failed(&error))?
+                    .uid,
+            ),
+            false => mine(changes.uid, self.showing.uid),
+        };
         let wanted = AttributeChanges {
             mode: changes.mode.map(|mode| mode & 0o7777),
-            uid: mine(changes.uid, self.showing.uid),
+            uid: owner,
             gid: mine(changes.gid, self.showing.gid),
             accessed: resolved(changes.accessed, now),
             modified: resolved(changes.modified, now),

@@ -7,16 +7,16 @@
 //!
 //! # Times of access
 //!
-//! As the kernel's `relatime`: a read moves the time forward when it is not later than the last change, or a day old.
+//! The kernel leaves them to the server ([`MountedVolume::note_access`]). It asks for what its caches lack only, so reads that they answer are
+//! no accesses.
 
 use super::handles::OpenFile;
 use super::{Access, MountedVolume};
-use crate::vfs::{Errno, HandleId, OpenMode, Opened, Result, SeekTo};
+use crate::vfs::{Copied, Errno, HandleId, OpenMode, Opened, Result, SeekTo};
 use buttress::accounts::Maps as _;
 use buttress::format::InodeFlags;
 use buttress::fs::{File, Location};
-use buttress::writer::operations::AttributeChanges;
-use buttress::{AllocateMode, ByteCount, FileKind, FileOffset, Metadata, Timestamp};
+use buttress::{AllocateMode, ByteCount, FileKind, FileOffset};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -25,15 +25,6 @@ use core::time::Duration;
 /// about to be closed.
 const PAUSES_MS: [u64; 9] = [1, 5, 20, 50, 100, 200, 400, 400, 400];
 const PAUSES_FOR_ANY: usize = 4;
-
-const DAY_SECONDS: u64 = 24 * 60 * 60;
-
-/// Whether a read is noted, where the times are these.
-fn wants_access_time(metadata: &Metadata, now: Timestamp) -> bool {
-    let accessed = metadata.accessed;
-    let is_older = accessed <= metadata.modified || accessed <= metadata.changed;
-    is_older || now.seconds.abs_diff(accessed.seconds) >= DAY_SECONDS
-}
 
 impl MountedVolume {
     pub(super) fn open_file(&self, location: Location, mode: OpenMode) -> Result<HandleId> {
@@ -89,26 +80,14 @@ impl MountedVolume {
         read.map_err(|error| self.failed(&error))
     }
 
-    /// Notes that something was read. That it cannot be noted keeps nobody from reading.
-    pub(super) fn note_access(&self, location: Location) {
-        let Access::Writing(writer) = &self.access else {
-            return;
-        };
-        if self.showing.no_access_times {
-            return;
-        }
-        let Ok(metadata) = writer.metadata(location) else {
-            return;
-        };
-        let now = Self::now();
-        let keeps = metadata.flags.contains(InodeFlags::NOATIME);
-        if !keeps && wants_access_time(&metadata, now) {
-            let changes = AttributeChanges {
-                accessed: Some(now),
-                changed: Some(metadata.changed),
-                ..AttributeChanges::default()
-            };
-            drop(writer.touch(location, &changes));
+    /// Notes that something was read; returns whether its time of the last access moved. That it cannot be noted keeps nobody from
+    /// reading.
+    pub(super) fn note_access(&self, location: Location) -> bool {
+        match &self.access {
+            Access::Reading(_) => false,
+            Access::Writing(writer) => writer
+                .note_access(location, self.showing.accesses)
+                .unwrap_or(false),
         }
     }
 
@@ -219,7 +198,10 @@ impl MountedVolume {
         let writer = self.writer()?;
         self.drop_capability_once(&open)?;
         let range = FileOffset::new(range.start)..FileOffset::new(range.end);
-        self.with_space(|| writer.allocate(open.location, range.clone(), mode))
+        self.with_space(|| match self.is_writeback_cached() {
+            true => writer.allocate_cached(open.location, range.clone(), mode),
+            false => writer.allocate(open.location, range.clone(), mode),
+        })
     }
 
     pub(super) fn seek_in(&self, file: Opened, offset: u64, to: SeekTo) -> Result<u64> {
@@ -244,7 +226,7 @@ impl MountedVolume {
         (from, from_offset): (HandleId, u64),
         (to, to_offset): (HandleId, u64),
         bytes: u64,
-    ) -> Result<u64> {
+    ) -> Result<Copied> {
         let (source, target) = (self.handles.file(from)?, self.handles.file(to)?);
         if !target.mode.write {
             return Err(Errno::BADF);
@@ -254,14 +236,21 @@ impl MountedVolume {
         let end = from_offset.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
         let range = FileOffset::new(from_offset)..FileOffset::new(end);
         let copied = self.with_space(|| {
-            writer.copy_range(
-                source.location,
-                range.clone(),
-                target.location,
-                FileOffset::new(to_offset),
-            )
+            let (from, to, at) = (source.location, target.location, FileOffset::new(to_offset));
+            match self.is_writeback_cached() {
+                true => writer.copy_range_cached(from, range.clone(), to, at),
+                false => writer.copy_range(from, range.clone(), to, at),
+            }
         });
-        self.note_access(source.location);
-        copied.map(ByteCount::get)
+        let bytes = copied?.get();
+        // Sharing extents reads nothing.
+        let sector_bytes = u64::from(self.metadata(source.location)?.block_bytes);
+        let is_read = [from_offset, to_offset]
+            .iter()
+            .any(|offset| !offset.is_multiple_of(sector_bytes));
+        Ok(Copied {
+            bytes,
+            is_accessed: bytes > 0 && is_read && self.note_access(source.location),
+        })
     }
 }

@@ -287,6 +287,7 @@ impl MountedVolume {
     pub(super) fn list_from(&self, handle: HandleId, position: u64, count: usize) -> Result<Vec<Listed>> {
         let directory = self.handles.directory(handle)?;
         let location = directory.location;
+        self.note_access(location);
         let mut listed = Vec::new();
         if position == DOT {
             // From the beginning: what came meanwhile belongs to it.

@@ -3,7 +3,10 @@
 //! Size, mtime and ctime of a regular file are the kernel's to say from then on: what is told of them is not looked at while it knows the
 //! file. It sends content when a file is synced or closed, when memory is wanted, or after some seconds; the times follow.
 //!
-//! - Content that comes changes no times. They come by themselves, also after content that was sent first but came later.
+//! - Content that comes changes no times, and neither do space that is allocated and copies. The times come by themselves, also after content
+//!   that was sent first but came later. A call within one tick of the kernel's clock sends none, for it has the file's times already.
+//! - The server's own times, as of new files and of accesses, are those of the kernel's last tick, so that none of a file is ahead of what
+//!   the kernel gives it next.
 //! - Whoever looks at content otherwise than by the kernel (a snapshot, a command, a search for holes) has it sent first: the kernel is
 //!   told to forget what it has of all files that are open for writing, and before it forgets it sends. Times that have not come with it are those of
 //!   that moment, until they come.
@@ -53,7 +56,7 @@ impl MountedVolume {
     /// Files of which content has come without times were written before now.
     pub(super) fn tell_times(&self, kept: &[Stale]) {
         let Ok(writer) = self.writer() else { return };
-        let now = Self::now();
+        let now = self.now();
         let changes = AttributeChanges {
             modified: Some(now),
             changed: Some(now),

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, anyhow};
+use buttress::writer::operations::AccessTimes;
 use buttress_mount::fuse;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
 
@@ -34,7 +35,10 @@ fn flags_of(wishes: &MountWishes) -> MountFlags {
     flags.set(MountFlags::NOSUID, wishes.suid == Some(false));
     flags.set(MountFlags::NODEV, wishes.dev == Some(false));
     flags.set(MountFlags::NOEXEC, wishes.no_exec);
-    flags.set(MountFlags::NOATIME, wishes.no_access_times);
+    let times = wishes.accesses.times;
+    flags.set(MountFlags::NOATIME, times == AccessTimes::Never);
+    flags.set(MountFlags::STRICTATIME, times == AccessTimes::Strict);
+    flags.set(MountFlags::NODIRATIME, wishes.accesses.without_directories);
     flags
 }
 

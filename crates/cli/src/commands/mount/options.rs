@@ -9,8 +9,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use buttress::format::ByteCount;
 use buttress::writer::data::DataOptions;
+use buttress::writer::operations::AccessPolicy;
 use clap::ValueEnum as _;
 
+use super::access_times;
 use crate::compression::Method;
 use crate::exit::Advice;
 use crate::globals::{Globals, Rescue, RescueList, parse_size};
@@ -19,7 +21,7 @@ use crate::globals::{Globals, Rescue, RescueList, parse_size};
 const COMMIT_SECONDS: u64 = 30;
 
 /// Options of mount(8), fstab and other file systems' servers that mean nothing to this one.
-const PASSED_OVER: [&str; 30] = [
+const PASSED_OVER: [&str; 29] = [
     "defaults",
     "auto",
     "noauto",
@@ -49,7 +51,6 @@ const PASSED_OVER: [&str; 30] = [
     "flushoncommit",
     "noflushoncommit",
     "loop",
-    "relatime",
 ];
 
 /// What a mount is to be.
@@ -66,7 +67,7 @@ pub(super) struct MountWishes {
     /// Device nodes are devices; likewise.
     pub(super) dev: Option<bool>,
     pub(super) no_exec: bool,
-    pub(super) no_access_times: bool,
+    pub(super) accesses: AccessPolicy,
     /// The kernel keeps what is written for a while.
     pub(super) writeback_cache: bool,
     /// All files are shown as this user's.
@@ -90,7 +91,7 @@ impl Default for MountWishes {
             suid: None,
             dev: None,
             no_exec: false,
-            no_access_times: false,
+            accesses: AccessPolicy::default(),
             writeback_cache: false,
             uid: None,
             gid: None,
@@ -151,6 +152,9 @@ impl MountWishes {
         if PASSED_OVER.contains(&text) || text.starts_with("x-") || text.starts_with("comment=") {
             return Ok(());
         }
+        if access_times::take(&mut self.accesses, text) {
+            return Ok(());
+        }
         match text.split_once('=') {
             Some((name, value)) => self.take_value(name, value, globals),
             None => self.take_switch(text, globals),
@@ -168,8 +172,6 @@ impl MountWishes {
             "dev" => self.dev = Some(true),
             "nodev" => self.dev = Some(false),
             "noexec" => self.no_exec = true,
-            "atime" | "strictatime" => self.no_access_times = false,
-            "noatime" | "nodiratime" => self.no_access_times = true,
             "writeback_cache" => self.writeback_cache = true,
             "nowriteback_cache" => self.writeback_cache = false,
             "compress" => self.data.compression = Some(method("zlib")?),
@@ -238,6 +240,7 @@ fn method(text: &str) -> Result<buttress::format::compression::CompressionMethod
 #[cfg(test)]
 mod tests {
     use super::*;
+    use buttress::writer::operations::AccessTimes;
 
     fn taken(text: &str) -> Result<(MountWishes, Globals)> {
         let (mut wishes, mut globals) = (MountWishes::default(), Globals::default());
@@ -253,7 +256,10 @@ mod tests {
         )
         .unwrap();
         assert!(
-            wishes.write && wishes.no_access_times && wishes.data.compress_force && wishes.writeback_cache
+            wishes.write
+                && wishes.accesses.times == AccessTimes::Never
+                && wishes.data.compress_force
+                && wishes.writeback_cache
         );
         assert!(globals.degraded);
         assert_eq!(wishes.data.max_inline, ByteCount::ZERO);

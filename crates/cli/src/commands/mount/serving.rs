@@ -19,7 +19,7 @@ use buttress::scrub::Healer;
 use buttress::writer::{Environment, Uncommitted, WritableFilesystem, WriteOptions};
 use buttress_mount::fuse::{MountOptions, Notifier, Session};
 use buttress_mount::vfs::{Looks, Vfs as _};
-use buttress_mount::volume::{Access, Log, MountedVolume, Showing};
+use buttress_mount::volume::{Access, Log, MountedVolume, Showing, coarse_now};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use parking_lot::Mutex;
 use rustix::fs::StatVfsMountFlags;
@@ -50,11 +50,17 @@ const UNMOUNTED_WITHIN: Duration = Duration::from_secs(2);
 struct WithInterval {
     environment: Arc<dyn Environment>,
     interval: Duration,
+    /// The kernel keeps times of files, which are those of its last tick.
+    is_coarse: bool,
 }
 
 impl Environment for WithInterval {
     fn now(&self) -> Timestamp {
-        self.environment.now()
+        let now = self.environment.now();
+        match self.is_coarse {
+            true => now.min(coarse_now()),
+            false => now,
+        }
     }
 
     fn new_uuid(&self) -> Uuid {
@@ -214,6 +220,7 @@ fn open(
         environment: Arc::new(WithInterval {
             environment: environment(&purpose)?,
             interval: wishes.commit_interval,
+            is_coarse: wishes.writeback_cache,
         }),
         data: wishes.data,
         discard: wishes.discard,
@@ -234,7 +241,7 @@ fn mount_options(image: &Path, wishes: &MountWishes) -> MountOptions {
         suid: wishes.suid.unwrap_or(is_root) && is_root,
         dev: wishes.dev.unwrap_or(is_root) && is_root,
         no_exec: wishes.no_exec,
-        no_access_times: wishes.no_access_times,
+        accesses: wishes.accesses,
         writeback_cache: wishes.writeback_cache,
     }
 }
@@ -276,7 +283,7 @@ pub(super) fn serve(
     let showing = Showing {
         uid: wishes.uid,
         gid: wishes.gid,
-        no_access_times: wishes.no_access_times,
+        accesses: wishes.accesses,
     };
     let volume = Arc::new(MountedVolume::new(
         access.clone(),

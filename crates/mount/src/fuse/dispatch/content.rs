@@ -208,12 +208,21 @@ impl Server {
         let to = (HandleId(request.input.u64()?), request.input.u64()?);
         let bytes = request.input.u64()?;
         let reply = self.drop_privileges_of_others(request, target)?;
-        if request.header.operation == operation::COPY_FILE_RANGE_64 {
-            out.u64(self.vfs.copy(from, to, bytes)?);
+        let is_short = request.header.operation != operation::COPY_FILE_RANGE_64;
+        let most = if is_short { COPY_BYTES_MAX } else { u64::MAX };
+        let copied = self.vfs.copy(from, to, bytes.min(most))?;
+        if is_short {
+            out.u32(u32::try_from(copied.bytes).unwrap_or(u32::MAX)).u32(0);
+        } else {
+            out.u64(copied.bytes);
+        }
+        if !copied.is_accessed {
             return Ok(reply);
         }
-        let copied = self.vfs.copy(from, to, bytes.min(COPY_BYTES_MAX))?;
-        out.u32(u32::try_from(copied).unwrap_or(u32::MAX)).u32(0);
-        Ok(reply)
+        let mut stale = vec![Stale::Attributes(self.node_of(request))];
+        if let Reply::After(others) = reply {
+            stale.extend(others);
+        }
+        Ok(Reply::After(stale))
     }
 }

@@ -1,0 +1,52 @@
+//! Options that say which accesses move times of the last access.
+//!
+//! Source: mount(8), options `atime`, `relatime`, `strictatime`, `diratime` and what negates them; mount(2).
+
+use buttress::writer::operations::{AccessPolicy, AccessTimes};
+
+/// Takes an option in. Returns whether it is one of these. As with mount(2), an option that is negated falls back to `relatime`.
+pub(super) fn take(policy: &mut AccessPolicy, name: &str) -> bool {
+    match name {
+        "noatime" => policy.times = AccessTimes::Never,
+        "strictatime" => policy.times = AccessTimes::Strict,
+        "atime" if policy.times == AccessTimes::Never => policy.times = AccessTimes::Relative,
+        "nostrictatime" if policy.times == AccessTimes::Strict => policy.times = AccessTimes::Relative,
+        "relatime" => policy.times = AccessTimes::Relative,
+        "diratime" => policy.without_directories = false,
+        "nodiratime" => policy.without_directories = true,
+        // Times that have not come to the device are in memory here too, and durable with what is synced.
+        "atime" | "nostrictatime" | "norelatime" | "lazytime" | "nolazytime" => {}
+        _ => return false,
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_access_times_are_those_of_mount() {
+        let taken = |text: &str| {
+            let mut policy = AccessPolicy::default();
+            let known = text.split(',').all(|name| take(&mut policy, name));
+            known.then_some((policy.times, policy.without_directories))
+        };
+        for (text, times, without_directories) in [
+            ("relatime", AccessTimes::Relative, false),
+            ("lazytime,norelatime", AccessTimes::Relative, false),
+            ("noatime", AccessTimes::Never, false),
+            ("noatime,atime", AccessTimes::Relative, false),
+            ("strictatime", AccessTimes::Strict, false),
+            ("strictatime,atime", AccessTimes::Strict, false),
+            ("strictatime,nostrictatime", AccessTimes::Relative, false),
+            ("strictatime,relatime", AccessTimes::Relative, false),
+            ("nodiratime", AccessTimes::Relative, true),
+            ("strictatime,nodiratime", AccessTimes::Strict, true),
+            ("nodiratime,diratime", AccessTimes::Relative, false),
+        ] {
+            assert_eq!(taken(text), Some((times, without_directories)), "{text}");
+        }
+        assert_eq!(taken("sync"), None);
+    }
+}
