@@ -98,6 +98,26 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// When the range is not on the device, the device is read-only, or the medium failed.
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
 
+    /// Whether a write can fail for want of space, as one into a hole of an image file can.
+    fn may_run_out(&self) -> bool {
+        false
+    }
+
+    /// Takes the space that writes to the range will need, so that they cannot fail for want of it. Changes no byte. Does
+    /// nothing where that is not possible.
+    ///
+    /// # Errors
+    /// `ENOSPC` or `EDQUOT` where there is no space; a part of the range may have some then. As [`write_at`](Self::write_at).
+    fn reserve(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        let _ = (offset_bytes, length_bytes);
+        Ok(())
+    }
+
+    /// Where its space comes from and how much is left there, for messages.
+    fn describe_space(&self) -> Option<String> {
+        None
+    }
+
     /// Makes the bytes zero, by the cheapest means there are.
     ///
     /// # Errors

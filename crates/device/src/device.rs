@@ -458,6 +458,24 @@ impl Device {
         result.map_err(|cause| core.error(Operation::Discard, offset_bytes, length_bytes, &cause))
     }
 
+    /// Whether a write can fail for want of space, as one into a hole of an image file can.
+    #[must_use]
+    pub fn may_run_out(&self) -> bool {
+        self.core().backend.may_run_out()
+    }
+
+    /// Takes the space that writes to the range will need, so that they cannot fail for want of it. Changes no byte. Does
+    /// nothing where that is not possible. Waits for no medium.
+    ///
+    /// # Errors
+    /// One that [`IoError::is_out_of_space`]; a part of the range may have space then. As [`write`](Self::write).
+    pub fn reserve(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), IoError> {
+        let core = self.core();
+        core.check_range(Operation::Reserve, offset_bytes, length_bytes)?;
+        let result = core.backend.reserve(offset_bytes, length_bytes);
+        result.map_err(|cause| core.error(Operation::Reserve, offset_bytes, length_bytes, &cause))
+    }
+
     /// Makes the bytes zero, by the cheapest means the device has.
     ///
     /// # Errors

@@ -27,6 +27,8 @@ pub enum Operation {
     Zero,
     /// Making a range the same blocks as a file's.
     Share,
+    /// Taking the space that a range will need.
+    Reserve,
 }
 
 impl fmt::Display for Operation {
@@ -40,6 +42,7 @@ impl fmt::Display for Operation {
             Self::Discard => "discard",
             Self::Zero => "zero",
             Self::Share => "share blocks with",
+            Self::Reserve => "reserve space for",
         })
     }
 }
@@ -85,6 +88,24 @@ impl IoError {
             errno: cause.raw_os_error(),
             message: cause.to_string().into(),
         }
+    }
+
+    /// Whether it failed for want of space: the host's disk is full, or a quota of the host is used up.
+    #[must_use]
+    pub fn is_out_of_space(&self) -> bool {
+        matches!(self.errno, Some(libc::ENOSPC | libc::EDQUOT))
+            || matches!(
+                self.kind,
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            )
+    }
+
+    /// Says where the space comes from that there was too little of.
+    pub(crate) fn with_space(mut self, space: Option<String>) -> Self {
+        if let Some(space) = space.filter(|_| self.is_out_of_space()) {
+            self.message = format!("{}; {space}", self.message).into();
+        }
+        self
     }
 
     fn describe(&self) -> String {

@@ -341,6 +341,19 @@ impl Backend for FaultyBackend {
         self.inner.discard(offset_bytes, length_bytes)
     }
 
+    fn may_run_out(&self) -> bool {
+        self.inner.may_run_out()
+    }
+
+    fn reserve(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        check_present(&self.state.lock())?;
+        self.inner.reserve(offset_bytes, length_bytes)
+    }
+
+    fn describe_space(&self) -> Option<String> {
+        self.inner.describe_space()
+    }
+
     fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let range = range_of(offset_bytes, length_bytes);
         self.check_write(&range)?;

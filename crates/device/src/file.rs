@@ -13,6 +13,7 @@
 #[cfg(test)]
 mod cold;
 pub(crate) mod guard;
+mod host;
 mod large;
 mod system;
 
@@ -34,6 +35,7 @@ use crate::device::OpenOptions;
 use crate::error::{IoError, Operation, byte_length, check_range, out_of_range, read_only};
 use crate::overlay::{BaseState, Overlay};
 use crate::partition;
+use host::{HostSpace, is_out_of_space};
 use large::{LARGE_WRITE_BYTES, LargeWrites};
 
 lock_class!(WideningLock, "widening", Rank::new(94).over_device());
@@ -81,7 +83,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError
         let what = format!("no overlay is written over a device that may change: {notice}");
         return Err(fail(io::Error::new(io::ErrorKind::ResourceBusy, what)));
     }
-    let backend = FileBackend::new(&name, file, is_block_device, options).map_err(fail)?;
+    let backend = FileBackend::new(&name, file, path, is_block_device, options).map_err(fail)?;
     let table_sector_bytes = is_block_device.then_some(backend.sector_bytes);
     let state = BaseState::of(&backend.file, backend.size_bytes).map_err(fail)?;
     let backend: Arc<dyn Backend> = Arc::new(backend);
@@ -145,10 +147,18 @@ struct FileBackend {
     widening: Mutex<(), WideningLock>,
     /// The way that large writes take, unless all take it.
     large: Option<LargeWrites>,
+    /// Where its space comes from, if it is open for writing.
+    host: Option<HostSpace>,
 }
 
 impl FileBackend {
-    fn new(name: &Arc<str>, file: File, is_block_device: bool, options: &OpenOptions) -> io::Result<Self> {
+    fn new(
+        name: &Arc<str>,
+        file: File,
+        path: &Path,
+        is_block_device: bool,
+        options: &OpenOptions,
+    ) -> io::Result<Self> {
         let size_bytes = if is_block_device {
             system::block_device_bytes(&file)?
         } else {
@@ -161,12 +171,23 @@ impl FileBackend {
         } else {
             512
         };
+        let host = options
+            .write
+            .then(|| HostSpace::of(&file, path, is_block_device))
+            .flatten();
+        // What the page cache of a loop device cannot write back is lost, and known at the next flush only.
+        let is_loop = |host: &HostSpace| host.is_below_device() && host.may_run_out();
+        let least_bytes = match host.as_ref().is_some_and(is_loop) {
+            true => u64::from(sector_bytes),
+            false => LARGE_WRITE_BYTES,
+        };
         Ok(Self {
             name: Arc::clone(name),
             rotational: system::is_rotational(&file, is_block_device),
             large: (options.write && !options.direct)
-                .then(|| LargeWrites::of(&file, is_block_device))
+                .then(|| LargeWrites::of(&file, is_block_device, least_bytes))
                 .flatten(),
+            host,
             file,
             is_block_device,
             writable: options.write,
@@ -246,6 +267,10 @@ impl FileBackend {
         };
         match large.write(offset, parts) {
             Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+            // A direct write needs blocks at once, and cannot have those that the file system is about to free or holds
+            // for dirty pages. The page cache asks again, and its answer counts. The same bytes go to the same place, so
+            // what was written of them already does no harm.
+            Err(cause) if is_out_of_space(&cause) && !self.is_block_device => Ok(false),
             answer => answer.map(|()| true),
         }
     }
@@ -255,6 +280,60 @@ impl FileBackend {
             return Err(read_only());
         }
         check_range(self.size_bytes, offset, length)
+    }
+
+    /// The failure of a write, with the number of what it means: a loop device says EIO when the file system below is
+    /// full.
+    fn told(&self, cause: io::Error, length: u64) -> io::Error {
+        match &self.host {
+            Some(host) if host.is_full_below(&self.file, &cause, length) => {
+                io::Error::from_raw_os_error(libc::ENOSPC)
+            }
+            _ => cause,
+        }
+    }
+
+    fn write_parts(&self, offset_bytes: u64, parts: &[&[u8]], length: u64) -> io::Result<()> {
+        if self.write_large(offset_bytes, length, parts)? {
+            return Ok(());
+        }
+        let parts = match parts.split_last() {
+            Some((_, first)) if buttress_faults::on("device-merged-write-cut") => first,
+            _ => parts,
+        };
+        let addresses = parts
+            .iter()
+            .map(|part| (byte_length(part.as_ptr().addr()), byte_length(part.len())));
+        if !self.direct || self.is_aligned(offset_bytes, addresses) {
+            return system::write_all_vectored(self.file.as_fd(), offset_bytes, parts);
+        }
+        let mut joined =
+            Buffer::uncleared(usize::try_from(length).map_err(|_| out_of_range(self.size_bytes))?);
+        let mut rest = &mut joined[..];
+        for part in parts {
+            let Some((place, left)) = rest.split_at_mut_checked(part.len()) else {
+                return Err(out_of_range(self.size_bytes));
+            };
+            place.copy_from_slice(part);
+            rest = left;
+        }
+        self.write_whole(offset_bytes, &joined)
+    }
+
+    fn write_whole(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        let length = byte_length(bytes.len());
+        if self.write_large(offset_bytes, length, &[bytes])? {
+            return Ok(());
+        }
+        let part = (byte_length(bytes.as_ptr().addr()), length);
+        if !self.direct || self.is_aligned(offset_bytes, std::iter::once(part)) {
+            return self.file.write_all_at(bytes, offset_bytes);
+        }
+        if self.is_aligned(offset_bytes, std::iter::once((0, length))) {
+            // Only the memory does not suit.
+            return self.file.write_all_at(&Buffer::from(bytes), offset_bytes);
+        }
+        self.write_widened(offset_bytes, bytes)
     }
 
     fn write_zeros(&self, offset: u64, length: u64) -> io::Result<()> {
@@ -374,18 +453,8 @@ impl Backend for FileBackend {
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         let length = byte_length(bytes.len());
         self.check_write(offset_bytes, length)?;
-        if self.write_large(offset_bytes, length, &[bytes])? {
-            return Ok(());
-        }
-        let part = (byte_length(bytes.as_ptr().addr()), length);
-        if !self.direct || self.is_aligned(offset_bytes, std::iter::once(part)) {
-            return self.file.write_all_at(bytes, offset_bytes);
-        }
-        if self.is_aligned(offset_bytes, std::iter::once((0, length))) {
-            // Only the memory does not suit.
-            return self.file.write_all_at(&Buffer::from(bytes), offset_bytes);
-        }
-        self.write_widened(offset_bytes, bytes)
+        self.write_whole(offset_bytes, bytes)
+            .map_err(|cause| self.told(cause, length))
     }
 
     fn write_vectored_at(&self, offset_bytes: u64, parts: &[&[u8]]) -> io::Result<()> {
@@ -393,33 +462,26 @@ impl Backend for FileBackend {
             .iter()
             .fold(0, |sum: u64, part| sum.saturating_add(byte_length(part.len())));
         self.check_write(offset_bytes, length)?;
-        if self.write_large(offset_bytes, length, parts)? {
-            return Ok(());
-        }
-        let parts = match parts.split_last() {
-            Some((_, first)) if buttress_faults::on("device-merged-write-cut") => first,
-            _ => parts,
-        };
-        let addresses = parts
-            .iter()
-            .map(|part| (byte_length(part.as_ptr().addr()), byte_length(part.len())));
-        if !self.direct || self.is_aligned(offset_bytes, addresses) {
-            return system::write_all_vectored(self.file.as_fd(), offset_bytes, parts);
-        }
-        let mut joined =
-            Buffer::uncleared(usize::try_from(length).map_err(|_| out_of_range(self.size_bytes))?);
-        let mut rest = &mut joined[..];
-        for part in parts {
-            let Some((place, left)) = rest.split_at_mut_checked(part.len()) else {
-                return Err(out_of_range(self.size_bytes));
-            };
-            place.copy_from_slice(part);
-            rest = left;
-        }
-        self.write_at(offset_bytes, &joined)
+        self.write_parts(offset_bytes, parts, length)
+            .map_err(|cause| self.told(cause, length))
     }
 
-    /// `fdatasync`: on a block device the kernel writes back its page cache and flushes the drive's own cache.
+    fn may_run_out(&self) -> bool {
+        self.host.as_ref().is_some_and(HostSpace::may_run_out)
+    }
+
+    fn reserve(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.check_write(offset_bytes, length_bytes)?;
+        match &self.host {
+            Some(host) => host.reserve(&self.file, offset_bytes, length_bytes),
+            None => Ok(()),
+        }
+    }
+
+    fn describe_space(&self) -> Option<String> {
+        Some(self.host.as_ref()?.describe(&self.file))
+    }
+
     fn share_from(
         &self,
         source: BorrowedFd<'_>,
@@ -437,6 +499,7 @@ impl Backend for FileBackend {
         )
     }
 
+    /// `fdatasync`: on a block device the kernel writes back its page cache and flushes the drive's own cache.
     fn flush(&self) -> io::Result<()> {
         if !self.writable || buttress_faults::on("device-no-fdatasync") {
             return Ok(());
@@ -481,7 +544,7 @@ impl Backend for FileBackend {
             large_writes: self.large.as_ref().map(|large| LargeWriteTarget {
                 file: large.file(),
                 alignment_bytes: large.alignment_bytes(),
-                least_bytes: LARGE_WRITE_BYTES,
+                least_bytes: large.least_bytes(),
             }),
         })
     }

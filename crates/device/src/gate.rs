@@ -151,6 +151,18 @@ impl Backend for GatedBackend {
         self.inner.discard(offset_bytes, length_bytes)
     }
 
+    fn may_run_out(&self) -> bool {
+        self.inner.may_run_out()
+    }
+
+    fn reserve(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.inner.reserve(offset_bytes, length_bytes)
+    }
+
+    fn describe_space(&self) -> Option<String> {
+        self.inner.describe_space()
+    }
+
     fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.inner.zero(offset_bytes, length_bytes)
     }

@@ -8,7 +8,8 @@
 //! - `engine/`: worker threads, io_uring, inline: chosen at run time;
 //! - `copying.rs`: small writes into the system's cache, past queue and engine;
 //! - [`Backend`] (`backend.rs`): the one small trait below, and its kinds: `file.rs`, `memory.rs`,
-//!   `partition.rs` (GPT and MBR inside a device), `fault.rs` (injected faults over any other);
+//!   `partition.rs` (GPT and MBR inside a device), `fault.rs` (injected faults over any other), `sparse.rs`
+//!   (a model of an image file on a host that becomes full);
 //! - [`overlay`]: changes kept in a file beside the device;
 //! - [`crash`]: what is left of a set of devices when the power goes at any moment;
 //! - [`gate`]: requests that wait until a test lets them go on;
@@ -52,6 +53,7 @@ mod pending;
 pub mod placement;
 mod queue;
 mod simulation;
+mod sparse;
 
 pub use backend::{Backend, LargeWriteTarget, RingTarget, Source};
 pub use buffer::{ALIGNMENT_BYTES, Buffer};
@@ -66,3 +68,4 @@ pub use queue::request::{ReadRequest, WriteRequest};
 pub use queue::statistics::{Copies, Counters, QueueStatistics};
 pub use simulation::flash::FlashTimes;
 pub use simulation::{FlashParameters, Model, SpinningParameters, VirtualClock};
+pub use sparse::SparseBackend;

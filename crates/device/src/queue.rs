@@ -48,7 +48,11 @@ impl Clock {
 
 impl Core {
     pub(crate) fn error(&self, operation: Operation, offset: u64, length: u64, cause: &io::Error) -> IoError {
-        IoError::new(&self.name, operation, offset, length, cause)
+        let error = IoError::new(&self.name, operation, offset, length, cause);
+        match error.is_out_of_space() {
+            true => error.with_space(self.backend.describe_space()),
+            false => error,
+        }
     }
 
     pub(crate) fn check_range(&self, operation: Operation, offset: u64, length: u64) -> Result<(), IoError> {
@@ -58,6 +62,7 @@ impl Core {
 
     /// Reads or writes all of a started dispatch on this thread and completes it.
     pub(crate) fn execute(&self, dispatch: &Dispatch) {
+        let _completes = Completes { core: self, dispatch };
         if dispatch.is_write() {
             let result = self.write_all(dispatch);
             self.finish_write(dispatch, result, self.clock.now());
@@ -197,6 +202,34 @@ impl Core {
                 Ok(()) => Ok(buffer),
                 Err(cause) => Err(self.error(Operation::Read, offset, length, &cause)),
             });
+            offset = offset.saturating_add(length);
+        }
+    }
+}
+
+/// Completes what a panic leaves of a started dispatch: others wait for its requests.
+struct Completes<'a> {
+    core: &'a Core,
+    dispatch: &'a Dispatch,
+}
+
+impl Drop for Completes<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let operation = match self.dispatch.is_write() {
+            true => Operation::Write,
+            false => Operation::Read,
+        };
+        let cause = io::Error::other("the thread that served the request panicked");
+        let mut offset = self.dispatch.offset_bytes;
+        for segment in &self.dispatch.segments {
+            let length = byte_length(segment.length);
+            if !segment.completion.is_complete() {
+                let error = self.core.error(operation, offset, length, &cause);
+                segment.completion.complete(Err(error));
+            }
             offset = offset.saturating_add(length);
         }
     }

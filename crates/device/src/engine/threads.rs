@@ -301,4 +301,55 @@ mod tests {
             }
         }
     }
+
+    /// A medium that panics under a worker, once it has said that it was asked.
+    #[derive(Debug)]
+    struct Panicking(std::sync::mpsc::Sender<()>);
+
+    impl Backend for Panicking {
+        fn name(&self) -> &'static str {
+            "panicking"
+        }
+        fn size_bytes(&self) -> u64 {
+            1 << 40
+        }
+        fn is_writable(&self) -> bool {
+            true
+        }
+        fn read_vectored_at(&self, _: u64, _: &mut [&mut [u8]]) -> io::Result<()> {
+            let _ = self.0.send(());
+            std::panic::panic_any("the medium panics")
+        }
+        fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
+            let _ = self.0.send(());
+            std::panic::panic_any("the medium panics")
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        fn zero(&self, _: u64, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Whoever waits for a request whose worker panicked gets an error; without it, it would wait for good.
+    #[test]
+    fn request_of_a_worker_that_panics_fails() {
+        let (sender, asked) = std::sync::mpsc::channel();
+        let device = Device::with_backend(Arc::new(Panicking(sender)), Engine::Threads);
+        let request = ReadRequest {
+            offset_bytes: 0,
+            length: 4096,
+        };
+        let pending = device.start_reads([request]);
+        // A worker has begun it: this thread does not serve it itself.
+        asked.recv().unwrap();
+        for read in pending {
+            let told = read.wait().unwrap_err().to_string();
+            assert!(told.contains("panicked"), "{told}");
+        }
+    }
 }

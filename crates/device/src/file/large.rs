@@ -18,7 +18,7 @@ use super::system;
 use crate::buffer::Buffer;
 use crate::error::byte_length;
 
-/// Smaller writes are left to the page cache.
+/// Smaller writes are left to the page cache, except on a loop device whose file has holes.
 pub(super) const LARGE_WRITE_BYTES: u64 = 128 << 10;
 
 /// What is copied at once where memory is not aligned.
@@ -29,11 +29,13 @@ const STAGED_BYTES: usize = 1 << 20;
 pub(super) struct LargeWrites {
     file: File,
     alignment_bytes: u64,
+    /// Smaller writes are left to the page cache.
+    least_bytes: u64,
 }
 
 impl LargeWrites {
     /// A second opening of `file`, if its file system has `O_DIRECT`.
-    pub(super) fn of(file: &File, is_block_device: bool) -> Option<Self> {
+    pub(super) fn of(file: &File, is_block_device: bool, least_bytes: u64) -> Option<Self> {
         // By the open file, not by its name, which may lead to another file by now.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = libc::O_DIRECT | libc::O_CLOEXEC;
@@ -46,11 +48,16 @@ impl LargeWrites {
         Some(Self {
             file: opened,
             alignment_bytes: u64::from(alignment_bytes),
+            least_bytes,
         })
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    pub(super) const fn least_bytes(&self) -> u64 {
+        self.least_bytes
     }
 
     pub(super) const fn alignment_bytes(&self) -> u64 {
@@ -59,7 +66,7 @@ impl LargeWrites {
 
     /// Whether a write is to go this way.
     pub(super) fn takes(&self, offset: u64, length: u64) -> bool {
-        length >= LARGE_WRITE_BYTES && self.is_aligned(offset) && self.is_aligned(length)
+        length >= self.least_bytes && self.is_aligned(offset) && self.is_aligned(length)
     }
 
     fn is_aligned(&self, value: u64) -> bool {

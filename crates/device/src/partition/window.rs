@@ -113,6 +113,19 @@ impl Backend for Window {
             .discard(self.place(offset_bytes, length_bytes)?, length_bytes)
     }
 
+    fn may_run_out(&self) -> bool {
+        self.whole.may_run_out()
+    }
+
+    fn reserve(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.whole
+            .reserve(self.place(offset_bytes, length_bytes)?, length_bytes)
+    }
+
+    fn describe_space(&self) -> Option<String> {
+        self.whole.describe_space()
+    }
+
     fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.whole
             .zero(self.place(offset_bytes, length_bytes)?, length_bytes)

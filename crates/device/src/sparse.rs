@@ -1,0 +1,236 @@
+//! An image file with holes on a file system that becomes full, as a model in memory for tests.
+//!
+//! Each block of the image has space on the host or is a hole. A write to a hole takes space, one to a block that has
+//! some never fails for want of it, and discarding gives space back. What is read does not depend on any of this: the
+//! bytes are those of the backend below.
+//!
+//! As on a real file system, a write that finds too little space has its first blocks written.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use buttress_locks::unscheduled::Mutex;
+use buttress_locks::{Rank, lock_class};
+
+use crate::backend::Backend;
+use crate::error::byte_length;
+
+lock_class!(SparseLock, "space", Rank::LEAF);
+
+/// The host gives space in blocks of so many bytes.
+const BLOCK_BYTES: u64 = 4096;
+
+/// A backend whose space comes from a host with a limit. Keep a clone of the `Arc` to change the limit while it is in use.
+#[derive(Debug)]
+pub struct SparseBackend {
+    inner: Arc<dyn Backend>,
+    space: Mutex<Space, SparseLock>,
+}
+
+#[derive(Debug)]
+struct Space {
+    /// Blocks that have space.
+    held: BTreeSet<u64>,
+    free_blocks: u64,
+    /// How many writes and reservations took space, or were to.
+    takes: u64,
+    /// The number of the one that finds the host full.
+    full_at: Option<u64>,
+    errno: i32,
+}
+
+impl Space {
+    /// Gives space to the blocks of a range, as far as there is some. Returns the byte at which it was at its end.
+    fn take(&mut self, range: &Range<u64>) -> Result<(), u64> {
+        let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
+        let holes: Vec<u64> = blocks.filter(|block| !self.held.contains(block)).collect();
+        if holes.is_empty() {
+            return Ok(());
+        }
+        if self.full_at.is_some_and(|full_at| self.takes >= full_at) {
+            self.free_blocks = 0;
+        }
+        self.takes = self.takes.saturating_add(1);
+        for block in holes {
+            let Some(left) = self.free_blocks.checked_sub(1) else {
+                return Err(block.saturating_mul(BLOCK_BYTES).max(range.start));
+            };
+            self.free_blocks = left;
+            self.held.insert(block);
+        }
+        Ok(())
+    }
+
+    /// Takes the space of the whole blocks of a range away.
+    fn give_back(&mut self, range: &Range<u64>) {
+        let blocks = range.start.div_ceil(BLOCK_BYTES)..range.end / BLOCK_BYTES;
+        for block in blocks {
+            if self.held.remove(&block) {
+                self.free_blocks = self.free_blocks.saturating_add(1);
+            }
+        }
+    }
+}
+
+fn range_of(offset: u64, length: u64) -> Range<u64> {
+    offset..offset.saturating_add(length)
+}
+
+impl SparseBackend {
+    /// The backend `inner` on a host with `free_bytes` left. Blocks of `inner` whose bytes are all the same, as those
+    /// of discarded ones are, are holes; all others have space.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Backend>, free_bytes: u64) -> Arc<Self> {
+        let mut held = BTreeSet::new();
+        let mut block = vec![0; usize::try_from(BLOCK_BYTES).unwrap_or(4096)];
+        for number in 0..inner.size_bytes() / BLOCK_BYTES {
+            let read = inner.read_vectored_at(number.saturating_mul(BLOCK_BYTES), &mut [&mut block]);
+            let first = block.first().copied();
+            if read.is_ok() && block.iter().any(|byte| Some(*byte) != first) {
+                held.insert(number);
+            }
+        }
+        Arc::new(Self {
+            inner,
+            space: Mutex::new(Space {
+                held,
+                free_blocks: free_bytes / BLOCK_BYTES,
+                takes: 0,
+                full_at: None,
+                errno: libc::ENOSPC,
+            }),
+        })
+    }
+
+    /// The host has so much space left from now on, and is not filled any more.
+    pub fn set_free_bytes(&self, free_bytes: u64) {
+        let mut space = self.space.lock();
+        space.free_blocks = free_bytes / BLOCK_BYTES;
+        space.full_at = None;
+    }
+
+    /// The host is full from the write or reservation on that takes space as the one with this number from now, counted
+    /// from 0.
+    pub fn fill_at(&self, number: u64) {
+        let mut space = self.space.lock();
+        space.full_at = Some(space.takes.saturating_add(number));
+    }
+
+    /// Writes fail with this error number for want of space: `EDQUOT` where a quota of the host is used up.
+    pub fn fail_with(&self, errno: i32) {
+        self.space.lock().errno = errno;
+    }
+
+    /// How many writes and reservations took space so far, or were to.
+    #[must_use]
+    pub fn takes(&self) -> u64 {
+        self.space.lock().takes
+    }
+
+    /// How much space the image has.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        byte_length(self.space.lock().held.len()).saturating_mul(BLOCK_BYTES)
+    }
+}
+
+impl Backend for SparseBackend {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.inner.sector_bytes()
+    }
+
+    fn is_writable(&self) -> bool {
+        self.inner.is_writable()
+    }
+
+    fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
+        self.inner.read_vectored_at(offset_bytes, buffers)
+    }
+
+    fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        let (taken, errno) = {
+            let mut space = self.space.lock();
+            let taken = space.take(&range_of(offset_bytes, byte_length(bytes.len())));
+            (taken, space.errno)
+        };
+        match taken {
+            Ok(()) => self.inner.write_at(offset_bytes, bytes),
+            Err(end) => {
+                let written = usize::try_from(end.saturating_sub(offset_bytes)).unwrap_or(usize::MAX);
+                self.inner
+                    .write_at(offset_bytes, bytes.get(..written).unwrap_or(bytes))?;
+                Err(io::Error::from_raw_os_error(errno))
+            }
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.space.lock().give_back(&range_of(offset_bytes, length_bytes));
+        self.inner.discard(offset_bytes, length_bytes)
+    }
+
+    fn may_run_out(&self) -> bool {
+        true
+    }
+
+    fn reserve(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        let mut space = self.space.lock();
+        let taken = space.take(&range_of(offset_bytes, length_bytes));
+        taken.map_err(|_end| io::Error::from_raw_os_error(space.errno))
+    }
+
+    fn describe_space(&self) -> Option<String> {
+        let free = self.space.lock().free_blocks.saturating_mul(BLOCK_BYTES);
+        Some(format!("the host file system of the model has {free} bytes free"))
+    }
+
+    fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.space.lock().give_back(&range_of(offset_bytes, length_bytes));
+        self.inner.zero(offset_bytes, length_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryBackend;
+
+    #[test]
+    fn holes_take_space_and_written_blocks_do_not() {
+        let mut bytes = vec![0; 10 * 4096];
+        bytes[4096] = 1;
+        let sparse = SparseBackend::new(Arc::new(MemoryBackend::new("m", bytes)), 3 * BLOCK_BYTES);
+        assert_eq!(sparse.held_bytes(), BLOCK_BYTES);
+        sparse.write_at(4096, &[2; 4096]).unwrap();
+        sparse.reserve(0, 3 * 4096).unwrap();
+        assert_eq!(sparse.held_bytes(), 3 * BLOCK_BYTES);
+        let error = sparse.write_at(8 * 4096 - 1, &[3; 4098]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+        let mut begun = [0; 2];
+        sparse.read_vectored_at(8 * 4096 - 1, &mut [&mut begun]).unwrap();
+        assert_eq!(begun, [3, 0], "what found space is written");
+        sparse.discard(0, 2 * 4096).unwrap();
+        sparse.write_at(9 * 4096, &[4]).unwrap();
+        sparse.fill_at(0);
+        sparse.fail_with(libc::EDQUOT);
+        let error = sparse.write_at(0, &[5]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EDQUOT));
+        sparse.write_at(9 * 4096, &[6]).unwrap();
+        sparse.set_free_bytes(BLOCK_BYTES);
+        sparse.write_at(0, &[5]).unwrap();
+    }
+}
