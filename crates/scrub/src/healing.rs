@@ -47,6 +47,8 @@ struct State {
     healed: Healed,
     /// Places that were told and are not done.
     waiting: usize,
+    /// The thread has ended: nothing that waits is done any more.
+    has_ended: bool,
 }
 
 /// Mends what readers of a volume pass over, until it is dropped.
@@ -104,10 +106,10 @@ impl Healer {
         self.shared.state.lock().healed.clone()
     }
 
-    /// Waits until nothing is left of what was told so far.
+    /// Waits until nothing is left of what was told so far, or the thread has ended.
     pub fn wait(&self) {
         let mut state = self.shared.state.lock();
-        while state.waiting > 0 {
+        while state.waiting > 0 && !state.has_ended {
             self.shared.idle.wait(&mut state);
         }
     }
@@ -153,7 +155,18 @@ fn end(state: &mut State, count: usize, idle: &Condvar) {
     }
 }
 
+/// Says that the thread has ended, also by a panic.
+struct Ends<'a>(&'a Shared);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().has_ended = true;
+        self.0.idle.notify_all();
+    }
+}
+
 fn heal_all(writable: &WritableFilesystem, places: &Receiver<Logical>, shared: &Shared) {
+    let _ends = Ends(shared);
     while let Ok(first) = places.recv() {
         let told: Vec<Logical> = core::iter::once(first).chain(places.try_iter()).collect();
         let count = told.len();

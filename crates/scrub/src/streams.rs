@@ -84,14 +84,15 @@ impl Job<'_> {
     /// A stream after another, until all chunks have begun.
     fn walk_all(&self, schedule: &Schedule, submit: &Sender<Ticket>) {
         while let Some(chunk) = schedule.next() {
+            let begun = Begun { schedule, chunk };
             let window = Arc::new(Window::default());
-            self.walk(&chunk, &mut |submitted| {
+            self.walk(&begun.chunk, &mut |submitted| {
                 let place = Window::enter(&window, self.options.shape.groups.max(1));
                 // Nobody takes it when the checkers are gone, which have panicked: that is passed on elsewhere.
                 let _gone = submit.send(Ticket { submitted, place });
             });
             window.wait_until_empty();
-            schedule.end(&chunk);
+            drop(begun);
             if self.progress.is_cancelled() {
                 schedule.stop();
             }
@@ -157,6 +158,21 @@ impl Job<'_> {
                 }
                 Filled::Group(_) => return,
             }
+        }
+    }
+}
+
+/// A chunk that a stream walks. It ends however the walk ends: other streams wait for its devices.
+struct Begun<'a> {
+    schedule: &'a Schedule,
+    chunk: Arc<MappedChunk>,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.schedule.end(&self.chunk);
+        if std::thread::panicking() {
+            self.schedule.stop();
         }
     }
 }

@@ -19,7 +19,7 @@ use buttress_tree::ReadAhead;
 use crossbeam_channel::{Receiver, bounded};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 /// How many entries the first stage hands on at once.
 const BATCH_ENTRIES: usize = 512;
@@ -54,7 +54,8 @@ pub(super) struct Pipeline {
 
 #[derive(Debug)]
 enum Source {
-    Threads(Receiver<Vec<WalkItem>>),
+    /// What the threads found, and the threads.
+    Threads(Receiver<Vec<WalkItem>>, Vec<JoinHandle<()>>),
     Inline {
         order: Box<Order>,
         second: Box<SecondStage>,
@@ -91,7 +92,18 @@ impl Pipeline {
                 return Some(item);
             }
             match &mut self.source {
-                Source::Threads(receiver) => self.current.extend(receiver.recv().ok()?),
+                Source::Threads(items, threads) => match items.recv() {
+                    Ok(items) => self.current.extend(items),
+                    Err(_) => {
+                        // A thread that panicked has not come to the end of the walk.
+                        for thread in threads.drain(..) {
+                            if let Err(panic) = thread.join() {
+                                std::panic::resume_unwind(panic);
+                            }
+                        }
+                        return None;
+                    }
+                },
                 Source::Inline { order, second } => {
                     let batch = next_batch(order, &second.filesystem)?;
                     let current = &mut self.current;
@@ -118,7 +130,7 @@ fn start_threads(
     let mut order = Order::new(filesystem, start, options.clone());
     let first_filesystem = filesystem.clone();
     let progress = options.progress.clone();
-    thread::Builder::new()
+    let content = thread::Builder::new()
         .name("buttress-walk-content".into())
         .spawn(move || {
             for batch in names_receiver {
@@ -128,7 +140,7 @@ fn start_threads(
             }
         })
         .ok()?;
-    thread::Builder::new()
+    let names = thread::Builder::new()
         .name("buttress-walk-names".into())
         .spawn(move || {
             while let Some(batch) = next_batch(&mut order, &first_filesystem) {
@@ -138,7 +150,7 @@ fn start_threads(
             }
         })
         .ok()?;
-    Some(Source::Threads(items_receiver))
+    Some(Source::Threads(items_receiver, vec![names, content]))
 }
 
 /// The first stage: what comes next, and jobs that load its inodes. `None` at the end of the walk.

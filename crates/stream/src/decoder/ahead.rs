@@ -73,8 +73,14 @@ impl ReadAhead {
         if let Some(next) = self.next.take() {
             return next.map(Some);
         }
-        let piece = self.pieces.as_ref().and_then(|pieces| pieces.recv().ok());
-        piece.transpose()
+        if let Some(piece) = self.pieces.as_ref().and_then(|pieces| pieces.recv().ok()) {
+            return piece.map(Some);
+        }
+        match self.thread.take().map(JoinHandle::join) {
+            // What it did not read is not the end of the input.
+            Some(Err(_)) => Err(io::Error::other("the thread that reads ahead panicked")),
+            Some(Ok(())) | None => Ok(None),
+        }
     }
 
     /// What will be the next piece, if it was read already.
@@ -93,7 +99,7 @@ impl Drop for ReadAhead {
     fn drop(&mut self) {
         self.pieces.take();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked handed nothing over any more, which was seen as the end of the input.
+            // A panic there was printed.
             let _ = thread.join();
         }
     }

@@ -107,6 +107,22 @@ enum Waited {
     Commit(CommitCause),
 }
 
+/// A caller writes logs, until this is dropped: others wait for that.
+struct WritingLogs<'a>(&'a WritableFilesystem);
+
+impl Drop for WritingLogs<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0
+                .forest()
+                .volume()
+                .stop_writing(&"a thread panicked while it wrote a log");
+        }
+        self.0.logs().joining.lock().is_writing = false;
+        self.0.logs().written.notify_all();
+    }
+}
+
 impl WritableFilesystem {
     /// Makes a file, directory, symlink or other inode durable as it is now, as `fsync(2)` does: its content, attributes and
     /// names; of a directory, the names in it.
@@ -308,16 +324,16 @@ impl WritableFilesystem {
         self.require_writing()?;
         joining.is_writing = true;
         drop(joining);
+        let writing = WritingLogs(self);
         let written = self.write_logs();
         let mut joining = logs.joining.lock();
-        joining.is_writing = false;
         if let Ok(Written::UpTo(synced)) = &written {
             joining.synced = joining.synced.max(*synced);
         } else if buttress_faults::on("log-failed-round-joined") {
             joining.synced = joining.applied;
         }
         drop(joining);
-        logs.written.notify_all();
+        drop(writing);
         match written? {
             Written::UpTo(_) => Ok(Waited::Wrote),
             Written::Commit(cause) => Ok(Waited::Commit(cause)),
