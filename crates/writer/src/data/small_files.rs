@@ -119,11 +119,15 @@ impl WritableFilesystem {
             }
         }
         let mut begun = Vec::with_capacity(files.len());
+        let mut taken = Ok(());
         for (content, item) in files {
-            begun.push(SmallFile::begin(content, item)?);
+            match SmallFile::begin(content, item) {
+                Ok(file) => begun.push(file),
+                Err(error) => taken = taken.and(Err(error)),
+            }
         }
         let mut inserted = 0_usize;
-        let written = self.write_small_files(&mut begun, &mut inserted);
+        let written = taken.and_then(|()| self.write_small_files(&mut begun, &mut inserted));
         if written.is_err() {
             begun.drain(inserted..).for_each(SmallFile::give_up);
         }
