@@ -215,6 +215,42 @@ fn what_is_not_received_is_refused_by_name() {
     assert_eq!(failure(&["receive"]).0, 2);
 }
 
+/// The bytes of a stream with a command more, after the first, whose number nobody knows.
+fn with_unknown_command(stream: &[u8]) -> Vec<u8> {
+    let first = u32::from_le_bytes(stream[17..21].try_into().unwrap()) as usize;
+    let (before, after) = stream.split_at(17 + 10 + first);
+    let mut unknown = vec![0_u8; 10];
+    unknown[4] = 99;
+    let sum = buttress::format::crc32c(0, &unknown);
+    unknown[6..].copy_from_slice(&sum.to_le_bytes());
+    [before, &unknown, after].concat()
+}
+
+#[test]
+fn unknown_commands_are_skipped_with_the_option_only() {
+    let (_folder, image) = volume();
+    let target = format!("{image}:/");
+    let whole = fs::read(golden("kernel-full-v2.stream")).unwrap();
+    let (_streams, stream) = file_of(&with_unknown_command(&whole));
+    let (code, message) = failure(&["receive", "-f", &stream, &target]);
+    assert_eq!(code, 1);
+    assert!(
+        message.contains("command number 99") && message.contains("--skip-unknown"),
+        "{message}"
+    );
+    assert_eq!(stdout(&["ls", &target]), "");
+    for other in ["--keep-partial", "--resume", "--token", "--dump"] {
+        let (code, message) = failure(&["receive", "--skip-unknown", other, "-f", &stream, &target]);
+        assert_eq!(code, 2, "{other}: {message}");
+    }
+    let output = support::buttress(&["receive", "--skip-unknown", "-f", &stream, &target]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    assert_eq!(told.matches("command number 99").count(), 1, "{told}");
+    assert_eq!(stdout(&["ls", &target]), "r1\n");
+    stdout(&["check", &image]);
+}
+
 #[test]
 fn as_many_errors_are_let_pass_as_the_user_allows() {
     let (_folder, image) = volume();

@@ -14,8 +14,10 @@
 //! what the documentation leaves out of a command (the inode number and the device of pipes and sockets), and
 //! version 3, as kernels write them.
 
+mod plain;
 mod value;
 
+pub use plain::PathForm;
 pub use value::{Field, Value};
 
 use crate::error::CommandProblem;
@@ -100,6 +102,16 @@ macro_rules! commands {
                     $(Self::$unit => {})*
                 }
                 Ok(())
+            }
+
+            /// The command with each path inside the subvolume, but for the target of a link, as `map` makes it.
+            fn map_most_paths(self, map: &mut impl FnMut(&'a [u8]) -> &'a [u8]) -> Self {
+                match self {
+                    $(Self::$variant { $($field,)* } => Self::$variant {
+                        $($field: Field::map_path($field, AttributeKind::$attribute, map),)*
+                    },)*
+                    $(Self::$unit => Self::$unit,)*
+                }
             }
 
             /// Makes a command of `kind` from its attributes.

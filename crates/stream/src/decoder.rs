@@ -5,8 +5,8 @@
 //! goes over the end of the buffer needs to lie in one piece.
 //!
 //! Invariants, for any input:
-//! - a command is handed out only when it is whole, its checksum is right, and every attribute is known, belongs
-//!   to it, is there once, and has the size of its type;
+//! - a command is handed out only when it is whole, its checksum is right, every attribute is known, and those that
+//!   belong to it are there once and have the size of their type;
 //! - the end is told only after an end command: a stream that is cut anywhere else is an error;
 //! - memory is bounded by twice the longest command that may be, and grows only as bytes arrive: a damaged
 //!   length alone costs nothing;
@@ -14,6 +14,9 @@
 //!   on reading.
 //!
 //! What is read from a file can be read [ahead](ReadAhead), by a thread.
+//!
+//! Other senders' streams may have attributes that do not belong to a command, or that later versions have: an [`Oddity`], which the
+//! frame names. Commands with unknown numbers can be [skipped](Decoder::skip_unknown).
 //!
 //! Several streams may follow each other, each with a header of its own ([`Streams`]).
 //!
@@ -28,8 +31,11 @@ mod looking;
 mod payload;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 pub use ahead::ReadAhead;
+pub use payload::Oddity;
+pub use unknown::SkippedCommand;
 
 use crate::command::Command;
 use crate::error::{Error, Part, Place, Result, StreamProblem};
@@ -71,6 +77,7 @@ pub struct Decoder<R> {
     /// How many stream headers were read.
     stream: u64,
     state: State,
+    unknown: unknown::Unknown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +98,7 @@ pub struct Frame<'a> {
     version: Version,
     bytes: &'a [u8],
     command: Command<'a>,
+    oddity: Option<Oddity>,
 }
 
 impl<'a> Frame<'a> {
@@ -128,6 +136,12 @@ impl<'a> Frame<'a> {
     #[must_use]
     pub const fn version(&self) -> Version {
         self.version
+    }
+
+    /// The first thing in the command that its version of the format does not have.
+    #[must_use]
+    pub const fn oddity(&self) -> Option<Oddity> {
+        self.oddity
     }
 
     /// Header and payload as they lie in the input.
@@ -168,6 +182,7 @@ impl<R: Read> Decoder<R> {
             place: Place::default(),
             stream: 0,
             state: State::Header,
+            unknown: unknown::Unknown::default(),
         }
     }
 
@@ -203,32 +218,24 @@ impl<R: Read> Decoder<R> {
             },
             State::Done => return Ok(None),
         };
-        let header = self.read_command_header(version)?;
-        let whole_bytes = COMMAND_HEADER_BYTES.saturating_add(header.payload_bytes);
-        let found_bytes = self.fill(whole_bytes)?;
-        if found_bytes < whole_bytes {
-            return Err(self.cut_short(
-                Part::Payload,
-                header.payload_bytes,
-                found_bytes,
-                COMMAND_HEADER_BYTES,
-            ));
-        }
+        let (kind, whole_bytes) = loop {
+            let header = self.read_command_header(version)?;
+            let whole_bytes = self.require_whole(&header)?;
+            match header.kind {
+                Some(kind) => break (kind, whole_bytes),
+                None => self.skip_command(version, header.number, whole_bytes)?,
+            }
+        };
         let (start, place) = (self.unread.start, self.place);
         let end = start.saturating_add(whole_bytes);
         let bytes = self.buffer.get(start..end).unwrap_or_default();
-        let offset_end = place.offset.saturating_add(whole_bytes as u64);
-        let is_checked = self.checked.start <= place.offset && offset_end <= self.checked.end;
-        if !is_checked {
-            verify(place, header.checksum, bytes)?;
-        }
         let payload = bytes.get(COMMAND_HEADER_BYTES..).unwrap_or_default();
-        let command = payload::parse(place, version, header.kind, payload)?;
+        let (command, oddity) = payload::parse(place, version, kind, payload)?;
 
         self.unread.start = end;
         self.place.offset = place.offset.saturating_add(whole_bytes as u64);
         self.place.command = place.command.saturating_add(1);
-        if header.kind == CommandKind::End {
+        if kind == CommandKind::End {
             self.place.command = 0;
             self.state = match self.streams {
                 Streams::All => State::Header,
@@ -241,7 +248,33 @@ impl<R: Read> Decoder<R> {
             version,
             bytes,
             command,
+            oddity,
         }))
+    }
+
+    /// Has the whole command in the buffer, with the right checksum. Returns its length.
+    fn require_whole(&mut self, header: &CommandHeader) -> Result<usize> {
+        let whole_bytes = COMMAND_HEADER_BYTES.saturating_add(header.payload_bytes);
+        let found_bytes = self.fill(whole_bytes)?;
+        if found_bytes < whole_bytes {
+            return Err(self.cut_short(
+                Part::Payload,
+                header.payload_bytes,
+                found_bytes,
+                COMMAND_HEADER_BYTES,
+            ));
+        }
+        let (start, place) = (self.unread.start, self.place);
+        let bytes = self
+            .buffer
+            .get(start..start.saturating_add(whole_bytes))
+            .unwrap_or_default();
+        let offset_end = place.offset.saturating_add(whole_bytes as u64);
+        let is_checked = self.checked.start <= place.offset && offset_end <= self.checked.end;
+        if !is_checked {
+            verify(place, header.checksum, bytes)?;
+        }
+        Ok(whole_bytes)
     }
 
     /// Reads the header of a stream; `None` at the end of the input behind another stream.
@@ -295,17 +328,19 @@ impl<R: Read> Decoder<R> {
         };
         let number = u16::from_le_bytes([*k0, *k1]);
         let length = u32::from_le_bytes([*l0, *l1, *l2, *l3]);
-        let kind = CommandKind::from_raw(number)
-            .filter(|kind| kind.version() <= version)
-            .ok_or(Error::CommandUnknown {
+        let kind = CommandKind::from_raw(number).filter(|kind| kind.version() <= version);
+        if kind.is_none() && !self.unknown.are_skipped() {
+            return Err(Error::CommandUnknown {
                 place,
                 number,
                 version,
-            })?;
+            });
+        }
         let maximum_bytes = version.payload_bytes_max();
         match usize::try_from(length) {
             Ok(payload_bytes) if payload_bytes <= maximum_bytes => Ok(CommandHeader {
                 kind,
+                number,
                 payload_bytes,
                 checksum: u32::from_le_bytes(*checksum),
             }),
@@ -428,7 +463,9 @@ impl<R: Read> Decoder<R> {
 }
 
 struct CommandHeader {
-    kind: CommandKind,
+    /// None: the number is not known, and the command is to be skipped.
+    kind: Option<CommandKind>,
+    number: u16,
     payload_bytes: usize,
     checksum: u32,
 }

@@ -61,6 +61,21 @@ pub enum Error {
         /// The version of the stream.
         version: Version,
     },
+    /// A command with an unknown number was to be skipped, and would change the content of a file.
+    #[error(
+        "{place}: command number {number} is not known to version {version} of the stream and has the attribute {attribute}: \
+         without it a file would have other content, so it cannot be skipped"
+    )]
+    CommandNotSkipped {
+        /// Where.
+        place: Place,
+        /// The number.
+        number: u16,
+        /// The version of the stream.
+        version: Version,
+        /// The attribute that only commands about content have.
+        attribute: AttributeKind,
+    },
     /// An attribute has a number that is not known.
     #[error(
         "{place}: {command} has an attribute with number {number}{}, which is not known to version {version} of \
@@ -102,9 +117,10 @@ impl Error {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Corrupt { .. } => ErrorKind::Corrupt,
-            Self::VersionUnknown { .. } | Self::CommandUnknown { .. } | Self::AttributeUnknown { .. } => {
-                ErrorKind::Unsupported
-            }
+            Self::VersionUnknown { .. }
+            | Self::CommandUnknown { .. }
+            | Self::CommandNotSkipped { .. }
+            | Self::AttributeUnknown { .. } => ErrorKind::Unsupported,
             Self::Read { .. } => ErrorKind::Io,
             Self::Encode { .. } => ErrorKind::Caller,
         }
@@ -216,14 +232,6 @@ pub enum CommandProblem {
         /// Which.
         attribute: AttributeKind,
         /// Where it is the second time.
-        offset: usize,
-    },
-    /// An attribute does not belong to the command.
-    #[error("attribute {attribute} at byte {offset} of the payload does not belong to it")]
-    AttributeForeign {
-        /// Which.
-        attribute: AttributeKind,
-        /// Where in the payload.
         offset: usize,
     },
     /// An attribute goes beyond the end of the payload.

@@ -37,7 +37,7 @@ pub mod view;
 
 pub use buttress_format::send::{AttributeKind, CommandKind, EncodedCompression, Version};
 pub use command::Command;
-pub use decoder::{Decoder, Frame, ReadAhead, Streams};
+pub use decoder::{Decoder, Frame, Oddity, ReadAhead, SkippedCommand, Streams};
 pub use dump::TextDump;
 pub use encoder::{Encoder, PendingData};
 pub use error::{Error, Result};

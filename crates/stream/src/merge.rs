@@ -11,6 +11,7 @@
 use crate::command::Command;
 use crate::decoder::Decoder;
 use crate::encoder::Encoder;
+use crate::send::attributes::content_flags;
 use crate::view::extents::{Encoded, Piece, Source};
 use crate::view::{File, Inode, Node, NodeId, Series, Snapshot};
 use buttress_format::send::{EncodedCompression, Version};
@@ -209,6 +210,10 @@ impl Merging<'_> {
             }
             Node::File(file) => {
                 self.put(&Command::Mkfile { path, inode: number })?;
+                let flags = inode.flags.and_then(content_flags);
+                if let Some(attributes) = flags.filter(|_| self.version >= Version::V2) {
+                    self.put(&Command::FileAttributes { path, attributes })?;
+                }
                 self.content(id, file, path)
             }
         }

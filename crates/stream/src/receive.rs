@@ -15,6 +15,7 @@
 //! | `applying` | names and attributes |
 //! | `content` | data: written, encoded, cloned, allocated |
 //! | `encoded` | encoded data on its way into a file, many extents at a time |
+//! | `notes` | what is odd and does no harm, told once |
 //! | `sources` | the subvolumes that a stream names by uuid |
 //! | `scouting` | what commands that come will change, read before they come |
 //! | `keeping` | what there is of a stream that was cut off, kept to go on with |
@@ -34,14 +35,17 @@ mod made_names;
 mod making;
 mod names;
 mod new_file;
+mod notes;
 mod scouting;
 mod sources;
 
 pub use error::{Error, Problem, Result};
 pub use keeping::{Kept, kept};
 
-use crate::decoder::{Decoder, ReadAhead, Streams};
-use buttress_format::send::MAGIC;
+use crate::command::PathForm;
+use crate::decoder::{Decoder, ReadAhead, SkippedCommand, Streams};
+use crate::error::Place;
+use buttress_format::send::{AttributeKind, CommandKind, MAGIC, Version};
 use buttress_format::{ByteCount, Generation, SubvolumeId, Uuid};
 use buttress_fs::{Location, Progress};
 use buttress_writer::WritableFilesystem;
@@ -55,6 +59,9 @@ pub struct Options {
     pub streams: Streams,
     /// Decode encoded data instead of storing it as it is.
     pub force_decompress: bool,
+    /// Skip commands with unknown numbers, except those that would change the content of a file. Not together with what is kept of a
+    /// stream: what is skipped is not part of its [trail](crate::trail).
+    pub skip_unknown: bool,
     /// Give up after so many commands that cannot be carried out; 0: never. The others are left out.
     pub errors_max: u64,
     /// Keep what there is of a stream that is cut off, in the volume but under no name that anybody would look for: how often it
@@ -71,6 +78,7 @@ impl Default for Options {
         Self {
             streams: Streams::All,
             force_decompress: false,
+            skip_unknown: false,
             errors_max: 1,
             keep_every: None,
             resume: None,
@@ -105,6 +113,47 @@ pub enum Event<'a> {
     },
     /// A command was left out: [`Options::errors_max`] allows it.
     Skipped(&'a Error),
+    /// A stream has something odd that does no harm.
+    Note(&'a Note),
+}
+
+/// Something odd in a stream that does no harm. Each kind is told once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Note {
+    /// A command has an attribute that it has only in later versions of streams. It is used.
+    EarlyAttribute {
+        /// Where.
+        place: Place,
+        /// The command.
+        command: CommandKind,
+        /// The attribute.
+        attribute: AttributeKind,
+        /// The version of the stream.
+        version: Version,
+    },
+    /// A command has an attribute that belongs to others. It is not used.
+    SuperfluousAttribute {
+        /// Where.
+        place: Place,
+        /// The command.
+        command: CommandKind,
+        /// The attribute.
+        attribute: AttributeKind,
+    },
+    /// A path is not spelled as the format has it.
+    Path {
+        /// Where.
+        place: Place,
+        /// The command.
+        command: CommandKind,
+        /// Its first path.
+        path: Vec<u8>,
+        /// How it is spelled.
+        form: PathForm,
+    },
+    /// A command was skipped, since [`Options::skip_unknown`] allows it.
+    UnknownCommand(SkippedCommand),
 }
 
 /// What was received.
@@ -145,6 +194,7 @@ pub fn receive(
     options: &Options,
     notify: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Summary> {
+    require_possible(options)?;
     let mut receiver = Receiver::new(filesystem, directory, options, notify);
     let received = match &options.resume {
         None => receiver.receive(&mut Decoder::with_streams(input, options.streams)),
@@ -165,6 +215,7 @@ pub fn receive_ahead(
     options: &Options,
     notify: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Summary> {
+    require_possible(options)?;
     std::thread::scope(|scope| {
         let mut receiver = Receiver::new(filesystem, directory, options, notify);
         receiver.scouts = scouting::start(scope, filesystem);
@@ -173,6 +224,14 @@ pub fn receive_ahead(
         receiver.scouts = None;
         ended(receiver, received)
     })
+}
+
+fn require_possible(options: &Options) -> Result<()> {
+    if options.skip_unknown && (options.keep_every.is_some() || options.resume.is_some()) {
+        let what = "to skip unknown commands of a stream that is kept";
+        return Err(buttress_fs::Error::Invalid { what }.into());
+    }
+    Ok(())
 }
 
 fn ended(mut receiver: Receiver<'_>, received: Result<()>) -> Result<Summary> {

@@ -20,7 +20,7 @@
 //! What comes out means what the kernel's stream of the same snapshots means. It is shorter: new files get their
 //! names at once instead of being renamed, and directories get their times once.
 
-mod attributes;
+pub(crate) mod attributes;
 mod clones;
 mod content;
 mod error;

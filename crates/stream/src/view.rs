@@ -240,6 +240,7 @@ impl Series {
                 *making = Some(snapshot);
             }
             command => {
+                let (command, _) = command.plain();
                 let snapshot = making.as_mut().ok_or(Problem::NoSubvolume)?;
                 let data = data_of(&command);
                 snapshot.data_bytes = snapshot

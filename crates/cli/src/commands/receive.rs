@@ -40,6 +40,10 @@ pub struct Receive {
     /// out
     #[arg(short = 'E', long = "max-errors", value_name = "N", default_value_t = 1)]
     max_errors: u64,
+    /// Skip commands with unknown numbers, which other senders may have added, except those that would change the content of a
+    /// file. Not together with --keep-partial, --resume or --dump
+    #[arg(long)]
+    skip_unknown: bool,
     /// Keep what there is of a stream that is cut off, beside where its subvolume would be, for --resume. While the stream
     /// arrives, that is made sure of every SIZE bytes
     #[arg(
@@ -102,6 +106,12 @@ impl Subcommand for Receive {
         if self.dump && (self.token || self.resume.is_some() || self.keep_partial.is_some()) {
             return Err(usage(
                 "receive --dump receives nothing: it does not go with --keep-partial, --resume or --token",
+            ));
+        }
+        let keeps = self.keep_partial.is_some() || self.resume.is_some();
+        if self.skip_unknown && (self.dump || self.token || keeps) {
+            return Err(usage(
+                "receive --skip-unknown does not go with --dump, --keep-partial, --resume or --token",
             ));
         }
         if self.token && self.resume.is_none() {

@@ -7,6 +7,7 @@
 mod broken;
 mod histories;
 mod named;
+mod other_senders;
 mod power_cuts;
 mod views;
 mod waiting_names;
@@ -22,6 +23,7 @@ fn main() -> std::process::ExitCode {
         .chain(broken::cases())
         .chain(power_cuts::cases())
         .chain(waiting_names::cases())
+        .chain(other_senders::cases())
         .collect();
     let code = run(cases);
     volumes::close();

@@ -67,6 +67,13 @@ pub trait Field<'a>: Sized {
     /// # Errors
     /// The attribute is missing or of the wrong length.
     fn from_bytes(kind: AttributeKind, bytes: Option<&'a [u8]>) -> Result<Self, CommandProblem>;
+
+    /// The field as `map` makes it, if it is a path inside a subvolume; otherwise as it is.
+    #[inline]
+    #[must_use]
+    fn map_path(self, _kind: AttributeKind, _map: &mut impl FnMut(&'a [u8]) -> &'a [u8]) -> Self {
+        self
+    }
 }
 
 /// Whether a field whose values are this long fits the attribute.
@@ -163,6 +170,14 @@ impl<'a> Field<'a> for &'a [u8] {
     #[inline]
     fn from_bytes(kind: AttributeKind, bytes: Option<&'a [u8]>) -> Result<Self, CommandProblem> {
         bytes.ok_or(CommandProblem::AttributeMissing { attribute: kind })
+    }
+
+    #[inline]
+    fn map_path(self, kind: AttributeKind, map: &mut impl FnMut(&'a [u8]) -> &'a [u8]) -> Self {
+        match kind {
+            AttributeKind::Path | AttributeKind::PathTo | AttributeKind::ClonePath => map(self),
+            _ => self,
+        }
     }
 }
 

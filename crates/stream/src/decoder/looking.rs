@@ -60,7 +60,7 @@ fn look_at(
         ) else {
             return (seen(rest), false);
         };
-        let Ok(command) = payload::parse(place, version, kind, payload) else {
+        let Ok((command, _)) = payload::parse(place, version, kind, payload) else {
             return (seen(rest), false);
         };
         rest = later;

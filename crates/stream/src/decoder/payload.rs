@@ -28,14 +28,23 @@ const fn bit(kind: AttributeKind) -> u64 {
     1 << kind.to_raw()
 }
 
-/// Makes a command of its payload, whose checksum was right.
+/// Something in a command that its version of the format does not have, and that does no harm. btrfs-progs reads past it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Oddity {
+    /// An attribute of other commands: it is not used.
+    Superfluous(AttributeKind),
+    /// An attribute of this command in later versions: it is used.
+    Early(AttributeKind),
+}
+
+/// Makes a command of its payload, whose checksum was right, and returns the first oddity in it.
 #[inline]
 pub(super) fn parse<'a>(
     place: Place,
     version: Version,
     command: CommandKind,
     payload: &'a [u8],
-) -> Result<Command<'a>> {
+) -> Result<(Command<'a>, Option<Oddity>)> {
     let corrupt = |problem| Error::Corrupt {
         place,
         problem: StreamProblem::Command { command, problem },
@@ -45,6 +54,7 @@ pub(super) fn parse<'a>(
         values: [&[]; ATTRIBUTE_SLOTS],
         present: 0,
     };
+    let mut oddity = None;
     let mut rest = payload;
     while !rest.is_empty() {
         let offset = payload.len().saturating_sub(rest.len());
@@ -55,20 +65,12 @@ pub(super) fn parse<'a>(
             }));
         };
         let number = u16::from_le_bytes(*number);
-        let kind = AttributeKind::from_raw(number)
-            .filter(|kind| kind.version() <= version)
-            .ok_or(Error::AttributeUnknown {
-                place,
-                command,
-                number,
-                version,
-            })?;
-        if allowed & bit(kind) == 0 {
-            return Err(corrupt(CommandProblem::AttributeForeign {
-                attribute: kind,
-                offset,
-            }));
-        }
+        let kind = AttributeKind::from_raw(number).ok_or(Error::AttributeUnknown {
+            place,
+            command,
+            number,
+            version,
+        })?;
         if attributes.present & bit(kind) != 0 {
             return Err(corrupt(CommandProblem::AttributeRepeated {
                 attribute: kind,
@@ -88,17 +90,25 @@ pub(super) fn parse<'a>(
                 })
             })?
         };
+        if allowed & bit(kind) == 0 {
+            oddity = oddity.or(Some(Oddity::Superfluous(kind)));
+            continue;
+        }
+        if kind.version() > version {
+            oddity = oddity.or(Some(Oddity::Early(kind)));
+        }
         attributes.present |= bit(kind);
         if let Some(slot) = attributes.values.get_mut(usize::from(number)) {
             *slot = value;
         }
     }
-    Command::from_attributes(command, &attributes).map_err(corrupt)
+    let command = Command::from_attributes(command, &attributes).map_err(corrupt)?;
+    Ok((command, oddity))
 }
 
 /// Splits off a value that has its length before it. The error is that length, or 0 when it is cut short itself.
 #[inline]
-fn split_sized(bytes: &[u8]) -> Result<(&[u8], &[u8]), usize> {
+pub(super) fn split_sized(bytes: &[u8]) -> Result<(&[u8], &[u8]), usize> {
     let (length, after) = bytes.split_first_chunk::<2>().ok_or(0_usize)?;
     let length = usize::from(u16::from_le_bytes(*length));
     after.split_at_checked(length).ok_or(length)

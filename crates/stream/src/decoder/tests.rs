@@ -1,5 +1,7 @@
 //! The decoder over what the encoder makes, whole, in pieces, cut and damaged.
 
+mod odd;
+
 use super::*;
 use crate::command::AttributeSource;
 use crate::encoder::Encoder;
@@ -159,7 +161,7 @@ fn each_check_says_where_and_what() {
     let long = raw(1, 15, &vec![0; 70_000]);
     let mut wrong = raw(1, 21, b"");
     wrong[23] = 0xff;
-    let cases: [(Vec<u8>, &str); 18] = [
+    let cases: [(Vec<u8>, &str); 16] = [
         (b"".to_vec(), "stream header at byte 0: the stream is empty"),
         (
             b"btrfs".to_vec(),
@@ -196,14 +198,6 @@ fn each_check_says_where_and_what() {
         (
             raw(1, 11, b"\x24\0\x01\0f"),
             "command 1 at byte 17: unlink has an attribute with number 36, which is not known to version 1 of the stream",
-        ),
-        (
-            raw(1, 20, b"\x19\0\x01\0f"),
-            "command 1 at byte 17: utimes has an attribute with number 25 (fallocate_mode), which is not known to version 1 of the stream",
-        ),
-        (
-            raw(1, 11, b"\x10\0\x01\0f"),
-            "command 1 at byte 17: unlink: attribute path_to at byte 0 of the payload does not belong to it",
         ),
         (
             raw(1, 11, b"\x0f\0\x01\0f\x0f\0\x01\0f"),

@@ -6,6 +6,7 @@ use super::keeping::Keeping;
 use super::made_names::{CommandPlace, MadeNames};
 use super::names::Names;
 use super::new_file::{NewFile, NewFiles};
+use super::notes::Told;
 use super::scouting::Scouts;
 use super::sources::{self, Found};
 use super::{Event, Options, ReceivedSubvolume, Summary};
@@ -71,6 +72,8 @@ pub(super) struct Receiver<'a> {
     pub(super) scouted_to: u64,
     pub(super) scouts: Option<Scouts>,
     summary: Summary,
+    /// Which notes were told.
+    pub(super) told: Told,
     /// For the pieces of the stream, names and files that wait, and what is being written.
     _memory: HeldMemory,
 }
@@ -103,8 +106,13 @@ impl<'a> Receiver<'a> {
             scouted_to: 0,
             scouts: None,
             summary: Summary::default(),
+            told: Told::default(),
             _memory: filesystem.hold_memory(),
         }
+    }
+
+    pub(super) fn tell(&mut self, event: &Event<'_>) {
+        (self.notify)(event);
     }
 
     pub(super) fn into_summary(self) -> Summary {
@@ -112,11 +120,17 @@ impl<'a> Receiver<'a> {
     }
 
     pub(super) fn receive<R: Read>(&mut self, decoder: &mut Decoder<R>) -> Result<()> {
+        if self.options.skip_unknown {
+            decoder.skip_unknown();
+        }
         loop {
             self.scout(decoder);
+            self.note_skipped(decoder);
             let Some(frame) = decoder.next_command()? else {
+                self.note_skipped(decoder);
                 return Ok(());
             };
+            self.note_oddity(&frame);
             self.options.progress.check()?;
             let bytes = ByteCount::of(frame.bytes().len());
             self.options.progress.advance(1, bytes);
@@ -219,11 +233,12 @@ impl<'a> Receiver<'a> {
                 self.end_subvolume()?;
                 self.end_stream()
             }
-            command => {
+            _ => {
                 let root = match &self.making {
                     Some(making) => Location::root_of(making.id),
                     None => return Err(crate::view::Problem::NoSubvolume.into()),
                 };
+                let command = self.plain(frame);
                 self.apply(root, &command)
             }
         }

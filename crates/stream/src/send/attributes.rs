@@ -3,18 +3,39 @@
 //! The order matters to the receiver: changing the owner takes away set-user-id bits and capabilities, writing
 //! takes away capabilities, and every change of names or content spoils times. So it is content, owner, mode,
 //! capabilities, times.
+//!
+//! Version 2 has the flags of inodes, too. Those that content must be written with come before the content of a new file; the others
+//! come after it, since they may forbid writing.
 
 use crate::command::Command;
 use crate::send::error::Result;
 use crate::send::inode::{Attribute, InodeState};
 use crate::send::output::Output;
-use buttress_format::{InodeItem, Timestamp};
+use buttress_format::{InodeFlags, InodeItem, Timestamp};
 
 /// The attribute that changes of owner and content take away.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 /// What the receiver sets on an attribute of this name when it has no value: the header of an empty access list.
 const EMPTY_ACCESS_LIST: [u8; 4] = [2, 0, 0, 0];
+
+/// The flags of a file that its content must be written with.
+const CONTENT_FLAGS: InodeFlags = InodeFlags::NODATACOW.union(InodeFlags::NODATASUM);
+
+/// The flags of a new inode that are sent: those that `chattr` changes.
+const SENT_FLAGS: InodeFlags = CONTENT_FLAGS
+    .union(InodeFlags::NOCOMPRESS)
+    .union(InodeFlags::SYNC)
+    .union(InodeFlags::IMMUTABLE)
+    .union(InodeFlags::APPEND)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::COMPRESS);
+
+const KIND: u32 = 0o170_000;
+const SYMLINK: u32 = 0o120_000;
+const REGULAR: u32 = 0o100_000;
 
 /// The times of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +118,6 @@ pub(crate) fn send_owner_and_mode(
     path: &[u8],
     output: &mut Output<'_>,
 ) -> Result<()> {
-    const SYMLINK: u32 = 0o120_000;
-    const KIND: u32 = 0o170_000;
     const SET_ID: u32 = 0o6_000;
     let owner = owner_differs(old, new);
     if owner {
@@ -115,11 +134,41 @@ pub(crate) fn send_owner_and_mode(
             mode: u64::from(new.mode & 0o7_777),
         })?;
     }
-    if output.is_version_2() && old.is_some_and(|old| old.flags != new.flags) {
-        output.command(&Command::FileAttributes {
+    let flags = match old {
+        Some(old) => (old.flags != new.flags).then_some(new.flags),
+        None => {
+            let before = if new.mode & KIND == REGULAR {
+                CONTENT_FLAGS
+            } else {
+                InodeFlags::empty()
+            };
+            let sent = new.flags & SENT_FLAGS;
+            (!sent.difference(before).is_empty()).then_some(sent)
+        }
+    };
+    match flags {
+        Some(flags) if output.is_version_2() => output.command(&Command::FileAttributes {
             path,
-            attributes: new.flags.bits(),
-        })?;
+            attributes: flags.bits(),
+        }),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// Sends the flags of a new file that its content must be written with.
+pub(crate) fn send_content_flags(new: &InodeItem, path: &[u8], output: &mut Output<'_>) -> Result<()> {
+    let flags = new.flags & CONTENT_FLAGS;
+    if flags.is_empty() || new.mode & KIND != REGULAR || !output.is_version_2() {
+        return Ok(());
+    }
+    output.command(&Command::FileAttributes {
+        path,
+        attributes: flags.bits(),
+    })
+}
+
+/// The flags of a new file that a stream must set before its content.
+pub(crate) fn content_flags(flags: u64) -> Option<u64> {
+    let flags = InodeFlags::from_bits_truncate(flags) & CONTENT_FLAGS;
+    (!flags.is_empty()).then_some(flags.bits())
 }

@@ -166,7 +166,11 @@ impl Visitor for Sender<'_, '_> {
         let old = inode.old_present().filter(|_| state == State::Kept);
         let path: Arc<[u8]> = match old {
             Some(_) => self.change_names(inode, new)?.into(),
-            None => self.create(inode, new)?.into(),
+            None => {
+                let path: Arc<[u8]> = self.create(inode, new)?.into();
+                attributes::send_content_flags(new, &path, self.output)?;
+                path
+            }
         };
         let owner = attributes::owner_differs(old, new);
         attributes::send_xattrs(inode, &path, !owner, self.output)?;

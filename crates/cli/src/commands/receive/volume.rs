@@ -69,6 +69,7 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
     let mut options = Options {
         streams: arguments.streams(),
         force_decompress: arguments.force_decompress,
+        skip_unknown: arguments.skip_unknown,
         errors_max: arguments.max_errors,
         keep_every: keeps.then(|| ByteCount::new(arguments.keep_partial.unwrap_or(KEEP_EVERY_BYTES))),
         resume,
@@ -216,6 +217,7 @@ fn tell(context: &Context, event: &Event<'_>) {
         Event::Subvolume { name, .. } => at(context, "subvol", name),
         Event::Snapshot { name, .. } => at(context, "snapshot", name),
         Event::Skipped(error) => context.lost(&anyhow!("{error}")),
+        Event::Note(note) if !context.globals().quiet => context.tell(note),
         _ => {}
     }
 }
@@ -257,6 +259,17 @@ fn advised(error: anyhow::Error) -> anyhow::Error {
     if is_cut_short {
         return error.context(Advice::new(
             "nothing of this stream was received: send it again, or look at it with `buttress stream verify`",
+        ));
+    }
+    let is_unknown = error.downcast_ref::<receive::Error>().is_some_and(|error| {
+        matches!(
+            error,
+            receive::Error::Stream(buttress::stream::Error::CommandUnknown { .. })
+        )
+    });
+    if is_unknown {
+        return error.context(Advice::new(
+            "nothing of this stream was received. To receive it without such commands, use --skip-unknown",
         ));
     }
     error

@@ -1,0 +1,124 @@
+//! Paths that other senders spell otherwise: `./path`, `path/`, `/path`.
+//!
+//! btrfs-progs appends the path to that of the subvolume, so all of these name the same thing. Names like `..`, and empty ones inside a
+//! path, stay as they are, for the receiver to refuse.
+
+use super::Command;
+
+/// How a path is spelled that is not plain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PathForm {
+    /// It begins with a slash: below the subvolume's root.
+    Absolute,
+    /// It has a `.` at its beginning or end.
+    Dot,
+    /// It ends with a slash.
+    TrailingSlash,
+}
+
+/// The plain spelling of a path, and the first thing that is not plain in it.
+fn plain_path(path: &[u8]) -> (&[u8], Option<PathForm>) {
+    let (mut rest, mut form) = (path, None);
+    loop {
+        let (found, shorter) = if let Some(shorter) = rest.strip_prefix(b"/") {
+            (PathForm::Absolute, shorter)
+        } else if let Some(shorter) = rest.strip_prefix(b"./") {
+            (PathForm::Dot, shorter)
+        } else if let Some(shorter) = rest.strip_suffix(b"/.") {
+            (PathForm::Dot, shorter)
+        } else if let Some(shorter) = rest.strip_suffix(b"/") {
+            (PathForm::TrailingSlash, shorter)
+        } else if rest == b"." {
+            (PathForm::Dot, <&[u8]>::default())
+        } else {
+            return (rest, form);
+        };
+        form = form.or(Some(found));
+        rest = shorter;
+    }
+}
+
+impl<'a> Command<'a> {
+    /// The same command with plain paths, and the first form of a path that was not. The names of subvolumes stay as they are.
+    #[must_use]
+    pub fn plain(self) -> (Self, Option<PathForm>) {
+        let mut form = None;
+        let mut map = |path: &'a [u8]| {
+            let (plain, found) = plain_path(path);
+            form = form.or(found);
+            plain
+        };
+        let plain = match self {
+            Self::Subvolume { .. } | Self::Snapshot { .. } => self,
+            Self::Link { path, target } => Self::Link {
+                path: map(path),
+                target: map(target),
+            },
+            command => command.map_most_paths(&mut map),
+        };
+        (plain, form)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_become_plain_and_keep_what_leads_out() {
+        use PathForm::{Absolute, Dot, TrailingSlash};
+        let cases: [(&[u8], &[u8], Option<PathForm>); 17] = [
+            (b"", b"", None),
+            (b"a/b", b"a/b", None),
+            (b".git/x.", b".git/x.", None),
+            (b"./a", b"a", Some(Dot)),
+            (b"././a", b"a", Some(Dot)),
+            (b".", b"", Some(Dot)),
+            (b"./", b"", Some(Dot)),
+            (b"a/.", b"a", Some(Dot)),
+            (b"a/", b"a", Some(TrailingSlash)),
+            (b"a//", b"a", Some(TrailingSlash)),
+            (b"/", b"", Some(Absolute)),
+            (b"/a/b", b"a/b", Some(Absolute)),
+            (b"//./a/", b"a", Some(Absolute)),
+            (b"..", b"..", None),
+            (b"/../a", b"../a", Some(Absolute)),
+            (b"a/../b", b"a/../b", None),
+            (b"a//b", b"a//b", None),
+        ];
+        for (path, plain, form) in cases {
+            assert_eq!(plain_path(path), (plain, form), "{}", path.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn every_path_of_a_command_becomes_plain_except_targets_and_names() {
+        let rename = Command::Rename {
+            from: b"./a",
+            to: b"/b",
+        };
+        let plain = Command::Rename { from: b"a", to: b"b" };
+        assert_eq!(rename.plain(), (plain, Some(PathForm::Dot)));
+        let link = Command::Link {
+            path: b"a",
+            target: b"b/",
+        };
+        let plain = Command::Link {
+            path: b"a",
+            target: b"b",
+        };
+        assert_eq!(link.plain(), (plain, Some(PathForm::TrailingSlash)));
+        let symlink = Command::Symlink {
+            path: b"a",
+            inode: None,
+            target: b"./b/",
+        };
+        assert_eq!(symlink.plain(), (symlink, None));
+        let xattr = Command::SetXattr {
+            path: b"a",
+            name: b"/user./",
+            value: b"/",
+        };
+        assert_eq!(xattr.plain(), (xattr, None));
+    }
+}

@@ -1,0 +1,109 @@
+//! Commands whose numbers are not known: refused, or skipped where the caller asks for that and no content is lost.
+
+use super::payload::split_sized;
+use super::{Decoder, Error, Place, Result};
+use buttress_format::send::{AttributeKind, COMMAND_HEADER_BYTES, UNSIZED_ATTRIBUTE_HEADER_BYTES, Version};
+use std::collections::BTreeSet;
+use std::io::Read;
+
+/// The attributes that only commands about the content of files have.
+const OF_CONTENT: [AttributeKind; 14] = [
+    AttributeKind::Size,
+    AttributeKind::FileOffset,
+    AttributeKind::Data,
+    AttributeKind::CloneUuid,
+    AttributeKind::CloneTransid,
+    AttributeKind::ClonePath,
+    AttributeKind::CloneOffset,
+    AttributeKind::CloneLength,
+    AttributeKind::FallocateMode,
+    AttributeKind::UnencodedFileBytes,
+    AttributeKind::UnencodedBytes,
+    AttributeKind::UnencodedOffset,
+    AttributeKind::Compression,
+    AttributeKind::Encryption,
+];
+
+/// A command that was skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SkippedCommand {
+    /// Where it is.
+    pub place: Place,
+    /// Its number.
+    pub number: u16,
+    /// The version of its stream.
+    pub version: Version,
+}
+
+/// What becomes of commands with unknown numbers.
+#[derive(Debug, Default)]
+pub(super) struct Unknown {
+    is_skipped: bool,
+    numbers: BTreeSet<u16>,
+    /// The first of each number, until the caller takes them.
+    firsts: Vec<SkippedCommand>,
+}
+
+impl Unknown {
+    pub(super) const fn are_skipped(&self) -> bool {
+        self.is_skipped
+    }
+}
+
+impl<R: Read> Decoder<R> {
+    /// From now on commands with unknown numbers are skipped, except those with an attribute about content: those stay errors.
+    pub const fn skip_unknown(&mut self) {
+        self.unknown.is_skipped = true;
+    }
+
+    /// Takes the list of commands that were skipped since the last call: the first of each number.
+    pub fn take_skipped(&mut self) -> Vec<SkippedCommand> {
+        core::mem::take(&mut self.unknown.firsts)
+    }
+
+    /// Skips the next command, which is whole.
+    pub(super) fn skip_command(&mut self, version: Version, number: u16, whole_bytes: usize) -> Result<()> {
+        let (place, start) = (self.place, self.unread.start);
+        let end = start.saturating_add(whole_bytes);
+        let payload = start.saturating_add(COMMAND_HEADER_BYTES)..end;
+        let mut rest = self.buffer.get(payload).unwrap_or_default();
+        while let Some((raw, after)) = rest.split_first_chunk::<UNSIZED_ATTRIBUTE_HEADER_BYTES>() {
+            let kind = AttributeKind::from_raw(u16::from_le_bytes(*raw));
+            if let Some(attribute) = kind.filter(|kind| OF_CONTENT.contains(kind)) {
+                return Err(Error::CommandNotSkipped {
+                    place,
+                    number,
+                    version,
+                    attribute,
+                });
+            }
+            // What is not made of attributes says nothing about content.
+            let Ok((_, later)) = split_sized(after) else {
+                return Err(Error::CommandUnknown {
+                    place,
+                    number,
+                    version,
+                });
+            };
+            rest = later;
+        }
+        if !rest.is_empty() {
+            return Err(Error::CommandUnknown {
+                place,
+                number,
+                version,
+            });
+        }
+        self.unread.start = end;
+        self.place.offset = place.offset.saturating_add(whole_bytes as u64);
+        self.place.command = place.command.saturating_add(1);
+        if self.unknown.numbers.insert(number) {
+            self.unknown.firsts.push(SkippedCommand {
+                place,
+                number,
+                version,
+            });
+        }
+        Ok(())
+    }
+}

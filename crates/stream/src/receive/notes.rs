@@ -1,0 +1,120 @@
+//! What a stream has that no version of the format says, and that does no harm: each kind is told once, at the first command that
+//! has it.
+
+use super::making::Receiver;
+use super::{Event, Note};
+use crate::command::{Command, PathForm};
+use crate::decoder::{Decoder, Frame, Oddity};
+use buttress_format::printable::Printable;
+use buttress_format::send::AttributeKind;
+use core::fmt;
+use std::collections::BTreeSet;
+use std::io::Read;
+
+/// Kinds of notes that were told.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    attributes: BTreeSet<(bool, AttributeKind)>,
+    paths: BTreeSet<PathForm>,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EarlyAttribute {
+                place,
+                command,
+                attribute,
+                version,
+            } => write!(
+                f,
+                "{place}: {command}: the attribute {attribute} belongs to later versions of streams than {version}; it is used"
+            ),
+            Self::SuperfluousAttribute {
+                place,
+                command,
+                attribute,
+            } => write!(
+                f,
+                "{place}: {command}: the attribute {attribute} does not belong to this command; it is not used"
+            ),
+            Self::Path {
+                place,
+                command,
+                path,
+                form,
+            } => write!(
+                f,
+                "{place}: {command}: the path {} {}; it is taken as one from the subvolume's root",
+                Printable(path),
+                match form {
+                    PathForm::Absolute => "begins with a slash",
+                    PathForm::Dot => "has a `.`",
+                    PathForm::TrailingSlash => "ends with a slash",
+                }
+            ),
+            Self::UnknownCommand(skipped) => write!(
+                f,
+                "{}: command number {} is not known to version {} of the stream; it is skipped",
+                skipped.place, skipped.number, skipped.version
+            ),
+        }?;
+        f.write_str(" (told once)")
+    }
+}
+
+impl Receiver<'_> {
+    /// Tells an attribute that does not belong to the version or the command.
+    pub(super) fn note_oddity(&mut self, frame: &Frame<'_>) {
+        let Some(oddity) = frame.oddity() else { return };
+        let (place, command) = (frame.place(), frame.command().kind());
+        let (is_used, attribute, note) = match oddity {
+            Oddity::Early(attribute) => (
+                true,
+                attribute,
+                Note::EarlyAttribute {
+                    place,
+                    command,
+                    attribute,
+                    version: frame.version(),
+                },
+            ),
+            Oddity::Superfluous(attribute) => (
+                false,
+                attribute,
+                Note::SuperfluousAttribute {
+                    place,
+                    command,
+                    attribute,
+                },
+            ),
+        };
+        if self.told.attributes.insert((is_used, attribute)) {
+            self.tell(&Event::Note(&note));
+        }
+    }
+
+    /// The command with plain paths; tells how one was spelled otherwise.
+    pub(super) fn plain<'f>(&mut self, frame: &Frame<'f>) -> Command<'f> {
+        let (plain, form) = frame.command().plain();
+        if let Some(form) = form
+            && self.told.paths.insert(form)
+        {
+            let note = Note::Path {
+                place: frame.place(),
+                command: plain.kind(),
+                path: frame.command().path().unwrap_or_default().to_vec(),
+                form,
+            };
+            self.tell(&Event::Note(&note));
+        }
+        plain
+    }
+
+    /// Tells which commands were skipped.
+    pub(super) fn note_skipped<R: Read>(&mut self, decoder: &mut Decoder<R>) {
+        for skipped in decoder.take_skipped() {
+            self.tell(&Event::Note(&Note::UnknownCommand(skipped)));
+        }
+    }
+}
