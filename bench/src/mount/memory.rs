@@ -12,8 +12,8 @@ use buttress::{
 };
 use buttress_mount::fuse::{MountOptions, Session};
 use buttress_mount::vfs::{
-    Answered, Caller, Changes, Control, Entry, Errno, HandleId, Listed, NewKind, NewNode, NewTime, NodeId,
-    OpenMode, Opened, RenameHow, Result as Answer, SeekTo, SetHow, Statistics, Vfs,
+    Answered, Caller, Changes, Control, Copied, Entry, Errno, HandleId, Listed, NewKind, NewNode, NewTime,
+    NodeId, OpenMode, Opened, RenameHow, Result as Answer, SeekTo, SetHow, Statistics, Vfs,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -425,12 +425,15 @@ impl Vfs for Memory {
         }
     }
 
-    fn copy(&self, (from, at): (HandleId, u64), (to, place): (HandleId, u64), bytes: u64) -> Answer<u64> {
+    fn copy(&self, (from, at): (HandleId, u64), (to, place): (HandleId, u64), bytes: u64) -> Answer<Copied> {
         let left = self.attributes(NodeId(from.0))?.size.get().saturating_sub(at);
         let mut content = vec![0; left.min(bytes).min(KEPT_BYTES_MAX as u64) as usize];
         let copied = self.read(Opened::Handle(from), at, &mut content)?;
         self.write(to, place, &content[..copied], false, false)?;
-        Ok(copied as u64)
+        Ok(Copied {
+            bytes: copied as u64,
+            is_accessed: false,
+        })
     }
 
     fn open_directory(&self, node: NodeId) -> Answer<HandleId> {
