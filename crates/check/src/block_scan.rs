@@ -273,6 +273,11 @@ impl Walk<'_> {
         self.owners.tree(id)
     }
 
+    /// Whether a key lies in the part of a tree that was dropped.
+    pub(crate) fn is_dropped(&self, tree: TreeId, key: &Key) -> bool {
+        self.owners.is_dropped(tree, key)
+    }
+
     /// Where there are checksums.
     pub(crate) const fn covered(&self) -> &Neighbourhoods {
         &self.extents.covered
@@ -414,6 +419,7 @@ impl Scanner for Walk<'_> {
         }
         tally.dropped = tag.dropped.filter(|_| !self.extents.shared.contains(logical));
         let full = self.extents.full.contains(logical);
+        Owners::look_at_header(self.check, pointer, block);
         self.owners.look_at_flags(pointer, block, full);
         if !full {
             self.owners.look_at(pointer, block, tag.named);

@@ -7,8 +7,8 @@ use crate::finding::Finding;
 use crate::runs::{self, Run};
 use buttress_accounts::{Accounts as _, DataReference};
 use buttress_format::{
-    ByteCount, Compression, FileExtent, FileExtentBody, FileOffset, InodeFlags, InodeItem, InodeNumber,
-    ItemType, Key, Logical, SubvolumeId, TreeId,
+    ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, InodeFlags, InodeItem,
+    InodeNumber, ItemType, Key, Logical, SubvolumeId, TreeId,
 };
 use buttress_fs::Location;
 use buttress_tree::{BlockPointer, ReadAhead, Tree};
@@ -24,7 +24,8 @@ pub(crate) fn check(
     let Some(subvolume) = pointer.tree.as_subvolume() else {
         return;
     };
-    let Some(slice) = extent.slice().filter(|slice| !slice.is_hole()) else {
+    let is_on_disk = |slice: &&ExtentSlice| !slice.is_hole() && slice.disk_bytes > ByteCount::ZERO;
+    let Some(slice) = extent.slice().filter(is_on_disk) else {
         return;
     };
     let is_compressed = extent.compression != Compression::None;
@@ -166,12 +167,15 @@ fn without(runs: &[Run], others: &[Run]) -> Vec<Run> {
     rest
 }
 
-/// Whether the inode's content has no checksums; so it is taken where the inode cannot be read.
+/// Whether the inode's content has no checksums. Returns true where the inode cannot be read, or is gone with a part of its tree.
 fn without_checksums(walk: &Walk<'_>, pointer: &BlockPointer, key: &Key, inode: Option<&InodeItem>) -> bool {
     if let Some(inode) = inode {
         return inode.flags.contains(InodeFlags::NODATASUM);
     }
     let inode_key = Key::new(key.objectid, ItemType::INODE_ITEM, 0);
+    if walk.is_dropped(pointer.tree, &inode_key) {
+        return true;
+    }
     let item = walk.tree(pointer.tree).map(|tree| tree.get(&inode_key));
     let Some(Ok(Some(item))) = item else { return true };
     InodeItem::parse(&inode_key, item.data())

@@ -212,7 +212,7 @@ const fn is_led(item_type: ItemType) -> bool {
 
 /// Where two leaves meet: `last` is the last key of one, `next` the first of the other.
 fn check_border(walk: &Walk<'_>, pointer: &BlockPointer, last: &Key, extent_end: u64, next: &Key) {
-    let Some(subvolume) = pointer.tree.as_subvolume() else {
+    let Some(subvolume) = rules::tree_of_files(pointer.tree) else {
         return;
     };
     let inode = InodeNumber::new(next.objectid.get());

@@ -194,11 +194,16 @@ impl Pass<'_> {
         }
     }
 
+    /// Whether the inode whose items are being read waits for deletion.
+    fn is_waiting(&self) -> bool {
+        self.current.as_ref().is_some_and(|current| current.waits)
+    }
+
     fn name(&mut self, inode: InodeNumber, name: &InodeName<'_>) {
         if let Some(current) = &mut self.current {
             current.names = current.names.saturating_add(1);
         }
-        if facts::is_own_parent(inode, name) || self.current.as_ref().is_some_and(|current| current.waits) {
+        if facts::is_own_parent(inode, name) || self.is_waiting() {
             return;
         }
         let tree = self.tree;
@@ -261,14 +266,21 @@ impl Pass<'_> {
         };
         let item = item.and_then(|item| InodeItem::parse(&inode_key, item.data()).ok());
         let Some(item) = item else {
-            self.find(Finding::EntryWithoutInode {
-                subvolume,
-                directory,
-                name: name(),
-                inode,
-            });
+            // Cleaning may have come to the child before it comes to the directory.
+            if !self.is_waiting() {
+                self.find(Finding::EntryWithoutInode {
+                    subvolume,
+                    directory,
+                    name: name(),
+                    inode,
+                });
+            }
             return;
         };
+        // Cleaning removes the entries with the directory, and each child by its own orphan item.
+        if self.is_waiting() && item.nlink == 0 && self.has_orphan_item(inode) {
+            return;
+        }
         if item.kind() != entry.kind {
             self.find(Finding::EntryKind {
                 subvolume,

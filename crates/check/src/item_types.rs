@@ -7,6 +7,7 @@
 
 use crate::context::Check;
 use crate::finding::Finding;
+use crate::report::Note;
 use buttress_format::{ItemType, Key, ObjectId, TreeBlock, TreeId};
 use buttress_tree::BlockPointer;
 
@@ -125,6 +126,15 @@ fn is_cache_header(tree: TreeId, key: &Key) -> bool {
         && (tree == TreeId::ROOT || tree.as_subvolume().is_some())
 }
 
+/// The inode and the name of a root directory in the uuid tree, which mkfs.btrfs 4.16 to 4.19 made as it does in a subvolume.
+/// The kernel passes both over.
+fn is_directory_of_uuids(tree: TreeId, key: &Key) -> bool {
+    let root = ObjectId::FIRST_FREE;
+    let is_inode = key.item_type == ItemType::INODE_ITEM && key.offset == 0;
+    let is_name = key.item_type == ItemType::INODE_REF && key.offset == root.get();
+    tree == TreeId::UUID && key.objectid == root && (is_inode || is_name)
+}
+
 /// Finds the items of a leaf that do not belong to its tree.
 pub(crate) fn check(check: &Check<'_>, pointer: &BlockPointer, block: &TreeBlock) {
     if !block.is_leaf() {
@@ -134,7 +144,12 @@ pub(crate) fn check(check: &Check<'_>, pointer: &BlockPointer, block: &TreeBlock
         return;
     };
     for key in block.item_keys() {
-        if !types.contains(key.item_type) && !is_cache_header(pointer.tree, &key) {
+        if types.contains(key.item_type) || is_cache_header(pointer.tree, &key) {
+            continue;
+        }
+        if is_directory_of_uuids(pointer.tree, &key) {
+            check.note(Note::UuidTreeDirectory);
+        } else {
             check.find(Finding::ItemUnexpected {
                 tree: pointer.tree,
                 logical: block.logical(),

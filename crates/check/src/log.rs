@@ -15,8 +15,10 @@ use crate::chunks::Group;
 use crate::context::Check;
 use crate::finding::Finding;
 use crate::item_types;
+use crate::owners::Owners;
 use crate::report::{Note, Step};
 use crate::roots::Root;
+use crate::rules;
 use crate::runs::{self, Run};
 use crate::sectors::Sectors;
 use buttress_format::{
@@ -316,6 +318,9 @@ impl Walk<'_> {
             }
             ItemType::EXTENT_DATA => {
                 if let Ok(extent) = FileExtent::parse(key, item.data, check.sector_bytes) {
+                    if let Some(subvolume) = subvolume.as_subvolume() {
+                        rules::check_lengths(check, subvolume, key, &extent);
+                    }
                     let offset = FileOffset::new(key.offset);
                     self.extent(tally, (subvolume, inode, offset), &extent);
                 }
@@ -378,6 +383,7 @@ impl Scanner for Walk<'_> {
         let kind = Kind::Block;
         tally.places.push(Place { start, end, kind });
         item_types::check(self.check, pointer, block);
+        Owners::look_at_header(self.check, pointer, block);
         for item in block.items() {
             self.item(tally, subvolume, &item);
         }

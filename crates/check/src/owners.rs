@@ -22,6 +22,9 @@ use buttress_tree::{BlockPointer, ReadAhead, RootPointer, Tree};
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
+/// The revision of back references that Linux writes since 2.6.31, and the last one so far.
+const MIXED_REFERENCES: u8 = 1;
+
 /// The trees of a volume, for going down them.
 pub(crate) struct Owners<'a> {
     check: &'a Check<'a>,
@@ -60,6 +63,14 @@ impl<'a> Owners<'a> {
         Some(self.check.forest.tree(*self.trees.get(&id)?))
     }
 
+    /// Whether a key lies in the part of a tree that was dropped. Nothing may be looked up there: those blocks are free, and may
+    /// hold anything by now.
+    pub(crate) fn is_dropped(&self, tree: TreeId, key: &Key) -> bool {
+        self.dropped
+            .get(&tree)
+            .is_some_and(|dropped| dropped.has_key(key))
+    }
+
     /// A block without full back references, reached by `pointer`, to which the block above refers in the name of
     /// `named`, if in any.
     pub(crate) fn look_at(&self, pointer: &BlockPointer, block: &TreeBlock, named: Option<TreeId>) {
@@ -81,6 +92,31 @@ impl<'a> Owners<'a> {
                 problem,
             });
         }
+    }
+
+    /// Whether the flags and the revision in the header of a block are ones that its tree can have. A relocation makes blocks
+    /// only for trees that can share them.
+    pub(crate) fn look_at_header(check: &Check<'_>, pointer: &BlockPointer, block: &TreeBlock) {
+        let header = block.header();
+        let known = HeaderFlags::WRITTEN.union(HeaderFlags::RELOC);
+        let may_share = pointer.tree.holds_files() || pointer.tree == TreeId::TREE_RELOCATION;
+        let problem = if !known.contains(header.flags) {
+            "a flag has no meaning"
+        } else if header.flags.contains(HeaderFlags::RELOC) && !may_share {
+            "the flag of a relocation, in a tree that relocations make no blocks for"
+        } else if header.backref_revision > MIXED_REFERENCES {
+            "a revision of back references that is not known"
+        } else {
+            return;
+        };
+        check.find(Finding::HeaderFlags {
+            tree: pointer.tree,
+            logical: block.logical(),
+            level: block.level(),
+            flags: header.flags.bits(),
+            revision: header.backref_revision,
+            problem,
+        });
     }
 
     /// Whether a block has full back references where it may, and where it must. Each tree refers in its own name to what is

@@ -32,8 +32,8 @@ struct Target {
     /// Level and generation of the tree block, and whether it was reached through a tree that is neither being deleted nor
     /// of a relocation: of those an extent item may be older than the block.
     block: Option<(u8, u64, bool)>,
-    /// Length by a file extent item, or of a tree block.
-    length: ByteCount,
+    /// Length by a file extent item, or of a tree block, where that is not the extent item's.
+    length: Option<ByteCount>,
     /// How often each reference is recorded, and how often it is there.
     references: BTreeMap<Reference, (u64, u64)>,
 }
@@ -116,7 +116,7 @@ impl Recount<'_> {
     fn find(&self, logical: Logical, length: ByteCount, reference: Reference) {
         self.with(logical, |target| {
             if target.item.is_none_or(|(recorded, ..)| recorded != length) {
-                target.length = length;
+                target.length = Some(length);
             }
             let (_, found) = target.references.entry(reference).or_default();
             *found = found.saturating_add(1);
@@ -265,7 +265,7 @@ fn compare(
         {
             check.find(Finding::ExtentMissing {
                 logical,
-                length: target.length,
+                length: target.length.unwrap_or(ByteCount::ZERO),
                 user: *user,
             });
         }
@@ -278,11 +278,11 @@ fn compare(
         }
         return;
     }
-    if target.length != ByteCount::ZERO && target.length != length {
+    if let Some(found) = target.length.filter(|found| *found != length) {
         check.find(Finding::ExtentLength {
             logical,
             length,
-            found: target.length,
+            found,
         });
     }
     if let (Some(level), Some((block_level, block_generation, is_settled))) = (level, target.block) {

@@ -158,6 +158,8 @@ pub enum Note {
         /// The uuid.
         uuid: Uuid,
     },
+    /// A root directory in the uuid tree: mkfs.btrfs 4.16 to 4.19 made one, and nothing uses it.
+    UuidTreeDirectory,
     /// Quotas are marked as inconsistent: their counts wait for a rescan.
     QuotasInconsistent,
     /// A rescan of quotas was interrupted.
@@ -192,6 +194,7 @@ impl Note {
             Self::FreeSpaceBelowBlockGroups { .. } => "free-space-below-block-groups",
             Self::UuidTreeStale => "uuid-tree-stale",
             Self::UuidLeftOver { .. } => "uuid-left-over",
+            Self::UuidTreeDirectory => "uuid-tree-directory",
             Self::QuotasInconsistent => "quotas-inconsistent",
             Self::QuotaRescan => "quota-rescan",
             Self::NotChecked { .. } => "not-checked",
@@ -274,6 +277,9 @@ impl fmt::Display for Note {
             Self::UuidTreeStale => f.write_str("the uuid tree is not complete"),
             Self::UuidLeftOver { uuid } => {
                 write!(f, "the uuid tree has {uuid} for a subvolume that is gone")
+            }
+            Self::UuidTreeDirectory => {
+                f.write_str("the uuid tree has a root directory, which mkfs.btrfs 4.16 to 4.19 made")
             }
             Self::QuotasInconsistent => f.write_str("quotas are marked as inconsistent"),
             Self::QuotaRescan => f.write_str("a rescan of quotas was interrupted"),

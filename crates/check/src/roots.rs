@@ -19,6 +19,11 @@ pub(crate) struct Dropped {
 }
 
 impl Dropped {
+    /// Whether a key is gone.
+    pub(crate) fn has_key(&self, key: &Key) -> bool {
+        *key < self.progress
+    }
+
     /// Whether a child is gone that ends below `end_key`, and that a block of `parent_level` points to. Not for blocks that
     /// other trees share: a deletion lets go of those as a whole.
     pub(crate) fn has_child_of(&self, parent_level: u8, end_key: Option<Key>) -> bool {

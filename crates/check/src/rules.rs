@@ -3,15 +3,24 @@
 //! The checks of a block let through what the kernel's do. What it passes over, and `btrfs check` does not, is here.
 
 use crate::block_scan::Walk;
+use crate::context::Check;
 use crate::facts::is_own_parent;
 use crate::finding::Finding;
 use buttress_format::directory::RawDirItem;
 use buttress_format::{
-    DirItems, FileExtent, FileExtentBody, FileKind, FileOffset, Generation, InodeExtrefs, InodeFlags,
-    InodeItem, InodeNumber, InodeRefs, ItemType, Key, ObjectId, SubvolumeId,
+    ByteCount, Compression, DirItems, FileExtent, FileExtentBody, FileKind, FileOffset, Generation,
+    InodeExtrefs, InodeFlags, InodeItem, InodeNumber, InodeRefs, ItemType, Key, ObjectId, SubvolumeId,
+    TreeId,
 };
 use buttress_fs::Name;
 use buttress_tree::BlockPointer;
+
+/// A tree whose items are those of files, by its id: a subvolume, or a tree of a relocation. Leaves of the latter may be reachable
+/// by no other way.
+pub(crate) fn tree_of_files(tree: TreeId) -> Option<SubvolumeId> {
+    let has_files = tree.holds_files() || tree == TreeId::TREE_RELOCATION;
+    has_files.then(|| SubvolumeId::new(tree.get()))
+}
 
 /// A symlink cannot be opened, so nobody can have set these flags; new inodes do not inherit them.
 const NOT_FOR_SYMLINKS: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
@@ -41,7 +50,7 @@ pub(crate) fn check_extent(
     extent: &FileExtent<'_>,
     inode: Option<&InodeItem>,
 ) {
-    let Some(subvolume) = pointer.tree.as_subvolume() else {
+    let Some(subvolume) = tree_of_files(pointer.tree) else {
         return;
     };
     let number = InodeNumber::new(key.objectid.get());
@@ -55,11 +64,94 @@ pub(crate) fn check_extent(
             limit,
         });
     }
+    check_lengths(walk.check, subvolume, key, extent);
     let is_symlink = inode.is_some_and(|inode| inode.kind() == FileKind::Symlink);
     if is_symlink && !matches!(extent.body, FileExtentBody::Inline(_)) {
         let inode = number;
         walk.check.find(Finding::SymlinkContent { subvolume, inode });
     }
+}
+
+/// Finds an extent whose lengths do not fit one another, in a subvolume or its log.
+pub(crate) fn check_lengths(check: &Check<'_>, subvolume: SubvolumeId, key: &Key, extent: &FileExtent<'_>) {
+    if let Some(problem) = lengths_problem(extent, check.sector_bytes) {
+        check.find(Finding::FileExtentLengths {
+            subvolume,
+            inode: InodeNumber::new(key.objectid.get()),
+            offset: FileOffset::new(key.offset),
+            compression: extent.compression.name(),
+            disk_num_bytes: stored_bytes(extent),
+            ram_bytes: extent.ram_bytes,
+            problem,
+        });
+    }
+}
+
+/// The bytes that an extent takes: on disk, or in its item.
+fn stored_bytes(extent: &FileExtent<'_>) -> ByteCount {
+    match extent.body {
+        FileExtentBody::Inline(content) => ByteCount::of(content.len()),
+        FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice) => slice.disk_bytes,
+    }
+}
+
+/// What is wrong with the lengths of an extent. The check of the item has seen to alignment, to the limit of compressed
+/// extents and that the window lies inside.
+///
+/// Linux compresses only where that saves something, so a compressed extent is never longer on disk than in memory. It may be
+/// as long: encoded writes ask for one byte less, before both lengths are rounded up to sectors. A plain extent may have a
+/// `ram_bytes` that is too small, which kernels before 6.11 left in extents that were cut short, but never one that is too large.
+fn lengths_problem(extent: &FileExtent<'_>, sector_bytes: u32) -> Option<&'static str> {
+    let (stored, ram) = (stored_bytes(extent).get(), extent.ram_bytes.get());
+    let is_compressed = extent.compression != Compression::None;
+    match extent.body {
+        FileExtentBody::Inline(_) if !is_compressed => None,
+        FileExtentBody::Inline(_) => {
+            let (least, most) = inline_limits(extent.compression, sector_bytes);
+            first_of([
+                (ram == 0, "compressed content of nothing"),
+                (stored < least, "inline content too short for its compression"),
+                (stored > most, "inline content too long for its compression"),
+            ])
+        }
+        FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice) if slice.is_hole() => {
+            (stored > 0).then_some("a hole with a length on disk")
+        }
+        FileExtentBody::Regular(_) | FileExtentBody::Preallocated(_) => first_of([
+            (stored == 0, "an extent of no length on disk"),
+            (
+                is_compressed && stored > ram,
+                "a compressed extent is longer than its content",
+            ),
+            (
+                !is_compressed && ram > stored,
+                "a plain extent is shorter than its content",
+            ),
+        ]),
+    }
+}
+
+/// The first problem that there is.
+fn first_of(problems: [(bool, &'static str); 3]) -> Option<&'static str> {
+    problems
+        .into_iter()
+        .find_map(|(is, problem)| is.then_some(problem))
+}
+
+/// How many bytes of inline content a compression can make out of one sector at most: the least and the most.
+///
+/// The least is what nothing compresses to: header, an empty block and checksum of zlib; header and an empty block of zstd;
+/// btrfs's two lengths of LZO. The most is the sector and what the format may add where content does not compress.
+fn inline_limits(compression: Compression, sector_bytes: u32) -> (u64, u64) {
+    let sector = u64::from(sector_bytes);
+    let (least, added) = match compression {
+        Compression::None => (0, 0),
+        Compression::Zlib => (8, 64),
+        // The worst case of LZO1X, and btrfs's two lengths.
+        Compression::Lzo => (8, (sector >> 4).saturating_add(64 + 3 + 8)),
+        Compression::Zstd => (9, 64),
+    };
+    (least, sector.saturating_add(added))
 }
 
 /// A name is in a directory once. Names of equal hash share an item, and so do the names of an inode in one directory: so
@@ -69,7 +161,7 @@ pub(crate) fn check_names(walk: &Walk<'_>, pointer: &BlockPointer, key: &Key, da
     if holds_one(key, data) && key.objectid != InodeNumber::ROOT_DIRECTORY.object_id() {
         return;
     }
-    let Some(subvolume) = pointer.tree.as_subvolume() else {
+    let Some(subvolume) = tree_of_files(pointer.tree) else {
         return;
     };
     match key.item_type {
@@ -134,6 +226,72 @@ fn check_twice<'a>(
                 name: Name::from(*name),
                 key: *key,
             });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buttress_format::{ExtentSlice, Logical};
+
+    const SECTOR: u32 = 4096;
+
+    fn regular(compression: Compression, [ram, disk, offset, num]: [u64; 4]) -> FileExtent<'static> {
+        FileExtent {
+            generation: Generation::new(1),
+            ram_bytes: ByteCount::new(ram),
+            compression,
+            other_encoding: 0,
+            body: FileExtentBody::Regular(ExtentSlice {
+                disk: Logical::new(1 << 20),
+                disk_bytes: ByteCount::new(disk),
+                offset: ByteCount::new(offset),
+                num_bytes: ByteCount::new(num),
+            }),
+        }
+    }
+
+    #[test]
+    fn lengths_fit_each_compression() {
+        let compressed = [Compression::Zlib, Compression::Lzo, Compression::Zstd];
+        for compression in compressed {
+            let problem = |lengths| lengths_problem(&regular(compression, lengths), SECTOR);
+            assert_eq!(problem([131_072, 4096, 0, 131_072]), None);
+            assert_eq!(problem([131_072, 4096, 8192, 4096]), None);
+            assert_eq!(problem([4096, 4096, 0, 4096]), None);
+            assert!(problem([131_072, 0, 0, 131_072]).is_some());
+            assert!(problem([8192, 12_288, 0, 8192]).is_some());
+        }
+        let problem = |lengths| lengths_problem(&regular(Compression::None, lengths), SECTOR);
+        assert_eq!(problem([8192, 8192, 0, 8192]), None);
+        // Kernels before 6.11 cut ram_bytes to what the file shows.
+        assert_eq!(problem([4096, 8192, 0, 4096]), None);
+        assert!(problem([12_288, 8192, 0, 8192]).is_some());
+        assert!(problem([8192, 0, 0, 4096]).is_some());
+    }
+
+    #[test]
+    fn inline_content_has_the_least_length_of_its_compression() {
+        let problem = |compression, ram_bytes, content: &'static [u8]| {
+            let extent = FileExtent {
+                ram_bytes: ByteCount::new(ram_bytes),
+                body: FileExtentBody::Inline(content),
+                ..regular(compression, [0; 4])
+            };
+            lengths_problem(&extent, SECTOR)
+        };
+        assert_eq!(problem(Compression::None, 3, b"abc"), None);
+        assert_eq!(problem(Compression::None, 0, b""), None);
+        for (compression, least) in [
+            (Compression::Zlib, 8),
+            (Compression::Lzo, 8),
+            (Compression::Zstd, 9),
+        ] {
+            assert_eq!(problem(compression, 100, &[0; 32][..least]), None);
+            assert!(problem(compression, 100, &[0; 32][..least - 1]).is_some());
+            assert!(problem(compression, 0, &[0; 32]).is_some());
+            assert!(problem(compression, 4096, &[0; 8192]).is_some());
         }
     }
 }

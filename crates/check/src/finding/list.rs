@@ -48,6 +48,7 @@ impl Finding {
             | Self::OwnerWithoutBlock { logical, .. }
             | Self::ItemUnexpected { logical, .. }
             | Self::BackReferenceFlags { logical, .. }
+            | Self::HeaderFlags { logical, .. }
             | Self::BlockCrossesStripe { logical, .. }
             | Self::DataDamaged { logical, .. }
             | Self::DataCopyDamaged { logical, .. } => Subject::Address(*logical),
@@ -77,6 +78,7 @@ impl Finding {
             | Self::InodeFlags { subvolume, inode, .. }
             | Self::SymlinkContent { subvolume, inode }
             | Self::FileExtentGeneration { subvolume, inode, .. }
+            | Self::FileExtentLengths { subvolume, inode, .. }
             | Self::ChecksumUnexpected { subvolume, inode, .. }
             | Self::CompressedWithoutChecksums { subvolume, inode, .. }
             | Self::ChecksumMissing { subvolume, inode, .. } => Subject::Inode(*subvolume, *inode),

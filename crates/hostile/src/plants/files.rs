@@ -319,6 +319,33 @@ pub(super) const PLANTS: &[Plant] = &[
     )
     .noting(&["orphans"]),
     Plant::new(
+        "orphan-directory",
+        "quota-xxhash",
+        "no damage: a directory and its child that wait for deletion, with the name between them",
+        &[],
+        |editor| {
+            let (directory, child) = (1 << 40, (1 << 40) + 1);
+            for number in [directory, child] {
+                insert_unlinked(editor, number);
+                editor.insert(TreeId::FS, &orphan_key(number), &[]);
+            }
+            let (_, mut entry) = editor.find(TreeId::FS, ItemType::DIR_INDEX, |key, data| {
+                is_of_inode(key, data) && data[29] == FileKind::Regular.to_raw()
+            });
+            let (_, name) = name_of(&key(directory, ItemType::DIR_INDEX, 2), &entry);
+            editor.data(TreeId::FS, &key(directory, ItemType::INODE_ITEM, 0), |data| {
+                data[52..54].copy_from_slice(&0o40_755_u16.to_le_bytes());
+                data[SIZE..SIZE + 8].copy_from_slice(&(2 * name.len() as u64).to_le_bytes());
+                data[NBYTES..NBYTES + 8].fill(0);
+            });
+            entry[..8].copy_from_slice(&child.to_le_bytes());
+            for (item_type, offset) in [(ItemType::DIR_ITEM, name_hash(&name)), (ItemType::DIR_INDEX, 2)] {
+                editor.insert(TreeId::FS, &key(directory, item_type, offset), &entry);
+            }
+        },
+    )
+    .noting(&["orphans"]),
+    Plant::new(
         "orphan-item-left-over",
         "kinds",
         "no damage: an orphan item whose inode is gone",
@@ -415,6 +442,97 @@ pub(super) const PLANTS: &[Plant] = &[
         |editor| {
             let (at, _) = extent(editor, |_| true);
             editor.data(TreeId::FS, &at, |data| add(data, 0, 1 << 30));
+        },
+    ),
+    Plant::new(
+        "file-extent-generation-of-relocation",
+        "kinds",
+        "a file extent of the data relocation tree is of a transaction that has not been",
+        &["file-extent-generation"],
+        |editor| {
+            let tree = TreeId::DATA_RELOCATION;
+            let root = key(256, ItemType::INODE_ITEM, 0);
+            let (_, mut inode) = editor.find(tree, ItemType::INODE_ITEM, |key, _| *key == root);
+            inode[NLINK..NLINK + 4].fill(0);
+            inode[NBYTES..NBYTES + 8].fill(0);
+            inode[52..54].copy_from_slice(&0o100_644_u16.to_le_bytes());
+            editor.insert(tree, &key(258, ItemType::INODE_ITEM, 0), &inode);
+            editor.insert(tree, &orphan_key(258), &[]);
+            let hole = FileExtent {
+                generation: buttress_format::Generation::new(1 << 30),
+                ram_bytes: buttress_format::ByteCount::new(4096),
+                compression: Compression::None,
+                other_encoding: 0,
+                body: FileExtentBody::Regular(buttress_format::ExtentSlice {
+                    disk: Logical::MIN,
+                    disk_bytes: buttress_format::ByteCount::ZERO,
+                    offset: buttress_format::ByteCount::ZERO,
+                    num_bytes: buttress_format::ByteCount::new(4096),
+                }),
+            };
+            editor.insert(tree, &key(258, ItemType::EXTENT_DATA, 0), &hole.encode());
+        },
+    ),
+    Plant::new(
+        "file-extent-lengths-zero",
+        "mixed",
+        "a compressed extent of no length on disk",
+        &["file-extent-lengths", "extent-length"],
+        |editor| {
+            let (at, _) = extent(editor, |extent| extent.compression != Compression::None);
+            editor.data(TreeId::FS, &at, |data| data[29..37].fill(0));
+        },
+    ),
+    Plant::new(
+        "file-extent-lengths-compressed",
+        "mixed",
+        "a compressed extent that is longer than its content",
+        &["file-extent-lengths", "extent-length", "checksum-missing"],
+        |editor| {
+            let (at, _) = extent(editor, |extent| extent.compression != Compression::None);
+            editor.data(TreeId::FS, &at, |data| {
+                let ram_bytes = u64::from_le_bytes(data[8..16].try_into().expect("8 bytes"));
+                data[29..37].copy_from_slice(&(ram_bytes + 4096).to_le_bytes());
+            });
+        },
+    ),
+    Plant::new(
+        "file-extent-lengths-plain",
+        "kinds",
+        "a plain extent that is shorter than its content",
+        &["file-extent-lengths"],
+        |editor| {
+            let (at, _) = extent(editor, |extent| extent.compression == Compression::None);
+            editor.data(TreeId::FS, &at, |data| add(data, 8, 4096));
+        },
+    ),
+    Plant::new(
+        "file-extent-lengths-inline",
+        "kinds",
+        "inline content with a compression that cannot be so short",
+        &["file-extent-lengths"],
+        |editor| {
+            let (at, data) = editor.find(TreeId::FS, ItemType::EXTENT_DATA, |key, data| {
+                FileExtent::parse(key, data, 4096).is_ok_and(
+                    |extent| matches!(extent.body, FileExtentBody::Inline(content) if content.len() > 9),
+                )
+            });
+            let mut short = data[..21 + 7].to_vec();
+            short[16] = Compression::Zlib.to_raw();
+            editor.replace(TreeId::FS, &at, &short);
+        },
+    ),
+    Plant::new(
+        "file-extent-lengths-hole",
+        "old",
+        "a hole with a length on disk",
+        &["file-extent-lengths"],
+        |editor| {
+            let (at, _) = editor.find(TreeId::FS, ItemType::EXTENT_DATA, |key, data| {
+                FileExtent::parse(key, data, 4096)
+                    .is_ok_and(|extent| extent.slice().is_some_and(|slice| slice.is_hole()))
+            });
+            editor.data(TreeId::FS, &at, |data| add(data, 29, 4096));
         },
     ),
     Plant::new(

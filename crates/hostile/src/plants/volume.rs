@@ -60,7 +60,60 @@ fn insert_extent(editor: &mut Editor, device: u64, physical: u64) {
     );
 }
 
+/// In the header of a block: the flags, and in their last byte the revision of back references.
+const HEADER_FLAGS: usize = 56;
+const HEADER_REVISION: usize = 63;
+
+fn header(editor: &mut Editor, tree: TreeId, change: impl FnOnce(&mut [u8])) {
+    let (first, _) = editor.items(tree).into_iter().next().expect("it has an item");
+    editor.header(tree, &first, change);
+}
+
 pub(super) const PLANTS: &[Plant] = &[
+    Plant::new(
+        "header-flags",
+        "kinds",
+        "a flag without a meaning in the header of a leaf",
+        &["header-flags"],
+        |editor| header(editor, TreeId::FS, |header| header[HEADER_FLAGS + 1] |= 1),
+    ),
+    Plant::new(
+        "header-flags-of-relocation",
+        "kinds",
+        "the flag of a relocation in the header of a leaf of the extent tree",
+        &["header-flags"],
+        |editor| header(editor, TreeId::EXTENT, |header| header[HEADER_FLAGS] |= 2),
+    ),
+    Plant::new(
+        "header-revision",
+        "kinds",
+        "a revision of back references that is not known, in the header of a leaf",
+        &["header-flags"],
+        |editor| header(editor, TreeId::FS, |header| header[HEADER_REVISION] = 2),
+    ),
+    Plant::new(
+        "uuid-tree-directory",
+        "kinds",
+        "no damage: the uuid tree has a root directory, as mkfs.btrfs 4.16 to 4.19 made it",
+        &[],
+        |editor| {
+            let (first, _) = editor
+                .items(TreeId::UUID)
+                .into_iter()
+                .next()
+                .expect("it has a uuid");
+            let name = key(256, ItemType::INODE_REF, 256);
+            for at in [name, key(256, ItemType::INODE_ITEM, 0)] {
+                let (_, data) = editor.find(TreeId::DATA_RELOCATION, at.item_type, |key, _| *key == at);
+                // The tree has one leaf, so no block above names its first key.
+                editor.leaf(TreeId::UUID, &first, |leaf, _| {
+                    let place = leaf.insert(0, &at, data.len());
+                    place.expect("the item fits").copy_from_slice(&data);
+                });
+            }
+        },
+    )
+    .noting(&["uuid-tree-directory"]),
     Plant::new(
         "superblock-damaged",
         "kinds",

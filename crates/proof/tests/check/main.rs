@@ -4,6 +4,8 @@
 //!   deletions and balances: nothing is found;
 //! - [`states`]: what a running kernel leaves behind is said, and is no damage;
 //! - [`crashes`]: volumes that the kernel works on, as a crash would leave them: no false alarm;
+//! - [`dropped`]: what is gone of a subvolume that is being dropped is not read;
+//! - [`lengths`]: extents that the kernel cut and shared, of every compression: nothing is found;
 //! - [`damage`]: random damage: what `btrfs check` reports, ours reports;
 //! - [`comparison`]: damage of every kind: who finds what.
 
@@ -11,6 +13,8 @@ mod clean;
 mod comparison;
 mod crashes;
 mod damage;
+mod dropped;
+mod lengths;
 mod live;
 mod states;
 mod theirs;
@@ -70,5 +74,6 @@ fn case(name: String, progs: (u32, u32), body: impl Fn() -> Result<()> + Send + 
 fn main() -> std::process::ExitCode {
     let cases = clean::cases().into_iter();
     let cases = cases.chain(states::cases()).chain(crashes::cases());
+    let cases = cases.chain(dropped::cases()).chain(lengths::cases());
     run(cases.chain(damage::cases()).chain(comparison::cases()).collect())
 }

@@ -253,6 +253,22 @@ macro_rules! extents {
                 problem: &'static str,
             } "block {logical} (level {level}) of tree {owner}: {problem}"
 
+            /// A header whose flags have no meaning, or do not fit its tree.
+            HeaderFlags = "header-flags", Inconsistent, Extents {
+                /// The tree.
+                tree: TreeId,
+                /// The block.
+                logical: Logical,
+                /// Its level.
+                level: u8,
+                /// The flags.
+                flags: u64,
+                /// The revision of its back references.
+                revision: u8,
+                /// In which way.
+                problem: &'static str,
+            } "block {logical} (level {level}) of tree {tree}: {problem} (flags {flags:#x}, revision {revision})"
+
             /// A tree block that lies in two stripes.
             BlockCrossesStripe = "block-crosses-stripe", Inconsistent, Extents {
                 /// The block.

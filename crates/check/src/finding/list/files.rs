@@ -230,6 +230,24 @@ macro_rules! files {
                 /// The greatest that there can be.
                 limit: Generation,
             } "subvolume {subvolume}: inode {inode} at {offset}: the extent is of generation {generation}, at most {limit} is possible"
+
+            /// A file extent whose lengths do not fit one another, or its compression.
+            FileExtentLengths = "file-extent-lengths", Loss, Files {
+                /// The subvolume.
+                subvolume: SubvolumeId,
+                /// The inode.
+                inode: InodeNumber,
+                /// Where in the file.
+                offset: FileOffset,
+                /// How the extent is compressed.
+                compression: &'static str,
+                /// Its length on disk, or that of inline content.
+                disk_num_bytes: ByteCount,
+                /// Its length after decompression.
+                ram_bytes: ByteCount,
+                /// In which way.
+                problem: &'static str,
+            } "subvolume {subvolume}: inode {inode} at {offset}: {problem} (compression {compression}, disk_num_bytes {disk_num_bytes}, ram_bytes {ram_bytes})"
         }
     };
 }
