@@ -4,7 +4,7 @@ use crate::compare::{tar, without_sockets};
 use anyhow::{Result, ensure};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::manifest::{expect_equal, of_directory};
-use buttress_oracle::tools::progs_missing;
+use buttress_oracle::tools::{buttress, progs_missing, run};
 use buttress_oracle::volumes::{Fill, Specification, format};
 use buttress_proof::harness::{Case, Outcome};
 use std::fs::File;
@@ -55,6 +55,60 @@ fn pending_log() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// A dump of a volume with a pending log, restored: it has metadata alone. Linux replays the log when it mounts it, and what it
+/// shows then is shown here, without writing.
+fn metadata_dump_with_a_log() -> Result<Outcome> {
+    let specification = Specification {
+        fill: Fill::Empty,
+        ..Specification::default()
+    };
+    let (folder, images) = format(&specification)?;
+    let mount = Mount::new(&images, "commit=300")?;
+    std::fs::write(mount.path().join("committed"), vec![7u8; 100_000])?;
+    rustix::fs::syncfs(File::open(mount.path())?)?;
+    let file = File::create(mount.path().join("logged"))?;
+    file.write_all_at(&[8; 50_000], 0)?;
+    file.sync_all()?;
+    let [copy, dump, restored] = ["copy", "dump", "restored"].map(|name| folder.path().join(name));
+    run(Command::new("cp")
+        .arg("--sparse=always")
+        .arg(&images[0])
+        .arg(&copy))?;
+    drop(file);
+    mount.close()?;
+    run(Command::new("btrfs-image").arg(&copy).arg(&dump))?;
+    run(Command::new("btrfs-image").arg("-r").arg(&dump).arg(&restored))?;
+    let restored = [restored];
+    let names = |text: &[u8]| -> Vec<String> {
+        let text = String::from_utf8_lossy(text).into_owned();
+        let mut names: Vec<String> = text.lines().map(str::to_owned).collect();
+        names.sort();
+        names
+    };
+    let mut target = restored[0].clone().into_os_string();
+    target.push(":/");
+    let ours = run(Command::new(buttress()?).arg("ls").arg(&target))?;
+    let said = String::from_utf8_lossy(&ours.stderr).into_owned();
+    ensure!(
+        said.contains("replayed in memory"),
+        "no warning names the replay:\n{said}"
+    );
+    let mount = Mount::new(&restored, "")?;
+    let theirs = run(Command::new("ls").arg(mount.path()))?;
+    mount.close()?;
+    ensure!(
+        names(&theirs.stdout) == ["committed", "logged"],
+        "{:?}",
+        names(&theirs.stdout)
+    );
+    ensure!(
+        names(&ours.stdout) == names(&theirs.stdout),
+        "{:?}",
+        names(&ours.stdout)
+    );
+    Ok(Outcome::Passed)
+}
+
 /// A file that is unlinked while open is an orphan: it has no name, and reading goes on without it.
 fn orphans() -> Result<Outcome> {
     let specification = Specification {
@@ -94,6 +148,7 @@ fn case(name: &str, body: fn() -> Result<Outcome>) -> Case {
 pub fn cases() -> Vec<Case> {
     vec![
         case("states::pending_log", pending_log),
+        case("states::metadata_dump_with_a_log", metadata_dump_with_a_log),
         case("states::orphans", orphans),
     ]
 }

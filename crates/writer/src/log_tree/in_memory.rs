@@ -62,7 +62,7 @@ fn replay(options: OpenOptions) -> Result<Filesystem> {
         environment: Arc::new(InMemory),
         ..WriteOptions::default()
     };
-    let replayed = WritableFilesystem::new(options.clone().open()?, writing)?;
+    let replayed = WritableFilesystem::in_memory(options.clone().open()?, writing)?;
     // The replay is committed. What opening does besides, on inodes without names, nobody sees.
     replayed.abandon();
     options.open()

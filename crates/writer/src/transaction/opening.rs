@@ -137,6 +137,19 @@ impl WritableFilesystem {
     /// read.
     pub fn new(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
         refuse(&filesystem)?;
+        Self::begin(filesystem, options)
+    }
+
+    /// As [`WritableFilesystem::new`], on devices whose changes stay in memory. A metadata image will do: it must not be written
+    /// because it has no data, and nothing is written.
+    pub(crate) fn in_memory(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
+        match find_refusal(&filesystem, true)? {
+            None => Self::begin(filesystem, options),
+            Some(refusal) => Err(Error::WritingRefused(refusal)),
+        }
+    }
+
+    fn begin(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
         let replacing = replacement::take_up(&filesystem, options.gives_up_replacement)?;
         let log = PendingLog::read(&filesystem)?;
         let mut running = load(&filesystem)?;
@@ -193,16 +206,16 @@ impl WritableFilesystem {
 
 /// Refuses what must not be written.
 pub(crate) fn refuse(filesystem: &Filesystem) -> Result<()> {
-    let refusal = find_refusal(filesystem)?;
+    let refusal = find_refusal(filesystem, false)?;
     refusal.map_or(Ok(()), |refusal| Err(Error::WritingRefused(refusal)))
 }
 
 /// Where the kernel's own mount goes on with what was interrupted.
 const MOUNT: &str = "mount it with the kernel, which goes on with that";
 
-fn find_refusal(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
+fn find_refusal(filesystem: &Filesystem, in_memory: bool) -> Result<Option<WritingRefusal>> {
     let superblock = filesystem.superblock();
-    if let Some(refusal) = noticed(filesystem)? {
+    if let Some(refusal) = noticed(filesystem, in_memory)? {
         return Ok(Some(refusal));
     }
     for (feature, name) in [
@@ -245,9 +258,11 @@ fn find_refusal(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
 }
 
 /// What opening noticed that forbids writing.
-fn noticed(filesystem: &Filesystem) -> Result<Option<WritingRefusal>> {
+fn noticed(filesystem: &Filesystem, in_memory: bool) -> Result<Option<WritingRefusal>> {
     let notices = filesystem.volume().notices();
-    if let Some(notice) = notices.iter().find(|notice| notice.forbids_writing()) {
+    let may_be_image = |notice: &Notice| in_memory && matches!(notice, Notice::MetadataImage);
+    let forbids = |notice: &&Notice| notice.forbids_writing() && !may_be_image(notice);
+    if let Some(notice) = notices.iter().find(forbids) {
         return Ok(Some(match notice {
             Notice::UnknownCompatRo { names } => WritingRefusal::CompatRo { names: names.clone() },
             Notice::Seed => WritingRefusal::Seed,
