@@ -214,6 +214,16 @@ pub enum Error {
         /// The directory.
         location: Location,
     },
+    /// A subvolume that should go holds another one.
+    #[error("subvolume {subvolume} holds subvolume {nested}, \"{name}\"")]
+    HoldsSubvolume {
+        /// The subvolume.
+        subvolume: SubvolumeId,
+        /// The first one in it.
+        nested: SubvolumeId,
+        /// Its name.
+        name: Name,
+    },
     /// A name or a move would join two subvolumes.
     #[error("the name would lead from one subvolume into another")]
     CrossesSubvolumes,
@@ -465,7 +475,7 @@ impl Error {
             Self::Cancelled => number::EINTR,
             Self::NoSpace { .. } | Self::AttributeTooLarge { .. } => number::ENOSPC,
             Self::Exists { .. } => number::EEXIST,
-            Self::NotEmpty { .. } => number::ENOTEMPTY,
+            Self::NotEmpty { .. } | Self::HoldsSubvolume { .. } => number::ENOTEMPTY,
             Self::CrossesSubvolumes => number::EXDEV,
             Self::NotPermitted { .. } => number::EPERM,
             Self::AccessDenied { .. } => number::EACCES,

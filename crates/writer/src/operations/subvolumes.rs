@@ -98,7 +98,7 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// [`Error::SubvolumeNotFound`]; [`Error::NotPermitted`] for the top level and the default subvolume;
-    /// [`Error::NotEmpty`] when other subvolumes lie in it; [`Error::NotPermitted`] and [`Error::ReadOnlySubvolume`] of the
+    /// [`Error::HoldsSubvolume`] when other subvolumes lie in it; [`Error::NotPermitted`] and [`Error::ReadOnlySubvolume`] of the
     /// directory that it is in, and the former of its own root directory, too: immutable or append-only.
     pub fn delete_subvolume(&self, id: SubvolumeId) -> Result<()> {
         let location = Location::root_of(id);
@@ -331,16 +331,17 @@ impl Operation<'_> {
     /// Refuses a subvolume that holds others.
     fn require_no_subvolumes(&mut self, id: SubvolumeId) -> Result<()> {
         let first = Key::new(id.tree().object_id(), ItemType::ROOT_REF, 0);
-        let found = self.look().at_or_after(TreeId::ROOT, &first)?;
-        let holds = found.is_some_and(|item| {
+        let found = self.look().at_or_after(TreeId::ROOT, &first)?.filter(|item| {
             let key = item.key();
             (key.objectid, key.item_type) == (first.objectid, first.item_type)
         });
-        if holds {
-            return Err(Error::NotEmpty {
-                location: Location::root_of(id),
-            });
-        }
-        Ok(())
+        let Some(item) = found else { return Ok(()) };
+        let key = item.key();
+        let name = parse_place(&key, item.data())?.name;
+        Err(Error::HoldsSubvolume {
+            subvolume: id,
+            nested: SubvolumeId::new(key.offset),
+            name: name.as_slice().into(),
+        })
     }
 }

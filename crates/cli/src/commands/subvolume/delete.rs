@@ -5,15 +5,16 @@ use std::io::Write;
 
 use anyhow::{Context as _, Result};
 use buttress::format::SubvolumeId;
-use buttress::fs::{Follow, Progress};
+use buttress::fs::{Error, Follow, Progress};
 use clap::Args;
 
 use crate::context::Context;
-use crate::exit::Outcome;
+use crate::exit::{Advice, Outcome};
 use crate::manual::{Example, example};
 use crate::output::terminal;
 use crate::table::Subcommand;
 use crate::target::Target;
+use crate::writing::Writing;
 
 /// Delete subvolumes and snapshots, and give back their space
 #[derive(Args, Debug)]
@@ -55,7 +56,7 @@ impl Subcommand for Delete {
             volume
                 .filesystem
                 .delete_subvolume(id)
-                .with_context(|| target.display())?;
+                .map_err(|error| explained(&volume, target, error))?;
             deleted.push((id, target));
         }
         volume.commit()?;
@@ -78,5 +79,22 @@ impl Subcommand for Delete {
         }
         dropped.context("giving back the space of what was deleted")?;
         Ok(Outcome::Done)
+    }
+}
+
+/// The error of a deletion. A subvolume that lies in the way is named by its path.
+fn explained(volume: &Writing, target: &Target, error: Error) -> anyhow::Error {
+    let nested = match &error {
+        Error::HoldsSubvolume { nested, .. } => volume.filesystem.view().subvolume_path(*nested).ok(),
+        _ => None,
+    };
+    let error = anyhow::Error::new(error).context(target.display());
+    match nested {
+        None => error,
+        Some(path) => {
+            let path = String::from_utf8_lossy(&path).into_owned();
+            let image = target.image.display();
+            error.context(Advice::new(format!("first delete {image}:/{path}")))
+        }
     }
 }

@@ -60,7 +60,8 @@ fn subvolumes_live_and_die() {
     filesystem.set_label(b"a label").unwrap();
     assert!(matches!(
         filesystem.delete_subvolume(home),
-        Err(Error::NotEmpty { .. })
+        Err(Error::HoldsSubvolume { subvolume, nested, name })
+            if (subvolume, nested) == (home, inner) && name.0 == b"inner"
     ));
     assert!(matches!(
         filesystem.delete_subvolume(work),
