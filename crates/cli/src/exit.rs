@@ -139,7 +139,7 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// The chain of an error on one line: outermost first, `: ` between.
 ///
-/// Causes whose text the cause above already ends with are not repeated.
+/// Causes whose text the causes above hold already are not repeated.
 pub fn chain_text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -150,7 +150,16 @@ pub fn chain_text(error: &anyhow::Error) -> String {
             continue;
         }
         let line = cause.to_string();
-        if line.is_empty() || text.ends_with(&line) {
+        if line.is_empty() || says(&text, &line) {
+            continue;
+        }
+        // A cause that begins with all that was said goes on from there.
+        if !text.is_empty()
+            && line
+                .strip_prefix(&text)
+                .is_some_and(|rest| rest.starts_with(": "))
+        {
+            text = line;
             continue;
         }
         if text.is_empty() {
@@ -166,6 +175,16 @@ pub fn chain_text(error: &anyhow::Error) -> String {
         text.push_str(rest);
     }
     text
+}
+
+/// Whether a text holds a cause, as words of its own.
+fn says(text: &str, cause: &str) -> bool {
+    let is_border = |letter: Option<char>| !letter.is_some_and(char::is_alphanumeric);
+    text.match_indices(cause).any(|(at, found)| {
+        let before = text.get(..at).and_then(|before| before.chars().next_back());
+        let after = at.checked_add(found.len()).and_then(|end| text.get(end..));
+        is_border(before) && is_border(after.and_then(|after| after.chars().next()))
+    })
 }
 
 fn same(cause: &(dyn StdError + 'static), advice: &Advice) -> bool {
@@ -224,6 +243,23 @@ mod tests {
             .context("v.img:/a")
             .unwrap_err();
         assert_eq!(chain_text(&named), "v.img:/a: no such file");
+        // A cause in the middle of what is above it, and one that begins with all of it.
+        let inside = Err::<(), _>(io::Error::other("no such device"))
+            .context("cannot open a.img (no such device), tried twice")
+            .unwrap_err();
+        assert_eq!(
+            chain_text(&inside),
+            "cannot open a.img (no such device), tried twice"
+        );
+        let longer = Err::<(), _>(io::Error::other("v.img: the disk is full"))
+            .context("v.img")
+            .unwrap_err();
+        assert_eq!(chain_text(&longer), "v.img: the disk is full");
+        // Not a part of a word.
+        let word = Err::<(), _>(io::Error::other("full"))
+            .context("it was not done fully")
+            .unwrap_err();
+        assert_eq!(chain_text(&word), "it was not done fully: full");
         assert_eq!(error.downcast_ref::<Advice>().unwrap().0, "give the image first");
     }
 }

@@ -15,6 +15,7 @@ pub mod host;
 mod replacing;
 pub mod volume;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use anyhow::{Context as _, Result, bail};
@@ -408,16 +409,30 @@ impl<'a> Inserter<'a> {
         let mut written_to = 0;
         let mut written = 0u64;
         let progress = &self.progress;
+        // An error of a read is told from one of the volume, which may be full.
+        let is_read = Cell::new(true);
         let mut write = |piece: Piece| -> Result<()> {
+            is_read.set(false);
             filesystem.write_at(location, piece.offset, &piece.bytes)?;
             let length = ByteCount::of(piece.bytes.len());
             written_to = piece.offset.get().saturating_add(length.get());
             written = written.saturating_add(length.get());
             progress.advance(0, length);
-            Ok(progress.check()?)
+            progress.check()?;
+            is_read.set(true);
+            Ok(())
         };
         match source {
-            Source::Host(file) => host::read(&file, size, &mut write).context("reading it")?,
+            Source::Host(file) => {
+                let read = host::read(&file, size, &mut write);
+                read.map_err(|error| {
+                    if is_read.get() {
+                        error.context("reading it")
+                    } else {
+                        error
+                    }
+                })?;
+            }
             Source::Stream(mut reader) => volume::read(&mut reader, self.context, &mut write)?,
             Source::Same(from) => {
                 let whole = FileOffset::MIN..FileOffset::new(size);
