@@ -36,6 +36,7 @@ mod wishes;
 /// that does not exist is then made as small as possible, unless --size says otherwise. The same content and options give
 /// the same bytes, if -U, SOURCE_DATE_EPOCH and DETERMINISTIC_SEED=1 are given.
 #[derive(Args, Debug)]
+#[command(version, display_name = "buttress mkfs")]
 pub struct Mkfs {
     /// How data is replicated: single, dup, raid0, raid1, raid1c3, raid1c4, raid10, raid5, raid6 [default: single]
     #[arg(short, long, value_name = "PROFILE", value_parser = profile)]
@@ -314,6 +315,7 @@ impl Mkfs {
             features,
             device_bytes: self.bytes().map(ByteCount::new),
             keep_contents: self.nodiscard,
+            root_owner: self.build.root_owner(),
         })
     }
 

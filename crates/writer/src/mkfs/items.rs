@@ -86,6 +86,22 @@ pub fn directory_inode(settings: &Settings, time: Timestamp, generation: Generat
     }
 }
 
+/// The same, with the owner and permissions that the top level's root directory is to have.
+pub(super) fn owned(settings: &Settings, inode: InodeItem) -> InodeItem {
+    let Some((uid, gid, permissions)) = settings.root_owner else {
+        return inode;
+    };
+    let mode = permissions.map_or(inode.mode, |permissions| {
+        (inode.mode & !0o7777) | (permissions & 0o7777)
+    });
+    InodeItem {
+        uid,
+        gid,
+        mode,
+        ..inode
+    }
+}
+
 /// An empty root directory: its inode, and the name by which it is its own parent.
 ///
 /// # Errors

@@ -123,6 +123,8 @@ pub struct Options {
     pub device_bytes: Option<ByteCount>,
     /// Do not discard the devices' contents first.
     pub keep_contents: bool,
+    /// User, group and, where given, permissions of the root directory of an empty volume; by default root's, 0755.
+    pub root_owner: Option<(u32, u32, Option<u32>)>,
 }
 
 /// What every new volume has and old ones do not.
@@ -163,6 +165,8 @@ pub struct Settings {
     pub device_bytes: Option<ByteCount>,
     /// Discard the devices' contents first.
     pub discard: bool,
+    /// User, group and permissions of the root directory.
+    pub root_owner: Option<(u32, u32, Option<u32>)>,
     /// Nothing, but in tests.
     pub(super) missing: Missing,
 }
@@ -223,6 +227,7 @@ impl Settings {
             quotas,
             device_bytes: options.device_bytes,
             discard: !options.keep_contents,
+            root_owner: options.root_owner,
             missing: Missing::default(),
         })
     }

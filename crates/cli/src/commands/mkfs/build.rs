@@ -65,7 +65,8 @@ pub(super) struct BuildArguments {
     /// Everything belongs to this group
     #[arg(long, value_name = "GID", conflicts_with = "all_root")]
     force_gid: Option<u32>,
-    /// The root directory belongs to this user and group and, where given, has these permissions
+    /// The root directory belongs to this user and group and, where given, has these permissions [default: of an
+    /// empty volume that is not made by root, the caller]
     #[arg(long, value_name = "UID:GID[:MODE]", value_parser = root_owner)]
     root_owner: Option<RootOwner>,
     /// How many threads read and compress [default: one for each processor]
@@ -204,8 +205,24 @@ impl BuildArguments {
         Owners {
             uid: self.force_uid.or(all),
             gid: self.force_gid.or(all),
-            root: self.root_owner.map(|RootOwner(uid, gid, mode)| (uid, gid, mode)),
+            root: if self.has_source() {
+                self.given_root_owner()
+            } else {
+                self.root_owner()
+            },
         }
+    }
+
+    fn given_root_owner(&self) -> Option<(u32, u32, Option<u32>)> {
+        self.root_owner.map(|RootOwner(uid, gid, mode)| (uid, gid, mode))
+    }
+
+    /// Owner and permissions of the root directory of an empty volume: those that are given. Without root it is the caller's, who
+    /// could make nothing in it otherwise.
+    pub(super) fn root_owner(&self) -> Option<(u32, u32, Option<u32>)> {
+        let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+        let callers = (!user.is_root()).then_some((user.as_raw(), group.as_raw(), None));
+        self.given_root_owner().or(callers)
     }
 }
 

@@ -27,7 +27,10 @@ impl Plan {
                 let counted = self.devices.iter().filter(|_| !missing);
                 items::device_tree(&self.identity, counted, chunks)
             }
-            TreeId::FS => directory(InodeNumber::ROOT_DIRECTORY, &inode(3))?,
+            TreeId::FS => {
+                let inode = items::owned(&self.settings, inode(3));
+                directory(InodeNumber::ROOT_DIRECTORY, &inode)?
+            }
             TreeId::DATA_RELOCATION => directory(InodeNumber::ROOT_DIRECTORY, &inode(5))?,
             TreeId::UUID => {
                 let mut subvolumes = Vec::new();
