@@ -95,6 +95,11 @@
 //! feature `unstable`, each under its name, and can change with any version.
 #![forbid(unsafe_code)]
 
+/// The program in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 mod error;
 mod file;
 mod options;

@@ -19,7 +19,7 @@ use support::{image, json};
 fn a_volume_is_made_from_a_directory_changed_checked_and_kept() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_buttress"))
-        .args(["tour", concat!(env!("CARGO_MANIFEST_DIR"), "/src")])
+        .args(["tour", "--keep", concat!(env!("CARGO_MANIFEST_DIR"), "/src")])
         .env("TMPDIR", folder.path())
         .output()
         .unwrap();
@@ -58,6 +58,51 @@ fn a_volume_is_made_from_a_directory_changed_checked_and_kept() {
         "{}",
         String::from_utf8_lossy(&checked.stderr)
     );
+}
+
+#[test]
+fn tour_without_keep_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_buttress"))
+        .args(["tour", concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands/tour")])
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("The volume was removed; `buttress tour --keep`"),
+        "{text}"
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// The table in the README has the steps that there are, in their order.
+#[test]
+fn readme_shows_every_step_of_the_tour() {
+    let page = include_str!("../../../README.md");
+    let table = page.split_once("$ buttress tour --keep\n").unwrap().1;
+    let table = table.split_once("\n\n").unwrap().0;
+    let shown: Vec<&str> = table
+        .lines()
+        .skip(1)
+        .map(|line| line.split("  ").next().unwrap().trim())
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_buttress"))
+        .args([
+            "tour",
+            "--format",
+            "json",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands/tour"),
+        ])
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let steps = document["tour"]["steps"].as_array().unwrap();
+    let steps: Vec<&str> = steps.iter().map(|step| step["step"].as_str().unwrap()).collect();
+    assert_eq!(shown, steps);
 }
 
 #[test]

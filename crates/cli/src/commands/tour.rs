@@ -1,6 +1,6 @@
 //! `buttress tour [DIRECTORY]`: every main job in turn, with what each did and how long it took.
 //!
-//! It makes a volume out of a directory, in a sparse file that stays for trying things on; changes files, takes snapshots,
+//! It makes a volume out of a directory, in a sparse file that is removed at the end unless `--keep` asks for it to try things on; changes files, takes snapshots,
 //! deletes, checks (`making`); then opens it as a reader and looks at all of it, sends it, reads it with one copy
 //! rotten, and scrubs it whole (`steps`, `scrubbing`). With an image in place of the directory only that second part is done, and nothing is written.
 //!
@@ -12,7 +12,7 @@ mod steps;
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -34,6 +34,9 @@ pub struct TourCommand {
     /// The directory to make a volume from (`target` and `.git` in it are left out), or a volume to look at
     #[arg(value_name = "DIRECTORY|IMAGE", default_value = ".")]
     place: OsString,
+    /// Keep the volume that was made, to try things on
+    #[arg(long)]
+    keep: bool,
 }
 
 /// A step that was made.
@@ -49,6 +52,10 @@ impl Subcommand for TourCommand {
         example(
             "buttress tour",
             "Does every main job on a volume made from the current directory",
+        ),
+        example(
+            "buttress tour --keep",
+            "The same, and keeps the volume to try things on",
         ),
         example(
             "buttress tour backup.img",
@@ -69,14 +76,17 @@ impl Subcommand for TourCommand {
                 printer.step(name, || step(&mut making))?;
             }
             tour.use_file(&making.image)?;
-            image = Some(making.image);
+            image = Some(Image {
+                path: making.image,
+                keep: self.keep,
+            });
         } else {
             tour.devices = context.open_devices(&[Target::parse(&self.place).image])?;
         }
         for (name, step) in tour.steps() {
             printer.step(name, || step(&mut tour))?;
         }
-        printer.finish(image.as_deref())
+        printer.finish(image)
     }
 }
 
@@ -123,7 +133,9 @@ impl Printer<'_> {
         Ok(())
     }
 
-    fn finish(self, image: Option<&Path>) -> Result<Outcome> {
+    fn finish(self, image: Option<Image>) -> Result<Outcome> {
+        let kept = image.as_ref().filter(|image| image.keep);
+        let kept = kept.map(|image| image.path.as_path());
         if self.context.json() {
             let steps = self.made.iter().map(|made| {
                 json!({
@@ -134,10 +146,10 @@ impl Printer<'_> {
                 })
             });
             let steps = Value::Array(steps.collect());
-            let image = image.map(|image| image.display().to_string());
+            let image = kept.map(|image| image.display().to_string());
             self.context
                 .print_json("tour", json!({ "image": image, "steps": steps }))?;
-        } else if let Some(image) = image {
+        } else if let Some(image) = kept {
             let mut out = self.context.stdout();
             writeln!(
                 out,
@@ -152,8 +164,30 @@ impl Printer<'_> {
                 )?;
             }
             out.flush()?;
+        } else if image.is_some() {
+            let mut out = self.context.stdout();
+            writeln!(
+                out,
+                "\nThe volume was removed; `buttress tour --keep` keeps it to try things on."
+            )?;
+            out.flush()?;
         }
         Ok(Outcome::Done)
+    }
+}
+
+/// The image that was made. It goes with the tour, however that ends, unless it is kept.
+struct Image {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if !self.keep {
+            // Whoever removed it before has done the work.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
