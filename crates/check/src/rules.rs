@@ -98,6 +98,9 @@ fn stored_bytes(extent: &FileExtent<'_>) -> ByteCount {
 /// What is wrong with the lengths of an extent. The check of the item has seen to alignment, to the limit of compressed
 /// extents and that the window lies inside.
 ///
+/// Linux's tree checker asks for alignment only, and for an end below 2^64. Linux 6.18 mounts a volume with a compressed extent of
+/// no length on disk, and its worker dies when the extent is read.
+///
 /// Linux compresses only where that saves something, so a compressed extent is never longer on disk than in memory. It may be
 /// as long: encoded writes ask for one byte less, before both lengths are rounded up to sectors. A plain extent may have a
 /// `ram_bytes` that is too small, which kernels before 6.11 left in extents that were cut short, but never one that is too large.
