@@ -24,7 +24,10 @@ pub fn ends_the_job(error: &anyhow::Error) -> bool {
         let is_volume = cause.downcast_ref::<Error>().is_some_and(|error| {
             matches!(
                 error,
-                Error::NoSpace { .. } | Error::WritingStopped { .. } | Error::Cancelled
+                Error::NoSpace { .. }
+                    | Error::OutOfHostSpace(_)
+                    | Error::WritingStopped { .. }
+                    | Error::Cancelled
             )
         });
         is_io || is_errno || is_volume

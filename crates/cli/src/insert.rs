@@ -300,13 +300,13 @@ impl<'a> Inserter<'a> {
         }
         let made = self.make_at(way, name, facts, target, source);
         made.inspect_err(|error| {
-            self.is_full |= matches!(error.downcast_ref(), Some(Error::NoSpace { .. }));
+            self.is_full |= error.downcast_ref().is_some_and(Error::is_out_of_space);
         })
     }
 
     /// An error of the volume. When it is full, nothing more is tried.
     fn failed(&mut self, error: Error) -> anyhow::Error {
-        self.is_full |= matches!(error, Error::NoSpace { .. });
+        self.is_full |= error.is_out_of_space();
         error.into()
     }
 

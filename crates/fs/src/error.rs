@@ -15,6 +15,7 @@ pub mod defect;
 use crate::location::Location;
 use buttress_format::printable::Printable;
 use buttress_format::{ByteCount, ErrorKind, FileOffset, Logical, SubvolumeId, TreeId};
+use buttress_volume::WriteRefusal;
 use core::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -174,6 +175,10 @@ pub enum Error {
         /// What was freed, and waits because readers hold older states.
         pinned_by_readers: ByteCount,
     },
+    /// The devices have no space: the file system that holds an image is full, or a quota of it is used up. What was to be
+    /// written waits in memory, or was refused.
+    #[error("{0}; free space there and retry")]
+    OutOfHostSpace(buttress_device::IoError),
     /// The volume is in a state, or has a feature, that is not written.
     #[error(transparent)]
     WritingRefused(#[from] WritingRefusal),
@@ -421,6 +426,7 @@ mod number {
     pub(super) const EISDIR: i32 = 21;
     pub(super) const EAGAIN: i32 = 11;
     pub(super) const ENOSPC: i32 = 28;
+    pub(super) const EDQUOT: i32 = 122;
     pub(super) const EMLINK: i32 = 31;
     pub(super) const EROFS: i32 = 30;
     pub(super) const EINVAL: i32 = 22;
@@ -449,6 +455,33 @@ impl Error {
         }
     }
 
+    /// The request for which a device had no space: the host's disk is full, or a quota of the host is used up. Writing
+    /// goes on after it, and the same call can succeed once the host has space again.
+    #[must_use]
+    pub const fn out_of_host_space(&self) -> Option<&buttress_device::IoError> {
+        match self {
+            Self::OutOfHostSpace(failure) => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// Whether there is no space, on the volume or on the host.
+    #[must_use]
+    pub const fn is_out_of_space(&self) -> bool {
+        matches!(self, Self::NoSpace { .. } | Self::OutOfHostSpace(_))
+    }
+
+    /// The failed request that the error is about, if it was one for want of space on the host.
+    fn lacks_host_space(&self) -> Option<&buttress_device::IoError> {
+        let failure = match self {
+            Self::OutOfHostSpace(failure) => failure,
+            Self::Io(failure) | Self::Volume(buttress_volume::Error::Io(failure)) => failure,
+            Self::Volume(buttress_volume::Error::Write(WriteRefusal::Needed(needed))) => &needed.failure,
+            _ => return None,
+        };
+        failure.is_out_of_space().then_some(failure)
+    }
+
     /// The block without which a look under the edit lock could not go on: to be read without the lock.
     pub fn missing_block(&self) -> Option<buttress_tree::BlockPointer> {
         match self {
@@ -460,6 +493,12 @@ impl Error {
     /// The number that a system call would fail with: the one place where errors are mapped.
     #[must_use]
     pub fn errno(&self) -> i32 {
+        if let Some(failure) = self.lacks_host_space() {
+            return match failure.kind {
+                std::io::ErrorKind::QuotaExceeded => number::EDQUOT,
+                _ => number::ENOSPC,
+            };
+        }
         match self {
             Self::NotFound { .. }
             | Self::SubvolumeNotFound { .. }
@@ -500,8 +539,11 @@ impl Error {
                 | Corruption::Decompression { .. } => number::EIO,
                 _ => number::EUCLEAN,
             },
-            Self::Tree(_) | Self::Volume(_) | Self::Io(_) | Self::UnknownEncoding { .. } => match self.kind()
-            {
+            Self::Tree(_)
+            | Self::Volume(_)
+            | Self::Io(_)
+            | Self::OutOfHostSpace(_)
+            | Self::UnknownEncoding { .. } => match self.kind() {
                 ErrorKind::Corrupt => number::EUCLEAN,
                 ErrorKind::Unsupported => number::EOPNOTSUPP,
                 ErrorKind::Io => number::EIO,

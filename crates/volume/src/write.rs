@@ -10,6 +10,10 @@
 //! ([`WriteRefusal::OutOfReach`]). A stale device stays behind until it is brought up to date ([`crate::returning`]) or
 //! replaced: until then its superblock is not written, so that it cannot be taken for a good one.
 //!
+//! Want of space: an image file with holes cannot be written to when the file system that holds it is full. Space for
+//! metadata is reserved ahead ([`Volume::reserve`]). A write of data that finds none fails alone ([`Volume::write_data`]):
+//! nothing refers to what it was to write, and what the device holds is known.
+//!
 //! Failures: a device that does not take what it is given, or fails a flush, is left out from there on, as if it were
 //! missing, where all chunks can do without it (`failures`). Else its failure *stops writing for good*
 //! ([`Volume::stop_writing`]), with the cause kept: each later write, flush or commit is refused. No failure is retried.
@@ -24,6 +28,7 @@
 
 mod discard;
 mod failures;
+mod reserve;
 mod rows;
 mod stop;
 mod superblocks;
@@ -67,6 +72,21 @@ impl Volume {
     /// then any part of the batch may be written, and writing stops. Other failures of devices are no errors: they are
     /// [noticed](Volume::notices).
     pub fn write(&self, extents: &[ExtentWrite]) -> Result<(), Error> {
+        self.write_batch(extents, false)
+    }
+
+    /// Writes extents of data as [`write`](Self::write) does, with one difference: where a device has no space for them, no
+    /// device is left out and writing goes on. Any part of the batch may be written then. Nothing may refer to it, or the
+    /// caller must write it again.
+    ///
+    /// # Errors
+    /// [`Error::Io`] that [is for want of space](buttress_device::IoError::is_out_of_space). Others as for
+    /// [`write`](Self::write).
+    pub fn write_data(&self, extents: &[ExtentWrite]) -> Result<(), Error> {
+        self.write_batch(extents, true)
+    }
+
+    fn write_batch(&self, extents: &[ExtentWrite], may_lack_space: bool) -> Result<(), Error> {
         self.require_writing()?;
         let _writes = self.writes().read();
         let mut batch = Batch {
@@ -83,8 +103,30 @@ impl Volume {
         // Held until the rows are written: a row that two calls write parts of is read and written by one at a time, and
         // who comes next knows which devices the first did not reach.
         let _locks = rows.lock(self.row_locks());
+        // A row is written as a whole: data without its parity would cost others in the row their redundancy.
+        let writes_rows = !rows.is_empty();
         rows.add_to(self, &mut batch)?;
-        self.go_on_without(batch.write())
+        if may_lack_space && writes_rows {
+            batch.reserve()?;
+        }
+        let target = batch
+            .replacement
+            .as_ref()
+            .map(|replacement| Arc::clone(replacement.target()));
+        let failures = batch.write();
+        if !may_lack_space || writes_rows {
+            return self.go_on_without(failures);
+        }
+        let is_target =
+            |slot: &Arc<DeviceSlot>| target.as_ref().is_some_and(|target| Arc::ptr_eq(target, slot));
+        let (full, failures): (Failures, Failures) = failures
+            .into_iter()
+            .partition(|(slot, failure)| failure.is_out_of_space() && !is_target(slot));
+        self.go_on_without(failures)?;
+        match full.into_iter().next() {
+            Some((_, failure)) => Err(failure.into()),
+            None => Ok(()),
+        }
     }
 
     fn plan_write(&self, extent: &ExtentWrite, batch: &mut Batch, rows: &mut Rows) -> Result<(), Error> {
@@ -226,6 +268,17 @@ impl Batch {
         }
     }
 
+    /// Has space reserved for everything on all devices.
+    fn reserve(&self) -> Result<(), Error> {
+        for plug in self.plugs.iter().filter(|plug| plug.device.may_run_out()) {
+            for request in &plug.requests {
+                plug.device
+                    .reserve(request.offset_bytes, ByteCount::of(request.bytes.len()).get())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Starts everything on all devices, waits for all of it, and gives what failed. A device that was left out since the
     /// batch was planned gets nothing more.
     fn write(self) -> Failures {
@@ -243,7 +296,10 @@ fn write_all<'a>(
     let mut fail = |slot: &Arc<DeviceSlot>, errors: &mut dyn Iterator<Item = IoError>| {
         let mut first: Option<IoError> = None;
         for error in errors {
-            slot.count_error(error.operation);
+            // A full disk of the host is no failure of the device.
+            if !error.is_out_of_space() {
+                slot.count_error(error.operation);
+            }
             first.get_or_insert(error);
         }
         failures.extend(first.map(|error| (Arc::clone(slot), error)));

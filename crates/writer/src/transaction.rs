@@ -10,6 +10,7 @@
 //! | `running` | the running transaction: trees, and what edits of any tree need |
 //! | `cow` | what copying a tree block means for references |
 //! | `extent_tree`, `quotas` | reference counts are applied; quotas are kept right, or marked |
+//! | `backing` | space of the host for metadata, reserved ahead |
 //! | `block_groups`, `free_ranges`, `excluded_ranges`, `chunks`, `loading` | space: what is free, where chunks come from |
 //! | `free_space_tree`, `checksums` | the trees that follow the extent tree |
 //! | `data_extents` | extents of file data: allocated, referred to, let go |
@@ -35,6 +36,7 @@
 //! - After a failed commit nothing is written any more: the volume says why, and reading goes on.
 
 mod background;
+pub(crate) mod backing;
 pub(crate) mod block_groups;
 pub(crate) mod checksums;
 mod chunks;

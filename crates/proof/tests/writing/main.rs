@@ -5,6 +5,7 @@
 //! - [`balanced`]: what the kernel relocated is deleted here;
 //! - [`old_layouts`]: volumes as old versions of mkfs.btrfs laid them out;
 //! - [`full`]: volumes without space;
+//! - [`host`]: image files with holes on a host that becomes full;
 //! - [`faults`]: devices that fail half-way, and that the volume needs;
 //! - [`devices`]: devices that fail half-way, and that the volume can do without.
 
@@ -12,6 +13,7 @@ mod balanced;
 mod devices;
 mod faults;
 mod full;
+mod host;
 mod model;
 mod old_layouts;
 mod rounds;
@@ -32,6 +34,7 @@ fn main() -> std::process::ExitCode {
         .chain(balanced::cases())
         .chain(old_layouts::cases())
         .chain(full::cases())
+        .chain(host::cases())
         .chain(faults::cases())
         .chain(devices::cases())
         .collect())

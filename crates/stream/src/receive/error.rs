@@ -159,7 +159,7 @@ impl Problem {
     /// Whether there is no space for it in the volume.
     pub(super) fn is_no_space(&self) -> bool {
         match self {
-            Self::Filesystem { error, .. } => matches!(error, buttress_fs::Error::NoSpace { .. }),
+            Self::Filesystem { error, .. } => error.is_out_of_space(),
             Self::Earlier { problem, .. } => problem.is_no_space(),
             _ => false,
         }
@@ -170,10 +170,8 @@ impl Problem {
         match self {
             Self::Filesystem { error, .. } => {
                 error.kind() == ErrorKind::Caller
-                    && !matches!(
-                        error,
-                        buttress_fs::Error::NoSpace { .. } | buttress_fs::Error::Cancelled
-                    )
+                    && !error.is_out_of_space()
+                    && !matches!(error, buttress_fs::Error::Cancelled)
             }
             Self::Command(_) | Self::CloneSourceMissing { .. } => true,
             _ => false,

@@ -11,10 +11,10 @@ use buttress_format::{ByteCount, Logical, Physical};
 use std::sync::Arc;
 
 /// A range of one stripe.
-struct Part {
-    stripe_index: usize,
-    physical: Physical,
-    length: u64,
+pub(super) struct Part {
+    pub(super) stripe_index: usize,
+    pub(super) physical: Physical,
+    pub(super) length: u64,
 }
 
 impl Volume {
@@ -36,7 +36,7 @@ impl Volume {
             let chunk = map.find(at).ok_or_else(unmapped)?;
             let offset = chunk.offset_of(at).ok_or_else(unmapped)?.get();
             let count = left.min(chunk.length().get().saturating_sub(offset));
-            for part in parts(chunk, offset, count)? {
+            for part in parts(chunk, offset, count, false)? {
                 if let Some(device) = self.stripe_to_write(chunk, part.stripe_index)? {
                     device.discard(part.physical.get(), part.length)?;
                 }
@@ -48,16 +48,27 @@ impl Volume {
 }
 
 /// The ranges of stripes that hold `[offset, offset + length)` of a chunk and nothing else. Ranges of one stripe that
-/// follow each other are one.
-fn parts(chunk: &Arc<MappedChunk>, offset: u64, length: u64) -> Result<Vec<Part>, Error> {
+/// follow each other are one. Of rows with parity only whole ones are among them; with `widens` also those that the range
+/// has a part of.
+pub(super) fn parts(
+    chunk: &Arc<MappedChunk>,
+    offset: u64,
+    length: u64,
+    widens: bool,
+) -> Result<Vec<Part>, Error> {
     let layout = chunk.layout();
     let row_bytes = ByteCount::of(layout.data_columns())
         .get()
         .saturating_mul(layout.stripe_bytes());
     let mut parts: Vec<Part> = Vec::new();
     if layout.has_parity() {
-        let first = offset.div_ceil(row_bytes.max(1));
-        let end = offset.saturating_add(length).checked_div(row_bytes).unwrap_or(0);
+        let row_bytes = row_bytes.max(1);
+        let until = offset.saturating_add(length);
+        let down = |at: u64| at.checked_div(row_bytes).unwrap_or(0);
+        let (first, end) = match widens {
+            true => (down(offset), until.div_ceil(row_bytes)),
+            false => (offset.div_ceil(row_bytes), down(until)),
+        };
         if first < end {
             let start = StripeOffset::new(first.saturating_mul(layout.stripe_bytes()));
             let length = end.saturating_sub(first).saturating_mul(layout.stripe_bytes());

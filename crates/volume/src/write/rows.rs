@@ -228,6 +228,11 @@ struct Gap {
 }
 
 impl Rows {
+    /// Whether no row of a profile with parity is written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// From here on rows without parity are locked, too.
     pub(super) fn lock_all(&mut self) {
         self.others = Some(BTreeSet::new());

@@ -3,6 +3,7 @@
 use super::compressing::{EXTENT_BYTES_MAX, NewExtent, length_of};
 use super::sums::Sums;
 use crate::transaction::WritableFilesystem;
+use crate::transaction::backing::of_host;
 use crate::transaction::block_groups::Purpose;
 use crate::transaction::data_extents::DataRange;
 use crate::transaction::reservation::Handle;
@@ -66,7 +67,9 @@ impl WritableFilesystem {
             Vec::new()
         };
         let _edit = buttress_faults::on("lock-edit-held-over-data").then(|| self.start_to_look());
-        self.forest().volume().write(writes)?;
+        let written = self.forest().volume().write_data(writes).map_err(of_host);
+        self.data().note_host_space(&written);
+        written?;
         let mut all: Vec<Sums> = tasks.into_iter().filter_map(Task::take).flatten().collect();
         all.sort_unstable_by_key(|sums| sums.logical);
         let mut joined: Vec<Sums> = Vec::new();

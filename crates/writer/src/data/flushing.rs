@@ -13,6 +13,27 @@ use buttress_locks::atomic::{AtomicUsize, Ordering};
 /// How many large files are written back at once.
 const FILES_SIDE_BY_SIDE: usize = 4;
 
+/// The first want of space on the host, kept while other files are written back.
+#[derive(Debug, Default)]
+struct LacksHostSpace(Option<Error>);
+
+impl LacksHostSpace {
+    /// Keeps an error that says so, and passes every other on.
+    fn pass(&mut self, written: Result<()>) -> Result<()> {
+        match written {
+            Err(error @ Error::OutOfHostSpace(_)) => {
+                self.0.get_or_insert(error);
+                Ok(())
+            }
+            written => written,
+        }
+    }
+
+    fn end(self) -> Result<()> {
+        self.0.map_or(Ok(()), Err)
+    }
+}
+
 impl WritableFilesystem {
     /// Has content written back in the background once half of what may be dirty is. Where all of it is, the caller writes back
     /// himself until less is, without a thread until half is left; all of it where space on the volume is short.
@@ -28,13 +49,40 @@ impl WritableFilesystem {
             // From the other end than the thread: two on one file would wait for each other.
             waiting.reverse();
         }
-        self.write_back_files(&waiting, || {
+        let written = self.write_back_files(&waiting, || {
             !is_over_limit
                 || match has_thread {
                     true => table.is_over_limit(),
                     false => table.is_half_full(),
                 }
-        })
+        });
+        match written {
+            // What found no space on the host waits on, and there is memory for more.
+            Err(Error::OutOfHostSpace(_)) if !table.is_over_limit() => Ok(()),
+            written => written,
+        }
+    }
+
+    /// Has content written back before more of it is taken in, where the last write found no space on the host and all
+    /// that may be dirty is. Taking more in would take memory without bounds.
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostSpace`], before anything is taken in.
+    pub(crate) fn require_host_space(&self) -> Result<()> {
+        let table = self.data();
+        match table.lacks_host_space() && table.is_over_limit() {
+            true => self.write_back_excess(),
+            false => Ok(()),
+        }
+    }
+
+    /// Has content written back after more of it was taken in. Content that finds no space on the host waits, and the
+    /// next call is refused ([`require_host_space`](Self::require_host_space)).
+    pub(crate) fn write_back_taken_in(&self) -> Result<()> {
+        match self.write_back_excess() {
+            Err(Error::OutOfHostSpace(_)) => Ok(()),
+            written => written,
+        }
     }
 
     /// Writes back content until a quarter of what may be dirty is.
@@ -59,20 +107,24 @@ impl WritableFilesystem {
             let wanted = files.filter(move |(_, bytes)| is_large(**bytes) == large);
             wanted.map(|(location, _)| *location).collect::<Vec<_>>()
         };
-        self.write_back_side_by_side(&of_kind(true))?;
-        self.write_back_files(&of_kind(false), || true)
+        let mut lacks = LacksHostSpace::default();
+        lacks.pass(self.write_back_side_by_side(&of_kind(true)))?;
+        lacks.pass(self.write_back_files(&of_kind(false), || true))?;
+        lacks.end()
     }
 
     /// Writes back files at once, so that their devices have more to do than one file at a time gives them. Ends with the
-    /// first error.
+    /// first error, except want of space on the host: another file may need none.
     fn write_back_side_by_side(&self, files: &[Location]) -> Result<()> {
         let next = AtomicUsize::new(0);
         let work = || -> Result<()> {
+            let mut lacks = LacksHostSpace::default();
             while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.write_back_file(*file)
+                lacks
+                    .pass(self.write_back_file(*file))
                     .inspect_err(|_| next.store(files.len(), Ordering::Relaxed))?;
             }
-            Ok(())
+            lacks.end()
         };
         std::thread::scope(|scope| {
             let others = 1..files.len().min(FILES_SIDE_BY_SIDE);
@@ -92,19 +144,21 @@ impl WritableFilesystem {
         })
     }
 
-    /// Writes back files in this order, as long as it goes on: small ones that follow each other together.
+    /// Writes back files in this order, as long as it goes on: small ones that follow each other together. Ends with the
+    /// first error, except want of space on the host.
     fn write_back_files(&self, files: &[Location], goes_on: impl Fn() -> bool) -> Result<()> {
+        let mut lacks = LacksHostSpace::default();
         let mut rest = files;
         while !rest.is_empty() && goes_on() {
             let count = self.count_small_files(rest).max(1);
             let (now, later) = rest.split_at_checked(count).unwrap_or((rest, &[]));
-            match now {
-                [alone] => self.write_back_file(*alone)?,
-                several => self.write_back_together(several)?,
-            }
+            lacks.pass(match now {
+                [alone] => self.write_back_file(*alone),
+                several => self.write_back_together(several),
+            })?;
             rest = later;
         }
-        Ok(())
+        lacks.end()
     }
 
     /// The memory of the dirty data of each file.

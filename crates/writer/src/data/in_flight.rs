@@ -17,7 +17,7 @@ use super::waiting::FileContent;
 use super::write_back::{Pieces, is_of_gone_file};
 use crate::transaction::WritableFilesystem;
 use buttress_format::InodeItem;
-use buttress_fs::error::{Defect, Result};
+use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use bytes::Bytes;
 use core::ops::Range;
@@ -109,12 +109,24 @@ impl WritableFilesystem {
     /// # Errors
     /// As for [`WritableFilesystem::write_back`].
     pub fn write_back_file(&self, location: Location) -> Result<()> {
-        self.write_back_in_flight(location, None)
+        self.with_host_space(|| self.write_back_in_flight(location, None))
+    }
+
+    /// Has content written back; where the host has no space for it, once more after a commit, whose freed extents give
+    /// the host space back.
+    fn with_host_space(&self, write_back: impl Fn() -> Result<()>) -> Result<()> {
+        match write_back() {
+            Err(Error::OutOfHostSpace(_)) if self.start_to_look().is_dirty() => {
+                self.commit_metadata()?;
+                write_back()
+            }
+            written => written,
+        }
     }
 
     /// Writes back what waits in a range of a file.
     pub(crate) fn write_back_range(&self, location: Location, range: &Range<u64>) -> Result<()> {
-        self.write_back_in_flight(location, Some(range))
+        self.with_host_space(|| self.write_back_in_flight(location, Some(range)))
     }
 
     fn write_back_in_flight(&self, location: Location, range: Option<&Range<u64>>) -> Result<()> {

@@ -174,7 +174,7 @@ impl WritableFilesystem {
             to.touch();
             Ok(share.length)
         })?;
-        self.write_back_excess()?;
+        self.write_back_taken_in()?;
         Ok(ByteCount::new(copied))
     }
 }

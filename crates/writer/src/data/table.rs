@@ -10,7 +10,7 @@ use crate::transaction::reserved_ahead::ReservedAhead;
 use buttress_format::{ByteCount, FileKind, InodeFlags, InodeItem, InodeNumber, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
-use buttress_locks::atomic::{AtomicU64, AtomicUsize, Ordering};
+use buttress_locks::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use buttress_locks::{Mutex, MutexGuard, Rank, RwLock, lock_class};
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -45,6 +45,9 @@ pub(crate) struct DataTable {
     delalloc_bytes: AtomicU64,
     /// The most that may wait.
     delalloc_bytes_max: u64,
+    /// Whether the last write of data found no space on the host. What commits free is discarded then, so that the host
+    /// gets its space.
+    lacks_host_space: AtomicBool,
     /// Held for reading from the decision to overwrite something in place until that is done, and for writing while a
     /// commit freezes its state: what a snapshot shares is not overwritten.
     pub(crate) in_place: RwLock<(), InPlaceLock>,
@@ -120,6 +123,7 @@ impl DataTable {
             file_count: AtomicUsize::new(0),
             delalloc_bytes: AtomicU64::new(0),
             delalloc_bytes_max: options.delalloc_bytes_max.min(limit).get(),
+            lacks_host_space: AtomicBool::new(false),
             in_place: RwLock::default(),
             several_steps: RwLock::default(),
         }
@@ -175,6 +179,23 @@ impl DataTable {
     /// The memory that content takes that waits.
     pub(crate) fn delalloc_bytes(&self) -> u64 {
         self.delalloc_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last write of data found no space on the host.
+    pub(crate) fn lacks_host_space(&self) -> bool {
+        self.lacks_host_space.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether a write of data found space on the host.
+    pub(super) fn note_host_space<T>(&self, written: &Result<T>) {
+        let lacks = match written {
+            Ok(_) => false,
+            Err(Error::OutOfHostSpace(_)) => true,
+            Err(_) => return,
+        };
+        if self.lacks_host_space() != lacks {
+            self.lacks_host_space.store(lacks, Ordering::Relaxed);
+        }
     }
 
     /// Whether content of any file waits.
@@ -327,7 +348,7 @@ impl Content<'_> {
         }
         let filesystem = self.filesystem;
         match filesystem.reserve_data(bytes) {
-            Err(Error::NoSpace { .. }) => {
+            Err(error) if error.is_out_of_space() => {
                 // What waits may take less once it is compressed, and a commit sets free what edits gave up.
                 self.write_back()?;
                 filesystem.commit_metadata()?;

@@ -18,10 +18,11 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::InodeNotFound`], [`Error::IsADirectory`], [`Error::NotAFile`]; [`Error::ReadOnlySubvolume`],
     /// [`Error::NotPermitted`] for immutable files, and for append-only ones except at their end; [`Error::Invalid`] for an
-    /// end past the largest size; [`Error::NoSpace`].
+    /// end past the largest size; [`Error::NoSpace`]; [`Error::OutOfHostSpace`] once no more can wait in memory.
     pub fn write_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
+        self.require_host_space()?;
         self.take_in(location, Source::CallAt(offset.get()), bytes)?;
-        self.write_back_excess()
+        self.write_back_taken_in()
     }
 
     /// Writes what was written before, into a cache of somebody who says the file's times himself
@@ -30,8 +31,9 @@ impl WritableFilesystem {
     /// # Errors
     /// As for [`WritableFilesystem::write_at`].
     pub fn write_cached_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
+        self.require_host_space()?;
         self.take_in(location, Source::Cache(offset.get()), bytes)?;
-        self.write_back_excess()
+        self.write_back_taken_in()
     }
 
     /// Writes at the end, as a file opened with `O_APPEND` does; gives the offset at which the content begins.
@@ -39,8 +41,9 @@ impl WritableFilesystem {
     /// # Errors
     /// As for [`WritableFilesystem::write_at`].
     pub fn append(&self, location: Location, bytes: &[u8]) -> Result<FileOffset> {
+        self.require_host_space()?;
         let offset = self.take_in(location, Source::CallAtEnd, bytes)?;
-        self.write_back_excess()?;
+        self.write_back_taken_in()?;
         Ok(FileOffset::new(offset))
     }
 
@@ -59,7 +62,7 @@ impl WritableFilesystem {
     /// Promises room for the content of a file that is to be made.
     pub(crate) fn reserve_for_new_file(&self, bytes: u64) -> Result<()> {
         match self.reserve_data(bytes) {
-            Err(Error::NoSpace { .. }) => {
+            Err(error) if error.is_out_of_space() => {
                 // A commit sets free what edits gave up.
                 self.commit_metadata()?;
                 self.reserve_data(bytes)
@@ -154,7 +157,7 @@ impl Content<'_> {
         let missing = self.look_at_dirty(|pending| pending.missing_bytes(&place.sectors));
         match self.filesystem.reserve_data(missing) {
             Ok(()) => {}
-            Err(Error::NoSpace { .. }) => return Ok(None),
+            Err(error) if error.is_out_of_space() => return Ok(None),
             Err(error) => return Err(error),
         }
         self.state.reserved = self.state.reserved.saturating_add(missing);
@@ -237,7 +240,7 @@ impl Content<'_> {
         }
         match self.reserve(bytes) {
             // What may be overwritten where it lies needs no space.
-            Err(Error::NoSpace { .. }) if self.is_in_place(sectors)? => Ok(()),
+            Err(error) if error.is_out_of_space() && self.is_in_place(sectors)? => Ok(()),
             reserved => reserved,
         }
     }

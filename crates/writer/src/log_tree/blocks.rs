@@ -11,6 +11,7 @@
 //! is plenty of room; when there is no more, they are taken, those that lie near each other first, before the rest of it is. So a
 //! transaction with very many syncs needs no more than a part of the room for metadata.
 
+use crate::transaction::backing::Backing;
 use crate::transaction::block_groups::{Found, Purpose, Share};
 use crate::transaction::reservation::Need;
 use crate::transaction::running::Running;
@@ -133,7 +134,7 @@ impl Running {
     /// Whether spare blocks can be left alone: what they take is small beside the rest.
     fn has_plenty_for_logs(&self) -> bool {
         let room = self.core.groups.room(Purpose::Metadata);
-        room.pinned_bytes < room.total_bytes >> 2 && room.free_bytes > room.total_bytes >> 1
+        room.pinned_bytes < room.total_bytes >> 2 && room.with_unbacked() > room.total_bytes >> 1
     }
 
     /// An empty tree for a log.
@@ -149,8 +150,17 @@ impl Running {
         let room = self.core.groups.room(Purpose::Metadata);
         // Edits would have chunks made for want of what a commit gives back.
         let is_pinned = room.pinned_bytes > room.total_bytes >> 1;
-        if is_pinned || room.free_bytes < reserved.saturating_add(count.saturating_mul(node_bytes)) {
+        if is_pinned {
             return Ok(None);
+        }
+        let wanted = reserved.saturating_add(count.saturating_mul(node_bytes));
+        while let Some(lacking) = wanted
+            .checked_sub(self.core.groups.room(Purpose::Metadata).free_bytes)
+            .filter(|lacking| *lacking > 0)
+        {
+            if self.back_more(Purpose::Metadata, lacking)? != Backing::More {
+                return Ok(None);
+            }
         }
         let mut places: Vec<Place> = Vec::new();
         let taken = self.take_places(count, &mut places);

@@ -60,6 +60,10 @@ pub(crate) struct Group {
     pub(crate) durable_used: u64,
     /// Free ranges; `None` until loaded.
     pub(crate) free: Option<FreeRanges>,
+    /// Whether addresses are handed out only after the host has given space for them ([`super::backing`]).
+    pub(crate) is_backed: bool,
+    /// Free ranges that the host has not given space for, once free ranges are loaded.
+    pub(crate) unbacked: FreeRanges,
     /// Bytes that were freed and may not be used yet.
     pub(crate) pinned_bytes: u64,
     /// Bytes that were allocated, and that the extent tree does not have yet.
@@ -107,6 +111,8 @@ impl Group {
             written_used: None,
             durable_used: 0,
             free: None,
+            is_backed: false,
+            unbacked: FreeRanges::default(),
             pinned_bytes: 0,
             allocated_bytes: 0,
             trimming_bytes: 0,
@@ -134,18 +140,31 @@ impl Group {
         }
         match &self.free {
             Some(free) => free.total_bytes(),
-            None => {
-                let taken = self.excluded_ranges.iter().fold(0_u64, |sum, range| {
-                    sum.saturating_add(range.end.saturating_sub(range.start))
-                });
-                self.length
-                    .saturating_sub(self.used.max(self.durable_used))
-                    .saturating_sub(self.pinned_bytes)
-                    .saturating_sub(self.allocated_bytes)
-                    .saturating_sub(self.trimming_bytes)
-                    .saturating_sub(taken)
-            }
+            // What the host has given space for is known once they are loaded.
+            None if self.is_backed => 0,
+            None => self.estimated_free_bytes(),
         }
+    }
+
+    /// Bytes that could be allocated if the host gave space for them; an estimate for groups that are not loaded.
+    pub(crate) fn unbacked_bytes(&self) -> u64 {
+        match &self.free {
+            _ if self.read_only || !self.is_backed => 0,
+            Some(_) => self.unbacked.total_bytes(),
+            None => self.estimated_free_bytes(),
+        }
+    }
+
+    fn estimated_free_bytes(&self) -> u64 {
+        let taken = self.excluded_ranges.iter().fold(0_u64, |sum, range| {
+            sum.saturating_add(range.end.saturating_sub(range.start))
+        });
+        self.length
+            .saturating_sub(self.used.max(self.durable_used))
+            .saturating_sub(self.pinned_bytes)
+            .saturating_sub(self.allocated_bytes)
+            .saturating_sub(self.trimming_bytes)
+            .saturating_sub(taken)
     }
 
     pub(crate) fn item_key(&self) -> Key {
@@ -169,7 +188,8 @@ impl Group {
                 let taken = self.excluded_ranges.iter().fold(0_u64, |sum, range| {
                     sum.saturating_add(range.end.saturating_sub(range.start))
                 });
-                free.total_bytes().saturating_add(taken) >= self.length
+                let free = free.total_bytes().saturating_add(self.unbacked.total_bytes());
+                free.saturating_add(taken) >= self.length
             }
             None => true,
         }
@@ -197,12 +217,21 @@ impl Group {
 pub(crate) struct Room {
     /// Free now, in groups that exist.
     pub(crate) free_bytes: u64,
+    /// Free, and to be handed out once the host has given space for it.
+    pub(crate) unbacked_bytes: u64,
     /// Freed, and pinned by commits that are under way or by readers.
     pub(crate) pinned_bytes: u64,
     /// In all groups.
     pub(crate) total_bytes: u64,
     /// Used.
     pub(crate) used_bytes: u64,
+}
+
+impl Room {
+    /// Free, whether or not the host has given space for it.
+    pub(crate) const fn with_unbacked(self) -> u64 {
+        self.free_bytes.saturating_add(self.unbacked_bytes)
+    }
 }
 
 /// All block groups, by address.
@@ -282,6 +311,7 @@ impl BlockGroups {
         let mut room = Room::default();
         for group in self.groups.values().filter(|group| group.serves(purpose)) {
             room.free_bytes = room.free_bytes.saturating_add(group.free_bytes());
+            room.unbacked_bytes = room.unbacked_bytes.saturating_add(group.unbacked_bytes());
             room.pinned_bytes = room.pinned_bytes.saturating_add(group.pinned_bytes);
             room.total_bytes = room.total_bytes.saturating_add(group.length);
             room.used_bytes = room.used_bytes.saturating_add(group.used);
@@ -306,7 +336,7 @@ impl BlockGroups {
     }
 
     /// The groups in the order in which an allocation looks at them.
-    fn in_turn(&self, cursor: u64) -> impl Iterator<Item = u64> {
+    pub(crate) fn in_turn(&self, cursor: u64) -> impl Iterator<Item = u64> {
         let current = self.holding(cursor).map(|group| group.start);
         let after = self.groups.range(cursor..).map(|(start, _)| *start);
         let before = self.groups.range(..cursor).map(|(start, _)| *start);

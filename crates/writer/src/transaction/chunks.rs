@@ -9,6 +9,7 @@
 //!
 //! Source: on-disk format documentation, sections "Chunk item", "Device extent"; sizes from mkfs.btrfs(8) and btrfs(5).
 
+use super::backing::{Backing, wants_backing};
 use super::block_groups::{Group, Purpose};
 use super::excluded_ranges;
 use super::free_ranges::FreeRanges;
@@ -323,6 +324,7 @@ impl Running {
         self.core.forest.volume().add_chunk(start, chunk.clone())?;
         let mut group = Group::new(start, chunk.length, chunk.profile, ObjectId::FIRST_CHUNK_TREE);
         group.needs_free_space_info = true;
+        group.is_backed = self.core.forest.volume().may_run_out() && wants_backing(group.flags);
         if let Some(mapped) = self.core.forest.volume().chunk_map().find(start) {
             group.excluded_ranges = excluded_ranges::of_chunk(mapped);
         }
@@ -362,10 +364,21 @@ impl Running {
     /// Keeps room for some more nodes of the chunk tree.
     fn ensure_system_room(&mut self) -> Result<()> {
         let needed = self.core.node_bytes().get().saturating_mul(16);
-        if self.core.groups.room(Purpose::System).free_bytes < needed && self.core.system_array_has_space() {
-            self.allocate_chunk(Purpose::System)?;
+        loop {
+            let free = self.core.groups.room(Purpose::System).free_bytes;
+            let Some(lacking) = needed.checked_sub(free).filter(|lacking| *lacking > 0) else {
+                return Ok(());
+            };
+            match self.back_more(Purpose::System, lacking)? {
+                Backing::More => {}
+                Backing::AllBacked if self.core.system_array_has_space() => {
+                    if !self.allocate_chunk(Purpose::System)? {
+                        return Ok(());
+                    }
+                }
+                Backing::AllBacked | Backing::HostFull => return Ok(()),
+            }
         }
-        Ok(())
     }
 
     /// Removes block groups that were empty in the last durable state and still are; one of each kind stays.
@@ -413,11 +426,15 @@ impl Running {
         };
         let left = |purpose| {
             let here = if group.serves(purpose) {
-                group.free_bytes()
+                group.free_bytes().saturating_add(group.unbacked_bytes())
             } else {
                 0
             };
-            self.core.groups.room(purpose).free_bytes.saturating_sub(here)
+            self.core
+                .groups
+                .room(purpose)
+                .with_unbacked()
+                .saturating_sub(here)
         };
         left(Purpose::Metadata) >= self.metadata_reservation_bytes(Need::items(64))
             && left(Purpose::Data) >= self.core.reserved_data_bytes

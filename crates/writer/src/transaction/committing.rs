@@ -68,9 +68,17 @@ impl WritableFilesystem {
     /// When this returns, everything that was done before the call is durable.
     ///
     /// # Errors
-    /// When writing has stopped, or stops now.
+    /// When writing has stopped, or stops now. [`Error::OutOfHostSpace`] when content could not be written back for want of
+    /// space on the host: then everything else is durable, and that content waits as before.
     pub fn commit(&self) -> Result<Generation> {
-        let (generation, ()) = self.commit_then(|_, _| ())?;
+        let content = self.shared.account.content();
+        let written = match self.write_back_for_commit() {
+            Err(error @ Error::OutOfHostSpace(_)) => Err(error),
+            written => Ok(written?),
+        };
+        let (generation, ()) = self.commit_state(|_, _| ())?;
+        written?;
+        self.shared.account.commit_content(content);
         self.shared.whole_commits.fetch_add(1, Ordering::Relaxed);
         Ok(generation)
     }
@@ -82,15 +90,20 @@ impl WritableFilesystem {
         then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
     ) -> Result<(Generation, T)> {
         let content = self.shared.account.content();
-        // Before the lock: writing back starts edits, and those may commit for want of room.
-        if !buttress_faults::on("commit-leaves-content") {
-            let _early =
-                buttress_faults::on("lock-commit-before-files").then(|| self.shared.committing.lock());
-            self.write_back()?;
-        }
+        self.write_back_for_commit()?;
         let committed = self.commit_state(then)?;
         self.shared.account.commit_content(content);
         Ok(committed)
+    }
+
+    /// Writes back dirty data before a commit. Before the lock of commits: writing back starts edits, and those may commit
+    /// for want of room.
+    fn write_back_for_commit(&self) -> Result<()> {
+        if buttress_faults::on("commit-leaves-content") {
+            return Ok(());
+        }
+        let _early = buttress_faults::on("lock-commit-before-files").then(|| self.shared.committing.lock());
+        self.write_back()
     }
 
     /// As [`commit_then`](Self::commit_then), for a snapshot: calls that change content in several steps are in what is frozen
@@ -148,7 +161,7 @@ impl WritableFilesystem {
         let freed = self.shared.finish_commit(*prepared);
         self.shared.account.commit_changes(changes);
         self.shared.dirty_memory.thaw();
-        if self.shared.discards {
+        if self.shared.discards || self.data().lacks_host_space() {
             drop(no_logs);
             self.discard_freed(&freed);
         }

@@ -12,6 +12,7 @@
 //! in, without the lock, and converging goes on where it was, with what was edited meanwhile: an address does not keep a node
 //! from being changed before it is frozen. Only a whole round without anything to do, under one hold of the lock, is the end.
 
+use super::backing::Backing;
 use super::block_groups::{Found, Purpose};
 use super::fault_in::{FaultIn, or_missing};
 use super::running::Running;
@@ -292,12 +293,16 @@ impl Running {
                 }
                 Found::Load(group) => self.load_group(group)?,
                 Found::Nothing => {
-                    if !self.allocate_chunk(purpose)? {
-                        return Err(Error::NoSpace {
+                    let backing = self.back_more(purpose, wanted)?;
+                    if backing == Backing::More {
+                        continue;
+                    }
+                    if backing == Backing::HostFull || !self.allocate_chunk(purpose)? {
+                        return Err(self.host_failure().unwrap_or(Error::NoSpace {
                             what: "metadata",
                             wanted: ByteCount::new(wanted),
                             pinned_by_readers: ByteCount::ZERO,
-                        });
+                        }));
                     }
                 }
             }

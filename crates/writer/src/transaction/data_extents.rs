@@ -4,6 +4,7 @@
 //! full volume says so at once and not at the commit. An extent that was allocated is nobody's until a reference is
 //! added: one that is given back before that leaves no trace.
 
+use super::backing::Backing;
 use super::block_groups::{Found, Purpose, Share};
 use super::reservation::Need;
 use super::running::Running;
@@ -49,11 +50,20 @@ impl Running {
             if self.core.give_up_reserved_ahead() {
                 wanted = self.core.reserved_data_bytes;
                 add(&mut wanted, bytes, "bytes promised to data")?;
-            } else if !self.allocate_chunk(Purpose::Data)? {
+                continue;
+            }
+            let lacking = wanted.saturating_sub(self.free_for_data());
+            if !self.add_data_space(lacking)? {
                 return Err(self.no_data_space(ByteCount::new(bytes)));
             }
         }
         self.core.reserved_data_bytes = wanted;
+        let backed = self.back_items_of_data();
+        if !matches!(backed, Ok(true)) {
+            self.release_data(bytes);
+            backed?;
+            return Err(self.no_host_space(ByteCount::new(bytes)));
+        }
         Ok(())
     }
 
@@ -67,7 +77,46 @@ impl Running {
         room.free_bytes
     }
 
+    /// Has the host give space for the items of all data that waits, and for the reserve: else edits that free space could
+    /// fail once data has filled the host. False where the host is full.
+    fn back_items_of_data(&mut self) -> Result<bool> {
+        if !self.core.groups.iter().any(|group| group.is_backed) {
+            return Ok(true);
+        }
+        loop {
+            let wanted = self.backed_reservation_bytes(Need::items(0));
+            let free = self.core.groups.room(Purpose::Metadata).free_bytes;
+            let Some(lacking) = wanted.checked_sub(free).filter(|lacking| *lacking > 0) else {
+                return Ok(true);
+            };
+            match self.back_more(Purpose::Metadata, lacking)? {
+                Backing::More => {}
+                Backing::AllBacked => return Ok(true),
+                Backing::HostFull => return Ok(false),
+            }
+        }
+    }
+
+    fn no_host_space(&self, wanted: ByteCount) -> Error {
+        self.host_failure().unwrap_or_else(|| self.no_data_space(wanted))
+    }
+
+    /// Has the host give space for more of what is free, or makes a chunk. False where neither is possible.
+    fn add_data_space(&mut self, lacking: u64) -> Result<bool> {
+        match self.back_more(Purpose::Data, lacking)? {
+            Backing::More => Ok(true),
+            Backing::AllBacked => self.allocate_chunk(Purpose::Data),
+            Backing::HostFull => Ok(false),
+        }
+    }
+
     pub(crate) fn no_data_space(&self, wanted: ByteCount) -> Error {
+        if let Some(error) = self
+            .host_failure()
+            .filter(|_| self.core.has(Incompat::MIXED_GROUPS))
+        {
+            return error;
+        }
         Error::NoSpace {
             what: "data",
             wanted,
@@ -102,7 +151,7 @@ impl Running {
                     });
                 }
                 Found::Load(group) => self.load_group(group)?,
-                Found::Nothing if self.allocate_chunk(Purpose::Data)? => {}
+                Found::Nothing if self.add_data_space(wanted_bytes)? => {}
                 Found::Nothing if least > sector_bytes => {
                     least = (least >> 4).next_multiple_of(sector_bytes).max(sector_bytes);
                 }
@@ -138,9 +187,8 @@ impl Running {
         if !is_loaded {
             self.load_group(first)?;
         }
-        let group = self.core.groups.get_mut(first);
-        let free = group.and_then(|group| group.free.as_mut());
-        let is_free = free.is_some_and(|free| free.holds(start, length));
+        let group = self.core.groups.holding(first);
+        let is_free = group.is_some_and(|group| group.is_free(start, length));
         if !is_free {
             return Err(in_use().into());
         }

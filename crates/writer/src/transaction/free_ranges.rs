@@ -92,11 +92,14 @@ impl FreeRanges {
         self.put(first, end.saturating_sub(first));
     }
 
-    /// Whether all of a range is free.
-    pub(crate) fn holds(&self, start: u64, length: u64) -> bool {
-        let end = start.checked_add(length);
-        let before = self.by_start.range(..=start).next_back();
-        before.is_some_and(|(first, length)| end.is_some_and(|end| first.saturating_add(*length) >= end))
+    /// How many bytes of a range are free.
+    pub(crate) fn overlap_bytes(&self, start: u64, length: u64) -> u64 {
+        let end = start.saturating_add(length);
+        let ranges = self.from(start).take_while(|(first, _)| *first < end);
+        ranges.fold(0, |sum: u64, (first, length)| {
+            let until = first.saturating_add(length).min(end);
+            sum.saturating_add(until.saturating_sub(first.max(start)))
+        })
     }
 
     /// Takes a range out, whatever of it is free. Returns how many bytes were.

@@ -5,6 +5,7 @@
 //! leaves. In both cases what is pinned and what is kept out
 //! ([`super::excluded_ranges`]) is taken out.
 
+use super::backing::wants_backing;
 use super::block_groups::{BlockGroups, Group, Purpose};
 use super::excluded_ranges;
 use super::free_ranges::FreeRanges;
@@ -23,6 +24,7 @@ fn corrupt(tree: TreeId, error: buttress_format::ItemError) -> Corruption {
 /// Reads all block groups.
 pub(crate) fn load_block_groups(tree_id: TreeId, tree: &Tree, volume: &Volume) -> Result<BlockGroups> {
     let mut groups = BlockGroups::default();
+    let may_run_out = volume.may_run_out();
     let map = volume.chunk_map();
     for chunk in map.chunks() {
         let key = Key::new(
@@ -41,6 +43,7 @@ pub(crate) fn load_block_groups(tree_id: TreeId, tree: &Tree, volume: &Volume) -
         let item = BlockGroupItem::parse(&key, found.data()).map_err(|error| corrupt(tree_id, error))?;
         let mut group = Group::from_item(&item);
         group.excluded_ranges = excluded_ranges::of_chunk(chunk);
+        group.is_backed = may_run_out && wants_backing(group.flags);
         groups.insert(group);
     }
     Ok(groups)

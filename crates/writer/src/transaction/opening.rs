@@ -195,7 +195,8 @@ impl WritableFilesystem {
         let cleaned = writable.clean_all_orphans().map(drop);
         match cleaned.and_then(|()| writable.sweep_unfinished()) {
             // On a volume without room they wait for the next opening.
-            Ok(()) | Err(Error::NoSpace { .. }) => {}
+            Ok(()) => {}
+            Err(error) if error.is_out_of_space() => {}
             Err(error) => return Err(error),
         }
         writable.shared.account.forget();
@@ -344,6 +345,8 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             ahead: Arc::default(),
             unrecorded_ranges: 0,
             replacing: None,
+            host_failure: None,
+            asked_host_at: 0,
             has_new_chunk: false,
         },
         trees,

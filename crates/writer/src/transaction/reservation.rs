@@ -6,6 +6,7 @@
 //! take the devices' room that was counted on; then the transaction is committed, since what earlier ones freed may help;
 //! and only then the answer is `NoSpace`.
 
+use super::backing::Backing;
 use super::block_groups::Purpose;
 use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
 use super::running::Running;
@@ -347,28 +348,61 @@ impl Running {
             .saturating_add(reserve)
     }
 
-    /// Whether what may be needed fits into block groups; makes chunks while it does not.
-    pub(crate) fn reserve_space(&mut self, need: Need) -> Result<bool> {
-        let wanted = |running: &Self| match buttress_faults::on("space-unreserved") {
-            true => 0,
-            false => running.metadata_reservation_bytes(need),
+    /// What of that the host must have given space for: of the reserve no more than a few edits that free space take.
+    pub(crate) fn backed_reservation_bytes(&self, need: Need) -> u64 {
+        let node_bytes = self.core.node_bytes().get();
+        let reserve = match need.claim {
+            Claim::Ordinary => self
+                .reserve_bytes()
+                .min(node_bytes.saturating_mul(RESERVED_NODES)),
+            Claim::Freeing | Claim::Reserved => 0,
         };
-        while self.core.groups.room(Purpose::Metadata).free_bytes < wanted(self) {
-            if !self.core.give_up_reserved_ahead() && !self.allocate_chunk(Purpose::Metadata)? {
-                return Ok(false);
+        self.nodes_at_commit(Self::worst_nodes(need), need.claim)
+            .saturating_mul(node_bytes)
+            .saturating_add(reserve)
+    }
+
+    /// Whether what may be needed fits into block groups, and the host has given space for it; makes chunks while it does
+    /// not fit.
+    pub(crate) fn reserve_space(&mut self, need: Need) -> Result<bool> {
+        let wanted = |bytes: u64| match buttress_faults::on("space-unreserved") {
+            true => 0,
+            false => bytes,
+        };
+        loop {
+            let room = self.core.groups.room(Purpose::Metadata);
+            let backed = wanted(self.backed_reservation_bytes(need));
+            let lacking = backed.saturating_sub(room.free_bytes);
+            if lacking == 0 && room.with_unbacked() >= wanted(self.metadata_reservation_bytes(need)) {
+                return Ok(true);
+            }
+            if self.core.give_up_reserved_ahead() {
+                continue;
+            }
+            let backing = match lacking {
+                0 => Backing::AllBacked,
+                lacking => self.back_more(Purpose::Metadata, lacking)?,
+            };
+            match backing {
+                Backing::More => {}
+                Backing::HostFull => return Ok(false),
+                Backing::AllBacked if self.allocate_chunk(Purpose::Metadata)? => {}
+                Backing::AllBacked => return Ok(false),
             }
         }
-        Ok(true)
     }
 
     /// Whether block groups have space for another edit beside dirty data, without a new chunk.
     pub(crate) fn has_space_beside_data(&self) -> bool {
         let wanted = self.metadata_reservation_bytes(Need::items(OTHER_ITEMS));
-        self.core.groups.room(Purpose::Metadata).free_bytes >= wanted
+        self.core.groups.room(Purpose::Metadata).with_unbacked() >= wanted
     }
 
     /// The answer when there is no space for metadata.
     pub(crate) fn no_metadata_space(&self, need: Need) -> Error {
+        if let Some(error) = self.host_failure() {
+            return error;
+        }
         Error::NoSpace {
             what: "metadata",
             wanted: ByteCount::new(self.metadata_reservation_bytes(need)),

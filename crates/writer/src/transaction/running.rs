@@ -86,6 +86,10 @@ pub(crate) struct Core {
     pub(crate) unrecorded_ranges: u64,
     /// The replacement of a device that is under way.
     pub(crate) replacing: Option<Replacing>,
+    /// Why the host gave no space when it was asked last; `None` where it did.
+    pub(crate) host_failure: Option<buttress_device::IoError>,
+    /// The last address that a full host was asked for.
+    pub(crate) asked_host_at: u64,
     /// Whether this transaction made a chunk: the last commit knows nothing of it, so no log can refer to it.
     pub(crate) has_new_chunk: bool,
 }

@@ -184,11 +184,23 @@ impl Running {
         let group_end = group.end();
         let most = self.spare_bytes(group).min(BYTES_AT_ONCE);
         let free = group.free.as_ref().filter(|_| !group.read_only);
-        let taken = free.map_or_else(Taken::new, |free| pieces(free, wanted, at..group_end, most));
+        let mut taken = free.map_or_else(Taken::new, |free| pieces(free, wanted, at..group_end, most));
+        let mut from = Share::Free;
+        if group.is_backed {
+            // What is beside the promises loses its space, and goes with what has none.
+            for (start, length) in &taken {
+                self.core
+                    .groups
+                    .shift(*start, *length, Share::Free, Share::Unbacked)?;
+            }
+            from = Share::Unbacked;
+            let group = self.core.groups.holding(start).filter(|group| !group.read_only);
+            taken = group.map_or_else(Taken::new, |group| {
+                pieces(&group.unbacked, wanted, at..group_end, BYTES_AT_ONCE)
+            });
+        }
         for (start, length) in &taken {
-            self.core
-                .groups
-                .shift(*start, *length, Share::Free, Share::Trimming)?;
+            self.core.groups.shift(*start, *length, from, Share::Trimming)?;
         }
         let last = taken.last();
         let next = last.map_or(group_end, |(start, length)| start.saturating_add(*length));
@@ -199,6 +211,7 @@ impl Running {
     fn spare_bytes(&self, group: &Group) -> u64 {
         let promised = |purpose| match purpose {
             Purpose::Data => self.core.reserved_data_bytes,
+            Purpose::Metadata if group.is_backed => self.backed_reservation_bytes(Need::items(OTHER_ITEMS)),
             Purpose::Metadata => self.metadata_reservation_bytes(Need::items(OTHER_ITEMS)),
             Purpose::System => self.core.node_bytes().get().saturating_mul(OTHER_ITEMS),
         };
@@ -218,9 +231,13 @@ impl Running {
 
     fn give_back_trimmed(&mut self, taken: &Taken) -> Result<()> {
         for (start, length) in taken {
-            self.core
+            let is_backed = self
+                .core
                 .groups
-                .shift(*start, *length, Share::Trimming, Share::Free)?;
+                .holding(*start)
+                .is_some_and(|group| group.is_backed);
+            let to = if is_backed { Share::Unbacked } else { Share::Free };
+            self.core.groups.shift(*start, *length, Share::Trimming, to)?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! | share | what is in it |
 //! |---|---|
 //! | free | can be allocated |
+//! | unbacked | is free, and can be allocated once the host has given space for it |
 //! | allocated | was taken out of what is free, and the extent tree does not have it yet |
 //! | trimming | is free, and devices are being told of it |
 //! | used | extents of the extent tree |
@@ -25,6 +26,7 @@ use buttress_fs::error::{Corruption, Defect, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
     Free,
+    Unbacked,
     Allocated,
     Trimming,
     Used,
@@ -40,6 +42,7 @@ impl Group {
             .with("used", self.used)
             .with("allocated", self.allocated_bytes)
             .with("trimming", self.trimming_bytes)
+            .with("unbacked", self.unbacked.total_bytes())
             .with("pinned", self.pinned_bytes);
         let told = match free {
             Some(free) => told.with("free", free),
@@ -56,6 +59,7 @@ impl Group {
         let taken = i128::from(self.used)
             .saturating_add(i128::from(self.allocated_bytes))
             .saturating_add(i128::from(self.trimming_bytes))
+            .saturating_add(i128::from(self.unbacked.total_bytes()))
             .saturating_add(i128::from(self.pinned_bytes));
         let length = i128::from(self.length);
         match (&self.free, self.unaccounted_bytes) {
@@ -92,15 +96,28 @@ impl Group {
                 free: ByteCount::new(free.total_bytes()),
             });
         };
-        self.free = Some(free);
+        (self.unbacked, self.free) = match self.is_backed {
+            true => (free, Some(FreeRanges::default())),
+            false => (FreeRanges::default(), Some(free)),
+        };
         self.unaccounted_bytes = Some(unaccounted);
         Ok(())
+    }
+
+    /// Whether all of a range is free, backed or not.
+    pub(crate) fn is_free(&self, start: u64, length: u64) -> bool {
+        let free = self
+            .free
+            .as_ref()
+            .map_or(0, |free| free.overlap_bytes(start, length));
+        free.saturating_add(self.unbacked.overlap_bytes(start, length)) == length
     }
 
     /// Moves a range from one share to another.
     fn shift(&mut self, start: u64, length: u64, from: Share, to: Share) -> Result<()> {
         match from {
             Share::Free => self.take_free(start, length)?,
+            Share::Unbacked => self.take_unbacked(start, length)?,
             Share::Allocated => {
                 let what = "more is given back or used of a block group than was allocated";
                 take(&mut self.allocated_bytes, length, what).map_err(|_| self.told(what))?;
@@ -128,6 +145,7 @@ impl Group {
         }
         match to {
             Share::Free => self.give_free(start, length)?,
+            Share::Unbacked => self.give_unbacked(start, length)?,
             Share::Allocated => add(
                 &mut self.allocated_bytes,
                 length,
@@ -144,10 +162,32 @@ impl Group {
         Ok(self.balance()?)
     }
 
-    /// Takes out a range that was not found by allocating.
+    fn take_unbacked(&mut self, start: u64, length: u64) -> Result<(), Defect> {
+        let taken = self.unbacked.remove(start, length);
+        if taken == length {
+            return Ok(());
+        }
+        let told = self.told("a range that has space of the host is taken from what has none");
+        Err(told.with("start", start).with("bytes", length))
+    }
+
+    /// Makes a free range one that the host has to give space for again.
+    fn give_unbacked(&mut self, start: u64, length: u64) -> Result<(), Defect> {
+        let before = self.unbacked.total_bytes();
+        self.unbacked.add(start, length);
+        if self.unbacked.total_bytes().checked_sub(before) == Some(length) {
+            return Ok(());
+        }
+        let told = self.told("a range that has no space of the host loses it again");
+        Err(told.with("start", start).with("bytes", length))
+    }
+
+    /// Takes out a range that was not found by allocating. What it holds was written before, so it has space of the host.
     fn take_free(&mut self, start: u64, length: u64) -> Result<(), Defect> {
         let taken = match self.free.as_mut() {
-            Some(free) => free.remove(start, length),
+            Some(free) => free
+                .remove(start, length)
+                .saturating_add(self.unbacked.remove(start, length)),
             None => length,
         };
         if taken == length {

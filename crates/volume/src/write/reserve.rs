@@ -1,0 +1,52 @@
+//! Space of the host that is reserved ahead, so that what is written later cannot fail for want of it.
+//!
+//! A commit writes tree blocks to addresses that were free. On an image file with holes such an address may have no space
+//! on the file system that holds the image, and a commit that cannot write its blocks ends writing for good. So the
+//! allocator above hands out addresses of metadata only after they were reserved here.
+
+use super::discard::parts;
+use crate::Volume;
+use crate::error::{Corruption, Error};
+use buttress_format::{ByteCount, Logical};
+
+impl Volume {
+    /// Whether a write can fail for want of space on one of the devices, as it can on an image file with holes.
+    #[must_use]
+    pub fn may_run_out(&self) -> bool {
+        let slots = self.devices();
+        let mut written = slots.iter().filter(|slot| slot.is_written());
+        written.any(|slot| {
+            slot.device()
+                .is_some_and(|device| device.is_writable() && device.may_run_out())
+        })
+    }
+
+    /// Takes the space that writes to `[logical, logical + length)` will need, on all devices that hold it. Of RAID5 and
+    /// RAID6 whole rows get space, parity included. Changes no byte, and does nothing where devices cannot reserve.
+    ///
+    /// # Errors
+    /// [`Error::Io`] that [is for want of space](buttress_device::IoError::is_out_of_space), after which a part may have
+    /// space; [`Corruption::Unmapped`] when no chunk maps the range. None of these stops writing.
+    pub fn reserve(&self, logical: Logical, length: ByteCount) -> Result<(), Error> {
+        self.require_writing()?;
+        let map = self.chunk_map();
+        let mut done = 0;
+        while let Some(left) = length.get().checked_sub(done).filter(|left| *left > 0) {
+            let at = logical.saturating_add(ByteCount::new(done));
+            let unmapped = || Corruption::Unmapped {
+                logical: at,
+                length: ByteCount::new(left),
+            };
+            let chunk = map.find(at).ok_or_else(unmapped)?;
+            let offset = chunk.offset_of(at).ok_or_else(unmapped)?.get();
+            let count = left.min(chunk.length().get().saturating_sub(offset));
+            for part in parts(chunk, offset, count, true)? {
+                if let Some(device) = self.stripe_to_write(chunk, part.stripe_index)? {
+                    device.reserve(part.physical.get(), part.length)?;
+                }
+            }
+            done = done.saturating_add(count);
+        }
+        Ok(())
+    }
+}
