@@ -182,11 +182,10 @@ impl MountedVolume {
         if location.placeholder().is_some() {
             return Ok(());
         }
-        let synced = match only_data {
+        self.with_space(|| match only_data {
             true => writer.fdatasync(location),
             false => writer.fsync(location),
-        };
-        synced.map_err(|error| self.failed(&error))?;
+        })?;
         self.require_lasting()
     }
 

@@ -277,9 +277,7 @@ impl Known {
         self.read()?;
         remove(&self.path);
         match self.text("failed") {
-            Some(text) => {
-                bail!("the last commit failed, and what was written since the one before is lost: {text}")
-            }
+            Some(text) => bail!("{text}"),
             None => Ok(()),
         }
     }

@@ -342,14 +342,13 @@ pub(super) fn serve(
     if let Some(text) = &doomed {
         log(text);
     }
-    if let Err(error) = &left {
-        log(&format!(
-            "the last commit failed, and what was written since the one before is lost: {error}"
-        ));
-    }
+    let left = left.map_err(|error| {
+        let lost = lost_with(&error);
+        log(&format!("{lost}: {error}"));
+        anyhow::Error::new(error).context(lost)
+    });
     drop(volume);
     let result = left
-        .map_err(anyhow::Error::new)
         .and_then(|()| served.map_err(|error| anyhow!(error).context("the connection to the kernel broke")));
     entry.end(&result);
     drop(watch.lock().take());
@@ -377,6 +376,14 @@ fn watch_images(images: &Arc<Images>, volume: &MountedVolume, log: &Log) {
         log(&format!(
             "deletions of the image are seen at the next sync only: {error:#}"
         ));
+    }
+}
+
+/// What is lost when the commit at the end fails with this error.
+fn lost_with(error: &buttress::fs::Error) -> &'static str {
+    match error.out_of_host_space() {
+        Some(_) => "content that the host had no space for is lost, and everything else was committed",
+        None => "the last commit failed, and what was written since the one before is lost",
     }
 }
 
