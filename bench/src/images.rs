@@ -73,6 +73,13 @@ pub(crate) fn source_tree(scale: Scale) -> Result<PathBuf> {
     })
 }
 
+/// The same tree, compressed with zstd where that saves anything.
+pub(crate) fn compressed_source_tree(scale: Scale) -> Result<PathBuf> {
+    kept("source-zstd", scale, 8, "compress=zstd", |top| {
+        fill_source_tree(scale, &top.join("source"))
+    })
+}
+
 /// The files of [`source_tree`], in a directory that is made.
 pub(crate) fn fill_source_tree(scale: Scale, top: &Path) -> Result<()> {
     let mut random = Random::new(1);

@@ -1,5 +1,7 @@
 //! `buttress receive` into an image file beside `btrfs receive` on a loop mount, and `send | receive` in one pipe.
 //!
+//! The streams are those of our send and, in rows of their own, those of the kernel's, which people have.
+//!
 //! Both sides are whole processes and get the same stream from the same file, which is in the page cache. Each begins on a new
 //! image of the same size that the same mkfs made, and is done when what it received is durable: ours when the process ends,
 //! the kernel's after `syncfs`. Ours includes opening the image, the kernel's does not include mounting it. What a stream
@@ -25,6 +27,13 @@ use std::time::Instant;
 /// What a process may need beside the cache that it is given (256 MiB).
 const PEAK_KIB_MAX: u64 = (256 + 64) << 10;
 
+/// Who makes a stream.
+#[derive(Clone, Copy, PartialEq)]
+enum Sender {
+    Ours,
+    Kernel,
+}
+
 /// A stream that both sides receive.
 struct Job {
     name: &'static str,
@@ -35,6 +44,7 @@ struct Job {
     gib: u64,
     /// The volume that the stream is of.
     source: fn(Scale) -> Result<PathBuf>,
+    sender: Sender,
     send: &'static [&'static str],
     parent: Option<&'static str>,
     snapshot: &'static str,
@@ -47,6 +57,7 @@ fn jobs(scale: Scale) -> Vec<Job> {
         goal,
         gib: 8,
         source: images::inline_files,
+        sender: Sender::Ours,
         send: &[],
         parent: None,
         snapshot: "snap1",
@@ -89,6 +100,38 @@ fn jobs(scale: Scale) -> Vec<Job> {
                 0.3,
             )
         },
+        Job {
+            sender: Sender::Kernel,
+            ..job(
+                "kernel-full",
+                format!("the kernel's full stream of {} inline files", scale.inline_files),
+                0.25,
+            )
+        },
+        Job {
+            sender: Sender::Kernel,
+            parent: Some("snap1"),
+            snapshot: "snap2",
+            ..job(
+                "kernel-incremental",
+                "the kernel's incremental stream".to_owned(),
+                0.35,
+            )
+        },
+        Job {
+            sender: Sender::Kernel,
+            source: |scale| with_snapshot(images::compressed_source_tree(scale)?),
+            send: &["--proto", "2", "--compressed-data"],
+            snapshot: "snap",
+            ..job(
+                "kernel-source",
+                format!(
+                    "the kernel's stream of a source tree of {} files, zstd as it lies",
+                    scale.source_files
+                ),
+                0.6,
+            )
+        },
     ]
 }
 
@@ -117,17 +160,32 @@ fn new_image(name: &str, gib: u64) -> Result<Scratch> {
     Ok(image)
 }
 
-fn stream(name: &str, source: &Path, send: &[&str], parent: Option<&str>, snapshot: &str) -> Result<Scratch> {
+fn stream(job: &Job, name: &str, source: &Path, parent: Option<&str>, snapshot: &str) -> Result<Scratch> {
     let stream = Scratch(folder()?.join(format!("receive-{name}.stream")));
-    let mut made = command(&["send", "-q"])?;
-    made.args(send);
-    if let Some(parent) = parent {
-        made.arg("-p").arg(target(source, &format!("/{parent}")));
+    match job.sender {
+        Sender::Ours => {
+            let mut made = command(&["send", "-q"])?;
+            made.args(job.send);
+            if let Some(parent) = parent {
+                made.arg("-p").arg(target(source, &format!("/{parent}")));
+            }
+            made.arg("-f")
+                .arg(&stream.0)
+                .arg(target(source, &format!("/{snapshot}")));
+            run(&mut made)?;
+        }
+        Sender::Kernel => {
+            let mount = Mount::new(&[source.to_path_buf()], "ro")?;
+            let mut made = Command::new(newest("btrfs"));
+            made.args(["send", "-q"]).args(job.send);
+            if let Some(parent) = parent {
+                made.arg("-p").arg(mount.path().join(parent));
+            }
+            made.arg("-f").arg(&stream.0).arg(mount.path().join(snapshot));
+            run(&mut made)?;
+            mount.close()?;
+        }
     }
-    made.arg("-f")
-        .arg(&stream.0)
-        .arg(target(source, &format!("/{snapshot}")));
-    run(&mut made)?;
     Ok(stream)
 }
 
@@ -193,10 +251,10 @@ fn beside_the_kernel(scale: Scale, job: &Job) -> Result<()> {
     let source = (job.source)(scale)?;
     let base = job
         .parent
-        .map(|parent| stream("base", &source, job.send, None, parent))
+        .map(|parent| stream(job, "base", &source, None, parent))
         .transpose()?;
     let base = base.as_ref().map(|base| base.0.as_path());
-    let stream = stream(job.name, &source, job.send, job.parent, job.snapshot)?;
+    let stream = stream(job, job.name, &source, job.parent, job.snapshot)?;
     let mut pairs = pairs_of(job.what.clone(), job.goal);
     for round in 0..scale.rounds {
         pairs.ours.push(ours(job, base, &stream.0, round == 0)?);
@@ -213,9 +271,9 @@ fn beside_the_kernel(scale: Scale, job: &Job) -> Result<()> {
 }
 
 /// A full send and its receiving in one pipe.
-fn pipe(scale: Scale) -> Result<()> {
+fn pipe(scale: Scale, full: &Job) -> Result<()> {
     let source = images::inline_files(scale)?;
-    let stream = stream("pipe", &source, &[], None, "snap1")?;
+    let stream = stream(full, "pipe", &source, None, "snap1")?;
     let send = || {
         let mut send = command(&["send", "-q"])?;
         send.arg(target(&source, "/snap1"));
@@ -262,8 +320,10 @@ pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     for job in jobs.iter().filter(|job| is_wanted(job.name)) {
         beside_the_kernel(scale, job)?;
     }
-    if is_wanted(PIPE) {
-        pipe(scale)?;
+    if is_wanted(PIPE)
+        && let Some(full) = jobs.first()
+    {
+        pipe(scale, full)?;
     }
     Ok(())
 }

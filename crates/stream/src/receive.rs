@@ -11,11 +11,12 @@
 //! | `making` | the subvolumes of a stream, from the first command to the end |
 //! | `names` | from paths to inodes, without a walk for each command |
 //! | `made_names` | names that wait to be put into their directories |
-//! | `new_file` | small files, made at once with all that they hold |
+//! | `new_file` | new inodes, small files made at once with all that they hold |
 //! | `applying` | names and attributes |
 //! | `content` | data: written, encoded, cloned, allocated |
 //! | `encoded` | encoded data on its way into a file, many extents at a time |
 //! | `notes` | what is odd and does no harm, told once |
+//! | `settling` | names that settle before their inode is made, times of directories that wait |
 //! | `sources` | the subvolumes that a stream names by uuid |
 //! | `scouting` | what commands that come will change, read before they come |
 //! | `keeping` | what there is of a stream that was cut off, kept to go on with |
@@ -37,6 +38,7 @@ mod names;
 mod new_file;
 mod notes;
 mod scouting;
+mod settling;
 mod sources;
 
 pub use error::{Error, Problem, Result};

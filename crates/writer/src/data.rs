@@ -24,6 +24,7 @@
 //! | `truncating`, `preallocation` | other sizes; room ahead of content, holes, zeros |
 //! | `sharing` | extents that several files have: reflink, dedupe, copy |
 //! | `encoded` | extents whose stored bytes are given, compressed or not |
+//! | `encoded_files` | such extents of many files that are being made |
 //!
 //! # Locks
 //!
@@ -43,6 +44,7 @@ mod allocation;
 mod compressing;
 mod dirty;
 pub(crate) mod encoded;
+pub(crate) mod encoded_files;
 mod file_calls;
 mod flushing;
 mod in_flight;

@@ -15,7 +15,7 @@
 //! | [`subvolumes`] | subvolumes and snapshots, as directories hold them; the label |
 //! | [`unfinished`] | subvolumes that nobody sees before they are whole |
 //! | [`deferred_names`] | names of such subvolumes that wait, so that many go into each leaf at once |
-//! | `whole_file` | small files that are made at once, with their content |
+//! | `whole_file` | small files that are made at once, with their content; other inodes with their attributes |
 //! | [`many_files`] | many of them at once |
 //! | `inherit` | what a directory gives to new inodes |
 //! | [`orphan`] | inodes without names: held open, or cleaned up |
@@ -72,6 +72,7 @@ pub use rename::RenameMode;
 pub use set_xattr::SetXattr;
 pub use subvolumes::ReceivedUuid;
 pub use unfinished::{FinishedSubvolume, Received};
+pub use whole_file::NewKind;
 
 use crate::live::steps::StepsLock;
 use crate::live::{Looked, Retry};

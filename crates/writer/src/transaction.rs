@@ -82,7 +82,7 @@ use crate::live::trees::LiveTrees;
 use crate::log_tree::syncing::LogTrees;
 use background::Waiting;
 use buttress_format::{ByteCount, Generation, Timestamp, Uuid};
-use buttress_fs::executor::Executor;
+use buttress_fs::executor::{Executor, Task};
 use buttress_fs::filesystem::Filesystem;
 use buttress_fs::notice::Notice;
 use buttress_locks::{Mutex, MutexGuard, Rank, lock_class};
@@ -235,6 +235,11 @@ impl WritableFilesystem {
 
     pub(crate) fn live_inodes(&self) -> &LiveInodes {
         &self.shared.inodes
+    }
+
+    /// Hands a job to the threads that compress content and compute checksums.
+    pub fn spawn_job<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Task<T> {
+        self.executor().spawn(job)
     }
 
     pub(crate) fn executor(&self) -> &Executor {

@@ -9,6 +9,7 @@ mod histories;
 mod named;
 mod other_senders;
 mod power_cuts;
+mod settling;
 mod views;
 mod waiting_names;
 
@@ -24,6 +25,7 @@ fn main() -> std::process::ExitCode {
         .chain(power_cuts::cases())
         .chain(waiting_names::cases())
         .chain(other_senders::cases())
+        .chain(settling::cases())
         .collect();
     let code = run(cases);
     volumes::close();

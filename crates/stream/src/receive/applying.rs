@@ -5,30 +5,19 @@
 use super::error::Problem;
 use super::making::{Receiver, about};
 use super::names::Node;
+use super::new_file::{FILE_MODE, NewKind};
 use crate::command::Command;
 use crate::view::Problem as TreeProblem;
 use buttress_format::{FileKind, InodeFlags, Timestamp};
 use buttress_fs::Location;
 use buttress_fs::inode::{DeviceNumber, kind_name};
-use buttress_writer::operations::{AttributeChanges, NewInode, NodeKind, RenameMode, SetXattr};
-
-/// The permissions of a bare new file or directory, until the stream gives it others.
-const FILE_MODE: u32 = 0o600;
-const DIRECTORY_MODE: u32 = 0o700;
-
-/// What a command makes.
-#[derive(Clone, Copy, Debug)]
-enum New<'a> {
-    Directory,
-    Node(NodeKind, u32),
-    Symlink(&'a [u8]),
-}
+use buttress_writer::operations::{AttributeChanges, NodeKind, RenameMode, SetXattr};
 
 impl Receiver<'_> {
     /// Carries out a command on the subvolume with this root.
     pub(super) fn apply(&mut self, root: Location, command: &Command<'_>) -> Result<(), Problem> {
         self.put_many_names()?;
-        if self.gather(root, command)? {
+        if self.gather_times(root, command) || self.gather(root, command)? {
             return Ok(());
         }
         if !matches!(command, Command::Mkfile { .. }) {
@@ -52,16 +41,20 @@ impl Receiver<'_> {
         self.flush_batch()?;
         match *command {
             Command::Mkfile { path, .. } => self.begin_file(root, path),
-            Command::Mkdir { path, .. } => self.create(root, path, New::Directory),
+            Command::Mkdir { path, .. } => self.create(root, path, NewKind::Directory),
             Command::Mknod {
                 path, mode, device, ..
             } => {
                 let (kind, mode) = node_kind(mode, device)?;
-                self.create(root, path, New::Node(kind, mode))
+                self.create(root, path, NewKind::Node(kind, mode))
             }
-            Command::Mkfifo { path, .. } => self.create(root, path, New::Node(NodeKind::Fifo, FILE_MODE)),
-            Command::Mksock { path, .. } => self.create(root, path, New::Node(NodeKind::Socket, FILE_MODE)),
-            Command::Symlink { path, target, .. } => self.create(root, path, New::Symlink(target)),
+            Command::Mkfifo { path, .. } => self.create(root, path, NewKind::Node(NodeKind::Fifo, FILE_MODE)),
+            Command::Mksock { path, .. } => {
+                self.create(root, path, NewKind::Node(NodeKind::Socket, FILE_MODE))
+            }
+            Command::Symlink { path, target, .. } => {
+                self.create(root, path, NewKind::Symlink(target.to_vec()))
+            }
             Command::Rename { from, to } => self.rename(root, from, to),
             Command::Link { path, target } => self.link(root, path, target),
             Command::Unlink { path } => {
@@ -107,36 +100,20 @@ impl Receiver<'_> {
         self.names.find(self.filesystem, root, path)
     }
 
-    fn create(&mut self, root: Location, path: &[u8], new: New<'_>) -> Result<(), Problem> {
-        let (directory, name) = self.names.place(self.filesystem, root, path)?;
-        let filesystem = self.filesystem;
-        let (made, kind) = match new {
-            New::Directory => (
-                filesystem.make_directory(directory, name, &NewInode::of_root(DIRECTORY_MODE)),
-                FileKind::Directory,
-            ),
-            New::Node(kind, mode) => (
-                filesystem.make_node(directory, name, &NewInode::of_root(mode), kind),
-                match kind {
-                    NodeKind::Fifo => FileKind::Fifo,
-                    NodeKind::Socket => FileKind::Socket,
-                    NodeKind::CharacterDevice(_) => FileKind::CharacterDevice,
-                    NodeKind::BlockDevice(_) => FileKind::BlockDevice,
-                },
-            ),
-            New::Symlink(target) => (
-                filesystem.make_symlink(directory, name, &NewInode::of_root(0o777), target),
-                FileKind::Symlink,
-            ),
-        };
-        let location = made.map_err(about(path))?;
-        let node = Node { location, kind };
-        if kind == FileKind::Directory {
-            self.names.insert(directory, name, node);
+    fn create(&mut self, root: Location, path: &[u8], kind: NewKind) -> Result<(), Problem> {
+        self.begin_new(root, path, kind)?;
+        match self.made_names.wait() {
+            // Its name may change before it is there.
+            true => Ok(()),
+            false => {
+                let made = self.make_files();
+                if made.is_err() {
+                    // The command is carried out again, or left out.
+                    self.new_file = None;
+                }
+                made
+            }
         }
-        self.names.remember(root, path, node);
-        self.note_name(directory, name, self.current);
-        Ok(())
     }
 
     fn rename(&mut self, root: Location, from: &[u8], to: &[u8]) -> Result<(), Problem> {
@@ -242,6 +219,28 @@ impl Receiver<'_> {
         }
         changed
     }
+}
+
+/// The times that a command sets, and the path.
+pub(super) fn times_of<'c>(command: &Command<'c>) -> Option<(&'c [u8], AttributeChanges)> {
+    let Command::Utimes {
+        path,
+        atime,
+        mtime,
+        ctime,
+        otime,
+    } = *command
+    else {
+        return None;
+    };
+    let times = AttributeChanges {
+        accessed: Some(atime),
+        modified: Some(mtime),
+        changed: Some(ctime),
+        created: otime,
+        ..AttributeChanges::default()
+    };
+    Some((path, times))
 }
 
 /// An owner as an inode has it.

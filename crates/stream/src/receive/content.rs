@@ -3,16 +3,19 @@
 use super::error::Problem;
 use super::making::{Receiver, about};
 use super::names::Node;
+use super::new_file::NewFile;
 use crate::command::Command;
 use crate::view::Problem as TreeProblem;
 use crate::view::content::{COMPRESSED_BYTES_MAX, decompress};
 use buttress_format::send::EncodedCompression;
-use buttress_format::{ByteCount, Compression, FileKind, FileOffset, Uuid};
+use buttress_format::{ByteCount, Compression, Decompressor, FileKind, FileOffset, Uuid};
 use buttress_fs::Location;
 use buttress_fs::inode::kind_name;
 use buttress_writer::AllocateMode;
 use buttress_writer::data::EncodedExtent;
 use bytes::Bytes;
+use core::cell::RefCell;
+use core::ops::Range;
 
 /// The largest size of a file.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
@@ -49,31 +52,10 @@ impl Receiver<'_> {
     pub(super) fn apply_content(&mut self, root: Location, command: &Command<'_>) -> Result<bool, Problem> {
         match *command {
             Command::Write { path, offset, data } => self.write(root, path, offset.get(), data)?,
-            Command::EncodedWrite {
-                path,
-                offset,
-                unencoded_file_bytes,
-                unencoded_bytes,
-                unencoded_offset,
-                compression,
-                encryption,
-                data,
-            } => {
-                if let Some(number) = encryption.filter(|number| *number != 0) {
-                    return Err(TreeProblem::Encrypted { number }.into());
+            Command::EncodedWrite { path, .. } => {
+                if let Some(range) = EncodedRange::of(command)? {
+                    self.write_encoded(root, path, &range)?;
                 }
-                let number = compression.unwrap_or(0);
-                let compression =
-                    EncodedCompression::from_raw(number).ok_or(TreeProblem::CompressionUnknown { number })?;
-                let range = EncodedRange {
-                    offset: offset.get(),
-                    file_bytes: unencoded_file_bytes.get(),
-                    unencoded_bytes: unencoded_bytes.get(),
-                    skip: unencoded_offset.get(),
-                    compression,
-                    data,
-                };
-                self.write_encoded(root, path, &range)?;
             }
             Command::Clone {
                 path,
@@ -171,22 +153,51 @@ impl Receiver<'_> {
         if let Some(compression) = stored
             && !self.ends_in_content(range)?
         {
-            return self.push(
-                location,
-                EncodedExtent {
-                    offset: FileOffset::new(range.offset),
-                    length: ByteCount::new(range.file_bytes),
-                    content_bytes: ByteCount::new(range.unencoded_bytes),
-                    content_offset: ByteCount::new(range.skip),
-                    compression,
-                    stored: Bytes::copy_from_slice(range.data),
-                },
-            );
+            return self.push(location, range.extent(compression));
         }
         self.flush_batch()?;
         let content = self.decode(range)?;
         let data = part(&content, range.skip, range.file_bytes);
         self.write_plain(location, path, range.offset, data)
+    }
+
+    /// Takes encoded data of the file that is to be made. False, and nothing is taken, if it is not stored as it is behind what the
+    /// file has.
+    pub(super) fn gather_encoded(&mut self, root: Location, command: &Command<'_>) -> Result<bool, Problem> {
+        let is_its_own = |file: &NewFile| command.path().is_some_and(|path| file.is_file(root, path));
+        if !self.made_names.wait() || !self.new_file.as_ref().is_some_and(is_its_own) {
+            return Ok(false);
+        }
+        let Some(range) = EncodedRange::of(command)? else {
+            return Ok(false);
+        };
+        if range.file_bytes == 0
+            || self.options.force_decompress
+            || range.check_sizes().is_err()
+            || range_end(range.offset, range.file_bytes).is_err()
+        {
+            return Ok(false);
+        }
+        let Some(compression) = self.storable(&range) else {
+            return Ok(false);
+        };
+        let extent = range.extent(compression);
+        let tail = range.tail(self.sector_bytes);
+        let (encoding, stored) = (range.compression, extent.stored.clone());
+        let content_bytes = usize::try_from(range.unencoded_bytes).unwrap_or(0);
+        let file = self.new_file.as_mut();
+        if !file.is_some_and(|file| file.push_encoded(extent)) {
+            return Ok(false);
+        }
+        if !tail.is_empty() {
+            // Whether the data can be decoded, and has zeros there, is found meanwhile.
+            let job = move || ends_in_zeros(encoding, &stored, content_bytes, tail);
+            let task = self.filesystem.spawn_job(job);
+            if let Some(file) = &mut self.new_file {
+                file.check_later(task);
+            }
+        }
+        Ok(true)
     }
 
     /// How the volume calls the compression of data that it can store as it is.
@@ -205,14 +216,12 @@ impl Receiver<'_> {
     /// Whether there is anything but zeros between the range's end and that of its last sector: were it stored, it would
     /// show when the file grows.
     fn ends_in_content(&mut self, range: &EncodedRange<'_>) -> Result<bool, Problem> {
-        let end = range.skip.saturating_add(range.file_bytes);
-        let sector_end = end.checked_next_multiple_of(self.sector_bytes).unwrap_or(end);
-        let rest_end = sector_end.min(range.unencoded_bytes);
-        if rest_end <= end {
+        let tail = range.tail(self.sector_bytes);
+        if tail.is_empty() {
             return Ok(false);
         }
         let content = self.decode(range)?;
-        let rest = part(&content, end, rest_end.saturating_sub(end));
+        let rest = part(&content, tail.start, tail.end.saturating_sub(tail.start));
         Ok(rest.iter().any(|byte| *byte != 0))
     }
 
@@ -303,7 +312,57 @@ impl Receiver<'_> {
     }
 }
 
-impl EncodedRange<'_> {
+impl<'a> EncodedRange<'a> {
+    /// What an encoded write says; `None` for another command.
+    fn of(command: &Command<'a>) -> Result<Option<Self>, Problem> {
+        let Command::EncodedWrite {
+            offset,
+            unencoded_file_bytes,
+            unencoded_bytes,
+            unencoded_offset,
+            compression,
+            encryption,
+            data,
+            ..
+        } = *command
+        else {
+            return Ok(None);
+        };
+        if let Some(number) = encryption.filter(|number| *number != 0) {
+            return Err(TreeProblem::Encrypted { number }.into());
+        }
+        let number = compression.unwrap_or(0);
+        let compression =
+            EncodedCompression::from_raw(number).ok_or(TreeProblem::CompressionUnknown { number })?;
+        Ok(Some(Self {
+            offset: offset.get(),
+            file_bytes: unencoded_file_bytes.get(),
+            unencoded_bytes: unencoded_bytes.get(),
+            skip: unencoded_offset.get(),
+            compression,
+            data,
+        }))
+    }
+
+    /// What the decoded content has between the range's end and that of its last sector.
+    fn tail(&self, sector_bytes: u64) -> Range<u64> {
+        let end = self.skip.saturating_add(self.file_bytes);
+        let sector_end = end.checked_next_multiple_of(sector_bytes).unwrap_or(end);
+        end..sector_end.min(self.unencoded_bytes).max(end)
+    }
+
+    /// What is stored as it is.
+    fn extent(&self, compression: Compression) -> EncodedExtent {
+        EncodedExtent {
+            offset: FileOffset::new(self.offset),
+            length: ByteCount::new(self.file_bytes),
+            content_bytes: ByteCount::new(self.unencoded_bytes),
+            content_offset: ByteCount::new(self.skip),
+            compression,
+            stored: Bytes::copy_from_slice(self.data),
+        }
+    }
+
     fn check_sizes(&self) -> Result<(), Problem> {
         let encoded = self.data.len() as u64;
         let used_end = self.skip.saturating_add(self.file_bytes);
@@ -322,6 +381,24 @@ impl EncodedRange<'_> {
         }
         .into())
     }
+}
+
+thread_local! {
+    static DECOMPRESSOR: RefCell<Decompressor> = RefCell::new(Decompressor::default());
+}
+
+/// Whether data can be decoded, and its content has nothing but zeros in this range.
+fn ends_in_zeros(
+    encoding: EncodedCompression,
+    stored: &[u8],
+    content_bytes: usize,
+    tail: Range<u64>,
+) -> bool {
+    let mut content = vec![0; content_bytes];
+    let decoded =
+        DECOMPRESSOR.with_borrow_mut(|decompressor| decompress(decompressor, encoding, stored, &mut content));
+    let tail = part(&content, tail.start, tail.end.saturating_sub(tail.start));
+    decoded.is_ok() && tail.iter().all(|byte| *byte == 0)
 }
 
 /// A part of data that has it.

@@ -75,7 +75,7 @@ impl Receiver<'_> {
         let Some(file) = batch.file.filter(|_| !batch.extents.is_empty()) else {
             return Ok(());
         };
-        let written = self.write_batch(file, &batch.extents);
+        let written = self.write_extents(file, &batch.extents);
         if written.as_ref().is_err_and(Problem::is_no_space) {
             // It is tried again if room can be made.
             self.batch = batch;
@@ -83,7 +83,8 @@ impl Receiver<'_> {
         written
     }
 
-    fn write_batch(&mut self, file: Location, extents: &[EncodedExtent]) -> Result<(), Problem> {
+    /// Writes extents of a file: as they are where that can be.
+    pub(super) fn write_extents(&mut self, file: Location, extents: &[EncodedExtent]) -> Result<(), Problem> {
         let stored = self.filesystem.write_encoded(file, extents).map_err(about(b""))?;
         if stored {
             return Ok(());
@@ -104,7 +105,7 @@ impl Receiver<'_> {
     }
 
     /// Writes an extent's content.
-    fn write_decoded(&mut self, file: Location, extent: &EncodedExtent) -> Result<(), Problem> {
+    pub(super) fn write_decoded(&mut self, file: Location, extent: &EncodedExtent) -> Result<(), Problem> {
         let lzo = u32::try_from(self.sector_bytes)
             .ok()
             .and_then(EncodedCompression::lzo)

@@ -8,6 +8,7 @@ use super::names::Names;
 use super::new_file::{NewFile, NewFiles};
 use super::notes::Told;
 use super::scouting::Scouts;
+use super::settling::Directories;
 use super::sources::{self, Found};
 use super::{Event, Options, ReceivedSubvolume, Summary};
 use crate::command::Command;
@@ -57,6 +58,8 @@ pub(super) struct Receiver<'a> {
     pub(super) new_file: Option<NewFile>,
     /// Those before it that wait.
     pub(super) new_files: NewFiles,
+    /// What comes after them.
+    pub(super) directories: Directories,
     /// Extents of one file that wait for more of them.
     pub(super) batch: Batch,
     pub(super) decompressor: Decompressor,
@@ -97,6 +100,7 @@ impl<'a> Receiver<'a> {
             changes: None,
             new_file: None,
             new_files: NewFiles::default(),
+            directories: Directories::default(),
             batch: Batch::default(),
             decompressor: Decompressor::default(),
             making: None,

@@ -1,10 +1,13 @@
-//! A file that was made and is not in the volume yet: small ones are made at once, with content and attributes.
+//! A new inode that is not in the volume yet: small files are made at once, with content and attributes.
 //!
-//! What a stream says next is mostly about the file that it has just made. As long as that is so, and the content is not large,
+//! What a stream says next is mostly about the inode that it has just made. As long as that is so, and the content is not large,
 //! it is gathered; the times come last and end it, as does any command about something else. Where names wait, files that are
 //! gathered wait for more of them, and are made together: nearly everything but another file ends that. That there is room for
 //! the name is seen when the command comes that asks for it, so that an error names that one; any other error that a file has
 //! which waited names the command that ended it.
+//!
+//! Linux makes every inode under a made-up name and renames it: where names wait, its name [settles](super::settling) before it is
+//! made.
 
 use super::error::Problem;
 use super::made_names::CommandPlace;
@@ -13,10 +16,14 @@ use super::names::Node;
 use crate::command::Command;
 use buttress_format::FileKind;
 use buttress_fs::Location;
-use buttress_writer::operations::{self, AttributeChanges, NewInode};
+use buttress_fs::executor::Task;
+use buttress_writer::data::EncodedExtent;
+use buttress_writer::operations::{self, AttributeChanges, NewInode, NodeKind};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-/// The permissions of a bare new file, until the stream gives it others.
-const FILE_MODE: u32 = 0o600;
+/// The permissions of a bare new file or directory, until the stream gives it others.
+pub(super) const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
 
 /// How much content a file has at most that is made at once. Of larger ones this is the beginning.
 const GATHERED_BYTES_MAX: usize = 256 << 10;
@@ -28,26 +35,114 @@ const FILES_BYTES_MAX: usize = 1 << 20;
 /// The usual size of a sector.
 const SECTOR_BYTES: usize = 4096;
 
-/// A file to be made.
+/// What a new inode is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NewKind {
+    File,
+    Directory,
+    /// With these permissions.
+    Node(NodeKind, u32),
+    /// To this target.
+    Symlink(Vec<u8>),
+}
+
+impl NewKind {
+    const fn file_kind(&self) -> FileKind {
+        match self {
+            Self::File => FileKind::Regular,
+            Self::Directory => FileKind::Directory,
+            Self::Node(NodeKind::Fifo, _) => FileKind::Fifo,
+            Self::Node(NodeKind::Socket, _) => FileKind::Socket,
+            Self::Node(NodeKind::CharacterDevice(_), _) => FileKind::CharacterDevice,
+            Self::Node(NodeKind::BlockDevice(_), _) => FileKind::BlockDevice,
+            Self::Symlink(_) => FileKind::Symlink,
+        }
+    }
+}
+
+/// An inode to be made: a file, or, where its name may settle, any other.
 #[derive(Debug)]
 pub(super) struct NewFile {
-    root: Location,
-    path: Vec<u8>,
-    directory: Location,
-    name: Vec<u8>,
+    pub(super) root: Location,
+    pub(super) path: Vec<u8>,
+    pub(super) directory: Location,
+    pub(super) name: Vec<u8>,
+    pub(super) kind: NewKind,
+    /// No other inode had its name when the name settled.
+    pub(super) is_settled: bool,
     attributes: AttributeChanges,
     content: Vec<u8>,
+    /// Content that is stored as it came, instead of that.
+    encoded: Vec<EncodedExtent>,
+    /// Which of those end in a part of a sector, and whether only zeros are behind that: it is being found out.
+    checks: Vec<(usize, Task<bool>)>,
+    /// From this one on they are not stored as they came.
+    decoded_from: usize,
     /// The command that asked for it.
     maker: CommandPlace,
     /// The one that ended it, if that is known.
     ender: Option<CommandPlace>,
 }
 
+impl NewFile {
+    /// How much memory its content takes.
+    fn content_bytes(&self) -> usize {
+        let encoded = self.encoded.iter().map(|extent| extent.stored.len());
+        encoded.fold(self.content.len(), usize::saturating_add)
+    }
+
+    /// Where its content ends.
+    fn end(&self) -> u64 {
+        match self.encoded.last() {
+            Some(last) => last.offset.get().saturating_add(last.length.get()),
+            None => u64::try_from(self.content.len()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Whether a path is its own, and it is a file.
+    pub(super) fn is_file(&self, root: Location, path: &[u8]) -> bool {
+        self.kind == NewKind::File && self.root == root && self.path == path
+    }
+
+    /// Takes an extent behind the others. False if there is no room for it.
+    pub(super) fn push_encoded(&mut self, extent: EncodedExtent) -> bool {
+        let bytes = self.content_bytes().saturating_add(extent.stored.len());
+        if !self.content.is_empty() || extent.offset.get() < self.end() || bytes > GATHERED_BYTES_MAX {
+            return false;
+        }
+        self.encoded.push(extent);
+        true
+    }
+
+    /// The last extent can be stored as it is if this says so.
+    pub(super) fn check_later(&mut self, check: Task<bool>) {
+        self.checks.push((self.encoded.len().saturating_sub(1), check));
+    }
+
+    /// Waits until it is known whether all extents can be stored as they are.
+    fn are_storable(&mut self) -> bool {
+        for (number, check) in self.checks.drain(..) {
+            if check.take() != Some(true) {
+                self.decoded_from = self.decoded_from.min(number);
+            }
+        }
+        self.decoded_from >= self.encoded.len()
+    }
+}
+
 /// Files that were gathered, and wait to be made.
 #[derive(Debug, Default)]
 pub(super) struct NewFiles {
     files: Vec<NewFile>,
+    /// Hashes of their directories and names.
+    names: Vec<u64>,
     content_bytes: usize,
+}
+
+fn hash(directory: Location, name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (directory, name).hash(&mut hasher);
+    hasher.finish()
 }
 
 impl NewFiles {
@@ -56,14 +151,29 @@ impl NewFiles {
     }
 
     fn push(&mut self, file: NewFile) {
-        self.content_bytes = self.content_bytes.saturating_add(file.content.len());
+        self.content_bytes = self.content_bytes.saturating_add(file.content_bytes());
+        self.names.push(hash(file.directory, &file.name));
         self.files.push(file);
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// Whether a file may have this name.
+    pub(super) fn may_have(&self, directory: Location, name: &[u8]) -> bool {
+        self.names.contains(&hash(directory, name))
     }
 }
 
 impl Receiver<'_> {
     /// Begins a file.
     pub(super) fn begin_file(&mut self, root: Location, path: &[u8]) -> Result<(), Problem> {
+        self.begin_new(root, path, NewKind::File)
+    }
+
+    /// Begins an inode.
+    pub(super) fn begin_new(&mut self, root: Location, path: &[u8], kind: NewKind) -> Result<(), Problem> {
         let (directory, name) = match self.names.place(self.filesystem, root, path) {
             Err(_) if !self.new_files.files.is_empty() => {
                 // The error may be of one of those.
@@ -84,13 +194,20 @@ impl Receiver<'_> {
                 name: buttress_fs::error::Name::from(name),
             }));
         }
+        let name = name.to_vec();
+        self.made_name_in(directory);
         self.new_file = Some(NewFile {
             root,
             path: path.to_vec(),
             directory,
-            name: name.to_vec(),
+            name,
+            kind,
+            is_settled: false,
             attributes: AttributeChanges::default(),
             content: Vec::new(),
+            encoded: Vec::new(),
+            checks: Vec::new(),
+            decoded_from: usize::MAX,
             maker: self.current,
             ender: None,
         });
@@ -106,13 +223,28 @@ impl Receiver<'_> {
     /// Takes what a command says of the file that is to be made; `false`, and that file is made, where it is about anything
     /// else.
     pub(super) fn gather(&mut self, root: Location, command: &Command<'_>) -> Result<bool, Problem> {
+        match *command {
+            Command::Rename { from, to } if self.is_made_now(root, from) && self.settle(to) => {
+                return Ok(true);
+            }
+            Command::EncodedWrite { path, .. }
+                if self.is_made_now(root, path) && self.gather_encoded(root, command)? =>
+            {
+                return Ok(true);
+            }
+            _ => {}
+        }
         let Some(file) = &mut self.new_file else {
             return Ok(false);
         };
+        let is_file = file.kind == NewKind::File;
+        let is_symlink = matches!(file.kind, NewKind::Symlink(_));
         let is_same = |path: &[u8]| file.root == root && file.path == path;
         match *command {
             Command::Write { path, offset, data }
                 if is_same(path)
+                    && is_file
+                    && file.encoded.is_empty()
                     && usize::try_from(offset.get()) == Ok(file.content.len())
                     && file.content.len().saturating_add(data.len()) <= GATHERED_BYTES_MAX =>
             {
@@ -124,13 +256,16 @@ impl Receiver<'_> {
                 file.content.extend_from_slice(data);
                 Ok(true)
             }
+            Command::Truncate { path, size } if is_same(path) && is_file && size.get() == file.end() => {
+                Ok(true)
+            }
             // A mode that was set before loses bits.
             Command::Chown { path, uid, gid } if is_same(path) && file.attributes.mode.is_none() => {
                 let (uid, gid) = super::applying::owner(uid, gid)?;
                 (file.attributes.uid, file.attributes.gid) = (Some(uid), Some(gid));
                 Ok(true)
             }
-            Command::Chmod { path, mode } if is_same(path) => {
+            Command::Chmod { path, mode } if is_same(path) && !is_symlink => {
                 file.attributes.mode = Some(super::applying::permissions(mode));
                 Ok(true)
             }
@@ -156,8 +291,12 @@ impl Receiver<'_> {
 
     /// No more comes for the file that was gathered: it is made, or waits for others.
     fn end_file(&mut self) -> Result<(), Problem> {
-        if !self.made_names.wait() {
-            return self.make_file();
+        let is_file = self
+            .new_file
+            .as_ref()
+            .is_some_and(|file| file.kind == NewKind::File);
+        if !self.made_names.wait() || !is_file {
+            return self.make_files();
         }
         if let Some(mut file) = self.new_file.take() {
             file.ender = Some(self.current);
@@ -169,10 +308,16 @@ impl Receiver<'_> {
         }
     }
 
-    /// Makes all files that were gathered.
+    /// Makes all that was gathered, and gives directories the times that wait for that.
     pub(super) fn make_files(&mut self) -> Result<(), Problem> {
+        self.make_new()?;
+        self.settle_directories()
+    }
+
+    fn make_new(&mut self) -> Result<(), Problem> {
         let mut waiting = core::mem::take(&mut self.new_files).files;
-        if waiting.len() > 1 && self.make_together(&mut waiting) {
+        let are_encoded = waiting.iter().any(|file| !file.encoded.is_empty());
+        if (waiting.len() > 1 || are_encoded) && self.make_together(&mut waiting) {
             return self.make_file();
         }
         let latest = self.new_file.take();
@@ -198,6 +343,9 @@ impl Receiver<'_> {
 
     /// Makes files in one step. False, and none is made, where that cannot be: one by one it is seen which, and why.
     fn make_together(&mut self, files: &mut [NewFile]) -> bool {
+        if !files.iter_mut().all(NewFile::are_storable) {
+            return false;
+        }
         let mut together: Vec<operations::NewFile<'_>> = files
             .iter_mut()
             .map(|file| operations::NewFile {
@@ -205,6 +353,7 @@ impl Receiver<'_> {
                 name: &file.name,
                 attributes: file.attributes,
                 content: &mut file.content,
+                encoded: &file.encoded,
             })
             .collect();
         let new = NewInode::of_root(FILE_MODE);
@@ -230,23 +379,44 @@ impl Receiver<'_> {
         let Some(mut file) = self.new_file.take() else {
             return Ok(());
         };
-        let new = NewInode::of_root(FILE_MODE);
-        let made = self
-            .filesystem
-            .create_whole(
+        let attributes = &file.attributes;
+        let node = |mode: u32, kind: operations::NewKind<'_>| {
+            let new = NewInode::of_root(mode);
+            self.filesystem
+                .make_with(file.directory, &file.name, &new, kind, attributes)
+        };
+        if !file.encoded.is_empty() {
+            file.are_storable();
+            let made = self.make_encoded(&file);
+            return self.made(file, made);
+        }
+        let made = match &file.kind {
+            NewKind::File => self.filesystem.create_whole(
                 file.directory,
                 &file.name,
-                &new,
-                &file.attributes,
+                &NewInode::of_root(FILE_MODE),
+                attributes,
                 &mut file.content,
-            )
-            .map_err(about(&file.path));
+            ),
+            NewKind::Directory => node(DIRECTORY_MODE, operations::NewKind::Directory),
+            NewKind::Node(kind, mode) => node(*mode, operations::NewKind::Node(*kind)),
+            NewKind::Symlink(target) => node(0o777, operations::NewKind::Symlink(target)),
+        };
+        let made = made.map_err(about(&file.path));
+        self.made(file, made)
+    }
+
+    /// A file was made, or not.
+    fn made(&mut self, file: NewFile, made: Result<Location, Problem>) -> Result<(), Problem> {
         match made {
             Ok(location) => {
                 let node = Node {
                     location,
-                    kind: FileKind::Regular,
+                    kind: file.kind.file_kind(),
                 };
+                if node.kind == FileKind::Directory {
+                    self.names.insert(file.directory, &file.name, node);
+                }
                 self.names.remember(file.root, &file.path, node);
                 self.note_name(file.directory, &file.name, file.maker);
                 Ok(())
@@ -261,9 +431,50 @@ impl Receiver<'_> {
                 if problem.is_no_space() {
                     // It is tried again if room can be made.
                     self.new_file = Some(file);
+                    return Err(problem);
                 }
-                Err(problem)
+                // What else is wrong with an inode that is no file is what it is made from.
+                Err(match file.kind {
+                    NewKind::File => problem,
+                    _ => file.maker.had(problem),
+                })
             }
         }
+    }
+
+    /// Makes a file whose stored content may not be what the volume can have as it is.
+    fn make_encoded(&mut self, file: &NewFile) -> Result<Location, Problem> {
+        let new = NewInode::of_root(FILE_MODE);
+        let location = self
+            .filesystem
+            .create(file.directory, &file.name, &new)
+            .map_err(about(&file.path))?;
+        let (stored, decoded) = file.encoded.split_at(file.decoded_from.min(file.encoded.len()));
+        let filled = self.fill(location, stored, decoded).and_then(|()| {
+            self.filesystem
+                .set_attributes(location, &file.attributes)
+                .map_err(about(&file.path))
+        });
+        if filled.is_err() {
+            // It is made again if room can be made.
+            self.filesystem
+                .unlink(file.directory, &file.name)
+                .map_err(about(&file.path))?;
+        }
+        filled.map(|()| location)
+    }
+
+    fn fill(
+        &mut self,
+        location: Location,
+        stored: &[EncodedExtent],
+        decoded: &[EncodedExtent],
+    ) -> Result<(), Problem> {
+        if !stored.is_empty() {
+            self.write_extents(location, stored)?;
+        }
+        decoded
+            .iter()
+            .try_for_each(|extent| self.write_decoded(location, extent))
     }
 }

@@ -32,13 +32,13 @@ pub struct EncodedExtent {
 }
 
 impl EncodedExtent {
-    fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.offset.get().saturating_add(self.length.get())
     }
 }
 
 /// How an extent can be stored.
-enum Fit {
+pub(super) enum Fit {
     /// As it is.
     Extent,
     /// As it is, in the tree.
@@ -72,14 +72,17 @@ impl Content<'_> {
         let mut previous_end = 0;
         for extent in extents {
             let is_last = extent.end() == new_size;
-            match self.fit(&item, extent, size, is_last) {
+            match self.filesystem.fit_encoded(item.flags, extent, size, is_last) {
                 Fit::Extent if extent.offset.get() >= previous_end => {}
                 Fit::Inline if extents.len() == 1 => return self.write_encoded_inline(first, size),
                 Fit::Extent | Fit::Inline | Fit::No => return Ok(false),
             }
             previous_end = extent.end();
         }
-        let new: Vec<NewExtent> = extents.iter().map(|extent| self.new_extent(extent)).collect();
+        let new: Vec<NewExtent> = extents
+            .iter()
+            .map(|extent| self.filesystem.new_encoded_extent(extent))
+            .collect();
         let stored = new
             .iter()
             .map(NewExtent::stored_bytes)
@@ -155,19 +158,25 @@ impl Content<'_> {
         self.set_size(new_size);
         Ok(true)
     }
+}
 
+impl WritableFilesystem {
     /// How an extent can be stored in a file of this size.
-    fn fit(&self, item: &InodeItem, extent: &EncodedExtent, size: u64, is_last: bool) -> Fit {
-        let is_whole = |at: u64| self.align_down(at) == at;
+    pub(super) fn fit_encoded(
+        &self,
+        flags: InodeFlags,
+        extent: &EncodedExtent,
+        size: u64,
+        is_last: bool,
+    ) -> Fit {
+        let sector_bytes = u64::from(self.forest().block_format().sector_bytes);
+        let is_whole = |at: u64| at.checked_rem(sector_bytes) == Some(0);
+        let sectors = |bytes: u64| bytes.div_ceil(sector_bytes.max(1));
         let stored = length_of(&extent.stored);
         let (length, content) = (extent.length.get(), extent.content_bytes.get());
         let part_end = extent.content_offset.get().saturating_add(length);
         let is_sound = length > 0 && stored > 0 && part_end <= content && extent.end() <= FILE_BYTES_MAX;
-        if !is_sound
-            || item
-                .flags
-                .intersects(InodeFlags::NODATASUM | InodeFlags::NODATACOW)
-        {
+        if !is_sound || flags.intersects(InodeFlags::NODATASUM | InodeFlags::NODATACOW) {
             return Fit::No;
         }
         let ends_well = is_whole(extent.end()) || is_last;
@@ -182,32 +191,30 @@ impl Content<'_> {
             return Fit::No;
         }
         let most = self
-            .filesystem
             .data()
             .options
             .max_inline
             .get()
             .min(length_of_usize(inline_content_bytes_max(
-                self.filesystem.forest().block_format().node_bytes,
+                self.forest().block_format().node_bytes,
             )));
         let is_all_of_file = extent.offset.get() == 0 && length == content && size <= length;
-        if is_all_of_file
-            && length <= self.sector_bytes
-            && stored <= most
-            && !item.flags.contains(InodeFlags::PREALLOC)
+        if is_all_of_file && length <= sector_bytes && stored <= most && !flags.contains(InodeFlags::PREALLOC)
         {
             return Fit::Inline;
         }
         // A sector cannot become less than one.
-        if self.align_up(stored) >= self.align_up(content) {
+        if sectors(stored) >= sectors(content) {
             return Fit::No;
         }
         Fit::Extent
     }
 
-    fn new_extent(&self, extent: &EncodedExtent) -> NewExtent {
+    pub(super) fn new_encoded_extent(&self, extent: &EncodedExtent) -> NewExtent {
+        let sector_bytes = u64::from(self.forest().block_format().sector_bytes);
+        let align_up = |at: u64| at.checked_next_multiple_of(sector_bytes).unwrap_or(at);
         let stored = &extent.stored;
-        let whole = usize::try_from(self.align_up(length_of(stored))).unwrap_or(stored.len());
+        let whole = usize::try_from(align_up(length_of(stored))).unwrap_or(stored.len());
         let filled = if whole == stored.len() {
             stored.clone()
         } else {
@@ -218,12 +225,12 @@ impl Content<'_> {
         };
         NewExtent {
             start: extent.offset.get(),
-            length: self.align_up(extent.length.get()),
+            length: align_up(extent.length.get()),
             compression: extent.compression,
             parts: vec![filled],
             plain: None,
             part: (extent.compression != Compression::None).then(|| PartOfExtent {
-                ram_bytes: self.align_up(extent.content_bytes.get()),
+                ram_bytes: align_up(extent.content_bytes.get()),
                 offset: extent.content_offset.get(),
             }),
         }

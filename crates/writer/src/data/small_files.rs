@@ -207,7 +207,7 @@ impl WritableFilesystem {
 }
 
 /// The same bytes in fewer writes, from memory that suits the devices: each write is waited for, and has checksums of its own.
-fn joined(writes: Vec<ExtentWrite>) -> Vec<ExtentWrite> {
+pub(super) fn joined(writes: Vec<ExtentWrite>) -> Vec<ExtentWrite> {
     let mut joined = Vec::new();
     let mut open: Option<(Logical, Buffer)> = None;
     let mut close = |open: Option<(Logical, Buffer)>| {

@@ -113,6 +113,39 @@ impl Plan<'_> {
             whole: None,
         }
     }
+
+    pub(super) fn of_node(kind: NodeKind) -> Result<Self> {
+        Ok(Self {
+            rdev: kind.device()?,
+            ..Self::of_type(kind.type_bits())
+        })
+    }
+}
+
+impl<'a> Plan<'a> {
+    pub(super) const fn of_symlink(target: &'a [u8]) -> Self {
+        Self {
+            target: Some(target),
+            ..Self::of_type(SYMLINK)
+        }
+    }
+}
+
+/// mkdir(2) takes neither of the set-id bits.
+pub(super) const fn of_directory(new: &NewInode) -> NewInode {
+    NewInode {
+        mode: new.mode & 0o1777,
+        ..*new
+    }
+}
+
+/// Symlinks have all permissions.
+pub(super) const fn of_symlink(new: &NewInode) -> NewInode {
+    NewInode {
+        mode: 0o777,
+        umask: 0,
+        ..*new
+    }
 }
 
 impl WritableFilesystem {
@@ -130,12 +163,7 @@ impl WritableFilesystem {
     /// # Errors
     /// As [`WritableFilesystem::create`].
     pub fn make_directory(&self, directory: Location, name: &[u8], new: &NewInode) -> Result<Location> {
-        // mkdir(2) takes neither of the set-id bits.
-        let new = NewInode {
-            mode: new.mode & 0o1777,
-            ..*new
-        };
-        self.make(directory, name, &new, Plan::of_type(DIRECTORY))
+        self.make(directory, name, &of_directory(new), Plan::of_type(DIRECTORY))
     }
 
     /// Makes a pipe, a socket or a device node.
@@ -149,11 +177,7 @@ impl WritableFilesystem {
         new: &NewInode,
         kind: NodeKind,
     ) -> Result<Location> {
-        let plan = Plan {
-            rdev: kind.device()?,
-            ..Plan::of_type(kind.type_bits())
-        };
-        self.make(directory, name, new, plan)
+        self.make(directory, name, new, Plan::of_node(kind)?)
     }
 
     /// Makes a symlink to `target`, which may be anything but empty.
@@ -168,6 +192,12 @@ impl WritableFilesystem {
         new: &NewInode,
         target: &[u8],
     ) -> Result<Location> {
+        self.check_target(target)?;
+        self.make(directory, name, &of_symlink(new), Plan::of_symlink(target))
+    }
+
+    /// Refuses what no symlink can lead to.
+    pub(super) fn check_target(&self, target: &[u8]) -> Result<()> {
         if target.is_empty() {
             return Err(entries::not_found(target));
         }
@@ -188,16 +218,7 @@ impl WritableFilesystem {
                 limit_bytes,
             });
         }
-        let new = NewInode {
-            mode: 0o777,
-            umask: 0,
-            ..*new
-        };
-        let plan = Plan {
-            target: Some(target),
-            ..Plan::of_type(SYMLINK)
-        };
-        self.make(directory, name, &new, plan)
+        Ok(())
     }
 
     /// Makes a regular file that has no name, in the subvolume of `directory`, from which it inherits. It lives as long as

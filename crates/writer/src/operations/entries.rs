@@ -159,8 +159,20 @@ impl Operation<'_> {
         Ok(self.look().open_tree(subvolume.tree())?.tree.defers_names())
     }
 
-    /// The entry of this name.
+    /// The entry of this name, which is to go or to move. Refuses one that waits although the tree has another of this name: it
+    /// could never be put there.
     pub(super) fn require_entry(&mut self, directory: Location, name: &[u8]) -> Result<Entry> {
+        if let Some(waiting) = self.waiting_entry(directory, name)? {
+            let key = DirItem::key(directory.inode, name);
+            if let Some(item) = self.get(directory.subvolume.tree(), &key)?
+                && entry_in(directory, &key, item.data(), name)?.is_some()
+            {
+                return Err(Error::Exists {
+                    name: Name::from(name),
+                });
+            }
+            return Ok(waiting);
+        }
         self.find_entry(directory, name)?.ok_or_else(|| not_found(name))
     }
 

@@ -10,6 +10,8 @@ use super::create::{NewInode, Plan, REGULAR};
 use super::entries::{self, Entry, Target, check_name};
 use super::whole_file::Whole;
 use super::{AttributeChanges, Operation};
+use crate::data::EncodedExtent;
+use crate::data::encoded_files::WrittenFiles;
 use crate::transaction::WritableFilesystem;
 use crate::transaction::reservation::Need;
 use buttress_format::{
@@ -32,6 +34,8 @@ pub struct NewFile<'a> {
     pub attributes: AttributeChanges,
     /// Its content, which is taken.
     pub content: &'a mut Vec<u8>,
+    /// Content that is stored as it is, instead of that: in order of the ranges, which do not overlap.
+    pub encoded: &'a [EncodedExtent],
 }
 
 /// What one of the files puts into the tree.
@@ -39,6 +43,7 @@ struct Part<'a> {
     directory: Location,
     name: &'a [u8],
     whole: Whole<'a>,
+    is_encoded: bool,
 }
 
 impl WritableFilesystem {
@@ -47,7 +52,7 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// As [`create_whole`](Self::create_whole) of any of them; [`Error::Invalid`] where they are not of one subvolume, or its
-    /// names do not wait.
+    /// names do not wait, or encoded content cannot be stored as it is.
     pub fn create_many(&self, new: &NewInode, files: &mut [NewFile<'_>]) -> Result<Vec<Location>> {
         let Some(subvolume) = files.first().map(|file| file.directory.subvolume) else {
             return Ok(Vec::new());
@@ -64,11 +69,19 @@ impl WritableFilesystem {
             let sectors = sectors.filter(|_| file.content.len() > inline_bytes_max);
             outside.push(sectors.map_or(0, ByteCount::get));
         }
+        let encoded: Vec<&[EncodedExtent]> = files.iter().map(|file| file.encoded).collect();
+        let written = self.write_new_files(&encoded)?.ok_or(Error::Invalid {
+            what: "encoded content that cannot be stored as it is",
+        })?;
         // All that can fail for want of room comes before the files are there.
         let reserved = outside.iter().copied().fold(0, u64::saturating_add);
-        if reserved > 0 {
-            self.write_back_excess()?;
-            self.reserve_for_new_file(reserved)?;
+        if reserved > 0
+            && let Err(error) = self
+                .write_back_excess()
+                .and_then(|()| self.reserve_for_new_file(reserved))
+        {
+            self.give_up_new_files(written);
+            return Err(error);
         }
         let parts: Vec<Part<'_>> = files
             .iter()
@@ -83,13 +96,26 @@ impl WritableFilesystem {
                     },
                     has_content: !file.content.is_empty(),
                 },
+                is_encoded: !file.encoded.is_empty(),
             })
             .collect();
         let count = u64::try_from(parts.len()).unwrap_or(u64::MAX);
-        let need = Need::items(count.saturating_mul(ITEMS_OF_FILE));
-        let made = self.operate(need, |operation| operation.make_many(subvolume, new, &parts));
+        let items = count
+            .saturating_mul(ITEMS_OF_FILE)
+            .saturating_add(written.items());
+        let made = self.operate(Need::items(items), |operation| {
+            operation.make_many(subvolume, new, &parts, &written)
+        });
         drop(parts);
-        let first = made.inspect_err(|_| self.release_data(reserved))?;
+        let first = match made {
+            Ok(first) => first,
+            Err(error) => {
+                self.release_data(reserved);
+                self.give_up_new_files(written);
+                return Err(error);
+            }
+        };
+        self.end_new_files(&written);
         let mut locations = Vec::with_capacity(files.len());
         for ((file, reserved), inode) in files.iter_mut().zip(outside).zip(first.get()..) {
             let location = Location::new(subvolume, InodeNumber::new(inode));
@@ -112,6 +138,7 @@ impl Operation<'_> {
         subvolume: SubvolumeId,
         new: &NewInode,
         parts: &[Part<'_>],
+        written: &WrittenFiles,
     ) -> Result<InodeNumber> {
         let tree = subvolume.tree();
         // By directory, and in each in the order in which they are made.
@@ -138,6 +165,7 @@ impl Operation<'_> {
             what: "inodes of a subvolume",
         })?;
         self.reach_new_inode(tree)?;
+        written.reach(self)?;
         for _ in parts {
             self.begin().free_inode_number(tree)?;
         }
@@ -157,8 +185,9 @@ impl Operation<'_> {
             }
         }
         self.add_entries(subvolume, parts, &order, first, &indexes, &mut items)?;
-        self.add_inodes(new, parts, first, &indexes, &mut items)?;
+        self.add_inodes(new, parts, first, &indexes, written, &mut items)?;
         self.insert_items(tree, items)?;
+        written.insert_sums(self)?;
         for files in &directories {
             let Some((directory, _)) = files.first() else {
                 continue;
@@ -235,6 +264,7 @@ impl Operation<'_> {
         parts: &[Part<'_>],
         first: u64,
         indexes: &[u64],
+        written: &WrittenFiles,
         items: &mut Vec<(Key, Vec<u8>)>,
     ) -> Result<()> {
         let given = self.given_attributes(REGULAR, new);
@@ -244,12 +274,16 @@ impl Operation<'_> {
                 whole: Some(part.whole),
                 ..Plan::of_type(REGULAR)
             };
-            let item = self.new_item(&given, plan, 1);
+            let mut item = self.new_item(&given, plan, 1);
+            written.count(number, &mut item);
             items.push((InodeItem::key(inode), item.to_bytes().to_vec()));
             let mut reference = Vec::with_capacity(InodeRefs::entry_bytes(part.name));
             InodeRefs::push(&mut reference, *index, part.name)?;
             items.push((InodeRefs::key(inode, part.directory.inode), reference));
-            if !part.whole.content.is_empty() {
+            if part.is_encoded {
+                let location = Location::new(part.directory.subvolume, inode);
+                written.add_items(number, location, self, items)?;
+            } else if !part.whole.content.is_empty() {
                 items.push(self.inline_item(inode, part.whole.content));
             } else if part.whole.has_content {
                 // It changes soon, when the content gets extents.

@@ -1,12 +1,13 @@
-//! Small files that are made at once: name, attributes and content.
+//! Small files that are made at once: name, attributes and content. Directories, nodes and symlinks, with their attributes.
 //!
 //! What receives streams knows all of a small file before it has to make any of it. Made step by step such a file costs an
 //! operation for its name, one for each write, which waits as dirty data, and one for its attributes. Made at once it costs
 //! one; content that does not lie inside the tree is handed over as dirty data as it is.
 
 use super::attributes::AttributeChanges;
-use super::create::{NewInode, Plan, REGULAR};
+use super::create::{DIRECTORY, NewInode, NodeKind, Plan, REGULAR, of_directory, of_symlink};
 use crate::transaction::WritableFilesystem;
+use crate::transaction::reservation::Need;
 use buttress_format::ByteCount;
 use buttress_format::limits::inline_content_bytes_max;
 use buttress_fs::error::{Error, Result};
@@ -22,7 +23,67 @@ pub(super) struct Whole<'a> {
     pub(super) has_content: bool,
 }
 
+/// What a new inode is that is no regular file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewKind<'a> {
+    /// A directory.
+    Directory,
+    /// What `mknod(2)` makes.
+    Node(NodeKind),
+    /// A symlink to this target.
+    Symlink(&'a [u8]),
+}
+
 impl WritableFilesystem {
+    /// Makes a directory, a node or a symlink with these attributes.
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::make_directory`], [`WritableFilesystem::make_node`] or [`WritableFilesystem::make_symlink`], and
+    /// [`WritableFilesystem::set_attributes`].
+    pub fn make_with(
+        &self,
+        directory: Location,
+        name: &[u8],
+        new: &NewInode,
+        kind: NewKind<'_>,
+        attributes: &AttributeChanges,
+    ) -> Result<Location> {
+        attributes.check()?;
+        let attributes = &attributes.no_later_than(self.latest_time());
+        let (new, plan) = match kind {
+            NewKind::Directory => (of_directory(new), Plan::of_type(DIRECTORY)),
+            NewKind::Node(kind) => (*new, Plan::of_node(kind)?),
+            NewKind::Symlink(target) => {
+                self.check_target(target)?;
+                (of_symlink(new), Plan::of_symlink(target))
+            }
+        };
+        let whole = Some(Whole {
+            attributes,
+            content: &[],
+            has_content: false,
+        });
+        self.make(directory, name, &new, Plan { whole, ..plan })
+    }
+
+    /// Counts a change of names in directories of one unfinished subvolume: their times become the current time.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`]; [`Error::SubvolumeNotFound`] for a subvolume that is finished; [`Error::NoSpace`].
+    pub fn touch_directories(&self, directories: &[Location]) -> Result<()> {
+        let count = u64::try_from(directories.len()).unwrap_or(u64::MAX);
+        self.operate(Need::items(count), |operation| {
+            for directory in directories {
+                operation.require_unfinished(directory.subvolume)?;
+                operation.require_directory(*directory)?;
+            }
+            for directory in directories {
+                operation.touch_directory(*directory, 1, |size| size)?;
+            }
+            Ok(())
+        })
+    }
+
     /// How much content lies inside the tree as it is; zero where the options for data ask for anything else.
     pub(super) fn whole_file_bytes_max(&self) -> usize {
         let options = &self.data().options;

@@ -106,6 +106,7 @@ fn files_that_are_made_together_are_those_that_are_made_one_by_one() {
             let mut part: Vec<NewFile<'_>> = part
                 .iter_mut()
                 .map(|(directory, name, attributes, content)| NewFile {
+                    encoded: &[],
                     directory: *directory,
                     name,
                     attributes: *attributes,
@@ -138,6 +139,7 @@ fn of_files_that_cannot_all_be_made_none_is() {
         let [one, other] = &mut contents;
         let mut files = [(directories[0], names[0], one), (directories[1], names[1], other)].map(
             |(directory, name, content)| NewFile {
+                encoded: &[],
                 directory,
                 name,
                 attributes: AttributeChanges::default(),

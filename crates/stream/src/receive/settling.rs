@@ -1,0 +1,139 @@
+//! Names that settle before their inode is made, and times of directories that wait until their names are.
+//!
+//! Linux's streams make each inode under a made-up name at the top (`o257-7-0`) and give it its name by a rename, which comes
+//! next. Such an inode is made under the name that it gets. Older ones set the times of the directory after each of its new
+//! names: those wait until the files that were gathered are made.
+//!
+//! What comes out is what comes out where each command is carried out when it comes:
+//!
+//! - A name settles only where nothing has the new name, and nothing had the old one: otherwise the inode is made first.
+//! - The directory of the old name changed: its times become the current time when the inode is made.
+//! - A name that is made after the times of its directory were set changes those times again: they no longer wait.
+//!
+//! Only where names [wait](super::made_names): `waiting_names` and `settling` of the proofs compare both ways.
+
+use super::applying::times_of;
+use super::error::Problem;
+use super::making::{Receiver, about};
+use super::new_file::NewFile;
+use crate::command::Command;
+use buttress_format::FileKind;
+use buttress_fs::Location;
+use buttress_writer::operations::AttributeChanges;
+
+/// How many directories have times that wait, at most.
+const DIRECTORIES_MAX: usize = 64;
+
+/// Changes of directories that come after the files that are gathered.
+#[derive(Debug, Default)]
+pub(super) struct Directories {
+    /// Had a name that is gone already.
+    touched: Vec<Location>,
+    /// Their times.
+    times: Vec<(Location, AttributeChanges)>,
+}
+
+impl Receiver<'_> {
+    /// Gives the inode that is to be made the name `to`. False, and nothing is changed, if it must be made under its old name first.
+    pub(super) fn settle(&mut self, to: &[u8]) -> bool {
+        if !self.made_names.wait() {
+            return false;
+        }
+        let Some(file) = &self.new_file else { return false };
+        let Ok((directory, name)) = self.names.place(self.filesystem, file.root, to) else {
+            return false;
+        };
+        let is_same = directory == file.directory && name == file.name;
+        if is_same
+            || directory.subvolume != file.directory.subvolume
+            || !self.is_free(directory, name)
+            || !(file.is_settled || self.is_free(file.directory, &file.name))
+        {
+            return false;
+        }
+        let name = name.to_vec();
+        let Some(file) = &mut self.new_file else {
+            return false;
+        };
+        let old_directory = core::mem::replace(&mut file.directory, directory);
+        file.is_settled = true;
+        file.name = name;
+        file.path.clear();
+        file.path.extend_from_slice(to);
+        if old_directory != directory {
+            if !self.directories.touched.contains(&old_directory) {
+                self.directories.touched.push(old_directory);
+            }
+            self.made_name_in(directory);
+        }
+        // The old name went from there now.
+        self.made_name_in(old_directory);
+        true
+    }
+
+    /// Whether surely nothing has this name.
+    fn is_free(&self, directory: Location, name: &[u8]) -> bool {
+        !self.new_files.may_have(directory, name)
+            && matches!(self.filesystem.lookup(directory, name), Ok(None))
+    }
+
+    /// Names of a directory changed: modification and change times that wait for it are out of date.
+    pub(super) fn made_name_in(&mut self, directory: Location) {
+        let mut waiting = self.directories.times.iter_mut();
+        if let Some((_, times)) = waiting.find(|(of, _)| *of == directory) {
+            (times.modified, times.changed) = (None, None);
+        }
+    }
+
+    /// Has the times of a directory wait for the files that are gathered; false if there are none, or the command is another.
+    pub(super) fn gather_times(&mut self, root: Location, command: &Command<'_>) -> bool {
+        let Some((path, times)) = times_of(command) else {
+            return false;
+        };
+        let is_gathering = self.new_file.is_some() || !self.new_files.is_empty();
+        if !is_gathering || !self.made_names.wait() || self.is_made_now(root, path) {
+            return false;
+        }
+        // Anything that is not there yet is another's, and so is an error.
+        let Some(location) = self.known_directory(root, path) else {
+            return false;
+        };
+        let waiting = &mut self.directories.times;
+        let has_room = waiting.len() < DIRECTORIES_MAX;
+        match waiting.iter_mut().find(|(of, _)| *of == location) {
+            Some((_, waiting)) => {
+                let created = times.created.or(waiting.created);
+                *waiting = AttributeChanges { created, ..times };
+            }
+            None if has_room => waiting.push((location, times)),
+            None => return false,
+        }
+        true
+    }
+
+    fn known_directory(&mut self, root: Location, path: &[u8]) -> Option<Location> {
+        let is_file = |file: &NewFile| file.root == root && path.starts_with(&file.path);
+        if self.new_file.as_ref().is_some_and(is_file) {
+            return None;
+        }
+        let node = self.names.find(self.filesystem, root, path).ok()?;
+        (node.kind == FileKind::Directory).then_some(node.location)
+    }
+
+    /// The files that were gathered are made: directories get what waited for that.
+    pub(super) fn settle_directories(&mut self) -> Result<(), Problem> {
+        if !self.directories.touched.is_empty() {
+            self.filesystem
+                .touch_directories(&self.directories.touched)
+                .map_err(about(b""))?;
+            self.directories.touched.clear();
+        }
+        while let Some((directory, times)) = self.directories.times.last() {
+            self.filesystem
+                .set_attributes(*directory, times)
+                .map_err(about(b""))?;
+            self.directories.times.pop();
+        }
+        Ok(())
+    }
+}

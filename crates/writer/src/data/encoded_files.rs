@@ -1,0 +1,254 @@
+//! Stored content of files that are being made: compressed extents of many of them, with one allocation and few writes.
+//!
+//! The extents are written before the files exist. The operation that makes the files puts their items in beside the others
+//! ([`create_many`](WritableFilesystem::create_many)); if it fails, the room is given back.
+
+use super::allocation::{Placed, writes_of};
+use super::compressing::{NewExtent, PartOfExtent};
+use super::encoded::{EncodedExtent, Fit};
+use super::small_files::joined;
+use super::sums::Sums;
+use super::write_back::{EXTENT_ITEMS, require_feature};
+use crate::operations::Operation;
+use crate::transaction::WritableFilesystem;
+use crate::transaction::data_extents::DataOwner;
+use buttress_format::{
+    ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Incompat, InodeFlags,
+    InodeItem, Key,
+};
+use buttress_fs::error::{Defect, Result};
+use buttress_fs::location::Location;
+
+/// Content of one file.
+#[derive(Debug)]
+struct File {
+    size: u64,
+    /// Which of the extents that were written are its own.
+    extents: core::ops::Range<usize>,
+    /// Content that lies in the tree instead.
+    inline: Option<EncodedExtent>,
+}
+
+/// Content of files that was written, and that no tree has.
+#[derive(Debug, Default)]
+pub(crate) struct WrittenFiles {
+    files: Vec<File>,
+    placed: Vec<Placed>,
+    sums: Vec<Sums>,
+    reserved: u64,
+}
+
+impl WritableFilesystem {
+    /// Writes the stored content of files that are to be made: a list of extents, in order, for each of them. `None`, and nothing is
+    /// done, if one of the extents cannot be stored as it is.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](buttress_fs::error::Error::NoSpace); that a device cannot be written.
+    pub(crate) fn write_new_files(&self, contents: &[&[EncodedExtent]]) -> Result<Option<WrittenFiles>> {
+        let mut written = WrittenFiles::default();
+        let mut extents = Vec::new();
+        let flags = self.data().options.flags_of_new_files();
+        for content in contents {
+            let Some(file) = self.plan_file(flags, content, &mut extents) else {
+                return Ok(None);
+            };
+            written.files.push(file);
+        }
+        if extents.is_empty() {
+            return Ok(Some(written));
+        }
+        let stored = extents
+            .iter()
+            .map(NewExtent::stored_bytes)
+            .fold(0, u64::saturating_add);
+        self.write_back_excess()?;
+        self.reserve_for_new_file(stored)?;
+        written.reserved = stored;
+        match self.place_and_write(&extents, &mut written) {
+            Ok(true) => Ok(Some(written)),
+            Ok(false) => {
+                self.give_up_new_files(written);
+                Ok(None)
+            }
+            Err(error) => {
+                self.give_up_new_files(written);
+                Err(error)
+            }
+        }
+    }
+
+    fn place_and_write(&self, extents: &[NewExtent], written: &mut WrittenFiles) -> Result<bool> {
+        written.placed = self.place_extents(extents)?;
+        let is_whole = |(placed, extent): (&Placed, &NewExtent)| {
+            placed.extent.length == extent.length && placed.extent.compression == extent.compression
+        };
+        if written.placed.len() != extents.len() || !written.placed.iter().zip(extents).all(is_whole) {
+            return Ok(false);
+        }
+        written.sums = self.write_extents_out(&joined(writes_of(&written.placed)), true)?;
+        Ok(true)
+    }
+
+    /// How a file's extents are stored; adds those that go to the devices to `all`.
+    fn plan_file(
+        &self,
+        flags: InodeFlags,
+        content: &[EncodedExtent],
+        all: &mut Vec<NewExtent>,
+    ) -> Option<File> {
+        let size = content.last().map_or(0, EncodedExtent::end);
+        let first = all.len();
+        let mut previous_end = 0;
+        for extent in content {
+            match self.fit_encoded(flags, extent, 0, extent.end() == size) {
+                Fit::Extent if extent.offset.get() >= previous_end => {
+                    all.push(self.new_encoded_extent(extent));
+                }
+                Fit::Inline if content.len() == 1 => {
+                    return Some(File {
+                        size,
+                        extents: first..first,
+                        inline: Some(extent.clone()),
+                    });
+                }
+                Fit::Extent | Fit::Inline | Fit::No => return None,
+            }
+            previous_end = extent.end();
+        }
+        Some(File {
+            size,
+            extents: first..all.len(),
+            inline: None,
+        })
+    }
+
+    /// Gives back the room of content that no tree gets.
+    pub(crate) fn give_up_new_files(&self, written: WrittenFiles) {
+        self.give_back_extents(written.placed);
+        self.release_data(written.reserved);
+    }
+
+    /// The trees have it.
+    pub(crate) fn end_new_files(&self, written: &WrittenFiles) {
+        let bytes = written
+            .files
+            .iter()
+            .fold(0, |sum, file| file.size.saturating_add(sum));
+        self.count_content(usize::try_from(bytes).unwrap_or(usize::MAX));
+        self.release_data(written.reserved);
+    }
+}
+
+impl WrittenFiles {
+    /// How many items all of it takes.
+    pub(crate) fn items(&self) -> u64 {
+        let extents = u64::try_from(self.placed.len()).unwrap_or(u64::MAX);
+        extents.saturating_mul(EXTENT_ITEMS)
+    }
+
+    fn extents_of(&self, file: &File) -> &[Placed] {
+        self.placed.get(file.extents.clone()).unwrap_or_default()
+    }
+
+    /// Goes to where the checksums are going to be.
+    pub(crate) fn reach(&self, operation: &mut Operation<'_>) -> Result<()> {
+        for sums in &self.sums {
+            operation.reach_checksums(sums.logical)?;
+        }
+        Ok(())
+    }
+
+    /// Says in a new inode's item how much content there is, if it is one of these files.
+    pub(crate) fn count(&self, number: usize, item: &mut InodeItem) {
+        let Some(file) = self.files.get(number).filter(|file| file.size > 0) else {
+            return;
+        };
+        let bytes = match file.inline {
+            Some(_) => file.size,
+            None => self
+                .extents_of(file)
+                .iter()
+                .fold(0, |sum, placed| placed.extent.length.saturating_add(sum)),
+        };
+        item.size = ByteCount::new(file.size);
+        item.nbytes = ByteCount::new(bytes);
+        item.sequence = 1;
+    }
+
+    /// Adds the items of a file's content, and refers to its extents.
+    pub(crate) fn add_items(
+        &self,
+        number: usize,
+        location: Location,
+        operation: &mut Operation<'_>,
+        items: &mut Vec<(Key, Vec<u8>)>,
+    ) -> Result<()> {
+        let file = self
+            .files
+            .get(number)
+            .ok_or_else(|| Defect::new("content of a file that was not written"))?;
+        let generation = operation.generation();
+        let mut add = |start: u64, ram_bytes: u64, compression, body: FileExtentBody<'_>| {
+            let extent = FileExtent {
+                generation,
+                ram_bytes: ByteCount::new(ram_bytes),
+                compression,
+                other_encoding: 0,
+                body,
+            };
+            let key = FileExtent::key(location.inode, FileOffset::new(start));
+            items.push((key, extent.encode()));
+        };
+        if let Some(inline) = &file.inline {
+            require_feature(operation, inline.compression);
+            add(
+                0,
+                inline.length.get(),
+                inline.compression,
+                FileExtentBody::Inline(&inline.stored),
+            );
+        }
+        let mut at = 0;
+        let has_hole_items = !operation.has(Incompat::NO_HOLES);
+        for placed in self.extents_of(file) {
+            let extent = &placed.extent;
+            require_feature(operation, extent.compression);
+            let part = extent.part.unwrap_or(PartOfExtent {
+                ram_bytes: extent.length,
+                offset: 0,
+            });
+            if has_hole_items && at < extent.start {
+                let hole = super::items::hole(&(at..extent.start), generation);
+                add(at, hole.ram_bytes.get(), Compression::None, hole.body);
+            }
+            at = extent.start.saturating_add(extent.length);
+            let slice = ExtentSlice {
+                disk: placed.range.logical,
+                disk_bytes: placed.range.length,
+                offset: ByteCount::new(part.offset),
+                num_bytes: ByteCount::new(extent.length),
+            };
+            add(
+                extent.start,
+                part.ram_bytes,
+                extent.compression,
+                FileExtentBody::Regular(slice),
+            );
+            let owner = DataOwner {
+                root: location.subvolume.tree(),
+                inode: location.inode,
+                offset: extent.start.wrapping_sub(part.offset),
+            };
+            operation.edit().create_data_extent(placed.range, owner);
+        }
+        Ok(())
+    }
+
+    /// Puts the checksums of all files in.
+    pub(crate) fn insert_sums(&self, operation: &mut Operation<'_>) -> Result<()> {
+        for sums in &self.sums {
+            operation.edit().insert_checksums(sums.logical, &sums.sums)?;
+        }
+        Ok(())
+    }
+}
