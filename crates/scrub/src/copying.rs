@@ -5,13 +5,22 @@
 //! what parity counts on beside it. Where it holds data, it is read alone first. Where it holds parity, the row's data is read and
 //! parity computed from it; the parities are read, too, where some of the data has no checksums: nothing else says then that it is right.
 //!
-//! What no copy gives is left as the target has it, and counted.
+//! Bytes of which no copy is good:
+//!
+//! | bytes | the target gets |
+//! |---|---|
+//! | tree block with a right checksum and address, whose generation or level is not what the extent tree says | the block as it is: whether it can be read is for its parent to say |
+//! | any other tree block | nothing: the replacement stops ([`Lost`]) |
+//! | data with checksums | the bytes as a device gives them, which still fail their checksum; if no device gives any, [filler](filler) that fails it |
+//! | data without checksums | filler: nothing on a device can make a read of it fail |
 
+use crate::damage::Part;
 use crate::fetched::View;
 use crate::group::{Arrived, Expected, Group, Piece};
 use crate::job::Job;
+use crate::verify::sector_of;
 use buttress_device::{Buffer, Device, IoError, WriteRequest};
-use buttress_format::{ByteCount, Physical};
+use buttress_format::{BlockFormat, ByteCount, Logical, Physical};
 use buttress_volume::layout::{Content, StripeOffset};
 use buttress_volume::{DeviceSlot, MappedChunk, Replacement};
 use core::ops::Range;
@@ -131,24 +140,97 @@ impl Copying {
     }
 }
 
+/// Bytes of which no copy is good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The address of the first of them.
+    pub logical: Logical,
+    /// How many there are.
+    pub length: ByteCount,
+    /// What they are: data or a tree block.
+    pub part: Part,
+    /// Whether a checksum makes reads of them fail.
+    pub has_checksum: bool,
+}
+
+impl Lost {
+    /// A range of a piece.
+    pub(crate) fn of(piece: &Piece, range: &Range<usize>) -> Self {
+        Self {
+            logical: piece.logical.saturating_add(ByteCount::of(range.start)),
+            length: ByteCount::of(range.len()),
+            part: match piece.is_data() {
+                true => Part::Data,
+                false => Part::Tree,
+            },
+            has_checksum: piece.expected != Expected::Bare,
+        }
+    }
+
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        let end = |lost: &Self| lost.logical.saturating_add(lost.length);
+        self.part == other.part && self.logical <= other.logical && end(other) <= end(self)
+    }
+
+    /// Takes `next` in if both are data and `next` begins where this ends.
+    pub(crate) fn absorb(&mut self, next: &Self) -> bool {
+        let continues = self.part == Part::Data
+            && next.part == Part::Data
+            && self.has_checksum == next.has_checksum
+            && self.logical.checked_add(self.length) == Some(next.logical);
+        if continues {
+            self.length = self.length.saturating_add(next.length);
+        }
+        continues
+    }
+}
+
 /// Bytes for the target, in any order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Copied<'a> {
     segments: Vec<(Physical, Cow<'a, [u8]>)>,
-    /// Bytes that no copy gives.
-    pub(crate) lacking: u64,
+    /// Whether all stripes were asked that have any of it. If not, what is not good is only counted.
+    wanted: Wanted,
+    /// Whether anything was not good.
+    pub(crate) is_lacking: bool,
+    /// What is lost. Empty unless all stripes were asked.
+    pub(crate) lost: Vec<Lost>,
 }
 
 /// The longest request.
 const REQUEST_BYTES: usize = 512 << 10;
 
 impl<'a> Copied<'a> {
+    const fn new(wanted: Wanted) -> Self {
+        Self {
+            segments: Vec::new(),
+            wanted,
+            is_lacking: false,
+            lost: Vec::new(),
+        }
+    }
+
     pub(crate) fn add(&mut self, at: Physical, bytes: Cow<'a, [u8]>) {
         self.segments.push((at, bytes));
     }
 
-    pub(crate) fn lack(&mut self, bytes: usize) {
-        self.lacking = self.lacking.saturating_add(ByteCount::of(bytes).get());
+    /// Notes that some bytes are not good in what was read.
+    pub(crate) const fn lack(&mut self) {
+        self.is_lacking = true;
+    }
+
+    /// Whether what is lacking now is lost: no other stripe is left to be read.
+    pub(crate) fn is_last_try(&self) -> bool {
+        self.wanted == Wanted::All
+    }
+
+    pub(crate) fn lose(&mut self, lost: Lost) {
+        self.lost.push(lost);
+    }
+
+    /// Whether a tree block is among what is lost.
+    pub(crate) fn loses_metadata(&self) -> bool {
+        self.lost.iter().any(|lost| lost.part == Part::Tree)
     }
 
     /// Writes all of it, neighbours together; how many bytes.
@@ -210,10 +292,48 @@ pub(crate) fn part<'a>(view: &View<'a>, range: &Range<usize>) -> Option<&'a [u8]
     view.bytes.get(range.clone())
 }
 
+/// What stands in for bytes that no device gives, once for each line.
+const FILLER: &[u8] = b"buttress replace: no device gave the data of this place\n";
+
+/// Bytes that stand in for a sector that no device gives: text that a person can search for, never zeros. If the sector has a
+/// checksum, they do not match it.
+pub(crate) fn filler(group: &Group, piece: &Piece, range: &Range<usize>, format: &BlockFormat) -> Vec<u8> {
+    if buttress_faults::on("replace-lost-data-is-zeros") {
+        return vec![0; range.len()];
+    }
+    let mut bytes: Vec<u8> = FILLER.iter().copied().cycle().take(range.len()).collect();
+    if let Expected::Sums(packed) = &piece.expected
+        && stored_checksum(group, packed, range, format)
+            == Some(format.checksum_type.compute(&bytes).as_bytes())
+        && let Some(first) = bytes.first_mut()
+    {
+        *first = !*first;
+    }
+    bytes
+}
+
+/// The checksum of a sector of a piece, of whose checksums `packed` is the place.
+pub(crate) fn stored_checksum<'a>(
+    group: &'a Group,
+    packed: &Range<usize>,
+    sector: &Range<usize>,
+    format: &BlockFormat,
+) -> Option<&'a [u8]> {
+    let size = format.checksum_type.size_bytes();
+    let number = sector.start.checked_div(sector_of(format))?;
+    let from = packed.start.checked_add(number.checked_mul(size)?)?;
+    group.packed.get(from..from.checked_add(size)?)
+}
+
 impl Job<'_> {
-    /// What of a group goes to the target.
-    pub(crate) fn copied<'a>(&'a self, copying: &Copying, arrived: &'a Arrived) -> Copied<'a> {
-        let mut copied = Copied::default();
+    /// What of a group goes to the target, if `wanted` of its stripes were read.
+    pub(crate) fn copied<'a>(
+        &'a self,
+        copying: &Copying,
+        arrived: &'a Arrived,
+        wanted: Wanted,
+    ) -> Copied<'a> {
+        let mut copied = Copied::new(wanted);
         if arrived.group.chunk.layout().has_parity() {
             crate::rows::copy(self, arrived, copying, &mut copied);
         } else {

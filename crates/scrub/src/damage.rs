@@ -45,6 +45,16 @@ impl Cause {
             Self::Superblock(_) => "superblock",
         }
     }
+
+    /// Whether a tree block may be the right one all the same: its checksum and its address are right, and only the extent
+    /// tree has another generation or level. Its parent decides.
+    pub(crate) fn may_be_right(&self) -> bool {
+        match self {
+            Self::Generation { .. } => true,
+            Self::Header(problem) => matches!(**problem, BlockProblem::Level { .. }),
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for Cause {

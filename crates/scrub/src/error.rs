@@ -1,7 +1,7 @@
 //! Why a volume is not scrubbed, or a device not replaced.
 
 use buttress_device::IoError;
-use buttress_format::ErrorKind;
+use buttress_format::{DeviceId, ErrorKind};
 
 /// Why a volume is not scrubbed.
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +40,34 @@ pub enum Error {
         /// How many bytes.
         bytes: u64,
     },
-    /// Parts of trees cannot be read: what is in use there is not known, so the target may lack it.
-    #[error("the replacement waits: {}", .0.join("; "))]
-    NotWalked(Vec<String>),
+    /// Parts of the extent tree cannot be read, so what a device missed is not known.
+    #[error("{device} is not brought up to date: {}; it stays as it was", .parts.join("; "))]
+    ReturnNotWalked {
+        /// Its name.
+        device: String,
+        /// The parts, and why they cannot be read.
+        parts: Vec<String>,
+    },
+    /// Metadata that no copy gives, or that the target lacks: the replacement was given up, and the source is the device as
+    /// before.
+    #[error("device {device}: metadata is lost (found {}, expected none): {}; the replacement was given up", count(.blocks), .blocks.join("; "))]
+    MetadataLost {
+        /// The source.
+        device: DeviceId,
+        /// Each lost block with its tree, or a part of the extent tree that cannot be walked.
+        blocks: Vec<String>,
+    },
+    /// The volume cannot be opened with the target in the source's place.
+    #[error("the volume cannot be opened with the target in the source's place: {0}")]
+    NotOpened(String),
+}
+
+/// How many blocks there are, in words.
+fn count(blocks: &[String]) -> String {
+    match blocks.len() {
+        1 => "1 block without a good copy".to_owned(),
+        more => format!("{more} blocks without a good copy"),
+    }
 }
 
 impl Error {
@@ -54,7 +79,10 @@ impl Error {
             Self::Filesystem(error) => error.kind(),
             Self::NoReplacement => ErrorKind::Caller,
             Self::TargetFailed(_) | Self::ReturnFailed { .. } => ErrorKind::Io,
-            Self::NotWalked(_) | Self::ReturnLacks { .. } => ErrorKind::Corrupt,
+            Self::MetadataLost { .. }
+            | Self::NotOpened(_)
+            | Self::ReturnLacks { .. }
+            | Self::ReturnNotWalked { .. } => ErrorKind::Corrupt,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Filling the target of a replacement: which chunks in which order, group after group with its rows locked, how far it is.
 
-use crate::copying::{Copied, Copying, Wanted};
+use crate::copying::{Copied, Copying, Lost, Wanted};
+use crate::damage::Part;
 use crate::group::Arrived;
 use crate::job::{Job, physical_of};
 use crate::scrub::Scrub;
@@ -22,12 +23,43 @@ pub(crate) struct Replacing {
 pub(crate) struct Filled {
     /// Chunks with a stripe on the source that are to be copied, and where the first of those lies.
     pub(crate) chunks: Option<Vec<(Logical, Physical)>>,
-    /// Bytes that no copy gave.
-    pub(crate) lost: u64,
+    /// Bytes of data of which no copy is good.
+    pub(crate) lost_bytes: u64,
+    /// What is lost, up to [`LOST_MAX`] places.
+    pub(crate) lost: Vec<Lost>,
+    /// Whether a tree block is lost.
+    pub(crate) loses_metadata: bool,
     /// Bytes that were written.
     pub(crate) written: u64,
     /// What the target failed with.
     pub(crate) failure: Option<IoError>,
+}
+
+/// How many places with lost bytes are kept.
+const LOST_MAX: usize = 10_000;
+
+impl Filled {
+    /// Whether the rest needs not be copied.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.loses_metadata || self.failure.is_some()
+    }
+
+    fn lose(&mut self, lost: Vec<Lost>) {
+        for lost in lost {
+            // Of DUP each copy on the source says so.
+            if self.lost.iter().any(|known| known.covers(&lost)) {
+                continue;
+            }
+            match lost.part {
+                Part::Tree => self.loses_metadata = true,
+                _ => self.lost_bytes = self.lost_bytes.saturating_add(lost.length.get()),
+            }
+            let is_joined = self.lost.last_mut().is_some_and(|last| last.absorb(&lost));
+            if !is_joined && self.lost.len() < LOST_MAX {
+                self.lost.push(lost);
+            }
+        }
+    }
 }
 
 impl Scrub<'_> {
@@ -51,17 +83,9 @@ impl Scrub<'_> {
             .map_or(end, |(_, physical)| *physical)
     }
 
-    /// Of a replacement: bytes that no copy gave, and what the target failed with.
-    pub(crate) fn replaced(&self) -> (u64, Option<IoError>) {
-        let replaced = self.job.replaced.lock();
-        (replaced.lost, replaced.failure.clone())
-    }
-}
-
-impl Scrub<'_> {
-    /// How many bytes were written to the target.
-    pub(crate) fn written(&self) -> u64 {
-        self.job.replaced.lock().written
+    /// What became of filling the target.
+    pub(crate) fn filled(&self) -> Filled {
+        core::mem::take(&mut *self.job.replaced.lock())
     }
 }
 
@@ -76,19 +100,25 @@ impl Job<'_> {
         if !is_unwritten {
             arrived = self.fetch_again(arrived, Wanted::Few);
         }
-        let copied = self.copied(copying, &arrived);
-        if copied.lacking == 0 {
+        let copied = self.copied(copying, &arrived, Wanted::Few);
+        if !copied.is_lacking {
             self.count_group(&arrived);
             return self.write_copied(copying, copied);
         }
         drop(copied);
         let arrived = self.fetch_again(arrived, Wanted::All);
         self.judge(&arrived);
-        self.write_copied(copying, self.copied(copying, &arrived));
+        let copied = self.copied(copying, &arrived, Wanted::All);
+        // A device that is brought up to date stays as it was: it gets nothing in the place of what is lost.
+        let keeps_target = copying.replacement.returning().is_some() && !copied.lost.is_empty();
+        if keeps_target || copied.loses_metadata() {
+            return self.replaced.lock().lose(copied.lost);
+        }
+        self.write_copied(copying, copied);
     }
 
-    fn write_copied(&self, copying: &Copying, copied: Copied<'_>) {
-        let lacking = copied.lacking;
+    fn write_copied(&self, copying: &Copying, mut copied: Copied<'_>) {
+        let lost = core::mem::take(&mut copied.lost);
         let target = copying.replacement.target();
         let written = match target.device().filter(|_| target.is_written()) {
             Some(device) => copied.write(device),
@@ -110,8 +140,7 @@ impl Job<'_> {
                 return self.fail(Some(error));
             }
         }
-        let mut replaced = self.replaced.lock();
-        replaced.lost = replaced.lost.saturating_add(lacking);
+        self.replaced.lock().lose(lost);
     }
 
     fn fail(&self, failure: Option<IoError>) {

@@ -32,8 +32,8 @@ impl Job<'_> {
             self.judge_beside_writers(arrived, &trees);
         }
         drop(trees);
-        // After a failure of the target nothing more of it counts as done.
-        if self.replaced.lock().failure.is_none() {
+        // After a failure of the target, or a loss that ends the replacement, nothing more counts as done.
+        if !self.replaced.lock().is_over() {
             self.running.lock().ended(chunk, number);
         }
     }

@@ -33,7 +33,7 @@
 //! | `limit` | so many bytes in a second of each device |
 //! | `copying`, `filling_target` | what goes to the target of a replacement; in which order, and how far it is |
 //! | [`healing`] | what readers pass over, mended behind their backs |
-//! | [`replace`] | replacing a device: copied, committed on the way, finished |
+//! | [`replace`] | replacing a device: copied, committed on the way, checked through the target, finished |
 //! | [`resync`] | a device that missed commits, brought up to date |
 //!
 //! # Bounds
@@ -79,6 +79,7 @@ mod superblocks;
 mod used;
 mod verify;
 
+pub use copying::Lost;
 pub use damage::{Cause, Damage, Outcome, Part};
 pub use error::Error;
 pub use healing::{Healed, Healer};

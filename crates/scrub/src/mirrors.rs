@@ -1,6 +1,6 @@
 //! Profiles with copies, and those without redundancy: each copy of each piece by itself, then bad ones from good ones.
 
-use crate::copying::{Copied, Copying, part};
+use crate::copying::{Copied, Copying, Lost, filler, part};
 use crate::damage::{Cause, Outcome, Part};
 use crate::fetched::View;
 use crate::group::{Arrived, Expected, Piece};
@@ -17,6 +17,8 @@ struct Copy<'a> {
     stripe: usize,
     /// `None`: its device is missing.
     view: Option<View<'a>>,
+    /// Whether its device missed commits.
+    is_behind: bool,
     bad: Vec<Bad>,
 }
 
@@ -24,6 +26,19 @@ impl Copy<'_> {
     /// Whether the bytes of `range` are there and right.
     fn is_good(&self, range: &Range<usize>) -> bool {
         self.view.is_some() && !self.bad.iter().any(|bad| overlap(&bad.range, range))
+    }
+
+    /// Whether its device gave the bytes of `range`, right or wrong.
+    fn is_given(&self, range: &Range<usize>) -> bool {
+        let view = self.view.as_ref();
+        view.is_some_and(|view| view.unreadable(range).is_none())
+    }
+
+    /// Whether it is a tree block that only differs from what the extent tree says of it. A device that missed commits has older
+    /// blocks there, which are not right.
+    fn may_be_right(&self) -> bool {
+        let differs_only = self.bad.iter().all(|bad| bad.cause.may_be_right());
+        self.view.is_some() && !self.is_behind && differs_only
     }
 
     fn bytes(&self, range: &Range<usize>) -> Option<&[u8]> {
@@ -136,34 +151,64 @@ fn copy_piece<'a>(
     // Nothing says whether unverified bytes of it are new.
     let own_counts = !(has_some && piece.expected == Expected::Bare);
     let is_own = |copy: &&Copy<'a>| copy.stripe == stripe;
+    let own = copies.iter().filter(|copy| is_own(copy) && own_counts);
+    let own_first: Vec<&Copy<'a>> = own.chain(copies.iter().filter(|copy| !is_own(copy))).collect();
     let best = |range: &Range<usize>| {
-        let own = copies.iter().filter(|copy| is_own(copy) && own_counts);
-        let mut all = own.chain(copies.iter().filter(|copy| !is_own(copy)));
-        all.find(|copy| copy.is_good(range))
-            .and_then(|copy| part(copy.view.as_ref()?, range))
+        let found = own_first.iter().find(|copy| copy.is_good(range))?;
+        part(found.view.as_ref()?, range)
     };
     let has_already = |range: &Range<usize>, bytes: &[u8]| {
         let mut own = copies.iter().filter(is_own);
         has_some && own.any(|copy| copy.is_good(range) && copy.bytes(range) == Some(bytes))
-    };
-    let at = |range: &Range<usize>| {
-        let offset = piece
-            .on_stripe()
-            .start
-            .saturating_add(ByteCount::of(range.start).get());
-        copying.place(chunk, stripe, offset)
     };
     let ranges: Vec<Range<usize>> = match best(&whole) {
         Some(_) => vec![whole],
         None => sectors(piece.length, unit).collect(),
     };
     for range in ranges {
-        match (best(&range), at(&range)) {
-            (Some(bytes), Some(_)) if has_already(&range, bytes) => {}
-            (Some(bytes), Some(at)) => copied.add(at, Cow::Borrowed(bytes)),
-            _ => copied.lack(range.len()),
+        let offset = ByteCount::of(range.start).get();
+        let offset = piece.on_stripe().start.saturating_add(offset);
+        let at = copying.place(chunk, stripe, offset);
+        if let (Some(bytes), Some(at)) = (best(&range), at) {
+            if !has_already(&range, bytes) {
+                copied.add(at, Cow::Borrowed(bytes));
+            }
+            continue;
+        }
+        copied.lack();
+        if !copied.is_last_try() {
+            continue;
+        }
+        match at {
+            Some(at) => copy_bad(job, arrived, piece, &own_first, (&range, at), copied),
+            None => copied.lose(Lost::of(piece, &range)),
         }
     }
+}
+
+/// A range of a piece of which no copy is good, and its place on the target.
+fn copy_bad<'a>(
+    job: &Job<'_>,
+    arrived: &'a Arrived,
+    piece: &Piece,
+    copies: &[&Copy<'a>],
+    (range, at): (&Range<usize>, Physical),
+    copied: &mut Copied<'a>,
+) {
+    let bytes_of = |copy: &&Copy<'a>| part(copy.view.as_ref()?, range);
+    if !piece.is_data() {
+        let found = copies.iter().find(|copy| copy.may_be_right());
+        match found.and_then(bytes_of) {
+            Some(bytes) => copied.add(at, Cow::Borrowed(bytes)),
+            None => copied.lose(Lost::of(piece, range)),
+        }
+        return;
+    }
+    copied.lose(Lost::of(piece, range));
+    let given = copies.iter().find(|copy| copy.is_given(range));
+    let bytes = given.and_then(bytes_of).map(Cow::Borrowed);
+    let filler = || filler(&arrived.group, piece, range, &job.format);
+    copied.add(at, bytes.unwrap_or_else(|| Cow::Owned(filler())));
 }
 
 fn copy<'a>(job: &Job<'_>, arrived: &'a Arrived, piece: &Piece, stripe: usize) -> Copy<'a> {
@@ -175,9 +220,11 @@ fn copy<'a>(job: &Job<'_>, arrived: &'a Arrived, piece: &Piece, stripe: usize) -
     let bad = view
         .as_ref()
         .map(|view| judge(&arrived.group, piece, view, &job.format));
+    let slot = arrived.group.chunk.devices().get(stripe);
     Copy {
         stripe,
         view,
+        is_behind: slot.is_some_and(|slot| slot.stale().is_some()),
         bad: bad.unwrap_or_default(),
     }
 }
@@ -277,6 +324,8 @@ fn mend_copy(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>
         let outcome = match good {
             Some(_) if piece.expected == Expected::Bare && !agree(copies, &range) => Outcome::Unverified,
             Some(good) => job.mend(&site, good),
+            // The target gets it as it is.
+            None if job.replaces.is_some() && first.cause.may_be_right() => Outcome::Unverified,
             None => Outcome::Uncorrectable {
                 tried: tried(job, arrived, piece, copies, &range),
             },

@@ -10,11 +10,24 @@
 //! |---|---|
 //! | the progress is cancelled | the replacement waits ([`Replaced::Suspended`]); another run goes on |
 //! | the target fails | as above, with the failure |
-//! | a part of the extent tree cannot be read | as above: what is in use there is not known |
-//! | no copy gives some bytes | they are counted, and it ends: the source had them no better |
+//! | no copy of a tree block is good, or a part of the extent tree cannot be read | it is given up, and the source stays ([`Error::MetadataLost`]) |
+//! | the volume cannot be opened through the target, or lacks a tree block then | as above |
+//! | no copy of some data is good | the data is listed ([`Lost`]), and the replacement ends: `copying` says what the target holds |
+//!
+//! # How it ends
+//!
+//! 1. [`through_target`] opens the last commit with the target in the source's place, in memory, and [`reachable`] reads every
+//!    tree block of it. Until then nothing but the item in the device tree says that anything happens.
+//! 2. One commit exchanges source and target.
+//! 3. The volume is opened again, now by the superblocks on the target.
+//! 4. The source's superblocks are wiped.
+
+mod reachable;
+mod through_target;
 
 use crate::Shape;
-use crate::copying::Copying;
+use crate::copying::{Copying, Lost};
+use crate::damage::Part;
 use crate::error::Error;
 use crate::filling_target::Replacing;
 use crate::options::Options;
@@ -23,6 +36,7 @@ use crate::scrub::Scrub;
 use buttress_device::IoError;
 use buttress_format::{ByteCount, Physical, ReplaceState};
 use buttress_fs::Progress;
+use buttress_volume::{Replacement, Volume};
 use buttress_writer::{WritableFilesystem, wipe_superblocks};
 use core::time::Duration;
 use crossbeam_channel::{RecvTimeoutError, bounded};
@@ -54,10 +68,12 @@ impl Default for ReplaceOptions {
 pub enum Replaced {
     /// The target is the device.
     Finished {
-        /// Bytes that no copy gave.
+        /// Bytes of data of which no copy is good.
         lost: ByteCount,
+        /// Where they are, as far as places are kept.
+        lost_places: Vec<Lost>,
         /// Why the source still has its superblocks, if it does: it must not be given with the volume's devices any more.
-        unwiped: Option<IoError>,
+        unwiped: Option<String>,
         /// What was found on the way.
         report: Report,
     },
@@ -88,7 +104,8 @@ impl Replace {
     /// Fills the target and puts it in the source's place.
     ///
     /// # Errors
-    /// [`Error::NoReplacement`]; [`Error::TargetFailed`], [`Error::NotWalked`]: then it waits; that a commit fails.
+    /// [`Error::NoReplacement`]; [`Error::TargetFailed`]: then it waits; [`Error::MetadataLost`], [`Error::NotOpened`]: then it was
+    /// given up, the target has no superblocks, and the source is what it was; that a commit fails.
     pub fn run(&self) -> Result<Replaced, Error> {
         let writable = &self.writable;
         let volume = Arc::clone(writable.committed_view().volume());
@@ -114,34 +131,133 @@ impl Replace {
         let views = || writable.committed_view();
         let job = Scrub::make(&views(), options, self.progress.clone(), Some(replaces))?.beside(&views);
         let ended = self.run_and_commit(&job);
-        let (lost, failure) = job.replaced();
-        let report = job.report();
+        let (report, cursor, filled) = (job.report(), job.cursor(), job.filled());
         let sectors = |bytes: u64| bytes.div_ceil(u64::from(volume.block_format().sector_bytes).max(1));
-        let lost_in_all = lost_before.saturating_add(sectors(lost));
-        let is_whole = ended.is_ok() && failure.is_none() && report.unwalked.is_empty();
-        if !is_whole {
-            writable.set_replacement_progress(job.cursor(), ReplaceState::Suspended, lost_in_all);
-            writable.commit()?;
-            if let Some(failure) = failure {
-                return Err(Error::TargetFailed(failure));
-            }
-            if !self.progress.is_cancelled() {
-                ended?;
-                return Err(Error::NotWalked(report.unwalked));
-            }
-            return Ok(Replaced::Suspended);
-        }
+        let lost_in_all = lost_before.saturating_add(sectors(filled.lost_bytes));
         drop(job);
+        let is_lost = (filled.loses_metadata || !report.unwalked.is_empty())
+            && !buttress_faults::on("replace-lost-metadata-copied");
+        if filled.failure.is_some() || self.progress.is_cancelled() || (ended.is_err() && !is_lost) {
+            return self.suspend(cursor, lost_in_all, filled.failure, ended);
+        }
+        let checked = match is_lost {
+            true => Err(self.lost_metadata(&replacement, &filled.lost, &report)),
+            false => self.check_through_target(&volume, &replacement),
+        };
+        match checked {
+            Err(_) if self.progress.is_cancelled() => {
+                return self.suspend(cursor, lost_in_all, None, Ok(()));
+            }
+            Err(error) => return self.give_up(&replacement, error),
+            Ok(()) => {}
+        }
         let replacement = writable.finish_replacement(lost_in_all)?;
-        let source = replacement.source();
-        let wiped = source
-            .device()
-            .map(|device| wipe_superblocks(device, source.uuid()));
+        let unwiped = wipe_source(&volume, &replacement).err();
         Ok(Replaced::Finished {
-            lost: ByteCount::new(lost),
-            unwiped: wiped.and_then(Result::err),
+            lost: ByteCount::new(filled.lost_bytes),
+            lost_places: filled.lost,
+            unwiped,
             report,
         })
+    }
+
+    /// Has it wait, for the target or for another run.
+    fn suspend(
+        &self,
+        cursor: Physical,
+        lost: u64,
+        failure: Option<IoError>,
+        ended: Result<(), Error>,
+    ) -> Result<Replaced, Error> {
+        let writable = &self.writable;
+        writable.set_replacement_progress(cursor, ReplaceState::Suspended, lost);
+        writable.commit()?;
+        if let Some(failure) = failure {
+            return Err(Error::TargetFailed(failure));
+        }
+        if !self.progress.is_cancelled() {
+            ended?;
+        }
+        Ok(Replaced::Suspended)
+    }
+
+    /// Gives it up for a reason that another run would meet, too: the source stays, the target is nobody's.
+    fn give_up(&self, replacement: &Replacement, reason: Error) -> Result<Replaced, Error> {
+        self.writable.cancel_replacement()?;
+        let target = replacement.target();
+        if let Some(device) = target.device() {
+            // The volume does not name it any more, so one that cannot be wiped does no harm.
+            let _unwiped = wipe_superblocks(device, target.uuid());
+        }
+        Err(reason)
+    }
+
+    /// Lists what of the volume's metadata is lost: blocks that were to be copied, and all others that cannot be read.
+    fn lost_metadata(&self, replacement: &Replacement, lost: &[Lost], report: &Report) -> Error {
+        let (view, _) = through_target::committed(&self.writable);
+        let unreadable = match reachable::unreadable_blocks(&view, &self.progress) {
+            Ok(unreadable) => unreadable,
+            Err(cancelled) => return cancelled,
+        };
+        let mut blocks: Vec<String> = unreadable.iter().map(ToString::to_string).collect();
+        let is_listed = |lost: &Lost| {
+            unreadable
+                .iter()
+                .any(|error| error.pointer().logical == lost.logical)
+        };
+        for lost in lost
+            .iter()
+            .filter(|lost| lost.part == Part::Tree && !is_listed(lost))
+        {
+            let damage = report
+                .damages
+                .iter()
+                .find(|damage| damage.logical == lost.logical);
+            let cause =
+                damage.map_or_else(|| "no copy is good".to_owned(), |damage| damage.cause.to_string());
+            blocks.push(format!("block {} that no tree refers to: {cause}", lost.logical));
+        }
+        let unlisted = |what: &&String| !blocks.contains(what);
+        let unwalked: Vec<String> = report.unwalked.iter().filter(unlisted).cloned().collect();
+        blocks.extend(unwalked);
+        Error::MetadataLost {
+            device: replacement.source().id(),
+            blocks,
+        }
+    }
+
+    /// Opens the last commit with the target in the source's place, and reads all of its metadata. What cannot be read is lost
+    /// with the source, if a part of it lies there or the source gives it.
+    fn check_through_target(&self, volume: &Volume, replacement: &Replacement) -> Result<(), Error> {
+        if buttress_faults::on("replace-target-unchecked")
+            || buttress_faults::on("replace-lost-metadata-copied")
+        {
+            return Ok(());
+        }
+        let (view, superblock) = through_target::committed(&self.writable);
+        let through_target = through_target::open_before(volume, replacement, &superblock)?;
+        let unreadable = reachable::unreadable_blocks(&through_target, &self.progress)?;
+        let node_bytes = ByteCount::new(superblock.node_bytes.into());
+        let is_lost = |error: &&buttress_tree::Error| {
+            let pointer = error.pointer();
+            let on_source = volume.map(pointer.logical, node_bytes).is_ok_and(|mappings| {
+                let mut mappings = mappings.iter();
+                mappings.any(|mapping| mapping.device_uuid == replacement.source().uuid())
+            });
+            on_source || view.forest().read_block(pointer).is_ok()
+        };
+        let blocks: Vec<String> = unreadable
+            .iter()
+            .filter(is_lost)
+            .map(ToString::to_string)
+            .collect();
+        match blocks.is_empty() {
+            true => Ok(()),
+            false => Err(Error::MetadataLost {
+                device: replacement.source().id(),
+                blocks,
+            }),
+        }
     }
 
     /// Fills the target, and commits the cursor meanwhile.
@@ -179,6 +295,16 @@ impl Replace {
             ended.and(committed)
         })
     }
+}
+
+/// Opens the volume by the superblocks on what was the target, then wipes those of the source.
+fn wipe_source(volume: &Volume, replacement: &Replacement) -> Result<(), String> {
+    let source = replacement.source();
+    let Some(device) = source.device() else {
+        return Ok(());
+    };
+    through_target::open_after(volume, source.uuid()).map_err(|error| error.to_string())?;
+    wipe_superblocks(device, source.uuid()).map_err(|error| error.to_string())
 }
 
 /// The mode of an item for a source that is read only where nothing else helps.

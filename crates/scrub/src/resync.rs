@@ -147,21 +147,23 @@ impl Resync {
         let views = || self.writable.committed_view();
         let job = Scrub::make(&views(), options, self.progress.clone(), Some(replaces))?.beside(&views);
         let ended = job.run();
-        let (lost, failure) = job.replaced();
+        let filled = job.filled();
         let device = || slot.name().to_string();
-        if let Some(failure) = failure {
+        if let Some(failure) = filled.failure {
             let device = device();
             return Err(Error::ReturnFailed { device, failure });
         }
         ended?;
-        let unwalked = job.report().unwalked;
-        if !unwalked.is_empty() {
-            return Err(Error::NotWalked(unwalked));
-        }
-        if lost > 0 {
+        let parts = job.report().unwalked;
+        if !parts.is_empty() {
             let device = device();
-            return Err(Error::ReturnLacks { device, bytes: lost });
+            return Err(Error::ReturnNotWalked { device, parts });
         }
-        Ok(job.written())
+        if !filled.lost.is_empty() {
+            let lengths = filled.lost.iter().map(|lost| lost.length.get());
+            let (device, bytes) = (device(), lengths.fold(0, u64::saturating_add));
+            return Err(Error::ReturnLacks { device, bytes });
+        }
+        Ok(filled.written)
     }
 }

@@ -10,9 +10,12 @@
 //!
 //! With a device missing, parity of its rows is not judged: it may be all that is left of what was there.
 
+mod copy;
 mod rebuild;
 
-use crate::copying::{Copied, Copying};
+pub(crate) use copy::copy;
+
+use crate::copying::stored_checksum;
 use crate::damage::{Cause, Outcome, Part};
 use crate::fetched::View;
 use crate::group::{Arrived, Expected, Piece, unit};
@@ -26,7 +29,6 @@ use buttress_volume::layout::{ChunkOffset, Content, StripeOffset};
 use buttress_volume::parity::{compute_p, compute_q};
 use core::ops::Range;
 use rebuild::Columns;
-use std::borrow::Cow;
 
 /// A part of a row, and what is in use of it.
 struct Span<'a> {
@@ -100,16 +102,6 @@ pub(crate) fn is_clean(job: &Job<'_>, arrived: &Arrived) -> bool {
     spans(job, arrived).all(|span| span.is_clean(&span.bad()))
 }
 
-/// What the source's column holds of each span, or should hold, for the target.
-pub(crate) fn copy<'a>(job: &'a Job<'a>, arrived: &'a Arrived, copying: &Copying, copied: &mut Copied<'a>) {
-    let own = copying.stripes_on_source(&arrived.group.chunk);
-    for span in spans(job, arrived) {
-        for stripe in &own {
-            span.copy_stripe(*stripe, copying, copied);
-        }
-    }
-}
-
 impl<'a> Span<'a> {
     fn length(&self) -> usize {
         let length = ByteCount::new(self.range.end.saturating_sub(self.range.start));
@@ -170,116 +162,6 @@ impl<'a> Span<'a> {
             .map(|column| Some(self.view(column)?.bytes))
             .collect();
         data.is_some_and(|data| self.parity_fits(&data))
-    }
-
-    /// The source's part of the span: as it was read, or as the other columns give it.
-    fn copy_stripe(&self, stripe: usize, copying: &Copying, copied: &mut Copied<'a>) {
-        let chunk = &self.arrived.group.chunk;
-        let Some(at) = copying.place(chunk, stripe, self.range.start) else {
-            return copied.lack(self.length());
-        };
-        let all = 0..chunk.layout().stripe_count();
-        let Some(column) = all.clone().find(|column| self.stripe(*column) == Some(stripe)) else {
-            return;
-        };
-        let bad = self.bad();
-        // Data is right by itself, parity only beside the data.
-        let is_right = match column < self.data_columns() {
-            true => bad.iter().all(|(own, ..)| *own != column),
-            false => self.is_clean(&bad),
-        };
-        if let Some(view) = self.view(column).filter(|view| is_right && view.is_whole()) {
-            return copied.add(at, Cow::Borrowed(view.bytes));
-        }
-        let mut state = self.columns(&bad);
-        self.distrust_unknown(&mut state);
-        // What was not read of the source is to be rebuilt, and checked as if it were bad.
-        let lost = self
-            .pieces
-            .iter()
-            .filter(|(own, _)| *own == column && self.view(column).is_none());
-        let lost = lost.map(|(own, piece)| (*own, *piece, self.all_bad(piece)));
-        let open = bad.into_iter().chain(lost);
-        let mut open: Vec<(usize, &Piece, Bad)> = open
-            .flat_map(|(column, piece, bad)| bad.into_iter().map(move |bad| (column, piece, bad)))
-            .collect();
-        loop {
-            let before = open.len();
-            open.retain(|(column, piece, bad)| !self.rebuild_piece(&mut state, *column, piece, bad));
-            if open.is_empty() || open.len() == before {
-                break;
-            }
-        }
-        let overlaps = |piece: &Piece, bad: &Bad, range: &Range<usize>| {
-            let start = self.within(piece).start.saturating_add(bad.range.start);
-            let end = start.saturating_add(bad.range.len());
-            start < range.end && range.start < end
-        };
-        let is_open = |range: &Range<usize>| {
-            let mut own = open.iter().filter(|(own, ..)| *own == column);
-            own.any(|(_, piece, bad)| overlaps(piece, bad, range))
-        };
-        // What could not be rebuilt so that it passes its check is not rebuilt without one.
-        let open_in = |range: &Range<usize>| open.iter().any(|(_, piece, bad)| overlaps(piece, bad, range));
-        for range in sectors(self.length(), sector_of(&self.job.format)) {
-            let at = at.saturating_add(ByteCount::of(range.start));
-            if !open_in(&range) && column >= self.data_columns() && !state.data_is_trusted(&range) {
-                self.complete_data(&mut state, &range);
-            }
-            match self.source_bytes(&state, column, &range, is_open(&range)) {
-                Some(bytes) => copied.add(at, Cow::Owned(bytes)),
-                None => copied.lack(range.len()),
-            }
-        }
-    }
-
-    /// A sector of a column, if it is known.
-    fn source_bytes(
-        &self,
-        state: &Columns,
-        column: usize,
-        range: &Range<usize>,
-        is_open: bool,
-    ) -> Option<Vec<u8>> {
-        let as_read = || state.get(column, range).map(<[u8]>::to_vec);
-        let is_trusted = state.is_trusted(column, range);
-        let parity = column.checked_sub(self.data_columns());
-        // Where parity does not fit and data has no checksums, nobody knows which is wrong.
-        let is_computed = state.data_is_trusted(range) && !(is_trusted && self.uses(range).bare);
-        match parity {
-            None if is_trusted => as_read(),
-            // What is in use there was tried already.
-            None if is_open => None,
-            None => state.rebuild(column, range, |_| true),
-            Some(0) if is_computed => Some(state.p(range)),
-            Some(_) if is_computed => Some(state.q(range)),
-            Some(_) => as_read().filter(|_| is_trusted),
-        }
-    }
-
-    /// All of a piece, as what is to be rebuilt.
-    fn all_bad(&self, piece: &Piece) -> Vec<Bad> {
-        let unit = if piece.is_data() {
-            sector_of(&self.job.format)
-        } else {
-            piece.length
-        };
-        let bad = |range| Bad {
-            range,
-            cause: Cause::Unreadable("it was not read".into()),
-        };
-        sectors(piece.length, unit).map(bad).collect()
-    }
-
-    /// As [`Span::mend_piece`], and nothing is written.
-    fn rebuild_piece(&self, state: &mut Columns, column: usize, piece: &Piece, bad: &Bad) -> bool {
-        let start = self.within(piece).start.saturating_add(bad.range.start);
-        let range = start..start.saturating_add(bad.range.len());
-        let Some(good) = state.rebuild(column, &range, |bytes| self.passes(piece, bad, bytes)) else {
-            return false;
-        };
-        state.replace(column, range, &good);
-        true
     }
 
     fn check(&self) {
@@ -406,7 +288,12 @@ impl<'a> Span<'a> {
                 bad.cause
             )];
             tried.extend(state.why_not(column, &range, |column| self.name_of(column)));
-            self.job.note(&site, bad.cause, Outcome::Uncorrectable { tried });
+            let outcome = match self.job.replaces.is_some() && bad.cause.may_be_right() {
+                // The target gets it as it is.
+                true => Outcome::Unverified,
+                false => Outcome::Uncorrectable { tried },
+            };
+            self.job.note(&site, bad.cause, outcome);
         }
     }
 
@@ -458,10 +345,7 @@ impl<'a> Span<'a> {
                 crate::verify::tree_block(bytes, piece, *generation, *level, format).is_none()
             }
             Expected::Sums(packed) => {
-                let size = format.checksum_type.size_bytes();
-                let sector = bad.range.start.checked_div(sector_of(format)).unwrap_or(0);
-                let from = packed.start.saturating_add(sector.saturating_mul(size));
-                let stored = self.arrived.group.packed.get(from..from.saturating_add(size));
+                let stored = stored_checksum(&self.arrived.group, packed, &bad.range, format);
                 stored == Some(format.checksum_type.compute(bytes).as_bytes())
             }
             Expected::Bare => true,

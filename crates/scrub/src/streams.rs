@@ -126,7 +126,7 @@ impl Job<'_> {
             match filled {
                 Filled::Unwalked(what) => self.ledger.lock().cannot_walk(what),
                 Filled::Group(mut group) => {
-                    if self.progress.is_cancelled() || self.replaced.lock().failure.is_some() {
+                    if self.progress.is_cancelled() || self.replaced.lock().is_over() {
                         return;
                     }
                     if let Some(replacing) = &self.replaces {

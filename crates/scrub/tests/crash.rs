@@ -348,3 +348,76 @@ fn a_repair_that_is_cut_off_loses_nothing() {
         each_cut(&profile.to_string(), &history, &all_cuts(&history), &mut tried);
     }
 }
+
+/// How many writes and flushes before the target's superblock takes the source's id are cut, too.
+const BEFORE_THE_EXCHANGE: usize = 12;
+
+/// Whether a set of devices opens, and everything in it is right.
+fn is_whole(devices: &[Device], expected: &[(String, Vec<u8>)], what: &str) -> bool {
+    // None may be missing.
+    let Ok(filesystem) = OpenOptions::new(devices.to_vec()).open() else {
+        return false;
+    };
+    check_files(&filesystem, expected);
+    drop(filesystem);
+    require_sound(devices.to_vec(), what);
+    true
+}
+
+/// Every write and flush of the end of a replacement is cut, from the commit that exchanges source and target to the last
+/// superblock that is wiped: the volume opens from the devices with the source, or from those with the target.
+#[test]
+fn cut_at_the_end_of_a_replacement_leaves_one_of_the_sets() {
+    for (profile, devices) in [(Profile::Single, 1), (Profile::Raid0, 2)]
+        .into_iter()
+        .chain(REDUNDANT)
+    {
+        let lab = Lab::new(&Make::new(profile, devices)).unwrap();
+        let expected = files(&lab);
+        let target = Spy::of_noise("target", lab.spies[0].size_bytes());
+        let crashes = CrashLab::new();
+        let mut given = record(&crashes, &[lab.spies.clone(), vec![target]].concat());
+        let to = given.pop().unwrap();
+        let filesystem = writable(given).unwrap();
+        filesystem.start_replacement(DeviceId::new(1), to, false).unwrap();
+        run(&filesystem).unwrap();
+        drop(filesystem);
+        let history = crashes.history();
+        let primaries = history
+            .events()
+            .enumerate()
+            .filter_map(|(number, event)| match event {
+                Event::Write {
+                    device, offset_bytes, ..
+                } if *device == devices && *offset_bytes == 64 << 10 => Some(number),
+                _ => None,
+            });
+        let exchange = primaries.last().unwrap();
+        let (mut from_source, mut from_target) = (0, 0);
+        for cut in exchange - BEFORE_THE_EXCHANGE..=history.len() {
+            let drawn = Cut::Drawn {
+                seed: support::seed(cut as u64),
+            };
+            let outcomes = [Cut::AllKept, Cut::NoneKept, drawn];
+            let images = outcomes.map(|outcome| history.images_at(cut, outcome));
+            let slow = all_but(&history, cut, devices);
+            for images in images.into_iter().chain([slow]) {
+                let what = format!(
+                    "{profile}, cut {cut} of {}, exchange at {exchange}",
+                    history.len()
+                );
+                let (target, own) = images.split_last().unwrap();
+                let with_source: Vec<Device> = own.iter().map(device).collect();
+                let mut with_target = with_source.clone();
+                with_target[0] = device(target);
+                let source = is_whole(&with_source, &expected, &what);
+                let target = is_whole(&with_target, &expected, &what);
+                assert!(source || target, "{what}: neither set opens");
+                from_source += usize::from(source);
+                from_target += usize::from(target);
+            }
+        }
+        eprintln!("{profile}: {from_source} states open with the source, {from_target} with the target");
+        assert!(from_source > 0 && from_target > 0, "{profile}");
+    }
+}

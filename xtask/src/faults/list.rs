@@ -158,6 +158,10 @@ const fn crash_of_scrub(name: &'static str) -> Test {
     test("buttress-scrub", "crash", name)
 }
 
+const fn lost_by_replace(name: &'static str) -> Test {
+    test("buttress-scrub", "replace_lost", name)
+}
+
 const fn replace(name: &'static str) -> Test {
     test("buttress-scrub", "replace", name)
 }

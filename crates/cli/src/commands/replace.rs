@@ -2,9 +2,11 @@
 //!
 //! - `start`: looks whether the target will do, begins or goes on, in the background unless `-B` says otherwise
 //! - `running`: a replacement under way, its record kept up to date, signals suspend it
+//! - `print`: how it ended, and what was lost
 //! - `record`: the status file, by which it is looked at and given up while it runs
 
 mod cancel;
+mod print;
 mod record;
 mod running;
 mod start;

@@ -9,7 +9,7 @@
 //! - `files`: whose data is damaged
 
 mod cancel;
-mod files;
+pub(in crate::commands) mod files;
 pub(crate) mod online;
 mod options;
 mod printing;

@@ -16,7 +16,7 @@ conditions` writes it anew.
 | code | meaning |
 |---|---|
 | 0 | all of it was done; also where the reader of the output closed the pipe |
-| 1 | it failed, or something was lost on the way; `diff`: there are differences; `check`: something was found |
+| 1 | it failed, or something was lost on the way; `diff`: there are differences; `check`: something was found; `replace`: data is lost, or metadata is and the replacement was given up |
 | 2 | the command line is wrong; `diff`: it could not compare; `check`: it could not check; `scrub`, `replace`: there is nothing to resume or to cancel |
 | 3 | `scrub`: there are uncorrectable errors |
 | by a signal | SIGINT, SIGTERM or SIGHUP ended it; what it changed in a volume is whole or not there |

@@ -68,6 +68,18 @@ impl Columns {
         }
     }
 
+    /// Marks bytes as right that are in place.
+    pub(super) fn trust(&mut self, column: usize, range: Range<usize>) {
+        let sectors = self.sectors(&range);
+        if let Some(marks) = self
+            .columns
+            .get_mut(column)
+            .and_then(|column| column.trusted.get_mut(sectors))
+        {
+            marks.fill(true);
+        }
+    }
+
     /// Puts bytes in place that are right.
     pub(super) fn replace(&mut self, column: usize, range: Range<usize>, bytes: &[u8]) {
         let sectors = self.sectors(&range);

@@ -8,6 +8,7 @@
     reason = "tests compute with known numbers, and a panic is how a test fails; each test uses a part of this"
 )]
 
+pub(crate) mod blocks;
 pub(crate) mod images;
 pub(crate) mod replacing;
 

@@ -139,6 +139,25 @@ pub(super) const FAULTS: &[Fault] = &[
             crash_of_scrub("a_replacement_of_a_missing_device_that_is_cut_off_goes_on_or_is_given_up"),
         ],
     ),
+    loses(
+        "replace-lost-metadata-copied",
+        "A device is replaced by one that lacks a part of the metadata, and wiped.",
+        &[lost_by_replace(
+            "lost_metadata_stops_the_replacement_before_the_exchange",
+        )],
+    ),
+    loses(
+        "replace-target-unchecked",
+        "A device is replaced by one that lost what was written to it, and wiped.",
+        &[lost_by_replace(
+            "target_that_loses_writes_does_not_take_the_place",
+        )],
+    ),
+    harms(
+        "replace-lost-data-is-zeros",
+        "Data that no device gave reads as zeros after a replacement.",
+        &[lost_by_replace("lost_data_without_checksums_reads_as_filler")],
+    ),
     harms(
         "scrub-rows-unlocked",
         "A scrub beside a writer takes what is being written for damage.",

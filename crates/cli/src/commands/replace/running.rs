@@ -6,12 +6,13 @@ use std::time::Duration;
 use anyhow::Result;
 use buttress::format::DeviceId;
 use buttress::fs::Progress;
-use buttress::scrub::{Replace, ReplaceOptions, Replaced};
+use buttress::scrub::{Error, Replace, ReplaceOptions, Replaced};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::record::Record;
 use crate::background::this_process;
 use crate::context::Context;
+use crate::exit::Advice;
 use crate::progress::Watch;
 use crate::signals::Cancelling;
 use crate::writing::Writing;
@@ -66,7 +67,7 @@ impl Running<'_> {
                     .warn(format_args!("the status file is out of date: {error:#}")),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
-            Ok(ended?)
+            ended.map_err(advised)
         })
     }
 
@@ -94,4 +95,16 @@ impl Running<'_> {
         };
         record.save(self.context, path)
     }
+}
+
+/// An error of a replacement, with what can be done about it.
+fn advised(error: Error) -> anyhow::Error {
+    let advice = match &error {
+        Error::MetadataLost { .. } => {
+            "the device is as it was; `buttress check` shows what else is damaged, and `buttress cp -r` saves what can be read"
+        }
+        Error::NotOpened(_) => "the device is as it was; try another target",
+        _ => return error.into(),
+    };
+    anyhow::Error::from(error).context(Advice::new(advice))
 }

@@ -10,11 +10,12 @@ use buttress::device::Device;
 use buttress::format::{ByteCount, DeviceId, Uuid};
 use buttress::logical_volume::replacement::TARGET_ID;
 use buttress::logical_volume::{DeviceSlot, superblocks};
-use buttress::scrub::{ReplaceOptions, Replaced};
+use buttress::scrub::ReplaceOptions;
 use buttress::writer::mkfs::signatures;
 use clap::Args;
 use serde_json::json;
 
+use super::print;
 use super::record::{ENDING, Record};
 use super::running::Running;
 use crate::background::{self, status_file};
@@ -23,7 +24,6 @@ use crate::exit::{Advice, Outcome};
 use crate::globals::parse_size;
 use crate::identity::Identity;
 use crate::manual::{Example, example};
-use crate::output::terminal;
 use crate::table::Subcommand;
 use crate::target::Target;
 use crate::writing::Writing;
@@ -32,7 +32,9 @@ use crate::writing::Writing;
 ///
 /// What the device holds is checked and copied; what is bad there, or all of it if the device is missing, comes from other
 /// copies or from parity. When it is interrupted, the same command goes on with it; so does the kernel, when it mounts the
-/// volume with both devices. In the end the old device is no part of the volume any more.
+/// volume with both devices. In the end the old device is no part of the volume any more: its superblocks are wiped last, once the
+/// volume was opened through the new one. If metadata has no good copy, the replacement is given up and the old device stays.
+/// Data without a good copy is listed with its files, and reads of it fail as before.
 #[derive(Args, Debug)]
 pub(super) struct Start {
     /// Do not go to the background
@@ -167,7 +169,13 @@ impl Start {
             ..ReplaceOptions::default()
         };
         let ended = running.run(options)?;
-        print(context, &source, &self.target, &ended)
+        print::ended(
+            context,
+            &source,
+            &self.target,
+            &filesystem.committed_view(),
+            &ended,
+        )
     }
 
     /// Opens the target, and looks whether it will do.
@@ -285,50 +293,4 @@ fn find_source(
         .context(Advice::new(
             "`buttress filesystem show IMAGE` lists its devices; --device gives another of them",
         ))
-}
-
-fn print(context: &Context, source: &DeviceSlot, target: &Path, ended: &Replaced) -> Result<Outcome> {
-    let (id, shown) = (source.id(), terminal::shown(target.display()));
-    let (is_finished, lost) = match ended {
-        Replaced::Suspended => (false, ByteCount::ZERO),
-        Replaced::Finished { lost, unwiped, .. } => {
-            if let Some(error) = unwiped {
-                context.warn(format_args!(
-                    "{}: it is no device of the volume any more, and still says that it is: {error}",
-                    source.name()
-                ));
-            }
-            (true, *lost)
-        }
-    };
-    if context.json() {
-        let document = json!({
-            "devid": id.get(),
-            "finished": is_finished,
-            "lost_bytes": lost.get(),
-            "process": null,
-        });
-        context.print_json("replace-start", document)?;
-    } else if !context.globals().quiet {
-        let mut out = context.stdout();
-        match is_finished {
-            true => writeln!(out, "{shown} took the place of device {id}")?,
-            false => writeln!(
-                out,
-                "the replacement of device {id} waits; the same command goes on with it"
-            )?,
-        }
-        out.flush()?;
-    }
-    if lost > ByteCount::ZERO {
-        context.warn(format_args!(
-            "{lost} bytes of device {id} could be read nowhere; `buttress scrub start` lists what they belong to"
-        ));
-        return Ok(Outcome::Negative);
-    }
-    Ok(if is_finished {
-        Outcome::Done
-    } else {
-        Outcome::Negative
-    })
 }

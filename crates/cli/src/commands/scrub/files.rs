@@ -27,7 +27,7 @@ pub(super) fn of(filesystem: &Filesystem, report: &Report, most: usize) -> Vec<A
         let mut paths = Vec::new();
         if wanted {
             looked_up = looked_up.saturating_add(1);
-            paths = paths_of(filesystem, &mut finder, damage.logical, most);
+            paths = paths_of(filesystem, &mut finder, damage.logical, damage.length, most);
         }
         Affected {
             damage: damage.clone(),
@@ -37,20 +37,48 @@ pub(super) fn of(filesystem: &Filesystem, report: &Report, most: usize) -> Vec<A
     report.damages.iter().map(&mut affected).collect()
 }
 
+/// Returns the paths of the files that have data in a range of addresses, at most `most`. Trees that are damaged may stand in the
+/// way: then there are none.
+pub(in crate::commands) fn in_range(
+    filesystem: &Filesystem,
+    logical: Logical,
+    length: ByteCount,
+    most: usize,
+) -> Vec<Vec<u8>> {
+    paths_of(
+        filesystem,
+        &mut PathFinder::new(filesystem),
+        logical,
+        length,
+        most,
+    )
+}
+
+/// How many sectors of a range are asked for their files: each may belong to an extent of its own.
+const SECTORS_MAX: usize = 256;
+
 fn paths_of(
     filesystem: &Filesystem,
     finder: &mut PathFinder<'_>,
     logical: Logical,
+    length: ByteCount,
     most: usize,
 ) -> Vec<Vec<u8>> {
-    let Ok(references) = filesystem.data_references(logical, true) else {
-        return Vec::new();
-    };
     let mut paths: Vec<Vec<u8>> = Vec::new();
-    for reference in references.iter() {
-        for path in finder.paths(reference.location).unwrap_or_default() {
-            if paths.len() < most && !paths.contains(&path) {
-                paths.push(path);
+    let sector = usize::try_from(filesystem.sector_bytes()).unwrap_or(4096).max(1);
+    for offset in (0..length.get()).step_by(sector).take(SECTORS_MAX) {
+        let at = logical.saturating_add(ByteCount::new(offset));
+        let Ok(references) = filesystem.data_references(at, true) else {
+            continue;
+        };
+        for reference in references.iter() {
+            for path in finder.paths(reference.location).unwrap_or_default() {
+                if paths.len() >= most {
+                    return paths;
+                }
+                if !paths.contains(&path) {
+                    paths.push(path);
+                }
             }
         }
     }

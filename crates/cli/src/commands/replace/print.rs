@@ -1,0 +1,129 @@
+//! How a replacement ended, and what was lost.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Result;
+use buttress::format::ByteCount;
+use buttress::fs::Filesystem;
+use buttress::logical_volume::DeviceSlot;
+use buttress::scrub::{Lost, Replaced};
+use serde_json::{Value, json};
+
+use crate::commands::scrub::files;
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::output::json::insert_name;
+use crate::output::terminal;
+
+/// At most so many files are named for each lost place.
+const FILES_MAX: usize = 10;
+
+/// Of at most so many places.
+const PLACES_MAX: usize = 1000;
+
+/// A lost place, and the files that have data there.
+struct Affected<'a> {
+    lost: &'a Lost,
+    paths: Vec<Vec<u8>>,
+}
+
+/// Prints how a replacement ended, on a volume that `filesystem` shows as it is now.
+pub(super) fn ended(
+    context: &Context,
+    source: &DeviceSlot,
+    target: &Path,
+    filesystem: &Filesystem,
+    ended: &Replaced,
+) -> Result<Outcome> {
+    let (id, shown) = (source.id(), terminal::shown(target.display()));
+    let (is_finished, bytes, places, is_wiped) = match ended {
+        Replaced::Suspended => (false, ByteCount::ZERO, Vec::new(), true),
+        Replaced::Finished {
+            lost,
+            lost_places,
+            unwiped,
+            ..
+        } => {
+            if let Some(error) = unwiped {
+                context.warn(format_args!(
+                    "{}: the superblocks still name it as device {id}, whose place {shown} has (found {error}); do not give both \
+                     with the volume, and check the volume with {shown} before `wipefs -a` of the old device",
+                    source.name()
+                ));
+            }
+            (true, *lost, affected(filesystem, lost_places), unwiped.is_none())
+        }
+    };
+    if context.json() {
+        let document = json!({
+            "devid": id.get(),
+            "finished": is_finished,
+            "lost_bytes": bytes.get(),
+            "lost": places.iter().map(as_json).collect::<Vec<Value>>(),
+            "process": null,
+        });
+        context.print_json("replace-start", document)?;
+    } else if !context.globals().quiet {
+        let mut out = context.stdout();
+        match is_finished {
+            true => writeln!(out, "{shown} took the place of device {id}")?,
+            false => writeln!(
+                out,
+                "the replacement of device {id} waits; the same command goes on with it"
+            )?,
+        }
+        out.flush()?;
+    }
+    for place in &places {
+        warn(context, place);
+    }
+    if bytes > ByteCount::ZERO {
+        context.warn(format_args!(
+            "device {id}: {bytes} bytes of data have no good copy"
+        ));
+    }
+    Ok(match is_finished && is_wiped && bytes == ByteCount::ZERO {
+        true => Outcome::Done,
+        false => Outcome::Negative,
+    })
+}
+
+fn affected<'a>(filesystem: &Filesystem, places: &'a [Lost]) -> Vec<Affected<'a>> {
+    let of = |lost: &'a Lost| Affected {
+        paths: files::in_range(filesystem, lost.logical, lost.length, FILES_MAX),
+        lost,
+    };
+    places.iter().take(PLACES_MAX).map(of).collect()
+}
+
+fn warn(context: &Context, place: &Affected<'_>) {
+    let Lost { logical, length, .. } = place.lost;
+    let reads = match place.lost.has_checksum {
+        true => "reads fail",
+        false => "no checksum makes reads fail, they return filler",
+    };
+    let paths = place.paths.iter().map(|path| String::from_utf8_lossy(path));
+    let files: Vec<String> = paths.map(std::borrow::Cow::into_owned).collect();
+    let files = match files.is_empty() {
+        true => String::new(),
+        false => format!(": {}", files.join(", ")),
+    };
+    context.warn(format_args!(
+        "{length} bytes of data at logical {logical} are lost ({reads}){files}"
+    ));
+}
+
+fn as_json(place: &Affected<'_>) -> Value {
+    let path = |path: &Vec<u8>| {
+        let mut object = serde_json::Map::new();
+        insert_name(&mut object, "path", path);
+        Value::Object(object)
+    };
+    json!({
+        "logical": place.lost.logical.get(),
+        "length": place.lost.length.get(),
+        "has_checksum": place.lost.has_checksum,
+        "files": place.paths.iter().map(path).collect::<Vec<Value>>(),
+    })
+}

@@ -1,0 +1,101 @@
+//! All tree blocks that a state of a volume leads to, and which of them cannot be read.
+//!
+//! Left out are trees that are being deleted, and pending logs: parts of the former are gone.
+
+use crate::error::Error;
+use buttress_format::{ItemType, Logical, RootItem, TreeBlock, TreeId};
+use buttress_fs::filesystem::root_pointer;
+use buttress_fs::{Filesystem, Progress};
+use buttress_locks::{Mutex, Rank, lock_class};
+use buttress_tree::{BlockPointer, ReadAhead, RootPointer, Scanner};
+use std::collections::HashMap;
+
+lock_class!(SeenLock, "seen", Rank::LEAF);
+
+/// Reads every tree block that a state leads to, each once, and returns the failures in order of address.
+///
+/// # Errors
+/// That the job was cancelled.
+pub(super) fn unreadable_blocks(
+    filesystem: &Filesystem,
+    progress: &Progress,
+) -> Result<Vec<buttress_tree::Error>, Error> {
+    let reading = Reading {
+        seen: Mutex::default(),
+        node_bytes: u64::from(filesystem.superblock().node_bytes).max(1),
+        progress,
+    };
+    let roots = roots(filesystem);
+    let is_first = |root: &RootPointer| reading.is_first(root.logical);
+    let roots = roots.into_iter().filter(is_first).map(|root| (root, ()));
+    let tallies = filesystem.forest().survey(roots.collect::<Vec<_>>(), &reading);
+    progress.check()?;
+    let mut failures: Vec<buttress_tree::Error> = tallies.into_iter().flatten().collect();
+    failures.sort_by_key(|failure| failure.pointer().logical);
+    Ok(failures)
+}
+
+/// The roots of all trees that are not being deleted. Parts of the root tree that cannot be read are failures of their own.
+fn roots(filesystem: &Filesystem) -> Vec<RootPointer> {
+    let superblock = filesystem.superblock();
+    let mut roots = vec![*filesystem.root_tree().root()];
+    if let Ok(chunks) = filesystem.tree(TreeId::CHUNK) {
+        roots.push(*chunks.root());
+    }
+    for item in filesystem.root_tree().range(.., ReadAhead::sweep()).flatten() {
+        let key = item.key();
+        if key.item_type != ItemType::ROOT_ITEM {
+            continue;
+        }
+        let Ok(item) = RootItem::parse(&key, item.data(), superblock.sector_bytes) else {
+            continue;
+        };
+        if item.logical != Logical::MIN && item.references > 0 {
+            roots.push(root_pointer(TreeId::new(key.objectid.get()), &item));
+        }
+    }
+    roots
+}
+
+/// A survey that reads each block once.
+struct Reading<'a> {
+    /// Of 64 blocks each, those that were seen.
+    seen: Mutex<HashMap<u64, u64>, SeenLock>,
+    node_bytes: u64,
+    progress: &'a Progress,
+}
+
+impl Reading<'_> {
+    fn is_first(&self, logical: Logical) -> bool {
+        let number = logical.get().checked_div(self.node_bytes).unwrap_or(0);
+        let bit = 1_u64 << (number & 63);
+        let mut seen = self.seen.lock();
+        let word = seen.entry(number >> 6).or_default();
+        let is_first = *word & bit == 0;
+        *word |= bit;
+        is_first
+    }
+}
+
+impl Scanner for Reading<'_> {
+    type Tally = Vec<buttress_tree::Error>;
+    type Tag = ();
+
+    fn begin(&self) -> Self::Tally {
+        Vec::new()
+    }
+
+    fn wants(&self, _: &mut Self::Tally, pointer: &BlockPointer, (): ()) -> Option<()> {
+        self.is_first(pointer.logical).then_some(())
+    }
+
+    fn visit(&self, _: &mut Self::Tally, _: &BlockPointer, _: &TreeBlock, (): ()) {}
+
+    fn failed(&self, failures: &mut Self::Tally, error: buttress_tree::Error, (): ()) {
+        failures.push(error);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.progress.is_cancelled()
+    }
+}

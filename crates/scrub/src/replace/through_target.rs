@@ -1,0 +1,110 @@
+//! The volume as it is once the target has the source's place: opened beside the volume in use, for reading, before and after
+//! the exchange.
+
+use crate::error::Error;
+use buttress_device::Device;
+use buttress_format::device_item::DeviceItem;
+use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use buttress_format::{ByteCount, Logical, Superblock};
+use buttress_fs::{Filesystem, OpenOptions};
+use buttress_volume::{Replacement, Volume};
+use buttress_writer::WritableFilesystem;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// The cache of the volume that is opened beside the one in use.
+const CACHE: ByteCount = ByteCount::new(16 << 20);
+
+/// How often an opening is tried beside writers whose commits take away what it reads.
+const TRIES: usize = 100;
+
+/// The last committed state, which stays as it is while the view is held, and its superblock.
+pub(super) fn committed(writable: &WritableFilesystem) -> (Filesystem, Superblock) {
+    loop {
+        let view = writable.committed_view();
+        let superblock = view.volume().superblock();
+        let root = view.root_tree().root();
+        // Between the view and its superblock a commit may have ended.
+        if root.logical == superblock.root && root.generation == superblock.generation {
+            return (view, Superblock::clone(&superblock));
+        }
+    }
+}
+
+/// Opens a committed state with the target in the source's place. Nothing is written to a device: the superblocks that the
+/// exchange will write are in memory.
+pub(super) fn open_before(
+    volume: &Volume,
+    replacement: &Replacement,
+    superblock: &Superblock,
+) -> Result<Filesystem, Error> {
+    let mut devices = Vec::new();
+    for slot in volume.devices() {
+        let is_source = Arc::ptr_eq(&slot, replacement.source());
+        let from = match is_source {
+            true => replacement.target(),
+            false => &slot,
+        };
+        let (Some(device), item) = (from.device(), slot.item()) else {
+            continue;
+        };
+        let is_written = slot.fsid() == superblock.fsid && slot.is_written();
+        match item.filter(|_| is_source || is_written) {
+            Some(item) => devices.push(with_superblocks(device, superblock, &item)?),
+            // A seed, or a device that missed commits: it is found as it is.
+            None => devices.push(device.clone()),
+        }
+    }
+    open(devices)
+}
+
+/// A device with the superblocks of a commit, which are in memory only.
+fn with_superblocks(device: &Device, superblock: &Superblock, item: &DeviceItem) -> Result<Device, Error> {
+    // Nobody copies a log, which nothing but the next mount needs.
+    let superblock = Superblock {
+        log_root: Logical::MIN,
+        log_root_level: 0,
+        ..superblock.clone()
+    };
+    let changed = device.with_changes_in_memory();
+    let end = ByteCount::new(device.size_bytes()).min(item.total_bytes);
+    for at in SUPERBLOCK_OFFSETS {
+        if at.saturating_add(ByteCount::of(SUPERBLOCK_BYTES)).get() > end.get() {
+            continue;
+        }
+        let bytes = superblock
+            .encode_for(item, at)
+            .map_err(|error| Error::NotOpened(error.to_string()))?;
+        let written = changed.write(at.get(), &bytes);
+        written.map_err(|error| Error::NotOpened(error.to_string()))?;
+    }
+    Ok(changed)
+}
+
+/// Opens the volume by what the exchange wrote: the target must be the device `uuid` that was replaced.
+pub(super) fn open_after(volume: &Volume, uuid: Uuid) -> Result<(), Error> {
+    let mut tries = 0_usize;
+    loop {
+        let generation = volume.superblock().generation;
+        let slots = volume.devices();
+        let devices = slots.iter().filter_map(|slot| slot.device().cloned());
+        let opened = open(devices.collect()).and_then(|filesystem| {
+            let slots = filesystem.volume().devices();
+            let is_whole = slots.iter().any(|slot| slot.uuid() == uuid && slot.is_written());
+            let left_out = || Error::NotOpened("the target is not one of its devices".to_owned());
+            is_whole.then_some(()).ok_or_else(left_out)
+        });
+        tries = tries.saturating_add(1);
+        match opened {
+            Err(_) if volume.superblock().generation != generation && tries < TRIES => {}
+            opened => return opened,
+        }
+    }
+}
+
+fn open(devices: Vec<Device>) -> Result<Filesystem, Error> {
+    let options = OpenOptions::new(devices).cache(CACHE).degraded(true);
+    options
+        .open()
+        .map_err(|error| Error::NotOpened(error.to_string()))
+}

@@ -1,0 +1,213 @@
+//! What the target of a replacement gets of a row: the source's column as it was read, or as the other columns give it.
+
+use super::rebuild::Columns;
+use super::{Span, spans};
+use crate::copying::{Copied, Copying, Lost, filler};
+use crate::damage::Cause;
+use crate::group::{Arrived, Piece};
+use crate::job::Job;
+use crate::verify::{Bad, sector_of, sectors};
+use buttress_format::ByteCount;
+use core::ops::Range;
+use std::borrow::Cow;
+
+/// A part of a piece in a column that is not known.
+struct Open<'a> {
+    column: usize,
+    piece: &'a Piece,
+    bad: Bad,
+}
+
+/// What the source's column holds of each span, or should hold, for the target.
+pub(crate) fn copy<'a>(job: &'a Job<'a>, arrived: &'a Arrived, copying: &Copying, copied: &mut Copied<'a>) {
+    let own = copying.stripes_on_source(&arrived.group.chunk);
+    for span in spans(job, arrived) {
+        for stripe in &own {
+            span.copy_stripe(*stripe, copying, copied);
+        }
+    }
+}
+
+impl<'a> Span<'a> {
+    /// The source's part of the span: as it was read, or as the other columns give it.
+    fn copy_stripe(&self, stripe: usize, copying: &Copying, copied: &mut Copied<'a>) {
+        let chunk = &self.arrived.group.chunk;
+        let mut all = 0..chunk.layout().stripe_count();
+        let column = all.find(|column| self.stripe(*column) == Some(stripe));
+        let (Some(column), Some(at)) = (column, copying.place(chunk, stripe, self.range.start)) else {
+            // No stripe of the chunk is without a column, and none leaves the device.
+            return self.lose_all(copied);
+        };
+        let bad = self.bad();
+        // Data is right by itself, parity only beside the data.
+        let is_right = match column < self.data_columns() {
+            true => bad.iter().all(|(own, ..)| *own != column),
+            false => self.is_clean(&bad),
+        };
+        if let Some(view) = self.view(column).filter(|view| is_right && view.is_whole()) {
+            return copied.add(at, Cow::Borrowed(view.bytes));
+        }
+        let mut state = self.columns(&bad);
+        self.distrust_unknown(&mut state);
+        let bad = bad.into_iter().chain(self.unread_of(column));
+        let open = bad.flat_map(|(column, piece, bad)| {
+            let open = move |bad| Open { column, piece, bad };
+            bad.into_iter().map(open)
+        });
+        let mut open: Vec<Open<'_>> = open.collect();
+        loop {
+            let before = open.len();
+            open.retain(|open| !self.rebuild_open(&mut state, open));
+            if open.is_empty() || open.len() == before {
+                break;
+            }
+        }
+        if !open.is_empty() {
+            copied.lack();
+        }
+        if copied.is_last_try() {
+            open.retain(|open| !self.take_as_it_is(&mut state, open));
+        }
+        for range in sectors(self.length(), sector_of(&self.job.format)) {
+            let at = at.saturating_add(ByteCount::of(range.start));
+            let overlaps = |open: &&Open<'_>| self.overlap(open, &range).is_some();
+            let is_open = open.iter().filter(overlaps).any(|open| open.column == column);
+            // What could not be rebuilt so that it passes its check is not rebuilt without one.
+            let is_known = !open.iter().any(|open| overlaps(&open));
+            if is_known && column >= self.data_columns() && !state.data_is_trusted(&range) {
+                self.complete_data(&mut state, &range);
+            }
+            match self.source_bytes(&state, column, &range, is_open) {
+                Some(bytes) => copied.add(at, Cow::Owned(bytes)),
+                None => {
+                    copied.lack();
+                    if copied.is_last_try() {
+                        let bytes = self.without(column, &range, &open, copied);
+                        copied.add(at, bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was not read of the source's column, and is to be rebuilt and checked as if it were bad.
+    fn unread_of(&self, column: usize) -> impl Iterator<Item = super::BadPiece<'a>> {
+        let is_unread = self.view(column).is_none();
+        let own = self
+            .pieces
+            .iter()
+            .filter(move |(own, _)| is_unread && *own == column);
+        own.map(|(own, piece)| (*own, *piece, self.all_bad(piece)))
+    }
+
+    fn lose_all(&self, copied: &mut Copied<'a>) {
+        copied.lack();
+        if copied.is_last_try() {
+            let all = self
+                .pieces
+                .iter()
+                .map(|(_, piece)| Lost::of(piece, &(0..piece.length)));
+            all.for_each(|lost| copied.lose(lost));
+        }
+    }
+
+    /// Where in its piece an open part and a range of the span overlap.
+    fn overlap(&self, open: &Open<'_>, range: &Range<usize>) -> Option<Range<usize>> {
+        let from = self.within(open.piece).start;
+        let start = from.saturating_add(open.bad.range.start).max(range.start);
+        let end = from.saturating_add(open.bad.range.end).min(range.end);
+        (start < end).then(|| start.saturating_sub(from)..end.saturating_sub(from))
+    }
+
+    /// Trusts a tree block that nothing can rebuild and that only differs from what the extent tree says of it. A device that
+    /// missed commits has older blocks there, which are not trusted.
+    fn take_as_it_is(&self, state: &mut Columns, open: &Open<'_>) -> bool {
+        let takes = open.bad.cause.may_be_right() && !self.is_behind(open.column);
+        if takes {
+            let start = self.within(open.piece).start.saturating_add(open.bad.range.start);
+            state.trust(open.column, start..start.saturating_add(open.bad.range.len()));
+        }
+        takes
+    }
+
+    /// What the target gets of a sector that is not known, and what is lost with it: of data the sector itself; of parity
+    /// whatever of the row cannot be read either.
+    fn without(
+        &self,
+        column: usize,
+        range: &Range<usize>,
+        open: &[Open<'_>],
+        copied: &mut Copied<'a>,
+    ) -> Cow<'a, [u8]> {
+        let is_data = column < self.data_columns();
+        let mut filler_of_piece = None;
+        for open in open.iter().filter(|open| !is_data || open.column == column) {
+            let Some(within) = self.overlap(open, range) else {
+                continue;
+            };
+            // A tree block is lost as a whole.
+            let lost = match open.piece.is_data() {
+                true => within.clone(),
+                false => 0..open.piece.length,
+            };
+            copied.lose(Lost::of(open.piece, &lost));
+            filler_of_piece = Some(filler(&self.arrived.group, open.piece, &within, &self.job.format));
+        }
+        let view = self.view(column);
+        let given = view.filter(|view| view.unreadable(range).is_none());
+        match given.and_then(|view| view.bytes.get(range.clone())) {
+            Some(bytes) => Cow::Borrowed(bytes),
+            None => Cow::Owned(filler_of_piece.unwrap_or_else(|| vec![0; range.len()])),
+        }
+    }
+
+    /// A sector of a column, if it is known.
+    fn source_bytes(
+        &self,
+        state: &Columns,
+        column: usize,
+        range: &Range<usize>,
+        is_open: bool,
+    ) -> Option<Vec<u8>> {
+        let as_read = || state.get(column, range).map(<[u8]>::to_vec);
+        let is_trusted = state.is_trusted(column, range);
+        let parity = column.checked_sub(self.data_columns());
+        // Where parity does not fit and data has no checksums, nobody knows which is wrong.
+        let is_computed = state.data_is_trusted(range) && !(is_trusted && self.uses(range).bare);
+        match parity {
+            None if is_trusted => as_read(),
+            // What is in use there was tried already.
+            None if is_open => None,
+            None => state.rebuild(column, range, |_| true),
+            Some(0) if is_computed => Some(state.p(range)),
+            Some(_) if is_computed => Some(state.q(range)),
+            Some(_) => as_read().filter(|_| is_trusted),
+        }
+    }
+
+    /// All of a piece, as what is to be rebuilt.
+    fn all_bad(&self, piece: &Piece) -> Vec<Bad> {
+        let unit = if piece.is_data() {
+            sector_of(&self.job.format)
+        } else {
+            piece.length
+        };
+        let bad = |range| Bad {
+            range,
+            cause: Cause::Unreadable("it was not read".into()),
+        };
+        sectors(piece.length, unit).map(bad).collect()
+    }
+
+    /// Rebuilds an open part in memory, if what comes out passes its check.
+    fn rebuild_open(&self, state: &mut Columns, open: &Open<'_>) -> bool {
+        let Open { column, piece, bad } = open;
+        let start = self.within(piece).start.saturating_add(bad.range.start);
+        let range = start..start.saturating_add(bad.range.len());
+        let Some(good) = state.rebuild(*column, &range, |bytes| self.passes(piece, bad, bytes)) else {
+            return false;
+        };
+        state.replace(*column, range, &good);
+        true
+    }
+}
