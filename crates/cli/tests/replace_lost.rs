@@ -174,3 +174,27 @@ fn lost_data_is_listed_with_its_files_and_fails_to_be_read() {
     mount.close().unwrap();
     assert_eq!(read.unwrap_err().raw_os_error(), Some(5));
 }
+
+#[test]
+fn forced_target_keeps_no_signature_of_what_it_held() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    volume(folder);
+    // As mkfs.xfs and mkfs.ext4 leave them, and a label of LVM.
+    let target = File::options().write(true).open(folder.join("t.img")).unwrap();
+    let signatures: [(u64, &[u8]); 3] = [(0, b"XFSB"), (512, b"LABELONE"), (1080, b"\x53\xef")];
+    for (at, signature) in signatures {
+        target.write_all_at(signature, at).unwrap();
+    }
+    let refused = buttress(folder, &["replace", "start", "-B", "1", "t.img", "a.img"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        text(&refused.stderr).contains("-f overwrites it"),
+        "{}",
+        text(&refused.stderr)
+    );
+    done(folder, &["replace", "start", "-Bf", "1", "t.img", "a.img"]);
+    let held = fs::read(folder.join("t.img")).unwrap();
+    assert!(held[..4096].iter().all(|byte| *byte == 0));
+    assert_eq!(done(folder, &["cat", "t.img:/many/f0"]), "content of 0");
+}

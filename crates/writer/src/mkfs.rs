@@ -43,7 +43,7 @@ pub use chunks::PlannedChunk;
 pub use error::Error;
 pub use options::{Feature, Options, Quotas};
 
-use buttress_device::Device;
+use buttress_device::{Device, IoError};
 use buttress_format::{
     ByteCount, DeviceId, DeviceItem, Generation, Physical, SUPERBLOCK_OFFSETS, Superblock, Timestamp, Uuid,
 };
@@ -177,6 +177,22 @@ fn too_small(devices: &[Device], sizes: &[u64], settings: &Settings, device: usi
 /// # Errors
 /// What the device fails with.
 pub fn wipe(device: &Device, settings: &Settings) -> Result<(), Error> {
+    forget(device)?;
+    if settings.discard {
+        // A device that cannot is wiped where it matters.
+        let _cannot = device.discard(0, device.size_bytes());
+        zero_ends(device)?;
+    }
+    device.flush()?;
+    Ok(())
+}
+
+/// Makes a device forget what it held, in the order of [`wipe`], but for discarding: whatever knows a file system by its
+/// signature finds none.
+///
+/// # Errors
+/// What the device fails with.
+pub(crate) fn forget(device: &Device) -> Result<(), IoError> {
     let [primary, copies @ ..] = SUPERBLOCK_OFFSETS;
     for place in copies {
         zero_superblock(device, place)?;
@@ -185,13 +201,7 @@ pub fn wipe(device: &Device, settings: &Settings) -> Result<(), Error> {
     zero_superblock(device, primary)?;
     device.flush()?;
     zero_ends(device)?;
-    if settings.discard {
-        // A device that cannot is wiped where it matters.
-        let _cannot = device.discard(0, device.size_bytes());
-        zero_ends(device)?;
-    }
-    device.flush()?;
-    Ok(())
+    device.flush()
 }
 
 /// Makes a device forget the superblocks on it, as far as it can: what could not be finished is not to open.
@@ -203,7 +213,7 @@ pub fn forget_superblocks(device: &Device) {
     let _cannot = device.flush();
 }
 
-fn zero_superblock(device: &Device, place: Physical) -> Result<(), Error> {
+fn zero_superblock(device: &Device, place: Physical) -> Result<(), IoError> {
     let bytes = buttress_format::SUPERBLOCK_BYTES as u64;
     if place.get().saturating_add(bytes) <= device.size_bytes() {
         device.zero(place.get(), bytes)?;
@@ -212,7 +222,7 @@ fn zero_superblock(device: &Device, place: Physical) -> Result<(), Error> {
 }
 
 /// Zeroes both ends of a device, and the places of superblocks.
-fn zero_ends(device: &Device) -> Result<(), Error> {
+fn zero_ends(device: &Device) -> Result<(), IoError> {
     let size = device.size_bytes();
     for start in [0, size.saturating_sub(WIPED_BYTES)] {
         device.zero(start, WIPED_BYTES.min(size))?;

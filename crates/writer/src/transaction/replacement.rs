@@ -10,7 +10,8 @@
 //! So a crash leaves a replacement that goes on at its cursor, here or when Linux mounts the volume with both devices; or one
 //! that is finished. A target that missed a commit is filled from the beginning again.
 //!
-//! What it leaves out: copying, which is a job above; that source and target are wiped, which is left to who has them open.
+//! What it leaves out: copying, which is a job above; that the source is wiped at the end, or the target of a replacement that was given
+//! up, which is left to the job.
 
 use super::WritableFilesystem;
 use super::running::Running;
@@ -94,7 +95,7 @@ impl WritableFilesystem {
             .map(|replacing| replacing.item)
     }
 
-    /// Begins to replace the device `source` by `target`: commits that. From here on everything that is written to the source
+    /// Begins to replace the device `source` by `target`, which forgets what it held: commits that. From here on everything that is written to the source
     /// is written to the target.
     ///
     /// # Errors
@@ -109,6 +110,11 @@ impl WritableFilesystem {
         if self.replacement().is_some() {
             return Err(buttress_volume::Error::from(WriteRefusal::Replacing).into());
         }
+        if !volume.devices().iter().any(|slot| slot.id() == source) {
+            return Err(buttress_volume::Error::from(WriteRefusal::NoSuchDevice { device: source }).into());
+        }
+        // Signatures of what the target held would outlive the copy: between superblocks nothing is written there.
+        crate::mkfs::forget(&target).map_err(buttress_volume::Error::from)?;
         let uuid = self.new_uuid();
         let replacement = volume.begin_replacement(source, target, uuid)?;
         let item = ReplaceItem {
