@@ -46,6 +46,8 @@ pub(crate) struct Groups<'a> {
     rest: Option<(UsedExtent, bool)>,
     /// What could not be walked.
     failed: Vec<String>,
+    /// Whether extents are unknown between the last one and the next.
+    has_gap: bool,
 }
 
 /// What comes of the walk.
@@ -90,6 +92,7 @@ impl<'a> Groups<'a> {
             current: None,
             rest: None,
             failed: Vec::new(),
+            has_gap: false,
         }
     }
 
@@ -103,7 +106,13 @@ impl<'a> Groups<'a> {
                 Some(rest) => rest,
                 None => match self.extents.next() {
                     Some(Ok(extent)) => (extent, true),
-                    Some(Err(failure)) => return Some(Filled::Unwalked(failure)),
+                    Some(Err(failure)) => {
+                        self.has_gap = true;
+                        if let Some(current) = &mut self.current {
+                            current.is_partial = true;
+                        }
+                        return Some(Filled::Unwalked(failure));
+                    }
                     None => return self.current.take().map(Filled::Group),
                 },
             };
@@ -125,6 +134,7 @@ impl<'a> Groups<'a> {
         let left_in_group = ByteCount::new(group_end.saturating_sub(offset.get()));
         let unit = place.stripe_offset.get().checked_rem(STRIPE_BYTES).unwrap_or(0);
         let left_in_unit = ByteCount::new(STRIPE_BYTES.saturating_sub(unit));
+        let follows_gap = core::mem::take(&mut self.has_gap);
         if number < self.first {
             let length = extent.end.checked_distance_from(extent.start).unwrap_or_default();
             let skipped = match extent.holds {
@@ -138,6 +148,7 @@ impl<'a> Groups<'a> {
         let current = self
             .current
             .get_or_insert_with(|| Group::new(Arc::clone(&self.chunk), number));
+        current.is_partial |= follows_gap;
         let extents = u64::from(is_start);
         let taken = match extent.holds {
             Holds::Tree { generation, level } => {

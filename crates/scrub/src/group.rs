@@ -69,6 +69,8 @@ pub(crate) struct Group {
     pub(crate) pieces: Vec<Piece>,
     /// The checksums of all pieces.
     pub(crate) packed: Vec<u8>,
+    /// Whether more of it may be in use than its pieces: a part of the extent tree beside it cannot be read.
+    pub(crate) is_partial: bool,
     /// What was ever written of its data without checksums, once that was asked.
     pub(crate) written: OnceLock<Vec<Range<Logical>>>,
 }
@@ -80,6 +82,7 @@ impl Group {
             number,
             pieces: Vec::new(),
             packed: Vec::new(),
+            is_partial: false,
             written: OnceLock::new(),
         }
     }

@@ -8,7 +8,8 @@
 //! Columns are trusted where nothing speaks against them: what is not in use is part of the parity too. Where parity does not
 //! fit and data without checksums is involved, nobody can say which is wrong: that is told, unless the other parity fits.
 //!
-//! With a device missing, parity of its rows is not judged: it may be all that is left of what was there.
+//! With a device missing, parity of its rows is not judged: it may be all that is left of what was there. The same holds where a
+//! part of the extent tree cannot be read: a column may hold damaged data that nobody knows of, and parity what it should be.
 
 mod copy;
 mod rebuild;
@@ -172,7 +173,9 @@ impl<'a> Span<'a> {
         let mut state = self.columns(&bad);
         self.mend_data(&mut state, bad);
         self.distrust_unknown(&mut state);
-        self.check_parity(&state);
+        if !self.arrived.group.is_partial || buttress_faults::on("scrub-parity-over-unknown") {
+            self.check_parity(&state);
+        }
     }
 
     /// Whether both parities fit the data: the ordinary case, over slices as they were read.
@@ -348,7 +351,8 @@ impl<'a> Span<'a> {
                 let stored = stored_checksum(&self.arrived.group, packed, &bad.range, format);
                 stored == Some(format.checksum_type.compute(bytes).as_bytes())
             }
-            Expected::Bare => true,
+            // Parity may count on what nobody knows of.
+            Expected::Bare => !self.arrived.group.is_partial,
         }
     }
 

@@ -162,6 +162,10 @@ const fn lost_by_replace(name: &'static str) -> Test {
     test("buttress-scrub", "replace_lost", name)
 }
 
+const fn unwalked(name: &'static str) -> Test {
+    test("buttress-scrub", "unwalked", name)
+}
+
 const fn replace(name: &'static str) -> Test {
     test("buttress-scrub", "replace", name)
 }

@@ -158,6 +158,14 @@ pub(super) const FAULTS: &[Fault] = &[
         "Data that no device gave reads as zeros after a replacement.",
         &[lost_by_replace("lost_data_without_checksums_reads_as_filler")],
     ),
+    loses(
+        "scrub-parity-over-unknown",
+        "A scrub overwrites the parity that a file is read by, because the extent tree does not name the file's extent.",
+        &[
+            unwalked("parity_of_raid5_beside_an_unknown_extent_stays"),
+            unwalked("parity_of_raid6_beside_an_unknown_extent_stays"),
+        ],
+    ),
     harms(
         "scrub-rows-unlocked",
         "A scrub beside a writer takes what is being written for damage.",

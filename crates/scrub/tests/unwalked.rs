@@ -1,0 +1,96 @@
+//! Volumes whose trees of space are damaged: what a scrub and a trim must leave alone.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests compute with known numbers, and a panic is how a test fails"
+)]
+
+mod support;
+
+use buttress_format::{FileOffset, Profile, SubvolumeId};
+use buttress_fs::{Filesystem, Follow, Location, RangeKind};
+use buttress_volume::MappingContent;
+use support::blocks::{change_extent_length, places_of};
+use support::{Lab, Make, Use};
+
+fn content(filesystem: &Filesystem, name: &str) -> buttress_fs::Result<Vec<u8>> {
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let location = filesystem.resolve(root, name.as_bytes(), Follow::All)?;
+    let file = filesystem.open_file(location)?;
+    let mut bytes = vec![0; 1 << 20];
+    let length = file.read_at(FileOffset::MIN, &mut bytes)?;
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+fn overlap(a: &Use, b: &Use) -> bool {
+    let end = |used: &Use| used.physical + used.length as u64;
+    a.device == b.device && a.physical < end(b) && b.physical < end(a)
+}
+
+/// The row of an extent holds data of a file that the extent tree does not name any more, and that is damaged: parity is all that the
+/// file can be read by.
+fn scrub_beside_an_unknown_extent(profile: Profile, devices: usize) {
+    let lab = Lab::new(&Make::new(profile, devices)).unwrap();
+    let filesystem = lab.open().unwrap();
+    let expected = content(&filesystem, "/c").unwrap();
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let location = filesystem.resolve(root, b"/c", Follow::All).unwrap();
+    let file = filesystem.open_file(location).unwrap();
+    let range = file
+        .extents_from(FileOffset::MIN)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap();
+    let RangeKind::Data(extent) = range.kind else {
+        panic!("{range:?}");
+    };
+    let own = places_of(&lab, extent.logical);
+    let all = lab.uses().unwrap();
+    // The first sector of the extent whose parity also counts on another extent.
+    let is_p = |used: &&Use| used.content == MappingContent::P;
+    let shares = |used: &&Use| {
+        let others = all
+            .iter()
+            .filter(is_p)
+            .filter(|other| other.logical != used.logical);
+        others.clone().any(|other| overlap(other, used))
+    };
+    assert!(
+        own.iter().filter(is_p).any(|used| shares(&used)),
+        "{profile}: no row is shared"
+    );
+    let copies = || own.iter().filter(|used| used.is_copy());
+    for used in copies() {
+        for at in (0..used.length as u64).step_by(4096) {
+            lab.spies[used.device].put(used.physical + at + 100, &[0xee; 16]);
+        }
+    }
+    assert_eq!(
+        content(&lab.open().unwrap(), "/c").unwrap(),
+        expected,
+        "{profile}"
+    );
+    // An extent that leaves its chunk is none that the scrub can take.
+    change_extent_length(&lab, extent.logical, 1 << 40);
+    let report = lab.scrub().unwrap();
+    assert_eq!(report.unwalked.len(), 1, "{profile}: {:?}", report.unwalked);
+    assert_eq!(
+        content(&lab.open().unwrap(), "/c").unwrap(),
+        expected,
+        "{profile}"
+    );
+}
+
+#[test]
+fn parity_of_raid5_beside_an_unknown_extent_stays() {
+    scrub_beside_an_unknown_extent(Profile::Raid5, 3);
+}
+
+#[test]
+fn parity_of_raid6_beside_an_unknown_extent_stays() {
+    scrub_beside_an_unknown_extent(Profile::Raid6, 5);
+}
