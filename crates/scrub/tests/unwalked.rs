@@ -9,10 +9,11 @@
 
 mod support;
 
-use buttress_format::{FileOffset, Profile, SubvolumeId};
+use buttress_format::{ByteCount, FileOffset, Logical, Profile, SubvolumeId};
 use buttress_fs::{Filesystem, Follow, Location, RangeKind};
 use buttress_volume::MappingContent;
-use support::blocks::{change_extent_length, places_of};
+use buttress_writer::{WritableFilesystem, WriteOptions};
+use support::blocks::{change_extent_length, change_free_space, places_of};
 use support::{Lab, Make, Use};
 
 fn content(filesystem: &Filesystem, name: &str) -> buttress_fs::Result<Vec<u8>> {
@@ -93,4 +94,44 @@ fn parity_of_raid5_beside_an_unknown_extent_stays() {
 #[test]
 fn parity_of_raid6_beside_an_unknown_extent_stays() {
     scrub_beside_an_unknown_extent(Profile::Raid6, 5);
+}
+
+/// The free-space tree says that a part of a file is free, and that as much behind the file is not.
+fn trim_by_a_wrong_free_space_tree(profile: Profile, devices: usize) {
+    let lab = Lab::new(&Make::new(profile, devices)).unwrap();
+    let filesystem = lab.open().unwrap();
+    let expected = content(&filesystem, "/a").unwrap();
+    // The file with the lowest address is where data begins.
+    let map = filesystem.volume().chunk_map();
+    let is_data = |used: &Use| used.is_data;
+    let uses = lab.uses().unwrap();
+    let first = uses
+        .iter()
+        .filter(|used| is_data(used))
+        .map(|used| used.logical)
+        .min()
+        .unwrap();
+    assert_eq!(map.find(first).unwrap().start(), first);
+    drop(filesystem);
+    change_free_space(&lab, first);
+    let writable = WritableFilesystem::new(lab.open().unwrap(), WriteOptions::default()).unwrap();
+    let error = writable
+        .trim(Logical::MIN..Logical::MAX, ByteCount::ZERO)
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("disagrees with the extent tree"),
+        "{error}"
+    );
+    writable.abandon();
+    assert_eq!(content(&lab.open().unwrap(), "/a").unwrap(), expected);
+}
+
+#[test]
+fn trim_stops_where_the_extent_tree_has_an_extent() {
+    trim_by_a_wrong_free_space_tree(Profile::Single, 1);
+}
+
+#[test]
+fn trim_stops_where_a_mirror_has_an_extent() {
+    trim_by_a_wrong_free_space_tree(Profile::Raid1, 2);
 }

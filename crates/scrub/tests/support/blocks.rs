@@ -91,3 +91,16 @@ pub(crate) fn change_extent_length(lab: &Lab, logical: Logical, length: u64) {
         is_it
     });
 }
+
+/// Has the first free range behind an address begin 64 KiB earlier, and end as much earlier.
+pub(crate) fn change_free_space(lab: &Lab, behind: Logical) {
+    const FREE_SPACE_EXTENT: u8 = 199;
+    change_item(lab, 10, &|bytes, at, _| {
+        let start = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let is_it = bytes[at + 8] == FREE_SPACE_EXTENT && start > behind.get();
+        if is_it {
+            bytes[at..at + 8].copy_from_slice(&(start - (64 << 10)).to_le_bytes());
+        }
+        is_it
+    });
+}

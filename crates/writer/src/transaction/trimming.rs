@@ -2,11 +2,12 @@
 //!
 //! 1. A commit, so that what was freed before the call is free.
 //! 2. Under the edit lock: some free ranges of a block group are taken, so that nobody else can.
-//! 3. Without the lock: the devices are told.
+//! 3. Without the lock: the extent tree of the last commit must have nothing there, too, then the devices are told. A free-space
+//!    tree that is wrong ends the trim: allocation from it destroys little by little what a trim would destroy at once.
 //! 4. Under the lock again: the ranges are free as before.
 //!
 //! Then the same of what no chunk has on each device. A volume that is opened with [`WriteOptions::discard`] does 2 to 4 after
-//! each commit for what that freed.
+//! each commit for what that freed, which no free-space tree was asked for.
 //!
 //! Invariants:
 //! - Nobody writes to a range between 2 and 4: it is not free.
@@ -23,8 +24,11 @@ use super::block_groups::{Group, Purpose, Share};
 use super::free_ranges::FreeRanges;
 use super::reservation::Need;
 use super::running::Running;
-use buttress_format::{ByteCount, Logical, SUPERBLOCK_OFFSETS, Uuid};
-use buttress_fs::error::{Error, Result};
+use buttress_format::{
+    ByteCount, ExtentItem, ItemType, Key, Logical, ObjectId, SUPERBLOCK_OFFSETS, TreeId, Uuid,
+};
+use buttress_fs::error::{Corruption, Error, Result};
+use buttress_tree::ReadAhead;
 use core::ops::Range;
 
 /// How much is kept from being allocated at once.
@@ -66,6 +70,8 @@ struct Wanted {
     ranges: FreeRanges,
     /// Free ranges that are shorter are left alone.
     shortest: u64,
+    /// Whether the extent tree is asked, too.
+    is_checked: bool,
 }
 
 /// Ranges that are not free for a while, as start and length.
@@ -88,7 +94,11 @@ impl WritableFilesystem {
         ranges.add(start, end.saturating_sub(start));
         let shortest = shortest.get();
         Ok(Trimmed {
-            block_groups: self.trim_block_groups(&Wanted { ranges, shortest })?,
+            block_groups: self.trim_block_groups(&Wanted {
+                ranges,
+                shortest,
+                is_checked: true,
+            })?,
             unallocated: self.trim_unallocated()?,
         })
     }
@@ -99,7 +109,11 @@ impl WritableFilesystem {
         for (start, length) in freed {
             ranges.add(*start, *length);
         }
-        let told = self.trim_block_groups(&Wanted { ranges, shortest: 0 });
+        let told = self.trim_block_groups(&Wanted {
+            ranges,
+            shortest: 0,
+            is_checked: false,
+        });
         // Nothing is lost if a device does not hear of it; ledgers that are wrong are no matter of devices.
         if let Err(error @ Error::Defect(_)) = told {
             self.forest().volume().stop_writing(&error);
@@ -116,10 +130,53 @@ impl WritableFilesystem {
                 return Ok(ByteCount::new(trimmed));
             };
             at = next;
-            let told = self.tell_of_addresses(&taken);
+            let checked = match wanted.is_checked {
+                true => self.require_unused(&taken),
+                false => Ok(()),
+            };
+            let told = checked.and_then(|()| self.tell_of_addresses(&taken));
             self.start_to_look().give_back_trimmed(&taken)?;
             trimmed = trimmed.saturating_add(told?);
         }
+    }
+
+    /// Requires that the extent tree of the last commit has nothing in ranges that are free by the free-space tree. Nobody
+    /// allocates them meanwhile.
+    fn require_unused(&self, taken: &Taken) -> Result<()> {
+        if buttress_faults::on("trim-free-space-trusted") {
+            return Ok(());
+        }
+        let view = self.committed_view();
+        let extents = view.tree(TreeId::EXTENT)?;
+        let format = self.forest().block_format();
+        let key = |logical: u64| Key::new(ObjectId::new(logical), ItemType(0), 0);
+        for (start, length) in taken {
+            let end = start.saturating_add(*length);
+            let mut before = extents.cursor(ReadAhead::None);
+            before.seek_at_or_before(&key(*start))?;
+            // An extent that begins before the range may reach into it.
+            let first = before.current().map_or(*start, |item| item.key.objectid.get());
+            for item in extents.range(key(first)..key(end), ReadAhead::Forward) {
+                let item = item?;
+                let key = item.key();
+                if !matches!(key.item_type, ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM) {
+                    continue;
+                }
+                let extent = ExtentItem::parse(&key, item.data(), format);
+                let extent = extent.map_err(|error| Corruption::Item {
+                    tree: TreeId::EXTENT,
+                    error,
+                })?;
+                if extent.start.get() < end && extent.end().get() > *start {
+                    return Err(Corruption::FreeSpaceDisagrees {
+                        logical: extent.start,
+                        length: extent.length,
+                    }
+                    .into());
+                }
+            }
+        }
+        Ok(())
     }
 
     fn tell_of_addresses(&self, taken: &Taken) -> Result<u64> {
@@ -326,6 +383,7 @@ mod tests {
         let wanted = |ranges: &[(u64, u64)], shortest| Wanted {
             ranges: free(ranges),
             shortest,
+            is_checked: false,
         };
         let all = [(0, 8), (16, 4), (32, 64), (128, 64)];
         let everything = |shortest| wanted(&[(0, u64::MAX)], shortest);

@@ -166,6 +166,14 @@ pub(super) const FAULTS: &[Fault] = &[
             unwalked("parity_of_raid6_beside_an_unknown_extent_stays"),
         ],
     ),
+    loses(
+        "trim-free-space-trusted",
+        "A trim discards files that a damaged free-space tree says are free.",
+        &[
+            unwalked("trim_stops_where_the_extent_tree_has_an_extent"),
+            unwalked("trim_stops_where_a_mirror_has_an_extent"),
+        ],
+    ),
     harms(
         "scrub-rows-unlocked",
         "A scrub beside a writer takes what is being written for damage.",
