@@ -8,29 +8,65 @@ use buttress_format::{ByteCount, Physical, SUPERBLOCK_OFFSETS};
 /// Name, offset in bytes, and the bytes that stand there.
 type Signature = (&'static str, u64, &'static [u8]);
 
-/// Those that are known, file systems first.
-const SIGNATURES: [Signature; 17] = [
+/// Those of file systems and of parts of volumes.
+const FILESYSTEMS: [Signature; 36] = [
+    ("APFS", 32, b"NXSB"),
     ("bcache", 4096 + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca"),
+    ("bcachefs", 4096 + 24, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9"),
+    ("BitLocker", 3, b"-FVE-FS-"),
+    ("dm-integrity", 0, b"integrt\0"),
+    ("dm-verity", 0, b"verity\0\0"),
     ("erofs", 1024, b"\xe2\xe1\xf5\xe0"),
     ("ext2, ext3 or ext4", 1080, b"\x53\xef"),
     ("exfat", 3, b"EXFAT   "),
     ("f2fs", 1024, b"\x10\x20\xf5\xf2"),
+    ("gfs2", 65536, b"\x01\x16\x19\x70"),
+    ("HFS+", 1024, b"H+\0\x04"),
+    ("HFS+", 1024, b"HX\0\x05"),
     ("iso9660", 32769, b"CD001"),
+    ("jfs", 32768, b"JFS1"),
+    ("linux raid", 0, b"\xfc\x4e\x2b\xa9"),
     ("linux raid", 4096, b"\xfc\x4e\x2b\xa9"),
     ("LUKS", 0, b"LUKS\xba\xbe"),
     ("LVM2", 512, b"LABELONE"),
+    ("nilfs2", 1030, b"\x34\x34"),
     ("ntfs", 3, b"NTFS    "),
+    ("ocfs2", 8192, b"OCFSV2"),
+    ("reiserfs", 65536 + 52, b"ReIsEr"),
+    ("reiserfs", 8192 + 52, b"ReIsEr"),
     ("squashfs", 0, b"hsqs"),
+    ("stratis", 512 + 4, b"!Stra0tis\x86\xff\x02^\x41rh"),
     ("swap", 4086, b"SWAPSPACE2"),
+    ("swap", 65526, b"SWAPSPACE2"),
+    ("udf", 32769, b"BEA01"),
+    ("VDO", 0, b"dmvdo001"),
     ("vfat", 54, b"FAT"),
     ("vfat", 82, b"FAT32"),
     ("xfs", 0, b"XFSB"),
+    ("zfs", 132 << 10, b"\x0c\xb1\xba\0\0\0\0\0"),
+    ("zfs", 128 << 10, b"\x0c\xb1\xba\0\0\0\0\0"),
+    ("zfs", 129 << 10, b"\x0c\xb1\xba\0\0\0\0\0"),
+];
+
+/// Those of partition tables: before a btrfs superblock they do no harm.
+const TABLES: [Signature; 2] = [
     ("a GPT partition table", 512, b"EFI PART"),
     ("a partition table", 510, b"\x55\xaa"),
 ];
 
-/// How many of them are file systems and parts of volumes; partition tables follow.
-const FILESYSTEMS: usize = 15;
+/// Those of files that no volume is made in by intent: disks of virtual machines, archives, streams.
+const FILES: [Signature; 10] = [
+    ("a qcow2 disk", 0, b"QFI\xfb"),
+    ("a VDI disk", 64, b"\x7f\x10\xda\xbe"),
+    ("a VHDX disk", 0, b"vhdxfile"),
+    ("a VMDK disk", 0, b"KDMV"),
+    ("a send stream", 0, b"btrfs-stream\0"),
+    ("a tar archive", 257, b"ustar"),
+    ("a zip archive", 0, b"PK\x03\x04"),
+    ("a zstd archive", 0, b"\x28\xb5\x2f\xfd"),
+    ("an xz archive", 0, b"\xfd7zXZ\0"),
+    ("a gzip archive", 0, b"\x1f\x8b\x08"),
+];
 
 const BTRFS: &[u8] = b"_BHRfS_M";
 /// Where a btrfs superblock has its magic number.
@@ -47,7 +83,12 @@ pub fn find(device: &Device) -> Result<Option<&'static str>, IoError> {
             return Ok(Some("btrfs"));
         }
     }
-    first_at(device, &SIGNATURES)
+    for signatures in [&FILESYSTEMS[..], &TABLES, &FILES] {
+        if let Some(found) = first_at(device, signatures)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 /// The file system, or part of another volume, that a device without a primary btrfs superblock seems to hold. Partition
@@ -60,8 +101,7 @@ pub fn other_filesystem(device: &Device) -> Result<Option<&'static str>, IoError
     if is_at(device, primary.get().saturating_add(BTRFS_OFFSET), BTRFS)? {
         return Ok(None);
     }
-    let (filesystems, _tables) = SIGNATURES.split_at(FILESYSTEMS);
-    first_at(device, filesystems)
+    first_at(device, &FILESYSTEMS)
 }
 
 fn is_at(device: &Device, offset: u64, signature: &[u8]) -> Result<bool, IoError> {
@@ -91,7 +131,7 @@ mod tests {
         for size in [0, 100, 1 << 20] {
             assert_eq!(find(&Device::memory(vec![0; size])).unwrap(), None);
         }
-        for (name, offset, signature) in SIGNATURES {
+        for (name, offset, signature) in FILESYSTEMS.into_iter().chain(TABLES).chain(FILES) {
             let mut bytes = vec![0; 1 << 20];
             let start = usize::try_from(offset).unwrap();
             bytes[start..start + signature.len()].copy_from_slice(signature);
