@@ -87,11 +87,6 @@ fn scrub_beside_an_unknown_extent(profile: Profile, devices: usize) {
 }
 
 #[test]
-fn parity_of_raid5_beside_an_unknown_extent_stays() {
-    scrub_beside_an_unknown_extent(Profile::Raid5, 3);
-}
-
-#[test]
 fn parity_of_raid6_beside_an_unknown_extent_stays() {
     scrub_beside_an_unknown_extent(Profile::Raid6, 5);
 }

@@ -142,29 +142,32 @@ pub(super) const FAULTS: &[Fault] = &[
     loses(
         "replace-lost-metadata-copied",
         "A device is replaced by one that lacks a part of the metadata, and wiped.",
-        &[lost_by_replace(
-            "lost_metadata_stops_the_replacement_before_the_exchange",
-        )],
+        &[
+            lost_by_replace("lost_metadata_stops_the_replacement_before_the_exchange"),
+            test(
+                "buttress-cli",
+                "replace_lost",
+                "lost_metadata_gives_the_replacement_up_as_in_the_kernel",
+            ),
+        ],
     ),
     loses(
         "replace-target-unchecked",
         "A device is replaced by one that lost what was written to it, and wiped.",
-        &[lost_by_replace(
-            "target_that_loses_writes_does_not_take_the_place",
-        )],
+        &[
+            lost_by_replace("target_that_loses_writes_does_not_take_the_place"),
+            lost_by_replace("target_that_loses_half_a_volume_does_not_take_the_place"),
+        ],
     ),
     harms(
         "replace-lost-data-is-zeros",
         "Data that no device gave reads as zeros after a replacement.",
         &[lost_by_replace("lost_data_without_checksums_reads_as_filler")],
     ),
-    loses(
+    harms(
         "scrub-parity-over-unknown",
         "A scrub overwrites the parity that a file is read by, because the extent tree does not name the file's extent.",
-        &[
-            unwalked("parity_of_raid5_beside_an_unknown_extent_stays"),
-            unwalked("parity_of_raid6_beside_an_unknown_extent_stays"),
-        ],
+        &[unwalked("parity_of_raid6_beside_an_unknown_extent_stays")],
     ),
     loses(
         "trim-free-space-trusted",
