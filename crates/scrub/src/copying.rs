@@ -54,6 +54,11 @@ impl Copying {
         self.replacement.source().is_written()
     }
 
+    /// Whether a stripe is on a source that missed commits: what it holds without checksums may be old.
+    pub(crate) fn may_be_old(&self, chunk: &MappedChunk, stripe: usize) -> bool {
+        !self.source_is_trusted() && self.is_on_source(chunk, stripe)
+    }
+
     fn is_on_source(&self, chunk: &MappedChunk, stripe: usize) -> bool {
         chunk
             .devices()
@@ -81,7 +86,8 @@ impl Copying {
             return true;
         }
         if is_source && !self.source_is_trusted() {
-            return false;
+            // What it missed is told by checksums and generations, but not in rows with parity.
+            return wanted == Wanted::All && !chunk.layout().has_parity();
         }
         if wanted == Wanted::All {
             return true;

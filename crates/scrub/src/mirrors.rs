@@ -231,13 +231,15 @@ fn copy<'a>(job: &Job<'_>, arrived: &'a Arrived, piece: &Piece, stripe: usize) -
 
 /// Whether a copy is on a device that missed commits, and nothing says whether it is newer than the device.
 fn is_unknown(job: &Job<'_>, arrived: &Arrived, piece: &Piece, stripe: usize) -> bool {
-    let slot = arrived.group.chunk.devices().get(stripe);
+    let chunk = &arrived.group.chunk;
+    let slot = chunk.devices().get(stripe);
     let is_stale = slot.is_some_and(|slot| slot.stale().is_some());
-    let is_filled = |slot| {
-        let replacing = job.replaces.as_ref();
-        replacing.is_some_and(|replacing| replacing.copying.is_source(slot))
-    };
-    piece.expected == Expected::Bare && is_stale && !slot.is_some_and(is_filled)
+    let copying = job.replaces.as_ref().map(|replacing| &replacing.copying);
+    let may_be_old = is_stale || copying.is_some_and(|copying| copying.may_be_old(chunk, stripe));
+    // Of a device that is brought up to date it is compared with what is right, and written where it differs.
+    let is_compared = copying.is_some_and(|copying| copying.reads_own(chunk, stripe));
+    let is_own = slot.is_some_and(|slot| copying.is_some_and(|copying| copying.is_source(slot)));
+    piece.expected == Expected::Bare && may_be_old && !(is_compared && is_own)
 }
 
 /// Counts a piece as scrubbed on the device of a stripe.

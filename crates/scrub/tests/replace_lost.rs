@@ -14,6 +14,7 @@ use buttress_device::Backend as _;
 use buttress_format::{ByteCount, DeviceId, FileOffset, Logical, Profile, ReplaceState, SubvolumeId};
 use buttress_fs::{Filesystem, Follow, Location};
 use buttress_scrub::{Cause, Error, Lost, Outcome, Part, Replaced, Report};
+use buttress_writer::operations::NewInode;
 use buttress_writer::replacement_item;
 use std::sync::Arc;
 use support::blocks::{change_extent_item, leaves_of, places_of};
@@ -302,4 +303,26 @@ fn target_that_loses_writes_does_not_take_the_place() {
 #[test]
 fn target_that_loses_half_a_volume_does_not_take_the_place() {
     replaced_by_a_target_that_loses_writes(Profile::Raid0, 2);
+}
+
+/// The source missed a commit, and has the only good copy of what was written before that.
+#[test]
+fn source_that_missed_commits_is_read_as_a_last_resort() {
+    let lab = lab(Profile::Raid1, 2);
+    let before = all_sectors(&lab.open().unwrap());
+    assert!(before.iter().all(Option::is_some));
+    let alone = writable(vec![lab.spies[0].device()]).unwrap();
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    alone.create(root, b"missed", &NewInode::of_root(0o644)).unwrap();
+    alone.close().unwrap();
+    let used = data_of(&lab, "a")
+        .into_iter()
+        .find(|used| used.device == 0)
+        .unwrap();
+    lab.spies[0].put(used.physical + 4096, &[0xee; 64]);
+    let (target, ended) = replace(&lab, 1);
+    let (lost, places, _) = finished(ended, "the source missed a commit");
+    assert_eq!((lost, places), (ByteCount::ZERO, Vec::new()));
+    let lab = in_place(&lab, 1, target);
+    assert!(all_sectors(&lab.open().unwrap()) == before);
 }
