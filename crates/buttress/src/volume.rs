@@ -8,7 +8,9 @@ use buttress_accounts::Space;
 use buttress_check as check;
 use buttress_format::{ByteCount, SubvolumeId};
 use buttress_fs::{Filesystem, Notice, Progress, SubvolumeInfo};
-use buttress_scrub::{Healed, Healer, Options as ScrubOptions, Report as ScrubReport, Scrub};
+use buttress_scrub::{
+    Healed, Healer, Options as ScrubOptions, Report as ScrubReport, Resync, ResyncOptions, Scrub,
+};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{LogStatistics, Shown, WritableFilesystem};
 use std::path::Path;
@@ -298,7 +300,8 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// A feature whose volumes are not scrubbed; [`buttress_fs::Error::Cancelled`] within. What is wrong with the volume is in
+    /// A device that missed commits and cannot be brought up to date, which comes first where the volume is open for writing;
+    /// a feature whose volumes are not scrubbed; [`buttress_fs::Error::Cancelled`] within. What is wrong with the volume is in
     /// the report.
     pub fn scrub(&self, options: ScrubOptions, progress: &Progress) -> Result<ScrubReport> {
         let progress = progress.clone();
@@ -313,6 +316,9 @@ impl Volume {
                 Ok(scrub.report())
             }
             Access::Writing(filesystem) => {
+                if !options.read_only {
+                    Resync::new(filesystem.clone(), ResyncOptions::default(), progress.clone()).run()?;
+                }
                 let views = || filesystem.committed_view();
                 let scrub = Scrub::new(&views(), options, progress)?.beside(&views);
                 scrub.run()?;

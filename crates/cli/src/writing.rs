@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use buttress::device::OpenOptions as DeviceOptions;
-use buttress::format::{ChecksumType, SubvolumeId, Timestamp, Uuid};
-use buttress::fs::{Follow, Location};
-use buttress::scrub::Healer;
+use buttress::format::{ByteCount, ChecksumType, SubvolumeId, Timestamp, Uuid};
+use buttress::fs::{Follow, Location, Progress};
+use buttress::scrub::resync::devices_behind;
+use buttress::scrub::{Healer, Resync, ResyncOptions};
 use buttress::writer::data::DataOptions;
 use buttress::writer::operations::{AttributeChanges, NewInode};
 use buttress::writer::{Environment, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions};
@@ -24,6 +25,9 @@ use rustix::fs::Mode;
 use crate::context::Context;
 use crate::exit::Advice;
 use crate::opening::Opened;
+
+/// A command brings devices up to date before its own work if they missed no more bytes of extents than this.
+const RESYNC_AT_ONCE: ByteCount = ByteCount::new(256 << 20);
 
 /// The variable of reproducible-builds.org's specification.
 const EPOCH_VARIABLE: &str = "SOURCE_DATE_EPOCH";
@@ -131,6 +135,20 @@ impl Context {
         if let Some(present) = self.present_for_writing(image)? {
             return Ok(present);
         }
+        let writing = self.open_own_for_writing(image, data)?;
+        resync(self, &writing.filesystem);
+        Ok(writing)
+    }
+
+    /// As [`open_for_writing`](Self::open_for_writing); devices that missed commits are left for the caller.
+    pub fn open_for_writing_without_resync(&self, image: &Path) -> Result<Writing> {
+        if let Some(present) = self.present_for_writing(image)? {
+            return Ok(present);
+        }
+        self.open_own_for_writing(image, DataOptions::default())
+    }
+
+    fn open_own_for_writing(&self, image: &Path, data: DataOptions) -> Result<Writing> {
         let options = DeviceOptions {
             write: true,
             ..self.device_options()
@@ -265,6 +283,35 @@ impl Writing {
     pub fn commit(&self) -> Result<()> {
         self.filesystem.commit().context("committing")?;
         Ok(())
+    }
+}
+
+/// Brings devices up to date that missed commits, where that is soon done: what is written then is on them, too. Otherwise a
+/// warning says what brings them up to date.
+pub fn resync(context: &Context, filesystem: &WritableFilesystem) {
+    let volume = Arc::clone(filesystem.committed_view().volume());
+    if devices_behind(&volume).is_empty() {
+        return;
+    }
+    let options = ResyncOptions {
+        at_most: Some(RESYNC_AT_ONCE),
+        ..ResyncOptions::default()
+    };
+    match Resync::new(filesystem.clone(), options, Progress::new()).run() {
+        Ok(resynced) => {
+            for device in &resynced.devices {
+                context.notice(format_args!(
+                    "{} (device {}) missed commits since generation {}, and is up to date now",
+                    device.name, device.device, device.since
+                ));
+            }
+            for name in &resynced.left {
+                context.warn(format_args!(
+                    "{name} missed more than {RESYNC_AT_ONCE} bytes, and is not written: run `buttress device resync`"
+                ));
+            }
+        }
+        Err(error) => context.warn(format_args!("a device that missed commits stays behind: {error}")),
     }
 }
 

@@ -289,3 +289,120 @@ fn a_status_file_that_is_none_is_told_and_named_elsewhere() {
     assert!(buttress(&["scrub", "start", "-B", "-f", name]).status.success());
     assert!(fs::read_to_string(&beside).unwrap().contains("\"finished\""));
 }
+
+fn generation_of(image: &str) -> String {
+    let shown = buttress(&["inspect-internal", "dump-super", image]);
+    let shown = text(&shown.stdout);
+    let line = shown.lines().find(|line| line.starts_with("generation"));
+    line.unwrap().split_whitespace().last().unwrap().to_owned()
+}
+
+/// A volume of two devices, of which the second missed two sessions.
+fn volume_with_a_device_that_was_away(folder: &Path) -> [String; 2] {
+    let names = ["first.img", "second.img"].map(|name| folder.join(name).to_str().unwrap().to_owned());
+    let [first, second] = &names;
+    let file = folder.join("content");
+    fs::write(&file, bytes_of_content().repeat(200)).unwrap();
+    let file = file.to_str().unwrap();
+    let old = format!("{first}:/old");
+    let degraded = [format!("{first}:/one"), format!("{first}:/two")];
+    let steps: [&[&str]; 4] = [
+        &[
+            "mkfs", "-q", "-d", "raid1", "-m", "raid1", "-b", "300M", first, second,
+        ],
+        &["cp", "--device", second, file, &old],
+        &["cp", "--degraded", file, &degraded[0]],
+        &["cp", "--degraded", file, &degraded[1]],
+    ];
+    for step in steps {
+        let done = buttress(step);
+        assert!(done.status.success(), "{step:?}: {}", text(&done.stderr));
+    }
+    names
+}
+
+fn names_on(image: &str) -> String {
+    let listed = buttress(&["-q", "--degraded", "ls", &format!("{image}:/")]);
+    assert!(listed.status.success(), "{image}: {}", text(&listed.stderr));
+    text(&listed.stdout)
+}
+
+#[test]
+fn a_device_that_missed_commits_is_brought_up_to_date_by_a_scrub() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = &volume_with_a_device_that_was_away(folder.path());
+    assert_eq!(names_on(second), "old\n");
+    let scrub =
+        |words: &[&str]| buttress(&[&["scrub", "start", "-B"], words, &["--device", second, first]].concat());
+    // Reading alone, it counts what was missed, and that is no damage.
+    let read = scrub(&["-r"]);
+    assert_eq!(read.status.code(), Some(0), "{}", text(&read.stderr));
+    assert!(text(&read.stdout).contains("Missed:"), "{}", text(&read.stdout));
+    assert!(
+        text(&read.stdout).contains("no errors found"),
+        "{}",
+        text(&read.stdout)
+    );
+    assert_eq!(names_on(second), "old\n");
+    let scrubbed = scrub(&[]);
+    assert_eq!(scrubbed.status.code(), Some(0), "{}", text(&scrubbed.stderr));
+    assert!(
+        text(&scrubbed.stderr).contains("is up to date now"),
+        "{}",
+        text(&scrubbed.stderr)
+    );
+    let again = scrub(&[]);
+    assert!(
+        text(&again.stdout).contains("no errors found"),
+        "{}",
+        text(&again.stdout)
+    );
+    assert!(
+        !text(&again.stderr).contains("generation"),
+        "{}",
+        text(&again.stderr)
+    );
+    for image in [first, second] {
+        assert_eq!(names_on(image), "old\none\ntwo\n");
+    }
+    assert_eq!(generation_of(first), generation_of(second));
+}
+
+#[test]
+fn a_command_that_writes_brings_a_device_up_to_date_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = &volume_with_a_device_that_was_away(folder.path());
+    let file = folder.path().join("content");
+    let target = format!("{first}:/three");
+    let copied = buttress(&["cp", "--device", second, file.to_str().unwrap(), &target]);
+    assert!(copied.status.success(), "{}", text(&copied.stderr));
+    assert!(
+        text(&copied.stderr).contains("is up to date now"),
+        "{}",
+        text(&copied.stderr)
+    );
+    for image in [first, second] {
+        assert_eq!(names_on(image), "old\none\nthree\ntwo\n");
+    }
+    assert_eq!(generation_of(first), generation_of(second));
+}
+
+#[test]
+fn device_resync_names_what_it_brought_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = &volume_with_a_device_that_was_away(folder.path());
+    let resync = || buttress(&["--format", "json", "device", "resync", "--device", second, first]);
+    let done = resync();
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let document: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let devices = document["device-resync"].as_array().unwrap();
+    assert_eq!(devices.len(), 1, "{document}");
+    assert_eq!(devices[0]["devid"], 2);
+    assert!(
+        devices[0]["written_bytes"].as_u64().unwrap() > 1 << 20,
+        "{document}"
+    );
+    let again: Value = serde_json::from_slice(&resync().stdout).unwrap();
+    assert_eq!(again["device-resync"], Value::Array(Vec::new()));
+    assert_eq!(names_on(second), "old\none\ntwo\n");
+}

@@ -13,6 +13,7 @@
 
 mod copy;
 mod rebuild;
+mod unknown;
 
 pub(crate) use copy::copy;
 
@@ -218,48 +219,6 @@ impl<'a> Span<'a> {
             }
         }
         state
-    }
-
-    /// Of a device that missed commits nothing is trusted but what passes its own check: what is free, without checksums, or
-    /// parity may be older than the rest of the row.
-    fn distrust_unknown(&self, state: &mut Columns) {
-        (0..state.len())
-            .filter(|column| self.is_behind(*column))
-            .for_each(|column| self.distrust_unverified(state, column));
-    }
-
-    /// Whether a column's device missed commits.
-    fn is_behind(&self, column: usize) -> bool {
-        let chunk = &self.arrived.group.chunk;
-        let slot = self.stripe(column).and_then(|stripe| chunk.devices().get(stripe));
-        slot.is_some_and(|slot| slot.stale().is_some())
-    }
-
-    fn distrust_unverified(&self, state: &mut Columns, column: usize) {
-        let is_verified = |range: &Range<usize>| {
-            self.pieces.iter().any(|(own, piece)| {
-                let within = self.within(piece);
-                let covers = within.start <= range.start && range.end <= within.end;
-                *own == column && piece.expected != Expected::Bare && covers
-            })
-        };
-        for range in sectors(self.length(), sector_of(&self.job.format)) {
-            if !is_verified(&range) {
-                state.distrust(column, range);
-            }
-        }
-    }
-
-    /// Rebuilds what is not trusted of the data over a range, as far as that goes.
-    fn complete_data(&self, state: &mut Columns, range: &Range<usize>) {
-        for column in 0..self.data_columns() {
-            if state.is_trusted(column, range) {
-                continue;
-            }
-            if let Some(bytes) = state.rebuild(column, range, |_| true) {
-                state.replace(column, range.clone(), &bytes);
-            }
-        }
     }
 
     /// Rebuilds what is bad of the data. What was mended may help to mend more.

@@ -22,7 +22,7 @@ use buttress_scrub::{Options, Report, Resync, ResyncOptions, Resynced, Scrub};
 use buttress_writer::WritableFilesystem;
 use buttress_writer::operations::NewInode;
 use std::sync::Arc;
-use support::replacing::{check_files, open, tolerated, writable};
+use support::replacing::{check_files, open, spoil, tolerated, writable};
 use support::{Lab, Make, REDUNDANT, Spy};
 
 /// Cuts that are tried of each run, unless `BUTTRESS_SOAK` asks for all.
@@ -310,6 +310,70 @@ fn what_an_interrupted_run_wrote_is_not_written_again() {
     require_up_to_date(stale.lab.devices(), "again");
 }
 
+/// Data without checksums: what is newer than a device is not read from it, and after its return it is.
+fn bare_data_of_a_stale_device(profile: Profile, devices: usize) {
+    let make = Make {
+        bare: true,
+        ..Make::new(profile, devices)
+    };
+    let lab = Lab::new(&make).unwrap();
+    let old = content_of(&lab.open().unwrap(), "bare");
+    let filesystem = writable(Away::present(&lab, &[1])).unwrap();
+    let file = filesystem.view().resolve(root(), b"/bare", Follow::All).unwrap();
+    let new = Random::new(3).bytes(old.len(), false);
+    filesystem.write_at(file, FileOffset::MIN, &new).unwrap();
+    filesystem.close().unwrap();
+    let uses = lab.uses().unwrap();
+    let bare: Vec<_> = uses
+        .iter()
+        .filter(|used| used.is_data && used.is_copy() && used.device == 0)
+        .filter(|used| {
+            let bytes = lab.spies[0].read(used.physical, 4096);
+            new.chunks(4096).any(|sector| sector == bytes)
+        })
+        .collect();
+    assert!(!bare.is_empty(), "{profile}");
+    for used in &bare {
+        let end = used.physical + used.length as u64;
+        lab.spies[0].make_unreadable(used.physical..end);
+    }
+    let filesystem = open(lab.devices()).unwrap();
+    let location = filesystem.resolve(root(), b"/bare", Follow::All).unwrap();
+    let mut read = vec![0; old.len()];
+    let result = filesystem
+        .open_file(location)
+        .and_then(|file| file.read_at(FileOffset::MIN, &mut read));
+    assert!(result.is_err(), "{profile}: old data was read");
+    drop(filesystem);
+    // The sectors come back with the device that is written again.
+    for used in &bare {
+        let bytes = lab.spies[0].read(used.physical, used.length);
+        lab.spies[0].device().write(used.physical, &bytes).unwrap();
+    }
+    let filesystem = writable(lab.devices()).unwrap();
+    resync(&filesystem);
+    filesystem.close().unwrap();
+    require_up_to_date(lab.devices(), &profile.to_string());
+    for used in &bare {
+        let end = used.physical + used.length as u64;
+        lab.spies[0].make_unreadable(used.physical..end);
+    }
+    assert!(
+        content_of(&open(lab.devices()).unwrap(), "bare") == new,
+        "{profile}"
+    );
+}
+
+#[test]
+fn a_stale_copy_serves_no_data_without_checksums() {
+    bare_data_of_a_stale_device(Profile::Raid1, 2);
+}
+
+#[test]
+fn a_stale_column_rebuilds_no_data_without_checksums() {
+    bare_data_of_a_stale_device(Profile::Raid5, 3);
+}
+
 #[test]
 fn devices_that_were_written_apart_are_refused() {
     for (on_first, on_second) in [(1, 1), (2, 1), (1, 3)] {
@@ -385,21 +449,21 @@ fn cuts(history: &History, profile: Profile, devices: usize) -> Vec<usize> {
     cuts
 }
 
-/// The return of devices, cut off at every write: each device alone gives what it gave before, or the volume's state; the
-/// volume has what it had; another run brings all up to date.
-fn returned_and_cut(profile: Profile, devices: usize, away: &[usize]) {
-    let volume = Away::new(&Make::new(profile, devices), away, 3);
+/// Work on a volume of which devices missed commits, cut off at every write: each device alone gives what it gave before, or the
+/// volume's state; the volume has what it had; a resynchronisation brings all up to date. How often a device that was away was
+/// found at its own state, and at the volume's.
+fn cut_off(
+    what: &str,
+    volume: &Away,
+    (profile, away): (Profile, &[usize]),
+    work: impl FnOnce(Vec<Device>),
+) -> (usize, usize) {
+    let devices = volume.lab.spies.len();
     let crashes = CrashLab::new();
-    let filesystem = writable(record(&crashes, &volume.lab.spies)).unwrap();
-    write(&filesystem, 60);
-    filesystem.commit().unwrap();
-    resync(&filesystem);
-    write(&filesystem, 61);
-    filesystem.close().unwrap();
+    work(record(&crashes, &volume.lab.spies));
     let history = crashes.history();
     let all = std::env::var_os("BUTTRESS_SOAK").is_some();
     let cuts = cuts(&history, profile, devices);
-    assert!(cuts.len() > CUTS, "{profile}: {} cuts", cuts.len());
     let step = if all { 1 } else { cuts.len().div_ceil(CUTS) };
     let (mut tried, mut at_old, mut at_new) = (0, 0, 0);
     let unchanged = &volume.new[1..2];
@@ -409,7 +473,7 @@ fn returned_and_cut(profile: Profile, devices: usize, away: &[usize]) {
         };
         for outcome in [Cut::AllKept, Cut::NoneKept, drawn] {
             let what = format!(
-                "{profile}, away {away:?}, cut {cut} of {}, {outcome:?}",
+                "{profile}, away {away:?}, {what}, cut {cut} of {}, {outcome:?}",
                 history.len()
             );
             let images = history.images_at(cut, outcome);
@@ -419,10 +483,8 @@ fn returned_and_cut(profile: Profile, devices: usize, away: &[usize]) {
                 let is_old = alone.superblock().generation == volume.since;
                 check_files(&alone, if is_old { &volume.old } else { unchanged });
                 drop(alone);
-                assert!(
-                    is_whole_alone(device(&images[number]), &["a", "b", "c"]),
-                    "{what}: device {number} alone"
-                );
+                let is_whole = is_whole_alone(device(&images[number]), &["a", "b", "c"]);
+                assert!(is_whole, "{what}: device {number} alone");
                 if away.contains(&number) {
                     let count = if is_old { &mut at_old } else { &mut at_new };
                     *count += 1;
@@ -434,8 +496,8 @@ fn returned_and_cut(profile: Profile, devices: usize, away: &[usize]) {
             resync(&filesystem);
             write(&filesystem, 62);
             filesystem.close().unwrap();
+            // What a repair had not come to, and copies of superblocks of a commit that was cut off.
             let scrubbed = open(given.clone()).unwrap();
-            // Copies of superblocks of a commit that was cut off are written by the next one.
             assert_eq!(scrub(&scrubbed, false).totals().uncorrectable_errors, 0, "{what}");
             drop(scrubbed);
             require_up_to_date(given, &what);
@@ -443,19 +505,67 @@ fn returned_and_cut(profile: Profile, devices: usize, away: &[usize]) {
         }
     }
     eprintln!(
-        "{profile} on {devices}, away {away:?}: {} events, {tried} crashes, alone {at_old} times at the old state, {at_new} at the new",
+        "{profile} on {devices}, away {away:?}, {what}: {} events, {tried} crashes, alone {at_old} times at the old state, \
+         {at_new} at the new",
         history.len()
     );
-    if volume.alone[away[0]] {
-        assert!(at_old > 0 && at_new > 0);
-    }
+    assert!(history.len() > CUTS, "{what}: {} events", history.len());
+    (at_old, at_new)
 }
 
 #[test]
 fn a_device_is_never_less_readable_alone_wherever_its_return_is_cut() {
     for (profile, devices) in profiles() {
         for away in cases(profile) {
-            returned_and_cut(profile, devices, &away);
+            let volume = Away::new(&Make::new(profile, devices), &away, 3);
+            let (at_old, at_new) = cut_off("return", &volume, (profile, &away), |given| {
+                let filesystem = writable(given).unwrap();
+                write(&filesystem, 60);
+                filesystem.commit().unwrap();
+                resync(&filesystem);
+                write(&filesystem, 61);
+                filesystem.close().unwrap();
+            });
+            if volume.alone[away[0]] {
+                assert!(at_old > 0 && at_new > 0, "{profile}");
+            }
         }
+    }
+}
+
+#[test]
+fn a_degraded_write_that_is_cut_off_leaves_devices_that_return() {
+    for (profile, devices) in profiles() {
+        for away in cases(profile) {
+            let volume = Away::new(&Make::new(profile, devices), &away, 1);
+            let (_, at_new) = cut_off("degraded write", &volume, (profile, &away), |given| {
+                let there = given.into_iter().enumerate();
+                let there = there.filter(|(number, _)| !away.contains(number));
+                session(there.map(|(_, device)| device).collect(), 60);
+            });
+            assert_eq!(at_new, 0, "{profile}");
+        }
+    }
+}
+
+/// A scrub of a volume with one device behind and another that rots.
+#[test]
+fn a_scrub_that_is_cut_off_leaves_a_device_that_is_behind() {
+    for (profile, devices) in [(Profile::Raid1C3, 3), (Profile::Raid1C4, 4), (Profile::Raid6, 4)] {
+        let mut volume = Away::new(&Make::new(profile, devices), &[0], 2);
+        let uses = volume.lab.uses().unwrap();
+        spoil(&volume.lab.spies[1], &uses, 1, 17);
+        volume.alone[1] = false;
+        let (_, at_new) = cut_off("scrub", &volume, (profile, &[0]), |given| {
+            let report = scrub(&open(given).unwrap(), false);
+            assert!(report.totals().corrected_errors > 0, "{profile}");
+            assert_eq!(
+                report.totals().uncorrectable_errors,
+                0,
+                "{profile}: {:#?}",
+                report.damages
+            );
+        });
+        assert_eq!(at_new, 0, "{profile}");
     }
 }

@@ -166,6 +166,10 @@ const fn unwalked(name: &'static str) -> Test {
     test("buttress-scrub", "unwalked", name)
 }
 
+const fn resync(name: &'static str) -> Test {
+    test("buttress-scrub", "resync", name)
+}
+
 const fn replace(name: &'static str) -> Test {
     test("buttress-scrub", "replace", name)
 }

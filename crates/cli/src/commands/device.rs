@@ -1,8 +1,9 @@
 //! `buttress device …`: the devices of a volume, in the words of btrfs-progs.
 
+mod resync;
 mod stats;
 
 use crate::table::{Row, leaf};
 
 /// The group's rows of the command table.
-pub const ROWS: &[Row] = &[leaf::<stats::Stats>()];
+pub const ROWS: &[Row] = &[leaf::<resync::Resync>(), leaf::<stats::Stats>()];

@@ -22,28 +22,24 @@
 //!
 //! What it leaves out: data that is overwritten in place, of which the device's own state may show newer bytes.
 
+mod comparing;
+
 use super::WritableFilesystem;
 use super::block_groups::Share;
 use super::free_ranges::FreeRanges;
 use super::pins::Hold;
 use super::running::Running;
-use crate::log_tree::pending::PendingLog;
-use buttress_device::Device;
 use buttress_format::{
-    BlockFormat, BlockGroupFlags, ByteCount, Chunk, DeviceExtent, ExtentItem, Generation, ItemType, Key,
-    Logical, ObjectId, Physical, STRIPE_BYTES, SUPERBLOCK_OFFSETS, TreeId, Uuid,
+    BlockGroupFlags, ByteCount, Chunk, DeviceExtent, Generation, ItemType, Key, Logical, ObjectId, Physical,
+    STRIPE_BYTES, SUPERBLOCK_OFFSETS, TreeId, Uuid,
 };
-use buttress_fs::error::{Corruption, Error, Result, WritingRefusal};
-use buttress_fs::filesystem::Filesystem;
-use buttress_fs::open::OpenOptions;
+use buttress_fs::error::{Error, Result, WritingRefusal};
 use buttress_locks::Excused;
-use buttress_tree::{Items, NonBlocking, ReadAhead, Tree};
+use buttress_tree::NonBlocking;
 use buttress_volume::{ChunkMap, DevicesError, MappedChunk, Replacement, Volume, WriteRefusal};
+use comparing::{compare, own_state};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// The node cache for the device's own state, which is read once.
-const OWN_CACHE: ByteCount = ByteCount::new(8 << 20);
 
 /// A device that is being brought up to date. Dropped before its end, the device stays behind.
 #[derive(Debug)]
@@ -77,28 +73,6 @@ impl Drop for Return {
     }
 }
 
-/// The state that a device alone leads to.
-struct OwnState {
-    filesystem: Filesystem,
-    extents: Tree,
-    /// What its log uses.
-    log: Vec<(u64, u64)>,
-}
-
-/// What the volume's extents say beside those of the device's own state.
-#[derive(Debug, Default)]
-struct Comparison {
-    /// Ranges that the device's own state alone uses.
-    gone: Vec<(u64, u64)>,
-    /// Bytes of extents that are newer than the device.
-    missed: u64,
-    /// The newest tree blocks that the device should have too.
-    newest: BTreeSet<(Generation, u64)>,
-}
-
-/// How many tree blocks are compared by content.
-const COMPARED_BLOCKS: usize = 256;
-
 impl WritableFilesystem {
     /// Begins to bring the device with this uuid up to date: from here on it gets what is written to the volume. What it
     /// missed is for a job above.
@@ -127,13 +101,7 @@ impl WritableFilesystem {
             second_generation: stale.generation,
         };
         let compared = compare(&view, own.as_ref(), stale.generation)?;
-        let compared = compared.filter(|compared| {
-            let mut blocks = compared.newest.iter();
-            blocks.all(|(generation, start)| {
-                let differing = volume.differing_copies(Logical::new(*start), *generation);
-                differing.is_none()
-            })
-        });
+        let compared = compared.filter(|compared| compared.is_of_one_history(&view, own.as_ref()));
         let compared = compared.ok_or_else(|| buttress_volume::Error::from(diverged()))?;
         let moved = match &own {
             None => BTreeMap::new(),
@@ -191,133 +159,6 @@ fn volume_name(volume: &Volume) -> String {
     let slots = volume.devices();
     let lead = slots.iter().find(|slot| slot.is_written());
     lead.map_or_else(|| "the volume".to_owned(), |slot| slot.name().to_string())
-}
-
-/// What the device leads to without the others. `None` where that cannot be read: then there is nothing to keep.
-fn own_state(device: &Device) -> Option<OwnState> {
-    if buttress_faults::on("return-own-state-unkept") {
-        return None;
-    }
-    let opened = OpenOptions::new(vec![device.clone()])
-        .cache(OWN_CACHE)
-        .degraded(true)
-        .open();
-    let filesystem = opened.ok()?;
-    let extents = filesystem.tree(TreeId::EXTENT).ok()?;
-    if !Extents::of(&extents, filesystem.volume().block_format()).all(|extent| extent.is_ok()) {
-        return None;
-    }
-    let node_bytes = u64::from(filesystem.volume().block_format().node_bytes);
-    let log = PendingLog::read(&filesystem).ok().flatten();
-    let log = log.map(|log| log.ranges(node_bytes)).unwrap_or_default();
-    Some(OwnState {
-        filesystem,
-        extents,
-        log,
-    })
-}
-
-/// The extents of an extent tree, in order.
-struct Extents<'a> {
-    items: Items,
-    format: &'a BlockFormat,
-}
-
-/// An extent, as both states must have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Extent {
-    start: u64,
-    length: u64,
-    generation: Generation,
-    is_data: bool,
-}
-
-impl<'a> Extents<'a> {
-    fn of(tree: &Tree, format: &'a BlockFormat) -> Self {
-        Self {
-            items: tree.range(Key::MIN..=Key::MAX, ReadAhead::Forward),
-            format,
-        }
-    }
-}
-
-impl Iterator for Extents<'_> {
-    type Item = Result<Extent>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let item = match self.items.next()? {
-                Ok(item) => item,
-                Err(error) => return Some(Err(error.into())),
-            };
-            let key = item.key();
-            if !matches!(key.item_type, ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM) {
-                continue;
-            }
-            let parsed = ExtentItem::parse(&key, item.data(), self.format);
-            return Some(match parsed {
-                Ok(extent) => Ok(Extent {
-                    start: extent.start.get(),
-                    length: extent.length.get(),
-                    generation: extent.generation,
-                    is_data: extent.is_data(),
-                }),
-                Err(error) => {
-                    let tree = TreeId::EXTENT;
-                    Err(Corruption::Item { tree, error }.into())
-                }
-            });
-        }
-    }
-}
-
-impl Comparison {
-    /// Takes note of an extent of the volume; whether it is newer than the device.
-    fn add(&mut self, extent: &Extent, since: Generation) -> bool {
-        if extent.generation > since {
-            self.missed = self.missed.saturating_add(extent.length);
-            return true;
-        }
-        if !extent.is_data {
-            self.newest.insert((extent.generation, extent.start));
-            if self.newest.len() > COMPARED_BLOCKS {
-                self.newest.pop_first();
-            }
-        }
-        false
-    }
-}
-
-/// Compares both extent trees; `None` where the volume has older extents than the device that the device does not have.
-fn compare(view: &Filesystem, own: Option<&OwnState>, since: Generation) -> Result<Option<Comparison>> {
-    let tree = view.tree(TreeId::EXTENT)?;
-    let mut extents = Extents::of(&tree, view.volume().block_format()).peekable();
-    let mut comparison = Comparison::default();
-    if let Some(own) = own {
-        for extent in Extents::of(&own.extents, own.filesystem.volume().block_format()) {
-            let extent = extent?;
-            let is_before = |next: &Result<Extent>| !matches!(next, Ok(next) if next.start >= extent.start);
-            while let Some(before) = extents.next_if(is_before) {
-                if !comparison.add(&before?, since) {
-                    return Ok(None);
-                }
-            }
-            match extents.next_if(|next| matches!(next, Ok(next) if *next == extent)) {
-                Some(same) => {
-                    comparison.add(&same?, since);
-                }
-                None => comparison.gone.push((extent.start, extent.length)),
-            }
-        }
-        comparison.gone.extend(&own.log);
-        comparison.gone.sort_unstable();
-    }
-    for extent in extents {
-        if !comparison.add(&extent?, since) && own.is_some() {
-            return Ok(None);
-        }
-    }
-    Ok(Some(comparison))
 }
 
 /// Whether both chunks have a device's stripes at the same places, for the same addresses.

@@ -178,6 +178,31 @@ pub(super) const FAULTS: &[Fault] = &[
         ],
     ),
     harms(
+        "return-own-state-unkept",
+        "A disk that comes back cannot be read alone after a power cut, though it could before.",
+        &[resync(
+            "a_device_is_never_less_readable_alone_wherever_its_return_is_cut",
+        )],
+    ),
+    harms(
+        "scrub-mends-stale-device",
+        "A scrub overwrites what the superblock of a disk that was away leads to: alone it cannot be read any more.",
+        &[resync("a_scrub_counts_what_a_device_missed_and_leaves_it")],
+    ),
+    loses(
+        "volume-stale-data-served",
+        "A disk that was away gives old data without checksums for new.",
+        &[
+            resync("a_stale_copy_serves_no_data_without_checksums"),
+            resync("a_stale_column_rebuilds_no_data_without_checksums"),
+        ],
+    ),
+    harms(
+        "volume-diverged-devices-accepted",
+        "Two disks that were each written without the other are opened as one volume.",
+        &[resync("devices_that_were_written_apart_are_refused")],
+    ),
+    harms(
         "scrub-rows-unlocked",
         "A scrub beside a writer takes what is being written for damage.",
         &[beside("copies_that_are_being_written_are_waited_for")],

@@ -40,7 +40,7 @@ use crate::exit::{Advice, Outcome};
 use crate::mounted::places::{self, Mounted};
 use crate::opening::Opened;
 use crate::output::time::Clock;
-use crate::writing::environment;
+use crate::writing::{environment, resync};
 
 /// How long after it was unmounted the server has to see that.
 const UNMOUNTED_WITHIN: Duration = Duration::from_secs(2);
@@ -228,6 +228,7 @@ fn open(
     };
     let writer = WritableFilesystem::new(filesystem, options)
         .with_context(|| format!("opening {} for writing", image.display()))?;
+    resync(context, &writer);
     Ok((Access::Writing(writer), root))
 }
 

@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, bail};
 use buttress::format::{ByteCount, Uuid};
 use buttress::fs::{Filesystem, Progress};
-use buttress::scrub::{Options as ScrubOptions, Report, Scrub};
+use buttress::scrub::{Options as ScrubOptions, Report, Resync, ResyncOptions, Scrub};
 use buttress::writer::WritableFilesystem;
 use buttress_mount::volume::Log;
 use crossbeam_channel::{Sender, bounded};
@@ -247,6 +247,25 @@ impl Scrubs {
         ))
     }
 
+    /// Brings devices up to date that missed commits. What stands in the way is logged, and the scrub counts what they missed.
+    fn resync(&self, writer: &WritableFilesystem, limit: Option<ByteCount>, progress: &Progress) {
+        let options = ResyncOptions {
+            limit,
+            ..ResyncOptions::default()
+        };
+        match Resync::new(writer.clone(), options, progress.clone()).run() {
+            Ok(resynced) => {
+                for device in &resynced.devices {
+                    (self.log)(&format!(
+                        "{} (device {}) missed commits since generation {}, and is up to date now: {} bytes written",
+                        device.name, device.device, device.since, device.written
+                    ));
+                }
+            }
+            Err(error) => (self.log)(&format!("a device that missed commits stays behind: {error}")),
+        }
+    }
+
     fn scrub(
         &self,
         volume: &Scrubbed,
@@ -256,6 +275,11 @@ impl Scrubs {
         tell: &Sender<Record>,
     ) -> Result<()> {
         let is_read_only = options.read_only;
+        if let Scrubbed::Writing(writer) = volume
+            && !is_read_only
+        {
+            self.resync(writer, options.limit, &progress);
+        }
         let views = || volume.committed();
         let view = views();
         let mut scrub = Scrub::new(&view, options, progress.clone())?.asking(&files::written);

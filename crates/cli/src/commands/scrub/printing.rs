@@ -109,6 +109,13 @@ impl<'a> Block<'a> {
 
     fn print_summary(&self, out: &mut dyn Write) -> Result<()> {
         let counters = &self.counters;
+        if counters.missed > 0 {
+            writeln!(
+                out,
+                "Missed:           {} (commits that a device was away for)",
+                counters.missed
+            )?;
+        }
         if counters.errors() == 0 && counters.unverified_errors == 0 {
             writeln!(out, "Error summary:    no errors found")?;
             return Ok(());

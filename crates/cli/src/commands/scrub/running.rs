@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use buttress::device::OpenOptions as DeviceOptions;
 use buttress::format::ByteCount;
-use buttress::fs::Filesystem;
-use buttress::scrub::{DeviceReport, Options as ScrubOptions, Report, Scrub};
+use buttress::fs::{Filesystem, Progress};
+use buttress::scrub::resync::devices_behind;
+use buttress::scrub::{DeviceReport, Options as ScrubOptions, Report, Resync, ResyncOptions, Scrub};
 use buttress::writer::data::DataOptions;
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
@@ -108,9 +109,13 @@ pub(super) fn run(
         direct_when_cold_to_write: true,
         ..context.device_options()
     };
-    let opened = context.open_devices_of_volume(image, &opening)?;
-    let filesystem = &opened.filesystem;
+    let mut opened = context.open_devices_of_volume(image, &opening)?;
     let progress = context.progress();
+    if !options.read_only && resync(context, &opened, options, &progress)? {
+        drop(opened);
+        opened = context.open_devices_of_volume(image, &opening)?;
+    }
+    let filesystem = &opened.filesystem;
     let uuid = filesystem.superblock().fsid;
     let resumed = resumed.filter(|record| record.uuid == uuid);
     let scrub_options = ScrubOptions {
@@ -173,6 +178,40 @@ pub(super) fn run(
     conclude(context, options, &record, report, filesystem, command)
 }
 
+/// Brings devices up to date that missed commits; whether the volume has to be opened again.
+fn resync(context: &Context, opened: &Opened, options: &Options, progress: &Progress) -> Result<bool> {
+    let volume = opened.filesystem.volume();
+    if devices_behind(volume).is_empty() {
+        return Ok(false);
+    }
+    let writing = Writing::new(opened.clone(), DataOptions::default())?;
+    let own_progress = context.progress();
+    let cancelling = Cancelling::start(&own_progress)?;
+    let resync_options = ResyncOptions {
+        limit: options.limit.filter(|limit| *limit > 0).map(ByteCount::new),
+        ..ResyncOptions::default()
+    };
+    let resynced = Resync::new(writing.filesystem.clone(), resync_options, own_progress.clone()).run();
+    drop(cancelling);
+    if own_progress.is_cancelled() {
+        progress.cancel();
+    }
+    match resynced {
+        Ok(resynced) => {
+            for device in &resynced.devices {
+                context.notice(format_args!(
+                    "{} (device {}) missed commits since generation {}, and is up to date now: {} bytes written",
+                    device.name, device.device, device.since, device.written
+                ));
+            }
+        }
+        Err(_) if progress.is_cancelled() => {}
+        Err(error) => context.warn(format_args!("a device that missed commits stays behind: {error}")),
+    }
+    writing.commit()?;
+    Ok(true)
+}
+
 /// That it can be gone on with.
 pub(super) fn say_stopped(context: &Context) {
     context.notice("the scrub was stopped; `buttress scrub resume` goes on with it");
@@ -200,6 +239,15 @@ pub(super) fn conclude(
             "errors detected during scrubbing, {} corrected",
             totals.corrected_errors
         ));
+    }
+    if totals.missed > 0 {
+        context.warn(format_args!(
+            "devices that missed commits lack {} sectors and tree blocks; this is no damage: run `buttress device resync`",
+            totals.missed
+        ));
+        if !options.read_only && !report.has_uncorrectable() {
+            return Ok(Outcome::Code(UNCORRECTABLE));
+        }
     }
     if report.has_uncorrectable() {
         context.warn(format_args!(

@@ -1,0 +1,100 @@
+//! `buttress device resync IMAGE`: brings devices up to date that missed commits.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::Result;
+use buttress::format::ByteCount;
+use buttress::scrub::{Resync as Job, ResyncOptions, Resynced};
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::globals::parse_size;
+use crate::manual::{Example, ExitCode, example};
+use crate::output::terminal;
+use crate::progress::Watch;
+use crate::signals::Cancelling;
+use crate::table::Subcommand;
+
+/// Bring devices up to date that missed commits
+///
+/// A device that was away while the volume was written gets what is newer than it, and takes part in all commits from then on. Until
+/// all of it is there the device can be read alone as before. What was interrupted goes on when the command is given again.
+/// `scrub start` does the same before it scrubs.
+#[derive(Args, Debug)]
+pub(super) struct Resync {
+    /// Read at most so many bytes a second of each device; 0 for no limit
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    limit: Option<u64>,
+    /// The image or device, or a path on a mount
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+}
+
+impl Subcommand for Resync {
+    const NAME: &'static str = "resync";
+    const ON_MOUNTS: bool = true;
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress device resync --device second.img first.img",
+        "Writes to second.img what it missed while first.img was written alone",
+    )];
+    const EXIT_CODES: &'static [ExitCode] = &[
+        (0, "All devices that were given are up to date"),
+        (1, "It failed"),
+        (2, "The command line is wrong"),
+    ];
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let image = context.target(&self.image).image;
+        let writing = context.open_for_writing_without_resync(&image)?;
+        let options = ResyncOptions {
+            limit: self.limit.filter(|limit| *limit > 0).map(ByteCount::new),
+            ..ResyncOptions::default()
+        };
+        let progress = context.progress();
+        let cancelling = Cancelling::start(&progress)?;
+        let watch = Watch::start(context, "resync", progress.clone());
+        let resynced = Job::new(writing.filesystem.clone(), options, progress).run();
+        watch.end_as(resynced.is_ok());
+        drop(cancelling);
+        let resynced = resynced?;
+        writing.commit()?;
+        print(context, &resynced)?;
+        Ok(Outcome::Done)
+    }
+}
+
+fn print(context: &Context, resynced: &Resynced) -> Result<()> {
+    if context.json() {
+        let device = |device: &buttress::scrub::ResyncedDevice| {
+            json!({
+                "device": device.name.to_string(),
+                "devid": device.device.get(),
+                "since_generation": device.since.get(),
+                "missed_bytes": device.missed.get(),
+                "written_bytes": device.written.get(),
+            })
+        };
+        let devices: Value = resynced.devices.iter().map(device).collect();
+        return context.print_json("device-resync", devices);
+    }
+    if context.globals().quiet {
+        return Ok(());
+    }
+    let mut out = context.stdout();
+    if resynced.devices.is_empty() {
+        writeln!(out, "no device that was given missed a commit")?;
+    }
+    for device in &resynced.devices {
+        let name = terminal::shown(&device.name);
+        writeln!(
+            out,
+            "{name} (device {}) missed commits since generation {}, and is up to date now: {} bytes written",
+            device.device, device.since, device.written
+        )?;
+    }
+    out.flush()?;
+    Ok(())
+}
