@@ -22,7 +22,7 @@ use buttress_scrub::{Options, Report, Resync, ResyncOptions, Resynced, Scrub};
 use buttress_writer::WritableFilesystem;
 use buttress_writer::operations::NewInode;
 use std::sync::Arc;
-use support::replacing::{check_files, open, spoil, tolerated, writable};
+use support::replacing::{check_files, open, tolerated, writable};
 use support::{Lab, Make, REDUNDANT, Spy};
 
 /// Cuts that are tried of each run, unless `BUTTRESS_SOAK` asks for all.
@@ -545,27 +545,5 @@ fn a_degraded_write_that_is_cut_off_leaves_devices_that_return() {
             });
             assert_eq!(at_new, 0, "{profile}");
         }
-    }
-}
-
-/// A scrub of a volume with one device behind and another that rots.
-#[test]
-fn a_scrub_that_is_cut_off_leaves_a_device_that_is_behind() {
-    for (profile, devices) in [(Profile::Raid1C3, 3), (Profile::Raid1C4, 4), (Profile::Raid6, 4)] {
-        let mut volume = Away::new(&Make::new(profile, devices), &[0], 2);
-        let uses = volume.lab.uses().unwrap();
-        spoil(&volume.lab.spies[1], &uses, 1, 17);
-        volume.alone[1] = false;
-        let (_, at_new) = cut_off("scrub", &volume, (profile, &[0]), |given| {
-            let report = scrub(&open(given).unwrap(), false);
-            assert!(report.totals().corrected_errors > 0, "{profile}");
-            assert_eq!(
-                report.totals().uncorrectable_errors,
-                0,
-                "{profile}: {:#?}",
-                report.damages
-            );
-        });
-        assert_eq!(at_new, 0, "{profile}");
     }
 }
