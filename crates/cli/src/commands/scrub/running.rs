@@ -111,9 +111,10 @@ pub(super) fn run(
     };
     let mut opened = context.open_devices_of_volume(image, &opening)?;
     let progress = context.progress();
-    if !options.read_only && resync(context, &opened, options, &progress)? {
-        drop(opened);
-        opened = context.open_devices_of_volume(image, &opening)?;
+    if !options.read_only
+        && let Some(newer) = resync(context, &opened, options, &progress)?
+    {
+        opened = newer;
     }
     let filesystem = &opened.filesystem;
     let uuid = filesystem.superblock().fsid;
@@ -178,11 +179,16 @@ pub(super) fn run(
     conclude(context, options, &record, report, filesystem, command)
 }
 
-/// Brings devices up to date that missed commits; whether the volume has to be opened again.
-fn resync(context: &Context, opened: &Opened, options: &Options, progress: &Progress) -> Result<bool> {
+/// Brings devices up to date that missed commits; the volume as it is then, if there were any.
+fn resync(
+    context: &Context,
+    opened: &Opened,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Option<Opened>> {
     let volume = opened.filesystem.volume();
     if devices_behind(volume).is_empty() {
-        return Ok(false);
+        return Ok(None);
     }
     let writing = Writing::new(opened.clone(), DataOptions::default())?;
     let own_progress = context.progress();
@@ -209,7 +215,10 @@ fn resync(context: &Context, opened: &Opened, options: &Options, progress: &Prog
         Err(error) => context.warn(format_args!("a device that missed commits stays behind: {error}")),
     }
     writing.commit()?;
-    Ok(true)
+    Ok(Some(Opened {
+        filesystem: writing.filesystem.committed_view(),
+        root: writing.root,
+    }))
 }
 
 /// That it can be gone on with.
