@@ -41,7 +41,7 @@ struct Below {
 }
 
 impl HostSpace {
-    /// Where the space of `file` comes from. `None` for a block device that is no loop device, or whose file cannot be
+    /// Finds where the space of `file` comes from. Returns `None` for a block device that is no loop device, or whose file cannot be
     /// opened.
     pub(super) fn of(file: &File, path: &Path, is_block_device: bool) -> Option<Self> {
         let below = match is_block_device {
@@ -203,7 +203,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// The opening that large writes go through has the same space.
+/// Returns whether a write failed for want of space.
 pub(super) fn is_out_of_space(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }

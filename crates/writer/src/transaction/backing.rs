@@ -8,8 +8,8 @@
 //! Invariants:
 //! - In a block group that is backed, each free byte has space of the host ([`BlockGroups::allocate`] takes nothing else).
 //! - What is discarded loses its space, and becomes unbacked ([`super::trimming`]).
-//! - When the host has no space, edits that need more fail as they do on a full volume. Edits that free space have the
-//!   reserve, which is backed since the first edit.
+//! - When the host has no space, edits that need more fail as they do on a full volume. Edits that free space have a part
+//!   of the reserve, which is backed since the first edit.
 //!
 //! Space is reserved in steps, as it is needed: an image that is hardly written to stays small. A volume that was not
 //! written to since it was opened has nothing reserved, though its free ranges may have space from before. When the host
