@@ -15,12 +15,15 @@
 //!   free beside that, and at most [`BYTES_AT_ONCE`].
 //! - What the last commit's superblock leads to is not free ([`super::pins`]), and neither is what superblocks lie behind.
 //!
+//! In block groups whose addresses need space of the host, what is told of loses that space, and becomes unbacked
+//! ([`super::backing`]). What edits were promised keeps its space.
+//!
 //! Left out: read-only block groups, and devices that nothing is written to.
 
 use super::WritableFilesystem;
 #[cfg(doc)]
 use super::WriteOptions;
-use super::block_groups::{Group, Purpose, Share};
+use super::block_groups::{Group, Purpose, Room, Share};
 use super::free_ranges::FreeRanges;
 use super::reservation::Need;
 use super::running::Running;
@@ -240,6 +243,7 @@ impl Running {
         };
         let group_end = group.end();
         let most = self.spare_bytes(group).min(BYTES_AT_ONCE);
+        let most_unbacked = self.spare_with_unbacked(group).min(BYTES_AT_ONCE);
         let free = group.free.as_ref().filter(|_| !group.read_only);
         let mut taken = free.map_or_else(Taken::new, |free| pieces(free, wanted, at..group_end, most));
         let mut from = Share::Free;
@@ -253,7 +257,7 @@ impl Running {
             from = Share::Unbacked;
             let group = self.core.groups.holding(start).filter(|group| !group.read_only);
             taken = group.map_or_else(Taken::new, |group| {
-                pieces(&group.unbacked, wanted, at..group_end, BYTES_AT_ONCE)
+                pieces(&group.unbacked, wanted, at..group_end, most_unbacked)
             });
         }
         for (start, length) in &taken {
@@ -272,16 +276,29 @@ impl Running {
             Purpose::Metadata => self.metadata_reservation_bytes(Need::items(OTHER_ITEMS)),
             Purpose::System => self.core.node_bytes().get().saturating_mul(OTHER_ITEMS),
         };
+        self.least_of(group, |room, purpose| {
+            room.free_bytes.saturating_sub(promised(purpose))
+        })
+    }
+
+    /// The same of what a group's kind has free with and without space of the host.
+    fn spare_with_unbacked(&self, group: &Group) -> u64 {
+        let promised = |purpose| match purpose {
+            Purpose::Data => self.core.reserved_data_bytes,
+            Purpose::Metadata => self.metadata_reservation_bytes(Need::items(OTHER_ITEMS)),
+            Purpose::System => self.core.node_bytes().get().saturating_mul(OTHER_ITEMS),
+        };
+        self.least_of(group, |room, purpose| {
+            room.with_unbacked().saturating_sub(promised(purpose))
+        })
+    }
+
+    /// The least of a number over the purposes that a group serves.
+    fn least_of(&self, group: &Group, of: impl Fn(Room, Purpose) -> u64) -> u64 {
         [Purpose::Data, Purpose::Metadata, Purpose::System]
             .into_iter()
             .filter(|purpose| group.serves(*purpose))
-            .map(|purpose| {
-                self.core
-                    .groups
-                    .room(purpose)
-                    .free_bytes
-                    .saturating_sub(promised(purpose))
-            })
+            .map(|purpose| of(self.core.groups.room(purpose), purpose))
             .min()
             .unwrap_or(0)
     }
