@@ -184,7 +184,68 @@ pub struct Globals {
 /// The cache budget where none is given: 256 MiB.
 pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 
+/// Which global options about volumes mean something to a command. The command refuses others: an option that is passed over in silence
+/// gives a wrong result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uses {
+    /// `--device`.
+    pub devices: bool,
+    /// `--overlay` and `--offset`.
+    pub image: bool,
+    /// `--degraded` and `--rescue`.
+    pub volume: bool,
+    /// `--subvol`.
+    pub root: bool,
+    /// `--subvolid`.
+    pub root_id: bool,
+}
+
+impl Uses {
+    /// All: the command takes paths in a volume.
+    pub const PATHS: Self = Self {
+        devices: true,
+        image: true,
+        volume: true,
+        root: true,
+        root_id: true,
+    };
+    /// The command is about a volume as a whole.
+    pub const VOLUME: Self = Self {
+        root: false,
+        root_id: false,
+        ..Self::PATHS
+    };
+    /// The command is about one device.
+    pub const DEVICE: Self = Self {
+        devices: false,
+        volume: false,
+        ..Self::VOLUME
+    };
+    /// The command opens no volume.
+    pub const NOTHING: Self = Self {
+        image: false,
+        ..Self::DEVICE
+    };
+}
+
 impl Globals {
+    /// An option that was given and means nothing to a command, by its name.
+    pub fn unused(&self, uses: Uses) -> Option<&'static str> {
+        let given = [
+            (!uses.devices && !self.devices.is_empty(), "--device"),
+            (!uses.image && self.overlay.is_some(), "--overlay"),
+            (!uses.image && self.offset.is_some(), "--offset"),
+            (!uses.volume && self.degraded, "--degraded"),
+            (!uses.volume && !self.rescue.is_empty(), "--rescue"),
+            (!uses.root && self.subvolume.is_some(), "--subvol"),
+            (!uses.root_id && self.subvolume_id.is_some(), "--subvolid"),
+        ];
+        given
+            .into_iter()
+            .find(|(is_unused, _)| *is_unused)
+            .map(|(_, name)| name)
+    }
+
     /// Merges the flags given at each level of the command line, the program's first.
     pub fn collect(levels: &[&ArgMatches]) -> Result<Self, clap::Error> {
         let mut merged = Self::default();

@@ -13,7 +13,7 @@ use clap::{ArgMatches, Command};
 use crate::commands;
 use crate::context::Context;
 use crate::exit::{self, Advice, End, Outcome};
-use crate::globals::{self, Globals};
+use crate::globals::{self, Globals, Uses};
 use crate::manual::{self, Example, ExitCode};
 use crate::mounted::client;
 use crate::opening::Place;
@@ -41,6 +41,11 @@ pub trait Subcommand: clap::Args {
     /// then there is no JSON in place of them, and it is refused.
     fn writes_contents(&self) -> bool {
         false
+    }
+
+    /// Which global options about volumes mean something to it. It is refused with others.
+    fn uses(&self) -> Uses {
+        Uses::PATHS
     }
 
     /// Runs it.
@@ -127,6 +132,12 @@ fn run_parsed<C: Subcommand>(matches: &ArgMatches, context: &Context) -> Result<
     if context.json() && command.writes_contents() {
         return Err(exit::usage(format_args!(
             "--format json: `{}` writes contents to standard output, which have no form in JSON",
+            C::NAME
+        )));
+    }
+    if let Some(option) = context.globals().unused(command.uses()) {
+        return Err(exit::usage(format_args!(
+            "{option} means nothing to `{}`",
             C::NAME
         )));
     }
@@ -396,6 +407,10 @@ pub(crate) fn run_on_mount(arguments: &[OsString], enter: impl FnOnce(bool) -> R
         }
         Err(error) => return End::CommandLine(error),
     };
+    if let Some(option) = called.globals.unused(Uses::NOTHING) {
+        let error = format!("{option} means nothing for a path below a mount: the volume is open already\n");
+        return End::CommandLine(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, error));
+    }
     let globals = Globals {
         progress: Some(globals::Progress::Never),
         ..called.globals

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{failure, stdout};
+use support::{failure, json, stdout};
 
 /// A folder, and the path of an image in it that is not there yet.
 fn fresh() -> (tempfile::TempDir, String) {
@@ -462,4 +462,34 @@ fn an_overlay_takes_changes_until_they_are_committed_or_thrown_away() {
         "there is none any more"
     );
     check(&image);
+}
+
+#[test]
+fn owners_hold_without_a_source() {
+    let folder = tempfile::tempdir().unwrap();
+    for (number, (option, owner, mode)) in [
+        ("--root-owner=1000:1001", (1000, 1001), None),
+        ("--root-owner=7:8:1777", (7, 8), Some("41777")),
+        ("--force-uid=5", (5, 0), None),
+        ("--force-gid=6", (0, 6), None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let image = folder.path().join(format!("{number}.img"));
+        let image = image.to_str().unwrap();
+        assert!(
+            buttress(&["mkfs", "-q", "-b", "256M", option, image])
+                .status
+                .success()
+        );
+        let files = json(&["stat", &format!("{image}:/")], "stat");
+        let root = &files[0];
+        let found = (root["uid"].as_u64(), root["gid"].as_u64());
+        assert_eq!(found, (Some(owner.0), Some(owner.1)), "{option}: {root}");
+        if let Some(mode) = mode {
+            assert_eq!(root["mode"], mode);
+        }
+        assert_eq!(std::fs::metadata(image).unwrap().len(), 256 << 20, "{option}");
+    }
 }

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::context::Context;
 use crate::exit::{self, Outcome};
-use crate::globals::DEFAULT_CACHE_BYTES;
+use crate::globals::{DEFAULT_CACHE_BYTES, Uses};
 use crate::manual::{Example, ExitCode, example};
 use crate::output::events;
 use crate::output::json::insert_name;
@@ -75,6 +75,10 @@ impl Subcommand for Check {
         (1, "Something was found"),
         (2, "It could not check, or the command line is wrong"),
     ];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let Some(image) = &self.image else {

@@ -8,6 +8,7 @@ use clap_complete::Shell;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::table::{self, Subcommand};
 
@@ -27,6 +28,10 @@ impl Subcommand for Completions {
 
     fn writes_contents(&self) -> bool {
         true
+    }
+
+    fn uses(&self) -> Uses {
+        Uses::NOTHING
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{self, Example, example};
 use crate::output::json::insert_name;
 use crate::table::Subcommand;
@@ -29,6 +30,10 @@ impl Subcommand for Man {
         "buttress man pages",
         "Writes a man page for each command into a directory",
     )];
+
+    fn uses(&self) -> Uses {
+        Uses::NOTHING
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         fs::create_dir_all(&self.directory)

@@ -15,7 +15,7 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
-use crate::globals::parse_size;
+use crate::globals::{Uses, parse_size};
 use crate::manual::{Example, example};
 use crate::output::size::Units;
 use crate::signals::Cancelling;
@@ -215,6 +215,15 @@ impl Subcommand for Mkfs {
         ),
     ];
 
+    fn uses(&self) -> Uses {
+        // Its own --subvol has the global one's name.
+        Uses {
+            root_id: false,
+            volume: false,
+            ..Uses::PATHS
+        }
+    }
+
     fn run(mut self, context: &Context) -> Result<Outcome> {
         let features = self.features.iter().chain(&self.runtime_features);
         if features
@@ -249,6 +258,7 @@ impl Subcommand for Mkfs {
             || self.build.shrinks()
             || self.byte_count == Some(SizeWish::Auto)
             || has_quotas
+            || self.build.sets_owners()
         {
             return self.build_volume(context, &images, options, sources);
         }

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::size::Units;
 use crate::output::terminal;
@@ -37,6 +38,10 @@ impl Subcommand for Commit {
         "buttress overlay commit changes.overlay backup.img",
         "Puts what --overlay kept beside an image into it",
     )];
+
+    fn uses(&self) -> Uses {
+        Uses::NOTHING
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         // What is said about it goes nowhere near either.

@@ -21,7 +21,7 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
-use crate::globals::parse_size;
+use crate::globals::{Uses, parse_size};
 use crate::manual::{Example, example};
 use crate::sources::Role;
 use crate::table::Subcommand;
@@ -101,6 +101,10 @@ impl Subcommand for Receive {
             "Says where a stream that was cut off goes on, for `send --resume`",
         ),
     ];
+
+    fn uses(&self) -> Uses {
+        if self.dump { Uses::NOTHING } else { Uses::PATHS }
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         if self.dump && (self.token || self.resume.is_some() || self.keep_partial.is_some()) {

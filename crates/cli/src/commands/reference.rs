@@ -8,7 +8,7 @@ use clap::{Arg, Args, Command};
 use crate::commands::shell::Shell;
 use crate::context::Context;
 use crate::exit::Outcome;
-use crate::globals::Globals;
+use crate::globals::{Globals, Uses};
 use crate::manual::{EXIT_CODES, Example, ExitCode, example};
 use crate::shell;
 use crate::table::{self, Kind, Row, Subcommand};
@@ -27,6 +27,10 @@ impl Subcommand for Reference {
 
     fn writes_contents(&self) -> bool {
         true
+    }
+
+    fn uses(&self) -> Uses {
+        Uses::NOTHING
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {

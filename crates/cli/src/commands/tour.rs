@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::terminal;
 use crate::table::Subcommand;
@@ -62,6 +63,10 @@ impl Subcommand for TourCommand {
             "Shows what there is to see of a volume",
         ),
     ];
+
+    fn uses(&self) -> Uses {
+        Uses::NOTHING
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let mut printer = Printer {

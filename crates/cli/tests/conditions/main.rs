@@ -18,6 +18,7 @@
 mod support;
 
 mod cases;
+mod options;
 mod page;
 mod running;
 mod world;
@@ -192,7 +193,8 @@ fn json_is_a_document_with_a_header_or_is_refused() {
             Json::Own => case.document(),
             Json::Refused => {
                 expect_failure(case, world, condition, &ended, 2, "--format json");
-                assert!(ended.stdout.is_empty(), "{case}");
+                let document: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+                assert_eq!(document["error"]["exit_code"], 2, "{case}");
                 return;
             }
             Json::Words => return expect_code(case, condition, &ended, 0),

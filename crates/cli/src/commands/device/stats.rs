@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, ExitCode, example};
 use crate::output::terminal;
 use crate::table::Subcommand;
@@ -69,6 +70,10 @@ impl Subcommand for Stats {
         (2, "The command line is wrong"),
         (64, "With -c: a counter is not zero"),
     ];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let image = context.target(&self.image).image;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{profile_name, space_of};
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::size::{ShortUnitFlags, UnitFlags};
 use crate::table::Subcommand;
@@ -35,6 +36,10 @@ impl Subcommand for Df {
         "buttress filesystem df backup.img",
         "Shows what is allocated and used, by type and profile",
     )];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);

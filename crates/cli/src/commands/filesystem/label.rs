@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::json::insert_name;
 use crate::table::Subcommand;
@@ -33,6 +34,10 @@ impl Subcommand for Label {
         example("buttress filesystem label backup.img", "Prints the label"),
         example("buttress filesystem label backup.img archive", "Sets it"),
     ];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);

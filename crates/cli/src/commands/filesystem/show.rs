@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::opening::lacks_devices;
 use crate::output::json::insert_name;
@@ -42,6 +43,10 @@ impl Subcommand for Show {
             "Shows which of the images are devices of which volume, and where some are missing",
         ),
     ];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);

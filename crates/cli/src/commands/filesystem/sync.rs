@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::table::Subcommand;
 
@@ -27,6 +28,10 @@ impl Subcommand for Sync {
         "buttress filesystem sync backup.img",
         "Drops deleted subvolumes and commits; a damaged primary superblock is written anew",
     )];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);

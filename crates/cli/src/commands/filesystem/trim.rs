@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::exit::Outcome;
-use crate::globals::parse_size;
+use crate::globals::{Uses, parse_size};
 use crate::manual::{Example, example};
 use crate::output::size::UnitFlags;
 use crate::table::Subcommand;
@@ -38,6 +38,10 @@ impl Subcommand for Trim {
         "buttress filesystem trim system.img",
         "What was deleted in the image takes no space on the disk any more",
     )];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::{profile_name, space_of};
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::size::{ShortUnitFlags, UnitFlags, Units};
 use crate::output::terminal;
@@ -48,6 +49,10 @@ impl Subcommand for Usage {
             "The same, of a volume of two devices",
         ),
     ];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);

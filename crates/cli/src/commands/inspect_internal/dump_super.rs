@@ -16,6 +16,7 @@ use super::print::sink::{Text, Tree};
 use super::print::superblock;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::terminal;
 use crate::table::Subcommand;
@@ -52,6 +53,10 @@ impl Subcommand for DumpSuper {
         "buttress inspect-internal dump-super -a -f backup.img",
         "Prints all copies of the superblock in full",
     )];
+
+    fn uses(&self) -> Uses {
+        Uses::DEVICE
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let offsets = self.offsets();

@@ -24,6 +24,7 @@ use super::print::Options;
 use super::tree_names::TreeName;
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::table::Subcommand;
 use output::Output;
@@ -90,6 +91,10 @@ impl Subcommand for DumpTree {
             "Prints one block",
         ),
     ];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let filesystem = context.open_for_inspection(&self.devices)?;

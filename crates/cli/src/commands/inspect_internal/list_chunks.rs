@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::size::{UnitFlags, Units};
 use crate::table::Subcommand;
@@ -76,6 +77,10 @@ impl Subcommand for ListChunks {
             "The same, by logical address",
         ),
     ];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let filesystem = context.open_volume(&self.device)?.filesystem;

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::print::inode::FILE_EXTENT_INLINE_OFFSET;
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::size::{UnitFlags, Units};
 use crate::table::Subcommand;
@@ -54,6 +55,10 @@ impl Subcommand for TreeStats {
         "buttress inspect-internal tree-stats backup.img",
         "Counts the blocks of trees, and how far apart they lie",
     )];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let filesystem = context.open_for_one_pass(&self.device)?;

@@ -183,6 +183,11 @@ impl BuildArguments {
         self.shrink
     }
 
+    /// Whether the root directory of an empty volume is another than that of any empty volume.
+    pub(super) const fn sets_owners(&self) -> bool {
+        self.root_owner.is_some() || self.force_uid.is_some() || self.force_gid.is_some()
+    }
+
     /// Flags that mean nothing for an empty volume.
     pub(super) fn refuse_alone(&self) -> Result<()> {
         let given = [
@@ -278,7 +283,8 @@ impl Mkfs {
 
     fn size_wish(&self, missing: &[bool]) -> Size {
         let slack = ByteCount::new(self.build.slack.unwrap_or(0));
-        let is_new = missing == [true];
+        // An empty volume has the size of any other.
+        let is_new = missing == [true] && self.build.has_source();
         let least = match self.byte_count {
             Some(SizeWish::Auto) => true,
             Some(SizeWish::Bytes(_)) => self.build.shrink,

@@ -11,6 +11,7 @@ use super::images::Fate;
 use super::registry::Known;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::mounted::places::{self, Mounted};
 use crate::table::Subcommand;
@@ -38,6 +39,10 @@ impl Subcommand for Umount {
         "buttress umount /mnt",
         "Unmounts, and returns when everything is durable",
     )];
+
+    fn uses(&self) -> Uses {
+        Uses::NOTHING
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let shown = self.directory.display();

@@ -15,6 +15,7 @@ use super::{CANCEL_EXIT_CODES, NOTHING};
 use crate::background::{self, status_file};
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::identity::Identity;
 use crate::manual::{Example, ExitCode, example};
 use crate::table::Subcommand;
@@ -42,6 +43,10 @@ impl Subcommand for Cancel {
         "Gives up to put new.img in the place of old.img",
     )];
     const EXIT_CODES: &'static [ExitCode] = CANCEL_EXIT_CODES;
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let image = Target::parse(&self.image).image;

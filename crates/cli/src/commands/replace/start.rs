@@ -21,7 +21,7 @@ use super::running::Running;
 use crate::background::{self, status_file};
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
-use crate::globals::parse_size;
+use crate::globals::{Uses, parse_size};
 use crate::identity::Identity;
 use crate::manual::{Example, example};
 use crate::table::Subcommand;
@@ -81,6 +81,10 @@ impl Subcommand for Start {
             "The same for device 2, which is lost",
         ),
     ];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let image = Target::parse(&self.image).image;

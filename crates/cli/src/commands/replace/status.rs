@@ -15,6 +15,7 @@ use super::record::{ENDING, Record};
 use crate::background::status_file;
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::time::Clock;
 use crate::table::Subcommand;
@@ -40,6 +41,10 @@ impl Subcommand for Status {
         "buttress replace status first.img",
         "Shows how far the replacement is that runs or was interrupted",
     )];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let image = Target::parse(&self.image).image;

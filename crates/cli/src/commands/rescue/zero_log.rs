@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::table::Subcommand;
 use crate::target::Target;
@@ -30,6 +31,10 @@ impl Subcommand for ZeroLog {
         "buttress rescue zero-log backup.img",
         "Makes a volume writable again whose log is damaged",
     )];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.image);

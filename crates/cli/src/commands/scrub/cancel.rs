@@ -14,6 +14,7 @@ use super::{NOTHING, STATUS_ENDING, online};
 use crate::background::{self, status_file};
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, ExitCode, example};
 use crate::table::Subcommand;
 use crate::target::Target;
@@ -41,6 +42,10 @@ impl Subcommand for Cancel {
         (1, "It could not be stopped"),
         (2, "No scrub is running, or the command line is wrong"),
     ];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         if let Some(online) = online::find(context, &self.image)? {

@@ -15,6 +15,7 @@ use super::{EXIT_CODES, NOTHING, STATUS_ENDING, online, running};
 use crate::background::{self, status_file};
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
+use crate::globals::Uses;
 use crate::manual::{Example, ExitCode, example};
 use crate::output::{stdout, terminal};
 use crate::table::Subcommand;
@@ -64,6 +65,10 @@ impl Subcommand for Start {
     ];
     const EXIT_CODES: &'static [ExitCode] = EXIT_CODES;
 
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
+
     fn run(self, context: &Context) -> Result<Outcome> {
         if let Some(online) = online::find(context, &self.options.image)? {
             return online.run(context, &self.options, None, Self::NAME);
@@ -100,6 +105,10 @@ impl Subcommand for Resume {
         "Goes on where a scrub was stopped",
     )];
     const EXIT_CODES: &'static [ExitCode] = EXIT_CODES;
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         if let Some(online) = online::find(context, &self.options.image)? {

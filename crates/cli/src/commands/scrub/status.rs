@@ -18,6 +18,7 @@ use super::{STATUS_ENDING, online};
 use crate::background::status_file;
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::size::UnitFlags;
 use crate::table::Subcommand;
@@ -49,6 +50,10 @@ impl Subcommand for Status {
         "buttress scrub status backup.img",
         "Shows how far a scrub is, or what the last one found",
     )];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let style = Style {

@@ -12,6 +12,7 @@ use clap::Args;
 use super::Streams;
 use crate::context::Context;
 use crate::exit::{Outcome, usage};
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::stdout::DirectOutput;
 use crate::table::Subcommand;
@@ -32,6 +33,10 @@ impl Subcommand for Cat {
 
     fn writes_contents(&self) -> bool {
         true
+    }
+
+    fn uses(&self) -> Uses {
+        Uses::NOTHING
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {

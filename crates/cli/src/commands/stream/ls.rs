@@ -13,6 +13,7 @@ use super::Streams;
 use crate::commands::ls::{Listing, Look, as_json, shown_path};
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::json::ArrayWriter;
 use crate::output::time::Clock;
@@ -36,6 +37,10 @@ impl Subcommand for Ls {
         "buttress stream ls -l monday.stream tuesday.stream",
         "Lists what is there once both streams have been received",
     )];
+
+    fn uses(&self) -> Uses {
+        Uses::NOTHING
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let loaded = self.streams.load(context, "stream ls")?;

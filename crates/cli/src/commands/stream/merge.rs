@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use super::Streams;
 use crate::context::Context;
 use crate::exit::{Outcome, usage};
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::destination::{Destination, named, refuse_terminal};
 use crate::output::json::insert_name;
@@ -41,6 +42,10 @@ impl Subcommand for Merge {
 
     fn writes_contents(&self) -> bool {
         named(self.file.as_deref()).is_none()
+    }
+
+    fn uses(&self) -> Uses {
+        Uses::NOTHING
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {

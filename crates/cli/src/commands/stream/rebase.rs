@@ -13,6 +13,7 @@ use super::merge::tell;
 use super::open;
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::destination::{Destination, named, refuse_terminal};
 use crate::progress::Watch;
@@ -41,6 +42,10 @@ impl Subcommand for Rebase {
 
     fn writes_contents(&self) -> bool {
         named(self.file.as_deref()).is_none()
+    }
+
+    fn uses(&self) -> Uses {
+        Uses::NOTHING
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::escape_controls;
 use crate::output::json::{insert_name, write_document};
@@ -43,6 +44,10 @@ impl Subcommand for Verify {
         "buttress stream verify monday.stream tuesday.stream",
         "Checks that a full stream and what builds on it can be received",
     )];
+
+    fn uses(&self) -> Uses {
+        Uses::NOTHING
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let options = Options {
