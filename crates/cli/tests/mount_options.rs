@@ -286,3 +286,82 @@ fn a_user_without_rights_mounts_by_the_helper() {
         text(&ran.stderr)
     );
 }
+
+/// In a mount namespace of its own, where the program lies in the system's path: mount(8) finds it by the helper of package fuse3, then by a
+/// link of its own name.
+const REMOUNTS: &str = r#"
+set -e
+cd "$1"
+mount -t tmpfs none /usr/local/bin && cp "$2" /usr/local/bin/buttress
+mkdir -p at local
+buttress mkfs -q -b 256M v.img
+buttress mount -o rw v.img at
+remounts() {
+  echo before > at/file
+  mount -o remount,ro at
+  if touch at/new 2> /dev/null; then exit 1; fi
+  mount -o remount,rw at
+  echo after > at/file
+}
+if test -x /sbin/mount.fuse; then remounts; fi
+if test -e /sbin/mount.fuse.buttress; then echo "a link is there"; exit 1; fi
+mkdir upper work
+mount -t tmpfs none work && mkdir work/u work/w
+mount -t overlay none -o lowerdir=/usr/sbin,upperdir=work/u,workdir=work/w /usr/sbin
+ln -s /usr/local/bin/buttress /usr/sbin/mount.fuse.buttress
+remounts
+umount /usr/sbin
+buttress mount -o remount,ro at
+if touch at/new 2> /dev/null; then exit 1; fi
+buttress mount -o remount,rw at
+touch at/new
+if buttress mount -o ro at 2> said; then exit 1; fi
+grep -q 'directory is missing' said
+if buttress mount -o remount,ro v.img 2> said; then exit 1; fi
+grep -q 'not a directory' said
+buttress umount at
+buttress check v.img
+"#;
+
+#[test]
+fn a_mount_is_remounted_with_and_without_helpers() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let ran = Command::new("unshare")
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "bash",
+            "-c",
+            REMOUNTS,
+            "bash",
+        ])
+        .arg(folder.path())
+        .arg(PROGRAM)
+        .output()
+        .unwrap();
+    assert!(
+        ran.status.success(),
+        "{}\n{}",
+        text(&ran.stdout),
+        text(&ran.stderr)
+    );
+}
+
+#[test]
+fn options_that_mean_nothing_are_noted_once() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    let options = "rw,defaults,silent,relatime,noacl,nobarrier,lazytime,thread_pool=4,user_subvol_rm_allowed";
+    let done = sound(&["mount", "-o", options, mounted.image(), mounted.directory()]);
+    let said = text(&done.stderr);
+    assert_eq!(said.matches("means nothing here").count(), 4, "{said}");
+    mounted.umount();
+    let said = refusal(&["mount", "-o", "nonsense", mounted.image(), mounted.directory()]);
+    assert!(said.contains("there is no such option"), "{said}");
+}

@@ -1,6 +1,6 @@
 //! `buttress mount IMAGE DIRECTORY`: a volume as a directory of this machine, by FUSE.
 //!
-//! - `options`: what `-o` takes.
+//! - `options`: what `-o` takes. `known`: options that mean nothing here.
 //! - `again`: remounting, and a second mount of what is mounted.
 //! - `serving`: opens the volume, mounts it, serves it.
 //! - `background`: the same in a process of its own.
@@ -17,6 +17,7 @@ mod answering;
 mod background;
 mod closing_in;
 mod images;
+mod known;
 mod listing;
 mod options;
 pub(crate) mod registry;
@@ -32,10 +33,10 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::exit::{self, Advice, Outcome};
-use crate::globals::Globals;
+use crate::globals::{Globals, Uses};
 use crate::manual::{Example, example};
 use crate::mounted::places;
-use crate::table::Subcommand;
+use crate::table::{ROWS, Subcommand};
 use options::MountWishes;
 pub use unmounting::Umount;
 
@@ -68,7 +69,7 @@ pub struct Mount {
     #[arg(value_name = "IMAGE", required_unless_present = "list")]
     image: Option<PathBuf>,
     /// The directory on which it is mounted
-    #[arg(value_name = "DIRECTORY", required_unless_present = "list")]
+    #[arg(value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
 }
 
@@ -87,13 +88,14 @@ impl Subcommand for Mount {
         example("buttress mount --list", "Lists what is mounted"),
     ];
 
+    fn uses(&self) -> Uses {
+        if self.list { Uses::NOTHING } else { Uses::PATHS }
+    }
+
     fn run(self, context: &Context) -> Result<Outcome> {
         if self.list {
             return listing::list(context);
         }
-        let (Some(image), Some(directory)) = (&self.image, &self.directory) else {
-            return Err(exit::usage("an image and a directory"));
-        };
         let mut globals = context.globals().clone();
         let mut wishes = MountWishes::default();
         for options in &self.options {
@@ -102,8 +104,26 @@ impl Subcommand for Mount {
         if self.log.is_none() && *context.globals() == Globals::default() {
             wishes.options = Some(self.options.join(OsStr::new(",")));
         }
+        // What is remounted is known by its directory.
+        let (image, directory) = match (&self.image, &self.directory) {
+            (Some(image), Some(directory)) => (image, directory),
+            (Some(directory), None) if wishes.remount => (directory, directory),
+            _ => {
+                return Err(exit::usage(
+                    "the directory is missing: `buttress mount IMAGE DIRECTORY`",
+                ));
+            }
+        };
+        if !background::is_server() {
+            for note in &wishes.notes {
+                context.notice(note);
+            }
+        }
         let directory = directory_of(directory)?;
         if wishes.remount {
+            if let Some(option) = context.globals().unused(Uses::NOTHING) {
+                return Err(exit::usage(format_args!("{option} means nothing to a remount")));
+            }
             return again::remount(&directory, &wishes, &self.options.join(OsStr::new(",")));
         }
         refuse_twice(image, &directory)?;
@@ -180,6 +200,29 @@ pub(crate) fn watches() -> bool {
 ///
 /// What root mounts by a helper is for everybody, as with other file systems.
 pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
+    of_helper_of_fuse(arguments).or_else(|| of_helper_by_name(arguments))
+}
+
+/// The same for the helper of package fuse3 (`mount.fuse`), which mount(8) calls where there is no helper of ours by name. That helper
+/// calls `buttress SOURCE DIRECTORY -o OPTIONS`, as the servers of other file systems are called.
+fn of_helper_of_fuse(arguments: &[OsString]) -> Option<Vec<OsString>> {
+    let [program, source, directory, flag, options] = arguments else {
+        return None;
+    };
+    let is_command = ROWS.iter().any(|row| *source == row.name());
+    let is_ours = Path::new(program).file_name()? == "buttress";
+    if !is_ours || is_command || flag != "-o" || !Path::new(directory).is_absolute() {
+        return None;
+    }
+    let mut words: Vec<OsString> = ["buttress", "mount"].map(OsString::from).into();
+    if rustix::process::geteuid().is_root() {
+        words.extend(["-o".into(), "allow_other".into()]);
+    }
+    words.extend(["-o".into(), options.clone(), source.clone(), directory.clone()]);
+    Some(words)
+}
+
+fn of_helper_by_name(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let program = Path::new(arguments.first()?).file_name()?.to_str()?;
     let (word, kind) = program.split_once('.')?;
     if !matches!(

@@ -13,45 +13,13 @@ use buttress::writer::operations::AccessPolicy;
 use clap::ValueEnum as _;
 
 use super::access_times;
+use super::known::{self, Meaning};
 use crate::compression::Method;
 use crate::exit::Advice;
 use crate::globals::{Globals, Rescue, RescueList, parse_size};
 
 /// The kernel's own time between commits.
 const COMMIT_SECONDS: u64 = 30;
-
-/// Options of mount(8), fstab and other file systems' servers that mean nothing to this one.
-const PASSED_OVER: [&str; 29] = [
-    "defaults",
-    "auto",
-    "noauto",
-    "user",
-    "nouser",
-    "users",
-    "owner",
-    "group",
-    "_netdev",
-    "nofail",
-    "async",
-    "exec",
-    "ssd",
-    "nossd",
-    "ssd_spread",
-    "space_cache",
-    "space_cache=v1",
-    "space_cache=v2",
-    "nospace_cache",
-    "barrier",
-    "acl",
-    "datasum",
-    "datacow",
-    "treelog",
-    "autodefrag",
-    "noautodefrag",
-    "flushoncommit",
-    "noflushoncommit",
-    "loop",
-];
 
 /// What a mount is to be.
 #[derive(Clone, Debug)]
@@ -80,6 +48,8 @@ pub(super) struct MountWishes {
     pub(super) discard: bool,
     /// The options themselves, where nothing else says how to mount.
     pub(super) options: Option<OsString>,
+    /// What is to be said of options that were given and mean nothing here.
+    pub(super) notes: Vec<String>,
 }
 
 impl Default for MountWishes {
@@ -99,6 +69,7 @@ impl Default for MountWishes {
             data: DataOptions::default(),
             discard: false,
             options: None,
+            notes: Vec::new(),
         }
     }
 }
@@ -149,11 +120,16 @@ impl MountWishes {
             return Ok(());
         }
         let text = part.to_str().context("not a text")?;
-        if PASSED_OVER.contains(&text) || text.starts_with("x-") || text.starts_with("comment=") {
-            return Ok(());
-        }
         if access_times::take(&mut self.accesses, text) {
             return Ok(());
+        }
+        match known::meaning(text) {
+            Some(Meaning::Nothing) => return Ok(()),
+            Some(Meaning::Note(note)) => {
+                self.notes.push(format!("-o {text} means nothing here: {note}"));
+                return Ok(());
+            }
+            None => {}
         }
         match text.split_once('=') {
             Some((name, value)) => self.take_value(name, value, globals),
@@ -172,6 +148,9 @@ impl MountWishes {
             "dev" => self.dev = Some(true),
             "nodev" => self.dev = Some(false),
             "noexec" => self.no_exec = true,
+            "exec" => self.no_exec = false,
+            "datacow" => (self.data.copy_on_write, self.data.checksums) = (true, true),
+            "datasum" => self.data.checksums = true,
             "writeback_cache" => self.writeback_cache = true,
             "nowriteback_cache" => self.writeback_cache = false,
             "compress" => self.data.compression = Some(method("zlib")?),
@@ -225,7 +204,6 @@ impl MountWishes {
                 }
             }
             "offset" => globals.offset = Some(value.parse().map_err(anyhow::Error::msg)?),
-            "thread_pool" | "metadata_ratio" | "fsname" | "subtype" | "context" => {}
             _ => bail!("there is no such option"),
         }
         Ok(())
@@ -275,6 +253,11 @@ mod tests {
         assert!(!taken("rw,ro").unwrap().0.write);
         let data = taken("nodatacow").unwrap().0.data;
         assert!(!data.copy_on_write && !data.checksums);
+        let data = taken("nodatacow,datacow").unwrap().0.data;
+        assert!(data.copy_on_write && data.checksums);
+        assert!(!taken("noexec,exec").unwrap().0.no_exec);
+        let said = taken("relatime,sync,x-a,noacl").unwrap().0.notes;
+        assert_eq!(said.len(), 2, "{said:?}");
         for wrong in [
             "nonsense",
             "commit=0",

@@ -1,0 +1,154 @@
+//! Options of mount(8) and btrfs(5) that change nothing here, and why: they are accepted, and those that ask for something are answered
+//! with a note.
+//!
+//! A name that ends with `=` stands for the option with any value. Options of access times are not here: `access_times` takes them.
+
+/// What an option comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// It is for mount(8) or fstab, or what holds anyway: nothing is said.
+    Nothing,
+    /// It asks for what is not done; this is what the note says.
+    Note(&'static str),
+}
+
+use Meaning::{Note, Nothing};
+
+const NO_LOG_CHOICE: &str = "fsync writes a log tree in any case";
+const BARRIERS: &str = "devices are flushed in any case";
+const SYSTEM: &str = "the kernel's own file system is meant";
+const SPACE: &str = "the free-space tree is kept as the volume has it";
+const DEBUG: &str = "it is for debugging the kernel";
+const LABELS: &str = "contexts are those of the system's policy for fuse";
+
+/// The table; docs/mount.md has it, too.
+pub(super) const KNOWN: &[(&str, Meaning)] = &[
+    ("defaults", Nothing),
+    ("auto", Nothing),
+    ("noauto", Nothing),
+    ("user", Nothing),
+    ("nouser", Nothing),
+    ("users", Nothing),
+    ("owner", Nothing),
+    ("group", Nothing),
+    ("_netdev", Nothing),
+    ("nofail", Nothing),
+    ("loop", Nothing),
+    ("silent", Nothing),
+    ("loud", Nothing),
+    ("async", Nothing),
+    ("noiversion", Nothing),
+    ("nomand", Nothing),
+    ("symfollow", Nothing),
+    ("fsname=", Nothing),
+    ("subtype=", Nothing),
+    // What the table of mounts has of a fuse mount: mount(8) repeats it for a remount.
+    ("user_id=", Nothing),
+    ("group_id=", Nothing),
+    ("default_permissions", Nothing),
+    ("max_read=", Nothing),
+    ("blksize=", Nothing),
+    ("comment=", Nothing),
+    ("sync", Note("writes are durable after fsync, or with O_SYNC")),
+    (
+        "dirsync",
+        Note("changes of directories are durable after fsync of the directory"),
+    ),
+    ("nosymfollow", Note("symbolic links are followed")),
+    ("iversion", Note("fuse has no inode versions")),
+    ("mand", Note("Linux has no mandatory locks any more")),
+    ("context=", Note(LABELS)),
+    ("fscontext=", Note(LABELS)),
+    ("defcontext=", Note(LABELS)),
+    ("rootcontext=", Note(LABELS)),
+    ("ssd", Nothing),
+    ("nossd", Nothing),
+    ("ssd_spread", Nothing),
+    ("nossd_spread", Nothing),
+    ("space_cache", Nothing),
+    ("space_cache=", Nothing),
+    ("barrier", Nothing),
+    ("acl", Nothing),
+    ("treelog", Nothing),
+    ("noautodefrag", Nothing),
+    ("noflushoncommit", Nothing),
+    ("noenospc_debug", Nothing),
+    ("nospace_cache", Note(SPACE)),
+    ("clear_cache", Note(SPACE)),
+    ("noinode_cache", Nothing),
+    (
+        "inode_cache",
+        Note("inode numbers are not kept in a cache on disk"),
+    ),
+    ("nobarrier", Note(BARRIERS)),
+    ("noacl", Note("access lists hold")),
+    ("notreelog", Note(NO_LOG_CHOICE)),
+    ("autodefrag", Note("files are not defragmented on the way")),
+    (
+        "flushoncommit",
+        Note("a commit writes the data back that is dirty"),
+    ),
+    ("skip_balance", Note("a mount continues no balance")),
+    (
+        "user_subvol_rm_allowed",
+        Note("who may remove a directory may remove a subvolume only as root or the server's user"),
+    ),
+    ("rescan_uuid_tree", Note("the uuid tree is not rebuilt")),
+    ("enospc_debug", Note(DEBUG)),
+    ("check_int", Note(DEBUG)),
+    ("check_int_data", Note(DEBUG)),
+    ("check_int_print_mask=", Note(DEBUG)),
+    ("fragment=", Note(DEBUG)),
+    (
+        "fatal_errors=",
+        Note("an error of a device that matters stops writing, and never the system"),
+    ),
+    ("thread_pool=", Note(SYSTEM)),
+    (
+        "metadata_ratio=",
+        Note("metadata block groups are made as they are needed"),
+    ),
+    (
+        "alloc_start=",
+        Note("the option has no meaning in Linux any more"),
+    ),
+    (
+        "subvolrootid=",
+        Note("the option has no meaning in Linux any more"),
+    ),
+];
+
+/// What an option comes to that changes nothing here.
+pub(super) fn meaning(option: &str) -> Option<Meaning> {
+    let name = option.split_inclusive('=').next().unwrap_or(option);
+    let is_for_others = ["x-", "X-"].iter().any(|start| option.starts_with(start));
+    let known = KNOWN.iter().find(|(known, _)| *known == name);
+    known
+        .map(|(_, meaning)| *meaning)
+        .or_else(|| is_for_others.then_some(Nothing))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_known_once_and_are_in_the_manual() {
+        let manual = include_str!("../../../../../docs/mount.md");
+        for (number, (name, meaning)) in KNOWN.iter().enumerate() {
+            let is_first = KNOWN.iter().position(|(other, _)| other == name) == Some(number);
+            assert!(is_first, "{name} is there twice");
+            assert!(
+                manual.contains(&format!("`{name}`")),
+                "{name} is not in docs/mount.md"
+            );
+            if let Note(text) = meaning {
+                assert!(manual.contains(text), "{name}: its note is not in docs/mount.md");
+            }
+        }
+        assert_eq!(meaning("x-systemd.automount"), Some(Nothing));
+        assert_eq!(meaning("thread_pool=8"), Some(Note(SYSTEM)));
+        assert_eq!(meaning("thread_pool"), None);
+        assert_eq!(meaning("nonsense"), None);
+    }
+}
