@@ -27,8 +27,10 @@ fn mount_with_log(mounted: &Mounted, more: &[&str]) -> PathBuf {
 
 /// The name of the open file that a message gives.
 fn descriptor(message: &str) -> PathBuf {
-    let start = message.find("/proc/").unwrap_or_else(|| panic!("{message}"));
-    let name = message[start..].split(' ').next().unwrap();
+    let (_, rest) = message
+        .split_once("/proc/")
+        .unwrap_or_else(|| panic!("{message}"));
+    let name = format!("/proc/{}", rest.split(' ').next().unwrap());
     PathBuf::from(name)
 }
 
