@@ -116,6 +116,22 @@ impl WritableFilesystem {
         self.attempt(|| self.start(need), body)
     }
 
+    /// Runs an operation as [`operate`](Self::operate). If its worst case does not fit beside dirty data, writes that back and retries.
+    /// The caller holds no file's content.
+    pub(crate) fn operate_beside_data<T>(
+        &self,
+        need: Need,
+        mut body: impl FnMut(&mut Operation<'_>) -> Result<T>,
+    ) -> Result<T> {
+        match self.operate(need, &mut body) {
+            Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
+                self.write_back()?;
+                self.operate(need, body)
+            }
+            done => done,
+        }
+    }
+
     /// Looks at the running transaction with what operations have for that. Nothing may be edited.
     pub(crate) fn look<T>(&self, body: impl FnMut(&mut Operation<'_>) -> Result<T>) -> Result<T> {
         self.attempt(|| Ok(self.start_to_look()), body)

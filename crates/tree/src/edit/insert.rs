@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A neighbour takes items when this part of it is free.
-const PUSH_PARTS: usize = 4;
+const PUSH_PARTS: usize = 10;
 
 /// An item to be put in.
 #[derive(Clone, Copy)]

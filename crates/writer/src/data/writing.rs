@@ -48,7 +48,18 @@ impl WritableFilesystem {
     }
 
     /// Takes content in, at `offset` or at the end; beside what is in flight of the file where it needs nothing of that.
+    /// Where there is no space beside dirty data, that of all files is written back first.
     fn take_in(&self, location: Location, source: Source, bytes: &[u8]) -> Result<u64> {
+        match self.take_in_beside_data(location, source, bytes) {
+            Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
+                self.write_back()?;
+                self.take_in_beside_data(location, source, bytes)
+            }
+            taken => taken,
+        }
+    }
+
+    fn take_in_beside_data(&self, location: Location, source: Source, bytes: &[u8]) -> Result<u64> {
         let taken =
             self.with_content_in_flight(location, |content| content.write_in_flight(source, bytes))?;
         match taken {

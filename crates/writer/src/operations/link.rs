@@ -42,7 +42,7 @@ impl WritableFilesystem {
     /// without extended references can hold; and those of [`WritableFilesystem::create`].
     pub fn link(&self, inode: Location, directory: Location, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        self.operate(Need::items(LINK_ITEMS), |operation| {
+        self.operate_beside_data(Need::items(LINK_ITEMS), |operation| {
             let item = operation.inode(inode)?;
             operation.require_new_entry(directory, name)?;
             operation.check_link(inode, &item)?;
@@ -60,7 +60,7 @@ impl WritableFilesystem {
     /// [`Error::NotFound`]; [`Error::IsADirectory`]; [`Error::NotPermitted`] for an immutable or append-only inode or
     /// directory; [`Error::ReadOnlySubvolume`].
     pub fn unlink(&self, directory: Location, name: &[u8]) -> Result<()> {
-        let left = self.operate(
+        let left = self.operate_beside_data(
             Need::freeing(LINK_ITEMS.saturating_add(REMOVED_AT_ONCE)),
             |operation| {
                 let parent = operation.require_directory(directory)?;
@@ -88,7 +88,7 @@ impl WritableFilesystem {
     /// [`Error::NotFound`]; [`Error::NotADirectory`]; [`Error::NotEmpty`]; [`Error::NotPermitted`], also for a subvolume,
     /// which is deleted by its own call; [`Error::ReadOnlySubvolume`].
     pub fn remove_directory(&self, directory: Location, name: &[u8]) -> Result<()> {
-        let left = self.operate(
+        let left = self.operate_beside_data(
             Need::freeing(LINK_ITEMS.saturating_add(REMOVED_AT_ONCE)),
             |operation| {
                 let parent = operation.require_directory(directory)?;

@@ -78,7 +78,7 @@ impl WritableFilesystem {
             name: new_name,
         };
         let need = Need::freeing(RENAME_ITEMS.saturating_add(REMOVED_AT_ONCE));
-        let left = self.operate(need, |operation| operation.rename(old, new, mode))?;
+        let left = self.operate_beside_data(need, |operation| operation.rename(old, new, mode))?;
         self.finish_removal(left)
     }
 }

@@ -14,7 +14,7 @@ use super::{EditLock, WritableFilesystem};
 use crate::live::steps::Steps;
 use crate::live::trees::LiveTree;
 use crate::live::waiting_names::WAITING_NAME_BYTES;
-use buttress_format::{ByteCount, Timestamp};
+use buttress_format::{ByteCount, Incompat, Timestamp};
 use buttress_fs::error::{Error, Result};
 use buttress_locks::MutexGuard;
 use core::ops::{Deref, DerefMut};
@@ -32,8 +32,9 @@ const REFERENCES_AT_ONCE: usize = 512;
 /// What a node takes in memory beside its bytes.
 const NODE_OVERHEAD_BYTES: u64 = 256;
 
-/// So much content may wait however little room there is.
-const SPARED_BYTES: u64 = 4 << 20;
+/// So much content may be dirty however little space there is, on volumes with enough space for metadata.
+const SPARED_BYTES_MAX: u64 = 4 << 20;
+const SPARED_BYTES_MIN: u64 = 64 << 10;
 
 /// The items of another edit for which there should be room beside dirty data.
 const OTHER_ITEMS: u64 = 32;
@@ -205,7 +206,8 @@ impl WritableFilesystem {
 
     /// Whether what waits of content takes room for its items, at their worst, that other edits need.
     pub(crate) fn is_short_of_space(&self) -> Result<bool> {
-        if self.data().delalloc_bytes() < SPARED_BYTES || !self.shared.ahead.is_short() {
+        let ahead = &self.shared.ahead;
+        if !ahead.is_short() || self.data().delalloc_bytes() < ahead.spared_bytes() {
             return Ok(false);
         }
         let need = Need::items(OTHER_ITEMS);
@@ -224,7 +226,9 @@ impl WritableFilesystem {
         let (mut handle, ()) = self.retry(self.start_unchecked(), |handle| handle.reserve_data(bytes))?;
         handle.reserve_ahead();
         // The state of affairs after this batch, for writes that take from it.
-        let is_much = self.data().delalloc_bytes() >= SPARED_BYTES;
+        let spared_bytes = handle.spared_bytes();
+        ahead.set_spared_bytes(spared_bytes);
+        let is_much = self.data().delalloc_bytes() >= spared_bytes;
         ahead.set_short(is_much && !handle.has_space_beside_data());
         Ok(())
     }
@@ -330,11 +334,29 @@ impl Running {
         }
     }
 
-    /// The room kept for edits that free space.
+    /// The room kept for edits that free space. In mixed block groups most of the total is data.
     fn reserve_bytes(&self) -> u64 {
         let total = self.core.groups.room(Purpose::Metadata).total_bytes;
         let least = self.core.node_bytes().get().saturating_mul(RESERVED_NODES);
-        (total >> 4).max(least.min(total >> 2)).min(512 << 20)
+        let part = match self.core.has(Incompat::MIXED_GROUPS) {
+            true => total >> 7,
+            false => total >> 4,
+        };
+        part.max(least.min(total >> 2)).min(512 << 20)
+    }
+
+    /// Dirty data whose items, at their worst, take one part in 32 of the space for metadata.
+    fn spared_bytes(&self) -> u64 {
+        let nodes = self
+            .core
+            .groups
+            .room(Purpose::Metadata)
+            .total_bytes
+            .checked_div(self.core.node_bytes().get())
+            .unwrap_or(0);
+        (nodes >> 5)
+            .saturating_mul(self.core.sector_bytes())
+            .clamp(SPARED_BYTES_MIN, SPARED_BYTES_MAX)
     }
 
     /// What metadata may need of block groups until the next commit, the reserve included.

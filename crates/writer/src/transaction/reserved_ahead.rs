@@ -26,6 +26,8 @@ pub(crate) struct ReservedAhead {
     batch_bytes: AtomicU64,
     /// Whether dirty data took space, as of the last refill, that other edits need.
     is_short: AtomicBool,
+    /// How much content may be dirty even then, as of the last refill.
+    spared_bytes: AtomicU64,
 }
 
 impl ReservedAhead {
@@ -59,6 +61,15 @@ impl ReservedAhead {
     /// Whether the last refill found that dirty data took space that other edits need.
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// How much content may be dirty where space is short, as of the last refill.
+    pub(crate) fn spared_bytes(&self) -> u64 {
+        self.spared_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_spared_bytes(&self, bytes: u64) {
+        self.spared_bytes.store(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn set_short(&self, is_short: bool) {
