@@ -17,6 +17,8 @@
     reason = "tests state what must hold"
 )]
 
+#[path = "mount_beside_kernel/full.rs"]
+mod full;
 mod mounting;
 #[path = "mount_beside_kernel/placeholders.rs"]
 mod placeholders;

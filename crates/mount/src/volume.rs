@@ -48,7 +48,7 @@ use buttress::accounts::Accounts as _;
 use buttress::fs::{Filesystem, Location};
 use buttress::writer::WritableFilesystem;
 use buttress::writer::operations::AccessPolicy;
-use buttress::{AllocateMode, ErrorKind, FileKind, Metadata, Timestamp};
+use buttress::{AllocateMode, ByteCount, ErrorKind, FileKind, Metadata, Timestamp};
 use cleaner::Cleaner;
 pub use control::Peek;
 use core::fmt;
@@ -98,9 +98,6 @@ pub struct Showing {
 /// Where messages for a person go.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How long a figure of the volume's space holds.
-const SPACE_LASTS_MS: u128 = 1000;
-
 /// A volume as a file system. See the module.
 pub struct MountedVolume {
     access: Access,
@@ -116,7 +113,8 @@ pub struct MountedVolume {
     log: Log,
     /// Leaves.
     told: Mutex<Vec<(String, Instant)>>,
-    statistics: Mutex<Option<(Statistics, Instant)>>,
+    /// The space of a volume that is open for reading, which does not change.
+    statistics: OnceLock<Statistics>,
     /// Raised when a file may have got a capability: see `content`.
     capabilities: AtomicU64,
     /// Who is served keeps for a while what is written: see `writeback_cache`.
@@ -164,7 +162,7 @@ impl MountedVolume {
             device: AtomicU64::new(0),
             log,
             told: Mutex::default(),
-            statistics: Mutex::default(),
+            statistics: OnceLock::new(),
             capabilities: AtomicU64::new(1),
             is_writeback_cached: AtomicBool::new(false),
             is_shut_down: AtomicBool::new(false),
@@ -287,8 +285,20 @@ impl MountedVolume {
         }
     }
 
-    fn space(&self) -> core::result::Result<Statistics, buttress::fs::Error> {
-        let view = self.access.view();
+    fn space_now(&self, writer: &WritableFilesystem) -> Result<Statistics> {
+        let space = writer.space_now().map_err(|error| self.failed(&error))?;
+        let block_bytes = space.sector_bytes;
+        let blocks = |bytes: ByteCount| bytes.get().checked_div(u64::from(block_bytes)).unwrap_or(0);
+        Ok(Statistics {
+            block_bytes,
+            blocks: blocks(space.size),
+            free: blocks(space.free),
+            available: blocks(space.available),
+            name_bytes_max: 255,
+        })
+    }
+
+    fn space(view: &Filesystem) -> core::result::Result<Statistics, buttress::fs::Error> {
         let space = view.space()?;
         let totals = space.totals();
         let block_bytes = view.sector_bytes();
@@ -478,15 +488,17 @@ impl Vfs for MountedVolume {
         if self.is_down() {
             return Err(Errno::SHUTDOWN);
         }
-        let known = *self.statistics.lock();
-        if let Some((statistics, at)) = known
-            && at.elapsed().as_millis() < SPACE_LASTS_MS
-        {
-            return Ok(statistics);
+        match &self.access {
+            Access::Writing(writer) => self.space_now(writer),
+            Access::Reading(filesystem) => match self.statistics.get() {
+                Some(statistics) => Ok(*statistics),
+                None => {
+                    let statistics = Self::space(filesystem);
+                    let statistics = statistics.map_err(|error| self.failed(&error))?;
+                    Ok(*self.statistics.get_or_init(|| statistics))
+                }
+            },
         }
-        let statistics = self.space().map_err(|error| self.failed(&error))?;
-        *self.statistics.lock() = Some((statistics, Instant::now()));
-        Ok(statistics)
     }
 
     fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {

@@ -35,6 +35,6 @@ pub mod transaction;
 pub use data::{AllocateMode, DataOptions};
 pub use log_tree::{CommitCause, LogStatistics, Shown, Synced, open_replayed};
 pub use transaction::{
-    Environment, Return, SystemEnvironment, Trimmed, Uncommitted, WritableFilesystem, WriteOptions,
+    Environment, Return, SpaceNow, SystemEnvironment, Trimmed, Uncommitted, WritableFilesystem, WriteOptions,
     replacement_item, wipe_superblocks,
 };

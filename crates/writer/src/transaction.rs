@@ -64,6 +64,7 @@ pub(crate) mod reserved_ahead;
 pub(crate) mod returning;
 pub(crate) mod running;
 pub(crate) mod slice;
+mod space;
 #[cfg(test)]
 mod tests;
 mod trimming;
@@ -72,6 +73,7 @@ mod uncommitted;
 pub use opening::{Environment, SystemEnvironment, WriteOptions};
 pub use replacement::{replacement_item, wipe_superblocks};
 pub use returning::Return;
+pub use space::SpaceNow;
 pub use trimming::Trimmed;
 pub use uncommitted::Uncommitted;
 

@@ -25,28 +25,26 @@ impl Space {
             free = free.saturating_add(group.total.get().saturating_sub(group.used.get()));
             profile = group.flags.profile().unwrap_or(profile);
         }
-        // Parity is not counted: the kernel counts copies only.
-        let copies = u64::from(profile.copies().max(1));
-        let raw = self.allocatable(profile);
-        ByteCount::new(free.saturating_add(raw.checked_div(copies).unwrap_or(0)))
+        let spaces = self
+            .devices
+            .iter()
+            .filter(|device| !device.is_missing())
+            .map(|device| device.unallocated().get().saturating_sub(DEVICE_RESERVED_BYTES));
+        ByteCount::new(free.saturating_add(Self::allocatable_bytes(profile, spaces)))
     }
 
-    /// Raw bytes that chunks of `profile` could take of the devices.
-    fn allocatable(&self, profile: Profile) -> u64 {
+    /// Returns how much fits into new chunks of `profile`. `spaces` has the unallocated bytes of each device, without its first MiB.
+    #[must_use]
+    pub fn allocatable_bytes(profile: Profile, spaces: impl Iterator<Item = u64>) -> u64 {
         let per_device = if profile == Profile::Dup {
             STRIPE_BYTES.saturating_mul(2)
         } else {
             STRIPE_BYTES
         };
-        let mut spaces: Vec<u64> = self
-            .devices
-            .iter()
-            .filter(|device| !device.is_missing())
-            .filter_map(|device| {
-                let free = device.unallocated().get();
+        let mut spaces: Vec<u64> = spaces
+            .filter_map(|free| {
                 let free = free.saturating_sub(free.checked_rem(STRIPE_BYTES).unwrap_or(0));
-                (free > DEVICE_RESERVED_BYTES.saturating_add(per_device))
-                    .then(|| free.saturating_sub(DEVICE_RESERVED_BYTES))
+                (free > per_device).then_some(free)
             })
             .collect();
         spaces.sort_unstable_by(|a, b| b.cmp(a));
@@ -74,7 +72,8 @@ impl Space {
             }
             spaces.pop();
         }
-        sum
+        // Parity is not counted: the kernel counts copies only.
+        sum.checked_div(u64::from(profile.copies().max(1))).unwrap_or(0)
     }
 }
 

@@ -188,6 +188,11 @@ impl Running {
         (types, profile)
     }
 
+    /// Whether devices have space for another chunk.
+    pub(super) fn can_make_chunk(&self, purpose: Purpose) -> bool {
+        self.plan_chunk(purpose).is_some()
+    }
+
     fn plan_chunk(&self, purpose: Purpose) -> Option<Plan> {
         let (_, profile) = self.profile_for(purpose);
         let total = self.core.devices.total_bytes();
