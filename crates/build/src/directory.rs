@@ -5,7 +5,7 @@
 //! Content is read later; then the file must still be the one that was seen, with the same size and times of change, before
 //! and after it is read.
 
-use crate::entry::{Attributes, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence};
+use crate::entry::{Attributes, DataExtent, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence};
 use crate::source::{ContentReader, Contents, Source, SourceError};
 use buttress_format::{ByteCount, FileOffset, InodeFlags, Timestamp};
 use buttress_fs::{DeviceNumber, Xattr};
@@ -202,6 +202,42 @@ fn host_path(root: &Path, at: &[u8]) -> PathBuf {
     }
 }
 
+/// Returns how much of a file of this system is data; `None` where it has no holes, or that cannot be found out.
+#[must_use]
+pub fn data_of_file(at: &Path, metadata: &Metadata) -> Option<DataExtent> {
+    // A file with more ranges counts as data throughout.
+    const RANGES_MAX: u64 = 1 << 16;
+    let seen = Seen::of(metadata);
+    if !seen.sparse {
+        return None;
+    }
+    // What is wrong with the file is reported when it is read.
+    let file = open_file(at).ok()?;
+    let mut found = DataExtent::default();
+    let mut from = 0;
+    while from < seen.size && found.ranges < RANGES_MAX {
+        let start = match rustix::fs::seek(&file, SeekFrom::Data(from)) {
+            Ok(start) if start < seen.size => start,
+            Ok(_) | Err(Errno::NXIO) => return Some(found),
+            Err(_) => return None,
+        };
+        let end = rustix::fs::seek(&file, SeekFrom::Hole(start))
+            .ok()?
+            .min(seen.size);
+        found = found.with_range(end.saturating_sub(start));
+        from = end.max(start.saturating_add(1));
+    }
+    (from >= seen.size).then_some(found)
+}
+
+fn open_file(host: &Path) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(i32::try_from(flags).unwrap_or(0))
+        .open(host)
+}
+
 fn kind(at: &Path, metadata: &Metadata) -> Result<EntryKind, SourceError> {
     let file_type: FileType = metadata.file_type();
     let number = || {
@@ -216,6 +252,7 @@ fn kind(at: &Path, metadata: &Metadata) -> Result<EntryKind, SourceError> {
     } else if file_type.is_file() {
         EntryKind::File(FileContent {
             size: ByteCount::new(metadata.len()),
+            data: data_of_file(at, metadata),
             locator: Seen::of(metadata).encode(),
             share: None,
         })
@@ -365,12 +402,7 @@ impl Contents for DirectoryContents {
         let inside = path.strip_prefix(self.below.as_bytes()).unwrap_or(path);
         let inside = inside.strip_prefix(b"/").unwrap_or(inside);
         let host = host_path(&self.root, inside);
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(i32::try_from(flags).unwrap_or(0))
-            .open(&host)
-            .map_err(|cause| DirectorySource::failed("opening", &host, cause))?;
+        let file = open_file(&host).map_err(|cause| DirectorySource::failed("opening", &host, cause))?;
         let seen = Seen::decode(&content.locator).ok_or_else(|| SourceError::Changed {
             place: host.display().to_string(),
             what: "what was seen of it is lost".to_owned(),

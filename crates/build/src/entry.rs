@@ -195,10 +195,40 @@ pub struct LinkKey(pub u64, pub u64);
 pub struct FileContent {
     /// How long it is, holes included.
     pub size: ByteCount,
+    /// How much of it is data, where the source knows that it has holes; `None` where all of it may be data.
+    pub data: Option<DataExtent>,
     /// Where the source finds it: whatever the source wants; kept and given back as it is, so better short.
     pub locator: Vec<u8>,
     /// Contents with one key, of one source, are the same bytes: they are read once and share their extents.
     pub share: Option<ShareKey>,
+}
+
+/// How much of a content is data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataExtent {
+    /// The bytes of all ranges of data.
+    pub bytes: ByteCount,
+    /// How many ranges there are.
+    pub ranges: u64,
+}
+
+impl DataExtent {
+    /// Returns this with one more range.
+    #[must_use]
+    pub const fn with_range(self, bytes: u64) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(ByteCount::new(bytes)),
+            ranges: self.ranges.saturating_add(1),
+        }
+    }
+
+    /// Returns the most bytes that the data takes in sectors. Both ends of a range may lie inside a sector.
+    pub(crate) fn bytes_in_sectors(self, sector_bytes: u32) -> u64 {
+        let ends = self
+            .ranges
+            .saturating_mul(u64::from(sector_bytes).saturating_mul(2));
+        self.bytes.get().saturating_add(ends)
+    }
 }
 
 /// What equal contents have in common.

@@ -552,7 +552,10 @@ impl Pass<'_> {
         let totals = &mut self.totals;
         totals.files = totals.files.saturating_add(1);
         totals.content_bytes = totals.content_bytes.saturating_add(content.size.get());
-        totals.data_bytes = totals.data_bytes.saturating_add(whole.get());
+        let data = content.data.map_or(whole.get(), |data| {
+            data.bytes_in_sectors(self.rules.sector_bytes).min(whole.get())
+        });
+        totals.data_bytes = totals.data_bytes.saturating_add(data);
         Ok(())
     }
 

@@ -63,10 +63,10 @@ mod tree;
 mod write;
 
 pub use builder::{Gathered, ImageBuilder, Verdict};
-pub use directory::DirectorySource;
+pub use directory::{DirectorySource, data_of_file};
 pub use entry::{
-    Attributes, Compress, Entry, EntryKind, EntryPath, FileContent, LinkKey, PathProblem, Precedence,
-    ShareKey, SubvolumeMark,
+    Attributes, Compress, DataExtent, Entry, EntryKind, EntryPath, FileContent, LinkKey, PathProblem,
+    Precedence, ShareKey, SubvolumeMark,
 };
 pub use error::{Error, Result};
 pub use finish::derived_uuid;

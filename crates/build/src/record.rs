@@ -4,8 +4,8 @@
 //! is read.
 
 use crate::entry::{
-    Attributes, Compress, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence, ShareKey,
-    SubvolumeMark,
+    Attributes, Compress, DataExtent, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence,
+    ShareKey, SubvolumeMark,
 };
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{ByteCount, Compression, InodeFlags, Timestamp};
@@ -69,7 +69,11 @@ impl Encoder {
     }
 
     pub(crate) fn content(&mut self, content: &FileContent) {
-        self.number(content.size.get()).bytes(&content.locator);
+        self.number(content.size.get());
+        self.optional(content.data, |to, data| {
+            to.number(data.bytes.get()).number(data.ranges);
+        });
+        self.bytes(&content.locator);
         self.optional(content.share, |to, key| {
             to.0.extend_from_slice(&key.0.to_le_bytes())
         });
@@ -250,6 +254,12 @@ impl<'a> Decoder<'a> {
     pub(crate) fn content(&mut self) -> Option<FileContent> {
         Some(FileContent {
             size: ByteCount::new(self.number()?),
+            data: self.optional(|from| {
+                Some(DataExtent {
+                    bytes: ByteCount::new(from.number()?),
+                    ranges: from.number()?,
+                })
+            })?,
             locator: self.bytes()?.to_vec(),
             share: self.optional(|from| from.array().map(|key| ShareKey(u128::from_le_bytes(key))))?,
         })
@@ -331,6 +341,10 @@ mod tests {
         };
         let content = FileContent {
             size: ByteCount::new(u64::MAX),
+            data: Some(DataExtent {
+                bytes: ByteCount::new(12_345),
+                ranges: 3,
+            }),
             locator: vec![7; 300],
             share: Some(ShareKey(u128::MAX - 3)),
         };

@@ -51,6 +51,7 @@ fn entries() -> Vec<Entry> {
             path: EntryPath::new(format!("d/f{number:02}").as_bytes()).unwrap(),
             precedence: Precedence::default(),
             kind: EntryKind::File(FileContent {
+                data: None,
                 size: ByteCount::of(content.len()),
                 locator: content,
                 share: None,

@@ -41,6 +41,7 @@ fn entry(path: &str, kind: EntryKind) -> Entry {
 
 fn file(path: &str, content: &[u8]) -> Entry {
     let content = FileContent {
+        data: None,
         size: ByteCount::of(content.len()),
         locator: content.to_vec(),
         share: None,

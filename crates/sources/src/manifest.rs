@@ -223,6 +223,7 @@ impl Manifest {
         }
         Ok(FileContent {
             size: ByteCount::new(size),
+            data: self.contents.data_of(&locator),
             locator,
             share: None,
         })

@@ -1,7 +1,7 @@
 //! Members of archives as entries of an image, and where their contents are.
 
 use buttress_build::{
-    Attributes, ContentReader, Entry, EntryKind, EntryPath, FileContent, PathProblem, Precedence,
+    Attributes, ContentReader, DataExtent, Entry, EntryKind, EntryPath, FileContent, PathProblem, Precedence,
     SourceError, SubvolumeMark,
 };
 use buttress_format::{ByteCount, InodeFlags};
@@ -58,9 +58,19 @@ pub(crate) fn is_xattr_name(name: &[u8]) -> bool {
     (1..=XATTR_NAME_BYTES_MAX).contains(&name.len()) && !name.contains(&0)
 }
 
+/// How much of a file is data.
+fn data_of(kind: &Kind) -> Option<DataExtent> {
+    let Kind::File { segments, .. } = kind else {
+        return None;
+    };
+    let sum = |sum: DataExtent, segment: &Segment| sum.with_range(segment.length);
+    Some(segments.iter().fold(DataExtent::default(), sum))
+}
+
 /// A member as an entry of this precedence.
 pub(crate) fn entry_of(member: Member, precedence: Precedence) -> Result<Entry, Problem> {
     let locator = locator(&member);
+    let data = data_of(&member.kind);
     if let Some((name, _)) = member.xattrs.iter().find(|(name, _)| !is_xattr_name(name)) {
         return Err(Problem::XattrName(name.clone()));
     }
@@ -68,6 +78,7 @@ pub(crate) fn entry_of(member: Member, precedence: Precedence) -> Result<Entry, 
     let kind = match member.kind {
         Kind::File { size, .. } => EntryKind::File(FileContent {
             size: ByteCount::new(size),
+            data,
             locator,
             share: None,
         }),

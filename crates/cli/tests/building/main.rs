@@ -14,6 +14,7 @@ mod support;
 
 mod callers;
 mod debian;
+mod holes;
 mod matrix;
 mod sharing;
 mod stopped;

@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use buttress_build::{ContentReader, Contents, EntryPath, FileContent, SourceError};
+use buttress_build::{ContentReader, Contents, DataExtent, EntryPath, FileContent, SourceError};
 use buttress_format::{FileKind, FileOffset, SubvolumeId};
 use buttress_fs::{Filesystem, Follow, RangeKind};
 use rustix::fs::{Mode, OFlags, SeekFrom};
@@ -66,6 +66,15 @@ impl ManifestContents {
         }
         let locator = [&[HOST][..], &stamp(&metadata), path.as_os_str().as_bytes()].concat();
         Ok((locator, metadata.len()))
+    }
+
+    /// How much of a file of the host is data.
+    pub(super) fn data_of(&self, locator: &[u8]) -> Option<DataExtent> {
+        let (_, path) = locator
+            .strip_prefix(&[HOST])?
+            .split_first_chunk::<STAMP_BYTES>()?;
+        let path = Path::new(std::ffi::OsStr::from_bytes(path));
+        buttress_build::data_of_file(path, &path.metadata().ok()?)
     }
 
     /// What the base has at this path; `size` is believed for now, if it is given.
@@ -128,6 +137,7 @@ impl Contents for ManifestContents {
             (Some((&INLINE, bytes)), _) => {
                 let memory = FileContent {
                     size: content.size,
+                    data: None,
                     locator: bytes.to_vec(),
                     share: None,
                 };
