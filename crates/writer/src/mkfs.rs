@@ -139,6 +139,15 @@ pub fn least_device_bytes(options: &Options, devices: usize) -> Result<ByteCount
     Ok(chunks::least_bytes(devices, &settings))
 }
 
+/// The least size of each device, in bytes, with which a volume on `devices` devices of one size holds a file.
+///
+/// # Errors
+/// As [`least_device_bytes`].
+pub fn least_device_bytes_for_a_file(options: &Options, devices: usize) -> Result<ByteCount, Error> {
+    let settings = Settings::new(options, devices)?;
+    Ok(chunks::least_bytes_for_a_file(devices, &settings))
+}
+
 /// What the volume uses of each device, in bytes: whole sectors of it, or of what the options give.
 ///
 /// # Errors
@@ -166,7 +175,7 @@ fn too_small(devices: &[Device], sizes: &[u64], settings: &Settings, device: usi
             .get(device)
             .map_or_else(String::new, |device| device.name().to_owned()),
         size: ByteCount::new(sizes.get(device).copied().unwrap_or(0)),
-        least: chunks::least_bytes(devices.len(), settings),
+        least: chunks::least_bytes_for_a_file(devices.len(), settings),
     }
 }
 

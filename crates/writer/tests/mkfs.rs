@@ -13,10 +13,10 @@ use anyhow::{Context, Result, bail};
 use buttress_device::crash::{CrashLab, Outcome};
 use buttress_device::{Device, Engine, MemoryBackend, OpenOptions as DeviceOptions};
 use buttress_format::{
-    BlockGroupFlags, ByteCount, ChecksumType, InodeItem, InodeNumber, Key, Profile, RootItem, Superblock,
-    Timestamp, TreeId, Uuid,
+    BlockGroupFlags, ByteCount, ChecksumType, FileOffset, InodeItem, InodeNumber, Key, Profile, RootItem,
+    SubvolumeId, Superblock, Timestamp, TreeId, Uuid,
 };
-use buttress_fs::{Filesystem, OpenOptions};
+use buttress_fs::{Filesystem, Location, OpenOptions};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::needs::{REFERENCE_PROGS, missing};
@@ -25,6 +25,8 @@ use buttress_oracle::tools::{kernel_missing, newest, run};
 use buttress_oracle::volumes::scratch;
 use buttress_tree::ReadAhead;
 use buttress_writer::mkfs::{self, Feature, Identity, Options};
+use buttress_writer::operations::NewInode;
+use buttress_writer::{WritableFilesystem, WriteOptions};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -481,6 +483,47 @@ fn every_profile_is_made_in_memory_and_opens_without_a_notice() {
             let found = contents(lab).unwrap();
             assert_eq!(found.superblock.bytes_used, made.superblock.bytes_used);
         }
+    }
+}
+
+#[test]
+fn volume_of_the_named_least_size_holds_a_file() {
+    let mut cases = Vec::new();
+    for node_bytes in [4096, 16_384, 65_536] {
+        for metadata in [Profile::Single, Profile::Dup] {
+            cases.push(Options {
+                node_bytes: Some(node_bytes),
+                metadata: Some(metadata),
+                ..Options::default()
+            });
+        }
+    }
+    cases.push(Options {
+        node_bytes: Some(4096),
+        features: vec![(Feature::MixedBlockGroups, true)],
+        ..Options::default()
+    });
+    for options in cases {
+        let hard = mkfs::least_device_bytes(&options, 1).unwrap().to_usize().unwrap();
+        let small = Device::memory(vec![0; hard - 4096]);
+        let refused = mkfs::make(&[small], &options, &identity(1)).unwrap_err();
+        let mkfs::Error::TooSmall { least, .. } = refused else {
+            panic!("{options:?}: {refused}");
+        };
+        assert_eq!(least, mkfs::least_device_bytes_for_a_file(&options, 1).unwrap());
+        let device = Device::memory(vec![0; least.to_usize().unwrap()]);
+        mkfs::make(std::slice::from_ref(&device), &options, &identity(1)).unwrap();
+        let volume = OpenOptions::new(vec![device]).open().unwrap();
+        let filesystem = WritableFilesystem::new(volume, WriteOptions::default()).unwrap();
+        let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+        let bytes = buttress_oracle::content::Random::new(3).bytes(100_000, false);
+        let written = filesystem
+            .create(root, b"file", &NewInode::of_root(0o644))
+            .and_then(|file| filesystem.write_at(file, FileOffset::MIN, &bytes))
+            .and_then(|()| filesystem.commit());
+        written.unwrap_or_else(|error| panic!("{options:?}, {least}: {error}"));
+        filesystem.unlink(root, b"file").unwrap();
+        filesystem.commit().unwrap();
     }
 }
 

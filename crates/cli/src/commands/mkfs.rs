@@ -263,7 +263,10 @@ impl Subcommand for Mkfs {
             return self.build_volume(context, &images, options, sources);
         }
         self.build.refuse_alone()?;
-        let least = mkfs::least_device_bytes(&options, images.len())?;
+        let least = LeastBytes {
+            volume: mkfs::least_device_bytes(&options, images.len())?,
+            file: mkfs::least_device_bytes_for_a_file(&options, images.len())?,
+        };
         let progress = context.progress();
         // Who ends it early leaves no file behind that is no volume.
         let cancelling = Cancelling::start(&progress)?;
@@ -275,6 +278,15 @@ impl Subcommand for Mkfs {
         summary::print(context, &made, &devices)?;
         Ok(Outcome::Done)
     }
+}
+
+/// How large each device must be at least.
+#[derive(Clone, Copy, Debug, Default)]
+struct LeastBytes {
+    /// For a volume.
+    volume: ByteCount,
+    /// For a volume that holds a file.
+    file: ByteCount,
 }
 
 impl Mkfs {
@@ -335,7 +347,7 @@ impl Mkfs {
         context: &Context,
         images: &[PathBuf],
         wanted: Option<u64>,
-        least: ByteCount,
+        least: LeastBytes,
     ) -> Result<NewFiles> {
         let bytes = wanted.unwrap_or(IMAGE_BYTES);
         let missing: Vec<&PathBuf> = images
@@ -346,9 +358,10 @@ impl Mkfs {
                     .transpose()
             })
             .collect::<Result<_>>()?;
-        if !missing.is_empty() && bytes < least.get() {
+        if !missing.is_empty() && bytes < least.volume.get() {
             return Err(anyhow::anyhow!(
-                "{bytes} bytes are too few: each device needs at least {least}"
+                "{bytes} bytes are too few: each device needs at least {}",
+                least.file
             ));
         }
         if let (Some(image), Some(_)) = (missing.first(), &context.globals().overlay) {

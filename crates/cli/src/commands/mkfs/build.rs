@@ -17,7 +17,7 @@ use buttress::writer::mkfs::{Made, Options};
 use clap::Args;
 
 use super::sources::{OpenedSources, SourceArguments};
-use super::{Mkfs, NewFiles, SizeWish, is_missing, summary};
+use super::{LeastBytes, Mkfs, NewFiles, SizeWish, is_missing, summary};
 use crate::compression::Method;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
@@ -341,7 +341,7 @@ impl Mkfs {
             (None, true) => Some(enough.get()),
             (None, false) => None,
         };
-        let new_files = self.make_files(context, images, wanted, ByteCount::ZERO)?;
+        let new_files = self.make_files(context, images, wanted, LeastBytes::default())?;
         let opening = DeviceOptions {
             write: true,
             ..context.device_options()
