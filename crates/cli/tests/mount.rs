@@ -626,7 +626,8 @@ fn what_is_settled_is_not_asked_for_again() {
     assert!(needs_no_server(&mounted, &waiting, || {
         assert_eq!(fs::metadata(&path).unwrap().blocks(), 200);
     }));
-    // One that is not written back may take up something else soon.
+    // One that is not written back may take up something else soon. While it is open, the mount does not commit for being idle.
+    let held = File::options().write(true).open(&path).unwrap();
     fs::write(&path, vec![2; 50_000]).unwrap();
     fs::metadata(&path).unwrap();
     std::thread::sleep(short);
@@ -640,7 +641,7 @@ fn what_is_settled_is_not_asked_for_again() {
     let file = File::open(&path).unwrap();
     let other = file.try_clone().unwrap();
     assert!(needs_no_server(&mounted, &waiting, || drop(other)));
-    drop(file);
+    drop((file, held));
     rustix::mount::unmount(connections.path(), rustix::mount::UnmountFlags::empty()).unwrap();
     mounted.umount();
     mounted.expect_sound();

@@ -186,9 +186,7 @@ fn a_signal_ends_it_with_a_token_that_goes_on() {
     let mut arrived = vec![0; 10];
     output.read_exact(&mut arrived).unwrap();
     // Its pipe is full by now or will be: it cannot have ended.
-    let id = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    buttress_oracle::signals::deliver(&child, rustix::process::Signal::TERM).unwrap();
     output.read_to_end(&mut arrived).unwrap();
     let ended = child.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(1));

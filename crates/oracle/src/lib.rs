@@ -14,7 +14,8 @@
 //! - [`ioctls`]: what is asked of a mounted btrfs by ioctl;
 //! - [`manifest`]: what a directory tree holds: the common form in which two sides are compared;
 //! - [`noise`]: spoils copies of a volume's devices;
-//! - [`seeds`]: the seeds of random tests.
+//! - [`seeds`]: the seeds of random tests;
+//! - [`signals`]: signals to programs that are tested.
 
 pub mod btrfs_check;
 pub mod content;
@@ -27,6 +28,7 @@ pub mod manifest;
 pub mod needs;
 pub mod noise;
 pub mod seeds;
+pub mod signals;
 pub mod skip;
 pub mod tools;
 pub mod volumes;

@@ -11,7 +11,7 @@ use buttress_oracle::tools::{buttress, kernel_missing, newest, run};
 use buttress_oracle::volumes::scratch;
 use buttress_proof::fiemap::{Compared, compare, of_kernel, of_writer};
 use buttress_proof::harness::{self, Case, Outcome};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -186,8 +186,7 @@ fn cancel_half_way(words: &[String], signal: Signal) -> Result<()> {
     let mut arrived = vec![0; 10];
     output.read_exact(&mut arrived)?;
     // Its pipe is full by now or will be: it waits for us while the signal comes, and cannot have ended.
-    kill_process(Pid::from_child(&child), signal)?;
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    buttress_oracle::signals::deliver(&child, signal)?;
     output.read_to_end(&mut arrived)?;
     let ended = child.wait_with_output()?;
     let error = String::from_utf8(ended.stderr)?;
@@ -212,7 +211,7 @@ fn main() -> std::process::ExitCode {
         Case::new("cancelled::by_a_signal", cancelled),
     ];
     let (first, volumes) = (
-        number("BUTTRESS_SOAK_SEED", 1),
+        buttress_oracle::seeds::seed("fiemap", "BUTTRESS_SOAK_SEED", 1),
         number("BUTTRESS_FIEMAP_VOLUMES", 40),
     );
     // Half of the volumes by each maker.
