@@ -28,10 +28,10 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask CHORE
 
-  test [--without TOOL]… [FILTER | WORDS]
+  test [--nightly] [--without TOOL]… [FILTER | WORDS]
                        all tests, or those with FILTER in their names, or what WORDS of cargo test choose; installs or
                        names the tools that are needed, and fails when tests were skipped for want of one that
-                       --without does not name
+                       --without does not name. With --nightly random tests take further seeds, derived from the date
   test --quick [--without TOOL]…
                        the tests that say the most in under 90 seconds, and what was left out
   licences             checks every dependency's licence and source against deny.toml

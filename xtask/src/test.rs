@@ -11,6 +11,7 @@ use crate::run::{self, cargo};
 use crate::tools;
 use anyhow::{Context, Result, anyhow, ensure};
 use buttress_oracle::needs::{self, REFERENCE_PROGS};
+use buttress_oracle::seeds;
 use counts::{Counts, Skipped};
 use rustix::process::{Pid, Signal};
 use std::io::{BufRead, BufReader};
@@ -25,6 +26,8 @@ struct Words {
     without: Vec<String>,
     /// Only the quick ones.
     quick: bool,
+    /// Random tests take further seeds, derived from the day's date.
+    nightly: bool,
     /// What goes on to cargo.
     cargo: Vec<String>,
 }
@@ -36,6 +39,10 @@ impl Words {
         while let Some(word) = words.next() {
             if word == "--quick" {
                 parsed.quick = true;
+                continue;
+            }
+            if word == "--nightly" {
+                parsed.nightly = true;
                 continue;
             }
             let need = match word.strip_prefix("--without") {
@@ -94,6 +101,14 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         command.arg("--workspace");
     }
     command.args(&words.cargo);
+    if words.nightly {
+        let date = seeds::today();
+        println!(
+            "random tests take seeds of {date}; to run them again: {}={date}",
+            seeds::DATE
+        );
+        command.env(seeds::DATE, date);
+    }
     skipped.tell(&mut command, &words.without, progs.as_ref());
     let mut counts = Counts::default();
     let success = listen(&mut command, &mut counts)?;

@@ -136,7 +136,7 @@ fn ended(command: &mut Command) -> String {
 
 /// Tries cuts of a history. `holds` is given a directory with what the program's directory had, and the last mark before the cut.
 fn cut(history: &History, holds: impl Fn(&Path, u64)) {
-    let seed = number_of("BUTTRESS_POWER_SEED", 1);
+    let seed = buttress_oracle::seeds::seed("mount_power_cuts", "BUTTRESS_POWER_SEED", 1);
     let mut random = Random::new(seed);
     for number in 0..number_of("BUTTRESS_POWER_CUTS", CUTS) {
         let cut = match number {

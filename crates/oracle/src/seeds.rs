@@ -8,9 +8,38 @@
 
 use std::env;
 use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The variable that a nightly run sets to the day's date; any text will do.
 pub const DATE: &str = "BUTTRESS_SEED_DATE";
+
+/// Returns the day's date in UTC, as `2026-11-25`.
+#[must_use]
+pub fn today() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    date_of(now.map_or(0, |time| time.as_secs() / 86_400))
+}
+
+/// The date of a day since 1970-01-01.
+fn date_of(day: u64) -> String {
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let (mut year, mut day) = (1970, day);
+    while day >= 365 + u64::from(is_leap(year)) {
+        day -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if day < length {
+            break;
+        }
+        day -= length;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02}", day + 1)
+}
 
 /// Seeds of the date stay below this, so that tests may multiply them.
 const BOUND: u64 = 1 << 31;
@@ -93,6 +122,25 @@ mod tests {
     fn ordinary_run_uses_named_seeds_only() {
         assert_eq!(chosen("test", None, &[16, 3], None), [16, 3]);
         assert_eq!(chosen("test", Some(9), &[16, 3], Some("2026-11-25")), [9]);
+    }
+
+    #[test]
+    fn days_have_dates() {
+        let dates = [0, 58, 59, 789, 790, 11_016, 11_017, 20_782, 20_819].map(date_of);
+        assert_eq!(
+            dates,
+            [
+                "1970-01-01",
+                "1970-02-28",
+                "1970-03-01",
+                "1972-02-29",
+                "1972-03-01",
+                "2000-02-29",
+                "2000-03-01",
+                "2026-11-25",
+                "2027-01-01",
+            ]
+        );
     }
 
     #[test]

@@ -261,7 +261,7 @@ fn crash(device_bytes: &[usize], options: &Options, operations: usize, commit_ev
 }
 
 fn crash_on(base: Backends, plan: Plan) {
-    let seed = number("BUTTRESS_CRASH_SEED", 1);
+    let seed = buttress_oracle::seeds::seed("crash", "BUTTRESS_CRASH_SEED", 1);
     let run = run(base, seed, plan).unwrap();
     assert!(run.known_states() > 5, "too few commits to cut between");
     let looks = KERNEL_LOOKS.load(Ordering::Relaxed);

@@ -45,7 +45,7 @@ fn one(plan: &Plan) -> Result<Outcome> {
 }
 
 fn main() -> std::process::ExitCode {
-    let seed = number("BUTTRESS_CONCURRENT_SEED", 1);
+    let seed = buttress_oracle::seeds::seed("concurrent", "BUTTRESS_CONCURRENT_SEED", 1);
     let calls = number("BUTTRESS_CONCURRENT_CALLS", CALLS);
     let kinds = kinds();
     let count = kinds.len() as u64;

@@ -67,7 +67,7 @@ fn histories(devices: &[usize], options: &Options, salt: u64) {
     let asks_kernel = !has_parity;
     let count = number("BUTTRESS_FSYNC_HISTORIES", 20);
     let cuts = number("BUTTRESS_CRASH_CUTS", 24);
-    let first = number("BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
+    let first = buttress_oracle::seeds::seed("fsync_crash", "BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
     for seed in first..first + count {
         let base = base(devices, options, seed);
         let run = run(base, seed, 80).unwrap();
@@ -96,7 +96,7 @@ fn fill(base: &Backends) -> Result<()> {
 
 fn full(devices: &[usize], options: &Options, salt: u64) {
     let count = number("BUTTRESS_FSYNC_HISTORIES", 10);
-    let first = number("BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
+    let first = buttress_oracle::seeds::seed("fsync_crash", "BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
     for seed in first..first + count {
         let base = base(devices, options, seed);
         fill(&base).unwrap();

@@ -107,7 +107,7 @@ fn expect_rounds(filesystem: &WritableFilesystem, least: &[u64; THREADS]) -> Res
 
 pub(crate) fn threads(devices: &[usize], options: &Options, salt: u64) {
     let count = number("BUTTRESS_FSYNC_HISTORIES", 8);
-    let first = number("BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
+    let first = buttress_oracle::seeds::seed("fsync_crash", "BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
     for seed in first..first + count {
         let run = run_threads(base(devices, options, seed), seed).unwrap();
         let mut random = Random::new(seed ^ 0x7eed);

@@ -82,7 +82,7 @@ pub fn cases() -> Vec<Case> {
     let Some(seconds) = number("BUTTRESS_SOAK_SECONDS") else {
         return Vec::new();
     };
-    let seed = number("BUTTRESS_SOAK_SEED").unwrap_or(1);
+    let seed = buttress_oracle::seeds::seed("kernel::soak", "BUTTRESS_SOAK_SEED", 1);
     vec![Case::new("soak::random_volumes", move || {
         random_volumes(seed, Duration::from_secs(seconds))
     })]

@@ -27,7 +27,7 @@ fn number(name: &str, or: u64) -> u64 {
 fn plan(cold: bool) -> Plan {
     let schedules = number("BUTTRESS_SCHEDULES", SCHEDULES as u64);
     Plan {
-        seed: number("BUTTRESS_SCHEDULES_SEED", 1),
+        seed: buttress_oracle::seeds::seed("schedules", "BUTTRESS_SCHEDULES_SEED", 1),
         schedules: usize::try_from(schedules).unwrap(),
         cache: ByteCount::new(16 << 20),
         cold,

@@ -61,7 +61,7 @@ impl Seeds {
         }
         let seconds = number("BUTTRESS_SOAK_SECONDS")?;
         Some(Self::From(
-            number("BUTTRESS_SOAK_SEED").unwrap_or(1),
+            buttress_oracle::seeds::seed("send::histories", "BUTTRESS_SOAK_SEED", 1),
             Duration::from_secs(seconds),
             number("BUTTRESS_SOAK_HISTORIES").unwrap_or(u64::MAX),
         ))

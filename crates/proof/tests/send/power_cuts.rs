@@ -338,7 +338,7 @@ pub fn cases() -> Vec<Case> {
     ];
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(cuts) = number("BUTTRESS_RECEIVE_CUTS") {
-        let first = number("BUTTRESS_SOAK_SEED").unwrap_or(1);
+        let first = buttress_oracle::seeds::seed("send::power_cuts", "BUTTRESS_SOAK_SEED", 1);
         cases.push(Case::new("soak::receive_cuts", move || soak(cuts, first)));
     }
     cases

@@ -447,7 +447,7 @@ fn run(shape: &Shape, seed: u64) -> Result<Outcome> {
 }
 
 pub fn cases() -> Vec<Case> {
-    let seed = super::number("BUTTRESS_WRITING_SEED", 1);
+    let seed = buttress_oracle::seeds::seed("writing::devices", "BUTTRESS_WRITING_SEED", 1);
     let case = |shape: Shape| Case::new(format!("devices::{}", shape.name), move || run(&shape, seed));
     SHAPES.into_iter().map(case).chain(several::cases(seed)).collect()
 }

@@ -144,7 +144,7 @@ fn needed_device(subject: &Subject) -> Result<usize> {
 }
 
 pub fn cases() -> Vec<Case> {
-    let seed = super::number("BUTTRESS_WRITING_SEED", 1);
+    let seed = buttress_oracle::seeds::seed("writing::faults", "BUTTRESS_WRITING_SEED", 1);
     let case = |name: &str, devices: usize, options: Options| {
         Case::new(format!("faults::{name}"), move || {
             run(&vec![160 << 20; devices], &options, seed).map(|()| Outcome::Passed)

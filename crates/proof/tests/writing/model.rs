@@ -135,7 +135,7 @@ fn one(plan: &Plan) -> Result<()> {
 }
 
 pub fn cases() -> Vec<Case> {
-    let first = super::number("BUTTRESS_WRITING_SEED", 1);
+    let first = buttress_oracle::seeds::seed("writing::model", "BUTTRESS_WRITING_SEED", 1);
     let kernel_every = super::number("BUTTRESS_WRITING_KERNEL_EVERY", KERNEL_EVERY);
     let operations = super::number("BUTTRESS_WRITING_OPERATIONS", OPERATIONS) / CASES;
     let mut cases = Vec::new();

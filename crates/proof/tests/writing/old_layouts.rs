@@ -368,7 +368,7 @@ fn change(layout: &Layout, seed: u64) -> Result<()> {
 }
 
 pub fn cases() -> Vec<Case> {
-    let seeds = super::number("BUTTRESS_WRITING_SEED", 1)..;
+    let seeds = buttress_oracle::seeds::seed("writing::old_layouts", "BUTTRESS_WRITING_SEED", 1)..;
     seeds
         .zip(layouts())
         .map(|(seed, layout)| {

@@ -217,7 +217,7 @@ fn kinds() -> Vec<(String, (u32, u32), Specification)> {
 }
 
 pub fn cases() -> Vec<Case> {
-    let first = super::number("BUTTRESS_WRITING_SEED", 1);
+    let first = buttress_oracle::seeds::seed("writing::rounds", "BUTTRESS_WRITING_SEED", 1);
     (first..)
         .zip(kinds())
         .map(|(seed, (name, progs, specification))| {

@@ -279,7 +279,7 @@ pub(crate) fn uses_of(filesystem: &Filesystem) -> Result<Vec<Use>> {
 
 /// A seed: the same in each run of the suite, another with `BUTTRESS_SOAK_SEED`.
 pub(crate) fn seed(own: u64) -> u64 {
-    let of_run = std::env::var("BUTTRESS_SOAK_SEED").map_or(0, |text| text.parse::<u64>().unwrap());
+    let of_run = buttress_oracle::seeds::seed("scrub", "BUTTRESS_SOAK_SEED", 0);
     of_run.wrapping_mul(1_000_003).wrapping_add(own)
 }
 

@@ -418,8 +418,8 @@ fn random_operations_end_as_the_kernels_do() {
     if skips(kernel_missing()) {
         return;
     }
-    let first: u64 = std::env::var("BUTTRESS_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let count: u64 = std::env::var("BUTTRESS_SEEDS").map_or(6, |count| count.parse().unwrap());
+    let first = buttress_oracle::seeds::seed("operations::against_kernel", "BUTTRESS_SEED", 1);
+    let count: u64 = buttress_oracle::seeds::number("BUTTRESS_SEEDS").unwrap_or(6);
     for seed in first..first + count {
         let features: &[&str] = if seed % 2 == 0 {
             &[]
