@@ -10,6 +10,7 @@
 //! - [`writing`]: volumes that are changed.
 //! - [`output`]: JSON documents, names on terminals, sizes, times and modes as text.
 //! - [`pax`]: tar archives.
+//! - [`progs`]: commands of btrfs-progs that are not here, and the table of those that are.
 //! - [`progress`]: how far a long job is.
 //! - [`exit`]: exit codes, and how an error is printed. [`ending`]: errors that end a job of many files.
 //! - [`extract`]: files from a volume into a directory of the host, safely.
@@ -52,6 +53,7 @@ pub mod opening;
 pub mod output;
 pub mod pax;
 pub mod progress;
+pub mod progs;
 pub mod removal;
 pub mod replacing;
 pub mod shell;

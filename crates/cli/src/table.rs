@@ -18,6 +18,7 @@ use crate::manual::{self, Example, ExitCode};
 use crate::mounted::client;
 use crate::opening::Place;
 use crate::output::{events, json, stdout};
+use crate::progs;
 
 /// A command: its arguments are the type's fields.
 pub trait Subcommand: clap::Args {
@@ -216,6 +217,8 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::mount::Umount>(),
     leaf::<commands::shell::Shell>(),
     leaf::<commands::tour::TourCommand>(),
+    leaf::<commands::help::Help>(),
+    leaf::<commands::version::Version>(),
     leaf::<commands::completions::Completions>(),
     leaf::<commands::man::Man>(),
     leaf::<commands::reference::Reference>(),
@@ -290,6 +293,21 @@ fn add_rows(parent: Command, rows: &'static [Row], extent: Extent) -> Command {
             },
         })
     })
+}
+
+/// The full name of the subcommand that a word names: its name, an alias, or a prefix of one name only.
+pub(crate) fn subcommand_named(parent: &Command, word: &str) -> Option<String> {
+    let visible = || parent.get_subcommands().filter(|command| !command.is_hide_set());
+    if let Some(exact) = visible()
+        .find(|command| command.get_name() == word || command.get_all_aliases().any(|alias| alias == word))
+    {
+        return Some(exact.get_name().to_owned());
+    }
+    let mut found = visible().filter(|command| command.get_name().starts_with(word));
+    match (found.next(), found.next()) {
+        (Some(only), None) => Some(only.get_name().to_owned()),
+        _ => None,
+    }
 }
 
 /// Parses a command line, the program's name first.
@@ -380,10 +398,21 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
             if asks_for(&arguments, "--progress", "json") {
                 events::want();
             }
-            if asks_for(&arguments, "--format", "json") {
-                command_line_as_json(&error);
-            }
-            return End::CommandLine(error);
+            let is_json = asks_for(&arguments, "--format", "json");
+            return match progs::answer(&arguments, &error) {
+                Some(answer) => {
+                    if is_json {
+                        failure_as_json(&answer, exit::USAGE);
+                    }
+                    End::Failed(exit::USAGE, answer)
+                }
+                None => {
+                    if is_json {
+                        command_line_as_json(&error);
+                    }
+                    End::CommandLine(error)
+                }
+            };
         }
     };
     match Called::find(&matches) {
@@ -465,10 +494,7 @@ fn ended(context: &Context, trouble: u8, result: Result<Outcome>) -> End {
 fn end_json(context: &Context, end: &End) {
     match end {
         End::Failed(_, error) if exit::is_broken_pipe(error) => {}
-        End::Failed(code, error) => {
-            let help = error.downcast_ref::<Advice>().map(ToString::to_string);
-            exit::end_json(&exit::chain_text(error), help, *code);
-        }
+        End::Failed(code, error) => failure_as_json(error, *code),
         End::CommandLine(error) => command_line_as_json(error),
         End::Code(code) => {
             if let Some(message) = context.first_loss() {
@@ -478,7 +504,13 @@ fn end_json(context: &Context, end: &End) {
     }
 }
 
-/// The same for a command line that is wrong.
+/// Ends standard output with the error of a command that failed.
+fn failure_as_json(error: &anyhow::Error, code: u8) {
+    let help = error.downcast_ref::<Advice>().map(ToString::to_string);
+    exit::end_json(&exit::chain_text(error), help, code);
+}
+
+/// Ends standard output with the error of a command line that is wrong.
 fn command_line_as_json(error: &clap::Error) {
     if error.use_stderr() {
         let text = error.render().to_string();

@@ -489,3 +489,130 @@ fn owners_hold_without_a_source() {
         assert_eq!(std::fs::metadata(image).unwrap().len(), 256 << 20, "{option}");
     }
 }
+
+/// Runs the command as a user who is not root, in a folder of that user.
+fn as_user(folder: &Path, words: &[&str]) -> std::process::Output {
+    use std::os::unix::process::CommandExt as _;
+    /// Nobody's.
+    const USER: u32 = 65_534;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    command.args(words).current_dir(folder);
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(folder, Some(USER), Some(USER)).unwrap();
+        command.uid(USER).gid(USER);
+    }
+    command.output().unwrap()
+}
+
+#[test]
+fn mkfs_without_root_gives_the_root_directory_to_the_caller() {
+    let folder = tempfile::tempdir().unwrap();
+    let owner = |options: &[&str]| {
+        let words = [&["mkfs", "-q", "-f", "--size", "200M"], options, &["own.img"]].concat();
+        let made = as_user(folder.path(), &words);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let image = folder.path().join("own.img");
+        let root = support::json(&["stat", &format!("{}:/", image.display())], "stat");
+        let metadata = std::fs::metadata(&image).unwrap();
+        check(image.to_str().unwrap());
+        std::fs::remove_file(&image).unwrap();
+        (root, metadata.uid(), metadata.gid())
+    };
+    let (root, uid, gid) = owner(&[]);
+    assert_ne!(uid, 0);
+    assert_eq!(
+        (&root[0]["uid"], &root[0]["gid"]),
+        (&uid.into(), &gid.into()),
+        "{root}"
+    );
+    let (root, ..) = owner(&["--root-owner", "7:8:1777"]);
+    assert_eq!(
+        (&root[0]["uid"], &root[0]["gid"]),
+        (&7.into(), &8.into()),
+        "{root}"
+    );
+    assert!(root[0]["mode"].to_string().contains("1777"), "{root}");
+}
+
+#[test]
+fn a_nested_subvolume_that_keeps_its_parent_is_named() {
+    let (_folder, image) = made();
+    for path in ["a", "a/d", "a/d/inner"] {
+        let target = format!("{image}:/{path}");
+        let command = if path == "a/d" { "shell" } else { "subvolume" };
+        if command == "shell" {
+            stdout(&["shell", "-w", &image, "-c", "mkdir /a/d"]);
+        } else {
+            stdout(&["subvolume", "create", &target]);
+        }
+    }
+    let (code, error) = failure(&["subvolume", "delete", &format!("{image}:/a")]);
+    assert_eq!(code, 1);
+    assert!(error.contains("holds subvolume 257, \"inner\""), "{error}");
+    assert!(
+        error.contains(&format!("help: first delete {image}:/a/d/inner")),
+        "{error}"
+    );
+    assert_eq!(error.matches("257").count(), 1, "{error}");
+}
+
+#[test]
+fn a_full_target_is_not_said_to_fail_at_reading() {
+    let (folder, image) = fresh();
+    stdout(&["mkfs", "-q", "--size", "120M", &image]);
+    let source = folder.path().join("source");
+    let noise: Vec<u8> = (0_u64..150 << 17)
+        .flat_map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
+        .collect();
+    std::fs::write(&source, noise).unwrap();
+    let (code, error) = failure(&["cp", source.to_str().unwrap(), &format!("{image}:/")]);
+    assert_eq!(code, 1);
+    assert!(
+        error.contains("no space") && !error.contains("reading it"),
+        "{error}"
+    );
+    assert_eq!(error.to_lowercase().matches("no space").count(), 1, "{error}");
+}
+
+#[test]
+fn commands_of_btrfs_progs_that_are_not_here_say_so() {
+    for (words, name, instead) in [
+        (&["restore", "x.img", "/tmp"][..], "restore", "buttress cp -r"),
+        (
+            &["balance", "start", "-dusage=5", "/mnt"],
+            "balance start",
+            "btrfs balance start",
+        ),
+        (
+            &["filesystem", "resize", "max", "/mnt"],
+            "filesystem resize",
+            "btrfs filesystem resize",
+        ),
+        (&["quota", "enable", "/mnt"], "quota enable", "btrfs quota enable"),
+    ] {
+        let (code, error) = failure(words);
+        assert_eq!(code, 2, "{error}");
+        assert!(
+            error.starts_with(&format!("error: {name}: not in this version of Buttress\nhelp: ")),
+            "{error}"
+        );
+        assert!(error.contains(instead), "{error}");
+        assert!(!error.contains("tip") && !error.contains("similar"), "{error}");
+    }
+}
+
+#[test]
+fn version_and_help_are_commands_too() {
+    let version = stdout(&["version"]);
+    assert_eq!(version, stdout(&["--version"]));
+    assert_eq!(
+        stdout(&["mkfs", "-V"]).split(' ').next_back(),
+        version.split(' ').next_back()
+    );
+    assert_eq!(stdout(&["help"]), stdout(&["--help"]));
+    assert_eq!(
+        stdout(&["help", "sub", "list"]),
+        stdout(&["subvolume", "list", "--help"])
+    );
+    assert_eq!(failure(&["help", "nonsense"]).0, 2);
+}

@@ -2,8 +2,9 @@
 
 mod resync;
 mod stats;
+mod usage;
 
 use crate::table::{Row, leaf};
 
 /// The group's rows of the command table.
-pub const ROWS: &[Row] = &[leaf::<resync::Resync>(), leaf::<stats::Stats>()];
+pub const ROWS: &[Row] = &[leaf::<resync::Resync>(), leaf::<stats::Stats>(), leaf::<usage::Usage>()];

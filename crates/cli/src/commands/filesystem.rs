@@ -29,7 +29,7 @@ pub const ROWS: &[Row] = &[
 ];
 
 /// Where the space went. Block groups that cannot be read are reported, and count as empty.
-fn space_of(filesystem: &Filesystem, context: &Context) -> Result<Space> {
+pub(crate) fn space_of(filesystem: &Filesystem, context: &Context) -> Result<Space> {
     let space = filesystem.space()?;
     for failure in &space.failures {
         context.lost(&anyhow::Error::new(failure.clone()).context("a block group counts as empty"));
@@ -38,6 +38,6 @@ fn space_of(filesystem: &Filesystem, context: &Context) -> Result<Space> {
 }
 
 /// `single`, `DUP`, `RAID1`, …
-fn profile_name(flags: BlockGroupFlags) -> &'static str {
+pub(crate) fn profile_name(flags: BlockGroupFlags) -> &'static str {
     flags.profile().map_or("unknown", buttress::format::Profile::name)
 }

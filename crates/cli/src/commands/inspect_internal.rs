@@ -10,9 +10,12 @@ pub mod dump_tree;
 pub mod inode_resolve;
 pub mod list_chunks;
 pub mod logical_resolve;
+pub mod map_swapfile;
+pub mod min_dev_size;
 pub(crate) mod paths;
 mod print;
 pub mod rootid;
+pub mod subvolid_resolve;
 mod tree_names;
 pub mod tree_stats;
 
@@ -25,6 +28,9 @@ pub const ROWS: &[Row] = &[
     leaf::<inode_resolve::InodeResolve>(),
     leaf::<list_chunks::ListChunks>(),
     leaf::<logical_resolve::LogicalResolve>(),
+    leaf::<map_swapfile::MapSwapfile>(),
+    leaf::<min_dev_size::MinDevSize>(),
     leaf::<rootid::RootId>(),
+    leaf::<subvolid_resolve::SubvolIdResolve>(),
     leaf::<tree_stats::TreeStats>(),
 ];

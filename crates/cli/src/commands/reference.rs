@@ -10,12 +10,17 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::globals::{Globals, Uses};
 use crate::manual::{EXIT_CODES, Example, ExitCode, example};
+use crate::progs;
 use crate::shell;
 use crate::table::{self, Kind, Row, Subcommand};
 
 /// Print the reference of all commands as Markdown
 #[derive(Args, Debug)]
-pub struct Reference {}
+pub struct Reference {
+    /// Print the table of commands and options of btrfs-progs, and whether they are here
+    #[arg(long)]
+    btrfs_progs: bool,
+}
 
 impl Subcommand for Reference {
     const NAME: &'static str = "reference";
@@ -35,7 +40,12 @@ impl Subcommand for Reference {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let mut out = context.stdout();
-        out.write_all(markdown().as_bytes())?;
+        let page = if self.btrfs_progs {
+            progs::compatibility()
+        } else {
+            markdown()
+        };
+        out.write_all(page.as_bytes())?;
         out.flush()?;
         Ok(Outcome::Done)
     }

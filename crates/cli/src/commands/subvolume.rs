@@ -2,12 +2,14 @@
 
 pub mod create;
 pub mod delete;
+pub mod find_new;
 pub mod get_default;
 pub mod list;
 mod quota;
 pub mod set_default;
 pub mod show;
 pub mod snapshot;
+pub mod sync;
 
 use anyhow::{Context as _, Result};
 use buttress::format::SubvolumeId;
@@ -29,6 +31,8 @@ pub const ROWS: &[Row] = &[
     leaf::<delete::Delete>(),
     leaf::<get_default::GetDefault>(),
     leaf::<set_default::SetDefault>(),
+    leaf::<find_new::FindNew>(),
+    leaf::<sync::Sync>(),
 ];
 
 /// The path that stands for the top level where it has no name.

@@ -89,7 +89,7 @@ impl Case {
     }
 
     /// Whether a failure leaves nothing of its outputs. A send keeps what there is beside the file, to go on with; the tour
-    /// goes on after a step that failed, and leaves its volume; man pages are files of their own.
+    /// goes on after a step that failed; man pages are files of their own.
     pub(crate) fn leaves_nothing(&self) -> bool {
         !matches!(self.command, "send" | "tour" | "man")
     }
@@ -403,6 +403,11 @@ fn about_volumes() -> Vec<Case> {
             answer: SILENT,
             ..write("subvolume set-default", "{image}:/home", "{image}:/no/such/path")
         },
+        look("subvolume find-new", "{image}:/home 0", "{image}:/no/such/path 0"),
+        Case {
+            answer: SILENT,
+            ..write("subvolume sync", "{image}", "")
+        },
         look("filesystem show", "{image}", ""),
         look("filesystem df", "{image}", ""),
         look("filesystem usage", "{image}", ""),
@@ -423,6 +428,7 @@ fn about_volumes() -> Vec<Case> {
             form: "-z",
             ..write("device stats", "-z {image}", "")
         },
+        look("device usage", "{image}", ""),
         Case {
             is_job: true,
             ..write("scrub start", "-B {image}", "")
@@ -474,6 +480,8 @@ fn about_structures() -> Vec<Case> {
             "{image}:/home",
             "{image}:/no/such/path",
         ),
+        look("inspect-internal subvolid-resolve", "5 {image}", ""),
+        look("inspect-internal min-dev-size", "{image}", ""),
     ]
 }
 
@@ -487,6 +495,15 @@ fn sessions() -> Vec<Case> {
             source: Source::Host,
             makes_files: true,
             ..look("tour", "{host}", "")
+        },
+        Case {
+            source: Source::Nothing,
+            json: Json::Refused,
+            ..look("help", "ls", "")
+        },
+        Case {
+            source: Source::Nothing,
+            ..look("version", "", "")
         },
         Case {
             source: Source::Nothing,

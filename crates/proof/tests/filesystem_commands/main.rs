@@ -1,8 +1,10 @@
-//! `buttress filesystem show|df|usage|du` against btrfs-progs on a mounted volume.
+//! `buttress filesystem show|df|usage|du`, and small commands of other groups (`small`), against btrfs-progs on a mounted volume.
 //!
 //! The volume is mounted, read-only and freshly, and both programs are given the same loop devices: the reference
 //! through the mount point, ours by themselves. What only a mount knows (the global reserve, free space as
 //! statfs sees it) is reckoned by ours from what is on disk.
+
+mod small;
 
 use anyhow::{Context, Result, ensure};
 use buttress_oracle::loop_device::Mount;
@@ -28,12 +30,18 @@ fn lines(command: &mut Command) -> Result<Vec<String>> {
 const REFERENCE_RETRIES: u32 = 50;
 
 fn reference(words: &[&str], path: &Path) -> Result<Vec<String>> {
+    reference_of("filesystem", words, path, &[])
+}
+
+/// What a command of a group prints for a path, with words after it.
+fn reference_of(group: &str, words: &[&str], path: &Path, after: &[&str]) -> Result<Vec<String>> {
     let ask = || {
         lines(
             Command::new(tools::newest("btrfs"))
-                .arg("filesystem")
+                .arg(group)
                 .args(words)
-                .arg(path),
+                .arg(path)
+                .args(after),
         )
     };
     let another_went = |error: &anyhow::Error| error.to_string().contains("not a btrfs filesystem");
@@ -49,15 +57,25 @@ fn reference(words: &[&str], path: &Path) -> Result<Vec<String>> {
 }
 
 fn ours(words: &[&str], devices: &[PathBuf], path: &str) -> Result<Vec<String>> {
+    ours_of("filesystem", words, devices, path, &[])
+}
+
+fn ours_of(
+    group: &str,
+    words: &[&str],
+    devices: &[PathBuf],
+    path: &str,
+    after: &[&str],
+) -> Result<Vec<String>> {
     let (first, others) = devices.split_first().context("a device")?;
     let mut command = Command::new(tools::buttress()?);
-    command.arg("filesystem").args(words);
+    command.arg(group).args(words);
     for device in others {
         command.arg("--device").arg(device);
     }
     let mut target = first.clone().into_os_string();
     target.push(path);
-    lines(command.arg(target))
+    lines(command.arg(target).args(after))
 }
 
 fn expect_equal(words: &[&str], expected: &[String], found: &[String]) -> Result<()> {
@@ -67,7 +85,7 @@ fn expect_equal(words: &[&str], expected: &[String], found: &[String]) -> Result
     };
     ensure!(
         expected == found,
-        "filesystem {words:?} differs (or only in the order of its lines)\nbtrfs-progs alone:\n{}\nbuttress alone:\n{}",
+        "{words:?} differs (or only in the order of its lines)\nbtrfs-progs alone:\n{}\nbuttress alone:\n{}",
         only(expected, found).join("\n"),
         only(found, expected).join("\n")
     );
@@ -131,6 +149,7 @@ fn compared(volume: &Volume, du: bool) -> Result<Outcome> {
         .map(|device| device.path().to_owned())
         .collect();
     compare_spaces(&mount, &devices)?;
+    small::compare(&mount, &devices)?;
     if du {
         compare_du(&mount, &devices)?;
     }
@@ -198,5 +217,6 @@ fn main() -> std::process::ExitCode {
             ..Specification::default()
         },
     ));
+    cases.extend(small::cases());
     run(cases)
 }

@@ -1,0 +1,129 @@
+//! `buttress inspect-internal map-swapfile`: where a swap file lies, for resuming from it.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{Result, bail, ensure};
+use buttress::format::{
+    BlockGroupFlags, Compression, FileExtent, FileExtentBody, FileKind, InodeFlags, InodeItem, ItemType, Key,
+};
+use buttress::fs::{Filesystem, Follow, Location};
+use buttress::tree::ReadAhead;
+use buttress::{ByteCount, Logical, Physical};
+use clap::Args;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::manual::{Example, example};
+use crate::table::Subcommand;
+
+/// Print where a swap file begins on its device, and the offset to resume from it
+#[derive(Args, Debug)]
+pub struct MapSwapfile {
+    /// Print the offset only, in pages: what the kernel takes as resume_offset
+    #[arg(short = 'r', long)]
+    resume_offset: bool,
+    /// A file in a volume
+    #[arg(value_name = "IMAGE:/PATH")]
+    target: OsString,
+}
+
+/// Offsets of a swap file count in pages.
+const PAGE_BYTES: u64 = 4096;
+
+impl Subcommand for MapSwapfile {
+    const NAME: &'static str = "map-swapfile";
+    const ON_MOUNTS: bool = true;
+    const COMMITS_BEFORE: bool = true;
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress inspect-internal map-swapfile -r backup.img:/swapfile",
+        "Prints the number for the kernel's resume_offset",
+    )];
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = context.target(&self.target);
+        let (opened, location) = context.open_target(&target, Follow::All)?;
+        let start = start_of(&opened.filesystem, location)
+            .map_err(|error| error.context(format!("{}: not a swap file", target.display())))?
+            .get();
+        let offset = start / PAGE_BYTES;
+        if context.json() {
+            context.print_json(
+                Self::NAME,
+                json!({ "physical_start": start, "resume_offset": offset }),
+            )?;
+            return Ok(Outcome::Done);
+        }
+        let mut out = context.stdout();
+        if self.resume_offset {
+            writeln!(out, "{offset}")?;
+        } else {
+            writeln!(out, "Physical start: {start:>12}")?;
+            writeln!(out, "Resume offset:  {offset:>12}")?;
+        }
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}
+
+/// Where the file begins on its device. Fails for a file that Linux does not swap to.
+fn start_of(filesystem: &Filesystem, location: Location) -> Result<Physical> {
+    let key = InodeItem::key(location.inode);
+    let tree = filesystem.subvolume_tree(location.subvolume)?;
+    let item = tree
+        .get(&key)?
+        .ok_or_else(|| anyhow::anyhow!("its inode is not there"))?;
+    let inode = InodeItem::parse(&key, item.data())?;
+    ensure!(inode.kind() == FileKind::Regular, "it is no regular file");
+    ensure!(
+        inode.flags.contains(InodeFlags::NODATACOW),
+        "it is copied on write (found no flag NOCOW)"
+    );
+    ensure!(
+        !inode.flags.contains(InodeFlags::COMPRESS),
+        "it is to be compressed"
+    );
+    let sector_bytes = filesystem.sector_bytes();
+    let key = |offset| Key::new(location.inode.object_id(), ItemType::EXTENT_DATA, offset);
+    let mut first = None;
+    let mut end = 0;
+    let mut device = None;
+    for item in filesystem
+        .subvolume_tree(location.subvolume)?
+        .range(key(0)..=key(u64::MAX), ReadAhead::Forward)
+    {
+        let item = item?;
+        let extent = FileExtent::parse(&item.key(), item.data(), sector_bytes)?;
+        let slice = match extent.body {
+            FileExtentBody::Inline(_) => bail!("its content lies in its item"),
+            FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice) => slice,
+        };
+        ensure!(
+            !slice.is_hole() && item.key().offset == end,
+            "it has a hole at {end}"
+        );
+        ensure!(extent.compression == Compression::None, "it is compressed");
+        let logical = slice.disk.saturating_add(slice.offset);
+        let (id, physical) = place(filesystem, logical)?;
+        ensure!(*device.get_or_insert(id) == id, "it lies on several devices");
+        first.get_or_insert(physical);
+        end = item.key().offset.saturating_add(slice.num_bytes.get());
+    }
+    ensure!(end >= inode.size.get(), "it has a hole at {end}");
+    first.ok_or_else(|| anyhow::anyhow!("it is empty"))
+}
+
+/// The one place of an address.
+fn place(filesystem: &Filesystem, logical: Logical) -> Result<(buttress::DeviceId, Physical)> {
+    let volume = filesystem.volume();
+    if let Some(chunk) = volume.chunk_map().find(logical) {
+        let is_single = !chunk.flags().intersects(BlockGroupFlags::PROFILES);
+        ensure!(is_single, "its profile is not single");
+    }
+    let mappings = volume.map(logical, ByteCount::new(1))?;
+    let mapping = mappings
+        .first()
+        .ok_or_else(|| anyhow::anyhow!("{logical} is not mapped"))?;
+    Ok((mapping.device, mapping.physical))
+}

@@ -1,0 +1,167 @@
+//! `buttress inspect-internal min-dev-size`: the least size that a device can be shrunk to.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::Result;
+use buttress::TreeId;
+use buttress::format::{DeviceExtent, ItemType, Key, ObjectId, SUPERBLOCK_OFFSETS};
+use buttress::fs::Filesystem;
+use buttress::tree::ReadAhead;
+use clap::Args;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::exit::{self, Outcome};
+use crate::manual::{Example, example};
+use crate::output::size::Units;
+use crate::table::Subcommand;
+
+/// Print the least size that a device can be shrunk to
+#[derive(Args, Debug)]
+pub struct MinDevSize {
+    /// The device's id
+    #[arg(long, value_name = "ID", default_value_t = 1)]
+    id: u64,
+    /// The image or device
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+}
+
+/// No chunk lies below.
+const RESERVED_BYTES: u64 = 1 << 20;
+/// A system chunk, which moving chunks may ask for.
+const SYSTEM_CHUNK_BYTES: u64 = 32 << 20;
+
+impl Subcommand for MinDevSize {
+    const NAME: &'static str = "min-dev-size";
+    const ON_MOUNTS: bool = true;
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress inspect-internal min-dev-size backup.img",
+        "Prints how small the first device can be made",
+    )];
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = context.target(&self.image);
+        let filesystem = context.open_volume(&target.image)?.filesystem;
+        let devices = filesystem.volume().devices();
+        if !devices.iter().any(|device| device.id().get() == self.id) {
+            return Err(exit::usage(format_args!(
+                "{}: there is no device {}",
+                target.display(),
+                self.id
+            )));
+        }
+        let size = least(extents(&filesystem, self.id)?);
+        if context.json() {
+            context.print_json(Self::NAME, json!({ "devid": self.id, "bytes": size }))?;
+            return Ok(Outcome::Done);
+        }
+        let mut out = context.stdout();
+        writeln!(out, "{size} bytes ({})", Units::default().text(size))?;
+        out.flush()?;
+        Ok(Outcome::Done)
+    }
+}
+
+/// Start and end of each device extent, in order.
+fn extents(filesystem: &Filesystem, device: u64) -> Result<Vec<(u64, u64)>> {
+    let key = |offset| Key::new(ObjectId::new(device), ItemType::DEV_EXTENT, offset);
+    let mut extents = Vec::new();
+    for item in filesystem
+        .tree(TreeId::DEVICE)?
+        .range(key(0)..=key(u64::MAX), ReadAhead::Forward)
+    {
+        let item = item?;
+        let extent = DeviceExtent::parse(&item.key(), item.data(), filesystem.sector_bytes())?;
+        let start = item.key().offset;
+        extents.push((start, start.saturating_add(extent.length.get())));
+    }
+    Ok(extents)
+}
+
+/// The least size of a device with these extents. A shrink moves the extents beyond the new end, the last one first, each into a
+/// hole that is large enough. While it moves one, its space counts twice, and the chunk tree may need a chunk more.
+fn least(mut extents: Vec<(u64, u64)>) -> u64 {
+    let mut least = RESERVED_BYTES;
+    let mut holes: VecDeque<(u64, u64)> = VecDeque::new();
+    let mut last_end = None;
+    for (start, end) in &extents {
+        least = least.saturating_add(end.saturating_sub(*start));
+        if let Some(last_end) = last_end.filter(|last_end| last_end != start) {
+            holes.push_back((last_end, *start));
+        }
+        last_end = Some(*end);
+    }
+    let mut moved = 0_u64;
+    while let Some((start, end)) = extents.pop() {
+        if end <= least {
+            break;
+        }
+        let length = end.saturating_sub(start);
+        let fits = |(from, to): &&mut (u64, u64)| to.saturating_sub(*from) >= length && *from < start;
+        let Some(hole) = holes.iter_mut().find(fits) else {
+            least = end;
+            break;
+        };
+        let place = hole.0..hole.0.saturating_add(length);
+        hole.0 = place.end;
+        moved = moved.max(length);
+        // Nothing is allocated over a superblock, so the extent may find no place there after all.
+        if SUPERBLOCK_OFFSETS
+            .iter()
+            .any(|offset| place.contains(&offset.get()))
+        {
+            least = least.saturating_add(length);
+        }
+    }
+    if moved > 0 {
+        least = least.saturating_add(moved).saturating_add(SYSTEM_CHUNK_BYTES);
+    }
+    least
+}
+
+#[cfg(test)]
+mod tests {
+    use super::least;
+
+    const MIB: u64 = 1 << 20;
+
+    fn of(extents: &[(u64, u64)]) -> u64 {
+        least(
+            extents
+                .iter()
+                .map(|(start, end)| (start * MIB, end * MIB))
+                .collect(),
+        ) / MIB
+    }
+
+    #[test]
+    fn extents_that_fit_no_hole_stay() {
+        assert_eq!(of(&[]), 1);
+        assert_eq!(of(&[(1, 9), (9, 17)]), 17);
+        // A hole that is too small for the last extent.
+        assert_eq!(of(&[(13, 21), (21, 29), (29, 94)]), 94);
+    }
+
+    #[test]
+    fn an_extent_moves_into_a_hole_with_space_for_another_copy_of_it() {
+        // 1 + 8 + 8 used, 8 to move, 32 for a system chunk.
+        assert_eq!(of(&[(1, 9), (100, 108)]), 1 + 16 + 8 + 32);
+    }
+
+    #[test]
+    fn a_hole_with_a_superblock_counts_the_extent_again() {
+        let extents = [
+            (1, 5),
+            (5, 13),
+            (229, 437),
+            (437, 645),
+            (645, 853),
+            (853, 1061),
+            (1061, 1269),
+        ];
+        assert_eq!(of(&extents), 1501);
+    }
+}

@@ -1,0 +1,83 @@
+//! `buttress subvolume sync IMAGE [ID…]`: goes on with deleted subvolumes until they are gone.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{Context as _, Result};
+use buttress::format::SubvolumeId;
+use buttress::fs::Progress;
+use clap::Args;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::exit::{Advice, Outcome};
+use crate::manual::{Example, example};
+use crate::table::Subcommand;
+
+/// Drop what deleted subvolumes left, and end when they are gone
+#[derive(Args, Debug)]
+pub struct Sync {
+    /// For compatibility: nothing is asked again and again
+    #[arg(short = 's', value_name = "SECONDS")]
+    interval: Option<u64>,
+    /// The image or device
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+    /// Subvolumes to wait for, by their ids [default: all that are deleted]
+    #[arg(value_name = "ID")]
+    ids: Vec<u64>,
+}
+
+impl Subcommand for Sync {
+    const NAME: &'static str = "sync";
+    const ON_MOUNTS: bool = true;
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress subvolume sync backup.img",
+        "Drops what deleted subvolumes left",
+    )];
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        let target = context.target(&self.image);
+        let volume = context.open_for_writing(&target.image)?;
+        let mut wanted: Vec<SubvolumeId> = self.ids.iter().copied().map(SubvolumeId::new).collect();
+        let deleted = volume.filesystem.deleted_subvolumes()?;
+        let view = volume.filesystem.view();
+        for id in &wanted {
+            if !deleted.contains(id) && view.subvolume(*id).is_ok() {
+                return Err(anyhow::anyhow!(
+                    "{}: subvolume {id} is not deleted",
+                    target.display()
+                ))
+                .context(Advice::new(
+                    "delete it with `buttress subvolume delete -i ID IMAGE`",
+                ));
+            }
+        }
+        if self.ids.is_empty() {
+            wanted.clone_from(&deleted);
+        }
+        let mut out = context.stdout();
+        let (count, s) = (wanted.len(), if wanted.len() == 1 { "" } else { "s" });
+        let prints = !context.json() && !context.globals().quiet && count > 0;
+        if prints {
+            writeln!(out, "Waiting for {count} subvolume{s}")?;
+        }
+        let dropped = volume.filesystem.drop_deleted_subvolumes(&Progress::new());
+        // What could be dropped is, whatever became of the rest.
+        volume.commit()?;
+        let left = volume.filesystem.deleted_subvolumes()?;
+        let gone = wanted.iter().filter(|id| !left.contains(id));
+        for (number, id) in (1_usize..).zip(gone.clone()) {
+            if prints {
+                writeln!(out, "Subvolume id {id} is gone ({number}/{count})")?;
+            }
+        }
+        if context.json() {
+            let gone = gone.map(|id| Value::from(id.get()));
+            context.print_json("subvolume-sync", gone.collect())?;
+        }
+        out.flush()?;
+        dropped.with_context(|| format!("dropping deleted subvolumes of {}", target.display()))?;
+        Ok(Outcome::Done)
+    }
+}
