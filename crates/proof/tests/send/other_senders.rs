@@ -136,7 +136,7 @@ fn odd_stream() -> Result<Vec<u8>> {
         inode,
         target: b"./dir/",
     })?;
-    odd.add(&utimes(b"link/"))?;
+    odd.add(&utimes(b"link"))?;
     odd.add(&Command::Link {
         path: b"/dir/below/hard",
         target: b"./dir/file",
