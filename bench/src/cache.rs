@@ -1,9 +1,35 @@
 //! Cold and warm: what is in the page cache when a run starts.
 
 use anyhow::{Context, Result};
+use rustix::fs::Advice;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether caches of the whole system stay as they are.
+static KEEPS_SYSTEM: AtomicBool = AtomicBool::new(false);
+
+/// Keeps the caches of the whole system from here on, for runs whose figures mean nothing: dropping them costs every other
+/// program of the machine, and waits for every file system that is mounted on it, also for one that hangs.
+pub(crate) fn keep_system() {
+    KEEPS_SYSTEM.store(true, Ordering::Relaxed);
+}
+
+/// Drops all clean caches of the system, after everything dirty was written.
+pub(crate) fn drop_system() -> Result<()> {
+    if KEEPS_SYSTEM.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    rustix::fs::sync();
+    std::fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches needs root")
+}
+
+/// Writes everything dirty of the file system that holds `path`.
+pub(crate) fn settle(path: &Path) -> Result<()> {
+    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    rustix::fs::syncfs(file).with_context(|| format!("syncing the file system of {}", path.display()))
+}
 
 /// What the page cache holds when a run starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +57,9 @@ impl Cache {
     pub(crate) fn prepare(self, image: &Path) -> Result<()> {
         match self {
             Self::Cold => {
-                rustix::fs::sync();
-                std::fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches needs root")
+                settle(image)?;
+                rustix::fs::fadvise(File::open(image)?, 0, None, Advice::DontNeed)?;
+                drop_system()
             }
             Self::Warm => read_whole(image),
         }

@@ -5,7 +5,7 @@
 //! of nodes. Makers of other file systems are rows beside these, where their packages are there: what they make is something else.
 
 use crate::Scale;
-use crate::cache::Cache;
+use crate::cache::{self, Cache};
 use crate::images;
 use crate::measure::{Run, run};
 use crate::read::{Theirs, command};
@@ -122,7 +122,7 @@ fn fresh(output: &Path, command: &mut Command) -> Result<Run> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
-    rustix::fs::sync();
+    cache::settle(output.parent().unwrap_or(output))?;
     run(command)
 }
 

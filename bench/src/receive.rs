@@ -11,7 +11,7 @@
 //! a file.
 
 use crate::Scale;
-use crate::cache::Cache;
+use crate::cache::{self, Cache};
 use crate::images::{self, folder};
 use crate::measure::{self, Run, run};
 use crate::read::{command, target};
@@ -203,7 +203,7 @@ fn receive_theirs(top: &Path, stream: &Path) -> Command {
 
 /// All that is dirty is written before, so that neither side waits for the other's pages.
 fn settle(stream: &Path) -> Result<()> {
-    rustix::fs::sync();
+    cache::settle(stream)?;
     Cache::Warm.prepare(stream)
 }
 

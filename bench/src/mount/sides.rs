@@ -2,6 +2,7 @@
 
 use super::program;
 use crate::Scale;
+use crate::cache::drop_system;
 use crate::fsync::Image;
 use crate::images::folder;
 use anyhow::{Context, Result, bail};
@@ -146,17 +147,12 @@ impl Side {
     /// Mounts it anew with `options`, and nothing of it in the system's caches.
     pub(super) fn cold(&mut self, options: &str) -> Result<()> {
         if self.kind == Kind::Memory {
-            return drop_caches();
+            return drop_system();
         }
         self.close()?;
-        drop_caches()?;
+        drop_system()?;
         self.open(options)
     }
-}
-
-fn drop_caches() -> Result<()> {
-    rustix::fs::sync();
-    std::fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches needs root")
 }
 
 fn is_mounted(directory: &Path) -> Result<bool> {
