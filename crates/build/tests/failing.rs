@@ -184,6 +184,7 @@ fn full_device_ends_the_job_however_much_is_queued() {
             precedence: Precedence::default(),
             kind: EntryKind::File(FileContent {
                 size: ByteCount::of(content.len()),
+                data: None,
                 locator: content,
                 share: None,
             }),

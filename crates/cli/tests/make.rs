@@ -512,7 +512,7 @@ fn mkfs_without_root_gives_the_root_directory_to_the_caller() {
         let made = as_user(folder.path(), &words);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let image = folder.path().join("own.img");
-        let root = support::json(&["stat", &format!("{}:/", image.display())], "stat");
+        let root = json(&["stat", &format!("{}:/", image.display())], "stat");
         let metadata = std::fs::metadata(&image).unwrap();
         check(image.to_str().unwrap());
         std::fs::remove_file(&image).unwrap();

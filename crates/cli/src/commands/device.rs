@@ -7,4 +7,8 @@ mod usage;
 use crate::table::{Row, leaf};
 
 /// The group's rows of the command table.
-pub const ROWS: &[Row] = &[leaf::<resync::Resync>(), leaf::<stats::Stats>(), leaf::<usage::Usage>()];
+pub const ROWS: &[Row] = &[
+    leaf::<resync::Resync>(),
+    leaf::<stats::Stats>(),
+    leaf::<usage::Usage>(),
+];
