@@ -176,7 +176,7 @@ pub enum Error {
         pinned_by_readers: ByteCount,
     },
     /// The devices have no space: the file system that holds an image is full, or a quota of it is used up. What was to be
-    /// written waits in memory, or was refused.
+    /// written is dirty, or was refused.
     #[error("{0}; free space there and retry")]
     OutOfHostSpace(buttress_device::IoError),
     /// The volume is in a state, or has a feature, that is not written.

@@ -104,7 +104,7 @@ impl NewFile {
         self.kind == NewKind::File && self.root == root && self.path == path
     }
 
-    /// Takes an extent behind the others. False if there is no room for it.
+    /// Takes an extent behind the others. False if there is no space for it.
     pub(super) fn push_encoded(&mut self, extent: EncodedExtent) -> bool {
         let bytes = self.content_bytes().saturating_add(extent.stored.len());
         if !self.content.is_empty() || extent.offset.get() < self.end() || bytes > GATHERED_BYTES_MAX {
