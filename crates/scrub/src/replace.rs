@@ -16,7 +16,7 @@
 //!
 //! # How it ends
 //!
-//! 1. [`through_target`] opens the last commit with the target in the source's place, in memory, and [`reachable`] reads every
+//! 1. `through_target` opens the last commit with the target in the source's place, in memory, and `reachable` reads every
 //!    tree block of it. Until then nothing but the item in the device tree says that anything happens.
 //! 2. One commit exchanges source and target.
 //! 3. The volume is opened again, now by the superblocks on the target.
