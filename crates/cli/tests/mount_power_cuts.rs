@@ -23,7 +23,7 @@ use buttress_mount::volume::{Access, MountedVolume, Showing};
 use buttress_oracle::content::Random;
 use buttress_oracle::field::PROGRAMS;
 use buttress_oracle::ioctls;
-use buttress_oracle::needs::missing;
+use buttress_oracle::needs::{any_missing, missing};
 use buttress_oracle::skip::skips;
 use mounting::{no_fuse, text};
 use std::fs;
@@ -209,7 +209,7 @@ fn synced_at_the_end(name: &str) {
     const SECONDS: u64 = 1;
     const MIB: u64 = 3;
     let program = PROGRAMS.iter().find(|program| program.name == name).unwrap();
-    if skips(no_fuse()) || skips(missing(program.needs)) {
+    if skips(no_fuse()) || skips(any_missing(program.needs)) {
         return;
     }
     let mut left = String::new();

@@ -11,7 +11,7 @@
 mod mounting;
 
 use buttress_oracle::field::PROGRAMS;
-use buttress_oracle::needs::missing;
+use buttress_oracle::needs::{any_missing, missing};
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::newest;
 use mounting::{Mounted, no_fuse, text};
@@ -23,7 +23,7 @@ const MIB: u64 = 8;
 
 fn passes(name: &str, options: &str) {
     let program = PROGRAMS.iter().find(|program| program.name == name).unwrap();
-    if skips(no_fuse()) || skips(missing(program.needs)) || skips(missing("btrfs")) {
+    if skips(no_fuse()) || skips(any_missing(program.needs)) || skips(missing("btrfs")) {
         return;
     }
     let mounted = Mounted::new();

@@ -75,8 +75,8 @@ pub(super) fn run(wanted: &[String], seconds: u64, buttress: &Path) -> Result<()
         if !wanted.is_empty() && !wanted.iter().any(|word| word == program.name) {
             continue;
         }
-        if !is_installed(program.needs) {
-            println!("{}: not run, {} is not installed", program.name, program.needs);
+        if let Some(missing) = program.needs.iter().find(|needed| !is_installed(needed)) {
+            println!("{}: not run, {missing} is not installed", program.name);
             continue;
         }
         for options in ["rw", "rw,compress=zstd"] {

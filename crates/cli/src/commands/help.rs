@@ -8,6 +8,7 @@ use clap::Args;
 use super::reference;
 use crate::context::Context;
 use crate::exit::{self, Outcome};
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::table::{self, Subcommand};
 
@@ -31,6 +32,10 @@ impl Subcommand for Help {
 
     fn writes_contents(&self) -> bool {
         true
+    }
+
+    fn uses(&self) -> Uses {
+        Uses::NOTHING
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {

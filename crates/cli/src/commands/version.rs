@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::table::Subcommand;
 
@@ -18,6 +19,10 @@ pub struct Version {}
 impl Subcommand for Version {
     const NAME: &'static str = "version";
     const EXAMPLES: &'static [Example] = &[example("buttress version", "Prints the version")];
+
+    fn uses(&self) -> Uses {
+        Uses::NOTHING
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let version = env!("CARGO_PKG_VERSION");

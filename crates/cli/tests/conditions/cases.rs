@@ -431,6 +431,10 @@ fn about_volumes() -> Vec<Case> {
         look("device usage", "{image}", ""),
         Case {
             is_job: true,
+            ..write("device resync", "{image}", "")
+        },
+        Case {
+            is_job: true,
             ..write("scrub start", "-B {image}", "")
         },
         Case {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
-use crate::globals::parse_size;
+use crate::globals::{Uses, parse_size};
 use crate::manual::{Example, ExitCode, example};
 use crate::output::terminal;
 use crate::progress::Watch;
@@ -45,6 +45,10 @@ impl Subcommand for Resync {
         (1, "It failed"),
         (2, "The command line is wrong"),
     ];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let image = context.target(&self.image).image;
