@@ -9,6 +9,7 @@ mod fuzz;
 mod licences;
 #[cfg(test)]
 mod locks;
+mod own_files;
 #[cfg(test)]
 mod packages;
 #[cfg(test)]

@@ -95,6 +95,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         run::run(cargo()?.args(["build", "--quiet", "-p", "buttress-cli"]))?;
     }
     let skipped = Skipped::new()?;
+    crate::own_files::ignore_sync();
     let mut command = cargo()?;
     command.args(["test", "--no-fail-fast"]);
     if !words.choose_packages() {

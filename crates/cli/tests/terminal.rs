@@ -279,6 +279,18 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("subvolume delete", vec!["@/again%", "@/none%", "@/%"]),
         ("subvolume get-default", vec!["IMAGE"]),
         ("subvolume set-default", vec!["@/none%", "@/snap%"]),
+        ("device resync", vec!["IMAGE", "IMAGE%"]),
+        ("device usage", vec!["IMAGE", "IMAGE%"]),
+        ("help", vec!["", "%"]),
+        ("version", vec!["", "%"]),
+        (
+            "inspect-internal subvolid-resolve",
+            vec!["5 IMAGE", "256 IMAGE", "999 IMAGE%"],
+        ),
+        ("inspect-internal map-swapfile", vec!["@/%", "@/none%"]),
+        ("inspect-internal min-dev-size", vec!["IMAGE", "IMAGE%"]),
+        ("subvolume find-new", vec!["@/% 0", "@/none% 0"]),
+        ("subvolume sync", vec!["IMAGE", "IMAGE%"]),
         (
             "device stats",
             vec!["IMAGE", "-T IMAGE", "--format json IMAGE", "-z IMAGE%"],

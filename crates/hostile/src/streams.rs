@@ -14,7 +14,7 @@ use buttress_format::crc32c;
 use buttress_format::send::{
     COMMAND_CHECKSUM_OFFSET, COMMAND_HEADER_BYTES, CommandKind, MAGIC, STREAM_HEADER_BYTES, Version,
 };
-use buttress_stream::{Command, Decoder, Encoder, Frame, Streams, TextDump};
+use buttress_stream::{Command, Decoder, Encoder, Frame, Oddity, Streams, TextDump};
 use std::fs;
 use std::io::{self, Read};
 
@@ -108,7 +108,12 @@ fn show(frame: &Frame<'_>, dump: &mut TextDump) {
     let ends = usize::from(*frame.command() != Command::End);
     assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), ends);
 
-    let encoder = Encoder::new(frame.version());
+    // An attribute of a later version has a place in that version only.
+    let version = match frame.oddity() {
+        Some(Oddity::Early(attribute)) => attribute.version(),
+        _ => frame.version(),
+    };
+    let encoder = Encoder::new(version);
     let mut stream = Vec::new();
     encoder.header(&mut stream);
     if let Err(error) = encoder.encode(frame.command(), &mut stream) {

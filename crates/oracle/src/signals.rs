@@ -19,6 +19,11 @@ pub fn deliver(child: &Child, signal: Signal) -> Result<()> {
 
 fn is_pending(process: u32, signal: Signal) -> Result<bool> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    // The signal that ended a process stays pending in what is left of it.
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    if state.is_some_and(|state| state.trim_start().starts_with(['Z', 'X'])) {
+        return Ok(false);
+    }
     let bit = 1_u64 << (signal.as_raw() - 1);
     // Those of the process, and of its first thread.
     for name in ["ShdPnd:", "SigPnd:"] {
