@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{newest, progs_missing, run};
 use buttress_stream::command::{AttributeSink, Value};
-use buttress_stream::{AttributeKind, Decoder, Encoder, TextDump};
+use buttress_stream::{AttributeKind, CommandKind, Decoder, Encoder, TextDump};
 use std::path::Path;
 use std::process::Command;
 
@@ -54,6 +54,11 @@ pub fn size<P: AsRef<Path>>(streams: &[P]) -> Result<Size> {
         size.bytes += file.metadata()?.len();
         let mut decoder = Decoder::new(file);
         while let Some(frame) = decoder.next_command()? {
+            // The kernel's send leaves these out.
+            if frame.command().kind() == CommandKind::FileAttributes {
+                size.bytes -= u64::try_from(frame.bytes().len())?;
+                continue;
+            }
             size.commands += 1;
             let Ok(()) = frame.command().visit(&mut size);
         }
