@@ -234,6 +234,14 @@ pub enum CommandProblem {
         /// Where it is the second time.
         offset: usize,
     },
+    /// The end command has an attribute.
+    #[error("attribute {attribute} at byte {offset} of the payload does not belong to it")]
+    AttributeForeign {
+        /// Which.
+        attribute: AttributeKind,
+        /// Where in the payload.
+        offset: usize,
+    },
     /// An attribute goes beyond the end of the payload.
     #[error(
         "attribute number {number} at byte {offset} of the payload needs {needed_bytes} bytes, \

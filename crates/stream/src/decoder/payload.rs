@@ -91,6 +91,13 @@ pub(super) fn parse<'a>(
             })?
         };
         if allowed & bit(kind) == 0 {
+            if command == CommandKind::End {
+                // Another command that was damaged: what follows would be lost.
+                return Err(corrupt(CommandProblem::AttributeForeign {
+                    attribute: kind,
+                    offset,
+                }));
+            }
             oddity = oddity.or(Some(Oddity::Superfluous(kind)));
             continue;
         }

@@ -44,6 +44,13 @@ fn attributes_of_other_commands_and_later_versions_are_oddities() {
 }
 
 #[test]
+fn end_command_with_attributes_is_refused() {
+    let stream = streamed(&[(21, b"\x0f\0\x01\0f")]);
+    let error = Decoder::new(stream.as_slice()).next_command().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+}
+
+#[test]
 fn unknown_commands_are_skipped_only_if_asked_and_without_content() {
     let stream = streamed(&[
         (99, b"\x0f\0\x01\0f\xff\xff\x02\0ab"),
