@@ -104,7 +104,7 @@ macro_rules! commands {
                 Ok(())
             }
 
-            /// The command with each path inside the subvolume, but for the target of a link, as `map` makes it.
+            /// Returns the command with `map` applied to each path inside the subvolume, except the target of a link.
             fn map_most_paths(self, map: &mut impl FnMut(&'a [u8]) -> &'a [u8]) -> Self {
                 match self {
                     $(Self::$variant { $($field,)* } => Self::$variant {

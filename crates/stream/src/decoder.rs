@@ -5,8 +5,8 @@
 //! goes over the end of the buffer needs to lie in one piece.
 //!
 //! Invariants, for any input:
-//! - a command is handed out only when it is whole, its checksum is right, every attribute is known, and those that
-//!   belong to it are there once and have the size of their type;
+//! - a command is handed out only when it is whole and its checksum is right. Every attribute is known; those that
+//!   belong to the command occur once and have the size of their type;
 //! - the end is told only after an end command: a stream that is cut anywhere else is an error;
 //! - memory is bounded by twice the longest command that may be, and grows only as bytes arrive: a damaged
 //!   length alone costs nothing;
@@ -15,8 +15,8 @@
 //!
 //! What is read from a file can be read [ahead](ReadAhead), by a thread.
 //!
-//! Other senders' streams may have attributes that do not belong to a command, or that later versions have: an [`Oddity`], which the
-//! frame names. Commands with unknown numbers can be [skipped](Decoder::skip_unknown).
+//! Streams of other senders may have attributes that do not belong to a command, or that later versions have. The frame
+//! names each as an [`Oddity`]. Commands with unknown numbers can be [skipped](Decoder::skip_unknown).
 //!
 //! Several streams may follow each other, each with a header of its own ([`Streams`]).
 //!
@@ -463,7 +463,7 @@ impl<R: Read> Decoder<R> {
 }
 
 struct CommandHeader {
-    /// None: the number is not known, and the command is to be skipped.
+    /// `None` if the number is not known and the command is to be skipped.
     kind: Option<CommandKind>,
     number: u16,
     payload_bytes: usize,

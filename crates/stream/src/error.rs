@@ -67,7 +67,7 @@ pub enum Error {
          without it a file would have other content, so it cannot be skipped"
     )]
     CommandNotSkipped {
-        /// Where.
+        /// The place of the command in the stream.
         place: Place,
         /// The number.
         number: u16,

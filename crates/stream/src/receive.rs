@@ -15,7 +15,7 @@
 //! | `applying` | names and attributes |
 //! | `content` | data: written, encoded, cloned, allocated |
 //! | `encoded` | encoded data on its way into a file, many extents at a time |
-//! | `notes` | what is odd and does no harm, told once |
+//! | `notes` | oddities of a stream that do no harm, each reported once |
 //! | `settling` | names that settle before their inode is made, times of directories that wait |
 //! | `sources` | the subvolumes that a stream names by uuid |
 //! | `scouting` | what commands that come will change, read before they come |
@@ -119,13 +119,13 @@ pub enum Event<'a> {
     Note(&'a Note),
 }
 
-/// Something odd in a stream that does no harm. Each kind is told once.
+/// Something odd in a stream that does no harm. Each kind is reported once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
     /// A command has an attribute that it has only in later versions of streams. It is used.
     EarlyAttribute {
-        /// Where.
+        /// The place of the command in the stream.
         place: Place,
         /// The command.
         command: CommandKind,
@@ -136,7 +136,7 @@ pub enum Note {
     },
     /// A command has an attribute that belongs to others. It is not used.
     SuperfluousAttribute {
-        /// Where.
+        /// The place of the command in the stream.
         place: Place,
         /// The command.
         command: CommandKind,
@@ -145,7 +145,7 @@ pub enum Note {
     },
     /// A path is not spelled as the format has it.
     Path {
-        /// Where.
+        /// The place of the command in the stream.
         place: Place,
         /// The command.
         command: CommandKind,

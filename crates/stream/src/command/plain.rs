@@ -39,7 +39,8 @@ fn plain_path(path: &[u8]) -> (&[u8], Option<PathForm>) {
 }
 
 impl<'a> Command<'a> {
-    /// The same command with plain paths, and the first form of a path that was not. The names of subvolumes stay as they are.
+    /// Returns the command with plain paths, and the form of its first path that was not plain. The names of subvolumes
+    /// stay as they are.
     #[must_use]
     pub fn plain(self) -> (Self, Option<PathForm>) {
         let mut form = None;
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_of_a_command_becomes_plain_except_targets_and_names() {
+    fn paths_of_commands_become_plain_except_targets_and_names() {
         let rename = Command::Rename {
             from: b"./a",
             to: b"/b",

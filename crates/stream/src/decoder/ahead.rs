@@ -77,7 +77,7 @@ impl ReadAhead {
             return piece.map(Some);
         }
         match self.thread.take().map(JoinHandle::join) {
-            // What it did not read is not the end of the input.
+            // The thread stopped early: this is not the end of the input.
             Some(Err(_)) => Err(io::Error::other("the thread that reads ahead panicked")),
             Some(Ok(())) | None => Ok(None),
         }
@@ -99,7 +99,7 @@ impl Drop for ReadAhead {
     fn drop(&mut self) {
         self.pieces.take();
         if let Some(thread) = self.thread.take() {
-            // A panic there was printed.
+            // A panic of the thread was already printed.
             let _ = thread.join();
         }
     }

@@ -28,7 +28,7 @@ const fn bit(kind: AttributeKind) -> u64 {
     1 << kind.to_raw()
 }
 
-/// Something in a command that its version of the format does not have, and that does no harm. btrfs-progs reads past it.
+/// An attribute of a command that its version of the format does not have. It does no harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Oddity {
     /// An attribute of other commands: it is not used.

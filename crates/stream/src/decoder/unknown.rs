@@ -27,7 +27,7 @@ const OF_CONTENT: [AttributeKind; 14] = [
 /// A command that was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SkippedCommand {
-    /// Where it is.
+    /// The place of the command in the stream.
     pub place: Place,
     /// Its number.
     pub number: u16,
@@ -35,7 +35,7 @@ pub struct SkippedCommand {
     pub version: Version,
 }
 
-/// What becomes of commands with unknown numbers.
+/// The skipping of commands with unknown numbers: whether, and which were skipped.
 #[derive(Debug, Default)]
 pub(super) struct Unknown {
     is_skipped: bool,
@@ -77,7 +77,7 @@ impl<R: Read> Decoder<R> {
                     attribute,
                 });
             }
-            // What is not made of attributes says nothing about content.
+            // A payload that is not made of attributes may hold content: refuse the command.
             let Ok((_, later)) = split_sized(after) else {
                 return Err(Error::CommandUnknown {
                     place,

@@ -103,7 +103,7 @@ impl Receiver<'_> {
     fn create(&mut self, root: Location, path: &[u8], kind: NewKind) -> Result<(), Problem> {
         self.begin_new(root, path, kind)?;
         match self.made_names.wait() {
-            // Its name may change before it is there.
+            // A rename may change its name before it is made.
             true => Ok(()),
             false => {
                 let made = self.make_files();

@@ -161,8 +161,8 @@ impl Receiver<'_> {
         self.write_plain(location, path, range.offset, data)
     }
 
-    /// Takes encoded data of the file that is to be made. False, and nothing is taken, if it is not stored as it is behind what the
-    /// file has.
+    /// Adds encoded data to the file that is to be made. Returns false, and adds nothing, if the data cannot be stored
+    /// undecoded after the file's other content.
     pub(super) fn gather_encoded(&mut self, root: Location, command: &Command<'_>) -> Result<bool, Problem> {
         let is_its_own = |file: &NewFile| command.path().is_some_and(|path| file.is_file(root, path));
         if !self.made_names.wait() || !self.new_file.as_ref().is_some_and(is_its_own) {
@@ -190,7 +190,7 @@ impl Receiver<'_> {
             return Ok(false);
         }
         if !tail.is_empty() {
-            // Whether the data can be decoded, and has zeros there, is found meanwhile.
+            // A job checks that the data can be decoded, and that it has zeros in `tail`.
             let job = move || ends_in_zeros(encoding, &stored, content_bytes, tail);
             let task = self.filesystem.spawn_job(job);
             if let Some(file) = &mut self.new_file {
@@ -313,7 +313,7 @@ impl Receiver<'_> {
 }
 
 impl<'a> EncodedRange<'a> {
-    /// What an encoded write says; `None` for another command.
+    /// Reads the range of an encoded write. Returns `None` for another command.
     fn of(command: &Command<'a>) -> Result<Option<Self>, Problem> {
         let Command::EncodedWrite {
             offset,
@@ -344,14 +344,14 @@ impl<'a> EncodedRange<'a> {
         }))
     }
 
-    /// What the decoded content has between the range's end and that of its last sector.
+    /// Returns the part of the decoded content between the end of the range and the end of its last sector.
     fn tail(&self, sector_bytes: u64) -> Range<u64> {
         let end = self.skip.saturating_add(self.file_bytes);
         let sector_end = end.checked_next_multiple_of(sector_bytes).unwrap_or(end);
         end..sector_end.min(self.unencoded_bytes).max(end)
     }
 
-    /// What is stored as it is.
+    /// Returns the extent that stores the data undecoded.
     fn extent(&self, compression: Compression) -> EncodedExtent {
         EncodedExtent {
             offset: FileOffset::new(self.offset),

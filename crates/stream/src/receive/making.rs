@@ -58,7 +58,7 @@ pub(super) struct Receiver<'a> {
     pub(super) new_file: Option<NewFile>,
     /// Those before it that wait.
     pub(super) new_files: NewFiles,
-    /// What comes after them.
+    /// Changes of directories that follow `new_files`.
     pub(super) directories: Directories,
     /// Extents of one file that wait for more of them.
     pub(super) batch: Batch,
@@ -75,7 +75,7 @@ pub(super) struct Receiver<'a> {
     pub(super) scouted_to: u64,
     pub(super) scouts: Option<Scouts>,
     summary: Summary,
-    /// Which notes were told.
+    /// Kinds of notes that were reported.
     pub(super) told: Told,
     /// For the pieces of the stream, names and files that wait, and what is being written.
     _memory: HeldMemory,

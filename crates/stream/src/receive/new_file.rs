@@ -1,13 +1,13 @@
 //! A new inode that is not in the volume yet: small files are made at once, with content and attributes.
 //!
-//! What a stream says next is mostly about the inode that it has just made. As long as that is so, and the content is not large,
-//! it is gathered; the times come last and end it, as does any command about something else. Where names wait, files that are
-//! gathered wait for more of them, and are made together: nearly everything but another file ends that. That there is room for
-//! the name is seen when the command comes that asks for it, so that an error names that one; any other error that a file has
-//! which waited names the command that ended it.
+//! Most commands after a new inode concern this inode. The receiver gathers such commands while the content is small. A
+//! command with times ends the inode, as does a command about another inode. If names wait, gathered files wait for
+//! more files and are made together; nearly every other command ends this. Each command that makes a name checks that
+//! the name fits, so the error names this command. Any other error of a pending file names the command that ended the
+//! file.
 //!
-//! Linux makes every inode under a made-up name and renames it: where names wait, its name [settles](super::settling) before it is
-//! made.
+//! Linux makes every inode under a made-up name and renames it. If names wait, the name [settles](super::settling)
+//! before the inode is made.
 
 use super::error::Problem;
 use super::made_names::CommandPlace;
@@ -21,7 +21,7 @@ use buttress_writer::data::EncodedExtent;
 use buttress_writer::operations::{self, AttributeChanges, NewInode, NodeKind};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-/// The permissions of a bare new file or directory, until the stream gives it others.
+/// The permissions of a bare new file or directory, until a command of the stream changes them.
 pub(super) const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
@@ -35,7 +35,7 @@ const FILES_BYTES_MAX: usize = 1 << 20;
 /// The usual size of a sector.
 const SECTOR_BYTES: usize = 4096;
 
-/// What a new inode is.
+/// The kind of a new inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NewKind {
     File,
@@ -72,15 +72,15 @@ pub(super) struct NewFile {
     pub(super) is_settled: bool,
     attributes: AttributeChanges,
     content: Vec<u8>,
-    /// Content that is stored as it came, instead of that.
+    /// Content that is stored as it came, in place of `content`.
     encoded: Vec<EncodedExtent>,
-    /// Which of those end in a part of a sector, and whether only zeros are behind that: it is being found out.
+    /// Pending checks by index in `encoded`: an extent ends in part of a sector, and only zeros may follow there.
     checks: Vec<(usize, Task<bool>)>,
-    /// From this one on they are not stored as they came.
+    /// Index in `encoded` of the first extent that must be decoded.
     decoded_from: usize,
     /// The command that asked for it.
     maker: CommandPlace,
-    /// The one that ended it, if that is known.
+    /// The command that ended it, if that is known.
     ender: Option<CommandPlace>,
 }
 
@@ -91,7 +91,7 @@ impl NewFile {
         encoded.fold(self.content.len(), usize::saturating_add)
     }
 
-    /// Where its content ends.
+    /// The offset at which its content ends.
     fn end(&self) -> u64 {
         match self.encoded.last() {
             Some(last) => last.offset.get().saturating_add(last.length.get()),
@@ -104,7 +104,7 @@ impl NewFile {
         self.kind == NewKind::File && self.root == root && self.path == path
     }
 
-    /// Takes an extent behind the others. False if there is no space for it.
+    /// Appends an extent. Returns false if the extent does not fit.
     pub(super) fn push_encoded(&mut self, extent: EncodedExtent) -> bool {
         let bytes = self.content_bytes().saturating_add(extent.stored.len());
         if !self.content.is_empty() || extent.offset.get() < self.end() || bytes > GATHERED_BYTES_MAX {
@@ -114,7 +114,7 @@ impl NewFile {
         true
     }
 
-    /// The last extent can be stored as it is if this says so.
+    /// Adds a check of the last extent, which can be stored undecoded if the check is true.
     pub(super) fn check_later(&mut self, check: Task<bool>) {
         self.checks.push((self.encoded.len().saturating_sub(1), check));
     }
@@ -308,7 +308,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// Makes all that was gathered, and gives directories the times that wait for that.
+    /// Makes all gathered inodes, then sets the pending times of directories.
     pub(super) fn make_files(&mut self) -> Result<(), Problem> {
         self.make_new()?;
         self.settle_directories()
@@ -429,11 +429,11 @@ impl Receiver<'_> {
             ) => Err(file.maker.had(problem)),
             Err(problem) => {
                 if problem.is_no_space() {
-                    // It is tried again if room can be made.
+                    // The caller may free space and retry.
                     self.new_file = Some(file);
                     return Err(problem);
                 }
-                // What else is wrong with an inode that is no file is what it is made from.
+                // Any other error of an inode that is not a file concerns the command that made it.
                 Err(match file.kind {
                     NewKind::File => problem,
                     _ => file.maker.had(problem),
@@ -456,7 +456,7 @@ impl Receiver<'_> {
                 .map_err(about(&file.path))
         });
         if filled.is_err() {
-            // It is made again if room can be made.
+            // The caller may free space and make the file again.
             self.filesystem
                 .unlink(file.directory, &file.name)
                 .map_err(about(&file.path))?;

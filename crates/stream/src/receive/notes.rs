@@ -1,5 +1,5 @@
-//! What a stream has that no version of the format says, and that does no harm: each kind is told once, at the first command that
-//! has it.
+//! Oddities of a stream that do no harm, although no version of the format has them. Each kind is reported once, at its
+//! first command.
 
 use super::making::Receiver;
 use super::{Event, Note};
@@ -11,7 +11,7 @@ use core::fmt;
 use std::collections::BTreeSet;
 use std::io::Read;
 
-/// Kinds of notes that were told.
+/// Kinds of notes that were reported.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     attributes: BTreeSet<(bool, AttributeKind)>,
@@ -45,7 +45,7 @@ impl fmt::Display for Note {
                 form,
             } => write!(
                 f,
-                "{place}: {command}: the path {} {}; it is taken as one from the subvolume's root",
+                "{place}: {command}: the path {} {}; it is used as a path below the subvolume's root",
                 Printable(path),
                 match form {
                     PathForm::Absolute => "begins with a slash",
@@ -59,12 +59,12 @@ impl fmt::Display for Note {
                 skipped.place, skipped.number, skipped.version
             ),
         }?;
-        f.write_str(" (told once)")
+        f.write_str(" (reported once)")
     }
 }
 
 impl Receiver<'_> {
-    /// Tells an attribute that does not belong to the version or the command.
+    /// Reports an attribute that does not belong to the version or the command.
     pub(super) fn note_oddity(&mut self, frame: &Frame<'_>) {
         let Some(oddity) = frame.oddity() else { return };
         let (place, command) = (frame.place(), frame.command().kind());
@@ -94,7 +94,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// The command with plain paths; tells how one was spelled otherwise.
+    /// Returns the command with plain paths. Reports a path that was spelled otherwise.
     pub(super) fn plain<'f>(&mut self, frame: &Frame<'f>) -> Command<'f> {
         let (plain, form) = frame.command().plain();
         if let Some(form) = form
@@ -111,7 +111,7 @@ impl Receiver<'_> {
         plain
     }
 
-    /// Tells which commands were skipped.
+    /// Reports the commands that were skipped.
     pub(super) fn note_skipped<R: Read>(&mut self, decoder: &mut Decoder<R>) {
         for skipped in decoder.take_skipped() {
             self.tell(&Event::Note(&Note::UnknownCommand(skipped)));

@@ -1,16 +1,17 @@
 //! Names that settle before their inode is made, and times of directories that wait until their names are.
 //!
-//! Linux's streams make each inode under a made-up name at the top (`o257-7-0`) and give it its name by a rename, which comes
-//! next. Such an inode is made under the name that it gets. Older ones set the times of the directory after each of its new
-//! names: those wait until the files that were gathered are made.
+//! Linux's streams make each inode under a made-up name at the top (`o257-7-0`); the next command renames it. Such an
+//! inode is made under its final name. Older streams set the times of a directory after each of its new names. These
+//! times wait until the gathered files are made.
 //!
-//! What comes out is what comes out where each command is carried out when it comes:
+//! The result is as if each command was carried out at once:
 //!
-//! - A name settles only where nothing has the new name, and nothing had the old one: otherwise the inode is made first.
+//! - A name settles only if nothing has the new name, and nothing had the old one. Otherwise the inode is made first.
 //! - The directory of the old name changed: its times become the current time when the inode is made.
-//! - A name that is made after the times of its directory were set changes those times again: they no longer wait.
+//! - A new name in a directory whose times are pending changes these times again. They no longer wait.
 //!
-//! Only where names [wait](super::made_names): `waiting_names` and `settling` of the proofs compare both ways.
+//! All of this applies only if names [wait](super::made_names). The proofs `waiting_names` and `settling` compare both
+//! ways.
 
 use super::applying::times_of;
 use super::error::Problem;
@@ -27,14 +28,15 @@ const DIRECTORIES_MAX: usize = 64;
 /// Changes of directories that come after the files that are gathered.
 #[derive(Debug, Default)]
 pub(super) struct Directories {
-    /// Had a name that is gone already.
+    /// Directories that lost a name already.
     touched: Vec<Location>,
-    /// Their times.
+    /// Times of directories that wait.
     times: Vec<(Location, AttributeChanges)>,
 }
 
 impl Receiver<'_> {
-    /// Gives the inode that is to be made the name `to`. False, and nothing is changed, if it must be made under its old name first.
+    /// Changes the name of the inode that is to be made to `to`. Returns false, and changes nothing, if the inode must
+    /// be made under its old name first.
     pub(super) fn settle(&mut self, to: &[u8]) -> bool {
         if !self.made_names.wait() {
             return false;
@@ -66,7 +68,7 @@ impl Receiver<'_> {
             }
             self.made_name_in(directory);
         }
-        // The old name went from there now.
+        // The old name was just removed from this directory.
         self.made_name_in(old_directory);
         true
     }
@@ -85,7 +87,8 @@ impl Receiver<'_> {
         }
     }
 
-    /// Has the times of a directory wait for the files that are gathered; false if there are none, or the command is another.
+    /// Queues the times of a directory until the gathered files are made. Returns false if no file is gathered, or for
+    /// another command.
     pub(super) fn gather_times(&mut self, root: Location, command: &Command<'_>) -> bool {
         let Some((path, times)) = times_of(command) else {
             return false;
@@ -94,7 +97,7 @@ impl Receiver<'_> {
         if !is_gathering || !self.made_names.wait() || self.is_made_now(root, path) {
             return false;
         }
-        // Anything that is not there yet is another's, and so is an error.
+        // If the path does not exist yet, another function reports it.
         let Some(location) = self.known_directory(root, path) else {
             return false;
         };
@@ -120,7 +123,7 @@ impl Receiver<'_> {
         (node.kind == FileKind::Directory).then_some(node.location)
     }
 
-    /// The files that were gathered are made: directories get what waited for that.
+    /// Touches and sets the times of directories, after the gathered files are made.
     pub(super) fn settle_directories(&mut self) -> Result<(), Problem> {
         if !self.directories.touched.is_empty() {
             self.filesystem

@@ -4,8 +4,8 @@
 //! takes away capabilities, and every change of names or content spoils times. So it is content, owner, mode,
 //! capabilities, times.
 //!
-//! Version 2 has the flags of inodes, too. Those that content must be written with come before the content of a new file; the others
-//! come after it, since they may forbid writing.
+//! Version 2 has the flags of inodes, too. The flags that content depends on come before the content of a new file. The
+//! other flags come after it, since they may forbid writing.
 
 use crate::command::Command;
 use crate::send::error::Result;

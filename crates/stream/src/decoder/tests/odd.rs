@@ -1,4 +1,4 @@
-//! What other senders' streams have: attributes that do not belong, commands that nobody knows.
+//! Streams of other senders: attributes that do not belong to their command, and unknown commands.
 
 use super::super::*;
 use super::raw;
@@ -51,7 +51,7 @@ fn end_command_with_attributes_is_refused() {
 }
 
 #[test]
-fn unknown_commands_are_skipped_only_if_asked_and_without_content() {
+fn unknown_commands_are_skipped_if_asked_and_without_content() {
     let stream = streamed(&[
         (99, b"\x0f\0\x01\0f\xff\xff\x02\0ab"),
         (99, b""),
