@@ -273,7 +273,7 @@ impl Walk<'_> {
         self.owners.tree(id)
     }
 
-    /// Whether a key lies in the part of a tree that was dropped.
+    /// Returns whether a key is in the part of a tree that was dropped.
     pub(crate) fn is_dropped(&self, tree: TreeId, key: &Key) -> bool {
         self.owners.is_dropped(tree, key)
     }

@@ -126,8 +126,8 @@ fn is_cache_header(tree: TreeId, key: &Key) -> bool {
         && (tree == TreeId::ROOT || tree.as_subvolume().is_some())
 }
 
-/// The inode and the name of a root directory in the uuid tree, which mkfs.btrfs 4.16 to 4.19 made as it does in a subvolume.
-/// The kernel passes both over.
+/// The inode and the name of a root directory in the uuid tree. Versions 4.16 to 4.19 of mkfs.btrfs made them, as in a
+/// subvolume. The kernel passes both over.
 fn is_directory_of_uuids(tree: TreeId, key: &Key) -> bool {
     let root = ObjectId::FIRST_FREE;
     let is_inode = key.item_type == ItemType::INODE_ITEM && key.offset == 0;

@@ -63,8 +63,8 @@ impl<'a> Owners<'a> {
         Some(self.check.forest.tree(*self.trees.get(&id)?))
     }
 
-    /// Whether a key lies in the part of a tree that was dropped. Nothing may be looked up there: those blocks are free, and may
-    /// hold anything by now.
+    /// Returns whether a key is in the part of a tree that was dropped. Lookups must not go there: those blocks are
+    /// free, and other content may have overwritten them.
     pub(crate) fn is_dropped(&self, tree: TreeId, key: &Key) -> bool {
         self.dropped
             .get(&tree)

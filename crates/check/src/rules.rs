@@ -95,15 +95,16 @@ fn stored_bytes(extent: &FileExtent<'_>) -> ByteCount {
     }
 }
 
-/// What is wrong with the lengths of an extent. The check of the item has seen to alignment, to the limit of compressed
-/// extents and that the window lies inside.
+/// Returns the problem with the lengths of an extent, if it has one. The check of the item has already covered
+/// alignment, the limit of compressed extents, and the bounds of the window.
 ///
 /// Linux's tree checker asks for alignment only, and for an end below 2^64. Linux 6.18 mounts a volume with a compressed extent of
-/// no length on disk, and its worker dies when the extent is read.
+/// no length on disk. Its worker crashes when the extent is read.
 ///
-/// Linux compresses only where that saves something, so a compressed extent is never longer on disk than in memory. It may be
-/// as long: encoded writes ask for one byte less, before both lengths are rounded up to sectors. A plain extent may have a
-/// `ram_bytes` that is too small, which kernels before 6.11 left in extents that were cut short, but never one that is too large.
+/// Linux stores an extent compressed only if that saves space, so it is never longer on disk than in memory. Both
+/// lengths may be equal: encoded writes ask for one byte less, before both are rounded up to sectors. A plain extent
+/// may have a `ram_bytes` that is too small, which kernels before 6.11 left in shortened extents. It never has a
+/// `ram_bytes` that is too large.
 fn lengths_problem(extent: &FileExtent<'_>, sector_bytes: u32) -> Option<&'static str> {
     let (stored, ram) = (stored_bytes(extent).get(), extent.ram_bytes.get());
     let is_compressed = extent.compression != Compression::None;
@@ -134,17 +135,18 @@ fn lengths_problem(extent: &FileExtent<'_>, sector_bytes: u32) -> Option<&'stati
     }
 }
 
-/// The first problem that there is.
+/// Returns the first problem whose condition holds.
 fn first_of(problems: [(bool, &'static str); 3]) -> Option<&'static str> {
     problems
         .into_iter()
         .find_map(|(is, problem)| is.then_some(problem))
 }
 
-/// How many bytes of inline content a compression can make out of one sector at most: the least and the most.
+/// Returns the limits of the compressed length of up to one sector of inline content: the least and the most.
 ///
-/// The least is what nothing compresses to: header, an empty block and checksum of zlib; header and an empty block of zstd;
-/// btrfs's two lengths of LZO. The most is the sector and what the format may add where content does not compress.
+/// The least is what an empty content compresses to. For zlib and zstd it is the header and an empty block, for zlib
+/// also a checksum. For LZO it is btrfs's two lengths. The most is a sector and what the format adds to content that
+/// does not compress.
 fn inline_limits(compression: Compression, sector_bytes: u32) -> (u64, u64) {
     let sector = u64::from(sector_bytes);
     let (least, added) = match compression {

@@ -237,7 +237,7 @@ macro_rules! files {
                 subvolume: SubvolumeId,
                 /// The inode.
                 inode: InodeNumber,
-                /// Where in the file.
+                /// The offset in the file.
                 offset: FileOffset,
                 /// How the extent is compressed.
                 compression: &'static str,
