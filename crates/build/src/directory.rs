@@ -202,7 +202,8 @@ fn host_path(root: &Path, at: &[u8]) -> PathBuf {
     }
 }
 
-/// Returns how much of a file of this system is data; `None` where it has no holes, or that cannot be found out.
+/// Returns how much of a file of this system is data. Returns `None` if the file has no holes, or if its holes cannot
+/// be found.
 #[must_use]
 pub fn data_of_file(at: &Path, metadata: &Metadata) -> Option<DataExtent> {
     // A file with more ranges counts as data throughout.
@@ -211,7 +212,7 @@ pub fn data_of_file(at: &Path, metadata: &Metadata) -> Option<DataExtent> {
     if !seen.sparse {
         return None;
     }
-    // What is wrong with the file is reported when it is read.
+    // Reading the file later reports a failure to open it.
     let file = open_file(at).ok()?;
     let mut found = DataExtent::default();
     let mut from = 0;

@@ -195,7 +195,7 @@ pub struct LinkKey(pub u64, pub u64);
 pub struct FileContent {
     /// How long it is, holes included.
     pub size: ByteCount,
-    /// How much of it is data, where the source knows that it has holes; `None` where all of it may be data.
+    /// How much of the content is data, if the source knows that it has holes. `None` if all of it may be data.
     pub data: Option<DataExtent>,
     /// Where the source finds it: whatever the source wants; kept and given back as it is, so better short.
     pub locator: Vec<u8>,
@@ -208,7 +208,7 @@ pub struct FileContent {
 pub struct DataExtent {
     /// The bytes of all ranges of data.
     pub bytes: ByteCount,
-    /// How many ranges there are.
+    /// The number of ranges.
     pub ranges: u64,
 }
 
@@ -222,7 +222,7 @@ impl DataExtent {
         }
     }
 
-    /// Returns the most bytes that the data takes in sectors. Both ends of a range may lie inside a sector.
+    /// Returns the most bytes that the data takes in sectors. A range may begin and end in the middle of a sector.
     pub(crate) fn bytes_in_sectors(self, sector_bytes: u32) -> u64 {
         let ends = self
             .ranges
