@@ -107,13 +107,14 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// nothing where that is not possible.
     ///
     /// # Errors
-    /// `ENOSPC` or `EDQUOT` where there is no space; a part of the range may have some then. As [`write_at`](Self::write_at).
+    /// `ENOSPC` or `EDQUOT` if too little space exists; a part of the range may have space then. As
+    /// [`write_at`](Self::write_at).
     fn reserve(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let _ = (offset_bytes, length_bytes);
         Ok(())
     }
 
-    /// Where its space comes from and how much is left there, for messages.
+    /// Describes for messages which file system holds the backend, and how much space is free there.
     fn describe_space(&self) -> Option<String> {
         None
     }

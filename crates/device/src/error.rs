@@ -90,7 +90,7 @@ impl IoError {
         }
     }
 
-    /// Whether it failed for want of space: the host's disk is full, or a quota of the host is used up.
+    /// Returns whether the request found no space: the host's disk is full, or a quota is used up.
     #[must_use]
     pub fn is_out_of_space(&self) -> bool {
         matches!(self.errno, Some(libc::ENOSPC | libc::EDQUOT))
@@ -100,7 +100,7 @@ impl IoError {
             )
     }
 
-    /// Says where the space comes from that there was too little of.
+    /// Adds to a failure for want of space which file system has too little.
     pub(crate) fn with_space(mut self, space: Option<String>) -> Self {
         if let Some(space) = space.filter(|_| self.is_out_of_space()) {
             self.message = format!("{}; {space}", self.message).into();

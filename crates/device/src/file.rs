@@ -147,7 +147,7 @@ struct FileBackend {
     widening: Mutex<(), WideningLock>,
     /// The way that large writes take, unless all take it.
     large: Option<LargeWrites>,
-    /// Where its space comes from, if it is open for writing.
+    /// The file system that holds the file, if the file is open for writing.
     host: Option<HostSpace>,
 }
 
@@ -175,7 +175,7 @@ impl FileBackend {
             .write
             .then(|| HostSpace::of(&file, path, is_block_device))
             .flatten();
-        // What the page cache of a loop device cannot write back is lost, and known at the next flush only.
+        // The page cache of a loop device loses writes that fail, and reports them only at the next flush.
         let is_loop = |host: &HostSpace| host.is_below_device() && host.may_run_out();
         let least_bytes = match host.as_ref().is_some_and(is_loop) {
             true => u64::from(sector_bytes),
@@ -267,9 +267,9 @@ impl FileBackend {
         };
         match large.write(offset, parts) {
             Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => Ok(false),
-            // A direct write needs blocks at once, and cannot have those that the file system is about to free or holds
-            // for dirty pages. The page cache asks again, and its answer counts. The same bytes go to the same place, so
-            // what was written of them already does no harm.
+            // A direct write needs blocks at once. It cannot have blocks that the file system is about to free or holds
+            // for dirty pages. The buffered write then tries again, and its result counts. It writes the same bytes to
+            // the same place, so a part that is already written does no harm.
             Err(cause) if is_out_of_space(&cause) && !self.is_block_device => Ok(false),
             answer => answer.map(|()| true),
         }
@@ -282,9 +282,8 @@ impl FileBackend {
         check_range(self.size_bytes, offset, length)
     }
 
-    /// The failure of a write, with the number of what it means: a loop device says EIO when the file system below is
-    /// full.
-    fn told(&self, cause: io::Error, length: u64) -> io::Error {
+    /// Returns the failure of a write. It is ENOSPC if a loop device reported EIO because its file system is full.
+    fn with_cause_below(&self, cause: io::Error, length: u64) -> io::Error {
         match &self.host {
             Some(host) if host.is_full_below(&self.file, &cause, length) => {
                 io::Error::from_raw_os_error(libc::ENOSPC)
@@ -454,7 +453,7 @@ impl Backend for FileBackend {
         let length = byte_length(bytes.len());
         self.check_write(offset_bytes, length)?;
         self.write_whole(offset_bytes, bytes)
-            .map_err(|cause| self.told(cause, length))
+            .map_err(|cause| self.with_cause_below(cause, length))
     }
 
     fn write_vectored_at(&self, offset_bytes: u64, parts: &[&[u8]]) -> io::Result<()> {
@@ -463,7 +462,7 @@ impl Backend for FileBackend {
             .fold(0, |sum: u64, part| sum.saturating_add(byte_length(part.len())));
         self.check_write(offset_bytes, length)?;
         self.write_parts(offset_bytes, parts, length)
-            .map_err(|cause| self.told(cause, length))
+            .map_err(|cause| self.with_cause_below(cause, length))
     }
 
     fn may_run_out(&self) -> bool {

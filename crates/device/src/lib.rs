@@ -7,9 +7,9 @@
 //! - `queue/`: plug, merging, completion, and the statistics that iostat prints;
 //! - `engine/`: worker threads, io_uring, inline: chosen at run time;
 //! - `copying.rs`: small writes into the system's cache, past queue and engine;
-//! - [`Backend`] (`backend.rs`): the one small trait below, and its kinds: `file.rs`, `memory.rs`,
-//!   `partition.rs` (GPT and MBR inside a device), `fault.rs` (injected faults over any other), `sparse.rs`
-//!   (a model of an image file on a host that becomes full);
+//! - [`Backend`] (`backend.rs`): the one small trait below, and its kinds. `partition.rs` has GPT and MBR inside a
+//!   device, and `fault.rs` injects faults over any other backend. `sparse.rs` models an image file on a host that
+//!   becomes full. The rest are `file.rs` and `memory.rs`;
 //! - [`overlay`]: changes kept in a file beside the device;
 //! - [`crash`]: what is left of a set of devices when the power goes at any moment;
 //! - [`gate`]: requests that wait until a test lets them go on;

@@ -1,8 +1,8 @@
 //! An image file with holes on a file system that becomes full, as a model in memory for tests.
 //!
-//! Each block of the image has space on the host or is a hole. A write to a hole takes space, one to a block that has
-//! some never fails for want of it, and discarding gives space back. What is read does not depend on any of this: the
-//! bytes are those of the backend below.
+//! Each block of the image has space on the host or is a hole. A write to a hole takes space, and a discard returns it.
+//! A write to a block with space never fails for want of space. Reads do not depend on any of this: they return the
+//! bytes of the backend below.
 //!
 //! As on a real file system, a write that finds too little space has its first blocks written.
 
@@ -19,7 +19,7 @@ use crate::error::byte_length;
 
 lock_class!(SparseLock, "space", Rank::LEAF);
 
-/// The host gives space in blocks of so many bytes.
+/// The unit in which the host allocates space.
 const BLOCK_BYTES: u64 = 4096;
 
 /// A backend whose space comes from a host with a limit. Keep a clone of the `Arc` to change the limit while it is in use.
@@ -36,13 +36,14 @@ struct Space {
     free_blocks: u64,
     /// How many writes and reservations took space, or were to.
     takes: u64,
-    /// The number of the one that finds the host full.
+    /// The number, as in `takes`, of the write or reservation that finds the host full.
     full_at: Option<u64>,
     errno: i32,
 }
 
 impl Space {
-    /// Gives space to the blocks of a range, as far as there is some. Returns the byte at which it was at its end.
+    /// Allocates space for the blocks of a range until the host is full. If the host is full, returns the first byte
+    /// without space.
     fn take(&mut self, range: &Range<u64>) -> Result<(), u64> {
         let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         let holes: Vec<u64> = blocks.filter(|block| !self.held.contains(block)).collect();
@@ -63,7 +64,7 @@ impl Space {
         Ok(())
     }
 
-    /// Takes the space of the whole blocks of a range away.
+    /// Frees the space of the whole blocks of a range.
     fn give_back(&mut self, range: &Range<u64>) {
         let blocks = range.start.div_ceil(BLOCK_BYTES)..range.end / BLOCK_BYTES;
         for block in blocks {
@@ -79,8 +80,8 @@ fn range_of(offset: u64, length: u64) -> Range<u64> {
 }
 
 impl SparseBackend {
-    /// The backend `inner` on a host with `free_bytes` left. Blocks of `inner` whose bytes are all the same, as those
-    /// of discarded ones are, are holes; all others have space.
+    /// The backend `inner` on a host with `free_bytes` left. Blocks of `inner` whose bytes are all equal, as discarded
+    /// blocks are, are holes. All other blocks have space.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>, free_bytes: u64) -> Arc<Self> {
         let mut held = BTreeSet::new();
@@ -111,8 +112,7 @@ impl SparseBackend {
         space.full_at = None;
     }
 
-    /// The host is full from the write or reservation on that takes space as the one with this number from now, counted
-    /// from 0.
+    /// Fills the host at the write or reservation that takes space as number `number` from now, counted from 0.
     pub fn fill_at(&self, number: u64) {
         let mut space = self.space.lock();
         space.full_at = Some(space.takes.saturating_add(number));

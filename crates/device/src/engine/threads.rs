@@ -302,7 +302,7 @@ mod tests {
         }
     }
 
-    /// A medium that panics under a worker, once it has said that it was asked.
+    /// A medium that panics in a worker, after it has signalled the request to the test.
     #[derive(Debug)]
     struct Panicking(std::sync::mpsc::Sender<()>);
 
@@ -335,7 +335,7 @@ mod tests {
         }
     }
 
-    /// Whoever waits for a request whose worker panicked gets an error; without it, it would wait for good.
+    /// A caller that waits for a request whose worker panicked gets an error. Without the error it would wait forever.
     #[test]
     fn request_of_a_worker_that_panics_fails() {
         let (sender, asked) = std::sync::mpsc::channel();

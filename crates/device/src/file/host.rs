@@ -1,12 +1,11 @@
 //! The file system that an image file takes its space from: its name, and space that is reserved there ahead.
 //!
-//! An image file with holes can be written to only while the file system that holds it has space. The same is true of a
-//! loop device over such a file: there the space is that of the file below, which this module opens by its name and
-//! recognises by its inode.
+//! An image file with holes can be written to only while the file system that holds it has space. A loop device over
+//! such a file depends on the same space. This module opens that file by its name and recognises it by its inode.
 //!
 //! Reserving is `fallocate(2)`: it allocates the holes of a range and changes no byte. Some file systems have no such
-//! call, and there nothing is reserved. Where every write goes to a new place (btrfs, XFS with shared blocks), a range
-//! that was reserved and written once takes new space when it is written again.
+//! call, and there nothing is reserved. Some file systems (btrfs, XFS with shared blocks) write each change to a new
+//! place. There a reserved range that was written once takes new space at its next write.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +21,7 @@ use super::system;
 /// The major number of loop devices.
 const LOOP_MAJOR: u32 = 7;
 
-/// Where the space of an open file or loop device comes from.
+/// The file system that an open file or loop device takes its space from.
 #[derive(Debug)]
 pub(super) struct HostSpace {
     /// The file below a loop device; `None` for an image file, which is the file itself.
@@ -36,7 +35,7 @@ pub(super) struct HostSpace {
 #[derive(Debug)]
 struct Below {
     file: File,
-    /// Where in the file the device begins.
+    /// The offset in the file at which the device begins.
     start_bytes: u64,
 }
 
@@ -66,7 +65,7 @@ impl HostSpace {
         self.is_sparse
     }
 
-    /// Whether the file lies below a loop device.
+    /// Returns whether this is the space of a file below a loop device.
     pub(super) const fn is_below_device(&self) -> bool {
         self.below.is_some()
     }
@@ -97,8 +96,8 @@ impl HostSpace {
         Some(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
-    /// Whether the failure of a write to a loop device means that the file system below is full: the driver answers
-    /// EIO for every failure of the file.
+    /// Returns whether the failure of a write to a loop device means that the file system below is full. The driver
+    /// reports EIO for every failure of the file.
     pub(super) fn is_full_below(&self, file: &File, cause: &io::Error, length: u64) -> bool {
         self.is_below_device()
             && cause.raw_os_error() == Some(libc::EIO)
@@ -117,7 +116,7 @@ impl HostSpace {
     }
 }
 
-/// A file system with less than this is taken to be full.
+/// A file system with less free space than this counts as full.
 const FULL_BYTES: u64 = 1 << 20;
 
 impl Below {
@@ -158,7 +157,8 @@ impl Below {
     }
 }
 
-/// Where the file system of a device number is mounted, and its type. Of several mounts the one that `path` lies in.
+/// Returns the mount point and the type of the file system with a device number. Of several mounts it chooses the one
+/// that contains `path`.
 ///
 /// Source: the manual page proc_pid_mountinfo(5).
 fn file_system_of(device: u64, path: &Path) -> Option<String> {

@@ -31,25 +31,26 @@ pub(super) fn block_device_bytes(file: &File) -> io::Result<u64> {
     rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(io::Error::from)
 }
 
-/// What a loop device lies on.
+/// The file below a loop device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LoopStatus {
     /// The device number of the file system that holds the file below.
     pub(super) device: u64,
     /// The file's inode number.
     pub(super) inode: u64,
-    /// Where in the file the device begins, in bytes.
+    /// The offset in the file at which the device begins, in bytes.
     pub(super) start_bytes: u64,
 }
 
 /// The file below a loop device; `None` for other devices.
 ///
-/// Source: the kernel's user-space header `linux/loop.h`: request and structure, which has 232 bytes.
+/// Source of the request and of the structure of 232 bytes: the kernel's user-space header `linux/loop.h`.
 pub(super) fn loop_status(file: &File) -> Option<LoopStatus> {
     const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
     let mut words = [0_u64; 29];
-    // SAFETY: the request writes one structure of 232 bytes, which begins with four u64, to the address it is given,
-    // which is a live local array's of that size; the file descriptor is open for as long as `file` is borrowed.
+    // SAFETY: the request writes one structure of 232 bytes to the address that it gets. The address is that of a live
+    // local array of 232 bytes, for which every bit pattern is valid. The file descriptor is open while `file` is
+    // borrowed.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), LOOP_GET_STATUS64, words.as_mut_ptr()) };
     let [device, inode, _, start_bytes, ..] = words;
     (answer == 0).then_some(LoopStatus {
