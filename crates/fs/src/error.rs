@@ -175,8 +175,8 @@ pub enum Error {
         /// What was freed, and waits because readers hold older states.
         pinned_by_readers: ByteCount,
     },
-    /// The devices have no space: the file system that holds an image is full, or a quota of it is used up. What was to be
-    /// written is dirty, or was refused.
+    /// The devices have no space: the file system that holds an image is full, or its quota is used up. The content
+    /// stays dirty in memory, or the call was refused.
     #[error("{0}; free space there and retry")]
     OutOfHostSpace(buttress_device::IoError),
     /// The volume is in a state, or has a feature, that is not written.
@@ -455,8 +455,8 @@ impl Error {
         }
     }
 
-    /// The request for which a device had no space: the host's disk is full, or a quota of the host is used up. Writing
-    /// goes on after it, and the same call can succeed once the host has space again.
+    /// Returns the request for which a device had no space: a host's disk is full, or a quota is used up. Writing
+    /// continues after it, and the same call can succeed once the host has space again.
     #[must_use]
     pub const fn out_of_host_space(&self) -> Option<&buttress_device::IoError> {
         match self {
@@ -465,7 +465,7 @@ impl Error {
         }
     }
 
-    /// Whether there is no space, on the volume or on the host.
+    /// Returns whether the volume or its host has no space.
     #[must_use]
     pub const fn is_out_of_space(&self) -> bool {
         matches!(self, Self::NoSpace { .. } | Self::OutOfHostSpace(_))

@@ -54,7 +54,7 @@ pub(super) struct Pipeline {
 
 #[derive(Debug)]
 enum Source {
-    /// What the threads found, and the threads.
+    /// The batches that the threads find, and the threads.
     Threads(Receiver<Vec<WalkItem>>, Vec<JoinHandle<()>>),
     Inline {
         order: Box<Order>,
