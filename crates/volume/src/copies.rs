@@ -153,8 +153,8 @@ impl Volume {
         )
     }
 
-    /// Two devices whose copies of a tree block are both whole, of this address and generation, and differ: the devices were
-    /// written apart from each other. `None` where no two copies are whole.
+    /// Returns two devices whose copies of a tree block differ, although both are whole and of this address and
+    /// generation. Such devices were written apart from each other. Returns `None` if no two whole copies differ.
     #[must_use]
     pub fn differing_copies(
         &self,

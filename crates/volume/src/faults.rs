@@ -58,7 +58,7 @@ pub enum FaultReason {
     Missing,
     /// The device failed a write or a flush, and was left out since.
     LeftOut,
-    /// The device missed commits, and nothing says whether the bytes are newer.
+    /// The device missed commits, and the bytes have no checksum that shows whether they are current.
     Stale,
     /// The device failed to read.
     Io(IoError),

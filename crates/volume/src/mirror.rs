@@ -188,8 +188,9 @@ impl Segment {
         }
     }
 
-    /// Leaves out the ways that read a device which missed commits: for bytes that nothing verifies. Where the chunk can do
-    /// without none of its devices, the volume was not written without this one, and its bytes are as good as ever.
+    /// Leaves out the ways that read a device which missed commits. Reads of bytes without a checksum use this. A chunk
+    /// that needs all of its devices keeps these ways. The volume could not be written without the device, so its bytes
+    /// are current.
     pub(crate) fn distrust_stale(&mut self) {
         let may_be_behind = self.chunk.has_stale() && self.chunk.tolerated_stripes() > 0;
         if may_be_behind && !buttress_faults::on("volume-stale-data-served") {

@@ -8,9 +8,9 @@
 //! - any other fsid is refused, both names given;
 //! - one with id 0 is the target of a replacement that has not come to its end: it is kept apart, and nothing is read from
 //!   it ([`crate::replacement`]);
-//! - the newest generation leads; a device that is behind missed commits, and its copies are used last;
-//! - two devices that were each written while the other was away are refused: their superblocks have one generation and
-//!   different roots, or the newer one's backup roots have another root for the generation of the older one.
+//! - the newest generation leads. A device of an older generation missed commits, and its copies are used last;
+//! - two devices that were each written while the other was away are refused. Either their superblocks have one
+//!   generation and different roots, or their backup roots of the older generation differ.
 //!
 //! Then the leading superblock's features are checked: unknown incompat bits are refused by name, unknown
 //! compat_ro bits make the volume read-only.
@@ -271,8 +271,9 @@ fn refuse_duplicates(candidates: &[Candidate]) -> Result<(), DevicesError> {
     Ok(())
 }
 
-/// Refuses devices of the volume whose states do not follow from each other, as far as superblocks tell. Backup roots
-/// reach back over three commits. Of older devices a resynchronisation compares the extents before it writes.
+/// Refuses devices of the volume whose states do not follow from each other, as far as superblocks show. Backup roots
+/// reach back over three commits. For a device that missed more commits, a resynchronisation compares the extents
+/// before it writes.
 fn refuse_diverged(lead: &Candidate, candidates: &[Candidate]) -> Result<(), DevicesError> {
     if buttress_faults::on("volume-diverged-devices-accepted") {
         return Ok(());

@@ -51,13 +51,14 @@ pub struct Replacement {
     returning: Option<Returning>,
 }
 
-/// What distinguishes a device that is brought up to date from one that is replaced ([`crate::returning`]).
+/// The state of a replacement whose target is its own source: a device that is brought up to date
+/// ([`crate::returning`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Returning {
     /// The generation of the device's own superblock.
     pub since: Generation,
-    /// Stripes that get another place on the device, since the device's own state uses what was written anew of them: by
-    /// the chunk's start and the stripe's index.
+    /// Stripes that get another place on the device, by the chunk's start and the stripe's index. The device's own
+    /// state uses their old place.
     pub moved: BTreeMap<(Logical, usize), Physical>,
 }
 
@@ -91,7 +92,7 @@ impl Replacement {
         moved.get(&(chunk.start(), stripe_index)).copied()
     }
 
-    /// Where on the target that lies which has its place at `physical` on the source.
+    /// Returns the place on the target of the bytes that are at `physical` on the source.
     #[must_use]
     pub fn place_on_target(&self, chunk: &MappedChunk, stripe_index: usize, physical: Physical) -> Physical {
         let stripe = chunk.chunk().stripes.get(stripe_index);

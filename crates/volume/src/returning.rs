@@ -1,19 +1,20 @@
-//! A device that missed commits, while it is brought up to date; and the moment from which on it counts again.
+//! The return of a device that missed commits, and the moment from which the device counts again.
 //!
-//! The device's own superblock still leads to its own older state, which can be read from it alone where the profiles allow.
-//! So the superblock is the last thing that changes: from [`Volume::begin_return`] on the device gets every block that is
-//! written to the volume, and no superblock. A job above brings what it missed. [`Volume::end_return`] then writes the
-//! superblock in use to the device: copies, flush, primary, flush. A crash before the primary leaves the device at its own
-//! state, after it at the volume's. Until then the device counts as lost, and nothing unverified is read from it.
+//! The device's own superblock still leads to the device's older state. If the profiles allow, this state can be read
+//! from the device alone. The superblock is therefore the last thing that changes. From [`Volume::begin_return`] on,
+//! the device gets every block that is written to the volume, and no superblock. A job above writes the blocks that the
+//! device missed. [`Volume::end_return`] then writes the superblock in use to the device: copies, flush, primary,
+//! flush. A crash before the primary superblock leaves the device at its own state. A crash after it leaves the device
+//! at the volume's state. Until then the device counts as lost, and nothing unverified is read from it.
 //!
-//! Underneath this is a replacement whose target is the device itself ([`crate::replacement`]), without an item in the device
-//! tree: Linux sees a device that is behind, before and after a crash.
+//! A return is a replacement whose target is the device itself ([`crate::replacement`]), without an item in the device
+//! tree. Linux sees a device that missed commits, before and after a crash.
 //!
-//! A stripe whose place the device's own state uses for something else is *moved*: what is written goes to another place on the
-//! device, and the chunk names that place by the time the superblock changes ([`Volume::move_stripes`]).
+//! A stripe is *moved* if the device's own state uses its place for something else. Its content goes to another place
+//! on the device. The chunk names the new place by the time the superblock changes ([`Volume::move_stripes`]).
 //!
-//! What it leaves out: which addresses may be written without harm to the device's own state. The writer above keeps what
-//! that state uses from being allocated, and says which stripes move.
+//! This module leaves out which addresses may be written without harm to the device's own state. The writer above keeps
+//! that state's space from being allocated, and decides which stripes move.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;
@@ -62,10 +63,11 @@ impl Volume {
         Ok(replacement)
     }
 
-    /// Writes the superblock in use to a device that has everything by now, and uses the device as any other from then on.
+    /// Writes the superblock in use to a device that now has every block. The device then serves as any other.
     ///
     /// # Errors
-    /// [`WriteRefusal::NoTarget`] where no device is being brought up to date, or it failed: then it stays behind.
+    /// [`WriteRefusal::NoTarget`] if no device is being brought up to date, or if a write to it failed. The device then
+    /// keeps its old generation.
     pub fn end_return(&self) -> Result<(), Error> {
         let _alone = self.writes().write();
         let replacement = self
@@ -88,8 +90,8 @@ impl Volume {
         self.exchange(&replacement)
     }
 
-    /// Puts a chunk in the map in the place of one with the same addresses and devices, whose stripes lie elsewhere. What is
-    /// at the new places must be what is at the old ones.
+    /// Replaces a chunk of the map by one with the same addresses and devices, and other places of its stripes. The new
+    /// places must hold the bytes of the old places.
     ///
     /// # Errors
     /// [`WriteRefusal::NoSuchChunk`]; a chunk that its profile does not allow.
@@ -98,7 +100,7 @@ impl Volume {
         self.exchange_chunk(start, chunk)
     }
 
-    /// How far the device is behind that is being brought up to date.
+    /// Returns the generation that the returning device had.
     #[must_use]
     pub fn returns_since(&self) -> Option<Generation> {
         let replacement = self.replacement()?;

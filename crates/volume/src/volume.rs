@@ -282,8 +282,8 @@ impl Volume {
         self.refuse_diverged(&slots)
     }
 
-    /// Refuses devices of one generation whose root tree blocks differ: superblocks can be alike by chance, where both
-    /// histories allocated the same.
+    /// Refuses devices of one generation whose root tree blocks differ. Superblocks can be equal by chance, if both
+    /// histories allocated the same addresses.
     fn refuse_diverged(&self, slots: &[Arc<DeviceSlot>]) -> Result<(), Error> {
         let several = slots.iter().filter(|slot| slot.device().is_some()).count() > 1;
         if !several || buttress_faults::on("volume-diverged-devices-accepted") {

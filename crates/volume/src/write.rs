@@ -5,14 +5,14 @@
 //! of its requests in one plug, so that neighbours merge, and all devices work at once. The call returns when all
 //! devices have the bytes; durable they are after a [`Volume::flush`].
 //!
-//! Degraded writes: what would go to a device that is missing, or that missed commits and so is not trusted ([`Stale`]),
-//! is left out, as long as the profile can give the bytes back without it; else nothing is written
-//! ([`WriteRefusal::OutOfReach`]). A stale device stays behind until it is brought up to date ([`crate::returning`]) or
-//! replaced: until then its superblock is not written, so that it cannot be taken for a good one.
+//! Degraded writes: a write leaves out a device that is missing, or that missed commits ([`Stale`]). If the profile
+//! cannot recover the bytes without the device, nothing is written ([`WriteRefusal::OutOfReach`]). A stale device keeps
+//! its old superblock until it is brought up to date ([`crate::returning`]) or replaced. Its superblock is not written,
+//! so that no opening takes it for a good device.
 //!
-//! Want of space: an image file with holes cannot be written to when the file system that holds it is full. Space for
-//! metadata is reserved ahead ([`Volume::reserve`]). A write of data that finds none fails alone ([`Volume::write_data`]):
-//! nothing refers to what it was to write, and what the device holds is known.
+//! Want of space: writes to an image file with holes fail when the file system that holds it is full. Space for
+//! metadata is reserved ahead ([`Volume::reserve`]). A write of data without space fails alone
+//! ([`Volume::write_data`]). No item refers to its range, and the bytes on the device are known.
 //!
 //! Failures: a device that does not take what it is given, or fails a flush, is left out from there on, as if it were
 //! missing, where all chunks can do without it (`failures`). Else its failure *stops writing for good*
@@ -75,9 +75,9 @@ impl Volume {
         self.write_batch(extents, false)
     }
 
-    /// Writes extents of data as [`write`](Self::write) does, with one difference: where a device has no space for them, no
-    /// device is left out and writing goes on. Any part of the batch may be written then. Nothing may refer to it, or the
-    /// caller must write it again.
+    /// Writes extents of data as [`write`](Self::write) does. The one difference: if a device has no space for them,
+    /// the device stays in use and writing continues. Any part of the batch may be written then. Nothing may refer to
+    /// it, or the caller must write it again.
     ///
     /// # Errors
     /// [`Error::Io`] that [is for want of space](buttress_device::IoError::is_out_of_space). Others as for

@@ -48,8 +48,8 @@ impl Volume {
 }
 
 /// The ranges of stripes that hold `[offset, offset + length)` of a chunk and nothing else. Ranges of one stripe that
-/// follow each other are one. Of rows with parity only whole ones are among them; with `widens` also those that the range
-/// has a part of.
+/// follow each other are one. Of rows with parity only whole rows are among them. With `widens`, rows that the range
+/// covers in part are among them too.
 pub(super) fn parts(
     chunk: &Arc<MappedChunk>,
     offset: u64,

@@ -1,8 +1,8 @@
 //! Space of the host that is reserved ahead, so that what is written later cannot fail for want of it.
 //!
-//! A commit writes tree blocks to addresses that were free. On an image file with holes such an address may have no space
-//! on the file system that holds the image, and a commit that cannot write its blocks ends writing for good. So the
-//! allocator above hands out addresses of metadata only after they were reserved here.
+//! A commit writes tree blocks to addresses that were free. On an image file with holes, the file system that holds the
+//! image may lack space for such an address. A commit that cannot write its blocks stops writing for good. The
+//! allocator above therefore reserves addresses of metadata here before it hands them out.
 
 use super::discard::parts;
 use crate::Volume;
@@ -10,7 +10,7 @@ use crate::error::{Corruption, Error};
 use buttress_format::{ByteCount, Logical};
 
 impl Volume {
-    /// Whether a write can fail for want of space on one of the devices, as it can on an image file with holes.
+    /// Returns whether a write to a device can fail for want of space, as on an image file with holes.
     #[must_use]
     pub fn may_run_out(&self) -> bool {
         let slots = self.devices();
@@ -21,12 +21,13 @@ impl Volume {
         })
     }
 
-    /// Takes the space that writes to `[logical, logical + length)` will need, on all devices that hold it. Of RAID5 and
-    /// RAID6 whole rows get space, parity included. Changes no byte, and does nothing where devices cannot reserve.
+    /// Reserves the space that writes to `[logical, logical + length)` need, on all devices that hold the range. On
+    /// RAID5 and RAID6 whole rows get space, parity included. Changes no byte, and does nothing where devices cannot
+    /// reserve.
     ///
     /// # Errors
-    /// [`Error::Io`] that [is for want of space](buttress_device::IoError::is_out_of_space), after which a part may have
-    /// space; [`Corruption::Unmapped`] when no chunk maps the range. None of these stops writing.
+    /// [`Error::Io`] that [is for want of space](buttress_device::IoError::is_out_of_space); a part of the range may
+    /// then have space. [`Corruption::Unmapped`] when no chunk maps the range. None of these stops writing.
     pub fn reserve(&self, logical: Logical, length: ByteCount) -> Result<(), Error> {
         self.require_writing()?;
         let map = self.chunk_map();
