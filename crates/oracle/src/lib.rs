@@ -13,7 +13,7 @@
 //! - [`history`]: chains of snapshots with changes in between, from seeds or written down by hand;
 //! - [`ioctls`]: what is asked of a mounted btrfs by ioctl;
 //! - [`manifest`]: what a directory tree holds: the common form in which two sides are compared;
-//! - [`noise`]: spoils copies of a volume's devices;
+//! - [`noise`]: damage to copies of a volume's devices;
 //! - [`seeds`]: the seeds of random tests;
 //! - [`signals`]: signals to programs that are tested.
 

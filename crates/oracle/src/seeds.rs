@@ -1,8 +1,8 @@
 //! The seeds of random tests.
 //!
-//! An ordinary run is deterministic: each test names its seeds. A nightly run sets [`DATE`] to the day's date, and each test then
-//! takes further seeds, derived from the date and the test's name. The test's own variable sets one seed, and no other is used.
-//! Each seed is printed before it is used, with what runs it again.
+//! An ordinary run is deterministic: each test names its seeds. A nightly run sets [`DATE`] to the day's date. Each
+//! test then adds seeds that are derived from the date and the test's name. The test's own variable sets one seed, and
+//! no other is used. Each seed is printed before it is used, with what runs it again.
 //!
 //! A seed that ever failed is added to the named ones of its test.
 
@@ -44,8 +44,8 @@ fn date_of(day: u64) -> String {
 /// Seeds of the date stay below this, so that tests may multiply them.
 const BOUND: u64 = 1 << 31;
 
-/// Returns the seeds of the test `test`: the value of `variable` if it is set, else `named` and, in a nightly run, as many seeds of
-/// the date. Prints them.
+/// Returns the seeds of the test `test`: the value of `variable` if it is set, else `named`. A nightly run adds as many
+/// seeds of the date. Prints them.
 ///
 /// # Panics
 /// If `variable` is set to something other than a number.
@@ -61,8 +61,8 @@ pub fn seeds(test: &str, variable: &str, named: &[u64]) -> Vec<u64> {
     chosen
 }
 
-/// Returns the one seed, or the first of several in a row, of the test `test`: as [`seeds`], but in a nightly run the seed of the date
-/// replaces the named one.
+/// Returns the one seed of the test `test`, or the first of several in a row, as [`seeds`] does. In a nightly run the
+/// seed of the date replaces the named one.
 ///
 /// # Panics
 /// If `variable` is set to something other than a number.

@@ -4,8 +4,8 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::Child;
 
-/// Sends a signal to a program, and returns once one of its threads has taken it: from then on the program behaves as the signal asks.
-/// On a busy machine that can take longer than any pause.
+/// Sends a signal to a program, and returns once one of its threads has taken it. From then on the program behaves as
+/// the signal asks. On a busy machine this can take longer than any pause.
 ///
 /// # Errors
 /// That the signal cannot be sent, or that the system does not report on the program.
@@ -25,7 +25,7 @@ fn is_pending(process: u32, signal: Signal) -> Result<bool> {
         return Ok(false);
     }
     let bit = 1_u64 << (signal.as_raw() - 1);
-    // Those of the process, and of its first thread.
+    // The pending signals of the process, and those of its first thread.
     for name in ["ShdPnd:", "SigPnd:"] {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         let mask = line.with_context(|| format!("{name} in the status of a process"))?;
