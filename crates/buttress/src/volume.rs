@@ -300,9 +300,9 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// A device that missed commits and cannot be brought up to date, which comes first where the volume is open for writing;
-    /// a feature whose volumes are not scrubbed; [`buttress_fs::Error::Cancelled`] within. What is wrong with the volume is in
-    /// the report.
+    /// Reports a device that missed commits and cannot be brought up to date. If the volume is open for writing, this
+    /// comes before the scrub. Reports a feature whose volumes are not scrubbed, and [`buttress_fs::Error::Cancelled`].
+    /// The report has the damage of the volume.
     pub fn scrub(&self, options: ScrubOptions, progress: &Progress) -> Result<ScrubReport> {
         let progress = progress.clone();
         match &self.access {
