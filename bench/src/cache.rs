@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether caches of the whole system stay as they are.
 static KEEPS_SYSTEM: AtomicBool = AtomicBool::new(false);
 
-/// Keeps the caches of the whole system from here on, for runs whose figures mean nothing: dropping them costs every other
-/// program of the machine, and waits for every file system that is mounted on it, also for one that hangs.
+/// Keeps the caches of the whole system from here on, for runs whose figures mean nothing. Dropping caches slows every
+/// other program of the machine. It also waits for every mounted file system, and one that hangs blocks it forever.
 pub(crate) fn keep_system() {
     KEEPS_SYSTEM.store(true, Ordering::Relaxed);
 }

@@ -73,7 +73,7 @@ pub(crate) fn source_tree(scale: Scale) -> Result<PathBuf> {
     })
 }
 
-/// The same tree, compressed with zstd where that saves anything.
+/// Returns the tree of [`source_tree`] on a volume that compresses with zstd.
 pub(crate) fn compressed_source_tree(scale: Scale) -> Result<PathBuf> {
     kept("source-zstd", scale, 8, "compress=zstd", |top| {
         fill_source_tree(scale, &top.join("source"))

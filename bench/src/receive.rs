@@ -27,7 +27,7 @@ use std::time::Instant;
 /// What a process may need beside the cache that it is given (256 MiB).
 const PEAK_KIB_MAX: u64 = (256 + 64) << 10;
 
-/// Who makes a stream.
+/// The maker of a stream.
 #[derive(Clone, Copy, PartialEq)]
 enum Sender {
     Ours,
@@ -126,7 +126,7 @@ fn jobs(scale: Scale) -> Vec<Job> {
             ..job(
                 "kernel-source",
                 format!(
-                    "the kernel's stream of a source tree of {} files, zstd as it lies",
+                    "the kernel's stream of a source tree of {} files, zstd as stored",
                     scale.source_files
                 ),
                 0.6,
