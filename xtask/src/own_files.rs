@@ -4,10 +4,10 @@
 //! file system that hangs then hangs the tests. A filter of system calls (seccomp) has `sync(2)` succeed at once in this process
 //! and in all that it starts. Calls about one file or one file system are as ever.
 //!
-//! The filter asks for the rights of root and is left out without them: the other way to install one, `no_new_privs`, takes the
-//! set-user-id bit from fusermount3.
+//! The filter asks for the rights of root and is left out without them. The other way to install a filter,
+//! `no_new_privs`, takes the set-user-id bit from fusermount3.
 
-/// Has `sync(2)` succeed at once from here on, where that is possible.
+/// Makes `sync(2)` succeed at once from here on, if the system allows it.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub fn ignore_sync() {
     const ARCHITECTURE_X86_64: u32 = 0xc000_003e;
@@ -38,7 +38,7 @@ pub fn ignore_sync() {
         len: 6,
         filter: filter.as_mut_ptr(),
     };
-    // SAFETY: the program and its filter are live for the call, which copies both; `len` is the number of steps.
+    // SAFETY: the program and its filter are live for the call, which copies both. `len` is the number of steps.
     let answer = unsafe {
         libc::prctl(
             libc::PR_SET_SECCOMP,

@@ -166,12 +166,12 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     harms(
         "scrub-parity-over-unknown",
-        "A scrub overwrites the parity that a file is read by, because the extent tree does not name the file's extent.",
+        "A scrub overwrites the parity that restores a file, because the extent tree does not name the file's extent.",
         &[unwalked("parity_of_raid6_beside_an_unknown_extent_stays")],
     ),
     loses(
         "trim-free-space-trusted",
-        "A trim discards files that a damaged free-space tree says are free.",
+        "A trim discards files that a damaged free-space tree lists as free space.",
         &[
             unwalked("trim_stops_where_the_extent_tree_has_an_extent"),
             unwalked("trim_stops_where_a_mirror_has_an_extent"),
@@ -186,12 +186,12 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     harms(
         "scrub-mends-stale-device",
-        "A scrub overwrites what the superblock of a disk that was away leads to: alone it cannot be read any more.",
+        "A scrub overwrites blocks that the superblock of a disk that was away needs. The disk alone becomes unreadable.",
         &[resync("a_scrub_counts_what_a_device_missed_and_leaves_it")],
     ),
     loses(
         "volume-stale-data-served",
-        "A disk that was away gives old data without checksums for new.",
+        "A disk that was away serves old data without checksums in place of new data.",
         &[
             resync("a_stale_copy_serves_no_data_without_checksums"),
             resync("a_stale_column_rebuilds_no_data_without_checksums"),
