@@ -1,4 +1,5 @@
-//! A subvolume of which a part was dropped: its blocks there are free, and may hold anything. Nothing of them is read.
+//! A half-dropped subvolume: its dropped blocks are free, and other content may have overwritten them. The check must
+//! not read them.
 
 use crate::text;
 use anyhow::{Context, Result, ensure};
@@ -24,13 +25,14 @@ fn overwrite(backends: &Backends, filesystem: &Filesystem, logical: buttress::Lo
     let length = ByteCount::new(4096);
     for mapping in filesystem.volume().map(logical, length)? {
         let device = usize::try_from(mapping.device.get() - 1)?;
-        let backend = backends.get(device).context("there is such a device")?;
+        let backend = backends.get(device).context("a backend for the mapped device")?;
         backend.write_at(mapping.physical.get(), &[0x5a; 4096])?;
     }
     Ok(())
 }
 
-/// The inode of a file without checksums lies in a leaf that is gone and was overwritten, extents of it in leaves that are there.
+/// Drops half of a file without checksums. The leaf of its inode is gone and overwritten; leaves with its extents
+/// remain.
 fn a_file_without_checksums_is_half_gone() -> Result<Outcome> {
     let options = mkfs::Options {
         node_bytes: Some(4096),
@@ -50,7 +52,7 @@ fn a_file_without_checksums_is_half_gone() -> Result<Outcome> {
         let view = OpenOptions::new(devices(&backends)).open()?;
         let mut cursor = view.tree(id.tree())?.cursor(ReadAhead::None);
         ensure!(cursor.seek(&inode)?, "the file has an inode");
-        cursor.current_leaf().context("it lies in a leaf")?.logical()
+        cursor.current_leaf().context("a leaf of the inode")?.logical()
     };
     filesystem.delete_subvolume(id)?;
     filesystem.commit()?;

@@ -37,7 +37,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<File> {
     Ok(file)
 }
 
-/// One extent after the other of a file, each changed in another way after it was written.
+/// Changes the extents of files after they were written, each extent in another way.
 fn change_extents(top: &Path) -> Result<()> {
     for (name, bytes) in [("text", content(1 << 20)), ("noise", noise(1 << 20))] {
         let file = write(&top.join(name), &bytes)?;

@@ -4,8 +4,8 @@
 //!   deletions and balances: nothing is found;
 //! - [`states`]: what a running kernel leaves behind is said, and is no damage;
 //! - [`crashes`]: volumes that the kernel works on, as a crash would leave them: no false alarm;
-//! - [`dropped`]: what is gone of a subvolume that is being dropped is not read;
-//! - [`lengths`]: extents that the kernel cut and shared, of every compression: nothing is found;
+//! - [`dropped`]: the check does not read the dropped blocks of a subvolume;
+//! - [`lengths`]: no finding for extents that the kernel cut and shared, of every compression;
 //! - [`damage`]: random damage: what `btrfs check` reports, ours reports;
 //! - [`comparison`]: damage of every kind: who finds what.
 

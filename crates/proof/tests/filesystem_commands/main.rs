@@ -33,7 +33,7 @@ fn reference(words: &[&str], path: &Path) -> Result<Vec<String>> {
     reference_of("filesystem", words, path, &[])
 }
 
-/// What a command of a group prints for a path, with words after it.
+/// Returns the output of a command of a group for a path, with further arguments.
 fn reference_of(group: &str, words: &[&str], path: &Path, after: &[&str]) -> Result<Vec<String>> {
     let ask = || {
         lines(

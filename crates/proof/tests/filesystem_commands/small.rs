@@ -40,7 +40,7 @@ fn subvolumes(mount: &Mount) -> Result<Vec<String>> {
     Ok(ids.map(str::to_owned).collect())
 }
 
-/// What is asked of every volume.
+/// Compares the small commands that every volume answers.
 pub fn compare(mount: &Mount, devices: &[PathBuf]) -> Result<()> {
     for words in [&["usage"][..], &["usage", "-b"], &["usage", "-m"]] {
         same(mount, devices, "device", words, "", &[])?;

@@ -1,5 +1,5 @@
-//! Streams as other senders make them: what btrfs-progs takes and does no harm is received with a note, and comes out as
-//! btrfs-progs has it. What leads out of the subvolume stays refused. Flags of new inodes are sent.
+//! Streams as other senders make them. If btrfs-progs receives an oddity and it does no harm, ours receives it with a
+//! note and the same result. Paths that lead out of the subvolume stay refused. Flags of new inodes are sent.
 
 use super::broken::{DEVICE_BYTES, names};
 use anyhow::{Context, Result, ensure};
@@ -53,7 +53,7 @@ impl Odd {
         self.seal(start)
     }
 
-    /// Adds a command with a number that nobody knows.
+    /// Adds a command with an unknown number.
     fn add_unknown(&mut self, payload: &[u8]) -> Result<()> {
         let start = self.0.len();
         self.0.extend_from_slice(&[0, 0, 0, 0, 77, 0, 0, 0, 0, 0]);
@@ -94,7 +94,7 @@ fn utimes(path: &[u8]) -> Command<'_> {
     }
 }
 
-/// Every oddity that is taken, twice where it is told once.
+/// Makes a stream with every oddity that is received. An oddity that is reported once occurs twice.
 fn odd_stream() -> Result<Vec<u8>> {
     let mut odd = Odd::new()?;
     // btrfs-progs wants the numbers of inodes, and uses none of them.
@@ -164,7 +164,7 @@ fn take(filesystem: &WritableFilesystem, stream: &[u8], options: &Options) -> Re
     Ok(notes)
 }
 
-/// What is odd comes out as btrfs-progs has it.
+/// A stream with oddities makes the same tree here and with btrfs-progs.
 fn as_btrfs_progs_has_it() -> Result<Outcome> {
     if let Some(reason) = kernel_missing() {
         return Ok(Outcome::Skipped(reason));
@@ -182,7 +182,7 @@ fn as_btrfs_progs_has_it() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Each oddity is told once, and the time of making of a version 1 stream is set.
+/// Each oddity is reported once, and the creation time of a version 1 stream is set.
 fn each_is_told_once() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;
@@ -254,7 +254,8 @@ fn what_leads_out_is_refused() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Unknown commands are refused; where that is asked for, those about no content are skipped, with a note for each number.
+/// Unknown commands are refused. If the options ask for it, commands without content are skipped, with a note for each
+/// number.
 fn unknown_commands() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;

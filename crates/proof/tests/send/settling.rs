@@ -1,8 +1,9 @@
-//! New inodes as Linux's streams make them, under made-up names that a rename settles, with the times of directories in between:
-//! what comes out is what comes out where each command is carried out when it comes, whatever the commands are.
+//! New inodes as Linux's streams make them: under made-up names that a rename settles, with times of directories in
+//! between. Any commands give the same result as if each was carried out at once.
 //!
-//! The model is the receiver that may leave out commands: there nothing waits. A stream that it refuses a command of must be refused.
-//! The seed of the first case comes from `BUTTRESS_SOAK_SEED`, how many cases there are from `BUTTRESS_SETTLING_CASES`.
+//! The model is a receiver that may leave out commands, since it delays nothing. If it leaves out a command, the stream
+//! must be refused. `BUTTRESS_SOAK_SEED` sets the seed of the first case, and `BUTTRESS_SETTLING_CASES` the number of
+//! cases.
 
 mod making;
 use super::broken::{DEVICE_BYTES, content};
@@ -25,7 +26,7 @@ const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const STREAMS: u64 = 16;
 const STEPS: u64 = 24;
 
-/// A subvolume's lines, with the current time, whatever it was, as one word.
+/// Returns a subvolume's lines, with `now` in place of any current time.
 fn shown(filesystem: &WritableFilesystem, name: &[u8]) -> Result<String> {
     let all = content(filesystem, name)?;
     let is_time_before = |word: &str| matches!(word, "accessed" | "modified" | "changed" | "created");
@@ -117,7 +118,7 @@ fn as_one_by_one(seed: u64) -> Result<Outcome> {
         let name = format!("s{number}");
         let went = both_ways(&fast, &model, &making.bytes, name.as_bytes()).with_context(|| {
             let path = std::env::temp_dir().join(format!("settling-{seed}-{number}.stream"));
-            // The stream says what happened, where it can be kept.
+            // The failure names the file with the stream, if it could be written.
             let kept = std::fs::write(&path, &making.bytes).is_ok();
             format!("seed {seed}, stream {number}, kept {kept} in {}", path.display())
         })?;

@@ -44,7 +44,7 @@ impl Environment for Clock {
     }
 }
 
-/// What histories met.
+/// Counts of the events in histories.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Met {
     pub cuts: u64,
@@ -261,7 +261,7 @@ impl History {
                 self.model.remove(from, &old, now);
             }
             4 if !is_directory && names.iter().any(|name| name.0 == to) => {
-                // Over a name that is there.
+                // The new name exists already.
                 let onto = names.iter().find(|name| name.0 == to).unwrap().clone();
                 let victim = self.model.names[&onto];
                 if victim == at || self.model.inodes[&victim].kind == FileKind::Directory {
@@ -326,7 +326,7 @@ impl History {
                 let is_noatime = self.random.one_in(3);
                 let flag = FileAttributes::NOATIME;
                 let flags = if is_noatime { flag } else { FileAttributes::empty() };
-                // What the volume's options gave it stays.
+                // A flag that the volume's options set stays.
                 let found = volume.metadata(at).unwrap();
                 let nocow = found.flags.contains(InodeFlags::NODATACOW);
                 let kept = if nocow {
@@ -407,7 +407,7 @@ impl History {
                 true
             }
             5 => {
-                // By a cache whose owner says the times.
+                // A write of a cache whose owner sets the times.
                 volume.write_cached_at(at, offset(start), b"cached").unwrap();
                 self.model.inodes.get_mut(&at).unwrap().is_dirty = true;
                 false
@@ -541,7 +541,7 @@ impl History {
         self.met.remounts += 1;
     }
 
-    /// The power goes. What is found then is the model from there on.
+    /// The power goes. Cuts the power. The state found afterwards becomes the model.
     fn cut(&mut self) {
         self.filesystem.take().unwrap().abandon();
         self.pass_time();
@@ -573,7 +573,7 @@ impl History {
         }
     }
 
-    /// An inode after a power cut: it has times that it had since it was made durable.
+    /// Checks an inode after a power cut: it has times that it had since it was last durable.
     fn find(&mut self, at: Location, known: &Inode) {
         let found = self.volume().metadata(at).unwrap();
         let times = Times::of(&found);

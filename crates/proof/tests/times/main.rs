@@ -3,9 +3,9 @@
 //! - [`model`]: which times a call sets, and which of them must survive a crash;
 //! - [`history`]: calls drawn from a seed, on a volume in memory with a clock that the test sets.
 //!
-//! After each call, `metadata` of every inode gives exactly the model's times. After a commit, the volume opened again gives them as well,
-//! and so do snapshots, whatever was dirty when they were made. After a power cut each inode has times that it had since it was made
-//! durable; what was synced last, and not changed since, has exactly those.
+//! After each call, `metadata` of every inode equals the model's times. After a commit, the volume opened again has the
+//! same times. Snapshots have them too, whatever was dirty when they were made. After a power cut each inode has times
+//! that it had since it was last durable. An inode that was synced and not changed since has exactly the synced times.
 //!
 //! `BUTTRESS_TIMES_SEED` and `BUTTRESS_TIMES_HISTORIES` choose the first seed and the number of histories.
 #![allow(
@@ -34,7 +34,7 @@ fn every_history_of_times_follows_the_model() {
         met.add(&History::new(seed).run());
     }
     println!("{met:?}");
-    // What the histories are for came up.
+    // The events that the histories exist for did occur.
     let least = count / 10;
     assert!(
         met.cuts >= least && met.remounts >= least && met.snapshots >= least && met.exact >= least,

@@ -1,4 +1,4 @@
-//! Which times a call sets.
+//! The model of the times: which times a call sets, and which of them a crash may bring back.
 
 use buttress::Timestamp;
 use buttress::format::SubvolumeId;
@@ -45,7 +45,7 @@ pub struct Inode {
     /// Content was written that the test has not had written back.
     pub is_dirty: bool,
     pub links: u32,
-    /// The times that it had since it was made durable, those first.
+    /// The durable times first, then the times that the inode had since.
     pub since_durable: Vec<Times>,
 }
 
@@ -67,7 +67,7 @@ impl Inode {
     }
 }
 
-/// What a volume must show. See the module.
+/// The state that a volume must show. See the module.
 #[derive(Debug, Default)]
 pub struct Model {
     pub inodes: BTreeMap<Location, Inode>,

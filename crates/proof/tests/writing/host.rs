@@ -1,6 +1,6 @@
-//! An image file with holes whose host becomes full at some write of a run: calls fail with the host's error number and
-//! nothing else, writing goes on, and nothing that was acknowledged is lost while the volume is open. What was synced is
-//! there after a crash. With space on the host again, or after files are deleted, a commit succeeds.
+//! An image file with holes whose host becomes full at some write of a run. Calls fail with the host's error number and
+//! with no other error, and writing continues. While the volume is open, no acknowledged content is lost. Synced
+//! content survives a crash. With space on the host again, or after files are deleted, a commit succeeds.
 //!
 //! The host becomes full at writes that a seed draws from those of the run (`BUTTRESS_HOST_SEED`, `BUTTRESS_HOST_CUTS`).
 
@@ -25,7 +25,7 @@ const OPERATIONS: u64 = 60;
 /// The host has so much where it never becomes full.
 const PLENTY: u64 = 1 << 40;
 
-/// What files hold, by name.
+/// The content of files, by name.
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A volume on a host that becomes full, and what is known of it.
@@ -35,9 +35,10 @@ struct Subject {
     sparse: Vec<Arc<SparseBackend>>,
     filesystem: WritableFilesystem,
     random: Random,
-    /// What calls have acknowledged.
+    /// The contents that calls have acknowledged.
     acknowledged: Contents,
-    /// What a sync of the file, or a commit, has acknowledged. A name that is gone was synced with another content since.
+    /// The contents that a sync of the file, or a commit, has acknowledged. A name that is gone was synced with another
+    /// content since.
     synced: Contents,
     /// How many calls found no space.
     refused: u64,
@@ -82,7 +83,7 @@ impl Subject {
             Ok(answer) => Ok(Some(answer)),
             Err(error) if error.errno() == self.errno && matches!(error, Error::OutOfHostSpace(_)) => {
                 let told = error.to_string();
-                ensure!(told.contains("host file system"), "{told} does not name the host");
+                ensure!(told.contains("host file system"), "{told} does not name the host file system");
                 self.refused += 1;
                 Ok(None)
             }
@@ -158,7 +159,7 @@ impl Subject {
         Ok(())
     }
 
-    /// Files whose content lies in the tree: metadata alone.
+    /// Makes files with inline content, which changes metadata only.
     fn make_small_files(&mut self) -> Result<()> {
         for _ in 0..40 {
             let name = format!("small-{}", self.random.below(4000)).into_bytes();
@@ -217,13 +218,13 @@ fn expect_contents(filesystem: &Filesystem, wanted: &Contents, later: &Contents)
         let mut bytes = vec![0; usize::try_from(file.size().get())?];
         file.read_at(FileOffset::MIN, &mut bytes)?;
         let is_later = later.get(name).is_some_and(|later| *later != *content);
-        // What was written since the sync may be there in part.
+        // A file that was written after the sync may have part of the later content.
         ensure!(is_later || bytes == *content, "{shown} holds something else");
     }
     Ok(())
 }
 
-/// How a run goes on after its last operation.
+/// The event after the last operation of a run.
 #[derive(Clone, Copy, Debug)]
 enum End {
     /// The host has space again.
@@ -257,7 +258,7 @@ fn run_to(mut subject: Subject, end: End) -> Result<u64> {
                 subject.acknowledged.remove(name);
                 subject.synced.remove(name);
             }
-            // What found no space is told, and everything else is committed.
+            // The commit reports content that found no space, and commits everything else.
             let removed = names.iter().step_by(2);
             subject.commit()?;
             let view = open_checked(&subject.backends)?;

@@ -58,7 +58,8 @@ impl Making {
         })
     }
 
-    /// One of the names, of this kind where that is asked for; the top where there is none.
+    /// Returns a random name, of this kind if the caller asks for one. Returns the top if no name matches. Returns the
+    /// top if no name matches.
     fn any(&mut self, kind: Option<Kind>) -> Vec<u8> {
         let names: Vec<&Vec<u8>> = self
             .names
@@ -85,7 +86,7 @@ impl Making {
         path
     }
 
-    /// Whether a path is another one or lies below it.
+    /// Returns whether a path is `above` or below it.
     fn is_inside(&self, path: &[u8], above: &[u8]) -> bool {
         path == above || path.starts_with(&[above, b"/"].concat())
     }
@@ -224,7 +225,8 @@ impl Making {
         }
     }
 
-    /// Compressed extents, mostly as Linux has them: whole sectors with zeros behind the end, or inline.
+    /// Adds compressed extents, mostly as Linux makes them: whole sectors with zeros after the end of the content, or
+    /// inline.
     fn encoded(&mut self, path: &[u8]) -> Result<()> {
         let mut at = match self.below(6) {
             0 => 4096 * self.below(8),
