@@ -285,7 +285,7 @@ pub enum Stale {
     Content(NodeId, Range<u64>),
 }
 
-/// What was copied between files.
+/// The result of a copy between files.
 #[derive(Clone, Copy, Debug)]
 pub struct Copied {
     /// How much, in bytes.

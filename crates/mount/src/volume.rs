@@ -598,8 +598,8 @@ impl Vfs for MountedVolume {
     }
 }
 
-/// The time as the kernel gives it to files: that of its last tick. Where the kernel keeps times of files, other times come from the same clock,
-/// so that none is later than one that the kernel gives afterwards.
+/// Returns the time of the kernel's last clock tick, which the kernel also uses for times of files. If the kernel keeps
+/// times of files, all other times come from this clock. No such time is then later than the kernel's next one.
 #[must_use]
 pub fn coarse_now() -> Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);

@@ -271,7 +271,7 @@ impl Server {
     }
 }
 
-/// The inode number that `stat(2)` shows. All placeholders show the number that the kernel's btrfs gives to each of them.
+/// The inode number that `stat(2)` shows. All placeholders show inode number 2, as in the kernel's btrfs.
 fn shown_number(node: NodeId, metadata: &Metadata) -> u64 {
     match metadata.location.placeholder() {
         Some(_) => metadata.location.inode.get(),

@@ -57,7 +57,7 @@ impl MountedVolume {
         if changes.drop_privileges {
             self.drop_privileges(location)?;
         }
-        // Where the kernel says when a call was, that is now.
+        // If the kernel sends the time of the call, this is the current time.
         let now = changes.changed.unwrap_or_else(|| self.now());
         // Shown as somebody else's, it stays whose it is.
         let mine = |new: Option<u32>, shown: Option<u32>| new.filter(|_| shown.is_none());

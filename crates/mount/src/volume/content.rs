@@ -80,8 +80,8 @@ impl MountedVolume {
         read.map_err(|error| self.failed(&error))
     }
 
-    /// Notes that something was read; returns whether its time of the last access moved. That it cannot be noted keeps nobody from
-    /// reading.
+    /// Records an access of an inode. Returns whether its time of the last access changed. A failure to record it does
+    /// not fail the read.
     pub(super) fn note_access(&self, location: Location) -> bool {
         match &self.access {
             Access::Reading(_) => false,

@@ -1,4 +1,4 @@
-//! Whether what is synced lasts: an image that was deleted while it is mounted takes all of it along when the server ends.
+//! Whether synced content lasts: the content of a deleted image is gone when the server ends.
 
 use super::MountedVolume;
 use crate::vfs::{Errno, Result};

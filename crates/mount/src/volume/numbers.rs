@@ -25,7 +25,8 @@ const FIRST_INODE: u64 = 256;
 /// How many may be counted: more than that only a volume has that was made to fill the memory.
 const COUNTED_MAX: usize = 1 << 20;
 
-/// What a counted number stands for. A placeholder is known by its directory and its name: a directory can hold several.
+/// The inode or placeholder of a counted number. A placeholder is known by its directory and its name: a directory can
+/// hold several.
 type Known = (Location, Option<Box<[u8]>>);
 
 #[derive(Debug, Default)]
@@ -133,7 +134,7 @@ mod tests {
         let [first, second] = [b"first", b"secnd"].map(|name| numbers.of_name(placeholder, name).unwrap());
         assert_ne!(
             first, second,
-            "placeholders of one directory are told apart by their names"
+            "placeholders of a directory have numbers by their names"
         );
         assert_eq!(numbers.of_name(placeholder, b"first").unwrap(), first);
         assert_eq!(numbers.location(second).unwrap(), placeholder);

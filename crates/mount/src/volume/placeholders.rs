@@ -6,8 +6,8 @@
 //! |---|---|
 //! | `stat` | inode 2, mode 755, the owner of the directory that holds it |
 //! | `chmod`, `chown`, `utimes` | succeed, also in a read-only snapshot, and change nothing |
-//! | making a file in it | EACCES; of any other kind: EPERM; without a name: EOPNOTSUPP |
-//! | extended attributes | EOPNOTSUPP; there are no access lists |
+//! | making a file in it | EACCES for a regular file, EPERM for any other kind, EOPNOTSUPP without a name |
+//! | extended attributes | EOPNOTSUPP; access lists do not exist |
 //! | control commands | ENOTTY |
 //! | `rename` of it | EXDEV to another subvolume, else ENOTEMPTY |
 //! | `rename` of a directory over it, `rmdir` | succeed |

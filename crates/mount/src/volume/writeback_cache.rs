@@ -5,8 +5,8 @@
 //!
 //! - Content that comes changes no times, and neither do space that is allocated and copies. The times come by themselves, also after content
 //!   that was sent first but came later. A call within one tick of the kernel's clock sends none, for it has the file's times already.
-//! - The server's own times, as of new files and of accesses, are those of the kernel's last tick, so that none of a file is ahead of what
-//!   the kernel gives it next.
+//! - The server's own times (of new files, of accesses) are those of the kernel's last tick. None of them is then later
+//!   than the kernel's next time of the file.
 //! - Whoever looks at content otherwise than by the kernel (a snapshot, a command, a search for holes) has it sent first: the kernel is
 //!   told to forget what it has of all files that are open for writing, and before it forgets it sends. Times that have not come with it are those of
 //!   that moment, until they come.
