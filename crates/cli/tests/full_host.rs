@@ -1,5 +1,5 @@
-//! Commands whose host becomes full at a moment that a seed draws: the error is the system's, nothing hangs, what was
-//! there before stays, the volume is clean, and the same command succeeds once there is space.
+//! Commands whose host becomes full at a moment that a seed chooses. The error is the system's, nothing hangs, old
+//! content stays, and the volume is clean. With space again, the same command succeeds.
 //!
 //! `BUTTRESS_FULL_HOST_SEED` chooses the moments.
 #![allow(
@@ -365,7 +365,7 @@ impl Job {
         format!("exit {}, then 0", failed.status.code().unwrap())
     }
 
-    /// How much space the command takes where there is enough.
+    /// Returns how much space the command takes on a host with enough space.
     fn taken(&self) -> u64 {
         let host = Host::new();
         (self.prepare)(&host);
@@ -403,7 +403,7 @@ fn commands_on_full_hosts_fail_in_order_and_succeed_with_space() {
     }
 }
 
-/// A mount whose host becomes full: writers are told, what was synced stays, deleting gives space back.
+/// A mount whose host becomes full: writes fail, synced content stays, and deleting files frees space.
 #[test]
 fn mount_on_full_host_loses_nothing_and_goes_on() {
     if skips(no_root().or_else(mounting::no_fuse)) {
@@ -426,11 +426,11 @@ fn mount_on_full_host_loses_nothing_and_goes_on() {
     let errno = error.expect("a host that is full").raw_os_error();
     assert_eq!(errno, Some(rustix::io::Errno::NOSPC.raw_os_error()));
     assert!(fs::read(format!("{at}/old")).unwrap() == old);
-    // Deleting works, and gives the host space.
+    // Deleting works, and frees space on the host.
     fs::remove_file(format!("{at}/new0")).unwrap();
     fs::remove_file(format!("{at}/new1")).unwrap();
     let more = noise(99, 4 << 20);
-    // The kernel may let go of the files after their removal has returned.
+    // The kernel may release the files after their removal has returned.
     let took = (0..500).any(|_| {
         let took = write_synced(&format!("{at}/more"), &more).is_ok();
         if !took {

@@ -493,7 +493,7 @@ fn owners_hold_without_a_source() {
 /// Runs the command as a user who is not root, in a folder of that user.
 fn as_user(folder: &Path, words: &[&str]) -> std::process::Output {
     use std::os::unix::process::CommandExt as _;
-    /// Nobody's.
+    /// The id of the user `nobody`.
     const USER: u32 = 65_534;
     let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
     command.args(words).current_dir(folder);

@@ -1,4 +1,4 @@
-//! Commands that say what a volume is say what they can while devices of it are missing.
+//! Commands that describe a volume describe all they can while devices are missing.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -48,7 +48,7 @@ fn show_and_scrub_status_say_what_they_can() {
             shown.contains("path 1.img") && shown.contains("MISSING"),
             "{shown}"
         );
-        // What the last scrub found is known all the same.
+        // The findings of the last scrub are still known.
         assert_eq!(stdout(at, &["scrub", "status", "1.img"]), whole, "{profile}");
         assert!(whole.contains("finished"), "{whole}");
         fs::remove_file(at.join("1.img.scrub-status")).unwrap();
@@ -62,7 +62,7 @@ fn show_and_scrub_status_say_what_they_can() {
 
 #[test]
 fn show_of_a_volume_that_cannot_be_opened_reads_superblocks() {
-    // Where the block of the chunk tree lies is one of the two.
+    // One of the two images holds the block of the chunk tree.
     let mut unopened = 0;
     for missing in ["1.img", "2.img"] {
         let folder = tempfile::tempdir().unwrap();
@@ -106,7 +106,7 @@ fn show_of_a_directory_prints_into_a_file_of_it() {
     assert!(expected.contains("a.img"));
     assert_eq!(fs::read_to_string(at.join("list")).unwrap(), expected);
 
-    // Where it would be written into a device, that is refused.
+    // Output into a device of the volume is refused.
     let before = fs::read(at.join("a.img")).unwrap();
     let device = File::options().append(true).open(at.join("a.img")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));

@@ -362,7 +362,8 @@ fn a_plain_umount_can_be_followed_by_a_mount_at_once() {
     let mounted = Mounted::new();
     for round in 0..5 {
         mounted.mount("rw");
-        // By a process of its own. A program that another test starts has, until it runs, all that this process has open; the mount would be busy.
+        // A separate process writes. A program that another test starts inherits this process's open files until its
+        // `exec`; they would keep the mount busy.
         let mut writes = Command::new("dd");
         writes.args(["if=/dev/zero", "bs=1M", "count=1", "status=none"]);
         writes.arg(format!("of={}", mounted.path(&round.to_string()).display()));
@@ -626,7 +627,7 @@ fn what_is_settled_is_not_asked_for_again() {
     assert!(needs_no_server(&mounted, &waiting, || {
         assert_eq!(fs::metadata(&path).unwrap().blocks(), 200);
     }));
-    // One that is not written back may take up something else soon. While it is open, the mount does not commit for being idle.
+    // A dirty file may soon take another amount of space. While the file is open, an idle mount does not commit.
     let held = File::options().write(true).open(&path).unwrap();
     fs::write(&path, vec![2; 50_000]).unwrap();
     fs::metadata(&path).unwrap();

@@ -1,4 +1,5 @@
-//! An image that is deleted, replaced or moved while it is mounted: whoever syncs, commits or unmounts learns of it, and can save it.
+//! An image that is deleted, replaced or moved while it is mounted. Each sync, commit and unmount reports it, with a
+//! way to save the content.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -25,7 +26,7 @@ fn mount_with_log(mounted: &Mounted, more: &[&str]) -> PathBuf {
     log
 }
 
-/// The name of the open file that a message gives.
+/// Returns the name of the open file in a message.
 fn descriptor(message: &str) -> PathBuf {
     let (_, rest) = message
         .split_once("/proc/")
@@ -81,7 +82,7 @@ fn deleted_or_replaced_image_fails_syncs_and_can_be_saved() {
             assert!(said.contains("was deleted while mounted"), "{said}");
             assert_eq!(descriptor(&said), descriptor(&logged));
         }
-        // As the message says.
+        // Follow the advice of the message.
         refused(&["mount", "-o", "remount,ro", mounted.image(), mounted.directory()]);
         assert!(File::create(mounted.path("more")).is_err());
         let saved = mounted.image.with_file_name("saved.img");

@@ -287,8 +287,8 @@ fn a_user_without_rights_mounts_by_the_helper() {
     );
 }
 
-/// In a mount namespace of its own, where the program lies in the system's path: mount(8) finds it by the helper of package fuse3, then by a
-/// link of its own name.
+/// Remounts in a separate mount namespace, with the program in the system's path. mount(8) finds it by the helper of
+/// package fuse3, then by a link of its own name.
 const REMOUNTS: &str = r#"
 set -e
 cd "$1"
@@ -304,7 +304,7 @@ remounts() {
   echo after > at/file
 }
 if test -x /sbin/mount.fuse; then remounts; fi
-if test -e /sbin/mount.fuse.buttress; then echo "a link is there"; exit 1; fi
+if test -e /sbin/mount.fuse.buttress; then echo "found a link, expected none"; exit 1; fi
 mkdir upper work
 mount -t tmpfs none work && mkdir work/u work/w
 mount -t overlay none -o lowerdir=/usr/sbin,upperdir=work/u,workdir=work/w /usr/sbin

@@ -1,4 +1,5 @@
-//! One volume on several directories, several volumes on one, and `umount` of what is no mount of ours.
+//! Mounts of a volume on several directories, mounts of several volumes on a directory, and `umount` of a foreign
+//! mount.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -88,7 +89,7 @@ fn umount_of_one_directory_leaves_the_others() {
     assert!(!is_mounted(&mounted.at));
     assert_eq!(listed(&mounted.image), [row(&second, true)]);
     assert_eq!(fs::read(second.join("file")).unwrap(), b"content");
-    // What was written is committed: the image has it.
+    // The image has the committed content.
     let copy = mounted.image.with_file_name("copy.img");
     fs::copy(&mounted.image, &copy).unwrap();
     let read = sound(&["cat", &format!("{}:/file", copy.display())]);
@@ -209,7 +210,7 @@ fn server_that_ends_takes_all_of_its_mounts_away() {
     }
 }
 
-/// The kernel keeps the mount for processes that see other mounts: nobody waits for those.
+/// The kernel keeps the mount for processes in other mount namespaces. `umount` does not wait for them.
 #[test]
 fn umount_does_not_wait_for_other_namespaces() {
     if skips(no_fuse()) {

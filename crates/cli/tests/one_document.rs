@@ -1,4 +1,5 @@
-//! With `--format json` standard output is one document: of the result, of the error, or of both; also for paths below a mount.
+//! With `--format json` standard output is one document, of the result, of the error, or of both. This includes paths
+//! below a mount.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -29,7 +30,7 @@ fn document(output: &Output, words: &[&str]) -> Value {
         .unwrap_or_else(|error| panic!("{words:?}: {error}: {}", text(&output.stdout)))
 }
 
-/// Commands that print no results: with these words they succeed, or take long.
+/// Commands that print no results, and succeed or take long without operands.
 const ALWAYS_SUCCEED: [&str; 1] = ["tour"];
 
 #[test]
@@ -67,7 +68,7 @@ fn every_command_that_fails_prints_one_document() {
                         "{words:?}"
                     );
                 }
-                assert!(!output.stderr.is_empty(), "{words:?}: said to people, too");
+                assert!(!output.stderr.is_empty(), "{words:?}: no error on stderr");
             }
         }
         assert!(failures >= 4, "{command}: {failures} failures");
@@ -113,7 +114,7 @@ fn paths_below_a_mount_give_one_document_and_one_header() {
         "{lines}"
     );
 
-    // What fails there, and what is partly in an image.
+    // Commands that fail there, and commands with one operand in an image.
     let image = mounted.image.with_file_name("other.img");
     sound(&["mkfs", "-q", "-b", "256M", image.to_str().unwrap()]);
     for words in [

@@ -215,7 +215,7 @@ fn what_is_not_received_is_refused_by_name() {
     assert_eq!(failure(&["receive"]).0, 2);
 }
 
-/// The bytes of a stream with a command more, after the first, whose number nobody knows.
+/// Returns a stream with an additional command after the first, with an unknown number.
 fn with_unknown_command(stream: &[u8]) -> Vec<u8> {
     let first = u32::from_le_bytes(stream[17..21].try_into().unwrap()) as usize;
     let (before, after) = stream.split_at(17 + 10 + first);

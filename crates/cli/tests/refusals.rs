@@ -178,8 +178,8 @@ fn a_full_disk_under_the_image() {
     );
 }
 
-/// The host of one of two devices is full: the session fails with ENOSPC, both devices stay, and everything but the content that has
-/// no space is committed to both.
+/// If the host of one of two devices is full, the session fails with ENOSPC, and both devices stay in use. Everything
+/// but the content without space is committed to both.
 #[test]
 fn a_full_disk_under_one_of_two_copies() {
     if skips(any_missing(&["root", "mount"])) {

@@ -67,7 +67,7 @@ fn volume(folder: &Path) -> Vec<u8> {
     large
 }
 
-/// Where the image has a leaf from the middle of the tree, which no mount needs, and the leaf's address.
+/// Returns the offset of a leaf from the middle of the tree, which no mount needs, and the leaf's address.
 fn middle_leaf(folder: &Path) -> (u64, u64) {
     let dumped = done(folder, &["inspect-internal", "dump-tree", "-t", "5", "a.img"]);
     let leaves = dumped.lines().filter_map(|line| {
@@ -90,7 +90,7 @@ fn spoil(folder: &Path, at: u64) {
     image.write_all_at(&[0xee; 32], at).unwrap();
 }
 
-/// What the kernel's replacement of device 1 of `a.img` by `t.img` ends with, and the state that it names then.
+/// Returns the exit code of the kernel's replacement of device 1 of `a.img` by `t.img`, and its status afterwards.
 fn kernels(folder: &Path) -> (Option<i32>, String) {
     let mount = Mount::new(&[folder.join("a.img")], "noatime").unwrap();
     let target = LoopDevice::attach(&folder.join("t.img")).unwrap();
@@ -124,7 +124,7 @@ fn lost_metadata_gives_the_replacement_up_as_in_the_kernel() {
     let status = done(folder, &["replace", "status", "a.img"]);
     assert!(status.contains(", canceled on "), "{status}");
     assert!(!buttress(folder, &["ls", "t.img:/"]).status.success());
-    // What can be read still can, and the volume can be written.
+    // Undamaged files can still be read, and the volume can be written.
     assert_eq!(done(folder, &["cat", "a.img:/many/f0"]), "content of 0");
     done(folder, &["subvolume", "create", "a.img:/s"]);
     if skips(kernel_missing()) {

@@ -328,7 +328,7 @@ fn names_on(image: &str) -> String {
 }
 
 #[test]
-fn a_device_that_missed_commits_is_brought_up_to_date_by_a_scrub() {
+fn scrub_brings_device_that_missed_commits_up_to_date() {
     let folder = tempfile::tempdir().unwrap();
     let [first, second] = &volume_with_a_device_that_was_away(folder.path());
     assert_eq!(names_on(second), "old\n");

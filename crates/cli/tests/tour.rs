@@ -77,7 +77,7 @@ fn tour_without_keep_leaves_nothing_behind() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// The table in the README has the steps that there are, in their order.
+/// The table in the README has the steps of the tour, in their order.
 #[test]
 fn readme_shows_every_step_of_the_tour() {
     let page = include_str!("../../../README.md");

@@ -8,7 +8,8 @@ use std::process::Command;
 
 const STORED_BYTES: usize = 70_000;
 
-/// A file of 64 GiB that is a hole but for some noise in it, and one of that noise alone; both directories are archived, too.
+/// Makes a file of 64 GiB that is a hole except for some noise, and a file of this noise alone. Archives both
+/// directories too.
 fn fill(folder: &Path) {
     let bytes = noise(1, STORED_BYTES);
     for name in ["holes", "plain"] {

@@ -1,4 +1,4 @@
-//! Space: what `statfs(2)` says of a mount, and how much a full volume holds beside the kernel's.
+//! Space: the answers of `statfs(2)` on a mount, and how much a full volume holds beside the kernel's.
 
 use super::{Mounted, open};
 use crate::mounting::sound;
@@ -78,7 +78,7 @@ fn fill_with_files(at: &Path) -> u64 {
     }
 }
 
-/// What `fill` gives on a volume of ours, with what is available then, and on the kernel's.
+/// Returns the results of `fill` on a volume of ours and on the kernel's, and the space left on ours.
 fn filled(size: &str, options: &[&str], fill: fn(&Path) -> u64) -> Option<(u64, u64, u64)> {
     if skips(super::no_fuse()) || skips(kernel_missing()) {
         return None;

@@ -11,7 +11,7 @@ use rustix::fs::{
 use rustix::io::Result;
 use std::path::Path;
 
-/// A call in the snapshot of `original`; both lie beside each other.
+/// A call in the snapshot of `original`, which is beside it.
 type Call = fn(snapshot: &Path, original: &Path) -> Result<String>;
 
 fn control(path: &Path, number: u32) -> Result<String> {
@@ -38,8 +38,8 @@ fn make(path: &Path, kind: FileType) -> Result<String> {
     rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), 0).map(|()| String::new())
 }
 
-/// What is called, in a snapshot that has the placeholders `nested` and `other`, the directory `empty`, the directory `full`, which
-/// holds the placeholder `third`, and the file `file`; as has its original, with subvolumes for the placeholders.
+/// The calls. The snapshot has the placeholders `nested` and `other`, the directories `empty` and `full`, and the file
+/// `file`. `full` holds the placeholder `third`. The original has subvolumes in place of the placeholders.
 const CALLS: &[(&str, Call)] = &[
     ("stat", |s, _| seen(&s.join("nested"))),
     ("create", |s, _| {
@@ -213,7 +213,7 @@ const CALLS: &[(&str, Call)] = &[
     }),
 ];
 
-/// What the calls gave below `root`, each in a snapshot of its own.
+/// Returns the results of the calls below `root`, each in a snapshot of its own.
 fn answers(root: &Path, read_only: bool) -> Vec<(&'static str, Result<String>)> {
     let original = root.join(format!("original-{read_only}"));
     let add = |name: &str| subvolume(&original.join(name), ioctls::create_subvolume).unwrap();
