@@ -9,9 +9,9 @@
 //!
 //! | bytes | the target gets |
 //! |---|---|
-//! | tree block with a right checksum and address, whose generation or level is not what the extent tree says | the block as it is: whether it can be read is for its parent to say |
+//! | tree block with right checksum and address, whose generation or level differs from the extent tree | the block as it is: its parent decides whether it is read |
 //! | any other tree block | nothing: the replacement stops ([`Lost`]) |
-//! | data with checksums | the bytes as a device gives them, which still fail their checksum; if no device gives any, [filler](filler) that fails it |
+//! | data with checksums | the bytes of a device, which still fail their checksum; if no device can read any, [filler](filler) that fails it |
 //! | data without checksums | filler: nothing on a device can make a read of it fail |
 
 use crate::damage::Part;
@@ -86,7 +86,7 @@ impl Copying {
             return true;
         }
         if is_source && !self.source_is_trusted() {
-            // What it missed is told by checksums and generations, but not in rows with parity.
+            // Checksums and generations show what the device missed, except in rows with parity.
             return wanted == Wanted::All && !chunk.layout().has_parity();
         }
         if wanted == Wanted::All {
@@ -112,17 +112,17 @@ impl Copying {
         is_source == reads_source
     }
 
-    /// Whether a device that is brought up to date may have some of a stripe already, from a run that was interrupted: then
-    /// the stripe is read, and what passes its check is not written again. Not of rows with parity, which are right together
-    /// only, and not where the stripe moves.
+    /// Whether a returning device may already have a part of a stripe, from a run that was interrupted. Such a stripe
+    /// is read, and sectors that pass their check are not written again. Rows with parity, which are right only as a
+    /// whole, and moved stripes are excluded.
     pub(crate) fn reads_own(&self, chunk: &MappedChunk, stripe: usize) -> bool {
         let returns = self.replacement.returning().is_some();
         returns && !chunk.layout().has_parity() && !self.replacement.is_moved(chunk, stripe)
     }
 
-    /// Leaves the pieces in a group that the source has a part in. Of a device that is brought up to date: what is newer, and
-    /// what may have been overwritten in place; all of a stripe that moves. Rows with parity stay whole: parity counts on
-    /// what was freed since, too.
+    /// Keeps only the pieces of a group that have a part on the source. For a returning device these are newer pieces,
+    /// pieces that may have been overwritten in place, and all pieces of a moved stripe. Rows with parity stay whole:
+    /// parity counts on what was freed since, too.
     pub(crate) fn keep_wanted(&self, group: &mut Group) {
         let chunk = Arc::clone(&group.chunk);
         if chunk.layout().has_parity() {
@@ -139,7 +139,7 @@ impl Copying {
         group.pieces.retain(is_wanted);
     }
 
-    /// Where bytes go to that have their place at an offset of a stripe.
+    /// Returns the place on the target of an offset of a stripe.
     pub(crate) fn place(&self, chunk: &MappedChunk, stripe: usize, offset: u64) -> Option<Physical> {
         let at = physical(chunk, stripe, offset)?;
         Some(self.replacement.place_on_target(chunk, stripe, at))
@@ -151,9 +151,9 @@ impl Copying {
 pub struct Lost {
     /// The address of the first of them.
     pub logical: Logical,
-    /// How many there are.
+    /// The number of bytes.
     pub length: ByteCount,
-    /// What they are: data or a tree block.
+    /// Their kind: data or a tree block.
     pub part: Part,
     /// Whether a checksum makes reads of them fail.
     pub has_checksum: bool,
@@ -199,7 +199,7 @@ pub(crate) struct Copied<'a> {
     wanted: Wanted,
     /// Whether anything was not good.
     pub(crate) is_lacking: bool,
-    /// What is lost. Empty unless all stripes were asked.
+    /// The lost bytes. Empty unless all stripes were asked.
     pub(crate) lost: Vec<Lost>,
 }
 
@@ -298,10 +298,10 @@ pub(crate) fn part<'a>(view: &View<'a>, range: &Range<usize>) -> Option<&'a [u8]
     view.bytes.get(range.clone())
 }
 
-/// What stands in for bytes that no device gives, once for each line.
+/// A line of the text that replaces lost bytes.
 const FILLER: &[u8] = b"buttress replace: no device gave the data of this place\n";
 
-/// Bytes that stand in for a sector that no device gives: text that a person can search for, never zeros. If the sector has a
+/// Bytes for a sector that no device can read: text that the user can search for, never zeros. If the sector has a
 /// checksum, they do not match it.
 pub(crate) fn filler(group: &Group, piece: &Piece, range: &Range<usize>, format: &BlockFormat) -> Vec<u8> {
     if buttress_faults::on("replace-lost-data-is-zeros") {
@@ -332,7 +332,7 @@ pub(crate) fn stored_checksum<'a>(
 }
 
 impl Job<'_> {
-    /// What of a group goes to the target, if `wanted` of its stripes were read.
+    /// Returns the bytes of a group for the target, if `wanted` of its stripes were read.
     pub(crate) fn copied<'a>(
         &'a self,
         copying: &Copying,

@@ -46,8 +46,8 @@ impl Cause {
         }
     }
 
-    /// Whether a tree block may be the right one all the same: its checksum and its address are right, and only the extent
-    /// tree has another generation or level. Its parent decides.
+    /// Whether a tree block may be right nevertheless: its checksum and address are right. Only the extent tree has
+    /// another generation or level. Its parent decides.
     pub(crate) fn may_be_right(&self) -> bool {
         match self {
             Self::Generation { .. } => true,

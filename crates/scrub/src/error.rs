@@ -29,7 +29,7 @@ pub enum Error {
         /// With what.
         failure: IoError,
     },
-    /// No copy gives some of what a device missed.
+    /// No copy has good bytes for some of what a device missed.
     #[error(
         "{device} is not brought up to date: no copy gives {bytes} bytes of what it missed; it stays as it was. To go on, \
          remove the files that `buttress scrub start -B -r` names"
@@ -48,7 +48,7 @@ pub enum Error {
         /// The parts, and why they cannot be read.
         parts: Vec<String>,
     },
-    /// Metadata that no copy gives, or that the target lacks: the replacement was given up, and the source is the device as
+    /// Metadata has no good copy, or the target lacks it. The replacement ended, and the source is the device as
     /// before.
     #[error("device {device}: metadata is lost (found {}, expected none): {}; the replacement was given up", count(.blocks), .blocks.join("; "))]
     MetadataLost {
@@ -62,7 +62,7 @@ pub enum Error {
     NotOpened(String),
 }
 
-/// How many blocks there are, in words.
+/// Returns the number of blocks as text.
 fn count(blocks: &[String]) -> String {
     match blocks.len() {
         1 => "1 block without a good copy".to_owned(),

@@ -25,7 +25,7 @@ pub(crate) struct Filled {
     pub(crate) chunks: Option<Vec<(Logical, Physical)>>,
     /// Bytes of data of which no copy is good.
     pub(crate) lost_bytes: u64,
-    /// What is lost, up to [`LOST_MAX`] places.
+    /// The lost places, at most [`LOST_MAX`].
     pub(crate) lost: Vec<Lost>,
     /// Whether a tree block is lost.
     pub(crate) loses_metadata: bool,
@@ -46,7 +46,7 @@ impl Filled {
 
     fn lose(&mut self, lost: Vec<Lost>) {
         for lost in lost {
-            // Of DUP each copy on the source says so.
+            // On DUP, each copy on the source reports the loss.
             if self.lost.iter().any(|known| known.covers(&lost)) {
                 continue;
             }
@@ -83,7 +83,7 @@ impl Scrub<'_> {
             .map_or(end, |(_, physical)| *physical)
     }
 
-    /// What became of filling the target.
+    /// Takes the result of filling the target.
     pub(crate) fn filled(&self) -> Filled {
         core::mem::take(&mut *self.job.replaced.lock())
     }
@@ -109,7 +109,7 @@ impl Job<'_> {
         let arrived = self.fetch_again(arrived, Wanted::All);
         self.judge(&arrived);
         let copied = self.copied(copying, &arrived, Wanted::All);
-        // A device that is brought up to date stays as it was: it gets nothing in the place of what is lost.
+        // A returning device stays as it was: nothing replaces lost bytes on it.
         let keeps_target = copying.replacement.returning().is_some() && !copied.lost.is_empty();
         if keeps_target || copied.loses_metadata() {
             return self.replaced.lock().lose(copied.lost);

@@ -69,7 +69,7 @@ pub(crate) struct Group {
     pub(crate) pieces: Vec<Piece>,
     /// The checksums of all pieces.
     pub(crate) packed: Vec<u8>,
-    /// Whether more of it may be in use than its pieces: a part of the extent tree beside it cannot be read.
+    /// Whether parts of the group beside its pieces may be in use. A part of the extent tree beside it cannot be read.
     pub(crate) is_partial: bool,
     /// What was ever written of its data without checksums, once that was asked.
     pub(crate) written: OnceLock<Vec<Range<Logical>>>,

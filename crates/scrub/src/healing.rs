@@ -106,7 +106,7 @@ impl Healer {
         self.shared.state.lock().healed.clone()
     }
 
-    /// Waits until nothing is left of what was told so far, or the thread has ended.
+    /// Waits until all faults reported so far are handled, or the thread has ended.
     pub fn wait(&self) {
         let mut state = self.shared.state.lock();
         while state.waiting > 0 && !state.has_ended {
@@ -155,7 +155,7 @@ fn end(state: &mut State, count: usize, idle: &Condvar) {
     }
 }
 
-/// Says that the thread has ended, also by a panic.
+/// Records that the thread has ended, also by a panic.
 struct Ends<'a>(&'a Shared);
 
 impl Drop for Ends<'_> {

@@ -34,8 +34,8 @@ impl Copy<'_> {
         view.is_some_and(|view| view.unreadable(range).is_none())
     }
 
-    /// Whether it is a tree block that only differs from what the extent tree says of it. A device that missed commits has older
-    /// blocks there, which are not right.
+    /// Whether it is a tree block whose only problem is that it differs from the extent tree. A device that missed
+    /// commits has older blocks there, which are not right.
     fn may_be_right(&self) -> bool {
         let differs_only = self.bad.iter().all(|bad| bad.cause.may_be_right());
         self.view.is_some() && !self.is_behind && differs_only
@@ -130,7 +130,7 @@ pub(crate) fn copy_pieces<'a>(
     }
 }
 
-/// A piece on one stripe of the source: sector by sector, its own bytes first. What a device that is brought up to date has
+/// A piece on one stripe of the source: sector by sector, its own bytes first. A sector that a returning device has
 /// already is not written again.
 fn copy_piece<'a>(
     arrived: &'a Arrived,
@@ -148,7 +148,7 @@ fn copy_piece<'a>(
     let whole = 0..piece.length;
     let chunk = &arrived.group.chunk;
     let has_some = copying.reads_own(chunk, stripe);
-    // Nothing says whether unverified bytes of it are new.
+    // Nothing shows whether its unverified bytes are new.
     let own_counts = !(has_some && piece.expected == Expected::Bare);
     let is_own = |copy: &&Copy<'a>| copy.stripe == stripe;
     let own = copies.iter().filter(|copy| is_own(copy) && own_counts);
@@ -229,14 +229,14 @@ fn copy<'a>(job: &Job<'_>, arrived: &'a Arrived, piece: &Piece, stripe: usize) -
     }
 }
 
-/// Whether a copy is on a device that missed commits, and nothing says whether it is newer than the device.
+/// Whether a copy without checksums is on a device that missed commits, so that it may be old.
 fn is_unknown(job: &Job<'_>, arrived: &Arrived, piece: &Piece, stripe: usize) -> bool {
     let chunk = &arrived.group.chunk;
     let slot = chunk.devices().get(stripe);
     let is_stale = slot.is_some_and(|slot| slot.stale().is_some());
     let copying = job.replaces.as_ref().map(|replacing| &replacing.copying);
     let may_be_old = is_stale || copying.is_some_and(|copying| copying.may_be_old(chunk, stripe));
-    // Of a device that is brought up to date it is compared with what is right, and written where it differs.
+    // Such bytes of a returning device are compared with the right ones, and written if they differ.
     let is_compared = copying.is_some_and(|copying| copying.reads_own(chunk, stripe));
     let is_own = slot.is_some_and(|slot| copying.is_some_and(|copying| copying.is_source(slot)));
     piece.expected == Expected::Bare && may_be_old && !(is_compared && is_own)

@@ -10,15 +10,15 @@
 //! |---|---|
 //! | the progress is cancelled | the replacement waits ([`Replaced::Suspended`]); another run goes on |
 //! | the target fails | as above, with the failure |
-//! | no copy of a tree block is good, or a part of the extent tree cannot be read | it is given up, and the source stays ([`Error::MetadataLost`]) |
+//! | no copy of a tree block is good, or a part of the extent tree cannot be read | the replacement ends, and the source stays ([`Error::MetadataLost`]) |
 //! | the volume cannot be opened through the target, or lacks a tree block then | as above |
-//! | no copy of some data is good | the data is listed ([`Lost`]), and the replacement ends: `copying` says what the target holds |
+//! | no copy of some data is good | the data is listed ([`Lost`]), and the replacement continues; `copying` lists what the target gets |
 //!
 //! # How it ends
 //!
-//! 1. `through_target` opens the last commit with the target in the source's place, in memory, and `reachable` reads every
-//!    tree block of it. Until then nothing but the item in the device tree says that anything happens.
-//! 2. One commit exchanges source and target.
+//! 1. `through_target` opens the last commit in memory with the target in the source's place. `reachable` reads every
+//!    tree block of it. Until then only the item in the device tree shows the replacement.
+//! 2. 2. A commit exchanges source and target.
 //! 3. The volume is opened again, now by the superblocks on the target.
 //! 4. The source's superblocks are wiped.
 
@@ -70,7 +70,7 @@ pub enum Replaced {
     Finished {
         /// Bytes of data of which no copy is good.
         lost: ByteCount,
-        /// Where they are, as far as places are kept.
+        /// The places of the lost bytes, as far as they are kept.
         lost_places: Vec<Lost>,
         /// Why the source still has its superblocks, if it does: it must not be given with the volume's devices any more.
         unwiped: Option<String>,
@@ -104,8 +104,9 @@ impl Replace {
     /// Fills the target and puts it in the source's place.
     ///
     /// # Errors
-    /// [`Error::NoReplacement`]; [`Error::TargetFailed`]: then it waits; [`Error::MetadataLost`], [`Error::NotOpened`]: then it was
-    /// given up, the target has no superblocks, and the source is what it was; that a commit fails.
+    /// [`Error::NoReplacement`]. After [`Error::TargetFailed`] the replacement is pending. After
+    /// [`Error::MetadataLost`] and [`Error::NotOpened`] it has ended: the target has no superblocks, and the source is
+    /// unchanged. A failed commit is an error too.
     pub fn run(&self) -> Result<Replaced, Error> {
         let writable = &self.writable;
         let volume = Arc::clone(writable.committed_view().volume());
@@ -181,7 +182,8 @@ impl Replace {
         Ok(Replaced::Suspended)
     }
 
-    /// Gives it up for a reason that another run would meet, too: the source stays, the target is nobody's.
+    /// Ends the replacement for a reason that another run would meet too. The source stays, and the target belongs to
+    /// no volume.
     fn give_up(&self, replacement: &Replacement, reason: Error) -> Result<Replaced, Error> {
         self.writable.cancel_replacement()?;
         let target = replacement.target();
@@ -192,7 +194,7 @@ impl Replace {
         Err(reason)
     }
 
-    /// Lists what of the volume's metadata is lost: blocks that were to be copied, and all others that cannot be read.
+    /// Lists the lost metadata of the volume: blocks that were to be copied, and all others that cannot be read.
     fn lost_metadata(&self, replacement: &Replacement, lost: &[Lost], report: &Report) -> Error {
         let (view, _) = through_target::committed(&self.writable);
         let unreadable = match reachable::unreadable_blocks(&view, &self.progress) {
@@ -226,8 +228,8 @@ impl Replace {
         }
     }
 
-    /// Opens the last commit with the target in the source's place, and reads all of its metadata. What cannot be read is lost
-    /// with the source, if a part of it lies there or the source gives it.
+    /// Opens the last commit with the target in the source's place, and reads all of its metadata. An unreadable block
+    /// is lost with the source if a part of it is on the source, or if the source can read it.
     fn check_through_target(&self, volume: &Volume, replacement: &Replacement) -> Result<(), Error> {
         if buttress_faults::on("replace-target-unchecked")
             || buttress_faults::on("replace-lost-metadata-copied")

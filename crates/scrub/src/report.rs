@@ -42,8 +42,8 @@ pub struct Counters {
     pub corrected_errors: u64,
     /// How far on the device anything was read.
     pub last_physical: u64,
-    /// What the device lacks because it missed commits: sectors of data, tree blocks. Not an error, and not among the
-    /// counters of `btrfs scrub status -R`.
+    /// Sectors of data and tree blocks that the device lacks because it missed commits. They are no errors, and not
+    /// among the counters of `btrfs scrub status -R`.
     pub missed: u64,
 }
 

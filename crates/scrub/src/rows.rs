@@ -8,8 +8,9 @@
 //! Columns are trusted where nothing speaks against them: what is not in use is part of the parity too. Where parity does not
 //! fit and data without checksums is involved, nobody can say which is wrong: that is told, unless the other parity fits.
 //!
-//! With a device missing, parity of its rows is not judged: it may be all that is left of what was there. The same holds where a
-//! part of the extent tree cannot be read: a column may hold damaged data that nobody knows of, and parity what it should be.
+//! With a device missing, parity of its rows is not judged: it may be the only copy of the missing bytes. This also
+//! holds if a part of the extent tree cannot be read. A column may then hold damaged data that is not known, which only
+//! parity can rebuild.
 
 mod copy;
 mod rebuild;
@@ -281,7 +282,7 @@ impl<'a> Span<'a> {
         let range = start..start.saturating_add(bad.range.len());
         let has_old = || (0..state.len()).any(|column| self.is_behind(column));
         if piece.expected == Expected::Bare && has_old() {
-            // What is rebuilt from an older column passes as anything does.
+            // Bytes that are rebuilt from an older column would pass without a check.
             return false;
         }
         let Some(good) = state.rebuild(column, &range, |bytes| self.passes(piece, bad, bytes)) else {
@@ -310,7 +311,7 @@ impl<'a> Span<'a> {
                 let stored = stored_checksum(&self.arrived.group, packed, &bad.range, format);
                 stored == Some(format.checksum_type.compute(bytes).as_bytes())
             }
-            // Parity may count on what nobody knows of.
+            // Parity may cover data that is not known.
             Expected::Bare => !self.arrived.group.is_partial,
         }
     }

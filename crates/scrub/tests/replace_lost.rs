@@ -1,4 +1,4 @@
-//! Replacing a device that holds what no copy gives: lost metadata stops the replacement, lost data still reads as an error.
+//! Replaces a device whose bytes no copy has: lost metadata stops the replacement, lost data still reads as an error.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -133,7 +133,7 @@ fn lost_metadata_stops_the_replacement_before_the_exchange() {
             blocks[0].starts_with("tree 5") && blocks[0].contains(&named),
             "{what}: {error}"
         );
-        // The source is the device, as before; the target is nobody's.
+        // The source is the device, as before, and the target belongs to no volume.
         assert!(open(vec![target.device()]).is_err(), "{what}");
         let filesystem = lab.open().unwrap();
         let item = replacement_item(&filesystem).unwrap().unwrap();
@@ -165,7 +165,8 @@ enum Loss {
     Unreadable,
 }
 
-/// A volume of which a sector of a file is lost in all its places, replaced: what it held before and after.
+/// Replaces a device of a volume that has lost a sector of a file in all places, and compares its content before and
+/// after.
 fn with_lost_sector(profile: Profile, devices: usize, name: &str, loss: Loss) {
     let what = format!("{profile}, {name}, {loss:?}");
     let lab = lab(profile, devices);

@@ -239,7 +239,7 @@ fn simulated_devices_give_the_same_each_time() {
     }
 }
 
-/// A device that was away while the volume was written is left as it is: what it missed is no damage.
+/// A scrub leaves a device that missed commits as it is: what it missed is no damage.
 #[test]
 fn a_scrub_leaves_a_device_that_missed_commits() {
     for (profile, devices) in REDUNDANT.into_iter().filter(|(_, devices)| *devices > 1) {

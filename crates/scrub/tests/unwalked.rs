@@ -31,8 +31,8 @@ fn overlap(a: &Use, b: &Use) -> bool {
     a.device == b.device && a.physical < end(b) && b.physical < end(a)
 }
 
-/// The row of an extent holds data of a file that the extent tree does not name any more, and that is damaged: parity is all that the
-/// file can be read by.
+/// The row of an extent holds damaged data of a file that the extent tree no longer names. Only parity can rebuild the
+/// file.
 fn scrub_beside_an_unknown_extent(profile: Profile, devices: usize) {
     let lab = Lab::new(&Make::new(profile, devices)).unwrap();
     let filesystem = lab.open().unwrap();
@@ -91,7 +91,7 @@ fn parity_of_raid6_beside_an_unknown_extent_stays() {
     scrub_beside_an_unknown_extent(Profile::Raid6, 5);
 }
 
-/// The free-space tree says that a part of a file is free, and that as much behind the file is not.
+/// The free-space tree lists a part of a file as free, and as much after the file as used.
 fn trim_by_a_wrong_free_space_tree(profile: Profile, devices: usize) {
     let lab = Lab::new(&Make::new(profile, devices)).unwrap();
     let filesystem = lab.open().unwrap();

@@ -1,5 +1,5 @@
-//! The volume as it is once the target has the source's place: opened beside the volume in use, for reading, before and after
-//! the exchange.
+//! The volume with the target in the source's place. It is opened for reading beside the volume in use, before and
+//! after the exchange.
 
 use crate::error::Error;
 use buttress_device::Device;
@@ -60,7 +60,7 @@ pub(super) fn open_before(
 
 /// A device with the superblocks of a commit, which are in memory only.
 fn with_superblocks(device: &Device, superblock: &Superblock, item: &DeviceItem) -> Result<Device, Error> {
-    // Nobody copies a log, which nothing but the next mount needs.
+    // A log is not copied, since only the next mount needs it.
     let superblock = Superblock {
         log_root: Logical::MIN,
         log_root_level: 0,

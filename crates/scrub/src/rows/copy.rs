@@ -1,4 +1,5 @@
-//! What the target of a replacement gets of a row: the source's column as it was read, or as the other columns give it.
+//! The bytes of a row for the target of a replacement: the source's column as it was read, or as the other columns
+//! rebuild it.
 
 use super::rebuild::Columns;
 use super::{Span, spans};
@@ -18,7 +19,7 @@ struct Open<'a> {
     bad: Bad,
 }
 
-/// What the source's column holds of each span, or should hold, for the target.
+/// Adds the source's column of each span for the target, as read or as rebuilt.
 pub(crate) fn copy<'a>(job: &'a Job<'a>, arrived: &'a Arrived, copying: &Copying, copied: &mut Copied<'a>) {
     let own = copying.stripes_on_source(&arrived.group.chunk);
     for span in spans(job, arrived) {
@@ -72,7 +73,7 @@ impl<'a> Span<'a> {
             let at = at.saturating_add(ByteCount::of(range.start));
             let overlaps = |open: &&Open<'_>| self.overlap(open, &range).is_some();
             let is_open = open.iter().filter(overlaps).any(|open| open.column == column);
-            // What could not be rebuilt so that it passes its check is not rebuilt without one.
+            // If the rebuilt bytes failed their check, no rebuild without a check follows.
             let is_known = !open.iter().any(|open| overlaps(&open));
             if is_known && column >= self.data_columns() && !state.data_is_trusted(&range) {
                 self.complete_data(&mut state, &range);
@@ -90,7 +91,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// What was not read of the source's column, and is to be rebuilt and checked as if it were bad.
+    /// Returns the unread parts of the source's column, which are rebuilt and checked as if they were bad.
     fn unread_of(&self, column: usize) -> impl Iterator<Item = super::BadPiece<'a>> {
         let is_unread = self.view(column).is_none();
         let own = self
@@ -111,7 +112,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Where in its piece an open part and a range of the span overlap.
+    /// Returns the overlap of an open part and a range of the span, as a range of the piece.
     fn overlap(&self, open: &Open<'_>, range: &Range<usize>) -> Option<Range<usize>> {
         let from = self.within(open.piece).start;
         let start = from.saturating_add(open.bad.range.start).max(range.start);
@@ -119,8 +120,8 @@ impl<'a> Span<'a> {
         (start < end).then(|| start.saturating_sub(from)..end.saturating_sub(from))
     }
 
-    /// Trusts a tree block that nothing can rebuild and that only differs from what the extent tree says of it. A device that
-    /// missed commits has older blocks there, which are not trusted.
+    /// Trusts a tree block that cannot be rebuilt, and whose only problem is that it differs from the extent tree. A
+    /// device that missed commits has older blocks there, which are not trusted.
     fn take_as_it_is(&self, state: &mut Columns, open: &Open<'_>) -> bool {
         let takes = open.bad.cause.may_be_right() && !self.is_behind(open.column);
         if takes {
@@ -130,8 +131,8 @@ impl<'a> Span<'a> {
         takes
     }
 
-    /// What the target gets of a sector that is not known, and what is lost with it: of data the sector itself; of parity
-    /// whatever of the row cannot be read either.
+    /// Returns the target's bytes for an unknown sector, and records the loss. In a data column the sector is lost. In
+    /// a parity column all unreadable parts of the row are lost.
     fn without(
         &self,
         column: usize,
@@ -172,11 +173,11 @@ impl<'a> Span<'a> {
         let as_read = || state.get(column, range).map(<[u8]>::to_vec);
         let is_trusted = state.is_trusted(column, range);
         let parity = column.checked_sub(self.data_columns());
-        // Where parity does not fit and data has no checksums, nobody knows which is wrong.
+        // If parity does not fit and data has no checksums, it is unknown which side is wrong.
         let is_computed = state.data_is_trusted(range) && !(is_trusted && self.uses(range).bare);
         match parity {
             None if is_trusted => as_read(),
-            // What is in use there was tried already.
+            // The parts in use of this range were tried already.
             None if is_open => None,
             None => state.rebuild(column, range, |_| true),
             Some(0) if is_computed => Some(state.p(range)),

@@ -1,4 +1,4 @@
-//! Columns of which nobody knows whether they are as old as the rest of their row: those of devices that missed commits.
+//! Columns of devices that missed commits: whether they are as old as the rest of their row is unknown.
 
 use super::Span;
 use super::rebuild::Columns;
@@ -7,8 +7,8 @@ use crate::verify::{sector_of, sectors};
 use core::ops::Range;
 
 impl Span<'_> {
-    /// Of a device that missed commits nothing is trusted but what passes its own check: what is free, without checksums, or
-    /// parity may be older than the rest of the row.
+    /// On a device that missed commits, only bytes that pass their own check are trusted. Free ranges, data without
+    /// checksums, and parity may be older than the rest of the row.
     pub(super) fn distrust_unknown(&self, state: &mut Columns) {
         (0..state.len())
             .filter(|column| self.is_behind(*column))

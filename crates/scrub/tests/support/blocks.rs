@@ -11,10 +11,10 @@
 use super::{Lab, Use};
 use buttress_format::{ChecksumType, Logical};
 
-/// Where a tree block's header has the tree that owns the block, and its level.
+/// The owner and the level in a tree block's header.
 const OWNER: std::ops::Range<usize> = 88..96;
 const LEVEL: usize = 100;
-/// Where it has the number of items, and where the items begin.
+/// The number of items in the header, and the offset of the items.
 const ITEM_COUNT: usize = 96;
 const ITEMS: usize = 101;
 const ITEM_BYTES: usize = 25;
@@ -44,7 +44,7 @@ pub(crate) fn places_of(lab: &Lab, logical: Logical) -> Vec<Use> {
 /// Changes a leaf: its bytes, where in them an item is, and where the item's data is. Returns whether it did.
 type Change<'a> = dyn Fn(&mut [u8], usize, std::ops::Range<usize>) -> bool + 'a;
 
-/// Changes one item of each leaf of a tree, in all copies, and computes the leaf's checksum anew.
+/// Changes one item of each leaf of a tree, in all copies, and updates the leaf's checksum.
 fn change_item(lab: &Lab, tree: u64, change: &Change<'_>) {
     let mut is_changed = false;
     // Found while the extent tree is whole.
@@ -92,7 +92,7 @@ pub(crate) fn change_extent_length(lab: &Lab, logical: Logical, length: u64) {
     });
 }
 
-/// Has the first free range behind an address begin 64 KiB earlier, and end as much earlier.
+/// Makes the first free range after an address begin and end 64 KiB earlier.
 pub(crate) fn change_free_space(lab: &Lab, behind: Logical) {
     const FREE_SPACE_EXTENT: u8 = 199;
     change_item(lab, 10, &|bytes, at, _| {
