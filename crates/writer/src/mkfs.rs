@@ -139,7 +139,7 @@ pub fn least_device_bytes(options: &Options, devices: usize) -> Result<ByteCount
     Ok(chunks::least_bytes(devices, &settings))
 }
 
-/// The least size of each device, in bytes, with which a volume on `devices` devices of one size holds a file.
+/// The least size of each of `devices` devices of one size, in bytes, with which a volume holds a file.
 ///
 /// # Errors
 /// As [`least_device_bytes`].
@@ -196,11 +196,11 @@ pub fn wipe(device: &Device, settings: &Settings) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes a device forget what it held, in the order of [`wipe`], but for discarding: whatever knows a file system by its
-/// signature finds none.
+/// Erases a device's former content in the order of [`wipe`], without a discard. Programs that recognise a file system
+/// by its signature then find none.
 ///
 /// # Errors
-/// What the device fails with.
+/// The failure of the device.
 pub(crate) fn forget(device: &Device) -> Result<(), IoError> {
     let [primary, copies @ ..] = SUPERBLOCK_OFFSETS;
     for place in copies {

@@ -1,7 +1,7 @@
 //! Stored content of files that are being made: compressed extents of many of them, with one allocation and few writes.
 //!
-//! The extents are written before the files exist. The operation that makes the files puts their items in beside the others
-//! ([`create_many`](WritableFilesystem::create_many)); if it fails, the room is given back.
+//! The extents are written before the files exist. The operation that makes the files inserts their items beside the
+//! files' own ([`create_many`](WritableFilesystem::create_many)). If the operation fails, the space is freed.
 
 use super::allocation::{Placed, writes_of};
 use super::compressing::{NewExtent, PartOfExtent};
@@ -25,7 +25,7 @@ struct File {
     size: u64,
     /// Which of the extents that were written are its own.
     extents: core::ops::Range<usize>,
-    /// Content that lies in the tree instead.
+    /// Inline content, if the file has no extents.
     inline: Option<EncodedExtent>,
 }
 
@@ -39,8 +39,8 @@ pub(crate) struct WrittenFiles {
 }
 
 impl WritableFilesystem {
-    /// Writes the stored content of files that are to be made: a list of extents, in order, for each of them. `None`, and nothing is
-    /// done, if one of the extents cannot be stored as it is.
+    /// Writes the stored content of files that are to be made: for each file a list of extents, in order. Returns
+    /// `None`, and writes nothing, if one of the extents cannot be stored as it is.
     ///
     /// # Errors
     /// [`Error::NoSpace`](buttress_fs::error::Error::NoSpace); that a device cannot be written.
@@ -122,13 +122,13 @@ impl WritableFilesystem {
         })
     }
 
-    /// Gives back the room of content that no tree gets.
+    /// Frees the space of content that no tree refers to.
     pub(crate) fn give_up_new_files(&self, written: WrittenFiles) {
         self.give_back_extents(written.placed);
         self.release_data(written.reserved);
     }
 
-    /// The trees have it.
+    /// Ends the reservation, once the trees refer to the content.
     pub(crate) fn end_new_files(&self, written: &WrittenFiles) {
         let bytes = written
             .files
@@ -158,7 +158,7 @@ impl WrittenFiles {
         Ok(())
     }
 
-    /// Says in a new inode's item how much content there is, if it is one of these files.
+    /// Sets the size and the space in a new inode's item, if it is one of these files.
     pub(crate) fn count(&self, number: usize, item: &mut InodeItem) {
         let Some(file) = self.files.get(number).filter(|file| file.size > 0) else {
             return;

@@ -18,7 +18,7 @@ const FILES_SIDE_BY_SIDE: usize = 4;
 struct LacksHostSpace(Option<Error>);
 
 impl LacksHostSpace {
-    /// Keeps an error that says so, and passes every other on.
+    /// Keeps an error about space on the host, and returns every other error.
     fn pass(&mut self, written: Result<()>) -> Result<()> {
         match written {
             Err(error @ Error::OutOfHostSpace(_)) => {
@@ -57,17 +57,17 @@ impl WritableFilesystem {
                 }
         });
         match written {
-            // What found no space on the host waits on, and there is memory for more.
+            // Content without space on the host stays dirty, and memory is left for more.
             Err(Error::OutOfHostSpace(_)) if !table.is_over_limit() => Ok(()),
             written => written,
         }
     }
 
-    /// Has content written back before more of it is taken in, where the last write found no space on the host and all
-    /// that may be dirty is. Taking more in would take memory without bounds.
+    /// Writes back content before a caller adds more, if the last write found no space on the host and memory is full.
+    /// Otherwise dirty content would take memory without bounds.
     ///
     /// # Errors
-    /// [`Error::OutOfHostSpace`], before anything is taken in.
+    /// [`Error::OutOfHostSpace`], before any content is added.
     pub(crate) fn require_host_space(&self) -> Result<()> {
         let table = self.data();
         match table.lacks_host_space() && table.is_over_limit() {
@@ -144,8 +144,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// Writes back files in this order, as long as it goes on: small ones that follow each other together. Ends with the
-    /// first error, except want of space on the host.
+    /// Writes back files in this order while `goes_on` is true: small files that follow each other as one batch. Ends
+    /// with the first error, except want of space on the host.
     fn write_back_files(&self, files: &[Location], goes_on: impl Fn() -> bool) -> Result<()> {
         let mut lacks = LacksHostSpace::default();
         let mut rest = files;

@@ -112,8 +112,8 @@ impl WritableFilesystem {
         self.with_host_space(|| self.write_back_in_flight(location, None))
     }
 
-    /// Has content written back; where the host has no space for it, once more after a commit, whose freed extents give
-    /// the host space back.
+    /// Writes back content. If the host has no space, it commits and retries once: the commit discards freed extents on
+    /// the host.
     fn with_host_space(&self, write_back: impl Fn() -> Result<()>) -> Result<()> {
         match write_back() {
             Err(Error::OutOfHostSpace(_)) if self.start_to_look().is_dirty() => {

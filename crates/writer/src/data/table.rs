@@ -45,8 +45,8 @@ pub(crate) struct DataTable {
     delalloc_bytes: AtomicU64,
     /// The most that may wait.
     delalloc_bytes_max: u64,
-    /// Whether the last write of data found no space on the host. What commits free is discarded then, so that the host
-    /// gets its space.
+    /// Whether the last write of data found no space on the host. If so, commits discard what they free, so that the
+    /// host gets its space.
     lacks_host_space: AtomicBool,
     /// Held for reading from the decision to overwrite something in place until that is done, and for writing while a
     /// commit freezes its state: what a snapshot shares is not overwritten.

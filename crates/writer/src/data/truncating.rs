@@ -19,7 +19,7 @@ const STEP_ITEMS: usize = 1000;
 const STEP_NEED: u64 = 100;
 
 impl WritableFilesystem {
-    /// Gives a file another size, as `ftruncate(2)` does. What it grows by is a hole.
+    /// Sets the size of a file, as `ftruncate(2)` does. New bytes are a hole.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::write_at`]; append-only files are refused.
@@ -27,7 +27,7 @@ impl WritableFilesystem {
         self.with_content_in_steps(location, |content| content.resize(size.get()))
     }
 
-    /// Gives a file another size, as `truncate(2)` does by path. A file that has this size already keeps its times.
+    /// Sets the size of a file, as `truncate(2)` does by path. A file that has this size already keeps its times.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::truncate`].

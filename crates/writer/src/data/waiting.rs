@@ -54,8 +54,8 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Gives an inode the size of what waits, and space for it, as `stat(2)` shows it. The space that content takes is not
-    /// known before it is compressed; until then it is not more than the file is long.
+    /// Adds to an inode the size of its pending content, and space for it, as `stat(2)` shows it. The space of content
+    /// is unknown before its compression; until then it is at most the file's length.
     pub(crate) fn show_in(&self, item: &mut InodeItem, sector_bytes: u32) {
         item.size = self.size.map_or(item.size, ByteCount::new);
         let waiting = ByteCount::new(self.in_flight_bytes().saturating_add(self.pending.bytes()));

@@ -16,9 +16,9 @@ impl WritableFilesystem {
     /// Writes at `offset`, as `pwrite(2)` does. The content is dirty until it is written back or committed.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::IsADirectory`], [`Error::NotAFile`]; [`Error::ReadOnlySubvolume`],
-    /// [`Error::NotPermitted`] for immutable files, and for append-only ones except at their end; [`Error::Invalid`] for an
-    /// end past the largest size; [`Error::NoSpace`]; [`Error::OutOfHostSpace`] once no more can wait in memory.
+    /// [`Error::InodeNotFound`], [`Error::IsADirectory`], [`Error::NotAFile`], [`Error::ReadOnlySubvolume`],
+    /// [`Error::NoSpace`]. [`Error::NotPermitted`] for immutable files, and for append-only files except at their end.
+    /// [`Error::Invalid`] for an end past the largest size. [`Error::OutOfHostSpace`] if dirty content is at its limit.
     pub fn write_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         self.require_host_space()?;
         self.take_in(location, Source::CallAt(offset.get()), bytes)?;
@@ -47,8 +47,8 @@ impl WritableFilesystem {
         Ok(FileOffset::new(offset))
     }
 
-    /// Takes content in, at `offset` or at the end; beside what is in flight of the file where it needs nothing of that.
-    /// Where there is no space beside dirty data, that of all files is written back first.
+    /// Adds content to the file's dirty data. It does not wait for content in flight, unless it needs a part of it. If
+    /// space for more dirty data is lacking, it first writes back the dirty data of all files.
     fn take_in(&self, location: Location, source: Source, bytes: &[u8]) -> Result<u64> {
         match self.take_in_beside_data(location, source, bytes) {
             Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {

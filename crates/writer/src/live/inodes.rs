@@ -1,9 +1,10 @@
 //! One object for each inode in use.
 //!
-//! [`LiveInodes`] finds an inode's state by subvolume and number, in shards, so that those who look at different inodes seldom
-//! meet. The state is the newest inode item, pending times, dirty data, how often the inode is held open, what new
-//! inodes in a directory are given, and the directory's next index. It is read by anybody, and changed under the edit lock,
-//! but for the content and pending times, which the file's own lock protects, and for taking an item in, which anybody may do who needs it.
+//! [`LiveInodes`] finds an inode's state by subvolume and number, in shards, so that threads that use different inodes
+//! seldom meet. The state holds the newest inode item, pending times, dirty data, the number of open handles, and the
+//! directory's next index. It also holds the attributes that new inodes inherit from a directory. Any thread reads the
+//! state, and an edit changes it under the edit lock. The file's own lock protects content and pending times. Any
+//! thread that needs an item may load it.
 //!
 //! Invariants:
 //! - An item here is never older than the one in its tree: it is taken in while the state is held, and whoever changes the
@@ -50,7 +51,7 @@ pub(crate) struct InodeState {
     pub(crate) item: Option<InodeItem>,
     /// Whether the item is newer than the one in the tree.
     pub(crate) changed: bool,
-    /// What writes set and the item does not have yet.
+    /// Times that writes set and that the item lacks.
     pub(crate) pending: PendingTimes,
     /// Of a file with dirty data, or with a call under way: that.
     pub(crate) content: Option<Arc<FileContent>>,

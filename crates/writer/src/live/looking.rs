@@ -31,7 +31,7 @@ impl WritableFilesystem {
         self.look(|operation| Ok(operation.look().open_tree(id)?.tree.clone()))
     }
 
-    /// The newest item of an inode with pending times, and dirty data, if there is any.
+    /// Returns the newest item of an inode with pending times, and its dirty data.
     pub(crate) fn live_inode(&self, location: Location) -> Result<(InodeItem, Option<Arc<FileContent>>)> {
         if location.placeholder().is_some() {
             return Err(Error::InodeNotFound { location });

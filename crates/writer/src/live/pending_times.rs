@@ -1,8 +1,9 @@
 //! Times that writes set and that the inode item does not have yet.
 //!
-//! A write changes dirty data and takes no edit lock, so it cannot change the inode item. Its times wait in the live inode.
-//! Everything else that changes times changes the item, by [`Running::change_inode`](crate::transaction::running::Running::change_inode),
-//! which merges the pending times first. So each field has the value that was set last, whoever set it.
+//! A write changes dirty data and takes no edit lock, so it cannot change the inode item. The live inode keeps the
+//! write's times as pending times. Everything else that changes times changes the item, by
+//! [`Running::change_inode`](crate::transaction::running::Running::change_inode), which merges the pending times first.
+//! Each field therefore has the value that was set last.
 //!
 //! Invariants:
 //! - A change of the item finds no pending times, so it cannot be undone by an older write.

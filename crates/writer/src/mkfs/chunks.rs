@@ -182,8 +182,8 @@ pub(super) fn least_bytes(devices: usize, settings: &Settings) -> ByteCount {
     least_bytes_where(devices, settings, |_| true)
 }
 
-/// The least size of devices on which a file can be written, here and by Linux: both reserve space for the nodes that an operation could
-/// change at its worst. The numbers were measured with nodes of 4, 16 and 64 KiB.
+/// The least size of devices on which a file can be written, here and by Linux. Both reserve space for the nodes that
+/// an operation changes in its worst case. The numbers were measured with nodes of 4, 16 and 64 KiB.
 pub(super) fn least_bytes_for_a_file(devices: usize, settings: &Settings) -> ByteCount {
     const NODES: u64 = 100;
     const MORE_BYTES: u64 = 768 << 10;

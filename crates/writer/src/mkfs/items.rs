@@ -86,7 +86,7 @@ pub fn directory_inode(settings: &Settings, time: Timestamp, generation: Generat
     }
 }
 
-/// The same, with the owner and permissions that the top level's root directory is to have.
+/// Returns the inode with the owner and permissions of the top level's root directory.
 pub(super) fn owned(settings: &Settings, inode: InodeItem) -> InodeItem {
     let Some((uid, gid, permissions)) = settings.root_owner else {
         return inode;

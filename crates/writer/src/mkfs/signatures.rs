@@ -8,7 +8,7 @@ use buttress_format::{ByteCount, Physical, SUPERBLOCK_OFFSETS};
 /// Name, offset in bytes, and the bytes that stand there.
 type Signature = (&'static str, u64, &'static [u8]);
 
-/// Those of file systems and of parts of volumes.
+/// Signatures of file systems and of parts of volumes.
 const FILESYSTEMS: [Signature; 36] = [
     ("APFS", 32, b"NXSB"),
     ("bcache", 4096 + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca"),
@@ -48,13 +48,13 @@ const FILESYSTEMS: [Signature; 36] = [
     ("zfs", 129 << 10, b"\x0c\xb1\xba\0\0\0\0\0"),
 ];
 
-/// Those of partition tables: before a btrfs superblock they do no harm.
+/// Signatures of partition tables, which do no harm before a btrfs superblock.
 const TABLES: [Signature; 2] = [
     ("a GPT partition table", 512, b"EFI PART"),
     ("a partition table", 510, b"\x55\xaa"),
 ];
 
-/// Those of files that no volume is made in by intent: disks of virtual machines, archives, streams.
+/// Signatures of files that are seldom meant to become a volume: disks of virtual machines, archives, streams.
 const FILES: [Signature; 10] = [
     ("a qcow2 disk", 0, b"QFI\xfb"),
     ("a VDI disk", 64, b"\x7f\x10\xda\xbe"),

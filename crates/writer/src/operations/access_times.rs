@@ -3,7 +3,7 @@
 //! A call that reads content, lists a directory or follows a symlink reports the access with
 //! [`WritableFilesystem::note_access`]. An access changes one time and nothing else: no other time, no change counter.
 //!
-//! Source: mount(8), options `relatime`, `strictatime`, `noatime`, `nodiratime`; ioctl_iflags(2), `FS_NOATIME_FL`.
+//! Sources: mount(8), options `relatime`, `strictatime`, `noatime` and `nodiratime`; ioctl_iflags(2), `FS_NOATIME_FL`.
 
 use crate::transaction::WritableFilesystem;
 use crate::transaction::reservation::Need;

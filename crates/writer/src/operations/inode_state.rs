@@ -251,8 +251,8 @@ impl Running {
         Ok((inode, item))
     }
 
-    /// Changes the item of an inode, which then counts as changed by the running transaction. The item gets pending times
-    /// first, so `change` sees the newest times, and a time that it sets is the last one.
+    /// Changes the item of an inode, which then counts as changed by the running transaction. The item gets pending
+    /// times first. `change` sees the newest times, and a time that it sets is the last one.
     ///
     /// # Errors
     /// As [`Running::inode`].

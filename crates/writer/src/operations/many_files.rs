@@ -51,8 +51,8 @@ impl WritableFilesystem {
     /// contents are taken: they are empty afterwards. After an error they are as they were, and no file is made.
     ///
     /// # Errors
-    /// As [`create_whole`](Self::create_whole) of any of them; [`Error::Invalid`] where they are not of one subvolume, or its
-    /// names do not wait, or encoded content cannot be stored as it is.
+    /// As [`create_whole`](Self::create_whole) of each file. [`Error::Invalid`] if the files are not of one subvolume,
+    /// if its names do not wait, or if encoded content does not fit.
     pub fn create_many(&self, new: &NewInode, files: &mut [NewFile<'_>]) -> Result<Vec<Location>> {
         let Some(subvolume) = files.first().map(|file| file.directory.subvolume) else {
             return Ok(Vec::new());

@@ -97,9 +97,9 @@ impl WritableFilesystem {
     /// Deletes a subvolume: its name is gone with the next commit, its space comes back as its tree is dropped.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`]; [`Error::NotPermitted`] for the top level and the default subvolume;
-    /// [`Error::HoldsSubvolume`] when other subvolumes lie in it; [`Error::NotPermitted`] and [`Error::ReadOnlySubvolume`] of the
-    /// directory that it is in, and the former of its own root directory, too: immutable or append-only.
+    /// [`Error::SubvolumeNotFound`]. [`Error::HoldsSubvolume`] if the subvolume holds others. [`Error::NotPermitted`]
+    /// for the top level and the default subvolume. Also if its directory or its root directory is immutable or
+    /// append-only. [`Error::ReadOnlySubvolume`] if its directory is in a read-only subvolume.
     pub fn delete_subvolume(&self, id: SubvolumeId) -> Result<()> {
         let location = Location::root_of(id);
         let refuse = |why| Err(Error::NotPermitted { location, why });

@@ -23,12 +23,12 @@ pub(super) struct Whole<'a> {
     pub(super) has_content: bool,
 }
 
-/// What a new inode is that is no regular file.
+/// The kind of a new inode that is no regular file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewKind<'a> {
     /// A directory.
     Directory,
-    /// What `mknod(2)` makes.
+    /// A node as `mknod(2)` makes it.
     Node(NodeKind),
     /// A symlink to this target.
     Symlink(&'a [u8]),
@@ -69,7 +69,7 @@ impl WritableFilesystem {
     /// Counts a change of names in directories of one unfinished subvolume: their times become the current time.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`]; [`Error::SubvolumeNotFound`] for a subvolume that is finished; [`Error::NoSpace`].
+    /// [`Error::InodeNotFound`], [`Error::NoSpace`]. [`Error::SubvolumeNotFound`] for a finished subvolume.
     pub fn touch_directories(&self, directories: &[Location]) -> Result<()> {
         let count = u64::try_from(directories.len()).unwrap_or(u64::MAX);
         self.operate(Need::items(count), |operation| {

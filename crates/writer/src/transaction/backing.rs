@@ -1,9 +1,9 @@
 //! Space of the host for metadata, reserved ahead of the commits that need it.
 //!
-//! On an image file with holes a commit could find the host's disk full, and a commit that cannot write its tree blocks
-//! stops writing for good. So an address of metadata is handed out only after the host has given space for it
+//! On an image file with holes, a commit could find the host's disk full. A commit that cannot write its tree blocks
+//! stops writing for good. An address of metadata is therefore handed out only after its space is reserved on the host
 //! ([`buttress_volume::Volume::reserve`]). Until then its bytes are in the share *unbacked* of their block group and do
-//! not count as free: what was promised to edits fits into what the host has given.
+//! not count as free. Promises to edits therefore fit into reserved space of the host.
 //!
 //! Invariants:
 //! - In a block group that is backed, each free byte has space of the host ([`BlockGroups::allocate`] takes nothing else).
@@ -11,9 +11,9 @@
 //! - When the host has no space, edits that need more fail as they do on a full volume. Edits that free space have a part
 //!   of the reserve, which is backed since the first edit.
 //!
-//! Space is reserved in steps, as it is needed: an image that is hardly written to stays small. A volume that was not
-//! written to since it was opened has nothing reserved, though its free ranges may have space from before. When the host
-//! is full these are found by asking for small pieces.
+//! Space is reserved in steps, as it is needed: an image that is hardly written to stays small. Before the first edit
+//! of a session nothing is reserved, though free ranges may have space from earlier sessions. On a full host, requests
+//! for small pieces find such ranges.
 //!
 //! Block groups of data are not backed. A write-back that finds the host full leaves its data in memory. Mixed block
 //! groups are backed, data included.
@@ -26,22 +26,22 @@ use buttress_device::IoError;
 use buttress_format::{BlockGroupFlags, ByteCount, Logical};
 use buttress_fs::error::{Error, Result};
 
-/// How much is reserved at least at once, as far as there is as much in one piece.
+/// The least that one step reserves, if one free range is that long.
 const STEP_BYTES: u64 = 4 << 20;
 
-/// The same for the chunk tree.
+/// The least that one step reserves for the chunk tree.
 const SYSTEM_STEP_BYTES: u64 = 1 << 20;
 
-/// The pieces that a full host is asked for: what a block group was given space for before lies in larger ones.
+/// The size of a request to a full host. Ranges that already have space are larger.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// How many pieces are asked for in one call. The next call goes on after them.
+/// The most requests to a full host in one call. The next call continues after them.
 const PIECES_MAX: usize = 64;
 
-/// What asking the host for space came to.
+/// The result of a request for space on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backing {
-    /// There is more free space than before.
+    /// More free space exists than before.
     More,
     /// Block groups have no free range without space: a new block group may help.
     AllBacked,
@@ -63,11 +63,11 @@ pub(crate) fn of_host(error: buttress_volume::Error) -> Error {
 }
 
 impl Running {
-    /// Has the host give space for more of what block groups of a kind have free: `lacking` bytes or more, as far as one
-    /// free range has as much. A block that is missing to know what is free ends it before anything changed.
+    /// Reserves space on the host for more free bytes of a kind of block groups. Reserves `lacking` bytes or more, if
+    /// one free range is that long. If a block of the free space is not in memory, it ends before any change.
     ///
     /// # Errors
-    /// That free space cannot be read; that writing has stopped; what a device fails with, except want of space.
+    /// If free space cannot be read, if writing has stopped, or if a device fails, except for want of space.
     pub(crate) fn back_more(&mut self, purpose: Purpose, lacking: u64) -> Result<Backing> {
         let cursor = self.core.groups.cursor(purpose);
         let groups = self.core.groups.iter();
@@ -75,7 +75,7 @@ impl Running {
             .filter(|group| group.is_backed && !group.read_only && group.serves(purpose))
             .map(|group| (group.start, group.free.is_none()))
             .collect();
-        // From the group on that allocations go on in.
+        // Start with the group in which allocations continue.
         let ahead = backed
             .partition_point(|(start, _)| *start <= cursor)
             .saturating_sub(1);
@@ -93,7 +93,7 @@ impl Running {
         Ok(Backing::AllBacked)
     }
 
-    /// The first free range of a group without space of the host, from `cursor` on if there is one.
+    /// Returns the first free range of a group without space of the host, from `cursor` on if possible.
     fn next_unbacked(&self, start: u64, cursor: u64) -> Option<(u64, u64)> {
         let group = self.core.groups.holding(start)?;
         let ahead = group.unbacked.from(cursor).next();
@@ -123,7 +123,7 @@ impl Running {
         }
     }
 
-    /// Reserves a range, which is free from then on. Gives the failure where the host has no space.
+    /// Reserves a range, which is free from then on. Returns the failure if the host has no space.
     fn back_range(&mut self, start: u64, length: u64) -> Result<Option<IoError>> {
         let volume = self.core.forest.volume();
         match volume.reserve(Logical::new(start), ByteCount::new(length)) {
@@ -138,7 +138,7 @@ impl Running {
         }
     }
 
-    /// Looks for free ranges that have space from before: those need nothing of a host that is full.
+    /// Finds free ranges that already have space: they need nothing of a full host.
     fn back_what_has_space(&mut self, purpose: Purpose) -> Result<Backing> {
         let from = self.core.asked_host_at;
         let groups = self.core.groups.iter();
@@ -158,7 +158,8 @@ impl Running {
         Ok(Backing::HostFull)
     }
 
-    /// The host's failure, if that is why there is no space: for the error instead of one that blames the volume.
+    /// Returns the host's failure if it caused the want of space. Callers report it in place of an error that names the
+    /// volume.
     pub(crate) fn host_failure(&self) -> Option<Error> {
         self.core.host_failure.clone().map(Error::OutOfHostSpace)
     }

@@ -140,7 +140,7 @@ impl Group {
         }
         match &self.free {
             Some(free) => free.total_bytes(),
-            // What the host has given space for is known once they are loaded.
+            // Their space on the host is known once they are loaded.
             None if self.is_backed => 0,
             None => self.estimated_free_bytes(),
         }

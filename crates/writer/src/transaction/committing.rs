@@ -68,8 +68,8 @@ impl WritableFilesystem {
     /// When this returns, everything that was done before the call is durable.
     ///
     /// # Errors
-    /// When writing has stopped, or stops now. [`Error::OutOfHostSpace`] when content could not be written back for want of
-    /// space on the host: then everything else is durable, and that content waits as before.
+    /// When writing has stopped, or stops now. [`Error::OutOfHostSpace`] if content found no space on the host:
+    /// everything else is then durable, and that content stays dirty.
     pub fn commit(&self) -> Result<Generation> {
         let content = self.shared.account.content();
         let written = match self.write_back_for_commit() {
@@ -96,8 +96,8 @@ impl WritableFilesystem {
         Ok(committed)
     }
 
-    /// Writes back dirty data before a commit. Before the lock of commits: writing back starts edits, and those may commit
-    /// for want of room.
+    /// Writes back dirty data before a commit. It runs before the lock of commits: write-back starts edits, and edits
+    /// may commit for want of space.
     fn write_back_for_commit(&self) -> Result<()> {
         if buttress_faults::on("commit-leaves-content") {
             return Ok(());

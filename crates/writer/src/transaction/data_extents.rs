@@ -77,8 +77,8 @@ impl Running {
         room.free_bytes
     }
 
-    /// Has the host give space for the items of all dirty data, and for the reserve: else edits that free space could
-    /// fail once data has filled the host. False where the host is full.
+    /// Reserves space on the host for the items of all dirty data, and for the reserve. Otherwise edits that free space
+    /// could fail once data has filled the host. Returns false if the host is full.
     fn back_items_of_data(&mut self) -> Result<bool> {
         if !self.core.groups.iter().any(|group| group.is_backed) {
             return Ok(true);

@@ -10,8 +10,8 @@
 //! So a crash leaves a replacement that goes on at its cursor, here or when Linux mounts the volume with both devices; or one
 //! that is finished. A target that missed a commit is filled from the beginning again.
 //!
-//! What it leaves out: copying, which is a job above; that the source is wiped at the end, or the target of a replacement that was given
-//! up, which is left to the job.
+//! This module leaves out copying, which is a job above. The job also wipes the source at the end, or the target of a
+//! cancelled replacement.
 
 use super::WritableFilesystem;
 use super::running::Running;

@@ -32,7 +32,7 @@ const REFERENCES_AT_ONCE: usize = 512;
 /// What a node takes in memory beside its bytes.
 const NODE_OVERHEAD_BYTES: u64 = 256;
 
-/// So much content may be dirty however little space there is, on volumes with enough space for metadata.
+/// On volumes with enough space for metadata, this much content may always be dirty.
 const SPARED_BYTES_MAX: u64 = 4 << 20;
 const SPARED_BYTES_MIN: u64 = 64 << 10;
 
@@ -334,7 +334,7 @@ impl Running {
         }
     }
 
-    /// The room kept for edits that free space. In mixed block groups most of the total is data.
+    /// Returns the space kept for edits that free space. In mixed block groups most of the total is data.
     fn reserve_bytes(&self) -> u64 {
         let total = self.core.groups.room(Purpose::Metadata).total_bytes;
         let least = self.core.node_bytes().get().saturating_mul(RESERVED_NODES);
@@ -370,7 +370,8 @@ impl Running {
             .saturating_add(reserve)
     }
 
-    /// What of that the host must have given space for: of the reserve no more than a few edits that free space take.
+    /// Returns the part of the reservation that must have space on the host. Of the reserve it includes only what a few
+    /// edits that free space take.
     pub(crate) fn backed_reservation_bytes(&self, need: Need) -> u64 {
         let node_bytes = self.core.node_bytes().get();
         let reserve = match need.claim {
@@ -384,8 +385,7 @@ impl Running {
             .saturating_add(reserve)
     }
 
-    /// Whether what may be needed fits into block groups, and the host has given space for it; makes chunks while it does
-    /// not fit.
+    /// Whether the need fits into block groups, with space on the host. Makes chunks while it does not fit.
     pub(crate) fn reserve_space(&mut self, need: Need) -> Result<bool> {
         let wanted = |bytes: u64| match buttress_faults::on("space-unreserved") {
             true => 0,

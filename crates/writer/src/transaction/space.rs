@@ -18,9 +18,9 @@ pub struct SpaceNow {
     pub sector_bytes: u32,
     /// The size of the volume.
     pub size: ByteCount,
-    /// What is not in use, by data or by metadata.
+    /// Bytes not in use by data or metadata.
     pub free: ByteCount,
-    /// What data can still take.
+    /// Bytes that data can still take.
     pub available: ByteCount,
 }
 
@@ -28,7 +28,7 @@ impl WritableFilesystem {
     /// Returns the space of the volume as it is now. Waits for no commit and reads nothing from devices.
     ///
     /// # Errors
-    /// That a promise does not add up.
+    /// If a promise does not add up.
     pub fn space_now(&self) -> Result<SpaceNow> {
         self.start_to_look().space_now()
     }
@@ -75,7 +75,8 @@ impl Running {
         data.last()?.flags.profile()
     }
 
-    /// What data can still take: free in block groups, pinned by commits only, or in chunks that can be made.
+    /// Returns the bytes that data can still take: free in block groups, pinned by commits only, or in possible new
+    /// chunks.
     fn available_bytes(&self) -> u64 {
         if !self.can_take_items() {
             return 0;
@@ -110,7 +111,7 @@ impl Running {
     }
 }
 
-/// What extents take of a group, and what was allocated for data that no extent item refers to yet.
+/// Returns the bytes of a group that extents take, and bytes allocated for data without an extent item yet.
 fn in_use(group: &Group) -> u64 {
     group.used.saturating_add(group.allocated_bytes)
 }

@@ -2,12 +2,13 @@
 //!
 //! 1. A commit, so that what was freed before the call is free.
 //! 2. Under the edit lock: some free ranges of a block group are taken, so that nobody else can.
-//! 3. Without the lock: the extent tree of the last commit must have nothing there, too, then the devices are told. A free-space
-//!    tree that is wrong ends the trim: allocation from it destroys little by little what a trim would destroy at once.
+//! 3. Without the lock: the extent tree of the last commit must have no extent there; then the devices discard the
+//!    ranges. A wrong free-space tree ends the trim: allocation destroys data little by little, a trim at once.
 //! 4. Under the lock again: the ranges are free as before.
 //!
-//! Then the same of what no chunk has on each device. A volume that is opened with [`WriteOptions::discard`] does 2 to 4 after
-//! each commit for what that freed, which no free-space tree was asked for.
+//! Afterwards the trim discards the space of each device that no chunk has. A volume that is opened with
+//! [`WriteOptions::discard`] does steps 2 to 4 after each commit. Those steps discard the ranges that the commit itself
+//! freed, whatever the free-space tree lists.
 //!
 //! Invariants:
 //! - Nobody writes to a range between 2 and 4: it is not free.
@@ -15,8 +16,8 @@
 //!   free beside that, and at most [`BYTES_AT_ONCE`].
 //! - What the last commit's superblock leads to is not free ([`super::pins`]), and neither is what superblocks lie behind.
 //!
-//! In block groups whose addresses need space of the host, what is told of loses that space, and becomes unbacked
-//! ([`super::backing`]). What edits were promised keeps its space.
+//! In block groups whose addresses need space of the host, a discarded range loses that space and becomes unbacked
+//! ([`super::backing`]). Space that edits were promised stays.
 //!
 //! Left out: read-only block groups, and devices that nothing is written to.
 
@@ -143,8 +144,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Requires that the extent tree of the last commit has nothing in ranges that are free by the free-space tree. Nobody
-    /// allocates them meanwhile.
+    /// Requires that the extent tree of the last commit has nothing in ranges that are free by the free-space tree. No
+    /// edit can allocate these ranges at this time.
     fn require_unused(&self, taken: &Taken) -> Result<()> {
         if buttress_faults::on("trim-free-space-trusted") {
             return Ok(());
@@ -248,7 +249,7 @@ impl Running {
         let mut taken = free.map_or_else(Taken::new, |free| pieces(free, wanted, at..group_end, most));
         let mut from = Share::Free;
         if group.is_backed {
-            // What is beside the promises loses its space, and goes with what has none.
+            // Free space beside the promises becomes unbacked, and is then discarded with the unbacked space.
             for (start, length) in &taken {
                 self.core
                     .groups
@@ -281,7 +282,7 @@ impl Running {
         })
     }
 
-    /// The same of what a group's kind has free with and without space of the host.
+    /// Returns the free bytes of a group's kind that no promise needs, with and without space of the host.
     fn spare_with_unbacked(&self, group: &Group) -> u64 {
         let promised = |purpose| match purpose {
             Purpose::Data => self.core.reserved_data_bytes,

@@ -167,7 +167,7 @@ impl Group {
         if taken == length {
             return Ok(());
         }
-        let told = self.told("a range that has space of the host is taken from what has none");
+        let told = self.told("a range that has space of the host is removed from ranges without it");
         Err(told.with("start", start).with("bytes", length))
     }
 
@@ -182,7 +182,7 @@ impl Group {
         Err(told.with("start", start).with("bytes", length))
     }
 
-    /// Takes out a range that was not found by allocating. What it holds was written before, so it has space of the host.
+    /// Takes out a range that was not found by allocating. The range was written before, so it has space of the host.
     fn take_free(&mut self, start: u64, length: u64) -> Result<(), Defect> {
         let taken = match self.free.as_mut() {
             Some(free) => free
