@@ -15,7 +15,7 @@ lock_class!(SeenLock, "seen", Rank::LEAF);
 /// Reads every tree block that a state leads to, each once, and returns the failures in order of address.
 ///
 /// # Errors
-/// The job was cancelled.
+/// If the job was cancelled.
 pub(super) fn unreadable_blocks(
     filesystem: &Filesystem,
     progress: &Progress,
