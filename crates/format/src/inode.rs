@@ -124,6 +124,21 @@ bitflags::bitflags! {
     }
 }
 
+impl InodeFlags {
+    /// The flags that content must be written with.
+    pub const OF_CONTENT: Self = Self::NODATACOW.union(Self::NODATASUM);
+
+    /// The other flags that `chattr` changes, and that a stream carries.
+    pub const OF_CHATTR: Self = Self::NOCOMPRESS
+        .union(Self::SYNC)
+        .union(Self::IMMUTABLE)
+        .union(Self::APPEND)
+        .union(Self::NODUMP)
+        .union(Self::NOATIME)
+        .union(Self::DIRSYNC)
+        .union(Self::COMPRESS);
+}
+
 /// The type bits of a mode.
 pub const MODE_TYPE_MASK: u32 = 0o170_000;
 /// The permission bits of a mode, with set-user-id, set-group-id and sticky.

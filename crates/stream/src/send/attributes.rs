@@ -19,19 +19,8 @@ pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 /// What the receiver sets on an attribute of this name when it has no value: the header of an empty access list.
 const EMPTY_ACCESS_LIST: [u8; 4] = [2, 0, 0, 0];
 
-/// The flags of a file that its content must be written with.
-const CONTENT_FLAGS: InodeFlags = InodeFlags::NODATACOW.union(InodeFlags::NODATASUM);
-
-/// The flags of a new inode that are sent: those that `chattr` changes.
-const SENT_FLAGS: InodeFlags = CONTENT_FLAGS
-    .union(InodeFlags::NOCOMPRESS)
-    .union(InodeFlags::SYNC)
-    .union(InodeFlags::IMMUTABLE)
-    .union(InodeFlags::APPEND)
-    .union(InodeFlags::NODUMP)
-    .union(InodeFlags::NOATIME)
-    .union(InodeFlags::DIRSYNC)
-    .union(InodeFlags::COMPRESS);
+/// The flags of a new inode that are sent.
+const SENT_FLAGS: InodeFlags = InodeFlags::OF_CONTENT.union(InodeFlags::OF_CHATTR);
 
 const KIND: u32 = 0o170_000;
 const SYMLINK: u32 = 0o120_000;
@@ -138,7 +127,7 @@ pub(crate) fn send_owner_and_mode(
         Some(old) => (old.flags != new.flags).then_some(new.flags),
         None => {
             let before = if new.mode & KIND == REGULAR {
-                CONTENT_FLAGS
+                InodeFlags::OF_CONTENT
             } else {
                 InodeFlags::empty()
             };
@@ -157,7 +146,7 @@ pub(crate) fn send_owner_and_mode(
 
 /// Sends the flags of a new file that its content must be written with.
 pub(crate) fn send_content_flags(new: &InodeItem, path: &[u8], output: &mut Output<'_>) -> Result<()> {
-    let flags = new.flags & CONTENT_FLAGS;
+    let flags = new.flags & InodeFlags::OF_CONTENT;
     if flags.is_empty() || new.mode & KIND != REGULAR || !output.is_version_2() {
         return Ok(());
     }
@@ -169,6 +158,6 @@ pub(crate) fn send_content_flags(new: &InodeItem, path: &[u8], output: &mut Outp
 
 /// The flags of a new file that a stream must set before its content.
 pub(crate) fn content_flags(flags: u64) -> Option<u64> {
-    let flags = InodeFlags::from_bits_truncate(flags) & CONTENT_FLAGS;
+    let flags = InodeFlags::from_bits_truncate(flags) & InodeFlags::OF_CONTENT;
     (!flags.is_empty()).then_some(flags.bits())
 }

@@ -26,19 +26,6 @@ use buttress_format::{
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 
-/// The inode flags that are set as they are.
-const PLAIN_FLAGS: InodeFlags = InodeFlags::NOCOMPRESS
-    .union(InodeFlags::SYNC)
-    .union(InodeFlags::IMMUTABLE)
-    .union(InodeFlags::APPEND)
-    .union(InodeFlags::NODUMP)
-    .union(InodeFlags::NOATIME)
-    .union(InodeFlags::DIRSYNC)
-    .union(InodeFlags::COMPRESS);
-
-/// The inode flags that content must have been written with.
-const CONTENT_FLAGS: InodeFlags = InodeFlags::NODATACOW.union(InodeFlags::NODATASUM);
-
 /// Where a subvolume comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
@@ -157,11 +144,11 @@ impl WritableFilesystem {
         self.operate(Need::items(2), |operation| {
             operation.require_unfinished(location.subvolume)?;
             let item = operation.inode(location)?;
-            let mut set = PLAIN_FLAGS;
+            let mut set = InodeFlags::OF_CHATTR;
             let is_empty_file =
                 item.kind() == FileKind::Regular && item.size.get() == 0 && item.nbytes.get() == 0;
             if is_empty_file || item.kind() == FileKind::Directory {
-                set |= CONTENT_FLAGS;
+                set |= InodeFlags::OF_CONTENT;
             }
             let new = item.flags.difference(set) | (flags & set);
             if new == item.flags {
