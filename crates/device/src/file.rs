@@ -1,9 +1,9 @@
 //! Image files and block devices.
 //!
-//! One type serves both; they differ in how their size is found, in what keeps others away while we write, and
-//! in the calls that discard and zero ([`system`]). Reads go through the page cache, or around it with
-//! `O_DIRECT`; large writes go around it in either case ([`large`]). With `O_DIRECT` requests that are not aligned to the medium's sector are widened, read into an aligned
-//! buffer and copied.
+//! One type serves both. They differ in how their size is found, in the locks that exclude other programs
+//! ([`opening`]), and in the calls that discard and zero ([`system`]). Reads go through the page cache, or around it
+//! with `O_DIRECT`; large writes go around it in either case ([`large`]). Requests with `O_DIRECT` that are not aligned
+//! are [widened](widening). Image files with holes depend on the space of their file system ([`host`]).
 //!
 //! The kernel's own read-ahead is left as it is for the page cache: it only begins where reads follow each
 //! other, which is where it helps; callers that read ahead with large requests of their own pass it by.
@@ -15,124 +15,29 @@ mod cold;
 pub(crate) mod guard;
 mod host;
 mod large;
+mod opening;
 mod system;
+mod widening;
 
+pub(crate) use opening::open;
 pub(crate) use system::punch_hole;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use buttress_locks::unscheduled::Mutex;
-use buttress_locks::{Rank, lock_class};
 
 use crate::backend::{Backend, LargeWriteTarget, RingTarget, Source};
 use crate::buffer::Buffer;
 use crate::device::OpenOptions;
-use crate::error::{IoError, Operation, byte_length, check_range, out_of_range, read_only};
-use crate::overlay::{BaseState, Overlay};
-use crate::partition;
+use crate::error::{byte_length, check_range, out_of_range, read_only};
 use host::{HostSpace, is_out_of_space};
 use large::{LARGE_WRITE_BYTES, LargeWrites};
-
-lock_class!(WideningLock, "widening", Rank::new(94).over_device());
-
-/// What [`open`] found: the backend (of the partition, if one was asked for), and what the user should know.
-pub(crate) struct Opened {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) notices: Vec<String>,
-    /// The file as an overlay over it would know it.
-    pub(crate) state: BaseState,
-}
-
-/// Opens the image file or block device at `path`.
-///
-/// For reading, a shared lock is taken, and a mounted device is reported; for writing, the lock is exclusive,
-/// and whatever is mounted or used by something else is refused.
-pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError> {
-    let name: Arc<str> = path.to_string_lossy().into();
-    let fail = |cause: io::Error| IoError::new(&name, Operation::Open, 0, 0, &cause);
-    // With an overlay the file itself is only read.
-    let over = options.overlay.as_deref();
-    let writes_overlay = options.write && over.is_some();
-    let options = &OpenOptions {
-        write: options.write && over.is_none(),
-        ..options.clone()
-    };
-    let around = OpenOptions {
-        direct: true,
-        ..options.clone()
-    };
-    let (file, is_block_device) = open_file(path, options).map_err(fail)?;
-    let when_cold = match options.write {
-        true => options.direct_when_cold_to_write,
-        false => options.direct_when_cold,
-    };
-    let wanted = when_cold && !options.direct;
-    let again = (wanted && system::is_cold(&file)).then(|| open_file(path, &around));
-    // Where the file system refuses O_DIRECT, the page cache will do.
-    let (file, options) = match again {
-        Some(Ok((file, _))) => (file, &around),
-        Some(Err(_)) | None => (file, options),
-    };
-    let notices = guard::claim(&file, path, is_block_device, options.write).map_err(fail)?;
-    if writes_overlay && let Some(notice) = notices.first() {
-        let what = format!("no overlay is written over a device that may change: {notice}");
-        return Err(fail(io::Error::new(io::ErrorKind::ResourceBusy, what)));
-    }
-    let backend = FileBackend::new(&name, file, path, is_block_device, options).map_err(fail)?;
-    let table_sector_bytes = is_block_device.then_some(backend.sector_bytes);
-    let state = BaseState::of(&backend.file, backend.size_bytes).map_err(fail)?;
-    let backend: Arc<dyn Backend> = Arc::new(backend);
-    let backend = match over {
-        Some(path) => Arc::new(Overlay::open(backend, &state, path, writes_overlay).map_err(fail)?),
-        None => backend,
-    };
-    let backend = partition::window(backend, options.partition, table_sector_bytes)
-        .map_err(|cause| IoError::new(&name, Operation::Partition, 0, 0, &cause))?;
-    Ok(Opened {
-        backend,
-        notices,
-        state,
-    })
-}
-
-fn open_file(path: &Path, options: &OpenOptions) -> io::Result<(File, bool)> {
-    let kind = std::fs::metadata(path)?.file_type();
-    let is_block_device = kind.is_block_device();
-    if !(kind.is_file() || is_block_device) {
-        let what = "it is neither a regular file nor a block device";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-    }
-    let mut flags = libc::O_CLOEXEC;
-    if options.direct {
-        flags |= libc::O_DIRECT;
-    }
-    if is_block_device && options.write && options.claimed.as_deref() != Some(path) {
-        // On a block device this means: only if no mount and no other exclusive user holds it.
-        flags |= libc::O_EXCL;
-    }
-    let opened = File::options()
-        .read(true)
-        .write(options.write)
-        .custom_flags(flags)
-        .open(path);
-    let file = opened.map_err(|cause| match cause.raw_os_error() {
-        Some(libc::EBUSY) => io::Error::new(
-            io::ErrorKind::ResourceBusy,
-            "it is mounted or in use by something else; unmount it, or open it read-only",
-        ),
-        Some(libc::EINVAL) if options.direct => io::Error::new(
-            io::ErrorKind::Unsupported,
-            "its file system does not support O_DIRECT; open it without",
-        ),
-        _ => cause,
-    })?;
-    Ok((file, is_block_device))
-}
+use widening::WideningLock;
 
 #[derive(Debug)]
 struct FileBackend {
@@ -196,67 +101,6 @@ impl FileBackend {
             sector_bytes,
             widening: Mutex::new(()),
         })
-    }
-
-    /// Whether a request can go to a file opened with `O_DIRECT` as it is.
-    fn is_aligned(&self, offset: u64, mut parts: impl Iterator<Item = (u64, u64)>) -> bool {
-        let unit = u64::from(self.sector_bytes);
-        let aligned = |value: u64| value.checked_rem(unit) == Some(0);
-        aligned(offset) && parts.all(|(address, length)| aligned(address) && aligned(length))
-    }
-
-    /// Reads `[start, end)`, widened to whole sectors, into a buffer of its own. Also gives where in it `start` is.
-    ///
-    /// The last sector of a file may reach past its end; what is there then reads as zeros.
-    fn read_widened(&self, start: u64, end: u64) -> io::Result<(Buffer, usize)> {
-        let unit = u64::from(self.sector_bytes).max(1);
-        let lead = start.checked_rem(unit).unwrap_or(0);
-        let first = start.saturating_sub(lead);
-        let end = end
-            .checked_next_multiple_of(unit)
-            .ok_or_else(|| out_of_range(self.size_bytes))?;
-        let too_long = |_| out_of_range(self.size_bytes);
-        let length = usize::try_from(end.saturating_sub(first)).map_err(too_long)?;
-        let mut buffer = Buffer::zeroed(length);
-        let mut filled = 0_usize;
-        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            let at = first.saturating_add(byte_length(filled));
-            match self.file.read_at(rest, at) {
-                Ok(0) => break,
-                Ok(count) => filled = filled.saturating_add(count),
-                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Err(cause) => return Err(cause),
-            }
-            // A count that is no whole sector only occurs at the end of a file.
-            if self.size_bytes <= first.saturating_add(byte_length(filled)) {
-                break;
-            }
-        }
-        Ok((buffer, usize::try_from(lead).map_err(too_long)?))
-    }
-
-    /// Writes bytes that are not aligned, by reading the sectors at both ends first. One at a time: two such writes
-    /// may share a sector.
-    fn write_widened(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let _alone = self.widening.lock();
-        let end = offset.saturating_add(byte_length(bytes.len()));
-        let (mut buffer, lead) = self.read_widened(offset, end)?;
-        if buttress_faults::on("device-widened-write-clears") {
-            buffer.fill(0);
-        }
-        let target = lead
-            .checked_add(bytes.len())
-            .and_then(|end| buffer.get_mut(lead..end));
-        target
-            .ok_or_else(|| out_of_range(self.size_bytes))?
-            .copy_from_slice(bytes);
-        let start = offset.saturating_sub(byte_length(lead));
-        self.file.write_all_at(&buffer, start)?;
-        if !self.is_block_device && start.saturating_add(byte_length(buffer.len())) > self.size_bytes {
-            // Widening made the file longer than it was.
-            self.file.set_len(self.size_bytes)?;
-        }
-        Ok(())
     }
 
     /// Writes around the page cache what is large enough for it; `false` for what is not, or where the file system will

@@ -1,0 +1,113 @@
+//! Opening of image files and block devices: kinds of files, locks against other users, overlays and partitions.
+//!
+//! A file is opened once, or twice if the page cache has nothing of it: then around the page cache, where the file
+//! system allows that. The lock comes before the first read. An overlay and a partition are backends over the file's.
+//!
+//! It leaves out which sizes and calls a file has ([`FileBackend`]), and the rules of the locks ([`guard`]).
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{FileBackend, guard, system};
+use crate::backend::Backend;
+use crate::device::OpenOptions;
+use crate::error::{IoError, Operation};
+use crate::overlay::{BaseState, Overlay};
+use crate::partition;
+
+/// What [`open`] found: the backend (of the partition, if one was asked for), and what the user should know.
+pub(crate) struct Opened {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) notices: Vec<String>,
+    /// The file as an overlay over it would know it.
+    pub(crate) state: BaseState,
+}
+
+/// Opens the image file or block device at `path`.
+///
+/// For reading, a shared lock is taken, and a mounted device is reported; for writing, the lock is exclusive,
+/// and whatever is mounted or used by something else is refused.
+pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError> {
+    let name: Arc<str> = path.to_string_lossy().into();
+    let fail = |cause: io::Error| IoError::new(&name, Operation::Open, 0, 0, &cause);
+    // With an overlay the file itself is only read.
+    let over = options.overlay.as_deref();
+    let writes_overlay = options.write && over.is_some();
+    let options = &OpenOptions {
+        write: options.write && over.is_none(),
+        ..options.clone()
+    };
+    let around = OpenOptions {
+        direct: true,
+        ..options.clone()
+    };
+    let (file, is_block_device) = open_file(path, options).map_err(fail)?;
+    let when_cold = match options.write {
+        true => options.direct_when_cold_to_write,
+        false => options.direct_when_cold,
+    };
+    let wanted = when_cold && !options.direct;
+    let again = (wanted && system::is_cold(&file)).then(|| open_file(path, &around));
+    // Where the file system refuses O_DIRECT, the page cache will do.
+    let (file, options) = match again {
+        Some(Ok((file, _))) => (file, &around),
+        Some(Err(_)) | None => (file, options),
+    };
+    let notices = guard::claim(&file, path, is_block_device, options.write).map_err(fail)?;
+    if writes_overlay && let Some(notice) = notices.first() {
+        let what = format!("no overlay is written over a device that may change: {notice}");
+        return Err(fail(io::Error::new(io::ErrorKind::ResourceBusy, what)));
+    }
+    let backend = FileBackend::new(&name, file, path, is_block_device, options).map_err(fail)?;
+    let table_sector_bytes = is_block_device.then_some(backend.sector_bytes);
+    let state = BaseState::of(&backend.file, backend.size_bytes).map_err(fail)?;
+    let backend: Arc<dyn Backend> = Arc::new(backend);
+    let backend = match over {
+        Some(path) => Arc::new(Overlay::open(backend, &state, path, writes_overlay).map_err(fail)?),
+        None => backend,
+    };
+    let backend = partition::window(backend, options.partition, table_sector_bytes)
+        .map_err(|cause| IoError::new(&name, Operation::Partition, 0, 0, &cause))?;
+    Ok(Opened {
+        backend,
+        notices,
+        state,
+    })
+}
+
+fn open_file(path: &Path, options: &OpenOptions) -> io::Result<(File, bool)> {
+    let kind = std::fs::metadata(path)?.file_type();
+    let is_block_device = kind.is_block_device();
+    if !(kind.is_file() || is_block_device) {
+        let what = "it is neither a regular file nor a block device";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    let mut flags = libc::O_CLOEXEC;
+    if options.direct {
+        flags |= libc::O_DIRECT;
+    }
+    if is_block_device && options.write && options.claimed.as_deref() != Some(path) {
+        // On a block device this means: only if no mount and no other exclusive user holds it.
+        flags |= libc::O_EXCL;
+    }
+    let opened = File::options()
+        .read(true)
+        .write(options.write)
+        .custom_flags(flags)
+        .open(path);
+    let file = opened.map_err(|cause| match cause.raw_os_error() {
+        Some(libc::EBUSY) => io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            "it is mounted or in use by something else; unmount it, or open it read-only",
+        ),
+        Some(libc::EINVAL) if options.direct => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "its file system does not support O_DIRECT; open it without",
+        ),
+        _ => cause,
+    })?;
+    Ok((file, is_block_device))
+}

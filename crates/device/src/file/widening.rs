@@ -1,0 +1,82 @@
+//! Requests with `O_DIRECT` whose offset, length or memory is not aligned to the medium's sector.
+//!
+//! A read reads the whole sectors into an aligned buffer, and the caller copies its part. A write reads the sectors at
+//! both ends first, changes its part, and writes all of them back.
+//!
+//! Invariants:
+//! - Two widened writes never run at once: they may share a sector. The lock `widening` enforces this.
+//! - A widened write never leaves the file longer than it was.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use buttress_locks::{Rank, lock_class};
+
+use super::FileBackend;
+use crate::buffer::Buffer;
+use crate::error::{byte_length, out_of_range};
+
+lock_class!(pub(super) WideningLock, "widening", Rank::new(94).over_device());
+
+impl FileBackend {
+    /// Whether a request can go to a file opened with `O_DIRECT` as it is.
+    pub(super) fn is_aligned(&self, offset: u64, mut parts: impl Iterator<Item = (u64, u64)>) -> bool {
+        let unit = u64::from(self.sector_bytes);
+        let aligned = |value: u64| value.checked_rem(unit) == Some(0);
+        aligned(offset) && parts.all(|(address, length)| aligned(address) && aligned(length))
+    }
+
+    /// Reads `[start, end)`, widened to whole sectors, into a buffer of its own. Also gives where in it `start` is.
+    ///
+    /// The last sector of a file may reach past its end; what is there then reads as zeros.
+    pub(super) fn read_widened(&self, start: u64, end: u64) -> io::Result<(Buffer, usize)> {
+        let unit = u64::from(self.sector_bytes).max(1);
+        let lead = start.checked_rem(unit).unwrap_or(0);
+        let first = start.saturating_sub(lead);
+        let end = end
+            .checked_next_multiple_of(unit)
+            .ok_or_else(|| out_of_range(self.size_bytes))?;
+        let too_long = |_| out_of_range(self.size_bytes);
+        let length = usize::try_from(end.saturating_sub(first)).map_err(too_long)?;
+        let mut buffer = Buffer::zeroed(length);
+        let mut filled = 0_usize;
+        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            let at = first.saturating_add(byte_length(filled));
+            match self.file.read_at(rest, at) {
+                Ok(0) => break,
+                Ok(count) => filled = filled.saturating_add(count),
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) => return Err(cause),
+            }
+            // A count that is no whole sector only occurs at the end of a file.
+            if self.size_bytes <= first.saturating_add(byte_length(filled)) {
+                break;
+            }
+        }
+        Ok((buffer, usize::try_from(lead).map_err(too_long)?))
+    }
+
+    /// Writes bytes that are not aligned, by reading the sectors at both ends first. One at a time: two such writes
+    /// may share a sector.
+    pub(super) fn write_widened(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let _alone = self.widening.lock();
+        let end = offset.saturating_add(byte_length(bytes.len()));
+        let (mut buffer, lead) = self.read_widened(offset, end)?;
+        if buttress_faults::on("device-widened-write-clears") {
+            buffer.fill(0);
+        }
+        let target = lead
+            .checked_add(bytes.len())
+            .and_then(|end| buffer.get_mut(lead..end));
+        target
+            .ok_or_else(|| out_of_range(self.size_bytes))?
+            .copy_from_slice(bytes);
+        let start = offset.saturating_sub(byte_length(lead));
+        self.file.write_all_at(&buffer, start)?;
+        if !self.is_block_device && start.saturating_add(byte_length(buffer.len())) > self.size_bytes {
+            // Widening made the file longer than it was.
+            self.file.set_len(self.size_bytes)?;
+        }
+        Ok(())
+    }
+}
