@@ -12,7 +12,7 @@ use std::sync::Arc;
 use buttress_locks::unscheduled::Mutex;
 use buttress_locks::{Rank, lock_class};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, geometry_of_inner, range_of};
 use crate::error::byte_length;
 
 lock_class!(FaultsLock, "state", Rank::LEAF);
@@ -256,10 +256,6 @@ fn medium_error() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
 }
 
-fn range_of(offset: u64, length: u64) -> Range<u64> {
-    offset..offset.saturating_add(length)
-}
-
 /// A bijection that spreads its input over all bits (the finaliser of SplitMix64, Steele, Lea and Flood 2014).
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -269,25 +265,7 @@ fn mix(value: u64) -> u64 {
 }
 
 impl Backend for FaultyBackend {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-
-    fn sector_bytes(&self) -> u32 {
-        self.inner.sector_bytes()
-    }
-
-    fn is_rotational(&self) -> bool {
-        self.inner.is_rotational()
-    }
-
-    fn is_writable(&self) -> bool {
-        self.inner.is_writable()
-    }
+    geometry_of_inner!();
 
     fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
         let length = buffers.iter().fold(0, |sum: u64, buffer| {

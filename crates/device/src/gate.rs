@@ -16,7 +16,7 @@ use std::time::Duration;
 use buttress_locks::unscheduled::{Condvar, Mutex};
 use buttress_locks::{Rank, lock_class};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, geometry_of_inner};
 use crate::error::byte_length;
 
 lock_class!(GateLock, "state", Rank::LEAF);
@@ -110,21 +110,7 @@ impl GatedBackend {
 }
 
 impl Backend for GatedBackend {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-
-    fn sector_bytes(&self) -> u32 {
-        self.inner.sector_bytes()
-    }
-
-    fn is_writable(&self) -> bool {
-        self.inner.is_writable()
-    }
+    geometry_of_inner!();
 
     fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
         let length = buffers.iter().map(|buffer| buffer.len());

@@ -14,13 +14,14 @@ use std::sync::Arc;
 use buttress_locks::unscheduled::Mutex;
 use buttress_locks::{Rank, lock_class};
 
-use crate::backend::Backend;
-use crate::error::byte_length;
+use crate::backend::{Backend, geometry_of_inner, range_of};
+use crate::error::{byte_length, out_of_range};
 
 lock_class!(SparseLock, "space", Rank::LEAF);
 
 /// The unit in which the host allocates space.
-const BLOCK_BYTES: u64 = 4096;
+const BLOCK_BYTES: u64 = BLOCK_LENGTH as u64;
+const BLOCK_LENGTH: usize = 4096;
 
 /// A backend whose space comes from a host with a limit. Keep a clone of the `Arc` to change the limit while it is in use.
 #[derive(Debug)]
@@ -75,17 +76,13 @@ impl Space {
     }
 }
 
-fn range_of(offset: u64, length: u64) -> Range<u64> {
-    offset..offset.saturating_add(length)
-}
-
 impl SparseBackend {
     /// The backend `inner` on a host with `free_bytes` left. Blocks of `inner` whose bytes are all equal, as discarded
     /// blocks are, are holes. All other blocks have space.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>, free_bytes: u64) -> Arc<Self> {
         let mut held = BTreeSet::new();
-        let mut block = vec![0; usize::try_from(BLOCK_BYTES).unwrap_or(4096)];
+        let mut block = vec![0; BLOCK_LENGTH];
         for number in 0..inner.size_bytes() / BLOCK_BYTES {
             let read = inner.read_vectored_at(number.saturating_mul(BLOCK_BYTES), &mut [&mut block]);
             let first = block.first().copied();
@@ -137,21 +134,7 @@ impl SparseBackend {
 }
 
 impl Backend for SparseBackend {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-
-    fn sector_bytes(&self) -> u32 {
-        self.inner.sector_bytes()
-    }
-
-    fn is_writable(&self) -> bool {
-        self.inner.is_writable()
-    }
+    geometry_of_inner!();
 
     fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
         self.inner.read_vectored_at(offset_bytes, buffers)
@@ -166,9 +149,11 @@ impl Backend for SparseBackend {
         match taken {
             Ok(()) => self.inner.write_at(offset_bytes, bytes),
             Err(end) => {
-                let written = usize::try_from(end.saturating_sub(offset_bytes)).unwrap_or(usize::MAX);
-                self.inner
-                    .write_at(offset_bytes, bytes.get(..written).unwrap_or(bytes))?;
+                let length = end.checked_sub(offset_bytes);
+                let length = length.and_then(|length| usize::try_from(length).ok());
+                let written = length.and_then(|length| bytes.get(..length));
+                let written = written.ok_or_else(|| out_of_range(self.size_bytes()))?;
+                self.inner.write_at(offset_bytes, written)?;
                 Err(io::Error::from_raw_os_error(errno))
             }
         }
