@@ -80,7 +80,7 @@ impl HostSpace {
             return Ok(());
         }
         let start = self.below.as_ref().map_or(0, |below| below.start_bytes);
-        let offset = offset.saturating_add(start);
+        let offset = offset.checked_add(start).ok_or(Errno::OVERFLOW)?;
         loop {
             match rustix::fs::fallocate(self.holder(file), FallocateFlags::KEEP_SIZE, offset, length) {
                 Err(Errno::INTR) => {}
@@ -142,13 +142,10 @@ impl Below {
         let path = PathBuf::from(std::ffi::OsString::from_vec(path));
         let file = File::options().write(true).open(path).ok()?;
         let metadata = file.metadata().ok()?;
+        let start_bytes = status.start_bytes.checked_add(first_sector.checked_mul(512)?)?;
         // The name may lead to another file by now.
-        ((metadata.dev(), metadata.ino()) == (status.device, status.inode)).then(|| Self {
-            file,
-            start_bytes: status
-                .start_bytes
-                .saturating_add(first_sector.saturating_mul(512)),
-        })
+        ((metadata.dev(), metadata.ino()) == (status.device, status.inode))
+            .then_some(Self { file, start_bytes })
     }
 
     fn path(&self) -> Option<PathBuf> {
@@ -187,12 +184,15 @@ fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, others)) = rest.split_first() {
-        let octal = others.get(..3).filter(|_| *first == b'\\');
-        let octal = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        let octal = others.split_first_chunk::<3>().filter(|_| *first == b'\\');
+        let octal = octal.and_then(|(digits, after)| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            Some((u8::from_str_radix(digits, 8).ok()?, after))
+        });
         match octal {
-            Some(byte) => {
+            Some((byte, after)) => {
                 bytes.push(byte);
-                rest = others.get(3..).unwrap_or_default();
+                rest = after;
             }
             None => {
                 bytes.push(*first);
