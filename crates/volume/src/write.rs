@@ -28,6 +28,7 @@
 
 mod discard;
 mod failures;
+mod parts;
 mod reserve;
 mod rows;
 mod stop;

@@ -4,9 +4,11 @@
 //! image may lack space for such an address. A commit that cannot write its blocks stops writing for good. The
 //! allocator above therefore reserves addresses of metadata here before it hands them out.
 
-use super::discard::parts;
+use super::parts::Rows;
 use crate::Volume;
-use crate::error::{Corruption, Error};
+#[cfg(doc)]
+use crate::error::Corruption;
+use crate::error::Error;
 use buttress_format::{ByteCount, Logical};
 
 impl Volume {
@@ -30,24 +32,8 @@ impl Volume {
     /// then have space. [`Corruption::Unmapped`] when no chunk maps the range. None of these stops writing.
     pub fn reserve(&self, logical: Logical, length: ByteCount) -> Result<(), Error> {
         self.require_writing()?;
-        let map = self.chunk_map();
-        let mut done = 0;
-        while let Some(left) = length.get().checked_sub(done).filter(|left| *left > 0) {
-            let at = logical.saturating_add(ByteCount::new(done));
-            let unmapped = || Corruption::Unmapped {
-                logical: at,
-                length: ByteCount::new(left),
-            };
-            let chunk = map.find(at).ok_or_else(unmapped)?;
-            let offset = chunk.offset_of(at).ok_or_else(unmapped)?.get();
-            let count = left.min(chunk.length().get().saturating_sub(offset));
-            for part in parts(chunk, offset, count, true)? {
-                if let Some(device) = self.stripe_to_write(chunk, part.stripe_index)? {
-                    device.reserve(part.physical.get(), part.length)?;
-                }
-            }
-            done = done.saturating_add(count);
-        }
-        Ok(())
+        self.each_part(logical, length, Rows::Touched, |device, part| {
+            device.reserve(part.physical.get(), part.length)
+        })
     }
 }
